@@ -1,0 +1,1 @@
+"""The web face: REST routes and wire types, the dashboard, the Python client."""

@@ -1,0 +1,1 @@
+"""REST routes, a file for each noun."""

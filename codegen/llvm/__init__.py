@@ -1,0 +1,1 @@
+"""The LLVM backend: LLVM IR text, compiled in process by llvmlite."""

@@ -1,0 +1,1 @@
+"""Passes over the kernel IR, each a function from kernel to kernel."""

@@ -1,0 +1,1 @@
+"""The nouns every floor shares: dtypes, errors, keys, random streams, targets, schedules, trials, records."""

@@ -1,0 +1,78 @@
+"""Element types: one frozen value each, with its NumPy counterpart."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+from .errors import InvalidParameter
+
+Kind = Literal["float", "int", "uint", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type. ``bits`` is its storage width (bool is stored in 8)."""
+
+    name: str
+    kind: Kind
+    bits: int
+
+    @property
+    def bytes(self) -> int:
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_bool(self) -> bool:
+        return self.kind == "bool"
+
+    @property
+    def numpy(self) -> np.dtype[np.generic]:
+        """The NumPy dtype with the same storage (bfloat16 comes from ml_dtypes)."""
+        if self.name == "bfloat16":
+            bfloat16_numpy: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+            return bfloat16_numpy
+        return np.dtype(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+float64 = DType("float64", "float", 64)
+float32 = DType("float32", "float", 32)
+float16 = DType("float16", "float", 16)
+bfloat16 = DType("bfloat16", "float", 16)
+int64 = DType("int64", "int", 64)
+int32 = DType("int32", "int", 32)
+int8 = DType("int8", "int", 8)
+uint8 = DType("uint8", "uint", 8)
+boolean = DType("bool", "bool", 8)
+
+INDEX = int64
+"""The type of loop variables and of every index."""
+
+DTYPES: dict[str, DType] = {
+    d.name: d for d in (float64, float32, float16, bfloat16, int64, int32, int8, uint8, boolean)
+}
+
+
+def dtype_named(name: str, *, field: str = "dtype") -> DType:
+    """The dtype called ``name``; raises InvalidParameter naming the allowed ones."""
+    found = DTYPES.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise InvalidParameter(f"{name!r} is no dtype; allowed: {', '.join(DTYPES)}", field=field)
+    return found
+
+
+def dtype_of_numpy(dtype: np.dtype[np.generic]) -> DType:
+    """The DType stored as the given NumPy dtype; raises InvalidParameter when there is none."""
+    return dtype_named(dtype.name)

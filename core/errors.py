@@ -1,0 +1,82 @@
+"""Every error a user can meet. Each says what was given and what is allowed; none is ever swallowed."""
+
+
+class TilewrightError(Exception):
+    """Base of all errors that Tilewright raises on purpose.
+
+    ``code`` is stable and machine-readable (UPPER_SNAKE); ``field`` names the offending part of the input
+    as a JSON pointer (``/stages/0/axes/1``) or a parameter name, empty when there is none.
+    """
+
+    code = "ERROR"
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+
+class InvalidWorkload(TilewrightError):
+    """A tensor expression that is not well formed: shapes, dtypes, names, bounds or JSON structure."""
+
+    code = "INVALID_WORKLOAD"
+
+
+class InvalidParameter(TilewrightError):
+    """An operator, knob, budget or option was given a value outside what it allows."""
+
+    code = "INVALID_PARAMETER"
+
+
+class IllegalSchedule(TilewrightError):
+    """A schedule or a primitive that does not fit the loop nest it is applied to."""
+
+    code = "ILLEGAL_SCHEDULE"
+
+
+class InvalidKernel(TilewrightError):
+    """Kernel IR that breaks a rule of the verifier."""
+
+    code = "INVALID_KERNEL"
+
+
+class KernelFault(TilewrightError):
+    """The interpreter met an out-of-bounds access, a read of unwritten data or another run-time fault."""
+
+    code = "KERNEL_FAULT"
+
+
+class UnsupportedTarget(TilewrightError):
+    """The target is unknown, or not available on this machine."""
+
+    code = "UNSUPPORTED_TARGET"
+
+
+class CompileError(TilewrightError):
+    """The code generator or the compiler behind it refused a kernel."""
+
+    code = "COMPILE_ERROR"
+
+
+class NotFound(TilewrightError):
+    """What was asked for does not exist."""
+
+    code = "NOT_FOUND"
+
+
+class Conflict(TilewrightError):
+    """The request contradicts the present state (a finished job cancelled, a key reused for another body)."""
+
+    code = "CONFLICT"
+
+
+class StoreError(TilewrightError):
+    """The database cannot serve: unreachable, read-only, full, or written by a newer program."""
+
+    code = "STORE_ERROR"
+
+
+class WorkerLost(TilewrightError):
+    """An executor's process or actor died and could not be replaced."""
+
+    code = "WORKER_LOST"

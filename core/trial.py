@@ -1,0 +1,111 @@
+"""How a trial ends: timed, or failed at a named stage for a named reason. Never a sentinel number."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+
+from .schedule import Schedule
+
+
+class Stage(StrEnum):
+    """Where on the road a trial failed."""
+
+    LOWER = "lower"
+    COMPILE = "compile"
+    LOAD = "load"
+    CHECK = "check"
+    TIME = "time"
+
+
+class Reason(StrEnum):
+    """Why a trial failed."""
+
+    ILLEGAL_SCHEDULE = "illegal_schedule"
+    COMPILE_ERROR = "compile_error"
+    RESOURCES = "resources"
+    LAUNCH_ERROR = "launch_error"
+    ILLEGAL_ACCESS = "illegal_access"
+    """The kernel crashed its process (SIGSEGV, SIGBUS, SIGILL, SIGFPE, a CUDA fault)."""
+    OUT_OF_BOUNDS = "out_of_bounds"
+    """A guard band around a buffer was written."""
+    UNWRITTEN = "unwritten"
+    """An output element still holds the poison it was filled with."""
+    WRONG_RESULT = "wrong_result"
+    TIMEOUT = "timeout"
+    NOISY = "noisy"
+    WORKER_LOST = "worker_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Samples of the seconds one launch takes; each sample is the mean of ``launches_per_sample`` launches."""
+
+    samples: tuple[float, ...]
+    launches_per_sample: int = 1
+
+    @property
+    def seconds(self) -> float:
+        """The figure a trial is ranked by: the median sample."""
+        return median(self.samples)
+
+    @property
+    def spread(self) -> float:
+        """Relative distance between the quartiles of the samples."""
+        ordered = sorted(self.samples)
+        low, high = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
+        return (high - low) / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The stage at which, and the reason why, a trial has no time. ``detail`` is for people."""
+
+    stage: Stage
+    reason: Reason
+    detail: str = ""
+
+
+Outcome = Timed | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Seconds spent on one trial, apart: nothing is counted twice."""
+
+    search: float = 0.0
+    compile: float = 0.0
+    check: float = 0.0
+    time: float = 0.0
+    overhead: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Why the result can be trusted.
+
+    ``max_error``: largest ``|got - want| / (absolute + relative * |want|)`` over all outputs against the
+    float64 reference; at most 1 passes. ``anchor_seconds``: the anchor kernel timed beside this trial.
+    ``binary_key``: SHA-256 of the binary. ``environment``: load, clocks and the like (name_unit -> value).
+    """
+
+    input_seed: int = 0
+    max_error: float | None = None
+    absolute_tolerance: float | None = None
+    relative_tolerance: float | None = None
+    guard_bands_intact: bool | None = None
+    outputs_written: bool | None = None
+    anchor_seconds: float | None = None
+    binary_key: str | None = None
+    binary_bytes: int | None = None
+    environment: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One schedule built, checked and timed once."""
+
+    schedule: Schedule
+    outcome: Outcome
+    clocks: Clocks = Clocks()
+    evidence: Evidence = Evidence()

@@ -1,0 +1,1 @@
+"""Cost models: features with units and a version, models behind one port, honest metrics."""

@@ -1,0 +1,1 @@
+"""The results database: tables, migrations, queries. The only folder that imports SQLAlchemy."""

@@ -1,0 +1,434 @@
+"""Expressions of the kernel IR, shared with tensor expressions (``te`` uses the scalar ones).
+
+Values are frozen and compare by structure. An expression has a dtype and a number of ``lanes``: 1 is a scalar,
+more is a vector. Loop variables are told apart by name alone, so names are unique within a kernel (the verifier
+checks it). Arithmetic on float16 and bfloat16 may be carried out in float32; stores and casts round. Integer
+arithmetic wraps. ``select`` guards: a load in the branch not taken is never performed, lane by lane.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..core.dtypes import INDEX, DType, boolean
+from ..core.errors import InvalidKernel
+from .buffer import Buffer
+
+
+class BinaryOp(StrEnum):
+    """Both operands have one dtype, which is the result's. ``div`` is for floats; ``floordiv`` and ``mod`` are for
+    integers and round towards minus infinity (the remainder has the divisor's sign)."""
+
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    FLOORDIV = "floordiv"
+    MOD = "mod"
+    MIN = "min"
+    MAX = "max"
+    POW = "pow"
+
+
+class CompareOp(StrEnum):
+    """Operands of one dtype, result bool."""
+
+    LT = "lt"
+    LE = "le"
+    GT = "gt"
+    GE = "ge"
+    EQ = "eq"
+    NE = "ne"
+
+
+class LogicOp(StrEnum):
+    """Operands and result bool."""
+
+    AND = "and"
+    OR = "or"
+
+
+class UnaryOp(StrEnum):
+    """``not`` takes bool; ``neg`` and ``abs`` any number; the rest floats. The result has the operand's dtype."""
+
+    NEG = "neg"
+    ABS = "abs"
+    NOT = "not"
+    EXP = "exp"
+    LOG = "log"
+    TANH = "tanh"
+    ERF = "erf"
+    SQRT = "sqrt"
+    RSQRT = "rsqrt"
+    SIN = "sin"
+    COS = "cos"
+    FLOOR = "floor"
+    CEIL = "ceil"
+
+
+FLOAT_ONLY = frozenset(UnaryOp) - {UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT}
+
+
+class Expr:
+    """Base of all expressions; ``+ - * / // %`` build expressions, ``==`` compares structure."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> DType:
+        raise AssertionError(f"{type(self).__name__} has no dtype")
+
+    @property
+    def lanes(self) -> int:
+        return 1
+
+    @property
+    def children(self) -> "tuple[Expr, ...]":
+        return ()
+
+    def __add__(self, other: "Expr | int | float") -> "Expr":
+        return Binary(BinaryOp.ADD, self, as_expr(other, self.dtype))
+
+    def __radd__(self, other: int | float) -> "Expr":
+        return Binary(BinaryOp.ADD, as_expr(other, self.dtype), self)
+
+    def __sub__(self, other: "Expr | int | float") -> "Expr":
+        return Binary(BinaryOp.SUB, self, as_expr(other, self.dtype))
+
+    def __rsub__(self, other: int | float) -> "Expr":
+        return Binary(BinaryOp.SUB, as_expr(other, self.dtype), self)
+
+    def __mul__(self, other: "Expr | int | float") -> "Expr":
+        return Binary(BinaryOp.MUL, self, as_expr(other, self.dtype))
+
+    def __rmul__(self, other: int | float) -> "Expr":
+        return Binary(BinaryOp.MUL, as_expr(other, self.dtype), self)
+
+    def __truediv__(self, other: "Expr | int | float") -> "Expr":
+        return Binary(BinaryOp.DIV, self, as_expr(other, self.dtype))
+
+    def __rtruediv__(self, other: int | float) -> "Expr":
+        return Binary(BinaryOp.DIV, as_expr(other, self.dtype), self)
+
+    def __floordiv__(self, other: "Expr | int") -> "Expr":
+        return Binary(BinaryOp.FLOORDIV, self, as_expr(other, self.dtype))
+
+    def __mod__(self, other: "Expr | int") -> "Expr":
+        return Binary(BinaryOp.MOD, self, as_expr(other, self.dtype))
+
+    def __neg__(self) -> "Expr":
+        return Unary(UnaryOp.NEG, self)
+
+    def __lt__(self, other: "Expr | int | float") -> "Expr":
+        return Compare(CompareOp.LT, self, as_expr(other, self.dtype))
+
+    def __le__(self, other: "Expr | int | float") -> "Expr":
+        return Compare(CompareOp.LE, self, as_expr(other, self.dtype))
+
+    def __gt__(self, other: "Expr | int | float") -> "Expr":
+        return Compare(CompareOp.GT, self, as_expr(other, self.dtype))
+
+    def __ge__(self, other: "Expr | int | float") -> "Expr":
+        return Compare(CompareOp.GE, self, as_expr(other, self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Var(Expr):
+    """A loop variable (or another integer bound by a statement)."""
+
+    name: str
+
+    @property
+    def dtype(self) -> DType:
+        return INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Expr):
+    """``value`` is an int for integers, a float for floats (infinities allowed, NaN not), a bool for bool."""
+
+    value: int | float | bool
+    type: DType
+
+    @property
+    def dtype(self) -> DType:
+        return self.type
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Expr):
+    op: BinaryOp
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.a.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.a.lanes
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a, self.b)
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Expr):
+    op: CompareOp
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return boolean
+
+    @property
+    def lanes(self) -> int:
+        return self.a.lanes
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a, self.b)
+
+
+@dataclass(frozen=True, slots=True)
+class Logic(Expr):
+    op: LogicOp
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return boolean
+
+    @property
+    def lanes(self) -> int:
+        return self.a.lanes
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a, self.b)
+
+
+@dataclass(frozen=True, slots=True)
+class Unary(Expr):
+    op: UnaryOp
+    value: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.value.lanes
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Expr):
+    """``then`` where ``condition`` holds, ``otherwise`` elsewhere; loads of the branch not taken do not happen."""
+
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.then.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.then.lanes
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.condition, self.then, self.otherwise)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Expr):
+    """To float: nearest, ties to even. Float to integer: towards zero, saturating, NaN to 0. To bool: ``!= 0``."""
+
+    value: Expr
+    type: DType
+
+    @property
+    def dtype(self) -> DType:
+        return self.type
+
+    @property
+    def lanes(self) -> int:
+        return self.value.lanes
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expr):
+    """``buffer[indices]``. Lanes are those of the indices (all indices have the same number, or 1).
+
+    Where ``mask`` (bool, same lanes) is false nothing is read and the lane is zero.
+    """
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    mask: Expr | None = None
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    @property
+    def lanes(self) -> int:
+        return max((i.lanes for i in self.indices), default=1)
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.indices if self.mask is None else (*self.indices, self.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp(Expr):
+    """The index vector ``base, base + stride, …`` of ``count`` lanes."""
+
+    base: Expr
+    stride: int
+    count: int
+
+    @property
+    def dtype(self) -> DType:
+        return self.base.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.count
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.base,)
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast(Expr):
+    """The scalar ``value`` in every one of ``count`` lanes."""
+
+    value: Expr
+    count: int
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.count
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceLanes(Expr):
+    """The lanes of a vector combined to a scalar by ``add``, ``mul``, ``min`` or ``max``, in any order."""
+
+    op: BinaryOp
+    value: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.dtype
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+
+def as_expr(value: Expr | int | float | bool, dtype: DType) -> Expr:
+    """``value`` itself, or a constant of ``dtype``; raises InvalidKernel for a number the dtype cannot hold."""
+    if isinstance(value, Expr):
+        return value
+    return const(value, dtype)
+
+
+def const(value: int | float | bool, dtype: DType) -> Const:
+    """A constant of ``dtype``. Raises InvalidKernel for NaN and for numbers the dtype does not hold."""
+    if isinstance(value, float) and value != value:
+        raise InvalidKernel("NaN is no constant")
+    if dtype.is_float:
+        return Const(float(value), dtype)
+    if dtype.is_bool:
+        if value not in (0, 1):
+            raise InvalidKernel(f"{value!r} is no bool")
+        return Const(bool(value), dtype)
+    if value != int(value):
+        raise InvalidKernel(f"{value!r} is no {dtype}")
+    low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
+    if not low <= int(value) < low + (1 << dtype.bits):
+        raise InvalidKernel(f"{value!r} does not fit {dtype}")
+    return Const(int(value), dtype)
+
+
+def index(value: int) -> Const:
+    return Const(value, INDEX)
+
+
+def minimum(a: Expr, b: Expr) -> Expr:
+    return Binary(BinaryOp.MIN, a, b)
+
+
+def maximum(a: Expr, b: Expr) -> Expr:
+    return Binary(BinaryOp.MAX, a, b)
+
+
+def logical_and(*terms: Expr) -> Expr:
+    """The conjunction of one or more bool expressions."""
+    result = terms[0]
+    for term in terms[1:]:
+        result = Logic(LogicOp.AND, result, term)
+    return result
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """``expr`` and everything below it, parents first."""
+    yield expr
+    for child in expr.children:
+        yield from walk(child)
+
+
+def rebuild(expr: Expr, children: Sequence[Expr]) -> Expr:
+    """``expr`` with its children replaced, in the order of ``children``; itself when none changed."""
+    if all(new is old for new, old in zip(children, expr.children, strict=True)):
+        return expr
+    match expr:
+        case Binary(op=op):
+            return Binary(op, *children)
+        case Compare(op=compare):
+            return Compare(compare, *children)
+        case Logic(op=logic):
+            return Logic(logic, *children)
+        case Unary(op=unary):
+            return Unary(unary, *children)
+        case Select():
+            return Select(*children)
+        case Cast(type=dtype):
+            return Cast(children[0], dtype)
+        case Load(buffer=buffer, mask=None):
+            return Load(buffer, tuple(children))
+        case Load(buffer=buffer):
+            return Load(buffer, tuple(children[:-1]), children[-1])
+        case Ramp(stride=stride, count=count):
+            return Ramp(children[0], stride, count)
+        case Broadcast(count=count):
+            return Broadcast(children[0], count)
+        case ReduceLanes(op=op):
+            return ReduceLanes(op, children[0])
+    raise InvalidKernel(f"{type(expr).__name__} has no children to replace")

@@ -1,0 +1,1 @@
+"""Knobs, spaces, sketches and the loop-nest primitives they apply."""

@@ -1,0 +1,1 @@
+"""Loop-nest primitives: each a pure function from kernel to kernel."""

@@ -1,0 +1,1 @@
+"""The sketches there are: name -> sketch."""

@@ -1,0 +1,1 @@
+"""Search: strategies that ask and tell, the tuning loop, budgets, replay without hardware."""

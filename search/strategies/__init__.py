@@ -1,0 +1,1 @@
+"""The strategies there are: name -> strategy."""

@@ -1,0 +1,209 @@
+"""What the service answers with: frozen values that the API, the dashboard and the command line all render."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from ..core.budget import Budget, StopReason
+from ..core.schedule import Schedule
+from ..core.target import DeviceInfo
+from ..core.trial import Clocks, Evidence, Outcome
+from ..te.workload import Workload
+
+T = TypeVar("T")
+
+
+class JobState(StrEnum):
+    """QUEUED -> RUNNING -> SUCCEEDED | FAILED; CANCELLING on the way to CANCELLED from either of the first two."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """One workload to tune; ``operator`` and ``parameters`` say where it came from, if from the library."""
+
+    workload: Workload
+    operator: str | None = None
+    parameters: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a user submits. ``budget`` holds for each task. ``target``: a target kind of this host (``llvm``)."""
+
+    tasks: tuple[TaskSpec, ...]
+    budget: Budget = Budget()
+    strategy: str = "model"
+    seed: int = 0
+    target: str = "llvm"
+    executor: str = "local"
+    cache: str = "warm"
+
+
+@dataclass(frozen=True, slots=True)
+class BestView:
+    """A winning record. ``match`` is ``exact`` or names the identity parts that were relaxed to find it."""
+
+    record_id: int
+    job_id: str
+    workload_key: str
+    device_key: str
+    device_name: str
+    toolchain_key: str
+    profile: str
+    schedule: Schedule
+    seconds: float
+    spread: float
+    samples: tuple[float, ...]
+    gflops: float | None
+    evidence: Evidence
+    created_at: str
+    match: tuple[str, ...] = ("exact",)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """One task of a job and how far it is. ``roofline_seconds``: the least the measured peaks allow;
+    ``roofline_by``: ``flops`` or ``bytes``. ``baseline_seconds``: the operator's NumPy form on the same data."""
+
+    index: int
+    workload_key: str
+    operator: str | None
+    parameters: Mapping[str, object] | None
+    expression: str
+    flops: int
+    minimum_bytes: int
+    space_size: int | None
+    trials: int
+    failures: Mapping[str, int]
+    """``stage:reason`` -> how many."""
+    best: BestView | None
+    baseline_seconds: float | None
+    baseline_name: str | None
+    roofline_seconds: float | None
+    roofline_by: str | None
+    stop_reason: StopReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job in whatever state; ``version`` grows with every change (an ETag)."""
+
+    id: str
+    state: JobState
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    error: str | None
+    budget: Budget
+    strategy: str
+    seed: int
+    target: str
+    executor: str
+    cache: str
+    device_key: str | None
+    device_name: str | None
+    tasks: tuple[TaskView, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialView:
+    """One recorded trial. ``elapsed_seconds``: since the job started running."""
+
+    record_id: int
+    job_id: str
+    task: int
+    sequence: int
+    schedule: Schedule
+    outcome: Outcome
+    clocks: Clocks
+    evidence: Evidence
+    elapsed_seconds: float
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """Something that happened to a job. ``id`` grows; ``kind``: ``state``, ``task``, ``trial``, ``best``."""
+
+    id: int
+    job_id: str
+    kind: str
+    data: Mapping[str, object]
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Part of a list; ``next_token`` is empty at the end, and only there."""
+
+    items: tuple[T, ...]
+    next_token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One layer of an explanation. ``language``: ``text``, ``json``, ``ir``, ``llvm-ir``, ``assembly``."""
+
+    title: str
+    language: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Every layer of the road of one schedule, and what it reached.
+
+    ``instructions``: class (``vector_fma``, ``vector_load``, ``scalar``, ``call``, …) -> count in the assembly.
+    """
+
+    workload_key: str
+    schedule: Schedule
+    sections: tuple[Section, ...]
+    instructions: Mapping[str, int]
+    flops: int
+    minimum_bytes: int
+    flops_per_byte: float
+    roofline_seconds: float | None
+    roofline_by: str | None
+    seconds: float | None
+    fraction_of_roofline: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorView:
+    """An operator and the JSON schema of its parameters."""
+
+    name: str
+    summary: str
+    schema: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """A device known to the database. ``present``: attached to this service now."""
+
+    info: DeviceInfo
+    key: str
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HealthView:
+    """``checks``: name -> ``ok`` or what is wrong."""
+
+    ready: bool
+    version: str
+    checks: Mapping[str, str] = field(default_factory=dict)

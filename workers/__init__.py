@@ -1,0 +1,1 @@
+"""Workers: builders, runners and measuring, on local processes or on Ray."""
