@@ -173,7 +173,15 @@ class FailureView:
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """Something that happened to a job. ``id`` grows; ``kind``: ``state``, ``task``, ``trial``, ``best``."""
+    """Something that happened to a job. ``id`` grows; ``data`` by ``kind``:
+
+    - ``state``: ``state``, ``error`` (None unless it failed);
+    - ``task``: ``task`` and what is now known of it: ``space_size``, ``baseline_seconds``, ``baseline_name``,
+      ``roofline_seconds``, ``roofline_by``, ``trials``, ``stop_reason``;
+    - ``trial``: ``task``, ``sequence``, ``record_id``, ``elapsed_seconds``, ``seconds`` and ``gflops`` (None when it
+      failed), ``stage``, ``reason`` and ``detail`` (None when it was timed);
+    - ``best``: ``task``, ``sequence``, ``record_id``, ``elapsed_seconds``, ``seconds``, ``gflops``, ``schedule``.
+    """
 
     id: int
     job_id: str
