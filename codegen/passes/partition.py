@@ -12,7 +12,7 @@ Conditions of ``if`` and of ``select`` count alike. A parallel loop stays one lo
 once under the condition that the guard cannot fail.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...core.dtypes import INDEX
@@ -32,7 +32,7 @@ from ...ir.expr import (
     walk,
 )
 from ...ir.rewrite import map_expr, map_expressions, map_statements
-from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, expressions, seq, walk_statements
+from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, expressions, seq, walk_statements
 from .copies import Names, bound_names, replace_names
 from .linear import Linear, limits, linear, variables
 
@@ -212,9 +212,7 @@ class _Cutter:
         safe = logical_and(*(Compare(CompareOp.GE, g.surely.expr(), index(0)) for g in mixed))
         fast = self.statement(_assume(loop.body, mixed))
         slow = self.statement(self.copy(loop.body))
-        return For(
-            loop.var, loop.extent, loop.kind, seq(If(safe, fast), If(Unary(UnaryOp.NOT, safe), slow))
-        )
+        return For(loop.var, loop.extent, loop.kind, seq(If(safe, fast), If(Unary(UnaryOp.NOT, safe), slow)))
 
     def copy(self, stmt: Stmt) -> Stmt:
         """A copy with fresh names, whose loops have the extents of the originals."""

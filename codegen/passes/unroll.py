@@ -1,7 +1,7 @@
 """UNROLLED loops are written out, one copy of the body for each value of the variable.
 
-    for k in unrolled(2):          C[0] = C[0] + A[0] * B[0]
-        C[0] = C[0] + A[k] * B[k]  C[0] = C[0] + A[1] * B[1]
+for k in unrolled(2):          C[0] = C[0] + A[0] * B[0]
+    C[0] = C[0] + A[k] * B[k]  C[0] = C[0] + A[1] * B[1]
 """
 
 from dataclasses import replace
