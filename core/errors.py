@@ -76,6 +76,12 @@ class StoreError(TilewrightError):
     code = "STORE_ERROR"
 
 
+class StorageFull(StoreError):
+    """The disk, or the database's quota on it, has no room left; nothing was written."""
+
+    code = "STORAGE_FULL"
+
+
 class WorkerLost(TilewrightError):
     """An executor's process or actor died and could not be replaced."""
 

@@ -143,12 +143,26 @@ class Var(Expr):
         return INDEX
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Const(Expr):
-    """``value`` is an int for integers, a float for floats (infinities allowed, NaN not), a bool for bool."""
+    """``value`` is an int for integers, a float for floats (infinities allowed, NaN not), a bool for bool.
+
+    0.0 and -0.0 are different constants, so that a table keyed by expressions never mixes them up.
+    """
 
     value: int | float | bool
     type: DType
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Const)
+            and self.value == other.value
+            and self.type == other.type
+            and (self.value != 0 or not self.type.is_float or str(self.value) == str(other.value))
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.type.name))
 
     @property
     def dtype(self) -> DType:

@@ -1,6 +1,10 @@
 """What a sketch is: a way to write a kernel for a class of workloads on a class of targets."""
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..core.schedule import Schedule
 from ..core.target import Target
@@ -29,6 +33,13 @@ class Sketch(Protocol):
 
     def space(self, workload: Workload, target: Target, *, seed: int = 0, limit: int = 1_000_000) -> Space:
         """Every legal setting, at most ``limit`` rows: a seeded sample when there are more. Never empty."""
+        ...
+
+    def derive(
+        self, workload: Workload, target: Target, schedules: Sequence[Schedule]
+    ) -> Mapping[str, NDArray[np.float32]]:
+        """The derived columns (``quantities``) of given schedules, float32[n] each, without enumerating the space:
+        how records of earlier tasks become training data. Raises IllegalSchedule like ``lower``."""
         ...
 
     def lower(self, workload: Workload, target: Target, schedule: Schedule) -> Kernel:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from ..core.budget import Budget, StopReason
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
-from ..core.trial import Clocks, Evidence, Outcome
+from ..core.trial import Clocks, Evidence, Outcome, Reason, Stage
 from ..te.workload import Workload
 
 T = TypeVar("T")
@@ -134,9 +134,54 @@ class TrialView:
     created_at: str
 
 
+class TrialOrder(StrEnum):
+    """How ``Service.trials`` sorts. ``best``: timed ones by seconds ascending, then the failed, newest first."""
+
+    OLDEST = "oldest"
+    NEWEST = "newest"
+    BEST = "best"
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesView:
+    """The trials of one task as columns of equal length, in the order they ran: what a chart needs.
+
+    Answered by ``Service.series(job_id, *, task=0, after=-1, limit=20_000)``: those with ``sequence > after``.
+    ``seconds`` is None where the trial failed; ``failure`` is then ``stage:reason``, otherwise None.
+    """
+
+    job_id: str
+    task: int
+    record_id: tuple[int, ...]
+    sequence: tuple[int, ...]
+    elapsed_seconds: tuple[float, ...]
+    seconds: tuple[float | None, ...]
+    failure: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureView:
+    """One kind of failure in a task (``Service.failures(job_id, *, task=0)``, most frequent first): how often,
+    and the newest one's message and record."""
+
+    stage: Stage
+    reason: Reason
+    count: int
+    newest_detail: str
+    newest_record_id: int
+
+
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """Something that happened to a job. ``id`` grows; ``kind``: ``state``, ``task``, ``trial``, ``best``."""
+    """Something that happened to a job. ``id`` grows; ``data`` by ``kind``:
+
+    - ``state``: ``state``, ``error`` (None unless it failed);
+    - ``task``: ``task`` and what is now known of it: ``space_size``, ``baseline_seconds``, ``baseline_name``,
+      ``roofline_seconds``, ``roofline_by``, ``trials``, ``stop_reason``;
+    - ``trial``: ``task``, ``sequence``, ``record_id``, ``elapsed_seconds``, ``seconds`` and ``gflops`` (None when it
+      failed), ``stage``, ``reason`` and ``detail`` (None when it was timed);
+    - ``best``: ``task``, ``sequence``, ``record_id``, ``elapsed_seconds``, ``seconds``, ``gflops``, ``schedule``.
+    """
 
     id: int
     job_id: str

@@ -1,0 +1,201 @@
+"""Rewriting expressions and statements: mapping, substituting, renaming, asking what is free.
+
+Every function is pure, and gives back the very same object where nothing changed. Within one call a node that is
+shared is rewritten once.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import overload
+
+from .buffer import Buffer
+from .expr import Expr, Load, Var, rebuild, walk
+from .stmt import Allocate, For, If, Seq, Stmt, Store, expressions, seq, walk_statements
+
+
+def map_expr(expr: Expr, f: Callable[[Expr], Expr]) -> Expr:
+    """``expr`` rewritten bottom-up: ``f`` gets every node after its children were rewritten."""
+    return _ExprMapper(f).visit(expr)
+
+
+class _ExprMapper:
+    """One bottom-up rewriting; remembers shared nodes by identity while it lives."""
+
+    def __init__(self, f: Callable[[Expr], Expr]) -> None:
+        self.f = f
+        self.done: dict[int, tuple[Expr, Expr]] = {}  # the key's object is kept, so that its id stays its own
+
+    def visit(self, expr: Expr) -> Expr:
+        found = self.done.get(id(expr))
+        if found is not None:
+            return found[1]
+        children = expr.children
+        result = self.f(rebuild(expr, [self.visit(child) for child in children]) if children else expr)
+        self.done[id(expr)] = (expr, result)
+        return result
+
+
+def map_statements(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
+    """``stmt`` rewritten bottom-up: ``f`` gets every statement after those below it were rewritten.
+
+    Sequences are flattened, and what ``f`` empties disappears from them.
+    """
+    match stmt:
+        case For(body=body) | Allocate(body=body):
+            new = map_statements(body, f)
+            return f(stmt if new is body else replace(stmt, body=new))
+        case If(then=then):
+            new = map_statements(then, f)
+            return f(stmt if new is then else replace(stmt, then=new))
+        case Seq(statements=statements):
+            below = [map_statements(s, f) for s in statements]
+            if all(new is old for new, old in zip(below, statements, strict=True)):
+                return f(stmt)
+            return f(seq(*below))
+    return f(stmt)
+
+
+def map_expressions(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
+    """Every whole expression of every statement (indices, values, masks, conditions) replaced by ``f`` of it."""
+
+    def at(s: Stmt) -> Stmt:
+        match s:
+            case Store(buffer=buffer, indices=indices, value=value, mask=mask):
+                new = (tuple(f(i) for i in indices), f(value), None if mask is None else f(mask))
+                changed = new[1] is not value or new[2] is not mask or any(map(_differ, new[0], indices))
+                return Store(buffer, *new) if changed else s
+            case If(condition=condition, then=then):
+                changed_condition = f(condition)
+                return s if changed_condition is condition else If(changed_condition, then)
+        return s
+
+    return map_statements(stmt, at)
+
+
+def _differ(a: Expr, b: Expr) -> bool:
+    return a is not b
+
+
+@overload
+def map_loads(node: Expr, f: Callable[[Load], Expr]) -> Expr: ...
+@overload
+def map_loads(node: Stmt, f: Callable[[Load], Expr]) -> Stmt: ...
+def map_loads(node: Expr | Stmt, f: Callable[[Load], Expr]) -> Expr | Stmt:
+    """Every load in an expression or a statement replaced by ``f`` of it (its indices already rewritten)."""
+    mapper = _ExprMapper(lambda e: f(e) if isinstance(e, Load) else e)
+    if isinstance(node, Expr):
+        return mapper.visit(node)
+    return map_expressions(node, mapper.visit)
+
+
+@overload
+def substitute(node: Expr, values: Mapping[str, Expr]) -> Expr: ...
+@overload
+def substitute(node: Stmt, values: Mapping[str, Expr]) -> Stmt: ...
+def substitute(node: Expr | Stmt, values: Mapping[str, Expr]) -> Expr | Stmt:
+    """Every variable named in ``values`` replaced by its expression.
+
+    Below a loop that binds one of the names that name is left alone. Only for scalar values: replacing a variable
+    by a vector needs its surroundings widened too.
+    """
+    if not values:
+        return node
+    mapper = _ExprMapper(lambda e: values.get(e.name, e) if isinstance(e, Var) else e)
+    if isinstance(node, Expr):
+        return mapper.visit(node)
+    return _substitute_statement(node, values, mapper)
+
+
+def _substitute_statement(stmt: Stmt, values: Mapping[str, Expr], mapper: _ExprMapper) -> Stmt:
+    match stmt:
+        case For(var=var, body=body):
+            if var in values:
+                return replace(stmt, body=substitute(body, {k: v for k, v in values.items() if k != var}))
+            new = _substitute_statement(body, values, mapper)
+            return stmt if new is body else replace(stmt, body=new)
+        case Allocate(body=body):
+            new = _substitute_statement(body, values, mapper)
+            return stmt if new is body else replace(stmt, body=new)
+        case If(condition=condition, then=then):
+            new = _substitute_statement(then, values, mapper)
+            test = mapper.visit(condition)
+            return stmt if new is then and test is condition else If(test, new)
+        case Seq(statements=statements):
+            below = tuple(_substitute_statement(s, values, mapper) for s in statements)
+            return stmt if all(n is o for n, o in zip(below, statements, strict=True)) else Seq(below)
+    return map_expressions(stmt, mapper.visit)
+
+
+def rename(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
+    """Loop variables renamed, where they are bound and where they are used."""
+    if not names:
+        return stmt
+    mapper = _ExprMapper(lambda e: Var(names.get(e.name, e.name)) if isinstance(e, Var) else e)
+
+    def binder(s: Stmt) -> Stmt:
+        return replace(s, var=names[s.var]) if isinstance(s, For) and s.var in names else s
+
+    return map_statements(map_expressions(stmt, mapper.visit), binder)
+
+
+@overload
+def replace_buffers(node: Expr, buffers: Mapping[str, Buffer]) -> Expr: ...
+@overload
+def replace_buffers(node: Stmt, buffers: Mapping[str, Buffer]) -> Stmt: ...
+def replace_buffers(node: Expr | Stmt, buffers: Mapping[str, Buffer]) -> Expr | Stmt:
+    """Loads, stores and allocations of the named buffers turned to other buffers, with the indices they had."""
+
+    def load(e: Load) -> Expr:
+        return replace(e, buffer=buffers[e.buffer.name]) if e.buffer.name in buffers else e
+
+    def holder(s: Stmt) -> Stmt:
+        if isinstance(s, (Store, Allocate)) and s.buffer.name in buffers:
+            return replace(s, buffer=buffers[s.buffer.name])
+        return s
+
+    if isinstance(node, Expr):
+        return map_loads(node, load)
+    return map_statements(map_loads(node, load), holder)
+
+
+def free_variables(node: Expr | Stmt) -> frozenset[str]:
+    """The names of the variables used and not bound by a loop inside ``node``."""
+    if isinstance(node, Expr):
+        return frozenset(e.name for e in walk(node) if isinstance(e, Var))
+    match node:
+        case For(var=var, body=body):
+            return free_variables(body) - {var}
+        case Allocate(body=body):
+            return free_variables(body)
+        case If(condition=condition, then=then):
+            return free_variables(condition) | free_variables(then)
+        case Seq(statements=statements):
+            return frozenset().union(*map(free_variables, statements))
+    return frozenset().union(*map(free_variables, expressions(node)))
+
+
+def loop_names(stmt: Stmt) -> tuple[str, ...]:
+    """The variables of all loops in ``stmt``, in program order."""
+    return tuple(s.var for s in walk_statements(stmt) if isinstance(s, For))
+
+
+def loads_of(node: Expr | Stmt) -> tuple[Load, ...]:
+    """Every load in an expression or a statement, in program order."""
+    if isinstance(node, Expr):
+        return tuple(e for e in walk(node) if isinstance(e, Load))
+    return tuple(load for s in walk_statements(node) for e in expressions(s) for load in loads_of(e))
+
+
+def stores_of(stmt: Stmt) -> tuple[Store, ...]:
+    """Every store in ``stmt``, in program order."""
+    return tuple(s for s in walk_statements(stmt) if isinstance(s, Store))
+
+
+def fresh_name(base: str, taken: Collection[str]) -> str:
+    """``base``, or ``base_2``, ``base_3``, … : the first that is not taken."""
+    if base not in taken:
+        return base
+    number = 2
+    while f"{base}_{number}" in taken:
+        number += 1
+    return f"{base}_{number}"

@@ -1,0 +1,216 @@
+"""The text form of kernels: stable, unambiguous, pleasant to read. Golden files and ``explain`` show it.
+
+Constants of the index type and of float32 stand bare; others carry a suffix (``1i32``, ``0.5f16``, ``0.5bf16``).
+``float32(x)`` is a cast. ``ramp(b, n)`` is the vector ``b, b+1, …`` of n lanes (``ramp(b, n, s)`` with stride s),
+``splat(x, n)`` the scalar x in n lanes, ``masked(load, m)`` a load under a mask, ``lanes_add(v)`` a vector's sum.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core.dtypes import DType
+from ..core.errors import InvalidKernel
+from .buffer import Buffer
+from .expr import (
+    Binary,
+    BinaryOp,
+    Broadcast,
+    Cast,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Load,
+    Logic,
+    LogicOp,
+    Ramp,
+    ReduceLanes,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+)
+from .stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store
+
+_OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _NEGATION, _ATOM = range(8)
+_BINARY: dict[BinaryOp, tuple[str, int]] = {
+    BinaryOp.ADD: ("+", _SUM),
+    BinaryOp.SUB: ("-", _SUM),
+    BinaryOp.MUL: ("*", _PRODUCT),
+    BinaryOp.DIV: ("/", _PRODUCT),
+    BinaryOp.FLOORDIV: ("//", _PRODUCT),
+    BinaryOp.MOD: ("%", _PRODUCT),
+}
+_COMPARISON: dict[CompareOp, str] = {
+    CompareOp.LT: "<",
+    CompareOp.LE: "<=",
+    CompareOp.GT: ">",
+    CompareOp.GE: ">=",
+    CompareOp.EQ: "==",
+    CompareOp.NE: "!=",
+}
+_SUFFIX = {
+    "float64": "f64",
+    "float32": "",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int64": "",
+    "int32": "i32",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "",
+}
+_Text = tuple[str, int]  # the text, and how tightly its outermost operator binds
+
+
+def expr_text(expr: Expr) -> str:
+    """``expr`` as one line."""
+    return _expr(expr)[0]
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """``kernel`` as indented lines, ending in a line break."""
+    signature = ", ".join(map(_declaration, kernel.inputs))
+    outputs = ", ".join(map(_declaration, kernel.outputs))
+    lines = [f"kernel {kernel.name}({signature}) -> ({outputs}):"]
+    lines += [f"  workspace {_declaration(buffer)}" for buffer in kernel.workspace]
+    _statement(kernel.body, 1, lines)
+    return "\n".join(lines) + "\n"
+
+
+def statement_text(stmt: Stmt) -> str:
+    """``stmt`` as indented lines, ending in a line break."""
+    lines: list[str] = []
+    _statement(stmt, 0, lines)
+    return "\n".join(lines) + "\n"
+
+
+def _declaration(buffer: Buffer) -> str:
+    return f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
+
+
+def _expr(expr: Expr) -> _Text:
+    printer = _EXPRESSIONS.get(type(expr))
+    if printer is None:
+        raise InvalidKernel(f"{type(expr).__name__} has no text form")
+    return printer(expr)
+
+
+def _at(expr: Expr, binding: int) -> str:
+    """The text of an operand, in parentheses where it binds less tightly than ``binding``."""
+    text, own = _expr(expr)
+    return text if own >= binding else f"({text})"
+
+
+def _call(name: str, *arguments: Expr | int) -> _Text:
+    return f"{name}({', '.join(str(a) if isinstance(a, int) else _expr(a)[0] for a in arguments)})", _ATOM
+
+
+def _const(expr: Const) -> _Text:
+    if expr.type.is_bool:
+        return ("true" if expr.value else "false"), _ATOM
+    return f"{expr.value!r}{_suffix(expr.type)}", _ATOM if expr.value >= 0 else _NEGATION
+
+
+def _suffix(dtype: DType) -> str:
+    return _SUFFIX.get(dtype.name, f"_{dtype.name}")
+
+
+def _binary(expr: Binary) -> _Text:
+    if expr.op not in _BINARY:
+        return _call(expr.op.value, expr.a, expr.b)
+    symbol, binding = _BINARY[expr.op]
+    left, right = _at(expr.a, binding), _at(expr.b, binding + 1)
+    gap = "" if expr.op is BinaryOp.MUL and isinstance(expr.b, Const) and expr.dtype.is_integer else " "
+    return f"{left}{gap}{symbol}{gap}{right}", binding
+
+
+def _compare(expr: Compare) -> _Text:
+    return f"{_at(expr.a, _SUM)} {_COMPARISON[expr.op]} {_at(expr.b, _SUM)}", _COMPARE
+
+
+def _logic(expr: Logic) -> _Text:
+    binding = _AND if expr.op is LogicOp.AND else _OR
+    return f"{_at(expr.a, binding)} {expr.op.value} {_at(expr.b, binding + 1)}", binding
+
+
+def _unary(expr: Unary) -> _Text:
+    if expr.op is UnaryOp.NEG:
+        return f"-{_at(expr.value, _ATOM)}", _NEGATION
+    if expr.op is UnaryOp.NOT:
+        return f"not {_at(expr.value, _NOT)}", _NOT
+    return _call(expr.op.value, expr.value)
+
+
+def _load(expr: Load) -> _Text:
+    text = _place(expr.buffer, expr.indices)
+    return (text if expr.mask is None else f"masked({text}, {expr_text(expr.mask)})"), _ATOM
+
+
+def _place(buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+    return f"{buffer.name}[{', '.join(map(expr_text, indices))}]"
+
+
+def _ramp(expr: Ramp) -> _Text:
+    strides = () if expr.stride == 1 else (expr.stride,)
+    return _call("ramp", expr.base, expr.count, *strides)
+
+
+_EXPRESSIONS: dict[type[Expr], Callable[[Any], _Text]] = {
+    Var: lambda e: (e.name, _ATOM),
+    Const: _const,
+    Binary: _binary,
+    Compare: _compare,
+    Logic: _logic,
+    Unary: _unary,
+    Select: lambda e: _call("select", e.condition, e.then, e.otherwise),
+    Cast: lambda e: _call(e.type.name, e.value),
+    Load: _load,
+    Ramp: _ramp,
+    Broadcast: lambda e: _call("splat", e.value, e.count),
+    ReduceLanes: lambda e: _call(f"lanes_{e.op.value}", e.value),
+}
+
+
+def _statement(stmt: Stmt, depth: int, lines: list[str]) -> None:
+    printer = _STATEMENTS.get(type(stmt))
+    if printer is None:
+        raise InvalidKernel(f"{type(stmt).__name__} has no text form")
+    printer(stmt, depth, lines)
+
+
+def _for(stmt: For, depth: int, lines: list[str]) -> None:
+    kind = "" if stmt.kind is LoopKind.SERIAL else f"{stmt.kind.value} "
+    lines.append(f"{'  ' * depth}{kind}for {stmt.var} in {stmt.extent}:")
+    _statement(stmt.body, depth + 1, lines)
+
+
+def _store(stmt: Store, depth: int, lines: list[str]) -> None:
+    mask = "" if stmt.mask is None else f" where {expr_text(stmt.mask)}"
+    lines.append(f"{'  ' * depth}{_place(stmt.buffer, stmt.indices)} = {expr_text(stmt.value)}{mask}")
+
+
+def _if(stmt: If, depth: int, lines: list[str]) -> None:
+    lines.append(f"{'  ' * depth}if {expr_text(stmt.condition)}:")
+    _statement(stmt.then, depth + 1, lines)
+
+
+def _seq(stmt: Seq, depth: int, lines: list[str]) -> None:
+    if not stmt.statements:
+        lines.append(f"{'  ' * depth}pass")
+    for below in stmt.statements:
+        _statement(below, depth, lines)
+
+
+def _allocate(stmt: Allocate, depth: int, lines: list[str]) -> None:
+    lines.append(f"{'  ' * depth}{stmt.buffer.scope.value} {_declaration(stmt.buffer)}:")
+    _statement(stmt.body, depth + 1, lines)
+
+
+_STATEMENTS: dict[type[Stmt], Callable[[Any, int, list[str]], None]] = {
+    For: _for,
+    Store: _store,
+    If: _if,
+    Seq: _seq,
+    Allocate: _allocate,
+}
