@@ -114,14 +114,14 @@ def _divide(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DType, p
     if dtype.kind == "uint":
         if known:
             return w.op(f"u{name}", a, b)
-        zero = w.compare("eq", b, w.number(0, b))
-        result = w.op(f"u{name}", a, w.select(zero, w.number(1, b), b))
-        return w.select(zero, w.number(0, b), result)
+        nought = w.compare("eq", b, w.number(0, b))
+        result = w.op(f"u{name}", a, w.select(nought, w.number(1, b), b))
+        return w.select(nought, w.number(0, b), result)
     if known and known > 0 and known & (known - 1) == 0:
         if op is BinaryOp.MOD:
             return w.op("and", a, w.number(known - 1, a))
         return w.op("ashr", a, w.number(known.bit_length() - 1, a))
-    zero: Value | None = None
+    zero = None
     safe = b
     if known in (None, 0, -1):  # sdiv traps on these: divide by 1 there, and put the right answer in afterwards
         zero = w.compare("eq", b, w.number(0, b))
