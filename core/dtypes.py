@@ -36,6 +36,12 @@ class DType:
         return self.kind == "bool"
 
     @property
+    def integer_range(self) -> tuple[int, int]:
+        """The least and the greatest value of an integer dtype."""
+        low = -(1 << (self.bits - 1)) if self.kind == "int" else 0
+        return low, low + (1 << self.bits) - 1
+
+    @property
     def numpy(self) -> np.dtype[np.generic]:
         """The NumPy dtype with the same storage (bfloat16 comes from ml_dtypes)."""
         if self.name == "bfloat16":

@@ -1,0 +1,74 @@
+"""Workloads, devices and toolchains: kept once by content key, found by number."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy.dialects import postgresql
+
+from ..core.target import DeviceInfo, Toolchain
+from .encode import device_from_json, device_to_json
+from .rows import NewTask
+from .tables import devices, toolchains, workloads
+
+
+def number_of(connection: Connection, table: Table, key: str, values: Mapping[str, object]) -> int:
+    """The number of the row with ``key``, which is added with ``values`` when it is not there yet."""
+    find = select(table.c.id).where(table.c.key == key)
+    found = connection.execute(find).scalar()
+    if found is None:
+        row = {"key": key, **values}
+        if connection.dialect.name == "sqlite":
+            connection.execute(insert(table).values(row))
+        else:  # another process may add the same row at the same moment
+            connection.execute(postgresql.insert(table).values(row).on_conflict_do_nothing())
+        found = connection.execute(find).scalar_one()
+    return int(found)
+
+
+def keep_workload(connection: Connection, task: NewTask) -> int:
+    return number_of(
+        connection,
+        workloads,
+        task.workload_key,
+        {
+            "data": dict(task.workload),
+            "expression": task.expression,
+            "flops": task.flops,
+            "minimum_bytes": task.minimum_bytes,
+        },
+    )
+
+
+def keep_device(connection: Connection, info: DeviceInfo) -> int:
+    """The device's number; what was measured on it is updated when ``info`` brings something."""
+    data = device_to_json(info)
+    number = number_of(connection, devices, info.key, data)
+    if info.measured:
+        connection.execute(update(devices).where(devices.c.id == number).values(measured=data["measured"]))
+    return number
+
+
+def keep_toolchain(connection: Connection, toolchain: Toolchain) -> int:
+    return number_of(connection, toolchains, toolchain.key, {"components": dict(toolchain.components)})
+
+
+def load_devices(connection: Connection) -> tuple[DeviceInfo, ...]:
+    """Every device ever seen, in the order they were."""
+    rows = connection.execute(select(devices).order_by(devices.c.id)).mappings()
+    return tuple(
+        device_from_json({name: row[name] for name in ("name", "target", "hardware", "measured")}) for row in rows
+    )
+
+
+def load_measured(connection: Connection, device_key: str) -> Mapping[str, float] | None:
+    """What was measured on the device; None when it is unknown."""
+    found = connection.execute(select(devices.c.measured).where(devices.c.key == device_key)).scalar()
+    return None if found is None else {name: float(value) for name, value in found.items()}
+
+
+def load_workload(connection: Connection, key: str) -> Mapping[str, object] | None:
+    """The JSON of a workload; None when it is unknown."""
+    found: Mapping[str, object] | None = connection.execute(
+        select(workloads.c.data).where(workloads.c.key == key)
+    ).scalar()
+    return found

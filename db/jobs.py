@@ -1,0 +1,179 @@
+"""Jobs and tasks: rows in, rows out, every change with its event in the caller's transaction."""
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection, Select, func, insert, select, update
+from sqlalchemy.engine import RowMapping
+
+from ..core.budget import Budget
+from ..core.errors import NotFound
+from .catalog import keep_workload
+from .encode import now
+from .rows import EventRow, JobRow, NewJob, TaskRow
+from .tables import devices, events, jobs, tasks, workloads
+from .trials import load_best_rows
+
+JOB: Select[tuple[object, ...]] = select(
+    jobs, devices.c.key.label("device_key"), devices.c.name.label("device_name")
+).outerjoin(devices, devices.c.id == jobs.c.device)
+
+
+def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, created_at: str | None = None) -> int:
+    """Add a job and its tasks; its number."""
+    inserted = connection.execute(
+        insert(jobs).values(
+            id=new.id,
+            state=new.state,
+            created_at=created_at or now(),
+            budget_trials=new.budget.trials,
+            budget_seconds=new.budget.seconds,
+            budget_stall=new.budget.stall,
+            strategy=new.strategy,
+            seed=new.seed,
+            target=new.target,
+            executor=new.executor,
+            cache=new.cache,
+            imported=imported,
+            version=1,
+        )
+    ).inserted_primary_key
+    assert inserted is not None
+    number = int(inserted[0])
+    connection.execute(
+        insert(tasks),
+        [
+            {
+                "job": number,
+                "position": position,
+                "workload": keep_workload(connection, task),
+                "operator": task.operator,
+                "parameters": None if task.parameters is None else dict(task.parameters),
+                "trials": 0,
+                "failures": {},
+            }
+            for position, task in enumerate(new.tasks)
+        ],
+    )
+    return number
+
+
+def lock_job(connection: Connection, job_id: str) -> RowMapping:
+    """The row of a job, which nobody else changes until the transaction ends. Raises NotFound."""
+    row = connection.execute(select(jobs).where(jobs.c.id == job_id).with_for_update()).mappings().first()
+    if row is None:
+        raise NotFound(f"there is no job {job_id!r}", field="job_id")
+    return row
+
+
+def number_of_job(connection: Connection, job_id: str) -> int:
+    """Raises NotFound."""
+    number = connection.execute(select(jobs.c.number).where(jobs.c.id == job_id)).scalar()
+    if number is None:
+        raise NotFound(f"there is no job {job_id!r}", field="job_id")
+    return int(number)
+
+
+def update_job(connection: Connection, number: int, **values: object) -> None:
+    """Change columns of a job; its version grows."""
+    connection.execute(update(jobs).where(jobs.c.number == number).values(version=jobs.c.version + 1, **values))
+
+
+def update_task(connection: Connection, number: int, position: int, **values: object) -> None:
+    connection.execute(update(tasks).where(tasks.c.job == number, tasks.c.position == position).values(**values))
+
+
+def load_task(connection: Connection, number: int, position: int) -> RowMapping:
+    """The bare row of a task. Raises NotFound."""
+    query = select(tasks).where(tasks.c.job == number, tasks.c.position == position)
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        raise NotFound(f"this job has no task {position}", field="task")
+    return row
+
+
+def load_job(connection: Connection, job_id: str) -> JobRow:
+    """Raises NotFound."""
+    row = connection.execute(JOB.where(jobs.c.id == job_id)).mappings().first()
+    if row is None:
+        raise NotFound(f"there is no job {job_id!r}", field="job_id")
+    return _jobs_of(connection, [row])[0]
+
+
+def page_of_jobs(connection: Connection, *, before: int | None, limit: int, state: str | None) -> tuple[JobRow, ...]:
+    """Jobs, newest first, below number ``before``."""
+    query = JOB.order_by(jobs.c.number.desc()).limit(limit)
+    if before is not None:
+        query = query.where(jobs.c.number < before)
+    if state is not None:
+        query = query.where(jobs.c.state == state)
+    return _jobs_of(connection, connection.execute(query).mappings().all())
+
+
+def next_job(connection: Connection, states: Sequence[str]) -> JobRow | None:
+    """The oldest job in the first of ``states`` that has one."""
+    for state in states:
+        query = JOB.where(jobs.c.state == state).order_by(jobs.c.number).limit(1)
+        row = connection.execute(query).mappings().first()
+        if row is not None:
+            return _jobs_of(connection, [row])[0]
+    return None
+
+
+def count_by_state(connection: Connection) -> dict[str, int]:
+    """How many jobs there are in each state that has any."""
+    return {state: count for state, count in connection.execute(select(jobs.c.state, func.count()).group_by("state"))}
+
+
+def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow, ...]:
+    numbers = [row["number"] for row in rows]
+    query = (
+        select(
+            tasks,
+            workloads.c.key.label("workload_key"),
+            workloads.c.expression,
+            workloads.c.flops,
+            workloads.c.minimum_bytes,
+        )
+        .join(workloads, workloads.c.id == tasks.c.workload)
+        .where(tasks.c.job.in_(numbers))
+        .order_by(tasks.c.job, tasks.c.position)
+    )
+    task_rows = connection.execute(query).mappings().all() if numbers else []
+    best = load_best_rows(connection, [row["best_trial"] for row in task_rows if row["best_trial"] is not None])
+    by_job: dict[int, list[TaskRow]] = {number: [] for number in numbers}
+    for row in task_rows:
+        by_job[row["job"]].append(
+            TaskRow(
+                best=None if row["best_trial"] is None else best[row["best_trial"]],
+                **{name: row[name] for name in _TASK_NAMES},
+            )
+        )
+    return tuple(
+        JobRow(
+            budget=Budget(row["budget_trials"], row["budget_seconds"], row["budget_stall"]),
+            tasks=tuple(by_job[row["number"]]),
+            **{name: row[name] for name in _JOB_NAMES},
+        )
+        for row in rows
+    )
+
+
+_JOB_NAMES = tuple(name for name in JobRow.__dataclass_fields__ if name not in ("budget", "tasks"))
+_TASK_NAMES = tuple(name for name in TaskRow.__dataclass_fields__ if name != "best")
+
+
+def add_event(connection: Connection, number: int, kind: str, data: Mapping[str, object]) -> None:
+    """Tell what the same transaction changes. The caller holds the job's row, so numbers grow in commit order."""
+    connection.execute(insert(events).values(job=number, kind=kind, data=dict(data), created_at=now()))
+
+
+def load_events(connection: Connection, job_id: str, *, after: int, limit: int) -> tuple[EventRow, ...]:
+    """Events of a job beyond number ``after``, in order. Raises NotFound."""
+    number = number_of_job(connection, job_id)
+    query = (
+        select(events.c.id, events.c.kind, events.c.data, events.c.created_at)
+        .where(events.c.job == number, events.c.id > after)
+        .order_by(events.c.id)
+        .limit(limit)
+    )
+    return tuple(EventRow(i, job_id, kind, data, at) for i, kind, data, at in connection.execute(query))

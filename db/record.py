@@ -1,0 +1,60 @@
+"""Recording a trial: the trial, the counters and the best of its task, and the events, as one."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, select
+
+from ..core.errors import Conflict
+from ..core.trial import Outcome, Timed
+from .jobs import add_event, load_task, lock_job, update_job, update_task
+from .rows import NewTrial
+from .tables import workloads
+from .trials import insert_trial
+
+
+def record_trial(connection: Connection, new: NewTrial) -> tuple[int, str]:
+    """Keep a trial inside the caller's transaction; (record number, state of its job).
+
+    Raises NotFound, and Conflict when the trial is there already or would leave a gap.
+    """
+    job = lock_job(connection, new.job_id)
+    number = job["number"]
+    task = load_task(connection, number, new.task)
+    if task["trials"] != new.sequence:
+        raise Conflict(f"trial {new.sequence} of task {new.task} given, {task['trials']} is next", field="sequence")
+    record_id = insert_trial(connection, number, task["workload"], new)
+    outcome = new.trial.outcome
+    place: dict[str, object] = {
+        "task": new.task,
+        "sequence": new.sequence,
+        "record_id": record_id,
+        "elapsed_seconds": new.elapsed_seconds,
+    }
+    counters: dict[str, object] = {"trials": new.sequence + 1}
+    flops = connection.execute(select(workloads.c.flops).where(workloads.c.id == task["workload"])).scalar_one()
+    add_event(connection, number, "trial", {**place, **_told(outcome, flops)})
+    if isinstance(outcome, Timed):
+        if task["best_seconds"] is None or outcome.seconds < task["best_seconds"]:
+            counters.update(best_trial=record_id, best_seconds=outcome.seconds)
+            best = {"seconds": outcome.seconds, "gflops": gflops(flops, outcome.seconds)}
+            add_event(connection, number, "best", {**place, **best, "schedule": new.trial.schedule.to_json()})
+    else:
+        kind = f"{outcome.stage.value}:{outcome.reason.value}"
+        counters["failures"] = {**task["failures"], kind: task["failures"].get(kind, 0) + 1}
+    update_task(connection, number, new.task, **counters)
+    update_job(connection, number)
+    return record_id, str(job["state"])
+
+
+def gflops(flops: int, seconds: float) -> float | None:
+    """Billions of operations per second; None for a workload that does no arithmetic."""
+    return flops / seconds / 1e9 if flops else None
+
+
+def _told(outcome: Outcome, flops: int) -> Mapping[str, object]:
+    told: dict[str, object] = dict.fromkeys(("seconds", "gflops", "stage", "reason", "detail"))
+    if isinstance(outcome, Timed):
+        told.update(seconds=outcome.seconds, gflops=gflops(flops, outcome.seconds))
+    else:
+        told.update(stage=outcome.stage.value, reason=outcome.reason.value, detail=outcome.detail[:400])
+    return told

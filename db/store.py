@@ -1,0 +1,314 @@
+"""The results database: every use is one method, every method one transaction."""
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from sqlalchemy import insert, select
+
+from ..core.errors import Conflict
+from ..core.record import MeasuredOn
+from ..core.target import DeviceInfo
+from . import jobs as job_rows
+from . import migrate
+from . import trials as trial_rows
+from .catalog import keep_device, load_devices, load_measured, load_workload
+from .encode import now
+from .engine import Database, parse_url
+from .failures import Duplicate
+from .models import insert_model, newest_model
+from .record import record_trial
+from .rows import (
+    BestRow,
+    EventRow,
+    FailureRow,
+    HistoryRow,
+    JobRow,
+    ModelRow,
+    NearRow,
+    NewJob,
+    NewTrial,
+    PointRow,
+    TrialRow,
+)
+from .tables import idempotency_keys, jobs, trials
+
+FINAL = ("succeeded", "failed", "cancelled")
+"""States a job does not leave."""
+
+
+class Store:
+    """Thread-safe. Everything raises StoreError when the database cannot serve, StorageFull when it has no room."""
+
+    def __init__(self, url: str) -> None:
+        """Open ``sqlite:///PATH`` (migrated by itself) or ``postgresql://…`` (which must stand at our migration).
+
+        Raises StoreError (in use, unreachable, unwritable, of another version), InvalidParameter for a bad URL.
+        """
+        self.database = Database(parse_url(url))
+        try:
+            if self.database.embedded:
+                migrate.upgrade(self.database)
+            else:
+                migrate.check(self.database)
+        except BaseException:
+            self.database.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.database.close()
+
+    @property
+    def embedded(self) -> bool:
+        """Whether this process is the only one that opens the database."""
+        return self.database.embedded
+
+    def lead(self) -> bool:
+        """Whether this process may run the jobs of this database (there is one such process at a time)."""
+        return self.database.lead()
+
+    def ping(self) -> None:
+        """Raises StoreError unless the database answers and stands at our migration."""
+        migrate.check(self.database)
+
+    # jobs
+
+    def create_job(self, new: NewJob, *, key: str | None = None, body_sha256: str = "") -> tuple[JobRow, bool]:
+        """Add a job with its first event; (job, whether it is new).
+
+        With an idempotency ``key`` that was used before for the same body, the earlier job as it is now; Conflict
+        when the body was another one.
+        """
+        try:
+            with self.database.writing() as connection:
+                if key is not None:
+                    found = connection.execute(
+                        select(idempotency_keys.c.body_sha256, jobs.c.id)
+                        .join(jobs, jobs.c.number == idempotency_keys.c.job)
+                        .where(idempotency_keys.c.key == key)
+                    ).first()
+                    if found is not None:
+                        if found[0] != body_sha256:
+                            raise Conflict(
+                                f"the idempotency key {key!r} was used for another body (job {found[1]})",
+                                field="Idempotency-Key",
+                            )
+                        return job_rows.load_job(connection, found[1]), False
+                number = job_rows.insert_job(connection, new)
+                if key is not None:
+                    connection.execute(
+                        insert(idempotency_keys).values(key=key, body_sha256=body_sha256, job=number, created_at=now())
+                    )
+                job_rows.add_event(connection, number, "state", {"state": new.state, "error": None})
+                return job_rows.load_job(connection, new.id), True
+        except Duplicate:
+            if key is None:
+                raise
+        # another process used the key between our look and our insert: its job is the answer
+        return self.create_job(new, key=key, body_sha256=body_sha256)
+
+    def job(self, job_id: str) -> JobRow:
+        """Raises NotFound."""
+        with self.database.reading() as connection:
+            return job_rows.load_job(connection, job_id)
+
+    def jobs(self, *, before: int | None = None, limit: int, state: str | None = None) -> tuple[JobRow, ...]:
+        """Jobs, newest first, below job number ``before``."""
+        with self.database.reading() as connection:
+            return job_rows.page_of_jobs(connection, before=before, limit=limit, state=state)
+
+    def next_job(self, states: Sequence[str]) -> JobRow | None:
+        """The oldest job in the first of ``states`` that has one."""
+        with self.database.reading() as connection:
+            return job_rows.next_job(connection, states)
+
+    def move_job(self, job_id: str, path: Mapping[str, Sequence[str]], error: str | None = None) -> JobRow:
+        """Take a job along ``path[present state]``, one event for each step; an empty path changes nothing.
+
+        Raises NotFound, and Conflict when the present state is not in ``path``.
+        """
+        with self.database.writing() as connection:
+            row = job_rows.lock_job(connection, job_id)
+            steps = path.get(row["state"])
+            if steps is None:
+                raise Conflict(f"job {job_id} is {row['state']}; this is possible while it is {', '.join(path)}")
+            for state in steps:
+                values: dict[str, object] = {"state": state}
+                if state == "running" and row["started_at"] is None:
+                    values["started_at"] = now()
+                if state in FINAL:
+                    values["finished_at"] = now()
+                    values["error"] = error
+                job_rows.update_job(connection, row["number"], **values)
+                job_rows.add_event(
+                    connection,
+                    row["number"],
+                    "state",
+                    {"state": state, "error": error if state in FINAL else None},
+                )
+            return job_rows.load_job(connection, job_id)
+
+    def set_device(self, job_id: str, info: DeviceInfo) -> None:
+        """Note which device a job is measured on, and what was measured on that device."""
+        with self.database.writing() as connection:
+            row = job_rows.lock_job(connection, job_id)
+            job_rows.update_job(connection, row["number"], device=keep_device(connection, info))
+
+    def note_task(self, job_id: str, task: int, **facts: object) -> None:
+        """Keep facts about a task (columns of TaskRow) and tell them in a ``task`` event."""
+        with self.database.writing() as connection:
+            row = job_rows.lock_job(connection, job_id)
+            job_rows.update_task(connection, row["number"], task, **facts)
+            job_rows.update_job(connection, row["number"])
+            trials_so_far = job_rows.load_task(connection, row["number"], task)["trials"]
+            job_rows.add_event(connection, row["number"], "task", {"task": task, "trials": trials_so_far, **facts})
+
+    def count_by_state(self) -> dict[str, int]:
+        """How many jobs there are in each state that has any."""
+        with self.database.reading() as connection:
+            return job_rows.count_by_state(connection)
+
+    # trials
+
+    def add_trial(self, new: NewTrial) -> tuple[int, str]:
+        """Keep a trial, the task's counters, its best and the events, in one transaction; (record number, state of
+        the job). Raises Conflict when the trial is there already or leaves a gap."""
+        with self.database.writing() as connection:
+            return record_trial(connection, new)
+
+    def trial(self, record_id: int) -> TrialRow:
+        """Raises NotFound."""
+        with self.database.reading() as connection:
+            return trial_rows.load_trial(connection, record_id)
+
+    def trials(
+        self, job_id: str, task: int, *, after: int | None = None, limit: int, newest_first: bool = False
+    ) -> tuple[TrialRow, ...]:
+        """Trials of a task by sequence, beyond sequence ``after``. Raises NotFound."""
+        with self.database.reading() as connection:
+            number = job_rows.number_of_job(connection, job_id)
+            job_rows.load_task(connection, number, task)
+            return trial_rows.page_by_sequence(
+                connection, number, task, after=after, limit=limit, newest_first=newest_first
+            )
+
+    def trials_by_seconds(
+        self, job_id: str, task: int, *, after: tuple[float, int] | None = None, limit: int
+    ) -> tuple[TrialRow, ...]:
+        """Timed trials of a task, fastest first, beyond (seconds, record number). Raises NotFound."""
+        with self.database.reading() as connection:
+            number = job_rows.number_of_job(connection, job_id)
+            job_rows.load_task(connection, number, task)
+            return trial_rows.page_by_seconds(connection, number, task, after=after, limit=limit)
+
+    def failed_trials(self, job_id: str, task: int, *, before: int | None = None, limit: int) -> tuple[TrialRow, ...]:
+        """Failed trials of a task, newest first, below record number ``before``. Raises NotFound."""
+        with self.database.reading() as connection:
+            number = job_rows.number_of_job(connection, job_id)
+            job_rows.load_task(connection, number, task)
+            return trial_rows.page_of_failed(connection, number, task, before=before, limit=limit)
+
+    def points(self, job_id: str, task: int, *, after: int, limit: int) -> tuple[PointRow, ...]:
+        """Trials of a task beyond sequence ``after``, as a chart needs them. Raises NotFound."""
+        with self.database.reading() as connection:
+            number = job_rows.number_of_job(connection, job_id)
+            job_rows.load_task(connection, number, task)
+            return trial_rows.load_points(connection, number, task, after=after, limit=limit)
+
+    def failures(self, job_id: str, task: int) -> tuple[FailureRow, ...]:
+        """The kinds of failure of a task, most frequent first. Raises NotFound."""
+        with self.database.reading() as connection:
+            number = job_rows.number_of_job(connection, job_id)
+            job_rows.load_task(connection, number, task)
+            return trial_rows.load_failures(connection, number, task)
+
+    def best(
+        self,
+        workload_key: str,
+        *,
+        device_key: str | None = None,
+        toolchain_key: str | None = None,
+        profile: str | None = None,
+    ) -> BestRow | None:
+        """The fastest record of a workload with the identity parts given (None: any)."""
+        with self.database.reading() as connection:
+            return trial_rows.find_best(
+                connection, workload_key, device_key=device_key, toolchain_key=toolchain_key, profile=profile
+            )
+
+    def near(self, operator: str, *, limit: int) -> tuple[NearRow, ...]:
+        """Workloads of an operator that have a timed record, newest first."""
+        with self.database.reading() as connection:
+            return trial_rows.find_near(connection, operator, limit)
+
+    def origin(self, workload_key: str) -> tuple[str, Mapping[str, object]] | None:
+        """(operator, parameters) a workload was last submitted with; None when it came from no operator."""
+        with self.database.reading() as connection:
+            return trial_rows.find_origin(connection, workload_key)
+
+    def history(self, *, target_kind: str, except_job: str | None, limit: int) -> tuple[HistoryRow, ...]:
+        """The newest ``limit`` records on targets of a kind, oldest first, without those of one job."""
+        with self.database.reading() as connection:
+            number = None if except_job is None else job_rows.number_of_job(connection, except_job)
+            return trial_rows.load_history(connection, target_kind=target_kind, except_job=number, limit=limit)
+
+    def count_trials(self) -> int:
+        """The number of the newest record, which is how many there are (none is ever deleted)."""
+        with self.database.reading() as connection:
+            return int(connection.execute(select(trials.c.id).order_by(trials.c.id.desc()).limit(1)).scalar() or 0)
+
+    # events
+
+    def events(self, job_id: str, *, after: int, limit: int) -> tuple[EventRow, ...]:
+        """Events of a job beyond event ``after``, in order. Raises NotFound."""
+        with self.database.reading() as connection:
+            return job_rows.load_events(connection, job_id, after=after, limit=limit)
+
+    # nouns
+
+    def workload(self, key: str) -> Mapping[str, object] | None:
+        """The JSON of a workload; None when it is unknown."""
+        with self.database.reading() as connection:
+            return load_workload(connection, key)
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """Every device ever seen."""
+        with self.database.reading() as connection:
+            return load_devices(connection)
+
+    def measured(self, device_key: str) -> Mapping[str, float]:
+        """What was measured on a device; empty when nothing was."""
+        with self.database.reading() as connection:
+            return load_measured(connection, device_key) or {}
+
+    def keep_device(self, info: DeviceInfo) -> None:
+        """Add a device, or update what was measured on it."""
+        with self.database.writing() as connection:
+            keep_device(connection, info)
+
+    # models
+
+    def keep_model(
+        self,
+        kind: str,
+        feature_version: int,
+        data: bytes,
+        *,
+        records: int,
+        metrics: Mapping[str, float],
+        measured_on: MeasuredOn | None = None,
+    ) -> ModelRow:
+        """Keep a trained cost model."""
+        with self.database.writing() as connection:
+            device = None if measured_on is None else keep_device(connection, measured_on.device)
+            return insert_model(connection, kind, feature_version, data, records, metrics, device)
+
+    def newest_model(self, kind: str, feature_version: int) -> ModelRow | None:
+        """The model of a kind that was trained last on features of a version; None when there is none."""
+        with self.database.reading() as connection:
+            return newest_model(connection, kind, feature_version)

@@ -1,0 +1,284 @@
+"""Trials: kept once, paged by key, and the best of them found by index."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, insert, or_, select
+from sqlalchemy.engine import RowMapping
+
+from ..core.errors import NotFound
+from ..core.record import Identity, Record
+from ..core.schedule import Schedule
+from ..core.trial import Clocks, Failed, Reason, Stage, Timed, Trial
+from .catalog import keep_device, keep_toolchain
+from .encode import evidence_from_json, evidence_to_json, now, target_from_json
+from .rows import BestRow, FailureRow, HistoryRow, NearRow, NewTrial, PointRow, TrialRow
+from .tables import devices, jobs, tasks, toolchains, trials, workloads
+
+FULL: Select[Any] = (
+    select(
+        trials,
+        jobs.c.id.label("job_id"),
+        workloads.c.key.label("workload_key"),
+        devices.c.key.label("device_key"),
+        toolchains.c.key.label("toolchain_key"),
+        devices.c.name.label("device_name"),
+        workloads.c.flops.label("flops"),
+    )
+    .join(jobs, jobs.c.number == trials.c.job)
+    .join(workloads, workloads.c.id == trials.c.workload)
+    .join(devices, devices.c.id == trials.c.device)
+    .join(toolchains, toolchains.c.id == trials.c.toolchain)
+)
+"""Everything a record holds, as one row."""
+
+
+def insert_trial(connection: Connection, job: int, workload: int, new: NewTrial) -> int:
+    """Add a trial; its record number. The unique key refuses it when it is there already."""
+    trial, on = new.trial, new.measured_on
+    values: dict[str, object] = {
+        "job": job,
+        "task": new.task,
+        "sequence": new.sequence,
+        "workload": workload,
+        "sketch": trial.schedule.sketch,
+        "sketch_version": trial.schedule.version,
+        "device": keep_device(connection, on.device),
+        "toolchain": keep_toolchain(connection, on.toolchain),
+        "profile": str(on.profile),
+        "schedule_key": trial.schedule.key,
+        "knobs": dict(trial.schedule.knobs),
+        "evidence": evidence_to_json(trial.evidence),
+        "search_seconds": trial.clocks.search,
+        "compile_seconds": trial.clocks.compile,
+        "check_seconds": trial.clocks.check,
+        "time_seconds": trial.clocks.time,
+        "overhead_seconds": trial.clocks.overhead,
+        "elapsed_seconds": new.elapsed_seconds,
+        "created_at": now(),
+    }
+    return insert_row(connection, values, trial)
+
+
+def insert_row(connection: Connection, values: Mapping[str, object], trial: Trial) -> int:
+    """Add ``values`` and the outcome of ``trial``; the record number."""
+    outcome = trial.outcome
+    ends: dict[str, object]
+    if isinstance(outcome, Timed):
+        ends = {
+            "seconds": outcome.seconds,
+            "samples": list(outcome.samples),
+            "launches_per_sample": outcome.launches_per_sample,
+        }
+    else:
+        ends = {
+            "failed_stage": outcome.stage.value,
+            "failed_reason": outcome.reason.value,
+            "failed_detail": outcome.detail.replace("\x00", "")[:4000],  # PostgreSQL's text holds no NUL
+        }
+    inserted = connection.execute(insert(trials).values(**values, **ends)).inserted_primary_key
+    assert inserted is not None
+    return int(inserted[0])
+
+
+def trial_of(row: RowMapping) -> Trial:
+    """The trial in a row of the table."""
+    outcome: Timed | Failed
+    if row["seconds"] is not None:
+        outcome = Timed(tuple(row["samples"]), row["launches_per_sample"])
+    else:
+        outcome = Failed(Stage(row["failed_stage"]), Reason(row["failed_reason"]), row["failed_detail"])
+    return Trial(
+        Schedule.of(row["sketch"], row["sketch_version"], row["knobs"]),
+        outcome,
+        Clocks(
+            row["search_seconds"],
+            row["compile_seconds"],
+            row["check_seconds"],
+            row["time_seconds"],
+            row["overhead_seconds"],
+        ),
+        evidence_from_json(row["evidence"]),
+    )
+
+
+def record_of(row: RowMapping) -> Record:
+    """The record in a row of ``FULL``."""
+    identity = Identity(
+        row["workload_key"],
+        row["device_key"],
+        row["toolchain_key"],
+        row["profile"],
+        row["sketch"],
+        row["sketch_version"],
+    )
+    return Record(row["id"], row["job_id"], row["task"], row["sequence"], identity, trial_of(row), row["created_at"])
+
+
+def best_of(row: RowMapping) -> BestRow:
+    return BestRow(record_of(row), row["device_name"], row["flops"])
+
+
+def load_trial(connection: Connection, record_id: int) -> TrialRow:
+    """Raises NotFound."""
+    row = connection.execute(FULL.where(trials.c.id == record_id)).mappings().first()
+    if row is None:
+        raise NotFound(f"there is no record {record_id}", field="record_id")
+    return TrialRow(record_of(row), row["elapsed_seconds"])
+
+
+def load_best_rows(connection: Connection, record_ids: Sequence[int]) -> dict[int, BestRow]:
+    """The given timed records, by number."""
+    if not record_ids:
+        return {}
+    rows = connection.execute(FULL.where(trials.c.id.in_(record_ids))).mappings()
+    return {row["id"]: best_of(row) for row in rows}
+
+
+def page_by_sequence(
+    connection: Connection, job: int, task: int, *, after: int | None, limit: int, newest_first: bool
+) -> tuple[TrialRow, ...]:
+    """Trials of a task in the order they ran, or the other way round, beyond sequence ``after``."""
+    query = FULL.where(trials.c.job == job, trials.c.task == task)
+    if after is not None:
+        query = query.where(trials.c.sequence < after if newest_first else trials.c.sequence > after)
+    order = trials.c.sequence.desc() if newest_first else trials.c.sequence
+    return _trials(connection, query.order_by(order).limit(limit))
+
+
+def page_by_seconds(
+    connection: Connection, job: int, task: int, *, after: tuple[float, int] | None, limit: int
+) -> tuple[TrialRow, ...]:
+    """Timed trials of a task, fastest first, beyond (seconds, record number)."""
+    query = FULL.where(trials.c.job == job, trials.c.task == task, trials.c.seconds.is_not(None))
+    if after is not None:
+        seconds, number = after
+        beyond = or_(trials.c.seconds > seconds, and_(trials.c.seconds == seconds, trials.c.id > number))
+        query = query.where(beyond)
+    return _trials(connection, query.order_by(trials.c.seconds, trials.c.id).limit(limit))
+
+
+def page_of_failed(
+    connection: Connection, job: int, task: int, *, before: int | None, limit: int
+) -> tuple[TrialRow, ...]:
+    """Failed trials of a task, newest first, below record number ``before``."""
+    query = FULL.where(trials.c.job == job, trials.c.task == task, trials.c.seconds.is_(None))
+    if before is not None:
+        query = query.where(trials.c.id < before)
+    return _trials(connection, query.order_by(trials.c.id.desc()).limit(limit))
+
+
+def _trials(connection: Connection, query: Select[Any]) -> tuple[TrialRow, ...]:
+    return tuple(TrialRow(record_of(row), row["elapsed_seconds"]) for row in connection.execute(query).mappings())
+
+
+def load_points(connection: Connection, job: int, task: int, *, after: int, limit: int) -> tuple[PointRow, ...]:
+    """Trials of a task beyond sequence ``after``, as a chart needs them."""
+    query = (
+        select(
+            trials.c.id,
+            trials.c.sequence,
+            trials.c.elapsed_seconds,
+            trials.c.seconds,
+            trials.c.failed_stage,
+            trials.c.failed_reason,
+        )
+        .where(trials.c.job == job, trials.c.task == task, trials.c.sequence > after)
+        .order_by(trials.c.sequence)
+        .limit(limit)
+    )
+    return tuple(
+        PointRow(number, sequence, elapsed, seconds, None if seconds is not None else f"{stage}:{reason}")
+        for number, sequence, elapsed, seconds, stage, reason in connection.execute(query)
+    )
+
+
+def load_failures(connection: Connection, job: int, task: int) -> tuple[FailureRow, ...]:
+    """The kinds of failure of a task, most frequent first, each with its newest message."""
+    kinds = (
+        select(trials.c.failed_stage, trials.c.failed_reason, func.count(), func.max(trials.c.id))
+        .where(trials.c.job == job, trials.c.task == task, trials.c.seconds.is_(None))
+        .group_by(trials.c.failed_stage, trials.c.failed_reason)
+        .order_by(func.count().desc(), trials.c.failed_stage, trials.c.failed_reason)
+    )
+    rows = connection.execute(kinds).all()
+    newest = select(trials.c.id, trials.c.failed_detail).where(trials.c.id.in_([row[3] for row in rows]))
+    details = {number: detail for number, detail in connection.execute(newest)}
+    return tuple(FailureRow(stage, reason, count, details[number], number) for stage, reason, count, number in rows)
+
+
+def find_best(
+    connection: Connection,
+    workload_key: str,
+    *,
+    device_key: str | None = None,
+    toolchain_key: str | None = None,
+    profile: str | None = None,
+) -> BestRow | None:
+    """The fastest record with the parts given (None: any), by schedule key and number among equals."""
+    conditions: list[ColumnElement[bool]] = [
+        trials.c.workload == _number(workloads.c.id, workloads.c.key, workload_key),
+        trials.c.seconds.is_not(None),
+    ]
+    if device_key is not None:
+        conditions.append(trials.c.device == _number(devices.c.id, devices.c.key, device_key))
+    if toolchain_key is not None:
+        conditions.append(trials.c.toolchain == _number(toolchains.c.id, toolchains.c.key, toolchain_key))
+    if profile is not None:
+        conditions.append(trials.c.profile == profile)
+    query = FULL.where(*conditions).order_by(trials.c.seconds, trials.c.schedule_key, trials.c.id).limit(1)
+    row = connection.execute(query).mappings().first()
+    return None if row is None else best_of(row)
+
+
+def _number(number: ColumnElement[Any], column: ColumnElement[Any], key: str) -> ColumnElement[Any]:
+    return select(number).where(column == key).scalar_subquery()
+
+
+def find_near(connection: Connection, operator: str, limit: int) -> tuple[NearRow, ...]:
+    """Workloads of an operator that have a timed record, newest first."""
+    latest = (
+        select(tasks.c.workload, func.max(tasks.c.job).label("job"))
+        .where(tasks.c.operator == operator, tasks.c.best_trial.is_not(None))
+        .group_by(tasks.c.workload)
+        .order_by(func.max(tasks.c.job).desc())
+        .limit(limit)
+        .subquery()
+    )
+    query = (
+        select(workloads.c.key, tasks.c.parameters)
+        .join(latest, and_(latest.c.job == tasks.c.job, latest.c.workload == tasks.c.workload))
+        .join(workloads, workloads.c.id == tasks.c.workload)
+        .where(tasks.c.operator == operator)
+        .order_by(tasks.c.job.desc(), tasks.c.position)
+    )
+    found = {key: NearRow(key, parameters or {}) for key, parameters in connection.execute(query)}
+    return tuple(found.values())
+
+
+def find_origin(connection: Connection, workload_key: str) -> tuple[str, Mapping[str, object]] | None:
+    """The operator and parameters a workload was last submitted with; None when it came from no operator."""
+    query = (
+        select(tasks.c.operator, tasks.c.parameters)
+        .join(workloads, workloads.c.id == tasks.c.workload)
+        .where(workloads.c.key == workload_key, tasks.c.operator.is_not(None))
+        .order_by(tasks.c.job.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).first()
+    return None if row is None else (row[0], row[1] or {})
+
+
+def load_history(
+    connection: Connection, *, target_kind: str, except_job: int | None, limit: int
+) -> tuple[HistoryRow, ...]:
+    """The newest ``limit`` records taken on targets of a kind, oldest first, without those of one job."""
+    query = FULL.add_columns(workloads.c.data.label("workload_data"), devices.c.target.label("target")).where(
+        devices.c.target["kind"].as_string() == target_kind
+    )
+    if except_job is not None:
+        query = query.where(trials.c.job != except_job)
+    rows = connection.execute(query.order_by(trials.c.id.desc()).limit(limit)).mappings().all()
+    return tuple(
+        HistoryRow(record_of(row), row["workload_data"], target_from_json(row["target"])) for row in reversed(rows)
+    )

@@ -1,0 +1,300 @@
+"""Write a workload in Python: placeholders, computed tensors, reductions, and the functions to put in them.
+
+    A, B = placeholder((4, 8), name="A"), placeholder((8, 5), name="B")
+    k = reduce_axis(8, name="k")
+    C = compute((4, 5), lambda i, j: sum(A[i, k] * B[k, j], axis=k), name="C")
+    w = workload([C])
+
+While it is being written every tensor and axis is told apart by identity; ``workload`` gives the final names.
+"""
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ..core.dtypes import INDEX, DType
+from ..core.errors import InvalidWorkload
+from ..ir.buffer import Buffer
+from ..ir.expr import Expr, Load, Var, const, rebuild, walk
+from .check import check, check_size
+from .functions import (
+    absolute,
+    all_of,
+    any_of,
+    cast,
+    ceil,
+    constant,
+    cos,
+    dtype_of,
+    equal,
+    erf,
+    exp,
+    floor,
+    log,
+    maximum,
+    minimum,
+    negated,
+    not_equal,
+    power,
+    rsqrt,
+    select,
+    sigmoid,
+    sin,
+    sqrt,
+    tanh,
+)
+from .workload import Axis, Reducer, Stage, Workload
+
+__all__ = [
+    "ReduceAxis",
+    "Reduction",
+    "Tensor",
+    "absolute",
+    "all_of",
+    "any_of",
+    "cast",
+    "ceil",
+    "compute",
+    "constant",
+    "cos",
+    "equal",
+    "erf",
+    "exp",
+    "floor",
+    "log",
+    "max",
+    "maximum",
+    "min",
+    "minimum",
+    "negated",
+    "not_equal",
+    "placeholder",
+    "power",
+    "reduce_axis",
+    "rsqrt",
+    "select",
+    "sigmoid",
+    "sin",
+    "sqrt",
+    "sum",
+    "tanh",
+    "workload",
+]
+
+_fresh = itertools.count()
+"""Numbers for the provisional names of axes; ``workload`` renames them all, so no number is ever seen."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor(Buffer):
+    """A tensor under construction; indexing it gives the Load of one element. ``stage`` is None for an input."""
+
+    stage: "_Stage | None" = None
+    named: bool = False
+    """Whether the user chose the name."""
+
+    def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
+        given = indices if isinstance(indices, tuple) else (indices,)
+        if len(given) != len(self.shape):
+            raise InvalidWorkload(f"{self.name} has {len(self.shape)} dimensions but is read at {len(given)} indices")
+        return Load(self, tuple(i if isinstance(i, Expr) else const(i, INDEX) for i in given))
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    axes: tuple[Axis, ...]
+    body: Expr
+    reduce_axes: tuple[Axis, ...] = ()
+    reducer: Reducer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceAxis(Var):
+    """A range to reduce over, usable as an index."""
+
+    extent: int = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """``reducer`` over ``axes`` of ``body``; the whole of what a stage computes, never part of an expression."""
+
+    reducer: Reducer
+    body: Expr
+    axes: tuple[ReduceAxis, ...]
+
+
+_Body: TypeAlias = Callable[..., "Expr | Reduction"]
+
+
+def placeholder(shape: Sequence[int], dtype: str | DType = "float32", name: str | None = None) -> Tensor:
+    """An input of the workload; raises InvalidWorkload for an unknown dtype (shapes are checked by ``workload``)."""
+    return Tensor(name or "input", tuple(shape), dtype_of(dtype), named=name is not None)
+
+
+def compute(shape: Sequence[int], fn: _Body, name: str | None = None) -> Tensor:
+    """A tensor whose element at indices ``i, j, …`` is ``fn(i, j, …)``: an expression, or one ``sum``, ``max`` or
+    ``min``. Axes are named after the parameters of ``fn``. Raises InvalidWorkload when ``fn`` gives neither."""
+    axes = tuple(Axis(f"{n}#{next(_fresh)}", e) for n, e in zip(_axis_names(fn, len(shape)), shape, strict=True))
+    value = fn(*[Var(a.name) for a in axes])
+    if isinstance(value, Reduction):
+        stage = _Stage(axes, value.body, tuple(Axis(a.name, a.extent) for a in value.axes), value.reducer)
+    elif isinstance(value, Expr):
+        stage = _Stage(axes, value)
+    else:
+        raise InvalidWorkload(f"compute needs an expression or a reduction, but its function gave {value!r}")
+    return Tensor(name or "stage", tuple(shape), stage.body.dtype, stage=stage, named=name is not None)
+
+
+def reduce_axis(extent: int, name: str | None = None) -> ReduceAxis:
+    """The range ``0 <= k < extent`` to reduce over."""
+    return ReduceAxis(f"{name or 'k'}#{next(_fresh)}", extent)
+
+
+def sum(expr: Expr, axis: ReduceAxis | Sequence[ReduceAxis]) -> Reduction:
+    """The sum of ``expr`` over one or several reduction axes."""
+    return Reduction(Reducer.SUM, expr, _axes(axis))
+
+
+def max(expr: Expr, axis: ReduceAxis | Sequence[ReduceAxis]) -> Reduction:
+    """The greatest ``expr`` over one or several reduction axes; of two expressions, see ``maximum``."""
+    return Reduction(Reducer.MAX, expr, _axes(axis))
+
+
+def min(expr: Expr, axis: ReduceAxis | Sequence[ReduceAxis]) -> Reduction:
+    """The least ``expr`` over one or several reduction axes; of two expressions, see ``minimum``."""
+    return Reduction(Reducer.MIN, expr, _axes(axis))
+
+
+def workload(outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor] | None = None) -> Workload:
+    """The checked workload that computes ``outputs``.
+
+    ``inputs`` fixes their order and may hold inputs that are not read; without it they come in the order in which
+    they are met. Tensors without a name get one; axes that share a name are numbered. Raises InvalidWorkload for
+    whatever ``check`` refuses, for two tensors given one name, and for an input that is read but not listed.
+    """
+    results = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+    found, stages = _ordered(results)
+    if inputs is not None:
+        missing = [t.name for t in found if t not in inputs]
+        if missing:
+            raise InvalidWorkload(f"{', '.join(missing)} is read but not among the inputs", field="/inputs")
+        found = list(inputs)
+    for t in results:
+        if t.stage is None:
+            raise InvalidWorkload(f"output {t.name} is an input: outputs are computed", field="/outputs")
+    buffers = _named([*found, *stages])
+    axis_names = _axis_renaming([t.stage for t in stages if t.stage], {b.name for b in buffers.values()})
+    return check(
+        Workload(
+            inputs=tuple(buffers[t] for t in found),
+            stages=tuple(_finished(buffers[t], t.stage, buffers, axis_names) for t in stages if t.stage),
+            outputs=tuple(buffers[t].name for t in results),
+        )
+    )
+
+
+def _axis_names(fn: _Body, rank: int) -> list[str]:
+    parameters = list(inspect.signature(fn).parameters.values())
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return named[:rank] + [f"i{n}" for n in range(len(named), rank)]
+    if len(named) != rank:
+        raise InvalidWorkload(f"the function of a tensor of {rank} dimensions takes {len(named)} indices")
+    return named
+
+
+def _axes(axis: ReduceAxis | Sequence[ReduceAxis]) -> tuple[ReduceAxis, ...]:
+    return (axis,) if isinstance(axis, ReduceAxis) else tuple(axis)
+
+
+def _ordered(outputs: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Inputs in the order met, and stages each after what it reads. Iterative: chains of stages may be long."""
+    inputs: dict[Tensor, None] = {}
+    done: dict[Tensor, None] = {}
+    for output in outputs:
+        todo = [output]
+        while todo:
+            tensor = todo[-1]
+            if tensor in done or tensor in inputs:
+                todo.pop()
+            elif tensor.stage is None:
+                inputs[tensor] = None
+            else:
+                before = [t for t in _reads(tensor.stage.body) if t not in done and t not in inputs]
+                if before:
+                    todo.extend(reversed(before))
+                else:
+                    done[tensor] = None
+    return list(inputs), list(done)
+
+
+def _reads(body: Expr) -> list[Tensor]:
+    check_size(body)  # first: shared subexpressions can make a small program a huge tree
+    found: dict[Tensor, None] = {}
+    for e in walk(body):
+        if isinstance(e, Load) and isinstance(e.buffer, Tensor):
+            found[e.buffer] = None
+    return list(found)
+
+
+def _named(tensors: Sequence[Tensor]) -> dict[Tensor, Buffer]:
+    taken = [t.name for t in tensors if t.named]
+    twice = {n for n in taken if taken.count(n) > 1}
+    if twice:
+        raise InvalidWorkload(f"two tensors are called {', '.join(sorted(twice))}")
+    names = _Names(taken)
+    return {t: Buffer(t.name if t.named else names.numbered(t.name), t.shape, t.dtype) for t in dict.fromkeys(tensors)}
+
+
+def _axis_renaming(stages: Sequence[_Stage], taken: Iterable[str]) -> list[dict[str, str]]:
+    """For each stage, provisional axis name -> final name."""
+    names = _Names(taken)
+    return [{a.name: names.unlike(a.name.split("#")[0]) for a in (*s.axes, *s.reduce_axes)} for s in stages]
+
+
+class _Names:
+    """Hands out each name once."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+
+    def numbered(self, stem: str) -> str:
+        return self._first(f"{stem}{n}" for n in itertools.count())
+
+    def unlike(self, name: str) -> str:
+        return self._first(itertools.chain([name], (f"{name}_{n}" for n in itertools.count(1))))
+
+    def _first(self, candidates: Iterable[str]) -> str:
+        name = next(n for n in candidates if n not in self._taken)
+        self._taken.add(name)
+        return name
+
+
+def _finished(buffer: Buffer, stage: _Stage, buffers: Mapping[Tensor, Buffer], axes: list[dict[str, str]]) -> Stage:
+    names = axes.pop(0)
+
+    def final(e: Expr) -> Expr:
+        if isinstance(e, Var):
+            if e.name not in names:
+                name = e.name.split("#")[0]
+                raise InvalidWorkload(f"{buffer.name} uses the axis {name}, which is not one of its own")
+            return Var(names[e.name])
+        e = rebuild(e, [final(c) for c in e.children])
+        if isinstance(e, Load) and isinstance(e.buffer, Tensor):
+            return Load(buffers[e.buffer], e.indices)
+        return e
+
+    return Stage(
+        tensor=buffer,
+        axes=tuple(Axis(names[a.name], a.extent) for a in stage.axes),
+        body=final(stage.body),
+        reduce_axes=tuple(Axis(names[a.name], a.extent) for a in stage.reduce_axes),
+        reducer=stage.reducer,
+    )

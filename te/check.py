@@ -1,0 +1,308 @@
+"""What a legal workload is. Everything behind ``check`` may rely on it."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..core.dtypes import DType
+from ..core.errors import InvalidWorkload
+from ..ir.buffer import Buffer, Scope
+from ..ir.expr import (
+    FLOAT_ONLY,
+    Binary,
+    BinaryOp,
+    Cast,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Load,
+    Logic,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+    rebuild,
+)
+from .affine import Affine, Box, Region, affine_of, expr_of
+from .limits import (
+    MAX_COEFFICIENT,
+    MAX_DEPTH,
+    MAX_ELEMENTS,
+    MAX_EXTENT,
+    MAX_NODES,
+    MAX_POINTS,
+    MAX_RANK,
+    MAX_TENSORS,
+    NAME_PATTERN,
+)
+from .workload import Axis, Stage, Workload
+
+_NAME = re.compile(NAME_PATTERN[:-1] + r"\Z")
+
+
+def check(workload: Workload) -> Workload:
+    """``workload`` with every index in its one spelling (terms in the order of the axes, then the constant).
+
+    Raises InvalidWorkload whose ``field`` is a JSON pointer into the workload's JSON (expressions: ``/body``, then
+    ``/args/n`` or ``/at/n``) unless all of this holds:
+
+    - names match ``NAME_PATTERN``; each names one tensor or one axis; the numbers of ``limits`` are kept;
+    - a stage has one axis per dimension with its extent, its body has its dtype, and it reads only inputs and
+      earlier stages; it is read or an output; a reducer goes with reduction axes, and reduces numbers, not bools;
+    - operands have the dtypes that ``ir.expr`` asks for; ``floordiv`` and ``mod`` divide by a positive constant
+      (machines trap on 0); constants fit their dtype, and are not NaN;
+    - indices are affine in the stage's axes, and in bounds wherever the conditions of the enclosing selects hold,
+      as far as those are affine and joined by and, or, not.
+    """
+    _count(workload.inputs, "/inputs", 0, MAX_TENSORS)
+    _count(workload.stages, "/stages", 1, MAX_TENSORS)
+    _count(workload.outputs, "/outputs", 1, MAX_TENSORS)
+    taken: set[str] = set()
+    tensors: dict[str, Buffer] = {}
+    for n, tensor in enumerate(workload.inputs):
+        _check_tensor(tensor, f"/inputs/{n}", taken)
+        tensors[tensor.name] = tensor
+    for n, stage in enumerate(workload.stages):  # all tensor names before any axis takes one of them
+        _check_tensor(stage.tensor, f"/stages/{n}", taken)
+    read: set[str] = set()
+    checked: list[Stage] = []
+    for n, stage in enumerate(workload.stages):
+        checked.append(_StageCheck(stage, tensors, taken, f"/stages/{n}").run(read))
+        tensors[stage.name] = stage.tensor
+    _check_outputs(workload, read)
+    return Workload(workload.inputs, tuple(checked), workload.outputs)
+
+
+def check_size(body: Expr, field: str = "") -> None:
+    """Raises InvalidWorkload when ``body`` has too many nodes or is too deep. Never walks further than the bounds,
+    however large the expression (shared parts count each time they are used)."""
+    nodes = 0
+    todo = [(body, 1)]
+    while todo:
+        e, depth = todo.pop()
+        nodes += 1
+        if nodes > MAX_NODES:
+            raise InvalidWorkload(f"expression with more than {MAX_NODES} nodes", field=field)
+        if depth > MAX_DEPTH:
+            raise InvalidWorkload(f"expression nested deeper than {MAX_DEPTH}", field=field)
+        todo.extend((c, depth + 1) for c in e.children)
+
+
+def _count(values: Sequence[object], field: str, low: int, high: int) -> None:
+    if not low <= len(values) <= high:
+        raise InvalidWorkload(f"{len(values)} {field[1:]}; allowed: {low} to {high}", field=field)
+
+
+def _check_name(name: str, field: str, taken: set[str]) -> None:
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise InvalidWorkload(f"{name!r} is no name; allowed: {NAME_PATTERN}", field=field)
+    if name in taken:
+        raise InvalidWorkload(f"{name} is already the name of another tensor or axis", field=field)
+    taken.add(name)
+
+
+def _check_extent(extent: int, field: str) -> None:
+    if not isinstance(extent, int) or isinstance(extent, bool) or not 1 <= extent <= MAX_EXTENT:
+        raise InvalidWorkload(f"extent {extent!r}; allowed: whole numbers 1 to {MAX_EXTENT}", field=field)
+
+
+def _check_tensor(tensor: Buffer, field: str, taken: set[str]) -> None:
+    _check_name(tensor.name, f"{field}/name", taken)
+    if len(tensor.shape) > MAX_RANK:
+        raise InvalidWorkload(f"{len(tensor.shape)} dimensions; allowed: at most {MAX_RANK}", field=f"{field}/shape")
+    for d, extent in enumerate(tensor.shape):
+        _check_extent(extent, f"{field}/shape/{d}")
+    if tensor.elements >= MAX_ELEMENTS:
+        raise InvalidWorkload(f"{tensor.elements} elements; allowed: under {MAX_ELEMENTS}", field=f"{field}/shape")
+    if tensor.scope is not Scope.GLOBAL:
+        raise InvalidWorkload(f"scope {tensor.scope}; tensors of a workload are global", field=field)
+
+
+def _check_outputs(workload: Workload, read: set[str]) -> None:
+    computed = {s.name for s in workload.stages}
+    for n, name in enumerate(workload.outputs):
+        if name not in computed:
+            raise InvalidWorkload(f"{name!r} is not computed by any stage", field=f"/outputs/{n}")
+        if name in workload.outputs[:n]:
+            raise InvalidWorkload(f"{name} is an output twice", field=f"/outputs/{n}")
+    for n, stage in enumerate(workload.stages):
+        if stage.name not in read and stage.name not in workload.outputs:
+            raise InvalidWorkload(f"{stage.name} is neither an output nor read", field=f"/stages/{n}")
+
+
+@dataclass(frozen=True, slots=True)
+class _StageCheck:
+    stage: Stage
+    tensors: Mapping[str, Buffer]
+    taken: set[str]
+    field: str
+
+    def run(self, read: set[str]) -> Stage:
+        stage, field = self.stage, self.field
+        self._axes("axes", stage.axes)
+        self._axes("reduce_axes", stage.reduce_axes)
+        if tuple(a.extent for a in stage.axes) != stage.tensor.shape:
+            raise InvalidWorkload(
+                f"axes of extents {[a.extent for a in stage.axes]} for shape {list(stage.tensor.shape)}",
+                field=f"{field}/axes",
+            )
+        points = math.prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
+        if points >= MAX_POINTS:
+            raise InvalidWorkload(f"{points} points to compute; allowed: under {MAX_POINTS}", field=f"{field}/axes")
+        if (stage.reducer is None) != (not stage.reduce_axes):
+            raise InvalidWorkload("a reducer needs reduction axes, and they need a reducer", field=f"{field}/reducer")
+        if stage.reducer is not None and stage.tensor.dtype.is_bool:
+            raise InvalidWorkload("bools cannot be reduced; cast them", field=f"{field}/reducer")
+        check_size(stage.body, f"{field}/body")
+        box = {a.name: (0, a.extent - 1) for a in (*stage.axes, *stage.reduce_axes)}
+        body = self._expr(stage.body, Region(box), f"{field}/body", read)
+        if body.dtype != stage.tensor.dtype:
+            raise InvalidWorkload(
+                f"the body has dtype {body.dtype}, the tensor {stage.tensor.dtype}", field=f"{field}/body"
+            )
+        return Stage(stage.tensor, stage.axes, body, stage.reduce_axes, stage.reducer)
+
+    def _axes(self, member: str, axes: tuple[Axis, ...]) -> None:
+        if len(axes) > MAX_RANK:
+            raise InvalidWorkload(f"{len(axes)} axes; allowed: at most {MAX_RANK}", field=f"{self.field}/{member}")
+        for n, axis in enumerate(axes):
+            _check_name(axis.name, f"{self.field}/{member}/{n}/name", self.taken)
+            _check_extent(axis.extent, f"{self.field}/{member}/{n}/extent")
+
+    def _expr(self, e: Expr, region: Region, field: str, read: set[str]) -> Expr:
+        """``e`` checked, with its indices respelled. ``region``: where it is evaluated."""
+        match e:
+            case Var(name=name):
+                if name not in region.box:
+                    raise InvalidWorkload(f"{name!r} is no axis of {self.stage.name}", field=field)
+                return e if type(e) is Var else Var(name)
+            case Const(value=value, type=dtype):
+                check_constant(value, dtype, field)
+                return e
+            case Load():
+                read.add(e.buffer.name)
+                return self._load(e, region, field)
+            case Select(condition=condition, then=then, otherwise=otherwise):
+                children: list[Expr] = [
+                    self._expr(condition, region, f"{field}/args/0", read),
+                    self._expr(then, region.where(condition, True), f"{field}/args/1", read),
+                    self._expr(otherwise, region.where(condition, False), f"{field}/args/2", read),
+                ]
+            case Binary() | Compare() | Logic() | Unary() | Cast():
+                children = [self._expr(c, region, f"{field}/args/{n}", read) for n, c in enumerate(e.children)]
+            case _:
+                raise InvalidWorkload(f"{type(e).__name__} has no place in a tensor expression", field=field)
+        e = rebuild(e, children)
+        wrong = _dtype_fault(e)
+        if wrong:
+            raise InvalidWorkload(wrong, field=field)
+        return e
+
+    def _load(self, e: Load, region: Region, field: str) -> Expr:
+        tensor = self.tensors.get(e.buffer.name)
+        if tensor is None:
+            raise InvalidWorkload(
+                f"{e.buffer.name!r} is neither an input nor an earlier stage of {self.stage.name}",
+                field=f"{field}/load",
+            )
+        if tensor != e.buffer or e.mask is not None:
+            raise InvalidWorkload(f"{e.buffer.name} is read as another tensor than it is", field=f"{field}/load")
+        if len(e.indices) != len(tensor.shape):
+            raise InvalidWorkload(
+                f"{tensor.name} has {len(tensor.shape)} dimensions but is read at {len(e.indices)} indices",
+                field=f"{field}/at",
+            )
+        order = list(region.box)
+        indices = []
+        for d, (i, extent) in enumerate(zip(e.indices, tensor.shape, strict=True)):
+            affine = checked_index(i, region.box, f"{field}/at/{d}")
+            self._bounds(affine, extent, tensor.name, region, f"{field}/at/{d}")
+            indices.append(expr_of(affine, order))
+        return Load(tensor, tuple(indices))
+
+    def _bounds(self, affine: Affine, extent: int, name: str, region: Region, field: str) -> None:
+        if region.is_empty:
+            return
+        low, high = region.bounds(affine)
+        if low < 0 or high >= extent:
+            raise InvalidWorkload(
+                f"{name} is read at {low} to {high} along a dimension of {extent}, as far as its conditions show",
+                field=field,
+            )
+
+
+def checked_index(e: Expr, box: Box, field: str) -> Affine:
+    """``e`` as an affine function of the axes of ``box``; raises InvalidWorkload when it is none."""
+    affine = affine_of(e)
+    if affine is None:
+        raise InvalidWorkload(
+            "an index must be affine: sums of axes times whole numbers, and a whole number", field=field
+        )
+    for name in affine.terms:
+        if name not in box:
+            raise InvalidWorkload(f"{name!r} is no axis here; axes: {', '.join(box) or 'none'}", field=field)
+    for number in (affine.constant, *affine.terms.values()):
+        if abs(number) > MAX_COEFFICIENT:
+            raise InvalidWorkload(f"{number} in an index; allowed: at most {MAX_COEFFICIENT} either way", field=field)
+    return affine
+
+
+def check_constant(value: object, dtype: DType, field: str) -> None:
+    """Raises InvalidWorkload unless ``value`` is a number of ``dtype`` (bool: a bool; float: any but NaN)."""
+    if dtype.is_bool:
+        right = isinstance(value, bool)
+    elif dtype.is_float:
+        right = isinstance(value, float) and not math.isnan(value)
+        if right and isinstance(value, float) and math.isfinite(value):
+            with np.errstate(over="ignore"):
+                right = bool(np.isfinite(np.float64(value).astype(dtype.numpy)))
+    else:
+        low, high = dtype.integer_range
+        right = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    if not right:
+        raise InvalidWorkload(f"{_short(value)} is no {dtype}", field=field)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _dtype_fault(e: Expr) -> str:
+    """What is wrong with the dtypes of ``e``'s operands; empty when nothing is."""
+    given = [c.dtype for c in e.children]
+    match e:
+        case Binary(op=op):
+            if given[0] != given[1]:
+                return f"{op} of {given[0]} and {given[1]}; operands must have one dtype (cast one)"
+            if op in (BinaryOp.DIV, BinaryOp.POW):
+                return "" if given[0].is_float else f"{op} of {given[0]}; allowed: floats"
+            if op in (BinaryOp.FLOORDIV, BinaryOp.MOD):
+                divisor = e.b.value if isinstance(e.b, Const) else 0
+                if not given[0].is_integer:
+                    return f"{op} of {given[0]}; allowed: integers"
+                return "" if divisor > 0 else f"{op} by other than a positive constant"
+            return f"{op} of bools; use and, or, not" if given[0].is_bool else ""
+        case Compare(op=compare):
+            if given[0] != given[1]:
+                return f"{compare} of {given[0]} and {given[1]}; operands must have one dtype (cast one)"
+            ordered = compare not in (CompareOp.EQ, CompareOp.NE)
+            return f"{compare} of bools; allowed: eq, ne" if ordered and given[0].is_bool else ""
+        case Logic(op=logic):
+            return "" if all(d.is_bool for d in given) else f"{logic} of {given[0]} and {given[1]}; allowed: bool"
+        case Unary(op=unary):
+            if unary is UnaryOp.NOT:
+                return "" if given[0].is_bool else f"not of {given[0]}; allowed: bool"
+            if unary in FLOAT_ONLY:
+                return "" if given[0].is_float else f"{unary} of {given[0]}; allowed: floats"
+            return f"{unary} of bool" if given[0].is_bool else ""
+        case Select():
+            if not given[0].is_bool:
+                return f"select on {given[0]}; the condition must be bool"
+            if given[1] != given[2]:
+                return f"select between {given[1]} and {given[2]}; both must have one dtype (cast one)"
+    return ""

@@ -1,0 +1,140 @@
+"""Sums of products as matrix products: what makes the reference of a matmul or a convolution usable."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir.expr import Binary, BinaryOp, Expr, Var, walk
+from .evaluate import Array, Evaluator
+from .workload import Reducer, Stage
+
+_LIMIT = 1 << 24
+"""Points of the larger operand that are held at once (128 MiB of float64)."""
+
+_EXACT = float(1 << 53)
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """``sum of left * right``, where neither depends on all axes. Axis names; ``stage`` gives order and extents."""
+
+    stage: Stage
+    left: Expr
+    right: Expr
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    shared: tuple[str, ...]
+
+
+def contraction_of(stage: Stage) -> Contraction | None:
+    """The stage as a contraction, or None when it is none, or gains nothing from being one."""
+    if stage.reducer is not Reducer.SUM:
+        return None
+    groups = _groups(stage.body)
+    if len(groups) != 2:
+        return None
+    (left, in_left), (right, in_right) = groups
+    reduced = {a.name for a in stage.reduce_axes}
+    everything = reduced | {a.name for a in stage.axes}
+    shared = in_left & in_right & reduced
+    if in_left == everything or in_right == everything or in_left | in_right != everything or not shared:
+        return None
+
+    def ordered(names: set[str]) -> tuple[str, ...]:
+        return tuple(a.name for a in (*stage.axes, *stage.reduce_axes) if a.name in names)
+
+    return Contraction(
+        stage,
+        left,
+        right,
+        batch=ordered((in_left & in_right) - reduced),
+        rows=ordered(in_left - in_right - reduced),
+        columns=ordered(in_right - in_left - reduced),
+        shared=ordered(shared),
+    )
+
+
+def _groups(body: Expr) -> list[tuple[Expr, set[str]]]:
+    """The factors of a product with the axes they depend on, those that depend on no more than another joined to it."""
+    factors = [(f, {v.name for v in walk(f) if isinstance(v, Var)}) for f in _factors(body)]
+    factors.sort(key=lambda f: -len(f[1]))
+    groups: list[tuple[Expr, set[str]]] = []
+    for factor, axes in factors:
+        for n, (other, other_axes) in enumerate(groups):
+            if axes <= other_axes and (len(axes) < len(other_axes) or len(groups) == 2):
+                groups[n] = (other * factor, other_axes)
+                break
+        else:
+            groups.append((factor, axes))
+    return groups
+
+
+def _factors(e: Expr) -> Iterator[Expr]:
+    if isinstance(e, Binary) and e.op is BinaryOp.MUL:
+        yield from _factors(e.a)
+        yield from _factors(e.b)
+    else:
+        yield e
+
+
+def contract(c: Contraction, tensors: Mapping[str, Array]) -> Array:
+    """The stage's tensor: float64 for floats, exact (modulo the dtype) for integers."""
+    stage = c.stage
+    dtype = np.dtype(np.float64) if stage.tensor.dtype.is_float else stage.tensor.dtype.numpy
+    result = np.empty(stage.tensor.shape, dtype)
+    ranges = {a.name: (0, a.extent) for a in (*stage.axes, *stage.reduce_axes)}
+    order = [n for n in (*c.batch, *c.rows, *c.columns)]
+    back = [order.index(a.name) for a in stage.axes]
+    for part in _parts(c, ranges):
+        evaluate = Evaluator(tensors, part)
+        left = _matrix(evaluate(c.left), part, c.batch, c.rows, c.shared)
+        right = _matrix(evaluate(c.right), part, c.batch, c.columns, c.shared)
+        product = _product(left, np.swapaxes(right, -1, -2)).astype(dtype, copy=False)
+        product = product.reshape([part[n][1] - part[n][0] for n in order]).transpose(back)
+        result[tuple(slice(*part[a.name]) for a in stage.axes)] = product
+    return result
+
+
+def _parts(c: Contraction, ranges: Mapping[str, tuple[int, int]]) -> Iterator[dict[str, tuple[int, int]]]:
+    """``ranges`` cut along the axes of the output until neither operand has more than ``_LIMIT`` points."""
+    part = dict(ranges)
+    length = {n: stop - start for n, (start, stop) in part.items()}
+    sides = [(c.rows, math.prod(length[n] for n in (*c.batch, *c.rows, *c.shared)))]
+    sides.append((c.columns, math.prod(length[n] for n in (*c.batch, *c.columns, *c.shared))))
+    side, points = max(sides, key=lambda s: s[1])
+    longest = max((*c.batch, *side), key=lambda n: length[n], default=None)
+    if points <= _LIMIT or longest is None or length[longest] == 1:
+        yield part
+        return
+    start, stop = part[longest]
+    middle = (start + stop) // 2
+    yield from _parts(c, {**part, longest: (start, middle)})
+    yield from _parts(c, {**part, longest: (middle, stop)})
+
+
+def _matrix(
+    value: Array, part: Mapping[str, tuple[int, int]], batch: Sequence[str], own: Sequence[str], shared: Sequence[str]
+) -> Array:
+    """``value`` as [batch, own, shared]; reduction axes that the other operand does not have are summed away."""
+    names = list(part)
+    kept = (*batch, *own, *shared)
+    alone = tuple(d for d, n in enumerate(names) if n not in kept)
+    if any(value.shape[d] > 1 for d in alone):
+        value = np.add.reduce(value, axis=alone, dtype=value.dtype, keepdims=True)
+    lengths = [part[n][1] - part[n][0] for n in kept]
+    value = value.transpose([*[names.index(n) for n in kept], *alone]).reshape(lengths)
+    sizes = [math.prod(part[n][1] - part[n][0] for n in group) for group in (batch, own, shared)]
+    return value.reshape(sizes)
+
+
+def _product(a: Array, b: Array) -> Array:
+    """``a @ b``. Integers go through float64 where every sum stays exact there, else through wrapping int64."""
+    if a.dtype == np.float64:
+        return np.asarray(np.matmul(a, b))
+    largest = [float(np.max(np.abs(x.astype(np.float64)), initial=0.0)) for x in (a, b)]
+    if largest[0] * largest[1] * a.shape[-1] < _EXACT:
+        return np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64))
+    return np.asarray(np.matmul(a.astype(np.int64), b.astype(np.int64)))

@@ -1,0 +1,182 @@
+"""Scalar expressions over whole boxes of their axes, as NumPy arrays.
+
+Floats are float64 whatever their dtype: only constants and casts round to it, since a kernel may keep the rest wider.
+Integers and bools are in their own dtype, so that they wrap as in a kernel.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from ..core.dtypes import DType
+from ..core.errors import InvalidWorkload
+from ..ir.expr import (
+    Binary,
+    BinaryOp,
+    Cast,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Load,
+    Logic,
+    LogicOp,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+)
+from .affine import Affine, affine_of
+from .erf import erf
+
+Array: TypeAlias = NDArray[Any]
+
+BINARY: dict[BinaryOp, Callable[[Array, Array], Array]] = {
+    BinaryOp.ADD: np.add,
+    BinaryOp.SUB: np.subtract,
+    BinaryOp.MUL: np.multiply,
+    BinaryOp.DIV: np.true_divide,
+    BinaryOp.FLOORDIV: np.floor_divide,
+    BinaryOp.MOD: np.mod,
+    BinaryOp.MIN: np.minimum,
+    BinaryOp.MAX: np.maximum,
+    BinaryOp.POW: np.power,
+}
+
+_COMPARE: dict[CompareOp, Callable[[Array, Array], Array]] = {
+    CompareOp.LT: np.less,
+    CompareOp.LE: np.less_equal,
+    CompareOp.GT: np.greater,
+    CompareOp.GE: np.greater_equal,
+    CompareOp.EQ: np.equal,
+    CompareOp.NE: np.not_equal,
+}
+
+
+def _rsqrt(x: Array) -> Array:
+    return np.asarray(1.0 / np.sqrt(x))
+
+
+UNARY: dict[UnaryOp, Callable[[Array], Array]] = {
+    UnaryOp.NEG: np.negative,
+    UnaryOp.ABS: np.absolute,
+    UnaryOp.NOT: np.logical_not,
+    UnaryOp.EXP: np.exp,
+    UnaryOp.LOG: np.log,
+    UnaryOp.TANH: np.tanh,
+    UnaryOp.ERF: erf,
+    UnaryOp.SQRT: np.sqrt,
+    UnaryOp.RSQRT: _rsqrt,
+    UnaryOp.SIN: np.sin,
+    UnaryOp.COS: np.cos,
+    UnaryOp.FLOOR: np.floor,
+    UnaryOp.CEIL: np.ceil,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluator:
+    """Evaluates expressions where each axis runs over ``ranges[axis] = (start, stop)``.
+
+    ``tensors``: C-contiguous arrays by name (floats of any width). A result has one dimension per axis, in the order
+    of ``ranges``, of length 1 where the expression does not depend on the axis. Use inside ``np.errstate``.
+    """
+
+    tensors: Mapping[str, Array]
+    ranges: Mapping[str, tuple[int, int]]
+
+    def __call__(self, e: Expr) -> Array:
+        match e:
+            case Load():
+                return self._load(e)
+            case Const():
+                return self._const(e)
+            case Var(name=name):
+                return self._axis(name)
+            case Binary(op=op, a=a, b=b):
+                return BINARY[op](self(a), self(b))
+            case Unary(op=unary, value=value):
+                return UNARY[unary](self(value))
+            case Compare(op=compare, a=a, b=b):
+                return _COMPARE[compare](self(a), self(b))
+            case Logic(op=logic, a=a, b=b):
+                return (np.logical_and if logic is LogicOp.AND else np.logical_or)(self(a), self(b))
+            case Select(condition=condition, then=then, otherwise=otherwise):
+                return np.where(self(condition), self(then), self(otherwise))
+            case Cast(value=value, type=dtype):
+                return cast_array(self(value), value.dtype, dtype)
+        raise InvalidWorkload(f"{type(e).__name__} has no place in a tensor expression")
+
+    def _const(self, e: Const) -> Array:
+        value = np.full((1,) * len(self.ranges), e.value, dtype=np.float64 if e.dtype.is_float else e.dtype.numpy)
+        return rounded(value, e.dtype) if e.dtype.is_float else value
+
+    def _axis(self, name: str) -> Array:
+        shape = [1] * len(self.ranges)
+        start, stop = self.ranges[name]
+        shape[list(self.ranges).index(name)] = stop - start
+        return np.arange(start, stop, dtype=np.int64).reshape(shape)
+
+    def _load(self, e: Load) -> Array:
+        array = self.tensors[e.buffer.name]
+        indices = [_affine(i) for i in e.indices]
+        box = {n: (start, stop - 1) for n, (start, stop) in self.ranges.items()}
+        inside = all(
+            0 <= i.low(box) and i.high(box) < extent for i, extent in zip(indices, e.buffer.shape, strict=True)
+        )
+        result = self._view(array, e, indices) if inside else self._gathered(array, e, indices)
+        return result.astype(np.float64, copy=False) if e.dtype.is_float else result
+
+    def _view(self, array: Array, e: Load, indices: list[Affine]) -> Array:
+        """An affine read inside the array is a view of it, whatever the coefficients: no element moves."""
+        flat = Affine({}, 0)
+        for i, stride in zip(indices, e.buffer.strides, strict=True):
+            flat = flat.plus(i, stride)
+        offset = flat.constant + sum(c * self.ranges[n][0] for n, c in flat.terms.items())
+        shape = [stop - start if n in flat.terms else 1 for n, (start, stop) in self.ranges.items()]
+        strides = [flat.terms.get(n, 0) * array.itemsize for n in self.ranges]
+        return as_strided(array.reshape(-1)[offset:], shape, strides, writeable=False)
+
+    def _gathered(self, array: Array, e: Load, indices: list[Affine]) -> Array:
+        """Element by element, out-of-bounds indices moved inside: a select drops what is read there."""
+        flat: Array = np.zeros((1,) * len(self.ranges), dtype=np.int64)
+        for i, extent, stride in zip(indices, e.buffer.shape, e.buffer.strides, strict=True):
+            position: Array = np.full((1,) * len(self.ranges), i.constant, dtype=np.int64)
+            for name, coefficient in i.terms.items():
+                position = position + coefficient * self._axis(name)
+            flat = flat + np.clip(position, 0, extent - 1) * stride
+        return np.asarray(array.reshape(-1)[flat])
+
+
+def _affine(e: Expr) -> Affine:
+    affine = affine_of(e)
+    if affine is None:
+        raise InvalidWorkload("an index must be affine")
+    return affine
+
+
+def rounded(value: Array, dtype: DType) -> Array:
+    """float64 ``value`` rounded to ``dtype`` (nearest, ties to even), still as float64."""
+    return value if dtype.bits == 64 else value.astype(dtype.numpy).astype(np.float64)
+
+
+def cast_array(value: Array, given: DType, wanted: DType) -> Array:
+    """``value`` of dtype ``given`` by the rules of ``ir.expr.Cast``."""
+    if wanted.is_bool:
+        return np.asarray(value != 0)
+    if wanted.is_float:
+        exact = wanted.name == "float64" or (wanted.name == "float32" and given.bits < 32)
+        wide = value.astype(np.float64, copy=False)
+        return wide if exact else rounded(wide, wanted)
+    if not given.is_float:
+        return value.astype(wanted.numpy)
+    low, high = wanted.integer_range
+    whole = np.trunc(np.where(np.isnan(value), 0.0, value))
+    inside = (whole >= float(low)) & (whole < float(high + 1))
+    result = np.where(inside, whole, 0.0).astype(wanted.numpy)
+    beyond = np.where(whole > 0, np.array(high, wanted.numpy), np.array(low, wanted.numpy))
+    return np.where(inside, result, beyond)

@@ -1,0 +1,158 @@
+"""Functions to write expressions with. All are plain functions over the nodes of ``ir.expr``; a number among the
+operands takes the dtype of the first expression."""
+
+from ..core.dtypes import DTYPES, DType
+from ..core.errors import InvalidWorkload
+from ..ir.expr import (
+    Binary,
+    BinaryOp,
+    Cast,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Logic,
+    LogicOp,
+    Select,
+    Unary,
+    UnaryOp,
+    as_expr,
+    const,
+)
+
+
+def select(condition: Expr, then: Expr | float, otherwise: Expr | float) -> Expr:
+    """``then`` where ``condition`` holds, else ``otherwise``; loads of the branch not taken do not happen."""
+    if isinstance(then, Expr):
+        return Select(condition, then, as_expr(otherwise, then.dtype))
+    if isinstance(otherwise, Expr):
+        return Select(condition, as_expr(then, otherwise.dtype), otherwise)
+    raise InvalidWorkload("select of two plain numbers has no dtype; make one a constant")
+
+
+def constant(value: float, dtype: str | DType) -> Const:
+    """A number of the given dtype."""
+    return const(value, dtype_of(dtype))
+
+
+def cast(e: Expr, dtype: str | DType) -> Expr:
+    """``e`` as ``dtype`` (rules: ``ir.expr.Cast``); ``e`` itself when it is of that dtype."""
+    wanted = dtype_of(dtype)
+    return e if e.dtype == wanted else Cast(e, wanted)
+
+
+def exp(e: Expr) -> Expr:
+    """e to the power."""
+    return Unary(UnaryOp.EXP, e)
+
+
+def log(e: Expr) -> Expr:
+    """The natural logarithm."""
+    return Unary(UnaryOp.LOG, e)
+
+
+def tanh(e: Expr) -> Expr:
+    """The hyperbolic tangent."""
+    return Unary(UnaryOp.TANH, e)
+
+
+def erf(e: Expr) -> Expr:
+    """The error function."""
+    return Unary(UnaryOp.ERF, e)
+
+
+def sqrt(e: Expr) -> Expr:
+    """The square root."""
+    return Unary(UnaryOp.SQRT, e)
+
+
+def rsqrt(e: Expr) -> Expr:
+    """One over the square root."""
+    return Unary(UnaryOp.RSQRT, e)
+
+
+def sin(e: Expr) -> Expr:
+    """The sine of radians."""
+    return Unary(UnaryOp.SIN, e)
+
+
+def cos(e: Expr) -> Expr:
+    """The cosine of radians."""
+    return Unary(UnaryOp.COS, e)
+
+
+def absolute(e: Expr) -> Expr:
+    """The absolute value."""
+    return Unary(UnaryOp.ABS, e)
+
+
+def floor(e: Expr) -> Expr:
+    """The greatest whole number not above, as a float."""
+    return Unary(UnaryOp.FLOOR, e)
+
+
+def ceil(e: Expr) -> Expr:
+    """The least whole number not below, as a float."""
+    return Unary(UnaryOp.CEIL, e)
+
+
+def sigmoid(e: Expr) -> Expr:
+    """``1 / (1 + exp(-e))``."""
+    return 1.0 / (exp(-e) + 1.0)
+
+
+def power(e: Expr, exponent: Expr | float) -> Expr:
+    """``e`` to the ``exponent``, both floats."""
+    return Binary(BinaryOp.POW, e, as_expr(exponent, e.dtype))
+
+
+def maximum(a: Expr, b: Expr | float) -> Expr:
+    """The greater of two; over a range, see ``max``."""
+    return Binary(BinaryOp.MAX, a, as_expr(b, a.dtype))
+
+
+def minimum(a: Expr, b: Expr | float) -> Expr:
+    """The lesser of two; over a range, see ``min``."""
+    return Binary(BinaryOp.MIN, a, as_expr(b, a.dtype))
+
+
+def equal(a: Expr, b: Expr | float) -> Expr:
+    """Whether two are equal (``==`` compares the structure of expressions)."""
+    return Compare(CompareOp.EQ, a, as_expr(b, a.dtype))
+
+
+def not_equal(a: Expr, b: Expr | float) -> Expr:
+    """Whether two differ."""
+    return Compare(CompareOp.NE, a, as_expr(b, a.dtype))
+
+
+def negated(condition: Expr) -> Expr:
+    """Whether ``condition`` does not hold."""
+    return Unary(UnaryOp.NOT, condition)
+
+
+def all_of(*conditions: Expr) -> Expr:
+    """Whether every one of one or more conditions holds."""
+    return _joined(LogicOp.AND, conditions)
+
+
+def any_of(*conditions: Expr) -> Expr:
+    """Whether at least one of one or more conditions holds."""
+    return _joined(LogicOp.OR, conditions)
+
+
+def _joined(op: LogicOp, conditions: tuple[Expr, ...]) -> Expr:
+    if not conditions:
+        raise InvalidWorkload(f"{op}: no condition given; at least one is needed")
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = Logic(op, result, condition)
+    return result
+
+
+def dtype_of(dtype: str | DType) -> DType:
+    """The dtype called so; raises InvalidWorkload naming the allowed ones."""
+    found = dtype if isinstance(dtype, DType) else DTYPES.get(dtype)
+    if found is None:
+        raise InvalidWorkload(f"{dtype!r} is no dtype; allowed: {', '.join(DTYPES)}", field="dtype")
+    return found

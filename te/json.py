@@ -1,0 +1,322 @@
+"""Workloads as JSON, both ways. The form is closed and bounded: ``WORKLOAD_SCHEMA`` describes its structure,
+``check`` what a schema cannot say.
+
+    {"inputs":  [{"name": "A", "dtype": "float32", "shape": [4, 8]}, ...],
+     "stages":  [{"name": "C", "dtype": "float32", "axes": [{"name": "i", "extent": 4}, ...],
+                  "reducer": "sum", "reduce_axes": [{"name": "k", "extent": 8}],
+                  "body": {"op": "mul", "args": [{"load": "A", "at": ["i", "k"]}, {"load": "B", "at": ["k", "j"]}]}}],
+     "outputs": ["C"]}
+
+An expression is ``{"op", "args"}`` (a cast also has ``dtype``), ``{"load", "at"}``, ``{"axis"}`` or
+``{"const", "dtype"}``; infinities are the strings "inf" and "-inf". An index is the name of an axis, a whole number,
+or ``{"terms": {axis: coefficient}, "constant": number}``. Members that are empty or absent mean the same.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..core.dtypes import DTYPES, DType
+from ..core.errors import InvalidWorkload
+from ..ir.buffer import Buffer
+from ..ir.expr import (
+    Binary,
+    BinaryOp,
+    Cast,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Load,
+    Logic,
+    LogicOp,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+)
+from .affine import Affine, affine_of, expr_of
+from .check import check
+from .limits import MAX_COEFFICIENT, MAX_DEPTH, MAX_NODES, MAX_RANK, MAX_TENSORS
+from .workload import Axis, Reducer, Stage, Workload
+
+T = TypeVar("T")
+
+_BINARY = {str(op): op for op in BinaryOp}
+_COMPARE = {str(op): op for op in CompareOp}
+_LOGIC = {str(op): op for op in LogicOp}
+_UNARY = {str(op): op for op in UnaryOp}
+_OPERANDS: dict[str, int] = {
+    **dict.fromkeys([*_BINARY, *_COMPARE, *_LOGIC], 2),
+    **dict.fromkeys(_UNARY, 1),
+    "select": 3,
+    "cast": 1,
+}
+"""Every operation of an expression -> how many operands it takes."""
+
+
+def workload_to_json(workload: Workload) -> dict[str, object]:
+    """``workload`` as JSON values. A checked workload comes back equal from ``workload_from_json``."""
+    return {
+        "inputs": [{"name": t.name, "dtype": t.dtype.name, "shape": list(t.shape)} for t in workload.inputs],
+        "stages": [_stage_to_json(s) for s in workload.stages],
+        "outputs": list(workload.outputs),
+    }
+
+
+def _stage_to_json(stage: Stage) -> dict[str, object]:
+    data: dict[str, object] = {
+        "name": stage.name,
+        "dtype": stage.tensor.dtype.name,
+        "axes": [{"name": a.name, "extent": a.extent} for a in stage.axes],
+        "body": _expr_to_json(stage.body),
+    }
+    if stage.reducer is not None:
+        data["reducer"] = str(stage.reducer)
+        data["reduce_axes"] = [{"name": a.name, "extent": a.extent} for a in stage.reduce_axes]
+    return data
+
+
+def _expr_to_json(e: Expr) -> dict[str, object]:
+    match e:
+        case Var(name=name):
+            return {"axis": name}
+        case Const(value=value, type=dtype):
+            infinite = isinstance(value, float) and value in (float("inf"), float("-inf"))
+            return {"const": str(value) if infinite else value, "dtype": dtype.name}
+        case Load(buffer=buffer, indices=indices):
+            return {"load": buffer.name, "at": [_index_to_json(i) for i in indices]}
+        case Cast(value=value, type=dtype):
+            return {"op": "cast", "args": [_expr_to_json(value)], "dtype": dtype.name}
+        case Select():
+            return {"op": "select", "args": [_expr_to_json(c) for c in e.children]}
+        case Binary(op=op) | Compare(op=op) | Logic(op=op) | Unary(op=op):
+            return {"op": str(op), "args": [_expr_to_json(c) for c in e.children]}
+    raise InvalidWorkload(f"{type(e).__name__} has no place in a tensor expression")
+
+
+def _index_to_json(e: Expr) -> object:
+    affine = affine_of(e)
+    if affine is None:
+        raise InvalidWorkload("an index must be affine")
+    if not affine.terms:
+        return affine.constant
+    if affine.constant == 0 and list(affine.terms.values()) == [1]:
+        return next(iter(affine.terms))
+    return {"terms": dict(affine.terms), "constant": affine.constant}
+
+
+def workload_from_json(data: object) -> Workload:
+    """The checked workload that ``data`` (JSON values as Python's ``json`` gives them) describes.
+
+    Raises InvalidWorkload, and nothing else, for whatever is no legal workload; its ``field`` is a JSON pointer,
+    ``/`` standing for the whole when no part is to blame.
+    """
+    top = _object(data, "/", "", ("inputs", "stages", "outputs"))
+    inputs = _list(top["inputs"], "/inputs", MAX_TENSORS, _input)
+    tensors = {t.name: t for t in inputs}
+    raw_stages = _list(top["stages"], "/stages", MAX_TENSORS, lambda s, _: s)
+    stages = []
+    for n, raw in enumerate(raw_stages):
+        stage = _stage(raw, f"/stages/{n}", tensors)
+        tensors.setdefault(stage.name, stage.tensor)
+        stages.append(stage)
+    outputs = _list(top["outputs"], "/outputs", MAX_TENSORS, _string)
+    return check(Workload(tuple(inputs), tuple(stages), tuple(outputs)))
+
+
+def _input(data: object, field: str) -> Buffer:
+    d = _object(data, field, field, ("name", "dtype", "shape"))
+    shape = _list(d["shape"], f"{field}/shape", MAX_RANK, _integer)
+    return Buffer(_string(d["name"], f"{field}/name"), tuple(shape), _dtype(d["dtype"], f"{field}/dtype"))
+
+
+def _stage(data: object, field: str, tensors: Mapping[str, Buffer]) -> Stage:
+    d = _object(data, field, field, ("name", "dtype", "axes", "body"), ("reducer", "reduce_axes"))
+    axes = _list(d["axes"], f"{field}/axes", MAX_RANK, _axis)
+    reduce_axes = _list(d.get("reduce_axes", []), f"{field}/reduce_axes", MAX_RANK, _axis)
+    reducer = None
+    if d.get("reducer") is not None:
+        reducer = _member(d["reducer"], {str(r): r for r in Reducer}, f"{field}/reducer", "reducer")
+    name = _string(d["name"], f"{field}/name")
+    reader = _ExprReader(tensors, [a.name for a in (*axes, *reduce_axes)])
+    body = reader.expr(d["body"], f"{field}/body", 1)
+    tensor = Buffer(name, tuple(a.extent for a in axes), _dtype(d["dtype"], f"{field}/dtype"))
+    return Stage(tensor, tuple(axes), body, tuple(reduce_axes), reducer)
+
+
+def _axis(data: object, field: str) -> Axis:
+    d = _object(data, field, field, ("name", "extent"))
+    return Axis(_string(d["name"], f"{field}/name"), _integer(d["extent"], f"{field}/extent"))
+
+
+@dataclass(slots=True)
+class _ExprReader:
+    """Reads the expressions of one stage; counts nodes, so that no description is walked beyond the bounds."""
+
+    tensors: Mapping[str, Buffer]
+    axes: list[str]
+    nodes: int = 0
+
+    def expr(self, data: object, field: str, depth: int) -> Expr:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise InvalidWorkload(f"expression with more than {MAX_NODES} nodes", field=field)
+        if depth > MAX_DEPTH:
+            raise InvalidWorkload(f"expression nested deeper than {MAX_DEPTH}", field=field)
+        if not isinstance(data, dict):
+            raise InvalidWorkload(f"an expression is an object, not {_kind(data)}", field=field)
+        for member, read in (
+            ("op", self._operation),
+            ("load", self._load),
+            ("axis", self._var),
+            ("const", self._const),
+        ):
+            if member in data:
+                return read(data, field, depth)
+        raise InvalidWorkload("an expression has one of op, load, axis, const", field=field)
+
+    def _operation(self, data: dict[str, object], field: str, depth: int) -> Expr:
+        op = data["op"]
+        count = _member(op, _OPERANDS, f"{field}/op", "operation")
+        d = _object(data, field, field, ("op", "args", "dtype") if op == "cast" else ("op", "args"))
+        given = _list(d["args"], f"{field}/args", 3, lambda a, _: a)
+        if len(given) != count:
+            raise InvalidWorkload(f"{op} takes {count} operands, given {len(given)}", field=f"{field}/args")
+        args = []
+        for n, a in enumerate(given):  # a plain loop: every frame per level counts at full depth
+            args.append(self.expr(a, f"{field}/args/{n}", depth + 1))
+        name = str(op)
+        if name == "select":
+            return Select(*args)
+        if name == "cast":
+            return Cast(args[0], _dtype(d["dtype"], f"{field}/dtype"))
+        if name in _BINARY:
+            return Binary(_BINARY[name], *args)
+        if name in _COMPARE:
+            return Compare(_COMPARE[name], *args)
+        return Logic(_LOGIC[name], *args) if name in _LOGIC else Unary(_UNARY[name], *args)
+
+    def _load(self, data: dict[str, object], field: str, depth: int) -> Expr:
+        d = _object(data, field, field, ("load", "at"))
+        name = _string(d["load"], f"{field}/load")
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise InvalidWorkload(f"{_kind(name)} is neither an input nor an earlier stage", field=f"{field}/load")
+        return Load(tensor, tuple(_list(d["at"], f"{field}/at", MAX_RANK, self._index)))
+
+    def _var(self, data: dict[str, object], field: str, depth: int) -> Expr:
+        return Var(_string(_object(data, field, field, ("axis",))["axis"], f"{field}/axis"))
+
+    def _const(self, data: dict[str, object], field: str, depth: int) -> Expr:
+        d = _object(data, field, field, ("const", "dtype"))
+        dtype = _dtype(d["dtype"], f"{field}/dtype")
+        return Const(_number(d["const"], dtype, f"{field}/const"), dtype)
+
+    def _index(self, data: object, field: str) -> Expr:
+        if isinstance(data, str):
+            affine = Affine({data: 1}, 0)
+        elif isinstance(data, int) and not isinstance(data, bool):
+            affine = Affine({}, data)
+        else:
+            d = _object(data, field, field, ("terms", "constant"))
+            terms = d["terms"]
+            if not isinstance(terms, dict):
+                raise InvalidWorkload(f"terms are an object, not {_kind(terms)}", field=f"{field}/terms")
+            given = {str(n): _integer(c, f"{field}/terms") for n, c in terms.items()}
+            affine = Affine({n: c for n, c in given.items() if c}, _integer(d["constant"], f"{field}/constant"))
+        for number in (affine.constant, *affine.terms.values()):
+            if abs(number) > MAX_COEFFICIENT:
+                raise InvalidWorkload(f"a number beyond {MAX_COEFFICIENT} in an index", field=field)
+        for name in affine.terms:
+            if name not in self.axes:
+                raise InvalidWorkload(f"{_kind(name)} is no axis of this stage", field=field)
+        return expr_of(affine, self.axes)
+
+
+def _number(value: object, dtype: DType, field: str) -> int | float | bool:
+    if dtype.is_float and value in ("inf", "-inf"):
+        return float(str(value))
+    if isinstance(value, bool) != dtype.is_bool or not isinstance(value, int | float):
+        raise InvalidWorkload(f"{_kind(value)} is no {dtype}", field=field)
+    if not dtype.is_float:
+        return value  # check() refuses fractions and what does not fit
+    try:
+        number = float(value)
+    except OverflowError:
+        number = float("inf")
+    if number - number != 0:
+        raise InvalidWorkload(f'a number beyond {dtype}; infinities are written "inf" and "-inf"', field=field)
+    return number
+
+
+def _object(
+    data: object, field: str, at: str, required: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> dict[str, object]:
+    if not isinstance(data, dict):
+        raise InvalidWorkload(f"expected an object, given {_kind(data)}", field=field)
+    for name in required:
+        if name not in data:
+            raise InvalidWorkload(f"{name} is missing", field=f"{at}/{name}")
+    for name in data:
+        if name not in required and name not in optional:
+            allowed = ", ".join((*required, *optional))
+            raise InvalidWorkload(f"{_kind(name)} is unknown; allowed: {allowed}", field=f"{at}/{_pointer(name)}")
+    return data
+
+
+def _list(data: object, field: str, limit: int, read: Callable[[object, str], T]) -> list[T]:
+    if not isinstance(data, list):
+        raise InvalidWorkload(f"expected a list, given {_kind(data)}", field=field)
+    if len(data) > limit:
+        raise InvalidWorkload(f"{len(data)} items; allowed: at most {limit}", field=field)
+    return [read(item, f"{field}/{n}") for n, item in enumerate(data)]
+
+
+def _member(value: object, table: Mapping[str, T], field: str, noun: str) -> T:
+    found = table.get(value) if isinstance(value, str) else None
+    if found is None:
+        raise InvalidWorkload(f"{_kind(value)} is no {noun}; allowed: {', '.join(table)}", field=field)
+    return found
+
+
+def _dtype(value: object, field: str) -> DType:
+    return _member(value, DTYPES, field, "dtype")
+
+
+def _string(value: object, field: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidWorkload(f"expected a name, given {_kind(value)}", field=field)
+    return value
+
+
+def _integer(value: object, field: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidWorkload(f"expected a whole number, given {_kind(value)}", field=field)
+    return value
+
+
+def _kind(value: object) -> str:
+    """What was given, short enough for an error however large it is."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value) if abs(value) < 10**20 else "a huge number"
+        case float():
+            return str(value)
+        case str():
+            return repr(value if len(value) <= 40 else value[:37] + "...")
+        case list():
+            return "a list"
+        case dict():
+            return "an object"
+    return type(value).__name__
+
+
+def _pointer(name: object) -> str:
+    """One step of a JSON pointer (RFC 6901)."""
+    text = str(name)[:64].encode("ascii", "backslashreplace").decode()
+    return text.replace("~", "~0").replace("/", "~1")

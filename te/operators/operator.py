@@ -1,0 +1,84 @@
+"""An operator: a family of workloads told apart by parameters, with the plain NumPy form it is compared to."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.dtypes import DTYPES, DType, float32, int32
+from ...core.errors import InvalidParameter, InvalidWorkload
+from ..workload import Workload
+from .parameter import Parameter, Values, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """``build`` makes the workload and ``baseline`` computes its outputs with NumPy, both from checked values.
+
+    The baseline is the fastest form that plain NumPy has, in the inputs' dtype (half floats widened to float32,
+    which is faster): what tuned kernels are measured against. It agrees with the reference within the tolerance.
+    """
+
+    name: str
+    summary: str
+    parameters: tuple[Parameter, ...]
+    build: Callable[[Values], Workload]
+    baseline: Callable[[Values, Mapping[str, NDArray[Any]]], tuple[NDArray[Any], ...]]
+
+    def schema(self) -> dict[str, object]:
+        """The JSON Schema (2020-12) of the parameters; closed. What depends on several of them, ``workload`` checks."""
+        return {
+            "type": "object",
+            "properties": {p.name: p.schema() for p in self.parameters},
+            "required": [p.name for p in self.parameters if p.required],
+            "additionalProperties": False,
+        }
+
+    def values(self, parameters: Mapping[str, object]) -> Values:
+        """All parameters, defaults filled in; raises InvalidParameter naming the first that is wrong."""
+        names = [p.name for p in self.parameters]
+        for name in parameters:
+            if name not in names:
+                raise InvalidParameter(
+                    f"{self.name} has no parameter {shown(name)}; it has {', '.join(names)}",
+                    field=ascii(name)[1:-1] or "parameters",
+                )
+        return Values({p.name: p.read(parameters) for p in self.parameters})
+
+    def workload(self, parameters: Mapping[str, object]) -> Workload:
+        """The workload of these parameters. Raises InvalidParameter that names the parameter, or the first extent
+        when together they make a tensor beyond the limits of ``te.limits``."""
+        values = self.values(parameters)
+        try:
+            return self.build(values)
+        except InvalidWorkload as error:
+            raise InvalidParameter(
+                f"{self.name} with these parameters is no legal workload: {error.message}",
+                field=self.parameters[0].name,
+            ) from error
+
+    def numpy(self, parameters: Mapping[str, object], inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+        """The outputs by plain NumPy, in the order and dtypes of the workload's; raises like ``workload``."""
+        with np.errstate(all="ignore"):
+            return self.baseline(self.values(parameters), inputs)
+
+
+def accumulator(dtype: str | DType) -> DType:
+    """What sums of ``dtype`` are kept in: float32 for the half floats, int32 for the 8-bit integers, else itself."""
+    d = DTYPES[dtype] if isinstance(dtype, str) else dtype
+    if d.bits >= 32 or d.is_bool:
+        return d
+    return float32 if d.is_float else int32
+
+
+def result_dtype(dtype: str | DType) -> DType:
+    """What sums of ``dtype`` are returned in: integers as accumulated (8 bits would wrap), floats as given."""
+    d = DTYPES[dtype] if isinstance(dtype, str) else dtype
+    return accumulator(d) if d.is_integer else d
+
+
+def widened(array: NDArray[Any]) -> NDArray[Any]:
+    """Half floats as float32, anything else as it is: what NumPy computes fast in."""
+    return array.astype(np.float32) if array.dtype.itemsize == 2 else array

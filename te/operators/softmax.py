@@ -1,0 +1,44 @@
+"""Softmax along rows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..build import cast, compute, exp, max, placeholder, reduce_axis, sum, workload
+from ..workload import Workload
+from .operator import Operator, accumulator, widened
+from .parameter import FLOATS, Integer, Parameter, Values, dtype_parameter
+
+
+def _build(v: Values) -> Workload:
+    rows, columns, dtype = v.integer("rows"), v.integer("columns"), v.text("dtype")
+    x, wide = placeholder((rows, columns), dtype, "X"), accumulator(dtype)
+    k, r = reduce_axis(columns, "k"), reduce_axis(columns, "r")
+    top = compute((rows,), lambda i: max(cast(x[i, k], wide), axis=k), "top")
+    power = compute((rows, columns), lambda i, j: exp(cast(x[i, j], wide) - top[i]), "power")
+    total = compute((rows,), lambda i: sum(power[i, r], axis=r), "total")
+    y = compute((rows, columns), lambda i, j: cast(power[i, j] / total[i], dtype), "Y")
+    return workload(y)
+
+
+def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    x = widened(inputs["X"])
+    y = x - x.max(axis=1, keepdims=True)
+    np.exp(y, out=y)
+    y /= y.sum(axis=1, keepdims=True)
+    return (y.astype(inputs["X"].dtype, copy=False),)
+
+
+SOFTMAX = Operator(
+    name="softmax",
+    summary="Y[i, j] = exp(X[i, j]) / sum over k of exp(X[i, k]), shifted by the row's greatest element",
+    parameters=(
+        Parameter("rows", "how many rows", Integer()),
+        Parameter("columns", "length of a row", Integer()),
+        dtype_parameter(*FLOATS),
+    ),
+    build=_build,
+    baseline=_numpy,
+)

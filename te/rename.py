@@ -1,0 +1,32 @@
+"""The same workload under other names."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..ir.buffer import Buffer
+from ..ir.expr import Expr, Load, Var, rebuild
+from .workload import Axis, Stage, Workload
+
+
+def renamed(workload: Workload, names: Mapping[str, str]) -> Workload:
+    """``workload`` with tensors and axes renamed; names not in ``names`` stay. Not checked: keep names unique."""
+
+    def tensor(t: Buffer) -> Buffer:
+        return replace(t, name=names.get(t.name, t.name))
+
+    def axes(given: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(Axis(names.get(a.name, a.name), a.extent) for a in given)
+
+    def expr(e: Expr) -> Expr:
+        if isinstance(e, Var):
+            return Var(names.get(e.name, e.name))
+        e = rebuild(e, [expr(c) for c in e.children])
+        return Load(tensor(e.buffer), e.indices) if isinstance(e, Load) else e
+
+    return Workload(
+        inputs=tuple(tensor(t) for t in workload.inputs),
+        stages=tuple(
+            Stage(tensor(s.tensor), axes(s.axes), expr(s.body), axes(s.reduce_axes), s.reducer) for s in workload.stages
+        ),
+        outputs=tuple(names.get(n, n) for n in workload.outputs),
+    )

@@ -1,0 +1,347 @@
+"""What every store must do: the same suite on SQLite and on PostgreSQL."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilewright.core.budget import Budget
+from tilewright.core.errors import Conflict, NotFound, StoreError
+from tilewright.core.record import MeasuredOn
+from tilewright.core.schedule import Schedule
+from tilewright.core.streams import stream
+from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
+from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Stage, Timed, Trial
+from tilewright.db import migrate
+from tilewright.db.engine import Database, parse_url
+from tilewright.db.rows import NewJob, NewTask, NewTrial
+from tilewright.db.store import Store
+from tilewright.tests.db.postgres import Server, server
+
+HERE = MeasuredOn(
+    DeviceInfo("Some CPU", Target("llvm", "x86-64", ("avx2",), 2, 32), {"cores": 2.0}),
+    Toolchain({"llvm": "20", "tilewright": "1"}),
+    Profile(),
+)
+THERE = replace(HERE, device=DeviceInfo("Other CPU", Target("llvm", "aarch64"), {"cores": 4.0}))
+NEWER = replace(HERE, toolchain=Toolchain({"llvm": "21", "tilewright": "1"}))
+TASK = NewTask("a" * 64, {"stages": []}, "C[i] = A[i]", 1000, 4000, "matmul", {"m": 8, "n": 8, "k": 8})
+CANCEL = {"queued": ("cancelling", "cancelled"), "running": ("cancelling",)}
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    with server() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/tilewright.sqlite3"
+    running: Server = request.getfixturevalue("postgres")
+    return running.url()
+
+
+def migrated(url: str) -> Store:
+    database = Database(parse_url(url))
+    migrate.upgrade(database)
+    database.close()
+    return Store(url)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with migrated(url) as opened:
+        yield opened
+
+
+def new_job(name: str, *tasks: NewTask) -> NewJob:
+    return NewJob(name, "queued", tasks or (TASK,), Budget(10, 5.5, None), "random", 7, "llvm", "local", "warm")
+
+
+def trial(sequence: int, seconds: float | None, *, on: MeasuredOn = HERE, job: str = "j", task: int = 0) -> NewTrial:
+    outcome = (
+        Failed(Stage.CHECK, Reason.WRONG_RESULT, f"off\x00by {sequence}") if seconds is None else Timed((seconds,))
+    )
+    schedule = Schedule.of("loops", 1, {"tile": sequence, "order": "ij"})
+    evidence = Evidence(3, float("nan") if seconds is None else 0.5, environment={"load": 0.25})
+    kept = Trial(schedule, outcome, Clocks(0.1, 0.2, 0.3, 0.4, 0.5), evidence)
+    return NewTrial(job, task, sequence, TASK.workload_key, on, kept, 0.5 * sequence)
+
+
+def test_a_job_comes_back_as_it_was_kept(store: Store) -> None:
+    second = replace(TASK, workload_key="b" * 64, operator=None, parameters=None)
+    kept, new = store.create_job(new_job("j", TASK, second))
+    assert new and kept == store.job("j")
+    assert (kept.state, kept.budget, kept.seed, kept.version) == ("queued", Budget(10, 5.5, None), 7, 1)
+    assert [(t.position, t.workload_key, t.operator, t.parameters) for t in kept.tasks] == [
+        (0, "a" * 64, "matmul", {"m": 8, "n": 8, "k": 8}),
+        (1, "b" * 64, None, None),
+    ]
+    assert [event.data["state"] for event in store.events("j", after=0, limit=10)] == ["queued"]
+    assert store.workload("a" * 64) == {"stages": []} and store.workload("c" * 64) is None
+
+
+def test_an_idempotency_key_makes_one_job(store: Store) -> None:
+    first, new = store.create_job(new_job("j1"), key="k", body_sha256="1" * 64)
+    again, newer = store.create_job(new_job("j2"), key="k", body_sha256="1" * 64)
+    assert (new, newer) == (True, False) and again == first
+    with pytest.raises(Conflict, match="another body"):
+        store.create_job(new_job("j3"), key="k", body_sha256="2" * 64)
+    assert [job.id for job in store.jobs(limit=10)] == ["j1"]
+
+
+def test_equal_keys_at_the_same_moment_make_one_job(store: Store) -> None:
+    barrier, answers = threading.Barrier(8), []
+
+    def submit(name: str) -> None:
+        barrier.wait()
+        answers.append(store.create_job(new_job(name), key="k", body_sha256="1" * 64))
+
+    threads = [threading.Thread(target=submit, args=(f"j{i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({job.id for job, _ in answers}) == 1
+    assert sorted(new for _, new in answers) == [False] * 7 + [True]
+    assert len(store.jobs(limit=10)) == 1
+
+
+def test_jobs_are_listed_newest_first_and_by_state(store: Store) -> None:
+    numbers = [store.create_job(new_job(f"j{i}"))[0].number for i in range(5)]
+    store.move_job("j2", CANCEL)
+    assert [job.id for job in store.jobs(limit=2)] == ["j4", "j3"]
+    assert [job.id for job in store.jobs(before=numbers[3], limit=2)] == ["j2", "j1"]
+    assert [job.id for job in store.jobs(limit=9, state="cancelled")] == ["j2"]
+    found = store.next_job(("running", "queued"))
+    assert found is not None and found.id == "j0"
+    assert store.count_by_state() == {"queued": 4, "cancelled": 1}
+
+
+def test_states_change_along_the_path_only(store: Store) -> None:
+    store.create_job(new_job("j"))
+    started = store.move_job("j", {"queued": ("running",)})
+    assert started.state == "running" and started.started_at is not None and started.version == 2
+    with pytest.raises(Conflict, match="is running"):
+        store.move_job("j", {"queued": ("running",)})
+    ended = store.move_job("j", {"running": ("failed",)}, error="no device")
+    assert (ended.state, ended.error) == ("failed", "no device") and ended.finished_at is not None
+    told = [event.data for event in store.events("j", after=0, limit=10)]
+    assert [data["state"] for data in told] == ["queued", "running", "failed"]
+    assert told[-1]["error"] == "no device"
+    with pytest.raises(NotFound):
+        store.move_job("nobody", CANCEL)
+
+
+def test_a_trial_is_kept_whole_with_its_counters_and_events(store: Store) -> None:
+    store.create_job(new_job("j"))
+    store.move_job("j", {"queued": ("running",)})
+    for sequence, seconds in enumerate((2e-6, None, 1e-6, 3e-6, None)):
+        record_id, state = store.add_trial(trial(sequence, seconds))
+        assert state == "running"
+        row = store.trial(record_id)
+        want = trial(sequence, seconds)
+        assert row.record.trial.schedule == want.trial.schedule
+        assert row.record.trial.clocks == want.trial.clocks
+        assert row.elapsed_seconds == want.elapsed_seconds
+        if seconds is None:
+            assert row.record.trial.outcome == Failed(Stage.CHECK, Reason.WRONG_RESULT, f"offby {sequence}")
+            assert str(row.record.trial.evidence.max_error) == "nan"
+        else:
+            assert row.record.trial.outcome == want.trial.outcome
+            assert row.record.trial.evidence == want.trial.evidence
+        identity = row.record.identity
+        assert (identity.workload_key, identity.device_key) == (TASK.workload_key, HERE.device.key)
+        assert (identity.toolchain_key, identity.profile) == (HERE.toolchain.key, "warm-v1")
+        assert (identity.sketch, identity.sketch_version) == ("loops", 1)
+    task = store.job("j").tasks[0]
+    assert (task.trials, dict(task.failures)) == (5, {"check:wrong_result": 2})
+    assert task.best is not None and task.best.record.sequence == 2 and task.best.flops == 1000
+    kinds = [event.kind for event in store.events("j", after=0, limit=99)]
+    assert kinds == ["state", "state", "trial", "best", "trial", "trial", "best", "trial", "trial"]
+    best = [event.data for event in store.events("j", after=0, limit=99) if event.kind == "best"][-1]
+    assert (best["sequence"], best["seconds"], best["gflops"]) == (2, 1e-6, 1.0)
+
+
+def test_a_trial_is_kept_once_and_leaves_no_gap(store: Store) -> None:
+    store.create_job(new_job("j"))
+    store.add_trial(trial(0, 1e-6))
+    before = store.events("j", after=0, limit=99)
+    for sequence in (0, 2):
+        with pytest.raises(Conflict, match="1 is next"):
+            store.add_trial(trial(sequence, 1e-6))
+    with pytest.raises(NotFound):
+        store.add_trial(trial(0, 1e-6, task=1))
+    assert store.events("j", after=0, limit=99) == before and store.job("j").tasks[0].trials == 1
+
+
+def test_trials_are_paged_in_every_order(store: Store) -> None:
+    store.create_job(new_job("j"))
+    seconds = [None if i % 4 == 3 else 1e-6 * (1 + (i * 7) % 10) for i in range(20)]
+    ids = [store.add_trial(trial(i, s))[0] for i, s in enumerate(seconds)]
+    assert [row.record.sequence for row in store.trials("j", 0, limit=5)] == [0, 1, 2, 3, 4]
+    assert [row.record.sequence for row in store.trials("j", 0, after=17, limit=5)] == [18, 19]
+    assert [row.record.sequence for row in store.trials("j", 0, after=2, limit=5, newest_first=True)] == [1, 0]
+    timed = sorted((s, i) for i, s in zip(ids, seconds, strict=True) if s is not None)
+    got: list[tuple[float, int]] = []
+    while page := store.trials_by_seconds("j", 0, after=got[-1] if got else None, limit=4):
+        got += [(timed_seconds(row.record.trial), row.record.id) for row in page]
+    assert got == timed
+    failed = [row.record.id for row in store.failed_trials("j", 0, limit=3)]
+    assert failed == [ids[19], ids[15], ids[11]]
+    assert [row.record.id for row in store.failed_trials("j", 0, before=failed[-1], limit=9)] == [ids[7], ids[3]]
+    points = store.points("j", 0, after=14, limit=9)
+    assert [point.failure for point in points] == ["check:wrong_result", None, None, None, "check:wrong_result"]
+    (failure,) = store.failures("j", 0)
+    assert (failure.count, failure.newest_detail, failure.newest_record_id) == (5, "offby 19", ids[19])
+    with pytest.raises(NotFound):
+        store.trials("j", 1, limit=1)
+
+
+def timed_seconds(kept: Trial) -> float:
+    assert isinstance(kept.outcome, Timed)
+    return kept.outcome.seconds
+
+
+def test_best_matches_the_parts_it_is_given(store: Store) -> None:
+    store.create_job(new_job("j"))
+    cold = replace(HERE, profile=Profile("cold"))
+    for sequence, (on, seconds) in enumerate([(HERE, 4e-6), (cold, 3e-6), (NEWER, 2e-6), (THERE, 1e-6), (HERE, 5e-6)]):
+        store.add_trial(trial(sequence, seconds, on=on))
+    key, device, toolchain = TASK.workload_key, HERE.device.key, HERE.toolchain.key
+
+    def sequence_of(**parts: str) -> int | None:
+        found = store.best(key, **parts)
+        return None if found is None else found.record.sequence
+
+    assert sequence_of(device_key=device, toolchain_key=toolchain, profile="warm-v1") == 0
+    assert sequence_of(device_key=device, toolchain_key=toolchain) == 1
+    assert sequence_of(device_key=device) == 2
+    assert sequence_of() == 3
+    assert sequence_of(profile="hot-v9") is None and sequence_of(device_key="0" * 64) is None
+    assert store.best("0" * 64) is None
+    assert [near.workload_key for near in store.near("matmul", limit=5)] == [key]
+    assert store.near("softmax", limit=5) == ()
+    assert store.origin(key) == ("matmul", {"m": 8, "n": 8, "k": 8})
+
+
+def test_equal_times_are_told_apart_the_same_way_every_time(store: Store) -> None:
+    store.create_job(new_job("j"))
+    keys = []
+    for sequence in range(6):
+        new = trial(sequence, 1e-6)
+        keys.append(new.trial.schedule.key)
+        store.add_trial(new)
+    best = store.best(TASK.workload_key)
+    assert best is not None and best.record.trial.schedule.key == min(keys)
+
+
+def test_history_leaves_out_the_job_that_asks(store: Store) -> None:
+    for name in ("j", "k"):
+        store.create_job(new_job(name))
+        for sequence, seconds in enumerate((1e-6, None)):
+            store.add_trial(trial(sequence, seconds, job=name))
+    rows = store.history(target_kind="llvm", except_job="k", limit=10)
+    assert [(row.record.job_id, row.record.sequence) for row in rows] == [("j", 0), ("j", 1)]
+    assert rows[0].workload == {"stages": []} and rows[0].target == HERE.device.target
+    assert [row.record.sequence for row in store.history(target_kind="llvm", except_job=None, limit=1)] == [1]
+    assert store.history(target_kind="cuda", except_job=None, limit=10) == ()
+    assert store.count_trials() == 4
+
+
+def test_facts_about_tasks_devices_and_models_are_kept(store: Store) -> None:
+    store.create_job(new_job("j"))
+    store.note_task("j", 0, space_size=12, baseline_seconds=0.5, baseline_name="numpy")
+    store.note_task("j", 0, stop_reason="trials")
+    task = store.job("j").tasks[0]
+    assert (task.space_size, task.baseline_seconds, task.stop_reason) == (12, 0.5, "trials")
+    told = [event.data for event in store.events("j", after=0, limit=9) if event.kind == "task"]
+    assert told[0] == {
+        "task": 0,
+        "trials": 0,
+        "space_size": 12,
+        "baseline_seconds": 0.5,
+        "baseline_name": "numpy",
+    }
+    assert store.measured(HERE.device.key) == {}
+    store.set_device("j", replace(HERE.device, measured={"copy_bytes_per_second": 1e10}))
+    store.keep_device(HERE.device)  # without measurements: those we have stay
+    assert store.measured(HERE.device.key) == {"copy_bytes_per_second": 1e10}
+    assert [device.key for device in store.devices()] == [HERE.device.key]
+    assert store.job("j").device_name == "Some CPU"
+    assert store.newest_model("xgboost", 1) is None
+    store.keep_model("xgboost", 1, b"old", records=1, metrics={})
+    kept = store.keep_model("xgboost", 1, b"\x00\xff", records=9, metrics={"spearman": 0.9}, measured_on=HERE)
+    assert store.newest_model("xgboost", 1) == kept and kept.data == b"\x00\xff"
+    assert store.newest_model("xgboost", 2) is None
+
+
+def test_what_was_kept_is_there_after_opening_again(url: str) -> None:
+    with migrated(url) as store:
+        store.create_job(new_job("j"))
+        store.add_trial(trial(0, 1e-6))
+        kept = store.job("j")
+    with Store(url) as store:
+        assert store.job("j") == kept
+        assert migrate.upgrade(store.database) == (migrate.head(), migrate.head())
+
+
+def test_a_transaction_that_fails_leaves_nothing(store: Store) -> None:
+    store.create_job(new_job("j"))
+    with pytest.raises(RuntimeError), store.database.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM events")
+        raise RuntimeError
+    assert len(store.events("j", after=0, limit=9)) == 1
+
+
+def test_the_tables_are_those_of_the_migrations(store: Store) -> None:
+    with store.database.reading() as connection:
+        assert migrate.differences(connection) == []
+
+
+def test_a_database_newer_than_the_program_is_refused(url: str) -> None:
+    with migrated(url) as store, store.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(StoreError, match=r"9999, which this program does not know: a newer Tilewright"):
+        Store(url)
+    database = Database(parse_url(url))
+    with pytest.raises(StoreError, match="upgrade the program"):
+        migrate.upgrade(database)
+    database.close()
+
+
+def test_writers_and_readers_go_on_side_by_side(store: Store) -> None:
+    for name in ("j", "k"):
+        store.create_job(new_job(name))
+    faults: list[Exception] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            faults.append(error)
+
+    def write(name: str) -> None:
+        for sequence in range(20):
+            store.add_trial(trial(sequence, 1e-6, job=name))
+
+    def read() -> None:
+        draws = stream(1, "reader")
+        for _ in range(40):
+            assert len(store.trials("j", 0, limit=int(draws.integers(1, 9)))) <= 20
+            store.best(TASK.workload_key)
+
+    work: list[Callable[[], None]] = [lambda: write("j"), lambda: write("k"), read, read]
+    threads = [threading.Thread(target=guarded, args=(job,)) for job in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    for name in ("j", "k"):
+        ids = [event.id for event in store.events(name, after=0, limit=99)]
+        assert len(ids) == 22 and ids == sorted(ids)
