@@ -6,7 +6,7 @@ from typing import Self
 from sqlalchemy import insert, select
 
 from ..core.errors import Conflict
-from ..core.record import MeasuredOn
+from ..core.record import MeasuredOn, Record
 from ..core.target import DeviceInfo
 from . import jobs as job_rows
 from . import migrate
@@ -21,7 +21,6 @@ from .rows import (
     BestRow,
     EventRow,
     FailureRow,
-    HistoryRow,
     JobRow,
     ModelRow,
     NearRow,
@@ -30,7 +29,7 @@ from .rows import (
     PointRow,
     TrialRow,
 )
-from .tables import idempotency_keys, jobs, trials
+from .tables import idempotency_keys, jobs
 
 FINAL = ("succeeded", "failed", "cancelled")
 """States a job does not leave."""
@@ -159,6 +158,17 @@ class Store:
             row = job_rows.lock_job(connection, job_id)
             job_rows.update_job(connection, row["number"], device=keep_device(connection, info))
 
+    def begin_task(self, job_id: str, task: int) -> int:
+        """Note which records there are before a task's first trial; the number of the newest, the same when asked
+        again."""
+        with self.database.writing() as connection:
+            number = job_rows.lock_job(connection, job_id)["number"]
+            known: int | None = job_rows.load_task(connection, number, task)["history_until"]
+            if known is None:
+                known = trial_rows.newest_record(connection)
+                job_rows.update_task(connection, number, task, history_until=known)
+            return known
+
     def note_task(self, job_id: str, task: int, **facts: object) -> None:
         """Keep facts about a task (columns of TaskRow) and tell them in a ``task`` event."""
         with self.database.writing() as connection:
@@ -251,16 +261,17 @@ class Store:
         with self.database.reading() as connection:
             return trial_rows.find_origin(connection, workload_key)
 
-    def history(self, *, target_kind: str, except_job: str | None, limit: int) -> tuple[HistoryRow, ...]:
-        """The newest ``limit`` records on targets of a kind, oldest first, without those of one job."""
+    def history(self, *, target_kind: str, until: int, but: tuple[str, int] | None, limit: int) -> tuple[Record, ...]:
+        """The newest ``limit`` records numbered up to ``until`` on targets of a kind, oldest first, without those of
+        the (job, task) ``but``."""
         with self.database.reading() as connection:
-            number = None if except_job is None else job_rows.number_of_job(connection, except_job)
-            return trial_rows.load_history(connection, target_kind=target_kind, except_job=number, limit=limit)
+            task = None if but is None else (job_rows.number_of_job(connection, but[0]), but[1])
+            return trial_rows.load_history(connection, target_kind=target_kind, until=until, but=task, limit=limit)
 
-    def count_trials(self) -> int:
-        """The number of the newest record, which is how many there are (none is ever deleted)."""
+    def newest_record(self) -> int:
+        """The number of the newest record; 0 when there is none."""
         with self.database.reading() as connection:
-            return int(connection.execute(select(trials.c.id).order_by(trials.c.id.desc()).limit(1)).scalar() or 0)
+            return trial_rows.newest_record(connection)
 
     # events
 
