@@ -1,6 +1,7 @@
 """The results database: every use is one method, every method one transaction."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 from sqlalchemy import insert, select
@@ -66,6 +67,11 @@ class Store:
     def embedded(self) -> bool:
         """Whether this process is the only one that opens the database."""
         return self.database.embedded
+
+    @property
+    def folder(self) -> Path | None:
+        """Where an embedded database lies; None for a server's."""
+        return Path(str(self.database.url.database)).absolute().parent if self.embedded else None
 
     def lead(self) -> bool:
         """Whether this process may run the jobs of this database (there is one such process at a time)."""
