@@ -1,0 +1,17 @@
+"""The backends there are: target kind -> backend."""
+
+from ..core.errors import UnsupportedTarget
+from ..core.target import Target
+from .backend import Backend
+from .llvm.backend import LlvmBackend
+
+BACKENDS: dict[str, Backend] = {"llvm": LlvmBackend()}
+
+
+def backend_for(target: Target) -> Backend:
+    """The backend of ``target.kind``; raises UnsupportedTarget naming the kinds there are."""
+    if target.kind not in BACKENDS:
+        raise UnsupportedTarget(
+            f"no code can be made for {target.kind!r}; known: {', '.join(BACKENDS)}", field="target"
+        )
+    return BACKENDS[target.kind]

@@ -1,0 +1,26 @@
+"""The LLVM backend: kernel IR -> LLVM IR -> object code, all in process."""
+
+from ...core.target import Target, Toolchain
+from ...ir.stmt import Kernel
+from ..backend import Binary, Source
+from . import compile as compiler
+from .emit import emit
+
+
+class LlvmBackend:
+    """See ``codegen.backend.Backend``."""
+
+    def toolchain(self, target: Target) -> Toolchain:
+        return compiler.toolchain(target)
+
+    def passes(self, kernel: Kernel, target: Target) -> tuple[tuple[str, Kernel], ...]:
+        return ()
+
+    def emit(self, kernel: Kernel, target: Target) -> Source:
+        return emit(kernel, target)
+
+    def compile(self, source: Source, target: Target) -> Binary:
+        return compiler.compile_source(source, target)
+
+    def assembly(self, source: Source, target: Target) -> str:
+        return compiler.assembly(source, target)

@@ -1,0 +1,70 @@
+"""What is known at a point of a function while it is being written."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ...core.errors import CompileError
+from ...ir.expr import Expr
+from .values import Value
+from .writer import FunctionWriter
+
+
+@dataclass(slots=True)
+class Body:
+    """The function being written, with its buffers and loop variables.
+
+    ``addresses`` and ``results`` are stacks of what has been computed already: an inner scope (a loop body, a
+    branch) sees what dominates it, and its own entries vanish with it. ``results`` holds the expression too, so
+    that its identity stays taken.
+    """
+
+    w: FunctionWriter
+    pointers: dict[str, Value] = field(default_factory=dict)
+    variables: dict[str, Value] = field(default_factory=dict)
+    extents: dict[str, int] = field(default_factory=dict)
+    in_parallel: bool = False
+    addresses: list[dict[object, Value]] = field(default_factory=lambda: [{}])
+    results: list[dict[tuple[int, str], tuple[Expr, Value]]] = field(default_factory=lambda: [{}])
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        self.addresses.append({})
+        self.results.append({})
+        yield
+        self.addresses.pop()
+        self.results.pop()
+
+    @contextmanager
+    def statement(self) -> Iterator[None]:
+        """A statement of its own: what earlier ones loaded may have changed."""
+        kept, self.results = self.results, [{}]
+        yield
+        self.results = kept
+
+    def known_address(self, key: object) -> Value | None:
+        for scope in reversed(self.addresses):
+            if key in scope:
+                return scope[key]
+        return None
+
+    def known_result(self, expr: Expr, mask: Value | None) -> Value | None:
+        key = (id(expr), mask.text if mask else "")
+        for scope in reversed(self.results):
+            if key in scope:
+                return scope[key][1]
+        return None
+
+    def remember(self, expr: Expr, mask: Value | None, value: Value) -> Value:
+        self.results[-1][(id(expr), mask.text if mask else "")] = (expr, value)
+        return value
+
+    def pointer(self, name: str) -> Value:
+        if name not in self.pointers:
+            raise CompileError(f"buffer {name} is not in scope; in scope: {', '.join(self.pointers) or 'none'}")
+        return self.pointers[name]
+
+    def variable(self, name: str) -> Value:
+        if name not in self.variables:
+            raise CompileError(f"loop variable {name} is not in scope; in scope: {', '.join(self.variables) or 'none'}")
+        return self.variables[name]

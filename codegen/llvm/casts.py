@@ -1,0 +1,102 @@
+"""Conversions: between memory and registers, and between dtypes, with the roundings the IR promises."""
+
+from ...core.dtypes import DType
+from .values import Value, computed, constant
+from .writer import FunctionWriter
+
+
+def from_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
+    """What was loaded, in the type it is computed with."""
+    if dtype.name == "float16":
+        return w.convert("fpext", value, "float")
+    if dtype.name == "bfloat16":
+        return _widen_bfloat16(w, value)
+    if dtype.is_bool:
+        return w.compare("ne", value, constant(0, "i8", value.lanes))
+    return value
+
+
+def to_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
+    """What is to be stored, rounded to how it lies in memory."""
+    if dtype.name == "float16":
+        return w.convert("fptrunc", value, "half")
+    if dtype.name == "bfloat16":
+        return _narrow_bfloat16(w, value)
+    if dtype.is_bool:
+        return w.convert("zext", value, "i8")
+    return value
+
+
+def cast(w: FunctionWriter, value: Value, source: DType, target: DType) -> Value:
+    """The IR's Cast: to float nearest-even; float to integer towards zero, saturating, NaN to 0; to bool ``!= 0``."""
+    if source == target:
+        return value
+    if target.is_bool:
+        return w.compare("une" if value.is_float else "ne", value, w.number(0, value))
+    if target.is_float:
+        return _to_float(w, value, source, target)
+    if value.is_float:
+        return _saturate(w, value, target)
+    if source.is_bool:
+        return w.convert("zext", value, computed(target))
+    if target.bits <= source.bits:
+        return w.convert("trunc", value, computed(target))
+    return w.convert("zext" if source.kind == "uint" else "sext", value, computed(target))
+
+
+def _to_float(w: FunctionWriter, value: Value, source: DType, target: DType) -> Value:
+    unsigned = source.is_bool or source.kind == "uint"
+    if target.bits == 16:
+        if source.name in ("int32", "int64"):  # float32 could not hold them: round once, from float64
+            value = w.convert("sitofp", value, "double")
+        elif not source.is_float:
+            value = w.convert("uitofp" if unsigned else "sitofp", value, "float")
+        if value.element == "double":
+            value = _round_to_odd(w, value)
+        return from_storage(w, to_storage(w, value, target), target)
+    if not source.is_float:
+        return w.convert("uitofp" if unsigned else "sitofp", value, computed(target))
+    return w.convert("fpext" if target.bits == 64 else "fptrunc", value, computed(target))
+
+
+def _saturate(w: FunctionWriter, value: Value, target: DType) -> Value:
+    element = computed(target)
+    result = Value("", element, value.lanes)
+    name = f"llvm.fpto{'u' if target.kind == 'uint' else 's'}i.sat.{result.suffix}.{value.suffix}"
+    w.module.declare(f"declare {result.type} @{name}({value.type})")
+    return w.call(name, [value], element, value.lanes)
+
+
+def _round_to_odd(w: FunctionWriter, value: Value) -> Value:
+    """float64 to float32 so that a second rounding, to 16 bits, gives what one rounding would have given.
+
+    Rounding to odd (truncate, then set the last bit if anything was lost): Boldo and Melquiond, "When double
+    rounding is odd", 2005.
+    """
+    nearest = w.convert("fptrunc", value, "float")
+    back = w.convert("fpext", nearest, "double")
+    inexact = w.compare("one", back, value)
+    too_far = w.compare("ogt", w.absolute(back), w.absolute(value))
+    bits = w.bits(nearest)
+    truncated = w.select(too_far, w.sub(bits, w.number(1, bits)), bits)
+    odd = w.select(inexact, w.op("or", truncated, w.number(1, bits)), bits)
+    return w.convert("bitcast", odd, "float")
+
+
+def _widen_bfloat16(w: FunctionWriter, value: Value) -> Value:
+    """The bits of a bfloat16 are the upper half of the float32 of the same value."""
+    wide = w.convert("zext", value, "i32")
+    return w.convert("bitcast", w.op("shl", wide, w.number(16, wide)), "float")
+
+
+def _narrow_bfloat16(w: FunctionWriter, value: Value) -> Value:
+    """Nearest, ties to even: add just under half of the last kept place, one more if that place is odd. A NaN
+    stays a NaN (the addition could turn it into an infinity)."""
+    bits = w.bits(value)
+    upper = w.op("lshr", bits, w.number(16, bits))
+    parity = w.op("and", upper, w.number(1, bits))
+    rounded = w.add(bits, w.add(parity, w.number(0x7FFF, bits)))
+    kept = w.op("lshr", rounded, w.number(16, bits))
+    quiet = w.op("or", upper, w.number(0x40, bits))
+    is_nan = w.compare("uno", value, value)
+    return w.convert("trunc", w.select(is_nan, quiet, kept), "i16")

@@ -1,0 +1,58 @@
+"""LLVM IR text to object code, in this process."""
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from ... import __version__
+from ...core.errors import CompileError
+from ...core.target import Target, Toolchain
+from ..backend import Binary, Source
+from .machine import OPTIMISATION_LEVEL, create_machine, feature_string
+
+CODEGEN_VERSION = 1
+"""Grows whenever the emitter or the pipeline changes what a kernel compiles to."""
+
+
+def toolchain(target: Target) -> Toolchain:
+    return Toolchain(
+        {
+            "tilewright": __version__,
+            "codegen": str(CODEGEN_VERSION),
+            "llvmlite": llvmlite.__version__,
+            "llvm": ".".join(map(str, llvm.llvm_version_info)),
+            "features": feature_string(target),
+            "opt": str(OPTIMISATION_LEVEL),
+        }
+    )
+
+
+def compile_source(source: Source, target: Target) -> Binary:
+    """A relocatable object; equal text gives equal bytes. Raises CompileError with LLVM's message."""
+    machine = create_machine(target)
+    module = _optimised(source.text, machine)
+    return Binary("elf", bytes(machine.emit_object(module)), source.entry, source.parameters, toolchain(target))
+
+
+def assembly(source: Source, target: Target) -> str:
+    """The machine instructions that ``compile_source`` would encode."""
+    machine = create_machine(target)
+    return str(machine.emit_assembly(_optimised(source.text, machine)))
+
+
+def _optimised(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    context = llvm.create_context()
+    try:
+        module = llvm.parse_assembly(text, context=context)
+        module.data_layout = str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"LLVM refuses the module: {error}") from error
+    options = llvm.create_pipeline_tuning_options(speed_level=OPTIMISATION_LEVEL)
+    # A schedule says what is a vector and what is unrolled; LLVM does not second-guess it.
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_interleaving = False
+    options.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module

@@ -1,0 +1,41 @@
+"""Where local buffers live: small ones on the stack, large ones at fixed places in the thread's scratch block."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...core.errors import CompileError
+from ...ir.stmt import Allocate, Stmt, walk_statements
+
+LARGEST_ON_STACK_BYTES = 16 * 1024
+STACK_BYTES = 128 * 1024
+"""All stack buffers of a kernel together; the threads' stacks are far larger."""
+SCRATCH_BYTES = 1 << 30
+_LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """``offsets``: buffer name -> bytes from the start of the scratch block; what is not there is on the stack.
+
+    No two buffers share a place, so a task and what calls it can use the scratch block of one thread together.
+    """
+
+    offsets: Mapping[str, int]
+    scratch_bytes: int
+
+
+def plan_frame(kernel_body: Stmt) -> Frame:
+    """Raises CompileError when a thread would need more than ``SCRATCH_BYTES``."""
+    buffers = {s.buffer.name: s.buffer for s in walk_statements(kernel_body) if isinstance(s, Allocate)}
+    offsets: dict[str, int] = {}
+    stack, scratch = 0, 0
+    for name, buffer in buffers.items():
+        size = -(-buffer.bytes // _LINE) * _LINE
+        if size <= LARGEST_ON_STACK_BYTES and stack + size <= STACK_BYTES:
+            stack += size
+            continue
+        offsets[name] = scratch
+        scratch += size
+    if scratch > SCRATCH_BYTES:
+        raise CompileError(f"local buffers need {scratch} bytes for each thread; allowed: {SCRATCH_BYTES}")
+    return Frame(offsets, scratch)

@@ -1,0 +1,146 @@
+"""Loads and stores: contiguous lanes as vectors, one element for all lanes as a splat, anything else gathered."""
+
+from collections.abc import Callable
+
+from ...core.dtypes import INDEX
+from ...ir.buffer import Buffer
+from ...ir.expr import Expr
+from .body import Body
+from .casts import from_storage, to_storage
+from .linear import Linear, flat_index
+from .values import Value, constant, storage, vector_type
+
+Evaluate = Callable[[Body, Expr, Value | None], Value]
+"""How an expression is computed under a lane mask (``expressions.evaluate``, passed in: the two need each other)."""
+
+
+def load(body: Body, buffer: Buffer, indices: tuple[Expr, ...], lanes: int, mask: Value | None, ev: Evaluate) -> Value:
+    """``buffer[indices]``; lanes whose ``mask`` is false are zero and not read. A scalar takes no mask here."""
+    w, element = body.w, storage(buffer.dtype)
+    flat = flat_index(indices, buffer.strides)
+    if flat is None:
+        raw = _gather(body, buffer, _lane_pointers(body, buffer, indices, lanes, ev), mask)
+    elif lanes == 1 or (flat.stride == 0 and mask is None):
+        pointer = address(body, buffer, flat, ev)
+        raw = w.assign(f"load {element}, {pointer.typed}, align {buffer.dtype.bytes}", element, 1, buffer.name)
+    elif flat.stride == 1 and mask is None:
+        pointer = address(body, buffer, flat, ev)
+        vector = vector_type(element, lanes)
+        raw = w.assign(f"load {vector}, {pointer.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
+    elif flat.stride == 1 and mask is not None:
+        raw = _masked_load(body, buffer, address(body, buffer, flat, ev), lanes, mask)
+    elif flat.stride == -1 and mask is None:
+        first = address(body, buffer, flat.plus(Linear((), 1 - lanes)), ev)
+        vector = vector_type(element, lanes)
+        ahead = w.assign(f"load {vector}, {first.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
+        raw = w.shuffle(ahead, ahead, range(lanes - 1, -1, -1))
+    else:
+        raw = _gather(body, buffer, _strided_pointers(body, buffer, flat, lanes, ev), mask)
+    value = from_storage(w, raw, buffer.dtype)
+    return w.splat(value, lanes)
+
+
+def store(
+    body: Body, buffer: Buffer, indices: tuple[Expr, ...], value: Value, lanes: int, mask: Value | None, ev: Evaluate
+) -> None:
+    """``buffer[indices] = value`` in the lanes whose ``mask`` is true; a scalar takes no mask here."""
+    w = body.w
+    data = w.splat(to_storage(w, value, buffer.dtype), lanes)
+    flat = flat_index(indices, buffer.strides)
+    if flat is not None and (lanes == 1 or flat.stride == 1):
+        pointer = address(body, buffer, flat, ev)
+        if mask is None:
+            w.line(f"store {data.typed}, {pointer.typed}, align {buffer.dtype.bytes}")
+            return
+        name = f"llvm.masked.store.{data.suffix}.p0"
+        w.module.declare(f"declare void @{name}({data.type}, ptr, {mask.type})")
+        w.line(f"call void @{name}({data.typed}, ptr align {buffer.dtype.bytes} {pointer.text}, {mask.typed})")
+        return
+    if flat is None:
+        pointers = _lane_pointers(body, buffer, indices, lanes, ev)
+    else:
+        pointers = _strided_pointers(body, buffer, flat, lanes, ev)
+    where = mask or constant(True, "i1", lanes)
+    name = f"llvm.masked.scatter.{data.suffix}.{pointers.suffix}"
+    w.module.declare(f"declare void @{name}({data.type}, {pointers.type}, {where.type})")
+    aligned = f"{pointers.type} align {buffer.dtype.bytes} {pointers.text}"
+    w.line(f"call void @{name}({data.typed}, {aligned}, {where.typed})")
+
+
+def address(body: Body, buffer: Buffer, flat: Linear, ev: Evaluate) -> Value:
+    """Pointer to lane 0. Terms are added outermost loop first and shared between accesses, so that what does not
+    change in a loop is a value of its own. No ``inbounds``: a masked access may start outside its buffer."""
+    w, element = body.w, storage(buffer.dtype)
+    base = body.pointer(buffer.name)
+    offset = _sum_of_terms(body, flat, ev)
+    if offset is not None:
+        key = ("pointer", buffer.name, offset.text)
+        known = body.known_address(key)
+        base = known or w.assign(
+            f"getelementptr {element}, {base.typed}, {offset.typed}", "ptr", 1, f"{buffer.name}.at"
+        )
+        body.addresses[-1].setdefault(key, base)
+    if flat.constant:
+        return w.assign(f"getelementptr {element}, {base.typed}, i64 {flat.constant}", "ptr", 1, f"{buffer.name}.at")
+    return base
+
+
+def _sum_of_terms(body: Body, flat: Linear, ev: Evaluate) -> Value | None:
+    """The scalar terms times their coefficients, added up; None when there are none."""
+    w = body.w
+    depth = {name: position for position, name in enumerate(body.variables)}
+    ordered = sorted(flat.terms, key=lambda term: depth.get(getattr(term[0], "name", ""), len(depth)))
+    total: Value | None = None
+    so_far: tuple[tuple[Expr, int], ...] = ()
+    for term, coefficient in ordered:
+        so_far = (*so_far, (term, coefficient))
+        known = body.known_address(so_far)
+        if known is None:
+            value = ev(body, term, None)
+            if coefficient != 1:
+                value = w.op("mul", value, constant(coefficient, "i64"), "nsw")
+            known = value if total is None else w.op("add", total, value, "nsw", "at")
+            body.addresses[-1][so_far] = known
+        total = known
+    return total
+
+
+def _strided_pointers(body: Body, buffer: Buffer, flat: Linear, lanes: int, ev: Evaluate) -> Value:
+    w = body.w
+    base = address(body, buffer, flat, ev)
+    steps = ", ".join(f"i64 {lane * flat.stride}" for lane in range(lanes))
+    return w.assign(f"getelementptr {storage(buffer.dtype)}, {base.typed}, <{lanes} x i64> <{steps}>", "ptr", lanes)
+
+
+def _lane_pointers(body: Body, buffer: Buffer, indices: tuple[Expr, ...], lanes: int, ev: Evaluate) -> Value:
+    """One pointer per lane, for indices that are not evenly spaced."""
+    w = body.w
+    total: Value | None = None
+    for index, stride in zip(indices, buffer.strides, strict=True):
+        value = w.splat(ev(body, index, None), lanes)
+        part = w.op("mul", value, constant(stride, "i64", lanes), "nsw") if stride != 1 else value
+        total = part if total is None else w.op("add", total, part, "nsw")
+    assert total is not None and INDEX.bits == 64
+    base = body.pointer(buffer.name)
+    return w.assign(f"getelementptr {storage(buffer.dtype)}, {base.typed}, {total.typed}", "ptr", lanes)
+
+
+def _gather(body: Body, buffer: Buffer, pointers: Value, mask: Value | None) -> Value:
+    w, element, lanes = body.w, storage(buffer.dtype), pointers.lanes
+    where = mask or constant(True, "i1", lanes)
+    result = Value("zeroinitializer", element, lanes)
+    name = f"llvm.masked.gather.{result.suffix}.{pointers.suffix}"
+    w.module.declare(f"declare {result.type} @{name}({pointers.type}, {where.type}, {result.type})")
+    aligned = f"{pointers.type} align {buffer.dtype.bytes} {pointers.text}"
+    return w.assign(
+        f"call {result.type} @{name}({aligned}, {where.typed}, {result.typed})", element, lanes, buffer.name
+    )
+
+
+def _masked_load(body: Body, buffer: Buffer, pointer: Value, lanes: int, mask: Value) -> Value:
+    w, element = body.w, storage(buffer.dtype)
+    result = Value("zeroinitializer", element, lanes)
+    name = f"llvm.masked.load.{result.suffix}.p0"
+    w.module.declare(f"declare {result.type} @{name}(ptr, {mask.type}, {result.type})")
+    aligned = f"ptr align {buffer.dtype.bytes} {pointer.text}"
+    return w.assign(f"call {result.type} @{name}({aligned}, {mask.typed}, {result.typed})", element, lanes, buffer.name)

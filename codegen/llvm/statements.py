@@ -1,0 +1,188 @@
+"""Statements to blocks; a parallel loop becomes a function of its own that the thread pool calls."""
+
+from dataclasses import dataclass
+
+from ...core.errors import CompileError
+from ...ir.buffer import Buffer
+from ...ir.expr import Load, Var, walk
+from ...ir.stmt import Allocate, For, If, LoopKind, Seq, Stmt, Store, expressions, walk_statements
+from .body import Body
+from .expressions import evaluate
+from .frame import Frame
+from .memory import store
+from .values import Value, constant, storage
+from .writer import FunctionWriter, ModuleWriter, identifier
+
+PARALLEL_FOR = "tilewright_parallel_for"
+"""``void (ptr fn, ptr env, i64 tasks)``: calls ``fn(env, begin, end)`` on ranges that cover ``0..tasks``."""
+SCRATCH = "tilewright_scratch"
+"""``ptr (i64 bytes)``: the calling thread's scratch block, at least this large, aligned to 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What all functions of one kernel share."""
+
+    module: ModuleWriter
+    entry: str
+    frame: Frame
+    threads: int
+
+
+def emit_statement(place: Place, body: Body, stmt: Stmt) -> None:
+    w = body.w
+    match stmt:
+        case Seq(statements=statements):
+            for s in statements:
+                emit_statement(place, body, s)
+        case For():
+            _for(place, body, stmt)
+        case Store():
+            with body.statement():
+                _store(body, stmt)
+        case If(condition=condition, then=then):
+            with body.statement():
+                value = evaluate(body, condition)
+            yes, after = w.label("if"), w.label("endif")
+            w.branch(value, yes, after)
+            w.begin(yes)
+            with body.scope():
+                emit_statement(place, body, then)
+            w.jump(after)
+            w.begin(after)
+        case Allocate():
+            _allocate(place, body, stmt)
+        case _:
+            raise CompileError(f"{type(stmt).__name__} cannot be expressed in LLVM IR")
+
+
+def _for(place: Place, body: Body, loop: For) -> None:
+    if loop.kind not in (LoopKind.SERIAL, LoopKind.PARALLEL):
+        raise CompileError(f"loop {loop.var} is still {loop.kind.value}; passes write such loops out")
+    if loop.extent < 1:
+        return
+    apart = loop.kind is LoopKind.PARALLEL and place.threads > 1 and loop.extent > 1 and not body.in_parallel
+    if apart:
+        _parallel_for(place, body, loop)
+    else:
+        _loop(place, body, loop, constant(0, "i64"), constant(loop.extent, "i64"))
+
+
+def _loop(place: Place, body: Body, loop: For, start: Value, stop: Value) -> None:
+    with body.w.counted(start, stop, loop.var) as variable, body.scope():
+        body.variables[loop.var] = variable
+        body.extents[loop.var] = loop.extent
+        emit_statement(place, body, loop.body)
+    del body.variables[loop.var], body.extents[loop.var]
+
+
+def _store(body: Body, stmt: Store) -> None:
+    w = body.w
+    lanes = max((i.lanes for i in stmt.indices), default=1)
+    if stmt.mask is None:
+        store(body, stmt.buffer, stmt.indices, evaluate(body, stmt.value), lanes, None, evaluate)
+        return
+    mask = evaluate(body, stmt.mask)
+    if mask.lanes > 1:
+        store(body, stmt.buffer, stmt.indices, evaluate(body, stmt.value), lanes, mask, evaluate)
+        return
+    yes, after = w.label("if"), w.label("endif")
+    w.branch(mask, yes, after)
+    w.begin(yes)
+    with body.scope():
+        store(body, stmt.buffer, stmt.indices, evaluate(body, stmt.value), lanes, None, evaluate)
+    w.jump(after)
+    w.begin(after)
+
+
+def _allocate(place: Place, body: Body, stmt: Allocate) -> None:
+    w, buffer = body.w, stmt.buffer
+    offset = place.frame.offsets.get(buffer.name)
+    if offset is None:
+        pointer = w.alloca(f"[{max(buffer.elements, 1)} x {storage(buffer.dtype)}]", buffer.name)
+        for edge in ("start", "end"):
+            w.module.declare(f"declare void @llvm.lifetime.{edge}.p0(ptr)")
+        w.line(f"call void @llvm.lifetime.start.p0({pointer.typed})")
+    else:
+        w.module.declare(f"declare noalias align 64 ptr @{SCRATCH}(i64)")
+        scratch = w.call(SCRATCH, [constant(place.frame.scratch_bytes, "i64")], "ptr", hint="scratch")
+        pointer = w.assign(f"getelementptr i8, {scratch.typed}, i64 {offset}", "ptr", 1, buffer.name)
+    outer = body.pointers.get(buffer.name)
+    body.pointers[buffer.name] = pointer
+    with body.scope():
+        emit_statement(place, body, stmt.body)
+    if offset is None:
+        w.line(f"call void @llvm.lifetime.end.p0({pointer.typed})")
+    del body.pointers[buffer.name]
+    if outer is not None:
+        body.pointers[buffer.name] = outer
+
+
+def _parallel_for(place: Place, body: Body, loop: For) -> None:
+    """Write the loop body as ``@entry.var(buffers…, outer variables…, begin, end)`` with a wrapper that unpacks
+    the environment, and call the pool. Buffers are parameters so that ``noalias`` holds for each of them."""
+    buffers, variables = _captured(body, loop)
+    name = place.module.unique(f"{place.entry}.{identifier(loop.var)}")
+    _write_task(place, body, loop, name, buffers, variables)
+    w = body.w
+    slots = [(body.pointer(b), 8 * i) for i, b in enumerate(buffers)]
+    slots += [(body.variable(v), 8 * (len(buffers) + i)) for i, v in enumerate(variables)]
+    environment = w.alloca(f"[{max(len(slots), 1)} x i64]", f"{loop.var}.env", 8)
+    for value, offset in slots:
+        at = w.assign(f"getelementptr i8, {environment.typed}, i64 {offset}", "ptr", 1, "slot")
+        w.line(f"store {value.typed}, {at.typed}, align 8")
+    w.module.declare(f"declare void @{PARALLEL_FOR}(ptr, ptr, i64)")
+    w.line(f"call void @{PARALLEL_FOR}(ptr @{name}.task, {environment.typed}, i64 {loop.extent})")
+
+
+def _write_task(place: Place, body: Body, loop: For, name: str, buffers: list[str], variables: list[str]) -> None:
+    limit = f"range(i64 0, {loop.extent + 1})"
+    signature = [f"ptr noalias noundef nonnull %{identifier(b)}" for b in buffers]
+    signature += [f"i64 range(i64 0, {body.extents[v]}) %{identifier(v)}" for v in variables]
+    signature += [f"i64 {limit} %begin", f"i64 {limit} %end"]
+    inner = FunctionWriter(place.module, f"internal void @{name}({', '.join(signature)}) nounwind")
+    task = Body(inner, in_parallel=True)
+    for b in buffers:
+        task.pointers[b] = Value(inner.name(b), "ptr")
+    for v in variables:
+        task.variables[v] = Value(inner.name(v), "i64")
+        task.extents[v] = body.extents[v]
+    _loop(place, task, loop, Value(inner.name("begin"), "i64"), Value(inner.name("end"), "i64"))
+    inner.line("ret void")
+    place.module.define(name, inner.text())
+    place.module.define(f"{name}.task", _unpacking_wrapper(place, name, buffers, variables))
+
+
+def _unpacking_wrapper(place: Place, name: str, buffers: list[str], variables: list[str]) -> str:
+    """``name.task(env, begin, end)``: what the pool calls."""
+    w = FunctionWriter(
+        place.module, f"internal void @{name}.task(ptr noalias readonly %env, i64 %begin, i64 %end) nounwind"
+    )
+    environment, arguments = Value(w.name("env"), "ptr"), []
+    begin, end = Value(w.name("begin"), "i64"), Value(w.name("end"), "i64")
+    for i, (hint, element) in enumerate([(b, "ptr") for b in buffers] + [(v, "i64") for v in variables]):
+        at = w.assign(f"getelementptr i8, {environment.typed}, i64 {8 * i}", "ptr", 1, "slot")
+        arguments.append(w.assign(f"load {element}, {at.typed}, align 8", element, 1, hint))
+    operands = ", ".join(a.typed for a in [*arguments, begin, end])
+    w.line(f"call void @{name}({operands})")
+    w.line("ret void")
+    return w.text()
+
+
+def _captured(body: Body, loop: For) -> tuple[list[str], list[str]]:
+    """Buffers and loop variables from outside that the loop uses, in the order in which they came into scope."""
+    buffers, variables = set(), set()
+    for stmt in walk_statements(loop):
+        if isinstance(stmt, Store):
+            buffers.add(stmt.buffer.name)
+        for expr in expressions(stmt):
+            for e in walk(expr):
+                if isinstance(e, Load):
+                    buffers.add(e.buffer.name)
+                elif isinstance(e, Var):
+                    variables.add(e.name)
+    return [b for b in body.pointers if b in buffers], [v for v in body.variables if v in variables]
+
+
+def function_parameters(buffers: tuple[Buffer, ...]) -> str:
+    return ", ".join(f"ptr noalias noundef nonnull %{identifier(b.name)}" for b in buffers)

@@ -1,0 +1,222 @@
+"""Writing LLVM IR as text: a module of functions, each a list of blocks. Names given as hints are kept readable."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from .values import Value, constant, integer_of, vector_type
+
+CONTRACT = "nsz contract"
+"""Flags of ordinary floating-point arithmetic: products may fuse into sums; the sign of zero is free."""
+EXACT = ""
+"""No flags: every operation rounds by itself. What error-compensated code needs."""
+
+
+def identifier(name: str) -> str:
+    """``name`` with everything LLVM would want quoted replaced."""
+    clean = re.sub(r"[^A-Za-z0-9_.]", "_", name)
+    return clean if clean and not clean[0].isdigit() else f"v{clean}"
+
+
+class ModuleWriter:
+    """The functions and declarations of one module."""
+
+    def __init__(self) -> None:
+        self._declarations: dict[str, None] = {}
+        self._functions: dict[str, str] = {}
+
+    def declare(self, declaration: str) -> None:
+        self._declarations.setdefault(declaration)
+
+    def define(self, name: str, text: str) -> None:
+        self._functions[name] = text
+
+    def defines(self, name: str) -> bool:
+        return name in self._functions
+
+    def reserve(self, name: str) -> None:
+        """Keep the place of a function that is written while others are being written."""
+        self._functions.setdefault(name, "")
+
+    def unique(self, name: str) -> str:
+        """``name``, or with a number where a function of this name is there already."""
+        candidate, number = name, 1
+        while candidate in self._functions:
+            candidate, number = f"{name}.{number}", number + 1
+        self._functions[candidate] = ""
+        return candidate
+
+    def text(self) -> str:
+        parts = ["\n".join(self._declarations)] if self._declarations else []
+        return "\n\n".join([*(f for f in self._functions.values() if f), *parts]) + "\n"
+
+
+class FunctionWriter:
+    """One function under construction: SSA names, blocks, and a method for each instruction that is used."""
+
+    def __init__(self, module: ModuleWriter, header: str) -> None:
+        """``header``: everything of the definition between ``define`` and the opening brace."""
+        self.module = module
+        self._header = header
+        self._names: dict[str, int] = {}
+        self._allocas: list[str] = []
+        self._lines: list[str] = []
+        self.block = "entry"
+
+    # names and blocks
+
+    def name(self, hint: str) -> str:
+        hint = identifier(hint)
+        count = self._names.get(hint, 0)
+        candidate = hint if count == 0 else f"{hint}.{count}"
+        while candidate in self._names and count:
+            count += 1
+            candidate = f"{hint}.{count}"
+        self._names[hint] = count + 1
+        self._names.setdefault(candidate, 1)
+        return f"%{candidate}"
+
+    def label(self, hint: str) -> str:
+        return self.name(hint)[1:]
+
+    def begin(self, label: str) -> None:
+        self._lines.append(f"{label}:")
+        self.block = label
+
+    def line(self, text: str) -> None:
+        self._lines.append(f"  {text}")
+
+    def jump(self, label: str) -> None:
+        self.line(f"br label %{label}")
+
+    def branch(self, condition: Value, yes: str, no: str) -> None:
+        self.line(f"br i1 {condition.text}, label %{yes}, label %{no}")
+
+    def assign(self, text: str, element: str, lanes: int = 1, hint: str = "t") -> Value:
+        name = self.name(hint)
+        self.line(f"{name} = {text}")
+        return Value(name, element, lanes)
+
+    def phi(self, incoming: Sequence[tuple[Value, str]], hint: str = "phi") -> Value:
+        first = incoming[0][0]
+        pairs = ", ".join(f"[ {value.text}, %{label} ]" for value, label in incoming)
+        return self.assign(f"phi {first.type} {pairs}", first.element, first.lanes, hint)
+
+    @contextmanager
+    def counted(self, start: Value, stop: Value, hint: str) -> Iterator[Value]:
+        """``for hint in range(start, stop)`` around the body of the with statement; ``start < stop`` must hold."""
+        before, body, after = self.block, self.label(f"{hint}.loop"), self.label(f"{hint}.end")
+        self.jump(body)
+        self.begin(body)
+        variable, following = self.name(hint), self.name(f"{hint}.next")
+        position = len(self._lines)
+        yield Value(variable, "i64")
+        self._lines.insert(
+            position, f"  {variable} = phi i64 [ {start.text}, %{before} ], [ {following}, %{self.block} ]"
+        )
+        self.line(f"{following} = add nuw nsw i64 {variable}, 1")
+        done = self.assign(f"icmp eq i64 {following}, {stop.text}", "i1", hint=f"{hint}.done")
+        self.branch(done, after, body)
+        self.begin(after)
+
+    def alloca(self, type_text: str, hint: str, align: int = 64) -> Value:
+        name = self.name(hint)
+        self._allocas.append(f"  {name} = alloca {type_text}, align {align}")
+        return Value(name, "ptr")
+
+    def text(self) -> str:
+        body = "\n".join(["entry:", *self._allocas, *self._lines])
+        return f"define {self._header} {{\n{body}\n}}"
+
+    # instructions
+
+    def op(self, opcode: str, a: Value, b: Value, flags: str = "", hint: str = "t") -> Value:
+        """A binary instruction on two values of one type."""
+        word = f"{opcode} {flags}" if flags else opcode
+        return self.assign(f"{word} {a.typed}, {b.text}", a.element, a.lanes, hint)
+
+    def compare(self, predicate: str, a: Value, b: Value) -> Value:
+        """``predicate`` as LLVM spells it: ``olt`` (floats), ``slt``, ``ult``, ``eq``."""
+        word = "fcmp" if a.is_float else "icmp"
+        return self.assign(f"{word} {predicate} {a.typed}, {b.text}", "i1", a.lanes, "c")
+
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        return self.assign(f"select {condition.typed}, {yes.typed}, {no.typed}", yes.element, yes.lanes)
+
+    def convert(self, opcode: str, value: Value, element: str) -> Value:
+        """``trunc``, ``sext``, ``sitofp``, ``bitcast``, … lane by lane."""
+        if value.element == element:
+            return value
+        target = vector_type(element, value.lanes)
+        return self.assign(f"{opcode} {value.typed} to {target}", element, value.lanes)
+
+    def call(
+        self, name: str, arguments: Sequence[Value], element: str, lanes: int = 1, flags: str = "", hint: str = "t"
+    ) -> Value:
+        """Call the declared or defined function ``@name``."""
+        result = vector_type(element, lanes)
+        text = ", ".join(a.typed for a in arguments)
+        word = f"call {flags}" if flags else "call"
+        return self.assign(f"{word} {result} @{name}({text})", element, lanes, hint)
+
+    def intrinsic(self, name: str, *arguments: Value, flags: str = "") -> Value:
+        """An intrinsic overloaded on its first argument, which is also the type of its result."""
+        first = arguments[0]
+        full = f"llvm.{name}.{first.suffix}"
+        self.module.declare(f"declare {first.type} @{full}({', '.join(a.type for a in arguments)})")
+        return self.call(full, arguments, first.element, first.lanes, flags)
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """``value`` in every lane; itself when it is a vector already."""
+        if value.lanes == lanes:
+            return value
+        if not value.text.startswith("%"):
+            return Value(f"splat ({value.typed})", value.element, lanes)
+        vector = vector_type(value.element, lanes)
+        one = self.assign(f"insertelement {vector} poison, {value.typed}, i64 0", value.element, lanes)
+        return self.assign(
+            f"shufflevector {one.typed}, {vector} poison, <{lanes} x i32> zeroinitializer", value.element, lanes
+        )
+
+    def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
+        mask = ", ".join(f"i32 {lane}" for lane in lanes)
+        return self.assign(f"shufflevector {a.typed}, {b.typed}, <{len(lanes)} x i32> <{mask}>", a.element, len(lanes))
+
+    # arithmetic shorthands, for the mathematical functions
+
+    def number(self, value: float | int, like: Value) -> Value:
+        """``value`` as a constant of the type of ``like``."""
+        return constant(value, like.element, like.lanes)
+
+    def add(self, a: Value, b: Value, flags: str = EXACT) -> Value:
+        return self.op("fadd" if a.is_float else "add", a, b, flags)
+
+    def sub(self, a: Value, b: Value, flags: str = EXACT) -> Value:
+        return self.op("fsub" if a.is_float else "sub", a, b, flags)
+
+    def mul(self, a: Value, b: Value, flags: str = EXACT) -> Value:
+        return self.op("fmul" if a.is_float else "mul", a, b, flags)
+
+    def div(self, a: Value, b: Value, flags: str = EXACT) -> Value:
+        return self.op("fdiv", a, b, flags)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """``a * b + c`` with one rounding."""
+        return self.intrinsic("fma", a, b, c)
+
+    def negate(self, a: Value) -> Value:
+        return self.assign(f"fneg {a.typed}", a.element, a.lanes)
+
+    def absolute(self, a: Value) -> Value:
+        return self.intrinsic("fabs", a)
+
+    def bits(self, a: Value) -> Value:
+        """The bit pattern of a float as an integer."""
+        return self.convert("bitcast", a, integer_of(a.element))
+
+    def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
+        """Horner's rule with fused steps; ``coefficients`` from the constant term upwards."""
+        result = self.number(coefficients[-1], x)
+        for c in reversed(coefficients[:-1]):
+            result = self.fma(result, x, self.number(c, x))
+        return result

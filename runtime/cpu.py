@@ -1,0 +1,144 @@
+"""The host's CPU as a device."""
+
+from collections.abc import Sequence
+from ctypes import CFUNCTYPE, Array, addressof, c_int32, c_void_p
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codegen.backend import Binary
+from ..core.errors import CompileError, InvalidParameter, UnsupportedTarget
+from ..core.target import DeviceInfo, Target
+from . import hardware, peaks
+from .device import Memory
+from .native import load_object
+from .pool import parallel_for_address, support
+
+ALIGNMENT_BYTES = 64
+_ENTRY = CFUNCTYPE(c_int32, c_void_p)
+
+
+class CpuMemory:
+    """Host memory; the NumPy array behind it is freed with the last view."""
+
+    def __init__(self, data: NDArray[np.uint8]) -> None:
+        self._data = data
+
+    @property
+    def nbytes(self) -> int:
+        return self._data.nbytes
+
+    @property
+    def address(self) -> int:
+        return int(self._data.ctypes.data)
+
+    @property
+    def array(self) -> NDArray[np.uint8]:
+        """The bytes themselves, no copy."""
+        return self._data
+
+    def view(self, offset: int, nbytes: int) -> "CpuMemory":
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise InvalidParameter(
+                f"a view of bytes {offset} to {offset + nbytes} of a span of {self.nbytes}", field="offset"
+            )
+        return CpuMemory(self._data[offset : offset + nbytes])
+
+    def write(self, data: NDArray[np.uint8]) -> None:
+        if data.nbytes != self.nbytes:
+            raise InvalidParameter(f"{data.nbytes} bytes written to a span of {self.nbytes}", field="data")
+        self._data[:] = data.reshape(-1).view(np.uint8)
+
+    def read(self) -> NDArray[np.uint8]:
+        return self._data.copy()
+
+
+class CpuKernel:
+    """Machine code mapped into this process."""
+
+    def __init__(self, binary: Binary, target: Target) -> None:
+        self.parameters = binary.parameters
+        imports = {
+            "tilewright_parallel_for": parallel_for_address(target.threads),
+            "tilewright_scratch": support().scratch,
+        }
+        self._library = load_object(binary.code, (binary.entry,), imports)
+        self._address = self._library.addresses[binary.entry]
+        self._entry = _ENTRY(self._address)
+
+    def launch(self, arguments: Sequence[Memory]) -> None:
+        pointers = self._pointers(arguments)
+        self._entry(addressof(pointers))
+
+    def launch_at(self, addresses: Sequence[int]) -> None:
+        """Run once on raw addresses, one per parameter; the caller answers for their sizes and alignment."""
+        self._entry(addressof((c_void_p * len(addresses))(*addresses)))
+
+    def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:
+        if not argument_sets or launches < 1:
+            raise InvalidParameter(
+                f"{launches} launches over {len(argument_sets)} argument sets; allowed: at least one of each",
+                field="launches",
+            )
+        arrays = [self._pointers(arguments) for arguments in argument_sets]
+        table = (c_void_p * len(arrays))(*(addressof(a) for a in arrays))
+        return support().time(self._address, addressof(table), len(arrays), launches)
+
+    def _pointers(self, arguments: Sequence[Memory]) -> "Array[c_void_p]":
+        if len(arguments) != len(self.parameters):
+            raise InvalidParameter(
+                f"{len(arguments)} arguments for {len(self.parameters)} parameters: "
+                f"{', '.join(p.name for p in self.parameters)}",
+                field="arguments",
+            )
+        addresses = []
+        for parameter, memory in zip(self.parameters, arguments, strict=True):
+            if not isinstance(memory, CpuMemory):
+                raise InvalidParameter(f"{parameter.name}: not memory of this device", field="arguments")
+            if memory.nbytes != parameter.bytes:
+                raise InvalidParameter(
+                    f"{parameter.name}: {memory.nbytes} bytes given, {parameter.bytes} needed "
+                    f"({parameter.dtype}{list(parameter.shape)})",
+                    field="arguments",
+                )
+            if memory.address % parameter.dtype.bytes:
+                raise InvalidParameter(
+                    f"{parameter.name}: address is no multiple of the {parameter.dtype.bytes} bytes of an element",
+                    field="arguments",
+                )
+            addresses.append(memory.address)
+        return (c_void_p * len(addresses))(*addresses)
+
+
+class CpuDevice:
+    """See ``runtime.device.Device``. Opening one starts nothing; threads start with the first parallel kernel."""
+
+    def __init__(self, target: Target | None = None) -> None:
+        """``target`` defaults to the whole host; a narrower one (fewer features or threads) is allowed."""
+        host = hardware.host_target()
+        self.target = target or host
+        if self.target.kind != host.kind or self.target.arch != host.arch:
+            raise UnsupportedTarget(f"{self.target} does not run here; this machine is {host}", field="target")
+        missing = sorted(set(self.target.features) - set(host.features))
+        if missing:
+            raise UnsupportedTarget(f"this CPU lacks {', '.join(missing)}", field="features")
+        self._info = DeviceInfo(hardware.cpu_name(), self.target, hardware.hardware_columns(self.target))
+
+    @property
+    def info(self) -> DeviceInfo:
+        return self._info
+
+    def allocate(self, nbytes: int) -> CpuMemory:
+        if nbytes < 0:
+            raise InvalidParameter(f"{nbytes} bytes; allowed: 0 and more", field="nbytes")
+        block = np.empty(nbytes + ALIGNMENT_BYTES, dtype=np.uint8)
+        offset = -block.ctypes.data % ALIGNMENT_BYTES
+        return CpuMemory(block[offset : offset + nbytes])
+
+    def load(self, binary: Binary) -> CpuKernel:
+        if binary.format != "elf":
+            raise CompileError(f"a CPU runs elf objects, not {binary.format}")
+        return CpuKernel(binary, self.target)
+
+    def measure_peaks(self) -> dict[str, float]:
+        return peaks.measure(self)

@@ -1,0 +1,121 @@
+"""Measured ceilings of a device, by kernels written for the purpose: arithmetic, memory traffic, launches.
+
+Every figure is the best of several runs: a ceiling is what the machine can do when nothing disturbs it.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..codegen.backends import backend_for
+from ..core.dtypes import DType, float32, float64
+from ..ir.buffer import Buffer, Scope
+from ..ir.expr import BinaryOp, Broadcast, Expr, Load, Ramp, ReduceLanes, Var, const, index
+from ..ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, Store, seq
+from .device import Device, Memory
+
+ACCUMULATORS = 12
+"""Independent chains of fused multiply-adds: enough to hide their latency, few enough to stay in registers."""
+ROUNDS = 20_000
+TRAFFIC_BYTES = 64 << 20
+"""For one buffer: past the last-level cache share of any thread."""
+REPEATS = 7
+_BLOCK = 16_384
+
+
+def measure(device: Device) -> dict[str, float]:
+    """See ``Device.measure_peaks``."""
+    threads = device.info.target.threads
+    peaks = {}
+    for dtype in (float32, float64):
+        lanes = max(device.info.target.vector_bytes // dtype.bytes, 1)
+        flops = 2 * lanes * ACCUMULATORS * ROUNDS * threads
+        seconds = _best_seconds(device, arithmetic_kernel(dtype, lanes, threads), 1)
+        peaks[f"peak_{dtype}_flops_per_second"] = flops / seconds
+    lanes = max(device.info.target.vector_bytes // 4, 1)
+    peaks["copy_bytes_per_second"] = 2 * TRAFFIC_BYTES / _best_seconds(device, copy_kernel(lanes), 1)
+    peaks["read_bytes_per_second"] = TRAFFIC_BYTES / _best_seconds(device, read_kernel(lanes), 1)
+    peaks["launch_seconds"] = _best_seconds(device, launch_kernel(threads), 200)
+    return peaks
+
+
+def arithmetic_kernel(dtype: DType, lanes: int, threads: int) -> Kernel:
+    """Each of ``threads`` tasks runs ``ACCUMULATORS`` chains of ``a = a * x + y`` for ``ROUNDS`` steps."""
+    source = Buffer("X", (2,), dtype)
+    result = Buffer("Y", (threads, ACCUMULATORS, lanes), dtype)
+    registers = Buffer("acc", (ACCUMULATORS, lanes), dtype, Scope.REGISTER)
+    every = Ramp(index(0), 1, lanes)
+    x, y = (Broadcast(Load(source, (index(n),)), lanes) for n in range(2))
+
+    def chain(n: int) -> Expr:
+        return Load(registers, (index(n), every))
+
+    numbers = range(ACCUMULATORS)
+    start = [Store(registers, (index(n), every), Broadcast(const(float(n), dtype), lanes)) for n in numbers]
+    step = [Store(registers, (index(n), every), chain(n) * x + y) for n in numbers]
+    finish = [Store(result, (Var("task"), index(n), every), chain(n)) for n in numbers]
+    body = Allocate(registers, seq(*start, For("round", ROUNDS, LoopKind.SERIAL, seq(*step)), *finish))
+    return Kernel("arithmetic", (source,), (result,), (), For("task", threads, LoopKind.PARALLEL, body))
+
+
+def copy_kernel(lanes: int) -> Kernel:
+    """``Y[i] = X[i]``, whole vectors."""
+    source, result = _traffic("X"), _traffic("Y")
+    return Kernel("copy", (source,), (result,), (), _blocks(lanes, lambda at: Store(result, at, Load(source, at))))
+
+
+def read_kernel(lanes: int) -> Kernel:
+    """One sum for each block of X."""
+    source = _traffic("X")
+    result = Buffer("Y", (source.shape[0],), float32)
+    unroll = 4
+    registers = Buffer("acc", (unroll, lanes), float32, Scope.REGISTER)
+    every, block, step = Ramp(index(0), 1, lanes), Var("block"), Var("step")
+
+    def partial(n: int) -> Expr:
+        return Load(registers, (index(n), every))
+
+    def data(n: int) -> Expr:
+        return Load(source, (block, Ramp(step * (lanes * unroll) + n * lanes, 1, lanes)))
+
+    start = [Store(registers, (index(n), every), Broadcast(const(0.0, float32), lanes)) for n in range(unroll)]
+    add = [Store(registers, (index(n), every), partial(n) + data(n)) for n in range(unroll)]
+    total = (partial(0) + partial(1)) + (partial(2) + partial(3))
+    finish = Store(result, (block,), ReduceLanes(BinaryOp.ADD, total))
+    loop = For("step", _BLOCK // (lanes * unroll), LoopKind.SERIAL, seq(*add))
+    body = Allocate(registers, seq(*start, loop, finish))
+    return Kernel("read", (source,), (result,), (), For("block", source.shape[0], LoopKind.PARALLEL, body))
+
+
+def launch_kernel(threads: int) -> Kernel:
+    """Next to nothing on every thread."""
+    result = Buffer("Y", (threads,), float32)
+    body = Store(result, (Var("task"),), const(1.0, float32))
+    return Kernel("launch", (), (result,), (), For("task", threads, LoopKind.PARALLEL, body))
+
+
+def _traffic(name: str) -> Buffer:
+    return Buffer(name, (TRAFFIC_BYTES // 4 // _BLOCK, _BLOCK), float32)
+
+
+def _blocks(lanes: int, statement: Callable[[tuple[Expr, ...]], Stmt]) -> Stmt:
+    block, step = Var("block"), Var("step")
+    inner = For("step", _BLOCK // lanes, LoopKind.SERIAL, statement((block, Ramp(step * lanes, 1, lanes))))
+    return For("block", TRAFFIC_BYTES // 4 // _BLOCK, LoopKind.PARALLEL, inner)
+
+
+def _best_seconds(device: Device, kernel: Kernel, launches: int) -> float:
+    target = device.info.target
+    backend = backend_for(target)
+    binary = backend.compile(backend.emit(kernel, target), target)
+    memories = [_ones(device, p.dtype, p.bytes) for p in binary.parameters]
+    loaded = device.load(binary)
+    sets: Sequence[Sequence[Memory]] = [memories]
+    loaded.time(sets, launches)
+    return min(loaded.time(sets, launches) for _ in range(REPEATS)) / launches
+
+
+def _ones(device: Device, dtype: DType, nbytes: int) -> Memory:
+    memory = device.allocate(nbytes)
+    memory.write(np.ones(nbytes // dtype.bytes, dtype.numpy).view(np.uint8))
+    return memory

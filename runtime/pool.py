@@ -1,0 +1,91 @@
+"""Native thread pools, one per number of threads, and the other native services that kernels need."""
+
+import os
+import threading
+from ctypes import CFUNCTYPE, c_double, c_int64, c_void_p
+from dataclasses import dataclass
+
+from ..codegen.backend import Source
+from ..codegen.llvm.compile import compile_source
+from ..core.errors import InvalidParameter
+from ..core.target import Target
+from .native import Library, keep_for_ever, load_object
+from .pool_ir import SUPPORT, pool_ir
+
+MAX_THREADS = 1024
+SPINS = 2_000
+"""Looks at the pool's word before an idle thread sleeps: some tens of microseconds."""
+CROWDED_SPINS = 20
+"""The same where there are more threads than cores: spinning would keep the others from working."""
+
+_BASELINE = Target("llvm", "x86-64", ("cx16",))
+_TIME = CFUNCTYPE(c_double, c_void_p, c_void_p, c_int64, c_int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Addresses of the services that do not depend on the number of threads."""
+
+    library: Library
+
+    @property
+    def scratch(self) -> int:
+        return self.library.addresses["tilewright_scratch"]
+
+    def time(self, function: int, argument_sets: int, count: int, launches: int) -> float:
+        """Seconds for ``launches`` calls; ``argument_sets`` is the address of ``count`` argument arrays."""
+        timer = _TIME(self.library.addresses["tilewright_time"])
+        return float(timer(function, argument_sets, count, launches))
+
+
+class _Pools:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pools: dict[int, Library] = {}
+        self._support: Support | None = None
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def parallel_for(self, threads: int) -> int:
+        with self._lock:
+            if threads not in self._pools:
+                spins = SPINS if threads <= len(os.sched_getaffinity(0)) else CROWDED_SPINS
+                exports = ("tilewright_parallel_for", "tilewright_after_fork")
+                self._pools[threads] = keep_for_ever(_load(pool_ir(threads, spins), exports))
+            return self._pools[threads].addresses["tilewright_parallel_for"]
+
+    def support(self) -> Support:
+        with self._lock:
+            if self._support is None:
+                exports = ("tilewright_prepare", "tilewright_scratch", "tilewright_time")
+                library = keep_for_ever(_load(SUPPORT, exports))
+                CFUNCTYPE(None)(library.addresses["tilewright_prepare"])()
+                self._support = Support(library)
+            return self._support
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        for library in self._pools.values():
+            CFUNCTYPE(None)(library.addresses["tilewright_after_fork"])()
+
+
+def _load(text: str, exports: tuple[str, ...]) -> Library:
+    binary = compile_source(Source("llvm-ir", text, exports[0], ()), _BASELINE)
+    return load_object(binary.code, exports, {})
+
+
+_POOLS = _Pools()
+
+
+def parallel_for_address(threads: int) -> int:
+    """The native ``void (fn, env, tasks)`` of this process's pool of ``threads`` threads, the caller included.
+
+    The threads start with the first loop, sleep when idle, and end with the process; a forked child gets its own.
+    """
+    if not 1 <= threads <= MAX_THREADS:
+        raise InvalidParameter(f"{threads} threads; allowed: 1 to {MAX_THREADS}", field="threads")
+    return _POOLS.parallel_for(threads)
+
+
+def support() -> Support:
+    """The native services of this process, compiled at the first call."""
+    return _POOLS.support()

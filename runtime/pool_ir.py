@@ -1,0 +1,394 @@
+"""The thread pool and the timing loop as LLVM IR: the native part of the runtime, compiled when it is first used.
+
+Protocol. One 64-bit word holds the state of the pool::
+
+    bits 63..32  generation: grows with every parallel loop; idle threads sleep on it (futex)
+    bit  17      the caller sleeps until the last helper has left
+    bit  16      open: helpers may join the loop of this generation
+    bits 15..0   helpers that have joined and not left
+
+The caller (holding the mutex, so loops of several callers run one after the other) fills in the job, publishes a
+new open generation, works itself, closes the loop when no work is left and waits for the helpers *that joined*: a
+helper that wakes too late finds the loop closed and is never waited for. Work is claimed in chunks from an atomic
+counter, so a slow thread holds nobody up for more than a chunk. A loop that is started from inside a task, which
+emitted code never does, runs serially on its thread.
+"""
+
+FUTEX_SYSCALL = 202
+"""x86-64 Linux; private futexes: FUTEX_WAIT | FUTEX_PRIVATE_FLAG = 128, FUTEX_WAKE | FUTEX_PRIVATE_FLAG = 129."""
+
+OPEN, WAITING, ACTIVE = 1 << 16, 1 << 17, (1 << 16) - 1
+CHUNKS_PER_THREAD = 8
+STACK_BYTES = 8 << 20
+
+_POOL = """\
+@word = internal global i64 0, align 128
+@next = internal global i64 0, align 128
+@sleepers = internal global i32 0, align 128
+@job.fn = internal global ptr null, align 128
+@job.env = internal global ptr null
+@job.tasks = internal global i64 0
+@job.chunk = internal global i64 1
+@started = internal global i32 0
+@mutex = internal global [64 x i8] zeroinitializer, align 64
+@in.task = internal global i32 0
+@in.task.key = internal global i32 0
+
+define void @tilewright_parallel_for(ptr %fn, ptr %env, i64 %tasks) nounwind {
+entry:
+  %few = icmp slt i64 %tasks, 2
+  br i1 %few, label %alone, label %nested
+nested:
+  %ready = load atomic i32, ptr @started acquire, align 4
+  %cold = icmp eq i32 %ready, 0
+  br i1 %cold, label %lock, label %inside
+inside:
+  %key = load i32, ptr @in.task.key, align 4
+  %mark = call ptr @pthread_getspecific(i32 %key)
+  %is.inside = icmp ne ptr %mark, null
+  br i1 %is.inside, label %alone, label %lock
+alone:
+  %any = icmp sgt i64 %tasks, 0
+  br i1 %any, label %run.alone, label %done
+run.alone:
+  call void %fn(ptr %env, i64 0, i64 %tasks)
+  br label %done
+lock:
+  call i32 @pthread_mutex_lock(ptr @mutex)
+  %now = load i32, ptr @started, align 4
+  %must.start = icmp eq i32 %now, 0
+  br i1 %must.start, label %start, label %publish
+start:
+  call void @start_threads()
+  br label %publish
+publish:
+  store ptr %fn, ptr @job.fn, align 8
+  store ptr %env, ptr @job.env, align 8
+  store i64 %tasks, ptr @job.tasks, align 8
+  %even = udiv i64 %tasks, __CHUNKS__
+  %chunk = call i64 @llvm.umax.i64(i64 %even, i64 1)
+  store i64 %chunk, ptr @job.chunk, align 8
+  store atomic i64 0, ptr @next monotonic, align 8
+  %old = load atomic i64, ptr @word monotonic, align 8
+  %generation = lshr i64 %old, 32
+  %grown = add i64 %generation, 1
+  %shifted = shl i64 %grown, 32
+  %opened = or i64 %shifted, __OPEN__
+  %before = atomicrmw xchg ptr @word, i64 %opened seq_cst
+  %asleep = load atomic i32, ptr @sleepers seq_cst, align 4
+  %wake = icmp ne i32 %asleep, 0
+  br i1 %wake, label %wake.all, label %work
+wake.all:
+  call i64 (i64, ...) @syscall(i64 __FUTEX__, ptr getelementptr (i8, ptr @word, i64 4),
+    i32 129, i32 65535, ptr null)
+  br label %work
+work:
+  call void @claim()
+  %closing = atomicrmw and ptr @word, i64 __NOT_OPEN__ seq_cst
+  br label %wait
+wait:
+  %round = phi i32 [ 0, %work ], [ %round.next, %relax ]
+  %state = load atomic i64, ptr @word acquire, align 8
+  %active = and i64 %state, __ACTIVE__
+  %over = icmp eq i64 %active, 0
+  br i1 %over, label %unlock, label %busy
+busy:
+  %round.next = add i32 %round, 1
+  %patient = icmp ult i32 %round.next, __SPINS__
+  br i1 %patient, label %relax, label %sleep
+relax:
+  call void @llvm.x86.sse2.pause()
+  br label %wait
+sleep:
+  %asked = atomicrmw or ptr @word, i64 __WAITING__ seq_cst
+  %asked.active = and i64 %asked, __ACTIVE__
+  %left = icmp eq i64 %asked.active, 0
+  br i1 %left, label %unlock, label %sleep.on
+sleep.on:
+  %expected = or i64 %asked, __WAITING__
+  %expected.low = trunc i64 %expected to i32
+  call i64 (i64, ...) @syscall(i64 __FUTEX__, ptr @word, i32 128, i32 %expected.low, ptr null)
+  br label %sleep
+unlock:
+  call i32 @pthread_mutex_unlock(ptr @mutex)
+  br label %done
+done:
+  ret void
+}
+
+; Take chunks until none is left. Marks the thread, so that a loop inside a task is seen to be nested.
+define internal void @claim() nounwind {
+entry:
+  %fn = load ptr, ptr @job.fn, align 8
+  %env = load ptr, ptr @job.env, align 8
+  %tasks = load i64, ptr @job.tasks, align 8
+  %chunk = load i64, ptr @job.chunk, align 8
+  %key = load i32, ptr @in.task.key, align 4
+  call i32 @pthread_setspecific(i32 %key, ptr @in.task)
+  br label %more
+more:
+  %begin = atomicrmw add ptr @next, i64 %chunk monotonic
+  %left = icmp ult i64 %begin, %tasks
+  br i1 %left, label %run, label %done
+run:
+  %stop = add i64 %begin, %chunk
+  %end = call i64 @llvm.umin.i64(i64 %stop, i64 %tasks)
+  call void %fn(ptr %env, i64 %begin, i64 %end)
+  br label %more
+done:
+  call i32 @pthread_setspecific(i32 %key, ptr null)
+  ret void
+}
+
+define internal ptr @helper(ptr %unused) nounwind {
+entry:
+  %born = ptrtoint ptr %unused to i64
+  br label %idle
+idle:
+  %seen = phi i64 [ %born, %entry ], [ %seen, %woken ], [ %seen.now, %closed ], [ %seen.now, %leave ],
+    [ %seen.now, %notify ]
+  br label %spin
+spin:
+  %round = phi i32 [ 0, %idle ], [ %round.next, %relax ]
+  %state = load atomic i64, ptr @word acquire, align 8
+  %generation = lshr i64 %state, 32
+  %same = icmp eq i64 %generation, %seen
+  br i1 %same, label %still, label %fresh
+still:
+  %round.next = add i32 %round, 1
+  %patient = icmp ult i32 %round.next, __SPINS__
+  br i1 %patient, label %relax, label %sleep
+relax:
+  call void @llvm.x86.sse2.pause()
+  br label %spin
+sleep:
+  %count.up = atomicrmw add ptr @sleepers, i32 1 seq_cst
+  %seen.low = trunc i64 %seen to i32
+  call i64 (i64, ...) @syscall(i64 __FUTEX__, ptr getelementptr (i8, ptr @word, i64 4),
+    i32 128, i32 %seen.low, ptr null)
+  br label %woken
+woken:
+  %count.down = atomicrmw sub ptr @sleepers, i32 1 seq_cst
+  br label %idle
+fresh:
+  %found = phi i64 [ %state, %spin ], [ %other, %join ]
+  %seen.now = lshr i64 %found, 32
+  %open.bit = and i64 %found, __OPEN__
+  %is.open = icmp ne i64 %open.bit, 0
+  br i1 %is.open, label %join, label %closed
+closed:
+  br label %idle
+join:
+  %joined = add i64 %found, 1
+  %exchange = cmpxchg ptr @word, i64 %found, i64 %joined acq_rel acquire
+  %other = extractvalue { i64, i1 } %exchange, 0
+  %in = extractvalue { i64, i1 } %exchange, 1
+  br i1 %in, label %work, label %fresh
+work:
+  call void @claim()
+  %last = atomicrmw sub ptr @word, i64 1 seq_cst
+  %flags = and i64 %last, __WAITING_OR_ACTIVE__
+  %must.notify = icmp eq i64 %flags, __WAITING_AND_ONE__
+  br i1 %must.notify, label %notify, label %leave
+leave:
+  br label %idle
+notify:
+  call i64 (i64, ...) @syscall(i64 __FUTEX__, ptr @word, i32 129, i32 1, ptr null)
+  br label %idle
+}
+
+; Helpers never take a signal that a program handles: those belong to its own threads.
+define internal void @start_threads() nounwind {
+entry:
+  %id = alloca i64, align 8
+  %attributes = alloca [64 x i8], align 16
+  %mask = alloca [128 x i8], align 16
+  %kept = alloca [128 x i8], align 16
+  %need.key = load i32, ptr @key.made, align 4
+  %no.key = icmp eq i32 %need.key, 0
+  br i1 %no.key, label %make.key, label %start
+make.key:
+  call i32 @pthread_key_create(ptr @in.task.key, ptr null)
+  store i32 1, ptr @key.made, align 4
+  br label %start
+start:
+  call i32 @sigfillset(ptr %mask)
+  call i32 @sigdelset(ptr %mask, i32 4)
+  call i32 @sigdelset(ptr %mask, i32 7)
+  call i32 @sigdelset(ptr %mask, i32 8)
+  call i32 @sigdelset(ptr %mask, i32 11)
+  call i32 @pthread_sigmask(i32 2, ptr %mask, ptr %kept)
+  call i32 @pthread_attr_init(ptr %attributes)
+  call i32 @pthread_attr_setdetachstate(ptr %attributes, i32 1)
+  call i32 @pthread_attr_setstacksize(ptr %attributes, i64 __STACK__)
+  %word = load atomic i64, ptr @word monotonic, align 8
+  %generation = lshr i64 %word, 32
+  %born = inttoptr i64 %generation to ptr
+  br label %each
+each:
+  %n = phi i32 [ 1, %start ], [ %n.next, %create ]
+  %more = icmp ult i32 %n, __THREADS__
+  br i1 %more, label %create, label %done
+create:
+  call i32 @pthread_create(ptr %id, ptr %attributes, ptr @helper, ptr %born)
+  %n.next = add i32 %n, 1
+  br label %each
+done:
+  call i32 @pthread_attr_destroy(ptr %attributes)
+  call i32 @pthread_sigmask(i32 2, ptr %kept, ptr null)
+  store atomic i32 1, ptr @started release, align 4
+  ret void
+}
+@key.made = internal global i32 0
+
+; After fork() the child has none of the helpers: forget them, and any lock a parent's thread held.
+define void @tilewright_after_fork() nounwind {
+entry:
+  %word = load atomic i64, ptr @word monotonic, align 8
+  %generation = and i64 %word, -4294967296
+  store atomic i64 %generation, ptr @word monotonic, align 8
+  store atomic i32 0, ptr @sleepers monotonic, align 4
+  call void @llvm.memset.p0.i64(ptr @mutex, i8 0, i64 64, i1 false)
+  store atomic i32 0, ptr @started release, align 4
+  ret void
+}
+
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_attr_init(ptr)
+declare i32 @pthread_attr_destroy(ptr)
+declare i32 @pthread_attr_setdetachstate(ptr, i32)
+declare i32 @pthread_attr_setstacksize(ptr, i64)
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_key_create(ptr, ptr)
+declare ptr @pthread_getspecific(i32)
+declare i32 @pthread_setspecific(i32, ptr)
+declare i32 @pthread_sigmask(i32, ptr, ptr)
+declare i32 @sigfillset(ptr)
+declare i32 @sigdelset(ptr, i32)
+declare i64 @syscall(i64, ...)
+declare void @llvm.x86.sse2.pause()
+declare i64 @llvm.umax.i64(i64, i64)
+declare i64 @llvm.umin.i64(i64, i64)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+"""
+
+SUPPORT = """\
+target triple = "x86_64-unknown-linux-gnu"
+@scratch.key = internal global i32 0
+@scratch.made = internal global i32 0
+
+; Called once, before any kernel runs: the key under which each thread keeps its scratch block.
+define void @tilewright_prepare() nounwind {
+entry:
+  %made = load i32, ptr @scratch.made, align 4
+  %again = icmp ne i32 %made, 0
+  br i1 %again, label %done, label %make
+make:
+  call i32 @pthread_key_create(ptr @scratch.key, ptr @free)
+  store i32 1, ptr @scratch.made, align 4
+  br label %done
+done:
+  ret void
+}
+
+; The thread's block, grown to ``bytes`` if it is smaller. Its size stands in its first line, before what is returned.
+define ptr @tilewright_scratch(i64 %bytes) nounwind {
+entry:
+  %key = load i32, ptr @scratch.key, align 4
+  %block = call ptr @pthread_getspecific(i32 %key)
+  %none = icmp eq ptr %block, null
+  br i1 %none, label %grow, label %check
+check:
+  %size = load i64, ptr %block, align 8
+  %enough = icmp uge i64 %size, %bytes
+  br i1 %enough, label %done, label %grow
+grow:
+  call void @free(ptr %block)
+  %rounded = add i64 %bytes, 127
+  %whole = and i64 %rounded, -64
+  %fresh = call ptr @aligned_alloc(i64 64, i64 %whole)
+  %failed = icmp eq ptr %fresh, null
+  br i1 %failed, label %out.of.memory, label %keep
+out.of.memory:
+  call void @abort()
+  unreachable
+keep:
+  store i64 %bytes, ptr %fresh, align 8
+  call i32 @pthread_setspecific(i32 %key, ptr %fresh)
+  br label %done
+done:
+  %found = phi ptr [ %block, %check ], [ %fresh, %keep ]
+  %usable = getelementptr i8, ptr %found, i64 64
+  ret ptr %usable
+}
+
+; Seconds that ``launches`` calls of ``fn`` take, back to back; ``sets`` holds ``count`` argument arrays, used in turn.
+define double @tilewright_time(ptr %fn, ptr %sets, i64 %count, i64 %launches) nounwind {
+entry:
+  %start = call i64 @now()
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %loop ]
+  %which = phi i64 [ 0, %entry ], [ %which.next, %loop ]
+  %at = getelementptr ptr, ptr %sets, i64 %which
+  %args = load ptr, ptr %at, align 8
+  %status = call i32 %fn(ptr %args)
+  %which.more = add i64 %which, 1
+  %wrap = icmp eq i64 %which.more, %count
+  %which.next = select i1 %wrap, i64 0, i64 %which.more
+  %i.next = add i64 %i, 1
+  %over = icmp uge i64 %i.next, %launches
+  br i1 %over, label %done, label %loop
+done:
+  %stop = call i64 @now()
+  %nanoseconds = sub i64 %stop, %start
+  %real = sitofp i64 %nanoseconds to double
+  %seconds = fdiv double %real, 1.0e9
+  ret double %seconds
+}
+
+; CLOCK_MONOTONIC (1) in nanoseconds.
+define internal i64 @now() nounwind {
+entry:
+  %spec = alloca [2 x i64], align 16
+  call i32 @clock_gettime(i32 1, ptr %spec)
+  %whole = load i64, ptr %spec, align 8
+  %rest.at = getelementptr i64, ptr %spec, i64 1
+  %rest = load i64, ptr %rest.at, align 8
+  %scaled = mul i64 %whole, 1000000000
+  %sum = add i64 %scaled, %rest
+  ret i64 %sum
+}
+
+declare i32 @clock_gettime(i32, ptr)
+declare i32 @pthread_key_create(ptr, ptr)
+declare ptr @pthread_getspecific(i32)
+declare i32 @pthread_setspecific(i32, ptr)
+declare void @free(ptr)
+declare ptr @aligned_alloc(i64, i64)
+declare void @abort() noreturn
+"""
+"""What every process needs once: scratch blocks and the timing loop."""
+
+
+def pool_ir(threads: int, spins: int) -> str:
+    """The pool for ``threads`` threads, the caller among them, whose idle threads look ``spins`` times before they
+    sleep."""
+    numbers = {
+        "CHUNKS": threads * CHUNKS_PER_THREAD,
+        "OPEN": OPEN,
+        "NOT_OPEN": ~OPEN,
+        "ACTIVE": ACTIVE,
+        "WAITING": WAITING,
+        "WAITING_OR_ACTIVE": WAITING | ACTIVE,
+        "WAITING_AND_ONE": WAITING | 1,
+        "FUTEX": FUTEX_SYSCALL,
+        "SPINS": spins,
+        "STACK": STACK_BYTES,
+        "THREADS": threads,
+    }
+    text = 'target triple = "x86_64-unknown-linux-gnu"\n' + _POOL
+    for name, number in numbers.items():
+        text = text.replace(f"__{name}__", str(number))
+    return text
