@@ -47,6 +47,8 @@ class NewTrial:
     measured_on: MeasuredOn
     trial: Trial
     elapsed_seconds: float
+    created_at: str | None = None
+    """None: now."""
 
 
 @dataclass(frozen=True, slots=True)

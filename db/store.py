@@ -1,6 +1,6 @@
 """The results database: every use is one method, every method one transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -16,6 +16,7 @@ from .catalog import keep_device, load_devices, load_measured, load_workload
 from .encode import now
 from .engine import Database, parse_url
 from .failures import Duplicate
+from .lines import Exporter, Importer
 from .models import insert_model, newest_model
 from .record import record_trial
 from .rows import (
@@ -278,6 +279,25 @@ class Store:
         """The number of the newest record; 0 when there is none."""
         with self.database.reading() as connection:
             return trial_rows.newest_record(connection)
+
+    # lines
+
+    def export_lines(self) -> Iterator[str]:
+        """Every record as lines of JSON (see ``lines``); no transaction stays open between pages."""
+        exporter = Exporter()
+        while True:
+            with self.database.reading() as connection:
+                page = exporter.page(connection)
+            if not page:
+                return
+            yield from page
+
+    def import_lines(self, lines: Iterable[str]) -> tuple[int, int]:
+        """Add the records of such lines; (added, already there). Raises InvalidParameter, and then nothing was."""
+        with self.database.writing() as connection:
+            importer = Importer(connection)
+            importer.read(lines)
+            return importer.added, importer.known
 
     # events
 

@@ -55,7 +55,7 @@ def insert_trial(connection: Connection, job: int, workload: int, new: NewTrial)
         "time_seconds": trial.clocks.time,
         "overhead_seconds": trial.clocks.overhead,
         "elapsed_seconds": new.elapsed_seconds,
-        "created_at": now(),
+        "created_at": new.created_at or now(),
     }
     return insert_row(connection, values, trial)
 
@@ -279,6 +279,11 @@ def load_history(
         query = query.where(or_(trials.c.job != but[0], trials.c.task != but[1]))
     rows = connection.execute(query.order_by(trials.c.id.desc()).limit(limit)).mappings().all()
     return tuple(record_of(row) for row in reversed(rows))
+
+
+def load_after(connection: Connection, record_id: int, limit: int) -> tuple[TrialRow, ...]:
+    """The next ``limit`` records numbered above ``record_id``, in order."""
+    return _trials(connection, FULL.where(trials.c.id > record_id).order_by(trials.c.id).limit(limit))
 
 
 def newest_record(connection: Connection) -> int:

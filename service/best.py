@@ -58,9 +58,7 @@ def _match(row: BestRow, parts: Mapping[str, str | None]) -> tuple[str, ...]:
     return differing or ("exact",)
 
 
-def miss(
-    store: Store, wanted: Wanted, operator: str | None, parameters: Mapping[str, object] | None
-) -> NotFound:
+def miss(store: Store, wanted: Wanted, operator: str | None, parameters: Mapping[str, object] | None) -> NotFound:
     """The error for a workload without a timed record: it names the nearest known of the same operator."""
     if operator is None:
         origin = store.origin(wanted.workload_key)

@@ -4,15 +4,12 @@ import math
 from collections.abc import Mapping
 
 from ..core.budget import StopReason
-from ..core.errors import InvalidWorkload
 from ..core.keys import content_key
 from ..core.trial import Reason, Stage, Timed
 from ..db.record import gflops
-from ..db.rows import BestRow, EventRow, FailureRow, JobRow, NewJob, NewTask, PointRow, TaskRow, TrialRow
-from ..te.cost import flops, minimum_bytes
+from ..db.rows import BestRow, EventRow, FailureRow, JobRow, NewJob, PointRow, TaskRow, TrialRow
+from ..db.task import task_of
 from ..te.json import workload_to_json
-from ..te.key import workload_key
-from ..te.text import workload_text
 from .views import (
     BestView,
     EventView,
@@ -21,13 +18,9 @@ from .views import (
     JobState,
     JobView,
     SeriesView,
-    TaskSpec,
     TaskView,
     TrialView,
 )
-
-LARGEST = (1 << 63) - 1
-"""What a whole number in a table can be."""
 
 
 def spec_to_json(spec: JobSpec) -> dict[str, object]:
@@ -59,30 +52,16 @@ def new_job(job_id: str, spec: JobSpec) -> NewJob:
     return NewJob(
         id=job_id,
         state=JobState.QUEUED.value,
-        tasks=tuple(_new_task(task, f"/tasks/{position}/workload") for position, task in enumerate(spec.tasks)),
+        tasks=tuple(
+            task_of(task.workload, task.operator, task.parameters, field=f"/tasks/{position}/workload")
+            for position, task in enumerate(spec.tasks)
+        ),
         budget=spec.budget,
         strategy=spec.strategy,
         seed=spec.seed,
         target=spec.target,
         executor=spec.executor,
         cache=spec.cache,
-    )
-
-
-def _new_task(task: TaskSpec, field: str) -> NewTask:
-    operations, traffic = flops(task.workload), minimum_bytes(task.workload)
-    if max(operations, traffic) > LARGEST:
-        raise InvalidWorkload(
-            f"{operations:.3g} operations on {traffic:.3g} bytes; allowed: less than 2^63 of each", field=field
-        )
-    return NewTask(
-        workload_key=workload_key(task.workload),
-        workload=workload_to_json(task.workload),
-        expression=workload_text(task.workload),
-        flops=operations,
-        minimum_bytes=traffic,
-        operator=task.operator,
-        parameters=None if task.parameters is None else dict(task.parameters),
     )
 
 
@@ -181,9 +160,7 @@ def series_view(job_id: str, task: int, points: tuple[PointRow, ...]) -> SeriesV
 
 
 def failure_view(row: FailureRow) -> FailureView:
-    return FailureView(
-        Stage(row.stage), Reason(row.reason), row.count, row.newest_detail, row.newest_record_id
-    )
+    return FailureView(Stage(row.stage), Reason(row.reason), row.count, row.newest_detail, row.newest_record_id)
 
 
 def event_view(row: EventRow) -> EventView:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-
 from ..core.errors import TilewrightError
 from ..db.store import Store
 from .settings import Settings

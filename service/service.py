@@ -70,8 +70,12 @@ class Service:
 
     def close(self) -> None:
         """Stop after the trial in hand and close the database; unfinished jobs go on when it is opened again."""
-        self._changes.close()
+        self.interrupt()
         self._store.close()
+
+    def interrupt(self) -> None:
+        """Let nobody wait any longer: calls of ``events`` answer with what there is."""
+        self._changes.close()
 
     # jobs
 

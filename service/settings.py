@@ -23,21 +23,23 @@ class Settings(BaseSettings):
         default_factory=lambda: f"sqlite:///{state_folder() / 'tilewright.sqlite3'}",
         description="sqlite:///PATH (embedded, one process) or postgresql://USER:PASSWORD@HOST/NAME",
     )
-    host: str = Field("127.0.0.1", description="address the HTTP server listens on")
+    host: str = Field(default="127.0.0.1", description="address the HTTP server listens on")
     port: Annotated[int, Field(ge=0, le=65535)] = 8421
     allowed_hosts: tuple[str, ...] = Field(
-        ("127.0.0.1", "localhost", "[::1]"), description="Host headers that are answered (against DNS rebinding)"
+        default=("127.0.0.1", "localhost", "[::1]"),
+        description="Host headers that are answered (against DNS rebinding)",
     )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
+    run_jobs: bool = Field(default=True, description="whether this process runs jobs, or only keeps and answers")
     candidate_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
-        10.0, description="limit for checking and timing one candidate; past it the candidate is a time-out"
+        default=10.0, description="limit for checking and timing one candidate; past it the candidate is a time-out"
     )
-    compile_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(30.0, description="limit for compiling one")
-    builders: Annotated[int, Field(ge=0, le=1024)] = Field(0, description="compile processes; 0: one per core")
+    compile_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(default=30.0, description="limit for compiling one")
+    builders: Annotated[int, Field(ge=0, le=1024)] = Field(default=0, description="compile processes; 0: one per core")
     minimum_free_bytes: Annotated[int, Field(ge=0)] = Field(
-        64 << 20, description="with less free disk than this the service says that it is not ready"
+        default=64 << 20, description="with less free disk than this the service says that it is not ready"
     )
     history_records: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        20_000, description="how many records of earlier jobs a model is trained from"
+        default=20_000, description="how many records of earlier jobs a model is trained from"
     )

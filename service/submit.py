@@ -15,7 +15,7 @@ KEY = re.compile(r"[\x21-\x7e]{1,64}")
 
 
 def checked(spec: JobSpec) -> JobSpec:
-    """``spec`` if it can be run here; raises InvalidParameter, InvalidWorkload or UnsupportedTarget naming the field."""
+    """``spec`` if it can be run here; raises InvalidParameter, InvalidWorkload or UnsupportedTarget with the field."""
     if not 1 <= len(spec.tasks) <= LARGEST_JOB:
         raise InvalidParameter(f"a job of {len(spec.tasks)} tasks; allowed: 1 to {LARGEST_JOB}", field="tasks")
     _one_of("strategy", spec.strategy, wiring.STRATEGY_NAMES)
