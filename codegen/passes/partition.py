@@ -217,8 +217,9 @@ class _Cutter:
     def copy(self, stmt: Stmt) -> Stmt:
         """A copy with fresh names, whose loops have the extents of the originals."""
         fresh = {name: self.names.fresh(name) for name in sorted(bound_names(stmt))}
-        self.extents.update({new: self.extents[old] for old, new in fresh.items() if old in self.extents})
-        return replace_names(stmt, {}, fresh)
+        copied = replace_names(stmt, {}, fresh)
+        self.extents.update({s.var: s.extent for s in walk_statements(copied) if isinstance(s, For)})
+        return copied
 
 
 def _range(atom: Expr, span: tuple[int, int], guards: Sequence[Guard]) -> tuple[int, int, list[Guard]]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ...core.dtypes import INDEX, DType
-from ...ir.buffer import Buffer
+from ...ir.buffer import Buffer, Scope
 from ...ir.expr import (
     Binary,
     BinaryOp,
@@ -183,8 +183,20 @@ class _Lanes:
         indices = self.indices(stmt.buffer, stmt.indices, mask)
         buffer = self.wide.get(stmt.buffer.name, stmt.buffer)
         if any(i.lanes > 1 for i in indices):
-            return Store(buffer, indices, self.vector(stmt.value, mask), mask)
+            value = self.vector(stmt.value, mask)
+            return Store(buffer, indices, value, None if self.spare(buffer, stmt.indices) else mask)
         return self.update(stmt, mask)
+
+    def spare(self, buffer: Buffer, indices: tuple[Expr, ...]) -> bool:
+        """Whether lanes that are off may touch the buffer all the same: registers hold nothing else there, and an
+        accumulator that needs no mask stays in one."""
+        if buffer.scope is not Scope.REGISTER or buffer.name in self.wide:
+            return False
+        spans = [limits(i, self.extents) for i in indices]
+        return all(
+            span is not None and span[0] >= 0 and span[1] < extent
+            for span, extent in zip(spans, buffer.shape, strict=True)
+        )
 
     def update(self, stmt: Store, mask: Expr | None) -> Stmt:
         """A store to one element by every lane: an accumulation, or one value whichever lane writes last."""
@@ -235,7 +247,8 @@ class _Lanes:
         match expr:
             case Load(buffer=buffer, indices=indices, mask=None):
                 wide = self.indices(buffer, indices, mask)
-                return Load(self.wide.get(buffer.name, buffer), wide, mask)
+                spare = mask is None or self.spare(buffer, indices)
+                return Load(self.wide.get(buffer.name, buffer), wide, None if spare else mask)
             case Select(condition=condition, then=then, otherwise=otherwise):
                 return self.select(condition, then, otherwise, mask)
             case Binary(op=BinaryOp.FLOORDIV | BinaryOp.MOD as op, a=a, b=b) if mask is not None and self.varies(b):

@@ -12,7 +12,7 @@ from math import prod
 
 from ...core.errors import InvalidWorkload
 from ...ir.buffer import Buffer
-from ...ir.expr import Binary, BinaryOp, Expr, Load, Select, Unary, UnaryOp, Var, walk
+from ...ir.expr import Binary, BinaryOp, Expr, Load, Select, Unary, UnaryOp, Var
 from ...ir.rewrite import free_variables, fresh_name, loads_of, map_loads, substitute
 from ...te.workload import Axis, Stage, Workload
 
@@ -77,7 +77,9 @@ def cost(expr: Expr) -> int:
         case Unary(op=op):
             own = HEAVY_COST if op in HEAVY else 1
         case Binary(op=op):
-            own = HEAVY_COST if op is BinaryOp.POW else 4 if op in (BinaryOp.DIV, BinaryOp.FLOORDIV, BinaryOp.MOD) else 1
+            own = (
+                HEAVY_COST if op is BinaryOp.POW else 4 if op in (BinaryOp.DIV, BinaryOp.FLOORDIV, BinaryOp.MOD) else 1
+            )
         case _ if expr.children:
             own = 1
     return own + sum(cost(c) for c in expr.children)

@@ -1,12 +1,12 @@
 """The loops of a row group: rows in parallel, every stage of the group on one row before the next row.
 
-    for task in parallel(..):
-      for row:
-        local top[1], power[columns], total[1]
-        top = max over X[row, ..]                 # vectors of partial results, combined at the end
-        power[..] = exp(X[row, ..] - top)         # vectorised
-        total = sum over power[..]
-        Y[row, ..] = power[..] / total
+for task in parallel(..):
+  for row:
+    local top[1], power[columns], total[1]
+    top = max over X[row, ..]                 # vectors of partial results, combined at the end
+    power[..] = exp(X[row, ..] - top)         # vectorised
+    total = sum over power[..]
+    Y[row, ..] = power[..] / total
 """
 
 from dataclasses import dataclass

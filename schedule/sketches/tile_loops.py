@@ -1,13 +1,13 @@
 """The loops of a tile group: tasks in parallel, tiles inside a task, a register tile of vectors inside a tile.
 
-    for task in parallel(..):                     # blocks of tiles, and the axes that are not tiled
-      for j_tile: for i_tile:                     # the tiles of a block, in either order
-        register acc[rows, columns]
-        acc[..] = 0                               # unrolled and vectorised
-        for k: for k_in in unrolled(..):
-          for i_in in unrolled(rows): for j_vector in unrolled(vectors): for j_lane in vectorized(lanes):
-            acc[..] = acc[..] + A[..] * B[..]
-        C[..] = epilogue(acc[..])                 # unrolled and vectorised
+for task in parallel(..):                     # blocks of tiles, and the axes that are not tiled
+  for j_tile: for i_tile:                     # the tiles of a block, in either order
+    register acc[rows, columns]
+    acc[..] = 0                               # unrolled and vectorised
+    for k: for k_in in unrolled(..):
+      for i_in in unrolled(rows): for j_vector in unrolled(vectors): for j_lane in vectorized(lanes):
+        acc[..] = acc[..] + A[..] * B[..]
+    C[..] = epilogue(acc[..])                 # unrolled and vectorised
 """
 
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ from .tiles import COLUMNS, Tiles
 
 ROWS_INSIDE, COLUMNS_INSIDE = "rows_inside", "columns_inside"
 NO_PACK = "none"
+OPERANDS = tuple(f"operand_{i}" for i in range(8))
+"""Knob values for operands by position: they must not depend on what a user calls a tensor."""
 PARALLEL_WORK = 1 << 15
 """Plain operations below which starting the other threads costs more than they bring."""
 
@@ -73,9 +75,7 @@ def tile_size(tiles: Tiles, position: int, setting: TileSetting) -> int:
     return setting.rows if position == tiles.row else setting.planes
 
 
-def _split_root(
-    editor: Editor, tiles: Tiles, setting: TileSetting
-) -> tuple[list[str], list[tuple[int, str]]]:
+def _split_root(editor: Editor, tiles: Tiles, setting: TileSetting) -> tuple[list[str], list[tuple[int, str]]]:
     """Split, order and mark the root's loops; task loops and (position, loop) of the tile loops, outermost first."""
     tasks: list[str] = []
     inner: dict[int, str] = {}
@@ -149,13 +149,11 @@ def _lane_reduction(editor: Editor, member: Stage, attach: str, setting: TileSet
     mark(editor, combine[:-1], combine[-1])
 
 
-def _pack(
-    editor: Editor, tiles: Tiles, setting: TileSetting, task: str, tile_loops: list[tuple[int, str]]
-) -> None:
+def _pack(editor: Editor, tiles: Tiles, setting: TileSetting, task: str, tile_loops: list[tuple[int, str]]) -> None:
     """Copy what a task, or one tile loop of it, reads of a tensor to a buffer without gaps."""
-    follows = dict(tiles.packable)[setting.pack]
+    tensor, follows = tiles.packable[OPERANDS.index(setting.pack)]
     loop = pack_loop(follows, [p for p, _ in tile_loops])
-    buffer = editor.cache_read(setting.pack, task if loop is None else dict(tile_loops)[loop])
+    buffer = editor.cache_read(tensor, task if loop is None else dict(tile_loops)[loop])
     (nest,) = editor.nests(buffer, task)
     last = nest[-1]
     if editor.extent(last) > setting.lanes:

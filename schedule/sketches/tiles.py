@@ -91,14 +91,14 @@ def stride_along(load: Load, name: str) -> int | None:
     total = 0
     for i, stride in zip(load.indices, load.buffer.strides, strict=True):
         if name in free_variables(i):
-            step = _coefficient(i, name)
+            step = coefficient(i, name)
             if step is None:
                 return None
             total += step * stride
     return total
 
 
-def _coefficient(expr: Expr, name: str) -> int | None:
+def coefficient(expr: Expr, name: str) -> int | None:
     """How much an index grows with the variable; None when it is not affine."""
     form = affine_of(expr)
     return None if form is None else dict(form.coefficients).get(name, 0)
@@ -145,4 +145,4 @@ def _packable(group: Group, tiled: list[int]) -> tuple[tuple[str, tuple[int, ...
             if follows and misses and any(uses(load, a.name) for a in stage.reduce_axes):
                 found.setdefault(load.buffer.name, follows)
     members = {s.name for s in group.stages}
-    return tuple((name, follows) for name, follows in found.items() if name not in members)
+    return tuple((name, follows) for name, follows in found.items() if name not in members)[:8]
