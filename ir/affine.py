@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from ..core.dtypes import INDEX
 from .expr import Binary, BinaryOp, Broadcast, Cast, Const, Expr, Unary, UnaryOp, Var, index
 
+_LOWEST = -(1 << 63)  # the one index whose negation is none
+
 
 @dataclass(frozen=True, slots=True)
 class Affine:
@@ -92,7 +94,7 @@ def sum_of(terms: Iterable[tuple[Expr, int]], constant: int) -> Expr:
         total = _plus(total, atom, c)
     if total is None:
         return index(constant)
-    if constant > 0:
+    if constant > 0 or constant == _LOWEST:
         return Binary(BinaryOp.ADD, total, index(constant))
     return Binary(BinaryOp.SUB, total, index(-constant)) if constant < 0 else total
 
@@ -102,8 +104,9 @@ def _plus(total: Expr | None, atom: Expr, c: int) -> Expr:
         if c == -1:
             return Unary(UnaryOp.NEG, atom)
         return atom if c == 1 else Binary(BinaryOp.MUL, atom, index(c))
-    term = atom if c in (1, -1) else Binary(BinaryOp.MUL, atom, index(abs(c)))
-    return Binary(BinaryOp.ADD if c > 0 else BinaryOp.SUB, total, term)
+    adds = c > 0 or c == _LOWEST
+    term = atom if c in (1, -1) else Binary(BinaryOp.MUL, atom, index(c if adds else -c))
+    return Binary(BinaryOp.ADD if adds else BinaryOp.SUB, total, term)
 
 
 def affine_of(expr: Expr) -> Affine | None:

@@ -121,7 +121,7 @@ def _binary(expr: Binary) -> _Text:
         return _call(expr.op.value, expr.a, expr.b)
     symbol, binding = _BINARY[expr.op]
     left, right = _at(expr.a, binding), _at(expr.b, binding + 1)
-    gap = "" if expr.op is BinaryOp.MUL and isinstance(expr.b, Const) and expr.dtype.is_integer else " "
+    gap = "" if binding == _PRODUCT and isinstance(expr.b, Const) and expr.dtype.is_integer else " "
     return f"{left}{gap}{symbol}{gap}{right}", binding
 
 

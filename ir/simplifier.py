@@ -1,0 +1,411 @@
+"""The rules of the simplifier: one per node class, in a table.
+
+A ``Simplifier`` holds what is known at one place of a kernel and remembers what it has simplified there. Index
+expressions are taken apart into linear forms and written again; other arithmetic is only touched where the result
+is the same bit for bit.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core.dtypes import DType
+from .bounds import compare_interval, interval_of
+from .expr import (
+    Binary,
+    BinaryOp,
+    Broadcast,
+    Cast,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Load,
+    Logic,
+    LogicOp,
+    Ramp,
+    ReduceLanes,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+    rebuild,
+)
+from .fold import fold_binary, fold_cast, fold_compare, fold_unary, is_constant
+from .linear import LANE, Linear, constant, plus, scaled, uniform, widened, written
+from .reasoning import Knowledge, truth
+
+_NEGATED = {
+    CompareOp.LT: CompareOp.GE,
+    CompareOp.GE: CompareOp.LT,
+    CompareOp.GT: CompareOp.LE,
+    CompareOp.LE: CompareOp.GT,
+    CompareOp.EQ: CompareOp.NE,
+    CompareOp.NE: CompareOp.EQ,
+}
+
+
+def _is_index(dtype: DType) -> bool:
+    return dtype.name == "int64"
+
+
+def truth_value(expr: Expr) -> bool | None:
+    """What a bool constant, or a vector of one, says."""
+    if isinstance(expr, Broadcast):
+        expr = expr.value
+    return bool(expr.value) if isinstance(expr, Const) and expr.type.is_bool else None
+
+
+class Simplifier:
+    """Simplifies expressions under one ``Knowledge``; each node once, however often it is shared or asked for."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self.knowledge = knowledge
+        self._simple: dict[int, tuple[Expr, Expr]] = {}  # by id; the node is kept, so that its id stays its own
+        self._forms: dict[int, tuple[Expr, Linear]] = {}
+        self._sides: dict[Expr, tuple[Linear, Linear]] = {}  # the forms compared by a comparison made here
+
+    def simplify(self, expr: Expr) -> Expr:
+        """The simplest expression found with the value of ``expr`` wherever the knowledge holds."""
+        found = self._simple.get(id(expr))
+        if found is not None:
+            return found[1]
+        result = _RULES[type(expr)](self, expr)
+        self._simple[id(expr)] = (expr, result)
+        if result is not expr:
+            self._simple[id(result)] = (result, result)
+        return result
+
+    def form(self, expr: Expr) -> Linear:
+        """The linear form of an index expression."""
+        found = self._forms.get(id(expr))
+        if found is not None:
+            return found[1]
+        result = _FORMS[type(expr)](self, expr)
+        self._forms[id(expr)] = (expr, result)
+        return result
+
+    def _form_of_simple(self, expr: Expr) -> Linear:
+        """The form of a simple expression, which may be one that no rule takes apart."""
+        if isinstance(expr, (Select, Load, ReduceLanes, Cast)):
+            return Linear({expr: 1}, 0, expr.lanes)
+        return self.form(expr)
+
+    def _children(self, expr: Expr) -> Expr:
+        return rebuild(expr, [self.simplify(child) for child in expr.children])
+
+    def facts(self, condition: Expr) -> tuple[Linear, ...]:
+        """Linear forms known to be >= 0 where the (simplified) ``condition`` holds."""
+        if isinstance(condition, Logic) and condition.op is LogicOp.AND:
+            return self.facts(condition.a) + self.facts(condition.b)
+        if isinstance(condition, Compare) and _is_index(condition.a.dtype):
+            sides = self._sides.get(condition)
+            if sides is None:
+                sides = self._sides[condition] = (self.form(condition.a), self.form(condition.b))
+            return self.knowledge.facts_of(condition, *sides)
+        return ()
+
+    def implies(self, known: Expr, condition: Expr) -> bool:
+        """Whether a comparison of indices must hold (lane by lane) where another one does."""
+        wanted, given = self.facts(condition), self.facts(known)
+        return bool(wanted and given) and all(
+            any(self.knowledge.interval(plus(w, g, -1)).low >= 0 for g in given) for w in wanted
+        )
+
+    # Index arithmetic ------------------------------------------------------------------------------------------
+
+    def _form_var(self, expr: Var) -> Linear:
+        known = self.knowledge.ranges.get(expr.name)
+        return constant(known.low) if known is not None and known.is_point else Linear({expr.name: 1}, 0)
+
+    def _form_binary(self, expr: Binary) -> Linear:
+        a, b = self.form(expr.a), self.form(expr.b)
+        lanes = max(a.lanes, b.lanes)
+        match expr.op:
+            case BinaryOp.ADD:
+                return self.knowledge.recombined(plus(a, b))
+            case BinaryOp.SUB:
+                return self.knowledge.recombined(plus(a, b, -1))
+            case BinaryOp.MUL:
+                if not b.terms:
+                    return widened(scaled(a, b.constant), lanes)
+                if not a.terms:
+                    return widened(scaled(b, a.constant), lanes)
+            case BinaryOp.FLOORDIV | BinaryOp.MOD if not b.terms and b.constant > 0:
+                divide = self.knowledge.floordiv if expr.op is BinaryOp.FLOORDIV else self.knowledge.mod
+                result = divide(widened(a, lanes), b.constant)
+                if result is not None:
+                    return self.knowledge.recombined(widened(result, lanes))
+            case BinaryOp.MIN | BinaryOp.MAX:
+                smaller = self.knowledge.smaller(a, b)
+                if smaller is not None:
+                    if expr.op is BinaryOp.MIN:
+                        return smaller
+                    return plus(plus(a, b), smaller, -1)  # the other one: max(a, b) = a + b - min(a, b)
+        if not (a.varies or b.varies):
+            a, b = uniform(a), uniform(b)
+        width = max(a.lanes, b.lanes)
+        atom = Binary(expr.op, written(widened(a, width)), written(widened(b, width)))
+        folded = fold_binary(atom)
+        return constant(int(folded.value), lanes) if folded is not None else Linear({atom: 1}, 0, lanes)
+
+    def _form_unary(self, expr: Unary) -> Linear:
+        value = self.form(expr.value)
+        if expr.op is UnaryOp.NEG:
+            return scaled(value, -1)
+        if self.knowledge.fits(value):
+            if self.knowledge.not_negative(value):
+                return value
+            if self.knowledge.not_negative(scaled(value, -1)):
+                return scaled(value, -1)
+        inner = value if value.varies else uniform(value)
+        return Linear({Unary(expr.op, written(inner)): 1}, 0, value.lanes)
+
+    def _form_cast(self, expr: Cast) -> Linear:
+        if _is_index(expr.value.dtype):
+            return self.form(expr.value)
+        return self._form_of_simple(self._cast(expr))
+
+    def _form_ramp(self, expr: Ramp) -> Linear:
+        base = widened(self.form(expr.base), expr.count)
+        return base if expr.count == 1 else plus(base, Linear({LANE: 1}, 0, expr.count), expr.stride)
+
+    def _form_other(self, expr: Expr) -> Linear:
+        return self._form_of_simple(self.simplify(expr))
+
+    # Everything else -------------------------------------------------------------------------------------------
+
+    def _var(self, expr: Var) -> Expr:
+        known = self.knowledge.ranges.get(expr.name)
+        return written(constant(known.low)) if known is not None and known.is_point else expr
+
+    def _binary(self, expr: Binary) -> Expr:
+        if _is_index(expr.dtype):
+            return written(self.form(expr))
+        return self._arithmetic(self._children(expr))
+
+    def _arithmetic(self, expr: Expr) -> Expr:
+        """A binary operation on simple operands that are no indices."""
+        assert isinstance(expr, Binary)
+        a, b, op = expr.a, expr.b, expr.op
+        if isinstance(a, Broadcast) and isinstance(b, Broadcast):
+            return Broadcast(self._arithmetic(Binary(op, a.value, b.value)), a.count)
+        folded = fold_binary(expr)
+        if folded is not None:
+            return folded
+        left, right = _scalar_of(a), _scalar_of(b)
+        if expr.dtype.is_integer:
+            return self._integer_identity(expr, left, right)
+        if op is BinaryOp.MUL or op is BinaryOp.DIV:
+            if is_constant(right, 1):
+                return a
+            if op is BinaryOp.MUL and is_constant(left, 1):
+                return b
+        elif op is BinaryOp.SUB and is_constant(right, 0.0):  # x + 0.0 is not x where x is -0.0
+            return a
+        return expr
+
+    def _integer_identity(self, expr: Binary, left: Expr, right: Expr) -> Expr:
+        a, b, op = expr.a, expr.b, expr.op
+        if is_constant(right, 0):
+            if op in (BinaryOp.ADD, BinaryOp.SUB):
+                return a
+            if op is BinaryOp.MUL:
+                return b
+        if is_constant(left, 0) and op in (BinaryOp.ADD, BinaryOp.MUL):
+            return b if op is BinaryOp.ADD else a
+        if is_constant(right, 1) and op in (BinaryOp.MUL, BinaryOp.FLOORDIV):
+            return a
+        if is_constant(left, 1) and op is BinaryOp.MUL:
+            return b
+        if op in (BinaryOp.MIN, BinaryOp.MAX):
+            known = compare_interval(
+                CompareOp.LE, interval_of(a, self.knowledge.ranges), interval_of(b, self.knowledge.ranges)
+            )
+            if known.is_point:
+                return a if (known.low == 1) is (op is BinaryOp.MIN) else b
+        return expr
+
+    def _compare(self, expr: Compare) -> Expr:
+        if _is_index(expr.a.dtype):
+            a, b = self.form(expr.a), self.form(expr.b)
+            return self.knowledge.compared(expr.op, a, b)
+        return self._comparison(self._children(expr))
+
+    def _comparison(self, expr: Expr) -> Expr:
+        """A comparison of simple operands that are no indices."""
+        assert isinstance(expr, Compare)
+        a, b = expr.a, expr.b
+        if isinstance(a, Broadcast) and isinstance(b, Broadcast):
+            return Broadcast(self._comparison(Compare(expr.op, a.value, b.value)), a.count)
+        known = fold_compare(expr)
+        if known is None and not a.dtype.is_float:
+            ranges = self.knowledge.ranges
+            interval = compare_interval(expr.op, interval_of(a, ranges), interval_of(b, ranges))
+            known = bool(interval.low) if interval.is_point else None
+        return expr if known is None else truth(known, expr.lanes)
+
+    def _logic(self, expr: Logic) -> Expr:
+        terms: list[Expr] = []
+        absorbing = expr.op is LogicOp.OR  # the value of one term that decides the whole
+        for term in self._terms(expr, expr.op):
+            value = truth_value(term)
+            if value is absorbing:
+                return truth(absorbing, expr.lanes)
+            if value is None and not self._redundant(expr.op, terms, term):
+                terms = [t for t in terms if not self._redundant(expr.op, [term], t)]
+                terms.append(term)
+        if not terms:
+            return truth(not absorbing, expr.lanes)
+        result = terms[0]
+        for term in terms[1:]:
+            result = _joined(expr.op, result, term)
+        return result
+
+    def _terms(self, expr: Expr, op: LogicOp) -> list[Expr]:
+        """The simplified operands of a tree of one logical operation."""
+        if isinstance(expr, Logic) and expr.op is op:
+            return self._terms(expr.a, op) + self._terms(expr.b, op)
+        simple = self.simplify(expr)
+        if isinstance(simple, Logic) and simple.op is op and simple is not expr:
+            return self._terms(simple, op)
+        return [simple]
+
+    def _redundant(self, op: LogicOp, terms: list[Expr], term: Expr) -> bool:
+        """Whether ``term`` adds nothing beside ``terms``."""
+        if op is LogicOp.AND:
+            return any(t == term or self.implies(t, term) for t in terms)
+        return any(t == term or self.implies(term, t) for t in terms)
+
+    def _unary(self, expr: Unary) -> Expr:
+        if _is_index(expr.dtype):
+            return written(self.form(expr))
+        return self._function(expr.op, self.simplify(expr.value), expr)
+
+    def _function(self, op: UnaryOp, value: Expr, old: Unary | None = None) -> Expr:
+        if isinstance(value, Broadcast):
+            return Broadcast(self._function(op, value.value), value.count)
+        result = old if old is not None and value is old.value else Unary(op, value)
+        if op is UnaryOp.NOT:
+            if isinstance(value, Unary) and value.op is UnaryOp.NOT:
+                return value.value
+            if isinstance(value, Compare) and not value.a.dtype.is_float:  # with NaN both directions are false
+                return self.simplify(Compare(_NEGATED[value.op], value.a, value.b))
+        return fold_unary(result) or result
+
+    def _select(self, expr: Select) -> Expr:
+        condition = self.simplify(expr.condition)
+        known = truth_value(condition)
+        if known is not None:
+            return self.simplify(expr.then if known else expr.otherwise)
+        then, otherwise = self.simplify(expr.then), self.simplify(expr.otherwise)
+        if then is otherwise or then == otherwise:
+            return then
+        whole = truth_value(then), truth_value(otherwise)
+        if whole == (True, False):
+            return condition
+        if isinstance(condition, Broadcast) and isinstance(then, Broadcast) and isinstance(otherwise, Broadcast):
+            return Broadcast(Select(condition.value, then.value, otherwise.value), then.count)
+        return rebuild(expr, (condition, then, otherwise))
+
+    def _cast(self, expr: Cast) -> Expr:
+        return self._converted(self.simplify(expr.value), expr.type, expr)
+
+    def _converted(self, value: Expr, dtype: DType, old: Cast | None = None) -> Expr:
+        # A 16-bit float still in flight may be wider than its type, and casting it to its own type rounds it.
+        exact = not dtype.is_float or dtype.bits > 16 or isinstance(value, (Load, Const, Cast))
+        if value.dtype == dtype and exact:
+            return value
+        if isinstance(value, Broadcast):
+            return Broadcast(self._converted(value.value, dtype), value.count)
+        result = old if old is not None and value is old.value else Cast(value, dtype)
+        return fold_cast(result) or result
+
+    def _load(self, expr: Load) -> Expr:
+        lanes = expr.lanes
+        indices = self.indices(expr.indices)
+        mask = None if expr.mask is None else self.simplify(expr.mask)
+        if mask is not None:
+            known = truth_value(mask)
+            if known is False:
+                zero = Const(False if expr.dtype.is_bool else 0 if expr.dtype.is_integer else 0.0, expr.dtype)
+                return zero if lanes == 1 else Broadcast(zero, lanes)
+            mask = None if known else mask
+        if lanes > 1 and (mask is None or isinstance(mask, Broadcast)) and not any(_varies(i) for i in indices):
+            scalar = tuple(_scalar_of(i) for i in indices)
+            return Broadcast(Load(expr.buffer, scalar, None if mask is None else _scalar_of(mask)), lanes)
+        if mask is expr.mask and all(new is old for new, old in zip(indices, expr.indices, strict=True)):
+            return expr
+        return Load(expr.buffer, indices, mask)
+
+    def indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Indices of one access simplified; where one of them varies over the lanes, uniform ones become scalars."""
+        simple = tuple(self.simplify(i) for i in indices)
+        if any(_varies(i) for i in simple):
+            return tuple(_scalar_of(i) for i in simple)
+        return simple
+
+    def _ramp(self, expr: Ramp) -> Expr:
+        if _is_index(expr.dtype):
+            return written(self.form(expr))
+        base = self.simplify(expr.base)
+        if expr.count == 1:
+            return base
+        return Broadcast(base, expr.count) if expr.stride == 0 else rebuild(expr, (base,))
+
+    def _broadcast(self, expr: Broadcast) -> Expr:
+        value = self.simplify(expr.value)
+        return value if expr.count == 1 else rebuild(expr, (value,))
+
+    def _reduce_lanes(self, expr: ReduceLanes) -> Expr:
+        value = self.simplify(expr.value)
+        if value.lanes == 1:
+            return value
+        if isinstance(value, Broadcast) and expr.op in (BinaryOp.MIN, BinaryOp.MAX):
+            return value.value
+        return rebuild(expr, (value,))
+
+
+def _scalar_of(expr: Expr) -> Expr:
+    return expr.value if isinstance(expr, Broadcast) else expr
+
+
+def _varies(expr: Expr) -> bool:
+    return expr.lanes > 1 and not isinstance(expr, Broadcast)
+
+
+def _joined(op: LogicOp, a: Expr, b: Expr) -> Expr:
+    if isinstance(a, Broadcast) and isinstance(b, Broadcast):
+        return Broadcast(Logic(op, a.value, b.value), a.count)
+    return Logic(op, a, b)
+
+
+_Rule = Callable[[Simplifier, Any], Expr]
+_RULES: dict[type[Expr], _Rule] = {
+    Var: Simplifier._var,
+    Const: lambda s, e: e,
+    Binary: Simplifier._binary,
+    Compare: Simplifier._compare,
+    Logic: Simplifier._logic,
+    Unary: Simplifier._unary,
+    Select: Simplifier._select,
+    Cast: Simplifier._cast,
+    Load: Simplifier._load,
+    Ramp: Simplifier._ramp,
+    Broadcast: Simplifier._broadcast,
+    ReduceLanes: Simplifier._reduce_lanes,
+}
+"""How to simplify each class of node."""
+
+_FORMS: dict[type[Expr], Callable[[Simplifier, Any], Linear]] = {
+    Var: Simplifier._form_var,
+    Const: lambda s, e: constant(int(e.value)),
+    Binary: Simplifier._form_binary,
+    Unary: Simplifier._form_unary,
+    Cast: Simplifier._form_cast,
+    Ramp: Simplifier._form_ramp,
+    Broadcast: lambda s, e: widened(s.form(e.value), e.count),
+    Select: Simplifier._form_other,
+    Load: Simplifier._form_other,
+    ReduceLanes: Simplifier._form_other,
+}
+"""How to take each class of index expression apart."""

@@ -1,0 +1,120 @@
+"""Simplifying expressions and kernels under integer bounds. Never changes what a legal kernel computes."""
+
+from dataclasses import replace
+
+from .bounds import Ranges, loop_range
+from .expr import Const, Expr
+from .reasoning import Knowledge
+from .rewrite import loads_of
+from .simplifier import Simplifier, truth_value
+from .stmt import Allocate, For, If, Kernel, Seq, Stmt, Store, seq, walk_statements
+
+NOTHING = Seq(())
+
+
+def simplify(expr: Expr, ranges: Ranges) -> Expr:
+    """The simplest form found of ``expr`` when its variables lie in ``ranges``.
+
+    Index arithmetic becomes a normal form: terms collected, ``(x*8 + y)//8`` to ``x`` and ``(x*8 + y)%8`` to ``y``
+    where 0 <= y < 8, decidable comparisons and what hangs on them decided, vectors written as one Ramp or
+    Broadcast. Float arithmetic stays as it is but for steps that give the same bits. Variables missing from
+    ``ranges`` are taken to lie within ±2^47. Use one ``Simplifier`` for many expressions of one place.
+    """
+    return Simplifier(Knowledge(ranges)).simplify(expr)
+
+
+def prove(condition: Expr, ranges: Ranges) -> bool | None:
+    """True or False where a scalar bool holds for all, or for none, of the values in ``ranges``; else None."""
+    result = simplify(condition, ranges)
+    return bool(result.value) if isinstance(result, Const) else None
+
+
+def simplify_kernel(kernel: Kernel) -> Kernel:
+    """``kernel`` with every expression simplified under the ranges of its loops and the conditions it stands under.
+
+    Guards that always hold disappear, and so does what can never run, loops without a body or with one iteration,
+    stores to local buffers that nothing reads, and unused allocations.
+    """
+    body = simplify_statement(kernel.body, {})
+    return kernel if body is kernel.body else replace(kernel, body=body)
+
+
+def simplify_statement(stmt: Stmt, ranges: Ranges) -> Stmt:
+    """``stmt`` simplified as in ``simplify_kernel``, with the loops around it described by ``ranges``."""
+    known = dict(ranges)
+    for loop in walk_statements(stmt):
+        if isinstance(loop, For) and loop.extent >= 1:  # names are unique, so all ranges can be known from the start
+            known[loop.var] = loop_range(loop.extent)
+    return _statement(stmt, Simplifier(Knowledge(known)))
+
+
+def _statement(stmt: Stmt, simplifier: Simplifier) -> Stmt:
+    match stmt:
+        case For(extent=extent, body=body):
+            inner = _statement(body, simplifier) if extent > 0 else NOTHING
+            if extent == 1 or inner == NOTHING:
+                return inner
+            return stmt if inner is body else replace(stmt, body=inner)
+        case Seq(statements=statements):
+            below = [_statement(s, simplifier) for s in statements]
+            if all(new is old and not isinstance(new, Seq) for new, old in zip(below, statements, strict=True)):
+                return stmt
+            return seq(*below)
+        case If():
+            return _guarded(stmt, simplifier)
+        case Allocate():
+            return _allocated(stmt, simplifier)
+        case Store():
+            return _store(stmt, simplifier)
+    return stmt
+
+
+def _guarded(stmt: If, simplifier: Simplifier) -> Stmt:
+    condition = simplifier.simplify(stmt.condition)
+    if isinstance(condition, Const):
+        return _statement(stmt.then, simplifier) if condition.value else NOTHING
+    facts = simplifier.facts(condition)
+    inside = Simplifier(simplifier.knowledge.assuming(facts)) if facts else simplifier
+    then = _statement(stmt.then, inside)
+    if then == NOTHING:
+        return NOTHING
+    return stmt if condition is stmt.condition and then is stmt.then else If(condition, then)
+
+
+def _allocated(stmt: Allocate, simplifier: Simplifier) -> Stmt:
+    body = _statement(stmt.body, simplifier)
+    name = stmt.buffer.name
+    if all(load.buffer.name != name for load in loads_of(body)):
+        return _without_stores(body, name)
+    return stmt if body is stmt.body else replace(stmt, body=body)
+
+
+def _without_stores(stmt: Stmt, name: str) -> Stmt:
+    """``stmt`` without the stores to the buffer ``name``, and without what that leaves empty."""
+    match stmt:
+        case Store(buffer=buffer):
+            return NOTHING if buffer.name == name else stmt
+        case For(body=body) | Allocate(body=body):
+            inner = _without_stores(body, name)
+            return inner if inner == NOTHING else replace(stmt, body=inner)
+        case If(then=then):
+            inner = _without_stores(then, name)
+            return inner if inner == NOTHING else replace(stmt, then=inner)
+        case Seq(statements=statements):
+            return seq(*(_without_stores(s, name) for s in statements))
+    return stmt
+
+
+def _store(stmt: Store, simplifier: Simplifier) -> Stmt:
+    mask = None if stmt.mask is None else simplifier.simplify(stmt.mask)
+    if mask is not None:
+        known = truth_value(mask)
+        if known is False:
+            return NOTHING
+        mask = None if known else mask
+    indices = simplifier.indices(stmt.indices)
+    value = simplifier.simplify(stmt.value)
+    same = mask is stmt.mask and value is stmt.value
+    if same and all(new is old for new, old in zip(indices, stmt.indices, strict=True)):
+        return stmt
+    return Store(stmt.buffer, indices, value, mask)
