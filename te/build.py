@@ -17,7 +17,8 @@ from typing import TypeAlias
 from ..core.dtypes import INDEX, DType
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
-from ..ir.expr import Expr, Load, Var, const, rebuild, walk
+from ..ir.expr import Expr, Load, Var, const, walk
+from ..ir.rewrite import map_expr
 from .check import check, check_size
 from .functions import (
     absolute,
@@ -286,7 +287,6 @@ def _finished(buffer: Buffer, stage: _Stage, buffers: Mapping[Tensor, Buffer], a
                 name = e.name.split("#")[0]
                 raise InvalidWorkload(f"{buffer.name} uses the axis {name}, which is not one of its own")
             return Var(names[e.name])
-        e = rebuild(e, [final(c) for c in e.children])
         if isinstance(e, Load) and isinstance(e.buffer, Tensor):
             return Load(buffers[e.buffer], e.indices)
         return e
@@ -294,7 +294,7 @@ def _finished(buffer: Buffer, stage: _Stage, buffers: Mapping[Tensor, Buffer], a
     return Stage(
         tensor=buffer,
         axes=tuple(Axis(names[a.name], a.extent) for a in stage.axes),
-        body=final(stage.body),
+        body=map_expr(stage.body, final),
         reduce_axes=tuple(Axis(names[a.name], a.extent) for a in stage.reduce_axes),
         reducer=stage.reducer,
     )
