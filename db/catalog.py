@@ -72,3 +72,17 @@ def load_workload(connection: Connection, key: str) -> Mapping[str, object] | No
         select(workloads.c.data).where(workloads.c.key == key)
     ).scalar()
     return found
+
+
+def load_device(connection: Connection, key: str) -> Mapping[str, object] | None:
+    """The JSON of a device; None when it is unknown."""
+    row = connection.execute(select(devices).where(devices.c.key == key)).mappings().first()
+    return None if row is None else {name: row[name] for name in ("name", "target", "hardware", "measured")}
+
+
+def load_toolchain(connection: Connection, key: str) -> Mapping[str, object] | None:
+    """The JSON of a toolchain; None when it is unknown."""
+    found: Mapping[str, object] | None = connection.execute(
+        select(toolchains.c.components).where(toolchains.c.key == key)
+    ).scalar()
+    return found

@@ -153,6 +153,16 @@ def toolchain_from_json(data: object) -> Toolchain:
     return Toolchain({str(name): _typed(value, str, f"/toolchain/{name}") for name, value in data.items()})
 
 
+def value_in(data: Mapping[str, object], name: str, kind: type[T]) -> T:
+    """The member ``name``, which must be of type ``kind`` (a bool is no int). Raises InvalidParameter."""
+    return _typed(data.get(name), kind, f"/{name}")
+
+
+def number_in(data: Mapping[str, object], name: str) -> float:
+    """The member ``name``, which must be a number. Raises InvalidParameter."""
+    return _required(_number(data.get(name), f"/{name}"), f"/{name}")
+
+
 def _closed(data: Mapping[str, object], allowed: set[str], where: str) -> None:
     for name in data:
         if name not in allowed:

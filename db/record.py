@@ -12,8 +12,8 @@ from .tables import workloads
 from .trials import insert_trial
 
 
-def record_trial(connection: Connection, new: NewTrial) -> tuple[int, str]:
-    """Keep a trial inside the caller's transaction; (record number, state of its job).
+def record_trial(connection: Connection, new: NewTrial, *, told: bool = True) -> tuple[int, str]:
+    """Keep a trial inside the caller's transaction; (record number, state of its job). Without ``told``, no events.
 
     Raises NotFound, and Conflict when the trial is there already or would leave a gap.
     """
@@ -32,12 +32,14 @@ def record_trial(connection: Connection, new: NewTrial) -> tuple[int, str]:
     }
     counters: dict[str, object] = {"trials": new.sequence + 1}
     flops = connection.execute(select(workloads.c.flops).where(workloads.c.id == task["workload"])).scalar_one()
-    add_event(connection, number, "trial", {**place, **_told(outcome, flops)})
+    if told:
+        add_event(connection, number, "trial", {**place, **_told(outcome, flops)})
     if isinstance(outcome, Timed):
         if task["best_seconds"] is None or outcome.seconds < task["best_seconds"]:
             counters.update(best_trial=record_id, best_seconds=outcome.seconds)
-            best = {"seconds": outcome.seconds, "gflops": gflops(flops, outcome.seconds)}
-            add_event(connection, number, "best", {**place, **best, "schedule": new.trial.schedule.to_json()})
+            if told:
+                best = {"seconds": outcome.seconds, "gflops": gflops(flops, outcome.seconds)}
+                add_event(connection, number, "best", {**place, **best, "schedule": new.trial.schedule.to_json()})
     else:
         kind = f"{outcome.stage.value}:{outcome.reason.value}"
         counters["failures"] = {**task["failures"], kind: task["failures"].get(kind, 0) + 1}

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from ..core.budget import Budget
 from ..core.record import MeasuredOn, Record
-from ..core.target import Target
 from ..core.trial import Trial
 
 
@@ -48,6 +47,8 @@ class NewTrial:
     measured_on: MeasuredOn
     trial: Trial
     elapsed_seconds: float
+    created_at: str | None = None
+    """None: now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class TaskRow:
     roofline_seconds: float | None
     roofline_by: str | None
     stop_reason: str | None
+    history_until: int | None
+    """The newest record when the task began: what it learns from does not change when it is resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +154,6 @@ class NearRow:
 
     workload_key: str
     parameters: Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryRow:
-    """A record as training data: which workload, on what, which schedule, how long (None: it failed)."""
-
-    record: Record
-    workload: Mapping[str, object]
-    target: Target
 
 
 @dataclass(frozen=True, slots=True)

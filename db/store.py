@@ -1,12 +1,13 @@
 """The results database: every use is one method, every method one transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 from sqlalchemy import insert, select
 
 from ..core.errors import Conflict
-from ..core.record import MeasuredOn
+from ..core.record import MeasuredOn, Record
 from ..core.target import DeviceInfo
 from . import jobs as job_rows
 from . import migrate
@@ -15,13 +16,13 @@ from .catalog import keep_device, load_devices, load_measured, load_workload
 from .encode import now
 from .engine import Database, parse_url
 from .failures import Duplicate
+from .lines import Exporter, Importer
 from .models import insert_model, newest_model
 from .record import record_trial
 from .rows import (
     BestRow,
     EventRow,
     FailureRow,
-    HistoryRow,
     JobRow,
     ModelRow,
     NearRow,
@@ -30,7 +31,7 @@ from .rows import (
     PointRow,
     TrialRow,
 )
-from .tables import idempotency_keys, jobs, trials
+from .tables import idempotency_keys, jobs
 
 FINAL = ("succeeded", "failed", "cancelled")
 """States a job does not leave."""
@@ -67,6 +68,11 @@ class Store:
     def embedded(self) -> bool:
         """Whether this process is the only one that opens the database."""
         return self.database.embedded
+
+    @property
+    def folder(self) -> Path | None:
+        """Where an embedded database lies; None for a server's."""
+        return Path(str(self.database.url.database)).absolute().parent if self.embedded else None
 
     def lead(self) -> bool:
         """Whether this process may run the jobs of this database (there is one such process at a time)."""
@@ -158,6 +164,17 @@ class Store:
         with self.database.writing() as connection:
             row = job_rows.lock_job(connection, job_id)
             job_rows.update_job(connection, row["number"], device=keep_device(connection, info))
+
+    def begin_task(self, job_id: str, task: int) -> int:
+        """Note which records there are before a task's first trial; the number of the newest, the same when asked
+        again."""
+        with self.database.writing() as connection:
+            number = job_rows.lock_job(connection, job_id)["number"]
+            known: int | None = job_rows.load_task(connection, number, task)["history_until"]
+            if known is None:
+                known = trial_rows.newest_record(connection)
+                job_rows.update_task(connection, number, task, history_until=known)
+            return known
 
     def note_task(self, job_id: str, task: int, **facts: object) -> None:
         """Keep facts about a task (columns of TaskRow) and tell them in a ``task`` event."""
@@ -251,16 +268,36 @@ class Store:
         with self.database.reading() as connection:
             return trial_rows.find_origin(connection, workload_key)
 
-    def history(self, *, target_kind: str, except_job: str | None, limit: int) -> tuple[HistoryRow, ...]:
-        """The newest ``limit`` records on targets of a kind, oldest first, without those of one job."""
+    def history(self, *, target_kind: str, until: int, but: tuple[str, int] | None, limit: int) -> tuple[Record, ...]:
+        """The newest ``limit`` records numbered up to ``until`` on targets of a kind, oldest first, without those of
+        the (job, task) ``but``."""
         with self.database.reading() as connection:
-            number = None if except_job is None else job_rows.number_of_job(connection, except_job)
-            return trial_rows.load_history(connection, target_kind=target_kind, except_job=number, limit=limit)
+            task = None if but is None else (job_rows.number_of_job(connection, but[0]), but[1])
+            return trial_rows.load_history(connection, target_kind=target_kind, until=until, but=task, limit=limit)
 
-    def count_trials(self) -> int:
-        """The number of the newest record, which is how many there are (none is ever deleted)."""
+    def newest_record(self) -> int:
+        """The number of the newest record; 0 when there is none."""
         with self.database.reading() as connection:
-            return int(connection.execute(select(trials.c.id).order_by(trials.c.id.desc()).limit(1)).scalar() or 0)
+            return trial_rows.newest_record(connection)
+
+    # lines
+
+    def export_lines(self) -> Iterator[str]:
+        """Every record as lines of JSON (see ``lines``); no transaction stays open between pages."""
+        exporter = Exporter()
+        while True:
+            with self.database.reading() as connection:
+                page = exporter.page(connection)
+            if not page:
+                return
+            yield from page
+
+    def import_lines(self, lines: Iterable[str]) -> tuple[int, int]:
+        """Add the records of such lines; (added, already there). Raises InvalidParameter, and then nothing was."""
+        with self.database.writing() as connection:
+            importer = Importer(connection)
+            importer.read(lines)
+            return importer.added, importer.known
 
     # events
 

@@ -108,6 +108,7 @@ tasks = Table(
     Column("roofline_seconds", Float),
     Column("roofline_by", String(16)),
     Column("stop_reason", String(16)),
+    Column("history_until", BigInteger),
     Index(None, "workload"),
     Index(None, "operator"),
 )

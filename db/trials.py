@@ -11,8 +11,8 @@ from ..core.record import Identity, Record
 from ..core.schedule import Schedule
 from ..core.trial import Clocks, Failed, Reason, Stage, Timed, Trial
 from .catalog import keep_device, keep_toolchain
-from .encode import evidence_from_json, evidence_to_json, now, target_from_json
-from .rows import BestRow, FailureRow, HistoryRow, NearRow, NewTrial, PointRow, TrialRow
+from .encode import evidence_from_json, evidence_to_json, now
+from .rows import BestRow, FailureRow, NearRow, NewTrial, PointRow, TrialRow
 from .tables import devices, jobs, tasks, toolchains, trials, workloads
 
 FULL: Select[Any] = (
@@ -55,7 +55,7 @@ def insert_trial(connection: Connection, job: int, workload: int, new: NewTrial)
         "time_seconds": trial.clocks.time,
         "overhead_seconds": trial.clocks.overhead,
         "elapsed_seconds": new.elapsed_seconds,
-        "created_at": now(),
+        "created_at": new.created_at or now(),
     }
     return insert_row(connection, values, trial)
 
@@ -270,15 +270,22 @@ def find_origin(connection: Connection, workload_key: str) -> tuple[str, Mapping
 
 
 def load_history(
-    connection: Connection, *, target_kind: str, except_job: int | None, limit: int
-) -> tuple[HistoryRow, ...]:
-    """The newest ``limit`` records taken on targets of a kind, oldest first, without those of one job."""
-    query = FULL.add_columns(workloads.c.data.label("workload_data"), devices.c.target.label("target")).where(
-        devices.c.target["kind"].as_string() == target_kind
-    )
-    if except_job is not None:
-        query = query.where(trials.c.job != except_job)
+    connection: Connection, *, target_kind: str, until: int, but: tuple[int, int] | None, limit: int
+) -> tuple[Record, ...]:
+    """The newest ``limit`` records numbered up to ``until`` that were taken on targets of a kind, oldest first,
+    without those of the (job, task) ``but``."""
+    query = FULL.where(devices.c.target["kind"].as_string() == target_kind, trials.c.id <= until)
+    if but is not None:
+        query = query.where(or_(trials.c.job != but[0], trials.c.task != but[1]))
     rows = connection.execute(query.order_by(trials.c.id.desc()).limit(limit)).mappings().all()
-    return tuple(
-        HistoryRow(record_of(row), row["workload_data"], target_from_json(row["target"])) for row in reversed(rows)
-    )
+    return tuple(record_of(row) for row in reversed(rows))
+
+
+def load_after(connection: Connection, record_id: int, limit: int) -> tuple[TrialRow, ...]:
+    """The next ``limit`` records numbered above ``record_id``, in order."""
+    return _trials(connection, FULL.where(trials.c.id > record_id).order_by(trials.c.id).limit(limit))
+
+
+def newest_record(connection: Connection) -> int:
+    """The number of the newest record; 0 when there is none."""
+    return int(connection.execute(select(func.max(trials.c.id))).scalar() or 0)

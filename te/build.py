@@ -17,7 +17,8 @@ from typing import TypeAlias
 from ..core.dtypes import INDEX, DType
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
-from ..ir.expr import Expr, Load, Var, const, rebuild, walk
+from ..ir.expr import Expr, Load, Var, const, walk
+from ..ir.rewrite import map_expr
 from .check import check, check_size
 from .functions import (
     absolute,
@@ -94,6 +95,9 @@ class Tensor(Buffer):
     stage: "_Stage | None" = None
     named: bool = False
     """Whether the user chose the name."""
+
+    __eq__ = object.__eq__  # by identity: two tensors of one shape are two tensors
+    __hash__ = object.__hash__
 
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
         given = indices if isinstance(indices, tuple) else (indices,)
@@ -227,7 +231,7 @@ def _ordered(outputs: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
             elif tensor.stage is None:
                 inputs[tensor] = None
             else:
-                before = [t for t in _reads(tensor.stage.body) if t not in done and t not in inputs]
+                before = [t for t in reads(tensor) if t not in done and t not in inputs]
                 if before:
                     todo.extend(reversed(before))
                 else:
@@ -235,7 +239,11 @@ def _ordered(outputs: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     return list(inputs), list(done)
 
 
-def _reads(body: Expr) -> list[Tensor]:
+def reads(tensor: Tensor) -> list[Tensor]:
+    """The tensors that ``tensor`` is computed from directly, in the order met; none for an input."""
+    if tensor.stage is None:
+        return []
+    body = tensor.stage.body
     check_size(body)  # first: shared subexpressions can make a small program a huge tree
     found: dict[Tensor, None] = {}
     for e in walk(body):
@@ -286,7 +294,6 @@ def _finished(buffer: Buffer, stage: _Stage, buffers: Mapping[Tensor, Buffer], a
                 name = e.name.split("#")[0]
                 raise InvalidWorkload(f"{buffer.name} uses the axis {name}, which is not one of its own")
             return Var(names[e.name])
-        e = rebuild(e, [final(c) for c in e.children])
         if isinstance(e, Load) and isinstance(e.buffer, Tensor):
             return Load(buffers[e.buffer], e.indices)
         return e
@@ -294,7 +301,7 @@ def _finished(buffer: Buffer, stage: _Stage, buffers: Mapping[Tensor, Buffer], a
     return Stage(
         tensor=buffer,
         axes=tuple(Axis(names[a.name], a.extent) for a in stage.axes),
-        body=final(stage.body),
+        body=map_expr(stage.body, final),
         reduce_axes=tuple(Axis(names[a.name], a.extent) for a in stage.reduce_axes),
         reducer=stage.reducer,
     )

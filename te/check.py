@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core.dtypes import DType
 from ..core.errors import InvalidWorkload
+from ..ir.affine import Affine, affine_of, sum_of
 from ..ir.buffer import Buffer, Scope
 from ..ir.expr import (
     FLOAT_ONLY,
@@ -27,7 +28,6 @@ from ..ir.expr import (
     Var,
     rebuild,
 )
-from .affine import Affine, Box, Region, affine_of, expr_of
 from .limits import (
     MAX_COEFFICIENT,
     MAX_DEPTH,
@@ -39,6 +39,7 @@ from .limits import (
     MAX_TENSORS,
     NAME_PATTERN,
 )
+from .region import Box, Region
 from .workload import Axis, Stage, Workload
 
 _NAME = re.compile(NAME_PATTERN[:-1] + r"\Z")
@@ -221,7 +222,7 @@ class _StageCheck:
         for d, (i, extent) in enumerate(zip(e.indices, tensor.shape, strict=True)):
             affine = checked_index(i, region.box, f"{field}/at/{d}")
             self._bounds(affine, extent, tensor.name, region, f"{field}/at/{d}")
-            indices.append(expr_of(affine, order))
+            indices.append(index_expr(affine, order))
         return Load(tensor, tuple(indices))
 
     def _bounds(self, affine: Affine, extent: int, name: str, region: Region, field: str) -> None:
@@ -235,6 +236,11 @@ class _StageCheck:
             )
 
 
+def index_expr(affine: Affine, axes: Sequence[str]) -> Expr:
+    """The one spelling of an index: its terms in the order of ``axes``, then the constant."""
+    return sum_of([(Var(a), affine.coefficient(a)) for a in axes if affine.coefficient(a)], affine.constant)
+
+
 def checked_index(e: Expr, box: Box, field: str) -> Affine:
     """``e`` as an affine function of the axes of ``box``; raises InvalidWorkload when it is none."""
     affine = affine_of(e)
@@ -242,10 +248,10 @@ def checked_index(e: Expr, box: Box, field: str) -> Affine:
         raise InvalidWorkload(
             "an index must be affine: sums of axes times whole numbers, and a whole number", field=field
         )
-    for name in affine.terms:
+    for name in affine.variables:
         if name not in box:
             raise InvalidWorkload(f"{name!r} is no axis here; axes: {', '.join(box) or 'none'}", field=field)
-    for number in (affine.constant, *affine.terms.values()):
+    for number in (affine.constant, *affine.coefficients.values()):
         if abs(number) > MAX_COEFFICIENT:
             raise InvalidWorkload(f"{number} in an index; allowed: at most {MAX_COEFFICIENT} either way", field=field)
     return affine

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..core.dtypes import DType
 from ..core.errors import InvalidWorkload
+from ..ir.affine import Affine, affine_of
 from ..ir.expr import (
     Binary,
     BinaryOp,
@@ -30,8 +31,8 @@ from ..ir.expr import (
     UnaryOp,
     Var,
 )
-from .affine import Affine, affine_of
 from .erf import erf
+from .region import box_bounds
 
 Array: TypeAlias = NDArray[Any]
 
@@ -47,7 +48,7 @@ BINARY: dict[BinaryOp, Callable[[Array, Array], Array]] = {
     BinaryOp.POW: np.power,
 }
 
-_COMPARE: dict[CompareOp, Callable[[Array, Array], Array]] = {
+COMPARE: dict[CompareOp, Callable[[Array, Array], Array]] = {
     CompareOp.LT: np.less,
     CompareOp.LE: np.less_equal,
     CompareOp.GT: np.greater,
@@ -55,6 +56,8 @@ _COMPARE: dict[CompareOp, Callable[[Array, Array], Array]] = {
     CompareOp.EQ: np.equal,
     CompareOp.NE: np.not_equal,
 }
+
+LOGIC: dict[LogicOp, Callable[[Array, Array], Array]] = {LogicOp.AND: np.logical_and, LogicOp.OR: np.logical_or}
 
 
 def _rsqrt(x: Array) -> Array:
@@ -102,9 +105,9 @@ class Evaluator:
             case Unary(op=unary, value=value):
                 return UNARY[unary](self(value))
             case Compare(op=compare, a=a, b=b):
-                return _COMPARE[compare](self(a), self(b))
+                return COMPARE[compare](self(a), self(b))
             case Logic(op=logic, a=a, b=b):
-                return (np.logical_and if logic is LogicOp.AND else np.logical_or)(self(a), self(b))
+                return LOGIC[logic](self(a), self(b))
             case Select(condition=condition, then=then, otherwise=otherwise):
                 return np.where(self(condition), self(then), self(otherwise))
             case Cast(value=value, type=dtype):
@@ -125,20 +128,19 @@ class Evaluator:
         array = self.tensors[e.buffer.name]
         indices = [_affine(i) for i in e.indices]
         box = {n: (start, stop - 1) for n, (start, stop) in self.ranges.items()}
-        inside = all(
-            0 <= i.low(box) and i.high(box) < extent for i, extent in zip(indices, e.buffer.shape, strict=True)
-        )
+        bounds = [box_bounds(i, box) for i in indices]
+        inside = all(0 <= low and high < n for (low, high), n in zip(bounds, e.buffer.shape, strict=True))
         result = self._view(array, e, indices) if inside else self._gathered(array, e, indices)
         return result.astype(np.float64, copy=False) if e.dtype.is_float else result
 
     def _view(self, array: Array, e: Load, indices: list[Affine]) -> Array:
         """An affine read inside the array is a view of it, whatever the coefficients: no element moves."""
-        flat = Affine({}, 0)
+        flat = Affine.of({})
         for i, stride in zip(indices, e.buffer.strides, strict=True):
-            flat = flat.plus(i, stride)
-        offset = flat.constant + sum(c * self.ranges[n][0] for n, c in flat.terms.items())
-        shape = [stop - start if n in flat.terms else 1 for n, (start, stop) in self.ranges.items()]
-        strides = [flat.terms.get(n, 0) * array.itemsize for n in self.ranges]
+            flat = flat + i.scaled(stride)
+        offset = flat.at({n: start for n, (start, _) in self.ranges.items()})
+        shape = [stop - start if flat.coefficient(n) else 1 for n, (start, stop) in self.ranges.items()]
+        strides = [flat.coefficient(n) * array.itemsize for n in self.ranges]
         return as_strided(array.reshape(-1)[offset:], shape, strides, writeable=False)
 
     def _gathered(self, array: Array, e: Load, indices: list[Affine]) -> Array:
@@ -146,7 +148,7 @@ class Evaluator:
         flat: Array = np.zeros((1,) * len(self.ranges), dtype=np.int64)
         for i, extent, stride in zip(indices, e.buffer.shape, e.buffer.strides, strict=True):
             position: Array = np.full((1,) * len(self.ranges), i.constant, dtype=np.int64)
-            for name, coefficient in i.terms.items():
+            for name, coefficient in i.terms:
                 position = position + coefficient * self._axis(name)
             flat = flat + np.clip(position, 0, extent - 1) * stride
         return np.asarray(array.reshape(-1)[flat])

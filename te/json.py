@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from ..core.dtypes import DTYPES, DType
 from ..core.errors import InvalidWorkload
+from ..ir.affine import Affine, affine_of
 from ..ir.buffer import Buffer
 from ..ir.expr import (
     Binary,
@@ -35,8 +36,7 @@ from ..ir.expr import (
     UnaryOp,
     Var,
 )
-from .affine import Affine, affine_of, expr_of
-from .check import check
+from .check import check, index_expr
 from .limits import MAX_COEFFICIENT, MAX_DEPTH, MAX_NODES, MAX_RANK, MAX_TENSORS
 from .workload import Axis, Reducer, Stage, Workload
 
@@ -99,11 +99,11 @@ def _index_to_json(e: Expr) -> object:
     affine = affine_of(e)
     if affine is None:
         raise InvalidWorkload("an index must be affine")
-    if not affine.terms:
+    if affine.is_constant:
         return affine.constant
-    if affine.constant == 0 and list(affine.terms.values()) == [1]:
-        return next(iter(affine.terms))
-    return {"terms": dict(affine.terms), "constant": affine.constant}
+    if affine.constant == 0 and list(affine.coefficients.values()) == [1]:
+        return affine.variables[0]
+    return {"terms": affine.coefficients, "constant": affine.constant}
 
 
 def workload_from_json(data: object) -> Workload:
@@ -215,23 +215,23 @@ class _ExprReader:
 
     def _index(self, data: object, field: str) -> Expr:
         if isinstance(data, str):
-            affine = Affine({data: 1}, 0)
+            affine = Affine.of({data: 1})
         elif isinstance(data, int) and not isinstance(data, bool):
-            affine = Affine({}, data)
+            affine = Affine.of({}, data)
         else:
             d = _object(data, field, field, ("terms", "constant"))
             terms = d["terms"]
             if not isinstance(terms, dict):
                 raise InvalidWorkload(f"terms are an object, not {_kind(terms)}", field=f"{field}/terms")
             given = {str(n): _integer(c, f"{field}/terms") for n, c in terms.items()}
-            affine = Affine({n: c for n, c in given.items() if c}, _integer(d["constant"], f"{field}/constant"))
-        for number in (affine.constant, *affine.terms.values()):
+            affine = Affine.of(given, _integer(d["constant"], f"{field}/constant"))
+        for number in (affine.constant, *affine.coefficients.values()):
             if abs(number) > MAX_COEFFICIENT:
                 raise InvalidWorkload(f"a number beyond {MAX_COEFFICIENT} in an index", field=field)
-        for name in affine.terms:
+        for name in affine.variables:
             if name not in self.axes:
                 raise InvalidWorkload(f"{_kind(name)} is no axis of this stage", field=field)
-        return expr_of(affine, self.axes)
+        return index_expr(affine, self.axes)
 
 
 def _number(value: object, dtype: DType, field: str) -> int | float | bool:

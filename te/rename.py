@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..ir.buffer import Buffer
-from ..ir.expr import Expr, Load, Var, rebuild
+from ..ir.expr import Expr, Load, Var
+from ..ir.rewrite import map_expr
 from .workload import Axis, Stage, Workload
 
 
@@ -17,16 +18,16 @@ def renamed(workload: Workload, names: Mapping[str, str]) -> Workload:
     def axes(given: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(Axis(names.get(a.name, a.name), a.extent) for a in given)
 
-    def expr(e: Expr) -> Expr:
+    def node(e: Expr) -> Expr:
         if isinstance(e, Var):
             return Var(names.get(e.name, e.name))
-        e = rebuild(e, [expr(c) for c in e.children])
         return Load(tensor(e.buffer), e.indices) if isinstance(e, Load) else e
 
     return Workload(
         inputs=tuple(tensor(t) for t in workload.inputs),
         stages=tuple(
-            Stage(tensor(s.tensor), axes(s.axes), expr(s.body), axes(s.reduce_axes), s.reducer) for s in workload.stages
+            Stage(tensor(s.tensor), axes(s.axes), map_expr(s.body, node), axes(s.reduce_axes), s.reducer)
+            for s in workload.stages
         ),
         outputs=tuple(names.get(n, n) for n in workload.outputs),
     )

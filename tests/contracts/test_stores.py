@@ -240,17 +240,23 @@ def test_equal_times_are_told_apart_the_same_way_every_time(store: Store) -> Non
     assert best is not None and best.record.trial.schedule.key == min(keys)
 
 
-def test_history_leaves_out_the_job_that_asks(store: Store) -> None:
+def test_history_leaves_out_the_task_that_asks_and_what_came_later(store: Store) -> None:
+    assert store.newest_record() == 0
     for name in ("j", "k"):
         store.create_job(new_job(name))
         for sequence, seconds in enumerate((1e-6, None)):
             store.add_trial(trial(sequence, seconds, job=name))
-    rows = store.history(target_kind="llvm", except_job="k", limit=10)
-    assert [(row.record.job_id, row.record.sequence) for row in rows] == [("j", 0), ("j", 1)]
-    assert rows[0].workload == {"stages": []} and rows[0].target == HERE.device.target
-    assert [row.record.sequence for row in store.history(target_kind="llvm", except_job=None, limit=1)] == [1]
-    assert store.history(target_kind="cuda", except_job=None, limit=10) == ()
-    assert store.count_trials() == 4
+        assert store.begin_task(name, 0) == store.newest_record()
+    assert store.begin_task("j", 0) == store.newest_record() - 2
+
+    def asked(kind: str = "llvm", until: int = 99, but: tuple[str, int] | None = None, limit: int = 9) -> list[str]:
+        rows = store.history(target_kind=kind, until=until, but=but, limit=limit)
+        return [f"{row.job_id}{row.sequence}" for row in rows]
+
+    assert asked() == ["j0", "j1", "k0", "k1"]
+    assert asked(but=("k", 0)) == ["j0", "j1"] and asked(but=("k", 1)) == asked()
+    assert asked(limit=1) == ["k1"] and asked(until=store.begin_task("j", 0)) == ["j0", "j1"]
+    assert asked(kind="cuda") == []
 
 
 def test_facts_about_tasks_devices_and_models_are_kept(store: Store) -> None:

@@ -150,6 +150,7 @@ def _create_jobs() -> None:
         Column("roofline_seconds", Float(), nullable=True),
         Column("roofline_by", String(length=16), nullable=True),
         Column("stop_reason", String(length=16), nullable=True),
+        Column("history_until", BigInteger(), nullable=True),
         ForeignKeyConstraint(["job"], ["jobs.number"], name=op.f("fk_tasks_job")),
         ForeignKeyConstraint(["workload"], ["workloads.id"], name=op.f("fk_tasks_workload")),
         PrimaryKeyConstraint("job", "position", name=op.f("pk_tasks")),

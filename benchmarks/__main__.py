@@ -1,0 +1,82 @@
+"""``python -m benchmarks SUITE [--rows GLOB] [--trials N] [--seed N] [--json FILE] [--set NAME=VALUE]``."""
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import import_module, metadata
+from pathlib import Path
+
+from benchmarks.suite import Options, Suite
+
+SUITES = {
+    "ranking": "benchmarks.ranking",
+}
+"""Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
+
+LIBRARIES = ("numpy", "llvmlite", "xgboost-cpu", "scikit-learn", "torch", "sqlalchemy", "fastapi", "ray")
+
+
+def main() -> int:
+    """Run one suite, print its rows and summary, write its JSON; 0 when every bar was met, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("--rows", default="*", metavar="GLOB", help="only rows whose name matches")
+    parser.add_argument("--trials", type=int, metavar="N", help="trials for each row, where a suite tunes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the result")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the suite")
+    given = parser.parse_args()
+    options = Options(given.rows, given.trials, given.seed, dict(s.split("=", 1) for s in given.set))
+    run: Suite = import_module(SUITES[given.suite]).run
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    load = os.getloadavg()
+    result = run(options)
+    for row in result.rows:
+        print("  ".join(f"{name}={_short(value)}" for name, value in row.items() if not isinstance(value, dict | list)))
+    print("summary:", json.dumps(result.summary), "passed" if result.passed else "FAILED")
+    if given.json:
+        document = {
+            "suite": given.suite,
+            "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
+            "commit": _commit(),
+            "started": started,
+            "device": {"machine": platform.machine(), "cores": os.cpu_count(), "load_at_start": load, **result.device},
+            "toolchain": {"python": platform.python_version(), **_versions(), **result.toolchain},
+            "settings": {"rows": options.rows, "trials": options.trials, "seed": options.seed, **result.settings},
+            "rows": list(result.rows),
+            "summary": {**result.summary, "passed": result.passed},
+        }
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 0 if result.passed else 1
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _commit() -> str:
+    """The commit of this checkout, with ``+`` when files differ from it."""
+    here = Path(__file__).parent
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True).stdout.strip()
+    changed = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True).stdout.strip()
+    return (commit or "unknown") + ("+" if changed else "")
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

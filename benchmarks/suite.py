@@ -1,0 +1,32 @@
+"""What a suite is given and what it returns."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line. ``rows``: a glob over row names; ``trials``: per row; ``extra``: what ``--set`` gave."""
+
+    rows: str = "*"
+    trials: int | None = None
+    seed: int = 0
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``rows``: one JSON object each, with at least ``row``; ``summary``: the figures that the suite is about.
+
+    ``passed``: whether every bar that the suite states was met. ``device`` and ``toolchain`` as far as they matter.
+    """
+
+    rows: tuple[Mapping[str, object], ...]
+    summary: Mapping[str, object]
+    passed: bool
+    settings: Mapping[str, object] = field(default_factory=dict)
+    device: Mapping[str, object] = field(default_factory=dict)
+    toolchain: Mapping[str, object] = field(default_factory=dict)
+
+
+Suite = Callable[[Options], Result]

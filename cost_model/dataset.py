@@ -1,0 +1,64 @@
+"""From records to training data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import IllegalSchedule
+from ..core.schedule import Schedule
+from ..core.target import DeviceInfo
+from ..core.trial import Outcome, Timed
+from ..schedule.sketches import SKETCHES
+from ..te.workload import Workload
+from .features import COLUMNS, schedule_features
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """All that was measured of one workload on one device."""
+
+    workload: Workload
+    device: DeviceInfo
+    results: Sequence[tuple[Schedule, Outcome]]
+
+
+def labels(outcomes: Sequence[Outcome]) -> NDArray[np.float32]:
+    """float32[n]: best seconds of these outcomes / seconds; 0 for failures. One task's outcomes at a time."""
+    seconds = np.array([o.seconds if isinstance(o, Timed) else np.inf for o in outcomes])
+    best = seconds.min(initial=np.inf)
+    return np.zeros(len(seconds), np.float32) if np.isinf(best) else (best / seconds).astype(np.float32)
+
+
+def experience_data(experiences: Sequence[Experience]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(float32[n, columns], float32[n] labels) of earlier tasks.
+
+    Schedules of sketches or versions that this program no longer has are left out: their knobs mean nothing now.
+    """
+    features: list[NDArray[np.float32]] = [np.zeros((0, len(COLUMNS)), np.float32)]
+    goals: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
+    for experience in experiences:
+        scores = labels([outcome for _, outcome in experience.results])
+        order = sorted(range(len(scores)), key=lambda i: experience.results[i][0].sketch)
+        for sketch, members in groupby(order, key=lambda i: experience.results[i][0].sketch):
+            rows = [i for i in members if _is_current(experience.results[i][0])]
+            schedules = [experience.results[i][0] for i in rows]
+            if not rows or not SKETCHES[sketch].matches(experience.workload, experience.device.target):
+                continue
+            try:
+                derived: Mapping[str, NDArray[np.float32]] = SKETCHES[sketch].derive(
+                    experience.workload, experience.device.target, schedules
+                )
+            except IllegalSchedule:
+                continue  # recorded on another target, where other settings are legal
+            knobs = [s.knobs for s in schedules]
+            features.append(schedule_features(sketch, derived, knobs, experience.workload, experience.device))
+            goals.append(scores[rows])
+    return np.concatenate(features), np.concatenate(goals)
+
+
+def _is_current(schedule: Schedule) -> bool:
+    sketch = SKETCHES.get(schedule.sketch)
+    return sketch is not None and sketch.version == schedule.version

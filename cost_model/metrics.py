@@ -1,0 +1,24 @@
+"""How good a model's ranking is, in the measures that tensor-program papers report."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def pairwise_accuracy(predicted: NDArray[np.float32], labels: NDArray[np.float32]) -> float:
+    """Fraction of pairs with different labels that are put in the right order; ties of the prediction count half.
+    NaN when no pair differs. O(n^2): give it hundreds of rows, not thousands."""
+    truth = np.sign(labels[:, None] - labels[None, :])
+    guess = np.sign(predicted[:, None] - predicted[None, :])
+    differ = truth > 0
+    if not differ.any():
+        return float("nan")
+    return float((0.5 * (1 + guess[differ])).mean())
+
+
+def top_score(predicted: NDArray[np.float32], labels: NDArray[np.float32], k: int) -> float:
+    """Best label among the k rows ranked highest, over the best label of all (TenSet's top-k); NaN if all fail."""
+    best = labels.max(initial=0.0)
+    if best == 0:
+        return float("nan")
+    chosen = np.argsort(-predicted, kind="stable")[:k]
+    return float(labels[chosen].max() / best)

@@ -1,0 +1,27 @@
+"""What a cost model is: features in, a relative speed out."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class CostModel(Protocol):
+    """Learns how good schedules are, from 0 (failed, or endlessly slow) to 1 (the best of its task)."""
+
+    def fit(self, features: NDArray[np.float32], labels: NDArray[np.float32], *, seed: int) -> None:
+        """Replace what was learned. ``features``: float32[n, columns], NaN = missing; ``labels``: float32[n] in 0..1;
+        n may be 0. Equal arguments give equal predictions."""
+        ...
+
+    def predict(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        """float32[n], higher is better; all equal before anything was learned."""
+        ...
+
+    def to_bytes(self) -> bytes:
+        """What ``restore`` needs: data (UBJSON, arrays), never code."""
+        ...
+
+    def restore(self, data: bytes) -> None:
+        """Become the model that ``to_bytes`` was called on. Raises ValueError for anything else."""
+        ...

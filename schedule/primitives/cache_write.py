@@ -1,0 +1,144 @@
+"""cache_write: a tensor's box gathers in a local buffer inside a loop, and is written back at the end."""
+
+from dataclasses import dataclass, replace
+
+from ...core.errors import IllegalSchedule
+from ...ir.buffer import Buffer, Scope
+from ...ir.expr import Const, Expr, Load, Var
+from ...ir.rewrite import free_variables, fresh_name, stores_of, substitute
+from ...ir.simplify import simplify
+from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, Store, seq
+from ..dependence import accumulation, shared_buffers
+from ..linear import linear
+from ..region import rebased, region
+from ..tree import (
+    Access,
+    Place,
+    Producer,
+    accesses,
+    find_loop,
+    find_producer,
+    guarded_by,
+    innermost_guarded,
+    names_in,
+    ranges_of,
+    replaced,
+    require_local,
+    require_no_lanes,
+    without,
+)
+
+
+def cache_write(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.REGISTER) -> Kernel:
+    """Inside ``loop``, gathers what is written to ``tensor`` in a local buffer, written back at the end of the body.
+
+    Where the whole reduction of an element happens inside one iteration, its start value is set there too and the
+    nest that did it before goes; else the buffer starts from what the tensor holds.
+
+    ::
+
+        for i_init:                           for i:                              # cache_write(k, "S", "i")
+          S[i_init] = 0                         register S_i[1]
+        for i:                                  S_i[0] = 0
+          for k:                      ->        for k:
+            S[i] = S[i] + A[i, k]                 S_i[0] = S_i[0] + A[i, k]
+                                                S[i] = S_i[0]
+
+    The buffer is called ``<tensor>_<loop>``; the copies of the loops over the tensor's dimensions get the suffixes
+    ``_in`` and ``_out`` (all numbered when taken). Raises IllegalSchedule for a tensor or loop that is not there; a
+    loop that does not hold the only store to the tensor, or is vectorised; a tensor read in the loop by others; a
+    condition inside the loop that mixes the tensor's dimensions with a reduction; a scope other than local and
+    register.
+    """
+    place = find_loop(kernel, loop, primitive="cache_write")
+    producer = find_producer(kernel, tensor, primitive="cache_write")
+    require_local(scope, primitive="cache_write")
+    require_no_lanes(place, primitive="cache_write")
+    guards, spot = innermost_guarded(place.loop)
+    site = _site(place, spot, tensor)
+    old, around = producer.buffer, ranges_of(place.loops)
+    spans = region([site.access], old.shape, around)
+    taken = names_in(kernel)
+    local = Buffer(fresh_name(f"{tensor}_{loop}", taken), tuple(s.extent for s in spans), old.dtype, scope)
+    taken.add(local.name)
+    known = {**around, **ranges_of(site.access.loops)}
+    here = site.store.indices
+    there = tuple((linear(simplify(i, known)) - span.base).expr for i, span in zip(here, spans, strict=True))
+    init = _movable_init(producer, place) if site.accumulates else None
+    start: tuple[Stmt, ...] = ()
+    if init is not None:
+        start = (site.nest(Store(local, there, init), "_in", taken),)
+    elif site.accumulates:
+        start = (site.nest(Store(local, there, Load(old, here)), "_in", taken),)
+    end = site.nest(Store(old, here, Load(local, there)), "_out", taken)
+    body: Stmt = Allocate(local, seq(*start, rebased(spot, tensor, local, spans, around), end))
+    body = guarded_by([guard.condition for guard in guards], body)
+    new = replaced(kernel.body, place.loop, replace(place.loop, body=body))
+    if init is not None:
+        kept = without(new, lambda s: s is producer.statements[0])
+        assert kept is not None  # the loop is still there
+        new = kept
+    return replace(kernel, body=new)
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """The only store to the tensor inside the loop. ``loops``: those around it that run over its dimensions;
+    ``conditions``: those that say which elements it reaches."""
+
+    access: Access
+    store: Store
+    loops: tuple[For, ...]
+    conditions: tuple[Expr, ...]
+
+    @property
+    def accumulates(self) -> bool:
+        return accumulation(self.store) is not None
+
+    def nest(self, store: Store, suffix: str, taken: set[str]) -> Stmt:
+        """``store`` for all elements reached, in copies of the loops named with ``suffix``."""
+        body = guarded_by(self.conditions, store)
+        for loop in reversed(self.loops):
+            name = fresh_name(loop.var + suffix, taken)
+            taken.add(name)
+            body = For(name, loop.extent, LoopKind.SERIAL, substitute(body, {loop.var: Var(name)}))
+        return body
+
+
+def _site(place: Place, spot: Stmt, tensor: str) -> _Site:
+    """Finds the store, and what around it speaks of the tensor's dimensions."""
+
+    def illegal(problem: str, field: str = "loop") -> IllegalSchedule:
+        return IllegalSchedule(f"cache_write: tensor is {tensor!r}, loop is {place.loop.var!r}; {problem}", field=field)
+
+    found = [access for access in accesses(spot) if access.buffer.name == tensor]
+    stores = [access for access in found if access.store is not None]
+    if len(stores) != 1 or stores[0].store is None:
+        raise illegal(f"allowed: a loop that holds the only store to the tensor; this one holds {len(stores)}")
+    access, store = stores[0], stores[0].store
+    if len(found) != (2 if accumulation(store) else 1):
+        raise illegal("the tensor is read inside the loop by more than its own accumulation", "tensor")
+    indexing = frozenset[str]().union(*map(free_variables, store.indices))
+    own = {loop.var for loop in access.loops if loop.var in indexing}
+    others = {loop.var for loop in access.loops} - own
+    for condition in access.conditions:
+        if free_variables(condition) & own and free_variables(condition) & others:
+            raise illegal("a condition inside it mixes dimensions of the tensor with a reduction; split those apart")
+    conditions = tuple(c for c in access.conditions if not free_variables(c) & others)
+    return _Site(access, store, tuple(loop for loop in access.loops if loop.var in own), conditions)
+
+
+def _movable_init(producer: Producer, place: Place) -> Const | None:
+    """The start value, when a nest before sets it and no element is reached by two iterations of the loops from
+    the accumulating nest down to the loop: then it can be set inside instead."""
+    if len(producer.statements) != 2:
+        return None
+    stores = stores_of(producer.statements[0])
+    value = stores[0].value if len(stores) == 1 else None
+    if not isinstance(value, Const):
+        return None
+    nest = [loop for loop in place.loops if producer.holds(loop)]
+    for loop in nest:
+        if producer.buffer.name in shared_buffers(loop, place.loops[: place.loops.index(loop)]):
+            return None
+    return value

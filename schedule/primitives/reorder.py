@@ -1,0 +1,81 @@
+"""reorder: the loops of a perfect nest in another order."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...core.errors import IllegalSchedule
+from ...ir.expr import Expr
+from ...ir.rewrite import free_variables
+from ...ir.stmt import For, If, Kernel, Stmt
+from ..dependence import carried_buffer
+from ..tree import find_loop, with_loop
+
+
+def reorder(kernel: Kernel, loops: Sequence[str]) -> Kernel:
+    """Puts ``loops`` in the given order, outermost first; they take the places they have among themselves.
+
+    ::
+
+        for i:                        for j:                   # reorder(k, ["j", "i"])
+          for k:                        for k:                 # k, not named, keeps its place
+            for j:           ->           for i:
+              A[i, j] = …                   A[i, j] = …
+
+    From the outermost to the innermost of them there may be nothing but loops and conditions; a condition ends
+    up directly inside the innermost loop it speaks of. Raises IllegalSchedule for a loop that is not there or
+    named twice, when other statements stand between, and when iterations depend on each other in another way than
+    by accumulating into the same element.
+    """
+    if len(set(loops)) != len(loops) or not loops:
+        raise IllegalSchedule(f"reorder: loops is {list(loops)}; allowed: one or more, each once", field="loops")
+    places = [find_loop(kernel, name, primitive="reorder", argument="loops") for name in loops]
+    outermost = min(places, key=lambda place: len(place.loops)).loop
+    chain, conditions, body = _chain(outermost, loops)
+    buffer = carried_buffer(chain, body)
+    if buffer is not None:
+        raise IllegalSchedule(
+            f"reorder: loops is {list(loops)}, and their iterations hand values on through {buffer!r}; only "
+            "loops whose iterations are independent, or accumulate into the same elements, can change places",
+            field="loops",
+        )
+    order = iter([next(loop for loop in chain if loop.var == name) for name in loops])
+    new_chain = [next(order) if loop.var in loops else loop for loop in chain]
+    return with_loop(kernel, outermost, _nest(new_chain, conditions, body))
+
+
+def _chain(outermost: For, loops: Sequence[str]) -> tuple[list[For], list[Expr], Stmt]:
+    """The loops from ``outermost`` to the innermost named one, the conditions among them, what is inside."""
+    chain: list[For] = []
+    conditions: list[Expr] = []
+    missing = set(loops)
+    below: Stmt = outermost
+    while missing:
+        if isinstance(below, For):
+            chain.append(below)
+            missing.discard(below.var)
+            below = below.body
+        elif isinstance(below, If):
+            conditions.append(below.condition)
+            below = below.then
+        else:
+            raise IllegalSchedule(
+                f"reorder: loops is {list(loops)}; between {outermost.var!r} and {sorted(missing)} there may be "
+                f"only loops and conditions, and inside {chain[-1].var!r} there is a {type(below).__name__}",
+                field="loops",
+            )
+    return chain, conditions, below
+
+
+def _nest(chain: list[For], conditions: list[Expr], body: Stmt) -> Stmt:
+    """The loops around ``body``, each condition directly inside the innermost loop that it speaks of."""
+    depth = {loop.var: position for position, loop in enumerate(chain)}
+    inside: dict[int, list[Expr]] = {}
+    for condition in conditions:
+        position = max((depth[name] for name in free_variables(condition) if name in depth), default=-1)
+        inside.setdefault(position, []).append(condition)
+    for position in range(len(chain) - 1, -2, -1):
+        for condition in reversed(inside.get(position, [])):
+            body = If(condition, body)
+        if position >= 0:
+            body = replace(chain[position], body=body)
+    return body

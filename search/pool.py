@@ -1,0 +1,92 @@
+"""A pool: the spaces of every sketch that fits a task, joined into one list of candidates."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.schedule import Schedule
+from ..core.target import DeviceInfo
+from ..cost_model.features import space_features
+from ..schedule.sketches import sketches_for
+from ..schedule.space import Space
+from ..te.workload import Workload
+
+ROWS_PER_SPACE = 65_536
+"""Ranked in whole every round; larger spaces are sampled down to it (a round must cost milliseconds per trial)."""
+
+
+class Pool:
+    """Candidates are numbered 0..len-1, space after space. ``workload`` and ``device`` are None for recorded spaces."""
+
+    def __init__(
+        self, spaces: Sequence[Space], workload: Workload | None = None, device: DeviceInfo | None = None
+    ) -> None:
+        self.spaces = tuple(spaces)
+        self.workload = workload
+        self.device = device
+        self._starts = np.cumsum([0, *(len(s) for s in self.spaces)])
+
+    @classmethod
+    def of(cls, workload: Workload, device: DeviceInfo, *, seed: int, limit: int = ROWS_PER_SPACE) -> "Pool":
+        """The pool of every sketch that matches; each space holds at most ``limit`` settings, sampled by ``seed``."""
+        sketches = sketches_for(workload, device.target)
+        return cls([s.space(workload, device.target, seed=seed, limit=limit) for s in sketches], workload, device)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def total(self) -> int:
+        """How many legal settings there are, those not sampled included."""
+        return sum(max(s.total, len(s)) for s in self.spaces)
+
+    def locate(self, candidate: int) -> tuple[int, int]:
+        """(number of the space, row in it); raises IndexError."""
+        if not 0 <= candidate < len(self):
+            raise IndexError(f"candidate {candidate} of a pool of {len(self)}")
+        space = int(np.searchsorted(self._starts, candidate, side="right")) - 1
+        return space, candidate - int(self._starts[space])
+
+    def schedule(self, candidate: int) -> Schedule:
+        space, row = self.locate(candidate)
+        return self.spaces[space].schedule(row)
+
+    def candidate_of(self, schedule: Schedule) -> int | None:
+        """The candidate that is ``schedule``, or None when it is not in the pool."""
+        for start, space in zip(self._starts, self.spaces, strict=False):
+            row = space.row_of(schedule)
+            if row is not None:
+                return int(start) + row
+        return None
+
+    @cached_property
+    def features(self) -> NDArray[np.float32]:
+        """float32[len, columns], see cost_model.features."""
+        return np.concatenate([space_features(s, self.workload, self.device) for s in self.spaces])
+
+    @cached_property
+    def _index(self) -> list[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+        """Per space: its rows' code numbers in ascending order, and the rows in that order."""
+        tables = []
+        for space in self.spaces:
+            numbers = _number(space, space.codes)
+            order = np.argsort(numbers, kind="stable")
+            tables.append((numbers[order], order))
+        return tables
+
+    def rows_with(self, space: int, codes: NDArray[np.int16]) -> NDArray[np.int64]:
+        """Candidates whose knob codes are among ``codes`` int16[m, knobs]; settings that are not legal are dropped."""
+        numbers, order = self._index[space]
+        wanted = _number(self.spaces[space], codes)
+        place = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
+        return np.asarray(order[place[numbers[place] == wanted]] + self._starts[space], dtype=np.int64)
+
+
+def _number(space: Space, codes: NDArray[np.int16]) -> NDArray[np.uint64]:
+    """uint64[n]: the codes as digits of a mixed-radix number (distinct while the knobs' product is under 2^64)."""
+    number = np.zeros(len(codes), dtype=np.uint64)
+    for place, knob in enumerate(space.knobs):
+        number = number * np.uint64(len(knob.values)) + codes[:, place].astype(np.uint64)
+    return number

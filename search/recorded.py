@@ -1,0 +1,80 @@
+"""Search without hardware: spaces whose every schedule was measured before, and a measurer that looks it up."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import InvalidParameter, NotFound
+from ..core.schedule import KnobValue, Schedule
+from ..core.trial import Clocks, Failed, Outcome, Reason, Stage, Timed, Trial
+from ..schedule.space import Knob, Space
+from .pool import Pool
+
+_REASONS = {"compile": Reason.COMPILE_ERROR, "timeout": Reason.TIMEOUT, "correctness": Reason.WRONG_RESULT}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A space with the outcome of each row and the seconds it once took to get it."""
+
+    space: Space
+    outcomes: Sequence[Outcome]
+    cost_seconds: NDArray[np.float64]
+
+    @property
+    def pool(self) -> Pool:
+        return Pool([self.space])
+
+    @property
+    def best_seconds(self) -> float:
+        return min(o.seconds for o in self.outcomes if isinstance(o, Timed))
+
+    def measure(self, schedules: Sequence[Schedule]) -> Iterator[tuple[int, Trial]]:
+        """The recorded trials, in order; raises NotFound for a schedule that was not recorded."""
+        for position, schedule in enumerate(schedules):
+            row = self.space.row_of(schedule)
+            if row is None:
+                raise NotFound(f"{schedule} is not among the {len(self.space)} recorded schedules")
+            yield position, Trial(schedule, self.outcomes[row], Clocks(time=float(self.cost_seconds[row])))
+
+
+def read_table(path: Path) -> Recorded:
+    """A table in the form of the benchmark hub's CSV exports.
+
+    Line 1 is ``# `` and a JSON header with ``kernel`` and ``tune_params`` (the values of every knob); then CSV with a
+    column per knob, ``time`` in milliseconds (empty where the configuration failed), ``compile_ms``, ``verify_ms``,
+    ``bench_ms``, ``framework_ms`` and ``status``. Raises InvalidParameter when the file is not of that form.
+    """
+    with path.open(newline="", encoding="utf-8") as lines:
+        first = lines.readline()
+        try:
+            header = json.loads(first.removeprefix("# "))
+            parameters: Mapping[str, list[KnobValue]] = header["tune_params"]
+            name = str(header["kernel"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidParameter(
+                f"{path.name}: line 1 is no recorded-space header ({error})", field="path"
+            ) from error
+        rows = list(csv.DictReader(lines))
+    knobs = tuple(Knob(k, tuple(values), f"{k} of {name}") for k, values in parameters.items())
+    places = [{str(v): i for i, v in enumerate(k.values)} for k in knobs]
+    try:
+        codes = np.array([[p[row[k.name]] for k, p in zip(knobs, places, strict=True)] for row in rows], np.int16)
+        cost = [sum(float(row[c]) for c in ("compile_ms", "verify_ms", "bench_ms", "framework_ms")) for row in rows]
+        outcomes = [_outcome(row) for row in rows]
+    except (KeyError, ValueError, TypeError) as error:
+        raise InvalidParameter(f"{path.name}: a row does not fit the header ({error!r})", field="path") from error
+    return Recorded(Space(name, 1, knobs, codes, {}, len(codes)), outcomes, np.array(cost) / 1000.0)
+
+
+def _outcome(row: Mapping[str, str]) -> Outcome:
+    if row["time"]:
+        return Timed((float(row["time"]) / 1000.0,))
+    status = row["status"]
+    reason = next((r for word, r in _REASONS.items() if word in status), Reason.LAUNCH_ERROR)
+    return Failed(Stage.COMPILE if reason is Reason.COMPILE_ERROR else Stage.TIME, reason, status)

@@ -1,0 +1,47 @@
+"""What strategies share: which candidates are known, and drawing from the rest."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.trial import Timed
+from .pool import Pool
+from .strategy import Observation
+
+
+class Seen:
+    """Observations in order, and the candidates not among them."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.observations: list[Observation] = []
+        self.known: NDArray[np.bool_] = np.zeros(len(pool), dtype=np.bool_)
+
+    def add(self, observations: Sequence[Observation]) -> None:
+        self.observations.extend(observations)
+        self.known[[o.candidate for o in observations]] = True
+
+    def best(self, count: int) -> list[int]:
+        """The ``count`` fastest candidates, fastest first; failures are never among them."""
+        timed = [(o.outcome.seconds, o.candidate) for o in self.observations if isinstance(o.outcome, Timed)]
+        return [candidate for _, candidate in sorted(timed)[:count]]
+
+    def fresh(self, candidates: Iterable[int], count: int, taken: Iterable[int] = ()) -> list[int]:
+        """The first ``count`` of ``candidates`` that are neither known nor in ``taken``, each once."""
+        chosen: list[int] = []
+        used = set(taken)
+        for candidate in candidates:
+            if len(chosen) == count:
+                break
+            if not self.known[candidate] and candidate not in used:
+                chosen.append(int(candidate))
+                used.add(int(candidate))
+        return chosen
+
+    def draw(self, count: int, rng: np.random.Generator, taken: Iterable[int] = ()) -> list[int]:
+        """``count`` candidates at random that are neither known nor in ``taken`` (fewer when fewer are left)."""
+        free = ~self.known
+        free[list(taken)] = False
+        left = np.flatnonzero(free)
+        return [int(c) for c in rng.choice(left, size=min(count, len(left)), replace=False)]

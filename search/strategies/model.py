@@ -1,0 +1,83 @@
+"""Search led by a learned cost model that ranks the whole pool in one go."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.streams import stream
+from ...cost_model.dataset import experience_data, labels
+from ...cost_model.models import MODELS
+from ..seen import Seen
+from ..strategy import Observation, Problem
+
+_FIRST = 16
+"""Random candidates before a model without history is believed."""
+_RANDOM_SHARE = 0.15
+_OWN_WEIGHT = 4
+"""How many times a result of this task counts against one of earlier tasks."""
+
+
+class ModelSearch:
+    """Each batch is the top of the ranking, thinned so that near-duplicates do not crowd it, plus some random ones.
+
+    The model learns from the records of earlier tasks before anything is measured (then the first batch is led by
+    it already) and again whenever this task has new results.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._pool = problem.pool
+        self._seed = problem.seed
+        self._seen = Seen(problem.pool)
+        self._model = MODELS[problem.model]()
+        self._earlier = experience_data(problem.history)
+        self._learned_from = -1
+
+    def ask(self, count: int) -> list[int]:
+        told = len(self._seen.observations)
+        rng = stream(self._seed, "model", told)
+        if told < _FIRST and len(self._earlier[1]) == 0:
+            return self._seen.draw(count, rng)
+        self._learn()
+        scores = self._model.predict(self._pool.features)
+        explore = int(rng.binomial(count, _RANDOM_SHARE if told >= _FIRST else 2 * _RANDOM_SHARE))
+        chosen = self._pick(scores, count - explore)
+        return chosen + self._seen.draw(count - len(chosen), rng, chosen)
+
+    def tell(self, observations: Sequence[Observation]) -> None:
+        self._seen.add(observations)
+
+    def _learn(self) -> None:
+        told = len(self._seen.observations)
+        if self._learned_from == told:
+            return
+        features, goals = self._earlier
+        if told:
+            own = self._pool.features[[o.candidate for o in self._seen.observations]]
+            scores = labels([o.outcome for o in self._seen.observations])
+            repeat = _OWN_WEIGHT if len(goals) else 1
+            features = np.concatenate([features, *[own] * repeat])
+            goals = np.concatenate([goals, *[scores] * repeat])
+        self._model.fit(features, goals, seed=self._seed)
+        self._learned_from = told
+
+    def _pick(self, scores: NDArray[np.float32], count: int) -> list[int]:
+        """The best ``count`` fresh candidates, no two of them equal in all but one knob while others are to be had."""
+        scores = np.where(self._seen.known, -np.inf, scores)
+        shortlist = np.argpartition(-scores, min(16 * count, len(scores) - 1))[: 16 * count]
+        shortlist = shortlist[np.argsort(-scores[shortlist], kind="stable")]
+        chosen: list[int] = []
+        for candidate in shortlist:
+            if len(chosen) == count:
+                break
+            if not self._seen.known[candidate] and all(self._differ(int(candidate), other) > 1 for other in chosen):
+                chosen.append(int(candidate))
+        return chosen + self._seen.fresh(shortlist, count - len(chosen), chosen)
+
+    def _differ(self, a: int, b: int) -> int:
+        """In how many knobs two candidates differ; many when their sketches do."""
+        (space_a, row_a), (space_b, row_b) = self._pool.locate(a), self._pool.locate(b)
+        if space_a != space_b:
+            return 99
+        codes = self._pool.spaces[space_a].codes
+        return int((codes[row_a] != codes[row_b]).sum())

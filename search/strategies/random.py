@@ -1,0 +1,21 @@
+"""Uniform random search without replacement: the baseline every other strategy must beat."""
+
+from collections.abc import Sequence
+
+from ...core.streams import stream
+from ..seen import Seen
+from ..strategy import Observation, Problem
+
+
+class RandomSearch:
+    """Every legal schedule is equally likely to be next."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._seed = problem.seed
+        self._seen = Seen(problem.pool)
+
+    def ask(self, count: int) -> list[int]:
+        return self._seen.draw(count, stream(self._seed, "random", len(self._seen.observations)))
+
+    def tell(self, observations: Sequence[Observation]) -> None:
+        self._seen.add(observations)

@@ -1,0 +1,100 @@
+"""The tuning loop: ask, measure, tell, until a budget is spent."""
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from ..core.budget import Budget, StopReason
+from ..core.schedule import Schedule
+from ..core.trial import Timed, Trial
+from .pool import Pool
+from .strategy import Observation, Strategy
+
+Measure = Callable[[Sequence[Schedule]], Iterator[tuple[int, Trial]]]
+"""``Measurer.measure`` with the workload given."""
+
+BATCH = 8
+"""Candidates asked for at once: enough to build side by side, few enough to learn between batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One trial of the task. ``sequence`` counts from 0, resumed trials included."""
+
+    sequence: int
+    candidate: int
+    trial: Trial
+    is_best: bool
+
+
+def tune(
+    pool: Pool,
+    strategy: Strategy,
+    measure: Measure,
+    budget: Budget,
+    *,
+    resumed: Sequence[Trial] = (),
+    elapsed_seconds: float = 0.0,
+    cancelled: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
+    batch: int = BATCH,
+) -> Generator[Finished, None, StopReason]:
+    """Yield every new trial as it ends; return why tuning stopped.
+
+    ``resumed``: the task's trials so far, in order; they count towards the budget and are told to the strategy.
+    ``elapsed_seconds``: what those took. ``cancelled`` is asked between trials. The consumer should record a trial
+    before asking for the next one: what is yielded is then never lost. Raises what ``measure`` raises.
+    """
+    started = clock() - elapsed_seconds
+    sequence, stalled, best = 0, 0, float("inf")
+    for trial in resumed:
+        candidate = pool.candidate_of(trial.schedule)
+        if candidate is not None:
+            strategy.tell([Observation(candidate, trial.outcome)])
+        better = isinstance(trial.outcome, Timed) and trial.outcome.seconds < best
+        best = trial.outcome.seconds if better and isinstance(trial.outcome, Timed) else best
+        stalled = 0 if better else stalled + 1
+        sequence += 1
+    while True:
+        reason = _spent(budget, sequence, stalled, clock() - started, cancelled)
+        if reason is not None:
+            return reason
+        asked_at = clock()
+        candidates = strategy.ask(min(batch, budget.trials - sequence))
+        if not candidates:
+            return StopReason.EXHAUSTED
+        search_seconds = (clock() - asked_at) / len(candidates)
+        told: list[Observation] = []
+        with closing(_generator(measure([pool.schedule(c) for c in candidates]))) as trials:
+            for position, trial in trials:
+                trial = replace(trial, clocks=replace(trial.clocks, search=search_seconds))
+                better = isinstance(trial.outcome, Timed) and trial.outcome.seconds < best
+                best = trial.outcome.seconds if better and isinstance(trial.outcome, Timed) else best
+                stalled = 0 if better else stalled + 1
+                told.append(Observation(candidates[position], trial.outcome))
+                yield Finished(sequence, candidates[position], trial, better)
+                sequence += 1
+                reason = _spent(budget, sequence, stalled, clock() - started, cancelled)
+                if reason is not None:
+                    return reason
+        strategy.tell(told)
+
+
+def _spent(
+    budget: Budget, trials: int, stalled: int, seconds: float, cancelled: Callable[[], bool]
+) -> StopReason | None:
+    if cancelled():
+        return StopReason.CANCELLED
+    if trials >= budget.trials:
+        return StopReason.TRIALS
+    if budget.seconds is not None and seconds >= budget.seconds:
+        return StopReason.SECONDS
+    if budget.stall is not None and stalled >= budget.stall:
+        return StopReason.STALL
+    return None
+
+
+def _generator(trials: Iterator[tuple[int, Trial]]) -> Generator[tuple[int, Trial], None, None]:
+    """A generator over any iterator, so that it can be closed."""
+    yield from trials

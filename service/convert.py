@@ -1,0 +1,181 @@
+"""Between what is submitted, what is kept, and what is answered."""
+
+import math
+from collections.abc import Mapping
+
+from ..core.budget import StopReason
+from ..core.keys import content_key
+from ..core.trial import Reason, Stage, Timed
+from ..db.record import gflops
+from ..db.rows import BestRow, EventRow, FailureRow, JobRow, NewJob, PointRow, TaskRow, TrialRow
+from ..db.task import task_of
+from ..te.json import workload_to_json
+from .views import (
+    BestView,
+    EventView,
+    FailureView,
+    JobSpec,
+    JobState,
+    JobView,
+    SeriesView,
+    TaskView,
+    TrialView,
+)
+
+
+def spec_to_json(spec: JobSpec) -> dict[str, object]:
+    """The canonical body of a submission: equal bodies, equal JSON."""
+    return {
+        "tasks": [
+            {
+                "workload": workload_to_json(task.workload),
+                "operator": task.operator,
+                "parameters": None if task.parameters is None else dict(task.parameters),
+            }
+            for task in spec.tasks
+        ],
+        "budget": {"trials": spec.budget.trials, "seconds": spec.budget.seconds, "stall": spec.budget.stall},
+        "strategy": spec.strategy,
+        "seed": spec.seed,
+        "target": spec.target,
+        "executor": spec.executor,
+        "cache": spec.cache,
+    }
+
+
+def body_sha256(spec: JobSpec) -> str:
+    return content_key(spec_to_json(spec))
+
+
+def new_job(job_id: str, spec: JobSpec) -> NewJob:
+    """The job to keep; raises InvalidWorkload for one too large to count."""
+    return NewJob(
+        id=job_id,
+        state=JobState.QUEUED.value,
+        tasks=tuple(
+            task_of(task.workload, task.operator, task.parameters, field=f"/tasks/{position}/workload")
+            for position, task in enumerate(spec.tasks)
+        ),
+        budget=spec.budget,
+        strategy=spec.strategy,
+        seed=spec.seed,
+        target=spec.target,
+        executor=spec.executor,
+        cache=spec.cache,
+    )
+
+
+def job_view(row: JobRow) -> JobView:
+    return JobView(
+        id=row.id,
+        state=JobState(row.state),
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        error=row.error,
+        budget=row.budget,
+        strategy=row.strategy,
+        seed=row.seed,
+        target=row.target,
+        executor=row.executor,
+        cache=row.cache,
+        device_key=row.device_key,
+        device_name=row.device_name,
+        tasks=tuple(task_view(task) for task in row.tasks),
+        version=row.version,
+    )
+
+
+def task_view(row: TaskRow) -> TaskView:
+    return TaskView(
+        index=row.position,
+        workload_key=row.workload_key,
+        operator=row.operator,
+        parameters=row.parameters,
+        expression=row.expression,
+        flops=row.flops,
+        minimum_bytes=row.minimum_bytes,
+        space_size=row.space_size,
+        trials=row.trials,
+        failures=row.failures,
+        best=None if row.best is None else best_view(row.best),
+        baseline_seconds=row.baseline_seconds,
+        baseline_name=row.baseline_name,
+        roofline_seconds=row.roofline_seconds,
+        roofline_by=row.roofline_by,
+        stop_reason=None if row.stop_reason is None else StopReason(row.stop_reason),
+    )
+
+
+def best_view(row: BestRow, match: tuple[str, ...] = ("exact",)) -> BestView:
+    record = row.record
+    outcome = record.trial.outcome
+    assert isinstance(outcome, Timed)
+    seconds = outcome.seconds
+    return BestView(
+        record_id=record.id,
+        job_id=record.job_id,
+        workload_key=record.identity.workload_key,
+        device_key=record.identity.device_key,
+        device_name=row.device_name,
+        toolchain_key=record.identity.toolchain_key,
+        profile=record.identity.profile,
+        schedule=record.trial.schedule,
+        seconds=seconds,
+        spread=outcome.spread,
+        samples=outcome.samples,
+        gflops=gflops(row.flops, seconds),
+        evidence=record.trial.evidence,
+        created_at=record.created_at,
+        match=match,
+    )
+
+
+def trial_view(row: TrialRow) -> TrialView:
+    record = row.record
+    return TrialView(
+        record_id=record.id,
+        job_id=record.job_id,
+        task=record.task,
+        sequence=record.sequence,
+        schedule=record.trial.schedule,
+        outcome=record.trial.outcome,
+        clocks=record.trial.clocks,
+        evidence=record.trial.evidence,
+        elapsed_seconds=row.elapsed_seconds,
+        created_at=record.created_at,
+    )
+
+
+def series_view(job_id: str, task: int, points: tuple[PointRow, ...]) -> SeriesView:
+    return SeriesView(
+        job_id=job_id,
+        task=task,
+        record_id=tuple(point.record_id for point in points),
+        sequence=tuple(point.sequence for point in points),
+        elapsed_seconds=tuple(point.elapsed_seconds for point in points),
+        seconds=tuple(point.seconds for point in points),
+        failure=tuple(point.failure for point in points),
+    )
+
+
+def failure_view(row: FailureRow) -> FailureView:
+    return FailureView(Stage(row.stage), Reason(row.reason), row.count, row.newest_detail, row.newest_record_id)
+
+
+def event_view(row: EventRow) -> EventView:
+    return EventView(row.id, row.job_id, row.kind, row.data, row.created_at)
+
+
+def distance(wanted: Mapping[str, object], given: Mapping[str, object]) -> float:
+    """How far two settings of one operator's parameters lie apart: octaves for sizes, 4 for any other difference."""
+    total = 0.0
+    for name in wanted.keys() | given.keys():
+        a, b = wanted.get(name), given.get(name)
+        if a == b:
+            continue
+        if type(a) is int and type(b) is int and a > 0 and b > 0:
+            total += abs(math.log2(a) - math.log2(b))
+        else:
+            total += 4.0
+    return total

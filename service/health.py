@@ -1,0 +1,41 @@
+"""Whether the service can do its work, and what is wrong when it cannot."""
+
+import shutil
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ..core.errors import TilewrightError
+from ..db.store import Store
+from .settings import Settings
+from .views import HealthView
+
+
+def program_version() -> str:
+    """The installed version."""
+    try:
+        return version("tilewright")
+    except PackageNotFoundError:  # run from a checkout that was never installed
+        return "0.0.0"
+
+
+def check_health(settings: Settings, store: Store, thread_alive: Callable[[], bool]) -> HealthView:
+    """Never raises: what fails is what it tells."""
+    checks = {"database": "ok"}
+    try:
+        store.ping()
+    except TilewrightError as error:
+        checks["database"] = error.message
+    folder = store.folder
+    if folder is not None:
+        checks["disk"] = _disk(folder, settings.minimum_free_bytes)
+    checks["job thread"] = "ok" if thread_alive() else "not running: no job makes progress"
+    return HealthView(all(said == "ok" for said in checks.values()), program_version(), checks)
+
+
+def _disk(folder: Path, minimum: int) -> str:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    return "ok" if free >= minimum else f"{free >> 20} MiB free, {minimum >> 20} MiB wanted"

@@ -1,0 +1,29 @@
+"""Structured logs on standard error."""
+
+import logging
+import sys
+
+import structlog
+
+from .settings import Settings
+
+
+def configure(settings: Settings) -> None:
+    """Set structlog up for this process: lines for people, or JSON for machines."""
+    renderer: structlog.typing.Processor
+    if settings.log_format == "json":
+        renderer = structlog.processors.JSONRenderer()
+    else:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.log_level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

@@ -1,0 +1,45 @@
+"""Settings, and the only place that reads the environment (``TILEWRIGHT_…``)."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def state_folder() -> Path:
+    """Where a user's programs keep their state (the XDG base directory rules)."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "tilewright"
+
+
+class Settings(BaseSettings):
+    """What can be set, by environment variable (``TILEWRIGHT_DATABASE_URL=…``) or in code."""
+
+    model_config = SettingsConfigDict(env_prefix="TILEWRIGHT_", extra="forbid", frozen=True)
+
+    database_url: str = Field(
+        default_factory=lambda: f"sqlite:///{state_folder() / 'tilewright.sqlite3'}",
+        description="sqlite:///PATH (embedded, one process) or postgresql://USER:PASSWORD@HOST/NAME",
+    )
+    host: str = Field(default="127.0.0.1", description="address the HTTP server listens on")
+    port: Annotated[int, Field(ge=0, le=65535)] = 8421
+    allowed_hosts: tuple[str, ...] = Field(
+        default=("127.0.0.1", "localhost", "[::1]"),
+        description="Host headers that are answered (against DNS rebinding)",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    run_jobs: bool = Field(default=True, description="whether this process runs jobs, or only keeps and answers")
+    candidate_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=10.0, description="limit for checking and timing one candidate; past it the candidate is a time-out"
+    )
+    compile_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(default=30.0, description="limit for compiling one")
+    builders: Annotated[int, Field(ge=0, le=1024)] = Field(default=0, description="compile processes; 0: one per core")
+    minimum_free_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=64 << 20, description="with less free disk than this the service says that it is not ready"
+    )
+    history_records: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        default=20_000, description="how many records of earlier jobs a model is trained from"
+    )

@@ -1,0 +1,49 @@
+"""What a job must be like before it is kept."""
+
+import re
+import secrets
+
+from ..core.errors import InvalidParameter, UnsupportedTarget
+from ..te.check import check
+from . import wiring
+from .views import JobSpec
+
+LARGEST_JOB = 256
+"""Tasks in one job."""
+KEY = re.compile(r"[\x21-\x7e]{1,64}")
+"""An idempotency key: 1 to 64 visible ASCII characters."""
+
+
+def checked(spec: JobSpec) -> JobSpec:
+    """``spec`` if it can be run here; raises InvalidParameter, InvalidWorkload or UnsupportedTarget with the field."""
+    if not 1 <= len(spec.tasks) <= LARGEST_JOB:
+        raise InvalidParameter(f"a job of {len(spec.tasks)} tasks; allowed: 1 to {LARGEST_JOB}", field="tasks")
+    _one_of("strategy", spec.strategy, wiring.STRATEGY_NAMES)
+    _one_of("executor", spec.executor, wiring.EXECUTOR_NAMES)
+    _one_of("cache", spec.cache, wiring.CACHES)
+    if spec.target not in wiring.TARGETS:
+        raise UnsupportedTarget(
+            f"{spec.target[:80]!r} cannot be timed here; allowed: {', '.join(wiring.TARGETS)}", field="target"
+        )
+    if not 0 <= spec.seed < 1 << 63:
+        raise InvalidParameter(f"seed {spec.seed}; allowed: 0 to 2^63 - 1", field="seed")
+    for task in spec.tasks:
+        check(task.workload)
+    return spec
+
+
+def checked_key(key: str) -> str:
+    """``key`` if it may be an idempotency key; raises InvalidParameter."""
+    if not KEY.fullmatch(key):
+        raise InvalidParameter("an idempotency key is 1 to 64 visible ASCII characters", field="Idempotency-Key")
+    return key
+
+
+def new_id() -> str:
+    """A name no other job has: 64 random bits."""
+    return secrets.token_hex(8)
+
+
+def _one_of(field: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise InvalidParameter(f"{given[:80]!r} is no {field}; allowed: {', '.join(allowed)}", field=field)

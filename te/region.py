@@ -1,0 +1,119 @@
+"""Where an expression is evaluated: the box of the axes, cut by the conditions of the selects around it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..core.dtypes import INDEX
+from ..ir.affine import Affine, affine_of
+from ..ir.expr import Compare, CompareOp, Expr, Logic, LogicOp, Unary, UnaryOp
+from .limits import MAX_CONSTRAINTS
+
+Box: TypeAlias = Mapping[str, tuple[int, int]]
+"""Inclusive bounds of each axis."""
+
+_MACHINE = 1 << 63
+
+
+def box_bounds(f: Affine, box: Box) -> tuple[int, int]:
+    """The least and the greatest value of ``f`` in ``box``."""
+    low = high = f.constant
+    for name, c in f.terms:
+        ends = (c * box[name][0], c * box[name][1])
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The points of ``box`` where every one of ``constraints`` is at least 0. Conditions that are not affine are
+    left out, so a region may be larger than what its conditions say, never smaller."""
+
+    box: Box
+    constraints: tuple[Affine, ...] = ()
+
+    def where(self, condition: Expr, holds: bool) -> "Region":
+        """The part of this region where ``condition`` is ``holds``."""
+        added = tuple(_constraints(condition, holds, self.box))
+        if not added:
+            return self
+        region = Region(self.box, (self.constraints + added)[:MAX_CONSTRAINTS])
+        for _ in range(3):  # bounds of one axis may tighten the next one's; more rounds gain nothing for affine guards
+            region = Region(_tightened(region), region.constraints)
+        return region
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the bounds alone show that no point is left."""
+        return any(low > high for low, high in self.box.values())
+
+    def bounds(self, f: Affine) -> tuple[int, int]:
+        """Inclusive bounds of ``f`` over this region: sound, and exact for the guards people write."""
+        low, high = box_bounds(f, self.box)
+        for g in self.constraints:
+            for name, g_coefficient in g.terms:
+                # f <= f + r*g for any r >= 0: pick r so that one axis cancels, times |g_coefficient|.
+                f_coefficient = f.coefficient(name)
+                scale = abs(g_coefficient)
+                if f_coefficient * g_coefficient < 0:
+                    above = box_bounds(f.scaled(scale) + g.scaled(abs(f_coefficient)), self.box)[1]
+                    high = min(high, above // scale)
+                elif f_coefficient * g_coefficient > 0:
+                    below = box_bounds(f.scaled(scale) - g.scaled(abs(f_coefficient)), self.box)[0]
+                    low = max(low, -(-below // scale))
+        return low, high
+
+
+def _constraints(condition: Expr, holds: bool, box: Box) -> list[Affine]:
+    """Forms that are at least 0 where ``condition`` is ``holds``; those that could leave 64 bits are left out."""
+    match condition:
+        case Unary(op=UnaryOp.NOT, value=value):
+            return _constraints(value, not holds, box)
+        case Logic(op=op, a=a, b=b) if (op is LogicOp.AND) == holds:
+            return _constraints(a, holds, box) + _constraints(b, holds, box)
+        case Compare(op=compare, a=left, b=right) if left.dtype == INDEX:
+            a_affine, b_affine = affine_of(left), affine_of(right)
+            if a_affine is None or b_affine is None or not (_fits(a_affine, box) and _fits(b_affine, box)):
+                return []
+            difference = a_affine - b_affine
+            return [difference.scaled(s) + c for s, c in _AT_LEAST_ZERO[compare if holds else _NEGATION[compare]]]
+    return []
+
+
+def _fits(f: Affine, box: Box) -> bool:
+    return all(name in box for name, _ in f.terms) and all(-_MACHINE <= v < _MACHINE for v in box_bounds(f, box))
+
+
+_NEGATION = {
+    CompareOp.LT: CompareOp.GE,
+    CompareOp.GE: CompareOp.LT,
+    CompareOp.LE: CompareOp.GT,
+    CompareOp.GT: CompareOp.LE,
+    CompareOp.EQ: CompareOp.NE,
+    CompareOp.NE: CompareOp.EQ,
+}
+
+_AT_LEAST_ZERO: dict[CompareOp, list[tuple[int, int]]] = {
+    CompareOp.LT: [(-1, -1)],
+    CompareOp.LE: [(-1, 0)],
+    CompareOp.GT: [(1, -1)],
+    CompareOp.GE: [(1, 0)],
+    CompareOp.EQ: [(1, 0), (-1, 0)],
+    CompareOp.NE: [],
+}
+"""``a - b`` compared with 0, as (s, c) with ``s * (a - b) + c >= 0``."""
+
+
+def _tightened(region: Region) -> Box:
+    """The bounds of each axis, from each constraint solved for it with the other axes at their most favourable."""
+    box = dict(region.box)
+    for g in region.constraints:
+        for name, coefficient in g.terms:
+            rest = box_bounds(g.without([name]), box)[1]
+            low, high = box[name]
+            if coefficient > 0:
+                low = max(low, -(rest // coefficient))
+            else:
+                high = min(high, rest // -coefficient)
+            box[name] = (low, high)
+    return box

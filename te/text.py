@@ -1,0 +1,34 @@
+"""The text form of workloads: what ``explain`` and a job's page show."""
+
+from ..ir.buffer import Buffer
+from ..ir.text import expr_text
+from .workload import Stage, Workload
+
+
+def workload_text(workload: Workload) -> str:
+    """``workload`` as lines, ending in a line break: inputs, then stages, outputs marked.
+
+    A: float32[4, 8]
+    B: float32[8, 5]
+    C[i, j] = sum over k < 8 of A[i, k] * B[k, j]    # output float32[4, 5]
+    """
+    stages = [(_definition(s), s) for s in workload.stages]
+    lines = [_declaration(t) for t in workload.inputs]
+    for definition, stage in stages:
+        role = "output " if stage.name in workload.outputs else ""
+        lines.append(f"{definition}    # {role}{_type(stage.tensor)}")
+    return "\n".join(lines) + "\n"
+
+
+def _definition(stage: Stage) -> str:
+    over = ", ".join(f"{a.name} < {a.extent}" for a in stage.reduce_axes)
+    reducer = "" if stage.reducer is None else f"{stage.reducer} over {over} of "
+    return f"{stage.name}[{', '.join(a.name for a in stage.axes)}] = {reducer}{expr_text(stage.body)}"
+
+
+def _declaration(tensor: Buffer) -> str:
+    return f"{tensor.name}: {_type(tensor)}"
+
+
+def _type(tensor: Buffer) -> str:
+    return f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"

@@ -1,0 +1,264 @@
+"""How far a right kernel may be from the reference: a first-order error analysis on a sample.
+
+Each tensor is represented by a few hundred of its values under ``random_inputs``, each with a bound on its rounding
+error. Expressions are evaluated on draws from those samples, the errors carried along by the derivative of each
+operation plus its own rounding (Higham, Accuracy and Stability of Numerical Algorithms, section 3.3, running error
+analysis). So a softmax gets a tight tolerance, a sum one that grows with its length, and a normalisation by a small
+variance one that grows as that amplifies. Draws are independent: correlation between tensors is not seen.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.dtypes import DType, float32
+from ..core.errors import InvalidWorkload
+from ..core.streams import stream
+from ..ir.buffer import Buffer
+from ..ir.expr import Binary, BinaryOp, Cast, Compare, Const, Expr, Load, Logic, Select, Unary, UnaryOp, Var, walk
+from .data import random_inputs
+from .evaluate import BINARY, COMPARE, LOGIC, UNARY, rounded
+from .workload import Reducer, Stage, Workload
+
+_SAFETY = 4.0
+"""Tolerance over estimated error: other orders of summation, faster functions, the tails that a sample misses."""
+
+_POINTS = 1024
+"""Sampled points of a stage without reduction."""
+
+_ROWS, _TERMS = 128, 256
+"""Sampled points of a reduction, and terms of each."""
+
+_FUNCTION = 4.0
+"""Error of a fast exp, tanh, …, in units of roundoff."""
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+def tolerance(workload: Workload) -> dict[str, tuple[float, float]]:
+    """For each output ``(absolute, relative)``: a result is right where
+    ``|result - reference| <= absolute + relative * |reference|`` (equal infinities and NaN where the reference has
+    NaN are right too). For inputs as ``random_inputs`` draws them.
+
+    Integers and bools are ``(0, 0)`` unless they are made from floats that were computed. Comparisons are taken to
+    be exact: an expression that compares computed floats can differ from its reference where they nearly meet.
+    """
+    tensors = {t.name: _input(t, n) for n, t in enumerate(workload.inputs)}
+    with np.errstate(all="ignore"):
+        for n, stage in enumerate(workload.stages):
+            tensors[stage.name] = _stage(stage, tensors, stream(0, "tolerance", n))
+        return {t.name: _limits(tensors[t.name], t.dtype) for t in workload.output_buffers}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Values, and a bound on the error of each."""
+
+    value: Floats
+    error: Floats
+
+
+def _input(tensor: Buffer, position: int) -> _Sample:
+    sampled = Workload((Buffer(tensor.name, (_POINTS,), tensor.dtype),), (), ())
+    value = random_inputs(sampled, position)[tensor.name].astype(np.float64)
+    return _Sample(value, np.zeros_like(value))
+
+
+def _roundoff(dtype: DType) -> float:
+    """Half the distance from 1 to the next number; 0 for exact dtypes."""
+    return {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}.get(dtype.name, 0.0)
+
+
+def _limits(sample: _Sample, dtype: DType) -> tuple[float, float]:
+    finite = np.isfinite(sample.value) & np.isfinite(sample.error)
+    value, error = np.abs(sample.value[finite]), sample.error[finite]
+    if not dtype.is_float:
+        return float(math.ceil(error.max(initial=0.0))), 0.0
+    # The smallest numbers are lost where a processor flushes them (halves are computed in float32: not flushed).
+    smallest = {16: 2.0**-22, 32: 2.0**-125, 64: 2.0**-1021}[dtype.bits]
+    if dtype.name == "bfloat16":
+        smallest = 2.0**-125
+    relative, absolute = 2.0 * _roundoff(dtype), 0.0
+    if len(value):
+        large = (value >= np.median(value)) & (value > 0)
+        if large.any():
+            relative = max(relative, float(np.median(error[large] / value[large])))
+        # What relative errors leave over; at least the least error there is, for values smaller than any sampled.
+        absolute = max(float(np.max(error - relative * value)), float(np.min(error)))
+    return _SAFETY * absolute + smallest, _SAFETY * relative
+
+
+def _stage(stage: Stage, tensors: Mapping[str, _Sample], draw: np.random.Generator) -> _Sample:
+    reduced = {a.name for a in stage.reduce_axes}
+    extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
+    length = math.prod(a.extent for a in stage.reduce_axes)
+    shape = (_ROWS, min(length, _TERMS)) if reduced else (_POINTS, 1)
+    terms = _Sampler(tensors, extents, reduced, shape, draw, {}).of(stage.body)
+    value, error = np.broadcast_to(terms.value, shape), np.broadcast_to(terms.error, shape)
+    if stage.reducer is None:
+        return _Sample(value[:, 0], error[:, 0])
+    if stage.reducer is not Reducer.SUM:
+        best = value.max(axis=1) if stage.reducer is Reducer.MAX else value.min(axis=1)
+        return _Sample(best, error.max(axis=1))
+    return _sum(value, error, length, _roundoff(stage.tensor.dtype))
+
+
+def _sum(value: Floats, error: Floats, length: int, unit: float) -> _Sample:
+    """Sums of ``length`` terms like those of ``value[rows, terms]``.
+
+    The terms' errors add up. The rounding of the partial sums is a random walk of ``length`` steps of up to a unit
+    of the largest partial sum; all of them go one way where numbers have so few digits that the sum outgrows its
+    terms (adding to it then always loses on the same side).
+    """
+    sampled = value.shape[1]
+    mean = float(value.mean())
+    spread = math.sqrt(length / sampled)
+    total = length * mean + spread * (value.sum(axis=1) - sampled * mean)
+    partial = length * abs(mean) + math.sqrt(length) * float(value.std())
+    steps = float(length) if length * unit > 0.25 else 2.0 * math.sqrt(length)
+    return _Sample(total, length * error.mean(axis=1) + (unit * partial * steps if length > 1 else 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampler:
+    """Evaluates the body of a stage on draws. ``shape``: (points, terms); what does not vary within a point has one
+    term. Equal loads are one draw."""
+
+    tensors: Mapping[str, _Sample]
+    extents: Mapping[str, int]
+    reduced: set[str]
+    shape: tuple[int, int]
+    draw: np.random.Generator
+    drawn: dict[Expr, _Sample]
+
+    def of(self, e: Expr) -> _Sample:
+        match e:
+            case Load() | Var():
+                if e not in self.drawn:
+                    self.drawn[e] = self._leaf(e)
+                return self.drawn[e]
+            case Const(value=value):
+                return _exact(np.full((1, 1), float(value)))
+            case Compare(op=compare, a=a, b=b):
+                return _exact(COMPARE[compare](self.of(a).value, self.of(b).value).astype(np.float64))
+            case Logic(op=logic, a=a, b=b):
+                return _exact(LOGIC[logic](self.of(a).value != 0, self.of(b).value != 0).astype(np.float64))
+            case Select():
+                condition, then, otherwise = (self.of(c) for c in e.children)
+                where = condition.value != 0
+                return _Sample(
+                    np.where(where, then.value, otherwise.value), np.where(where, then.error, otherwise.error)
+                )
+            case Cast(value=value, type=dtype):
+                return _cast(self.of(value), value.dtype, dtype)
+            case Binary(op=BinaryOp.MUL, a=a, b=Const(value=factor)) if _is_power_of_two(factor):
+                x = self.of(a)
+                return _Sample(x.value * float(factor), x.error * abs(float(factor)))
+            case Unary(op=unary, value=value):
+                return _unary(unary, self.of(value), e.dtype)
+            case Binary(op=op, a=a, b=b):
+                return _binary(op, self.of(a), self.of(b), e.dtype)
+        raise InvalidWorkload(f"{type(e).__name__} has no place in a tensor expression")
+
+    def _leaf(self, e: Expr) -> _Sample:
+        varies = any(isinstance(v, Var) and v.name in self.reduced for v in walk(e))
+        shape = self.shape if varies else (self.shape[0], 1)
+        if isinstance(e, Var):
+            return _exact(self.draw.integers(0, self.extents[e.name], shape).astype(np.float64))
+        assert isinstance(e, Load)
+        sample = self.tensors[e.buffer.name]
+        at = self.draw.integers(0, len(sample.value), shape)
+        return _Sample(sample.value[at], sample.error[at])
+
+
+def _exact(value: Floats) -> _Sample:
+    return _Sample(value, np.zeros_like(value))
+
+
+def _cast(x: _Sample, given: DType, wanted: DType) -> _Sample:
+    if wanted.is_bool:
+        return _exact((x.value != 0).astype(np.float64))
+    if wanted.is_float:
+        return _Sample(x.value, x.error + _own(x.value, (x.error,), wanted))
+    low, high = wanted.integer_range
+    value = np.clip(np.trunc(x.value), low, high) if given.is_float else x.value
+    return _Sample(value, np.where(x.error > 0, np.ceil(x.error) + given.is_float, 0.0))
+
+
+def _is_power_of_two(value: float) -> bool:
+    return math.isfinite(value) and abs(math.frexp(value)[0]) == 0.5
+
+
+def _own(f: Floats, errors: tuple[Floats, ...], dtype: DType) -> Floats:
+    """The rounding of results ``f`` to ``dtype``: none where the operands are exact and ``f`` is a number of it (for
+    float64, one of so few digits that its own computation was hardly rounded)."""
+    unit = _roundoff(dtype)
+    size: Floats = unit * np.abs(f)
+    if unit == 0.0:
+        return size
+    inexact = rounded(f, float32 if dtype.bits == 64 else dtype) != f
+    for error in errors:
+        inexact = inexact | (error > 0)
+    return np.where(inexact, size, 0.0)
+
+
+def _unary(op: UnaryOp, x: _Sample, dtype: DType) -> _Sample:
+    a, e = x.value, x.error
+    if op is UnaryOp.NOT:
+        return _exact((a == 0).astype(np.float64))
+    f = np.asarray(UNARY[op](a), dtype=np.float64)
+    if op in (UnaryOp.NEG, UnaryOp.ABS):
+        return _Sample(f, e)
+    if op in (UnaryOp.FLOOR, UnaryOp.CEIL):
+        return _Sample(f, np.where(e > 0, np.ceil(e), 0.0))
+    unit = _function_unit(dtype)
+    own = unit * np.abs(f)
+    match op:
+        case UnaryOp.EXP:
+            slope = np.abs(f)
+        case UnaryOp.LOG:
+            slope, own = 1.0 / np.abs(a), own + unit
+        case UnaryOp.TANH:
+            slope = 1.0 - f * f
+        case UnaryOp.ERF:
+            slope, own = 2.0 / math.sqrt(math.pi) * np.exp(-a * a), own + unit
+        case UnaryOp.SQRT:
+            slope = np.where(e > 0, 0.5 / f, 0.0)
+        case UnaryOp.RSQRT:
+            slope = 0.5 * np.abs(f / a)
+        case _:  # sin, cos: reducing the argument costs a rounding of it
+            slope, own = np.ones_like(a), unit * (1.0 + np.abs(a))
+    return _Sample(f, np.where(e > 0, slope * e, 0.0) + own)
+
+
+def _function_unit(dtype: DType) -> float:
+    """The relative error of a fast function: half floats are computed in float32 and rounded."""
+    unit = _roundoff(dtype)
+    return _FUNCTION * unit if dtype.bits > 16 else unit + _FUNCTION * 2.0**-24
+
+
+def _binary(op: BinaryOp, x: _Sample, y: _Sample, dtype: DType) -> _Sample:
+    a, b = x.value, y.value
+    f = np.asarray(BINARY[op](a, b), dtype=np.float64)
+    own = _own(f, (x.error, y.error), dtype)
+    match op:
+        case BinaryOp.ADD | BinaryOp.SUB:
+            error = x.error + y.error + own
+        case BinaryOp.MUL:
+            error = np.abs(a) * y.error + np.abs(b) * x.error + own
+        case BinaryOp.DIV:
+            error = x.error / np.abs(b) + np.abs(f / b) * y.error + own
+        case BinaryOp.FLOORDIV:
+            error = np.where(x.error > 0, np.ceil(x.error / b), 0.0)
+        case BinaryOp.MOD:
+            error = np.where(x.error > 0, b, 0.0)
+        case BinaryOp.POW:
+            powers = np.where(y.error > 0, np.abs(np.log(np.abs(a))) * y.error, 0.0)
+            error = np.abs(f) * (np.abs(b / a) * x.error + powers) + _function_unit(dtype) * np.abs(f)
+        case _:  # min, max
+            error = np.maximum(x.error, y.error)
+    return _Sample(f, error)

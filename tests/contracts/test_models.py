@@ -1,0 +1,67 @@
+"""What every cost model promises."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tilewright.core.streams import stream
+from tilewright.cost_model.metrics import pairwise_accuracy, top_score
+from tilewright.cost_model.models import MODELS
+
+LEARNERS = [name for name in MODELS if name != "constant"]
+
+
+def problem(rows: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """A smooth function of three of eight columns, some entries of another missing."""
+    rng = stream(seed, "problem")
+    features = rng.random((rows, 8), dtype=np.float32) * 8
+    labels = np.exp(-((features[:, 0] - 3) ** 2) / 9 - (features[:, 1] - features[:, 2]) ** 2 / 20)
+    features[rng.random(rows) < 0.1, 7] = np.nan
+    return features, labels.astype(np.float32)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_predicts_one_finite_number_a_row_before_and_after_learning(name: str) -> None:
+    model = MODELS[name]()
+    features, labels = problem(100, 0)
+    before = model.predict(features)
+    assert before.shape == (100,) and before.dtype == np.float32 and len(np.unique(before)) == 1
+    model.fit(features, labels, seed=1)
+    assert np.isfinite(model.predict(features)).all()
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_ranks_what_it_has_not_seen(name: str) -> None:
+    model = MODELS[name]()
+    model.fit(*problem(256, 0), seed=1)
+    features, labels = problem(400, 9)
+    predicted = model.predict(features)
+    assert pairwise_accuracy(predicted, labels) > 0.8
+    assert top_score(predicted, labels, 10) > 0.9
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_saved_bytes_bring_back_the_same_predictions(name: str) -> None:
+    model, twin = MODELS[name](), MODELS[name]()
+    model.fit(*problem(128, 0), seed=5)
+    twin.restore(model.to_bytes())
+    features, _ = problem(64, 2)
+    assert np.array_equal(model.predict(features), twin.predict(features))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_learning_repeats_and_forgets(name: str) -> None:
+    features, labels = problem(128, 0)
+    a, b = MODELS[name](), MODELS[name]()
+    a.fit(*problem(64, 7), seed=2)
+    a.fit(features, labels, seed=5)
+    b.fit(features, labels, seed=5)
+    assert np.array_equal(a.predict(features), b.predict(features))
+    a.fit(features[:0], labels[:0], seed=5)
+    assert len(np.unique(a.predict(features))) == 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_junk_is_refused(name: str) -> None:
+    with pytest.raises(ValueError):
+        MODELS[name]().restore(b"junk that no model wrote")

@@ -1,0 +1,92 @@
+"""Budgets, cancellation and what the loop yields, on recorded measurements."""
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from tilewright.core.budget import Budget, StopReason
+from tilewright.core.errors import InvalidParameter, NotFound
+from tilewright.core.schedule import Schedule
+from tilewright.core.trial import Timed
+from tilewright.search.recorded import read_table
+from tilewright.search.strategies.random import RandomSearch
+from tilewright.search.strategy import Problem
+from tilewright.search.tuner import Finished, tune
+
+TABLE = read_table(Path(__file__).parents[1] / "data" / "hub_convolution_milo__A100.csv")
+
+
+def steps(
+    budget: Budget, *, clock: Callable[[], float] = lambda: 0.0, cancelled: Callable[[], bool] = lambda: False
+) -> tuple[list[Finished], StopReason]:
+    pool = TABLE.pool
+    loop: Generator[Finished, None, StopReason] = tune(
+        pool, RandomSearch(Problem(pool, 1)), TABLE.measure, budget, clock=clock, cancelled=cancelled
+    )
+    done = []
+    while True:
+        try:
+            done.append(next(loop))
+        except StopIteration as stop:
+            return done, stop.value
+
+
+def test_the_table_holds_what_was_recorded() -> None:
+    assert len(TABLE.space) == 4362
+    first = TABLE.space.schedule(0)
+    assert first["block_size_x"] == 16
+    assert TABLE.outcomes[0] == Timed((3.875328e-3,))
+    assert TABLE.cost_seconds[0] == pytest.approx((918.6 + 126.4 + 105.2) / 1000)
+
+
+def test_trials_end_a_task_in_the_middle_of_a_batch() -> None:
+    done, reason = steps(Budget(trials=13))
+    assert (len(done), reason) == (13, StopReason.TRIALS)
+    assert [f.sequence for f in done] == list(range(13))
+
+
+def test_best_marks_every_improvement_and_nothing_else() -> None:
+    done, _ = steps(Budget(trials=60))
+    best = float("inf")
+    for finished in done:
+        outcome = finished.trial.outcome
+        improves = isinstance(outcome, Timed) and outcome.seconds < best
+        assert finished.is_best == improves
+        if isinstance(outcome, Timed):
+            best = min(best, outcome.seconds)
+
+
+def test_seconds_end_a_task() -> None:
+    ticks = iter(range(10_000))
+    done, reason = steps(Budget(trials=1000, seconds=50), clock=lambda: float(next(ticks)))
+    assert reason is StopReason.SECONDS
+    assert 0 < len(done) < 60
+
+
+def test_stall_ends_a_task() -> None:
+    done, reason = steps(Budget(trials=4000, stall=25))
+    assert reason is StopReason.STALL
+    assert not any(f.is_best for f in done[-25:])
+
+
+def test_cancel_takes_effect_within_one_trial() -> None:
+    done: list[int] = []
+    pool = TABLE.pool
+    for finished in tune(
+        pool, RandomSearch(Problem(pool, 1)), TABLE.measure, Budget(100), cancelled=lambda: len(done) >= 11
+    ):
+        done.append(finished.sequence)
+    assert len(done) == 11
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    with pytest.raises(NotFound, match="recorded"):
+        list(TABLE.measure([Schedule.of("convolution_kernel", 1, {"block_size_x": 17})]))
+
+
+def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(InvalidParameter, match="header"):
+        read_table(path)

@@ -1,0 +1,27 @@
+"""Operation and byte counts follow the field's conventions."""
+
+from tilewright.te.build import compute, maximum, placeholder, reduce_axis, workload
+from tilewright.te.build import sum as total
+from tilewright.te.cost import flops, minimum_bytes
+from tilewright.te.operators import OPERATORS
+
+
+def test_a_matrix_product_is_2mnk() -> None:
+    w = OPERATORS["matmul"].workload({"m": 7, "n": 5, "k": 3})
+    assert flops(w) == 2 * 7 * 5 * 3
+    assert minimum_bytes(w) == 4 * (7 * 3 + 3 * 5 + 7 * 5)
+
+
+def test_elementwise_counts_each_function_once_and_no_indices() -> None:
+    x = placeholder((10, 6), "float32", "x")
+    w = workload([compute((10, 3), lambda i, j: maximum(x[i, j * 2 + 1] * 2.0, 0.0) + 1.0)])
+    assert flops(w) == 3 * 30
+    assert minimum_bytes(w) == 4 * (60 + 30)
+
+
+def test_an_input_that_nobody_reads_is_not_moved() -> None:
+    x, y = placeholder((8,), "float32", "x"), placeholder((8,), "float32", "y")
+    k = reduce_axis(8)
+    w = workload([compute((), lambda: total(x[k], axis=k))], inputs=[x, y])
+    assert minimum_bytes(w) == 4 * 8 + 4
+    assert flops(w) == 8
