@@ -3,7 +3,7 @@
 from ...core.dtypes import DType
 from ...core.errors import CompileError
 from ...ir.expr import BinaryOp, CompareOp, LogicOp, UnaryOp
-from .math import MATH, power
+from .math import call_math, call_power
 from .values import Value, constant
 from .writer import CONTRACT, FunctionWriter
 
@@ -56,7 +56,7 @@ def unary(w: FunctionWriter, op: UnaryOp, a: Value, dtype: DType) -> Value:
         return w.intrinsic(op.value, a)
     if op is UnaryOp.RSQRT:
         return w.div(w.number(1.0, a), w.intrinsic("sqrt", a))
-    return MATH[op](w, a)
+    return call_math(w, op, a)
 
 
 def reduce_lanes(w: FunctionWriter, op: BinaryOp, value: Value, dtype: DType) -> Value:
@@ -92,7 +92,7 @@ def _float_binary(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DT
         case BinaryOp.MIN | BinaryOp.MAX:  # a NaN in either operand is the result, as in NumPy
             return w.intrinsic(f"{op.value}imum", a, b, flags="nsz")
         case BinaryOp.POW:
-            return power(w, a, b)
+            return call_power(w, a, b)
     raise CompileError(f"{op.value} is not defined for {dtype}")
 
 

@@ -15,7 +15,7 @@ from .writer import FunctionWriter, ModuleWriter, identifier
 def emit(kernel: Kernel, target: Target) -> Source:
     """The LLVM IR of ``kernel``, whose loops are serial or parallel. Raises CompileError for anything else."""
     entry = identifier(kernel.name)
-    module = ModuleWriter()
+    module = ModuleWriter(target.features)
     module.reserve(entry)
     place = Place(module, entry, plan_frame(kernel.body), target.threads)
     main = module.unique(f"{entry}.main")

@@ -1,16 +1,58 @@
-"""The mathematical functions of the IR: name -> how it is written for a scalar or vector of any number of lanes."""
+"""The mathematical functions of the IR, each an internal function of the module for every vector width it is used at.
+
+They are written once per width and inlined by LLVM, which keeps the source readable and costs nothing.
+"""
 
 from collections.abc import Callable
 
-from ...core.errors import CompileError
 from ...ir.expr import UnaryOp
+from .error_function import erf
+from .exponential import exp
+from .hyperbolic import tanh
+from .logarithm import log
+from .powers import power, small_exponent
+from .trigonometric import cos, sin
 from .values import Value
 from .writer import FunctionWriter
 
-MathFunction = Callable[[FunctionWriter, Value], Value]
+MATH: dict[UnaryOp, Callable[[FunctionWriter, Value], Value]] = {
+    UnaryOp.EXP: exp,
+    UnaryOp.LOG: log,
+    UnaryOp.TANH: tanh,
+    UnaryOp.ERF: erf,
+    UnaryOp.SIN: sin,
+    UnaryOp.COS: cos,
+}
+"""Function -> how it is computed for a scalar or vector of floats or doubles, without fast-math flags."""
 
-MATH: dict[UnaryOp, MathFunction] = {}
+
+def call_math(w: FunctionWriter, op: UnaryOp, x: Value) -> Value:
+    """``op(x)`` by a call of ``@tw.op.vNfM``, which is written when it is first needed."""
+    return _call(w, op.value, (x,), lambda inner, arguments: MATH[op](inner, arguments[0]))
 
 
-def power(w: FunctionWriter, a: Value, b: Value) -> Value:
-    raise CompileError("power is not defined")
+def call_power(w: FunctionWriter, x: Value, y: Value) -> Value:
+    """``x`` to the power ``y``."""
+    product = small_exponent(w, x, y)
+    if product is not None:
+        return product
+    return _call(w, "pow", (x, y), lambda inner, arguments: power(inner, *arguments))
+
+
+def _call(
+    w: FunctionWriter,
+    name: str,
+    arguments: tuple[Value, ...],
+    write: Callable[[FunctionWriter, tuple[Value, ...]], Value],
+) -> Value:
+    first = arguments[0]
+    function = f"tw.{name}.{first.suffix}"
+    if not w.module.defines(function):
+        w.module.reserve(function)
+        names = ("x", "y")[: len(arguments)]
+        signature = ", ".join(f"{a.type} %{n}" for n, a in zip(names, arguments, strict=True))
+        inner = FunctionWriter(w.module, f"internal {first.type} @{function}({signature}) alwaysinline nounwind")
+        parameters = tuple(Value(inner.name(n), a.element, a.lanes) for n, a in zip(names, arguments, strict=True))
+        inner.line(f"ret {write(inner, parameters).typed}")
+        w.module.define(function, inner.text())
+    return w.call(function, arguments, first.element, first.lanes, hint=name)

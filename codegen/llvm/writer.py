@@ -1,7 +1,7 @@
 """Writing LLVM IR as text: a module of functions, each a list of blocks. Names given as hints are kept readable."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from .values import Value, constant, integer_of, vector_type
@@ -21,7 +21,9 @@ def identifier(name: str) -> str:
 class ModuleWriter:
     """The functions and declarations of one module."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: Collection[str] = ()) -> None:
+        """``features``: the instruction-set extensions that may be counted on."""
+        self.features = frozenset(features)
         self._declarations: dict[str, None] = {}
         self._functions: dict[str, str] = {}
 

@@ -1,0 +1,132 @@
+"""log: exponent and mantissa taken apart, a polynomial in the mantissa.
+
+``x = 2^k m`` with ``m`` from sqrt(1/2) to sqrt(2), ``f = m - 1``, ``log x = k ln2 + log(1 + f)``. For float32
+``log(1 + f) = f - f^2/2 + f^3 p(f)``. For float64, as in Tang's and Sun's libraries, ``s = f / (2 + f)`` and
+``log(1 + f) = f - (f^2/2 - s (f^2/2 + s^2 p(s^2)))``. Coefficients: fitted as in ``exponential``.
+
+Measured: float32 within 0.9 ulp, float64 within 0.8 ulp; 0 gives -inf, negatives NaN, denormals are exact inputs.
+"""
+
+from .values import Value
+from .writer import FunctionWriter
+
+_P32 = (
+    0.3333333134651184,
+    -0.250008225440979,
+    0.20001226663589478,
+    -0.16623356938362122,
+    0.14201761782169342,
+    -0.131601944565773,
+    0.12761549651622772,
+    -0.07634429633617401,
+)
+_P64 = (
+    0.6666666666666734,
+    0.39999999999414254,
+    0.285714287424898,
+    0.22222198561901266,
+    0.18183564951579936,
+    0.1531403360125093,
+    0.14796128370362413,
+)
+_P64_FIFTH = (
+    0.39999999999999974,
+    0.2857142857144594,
+    0.22222222217343707,
+    0.18181818892885968,
+    0.15384555403031583,
+    0.1333637123745904,
+    0.11673777303664341,
+    0.1199728216382328,
+)
+"""``(2 atanh(s) - 2 s - 2/3 s^3) / s^5`` in ``s^2``."""
+_LN2 = {"float": (0.6931471824645996, -1.9046542121259336e-09), "double": (0.6931471805599453, 2.3190468138462996e-17)}
+_TWO_THIRDS = (2 / 3, 3.700743415417188e-17)
+_FORMATS = {
+    # mantissa bits, bits of sqrt(1/2), smallest normal, scaling of denormals
+    "float": (23, 0x3F3504F3, 2.0**-126, 25),
+    "double": (52, 0x3FE6A09E667F3BCD, 2.0**-1022, 54),
+}
+
+
+def log(w: FunctionWriter, x: Value) -> Value:
+    k, f = _take_apart(w, x)
+    ln2_high, ln2_low = (w.number(part, x) for part in _LN2[x.element])
+    half_square = w.mul(w.mul(f, f), w.number(0.5, x))
+    if x.element == "float":
+        cube = w.mul(w.mul(f, f), f)
+        tail = w.fma(k, ln2_low, w.mul(cube, w.polynomial(f, _P32)))
+        result = w.fma(k, ln2_high, w.add(f, w.sub(tail, half_square)))
+    else:
+        s = w.div(f, w.add(w.number(2.0, x), f))
+        z = w.mul(s, s)
+        rest = w.mul(z, w.polynomial(z, _P64))
+        below = w.sub(half_square, w.fma(s, w.add(half_square, rest), w.mul(k, ln2_low)))
+        result = w.fma(k, ln2_high, w.sub(f, below))
+    return _special_cases(w, x, result)
+
+
+def log_in_two_parts(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
+    """float64 ``log(x)`` for positive finite ``x`` as high + low, to about 2^-65 relative: what pow needs."""
+    k, f = _take_apart(w, x)
+    denominator = w.add(w.number(2.0, x), f)
+    lost = w.sub(f, w.sub(denominator, w.number(2.0, x)))  # 2 + f = denominator + lost, exactly
+    s = w.div(f, denominator)
+    s_low = w.div(w.sub(w.fma(w.negate(s), denominator, f), w.mul(s, lost)), denominator)
+    z = w.mul(s, s)
+    z_low = w.fma(w.number(2.0, x), w.mul(s, s_low), w.fma(s, s, w.negate(z)))
+    # c = 2/3 + z p(z), in two parts
+    p = w.mul(z, w.polynomial(z, _P64_FIFTH))
+    c = w.add(w.number(_TWO_THIRDS[0], x), p)
+    c_low = w.add(w.sub(p, w.sub(c, w.number(_TWO_THIRDS[0], x))), w.number(_TWO_THIRDS[1], x))
+    # t = z c, then u = s t, in two parts: log(1 + f) = 2 s + u
+    t, t_low = _product(w, z, z_low, c, c_low)
+    u, u_low = _product(w, s, s_low, t, t_low)
+    two_s = w.add(s, s)
+    high, low = _fast_sum(w, two_s, u)
+    low = w.add(low, w.add(w.add(s_low, s_low), u_low))
+    ln2_high, ln2_low = (w.number(part, x) for part in _LN2["double"])
+    k_high = w.mul(k, ln2_high)
+    k_low = w.fma(k, ln2_low, w.fma(k, ln2_high, w.negate(k_high)))
+    total, error = _sum(w, k_high, high)
+    return _fast_sum(w, total, w.add(error, w.add(low, k_low)))
+
+
+def _take_apart(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
+    """(k as a float, m - 1)."""
+    mantissa_bits, root_bits, smallest, up = _FORMATS[x.element]
+    tiny = w.compare("olt", x, w.number(smallest, x))
+    scaled = w.select(tiny, w.mul(x, w.number(2.0**up, x)), x)
+    bits = w.bits(scaled)
+    k = w.op("ashr", w.sub(bits, w.number(root_bits, bits)), w.number(mantissa_bits, bits))
+    m = w.convert("bitcast", w.sub(bits, w.op("shl", k, w.number(mantissa_bits, bits))), x.element)
+    k_float = w.convert("sitofp", k, x.element)
+    k_float = w.sub(k_float, w.select(tiny, w.number(float(up), x), w.number(0.0, x)))
+    return k_float, w.sub(m, w.number(1.0, x))
+
+
+def _special_cases(w: FunctionWriter, x: Value, result: Value) -> Value:
+    infinity = w.number(float("inf"), x)
+    result = w.select(w.compare("oeq", x, infinity), infinity, result)
+    result = w.select(w.compare("ult", x, w.number(0.0, x)), w.number(float("nan"), x), result)
+    return w.select(w.compare("oeq", x, w.number(0.0, x)), w.number(float("-inf"), x), result)
+
+
+def _sum(w: FunctionWriter, a: Value, b: Value) -> tuple[Value, Value]:
+    """Knuth's exact sum: a + b = high + low."""
+    high = w.add(a, b)
+    part = w.sub(high, a)
+    return high, w.add(w.sub(a, w.sub(high, part)), w.sub(b, part))
+
+
+def _fast_sum(w: FunctionWriter, a: Value, b: Value) -> tuple[Value, Value]:
+    """Dekker's exact sum for ``|a| >= |b|``."""
+    high = w.add(a, b)
+    return high, w.sub(b, w.sub(high, a))
+
+
+def _product(w: FunctionWriter, a: Value, a_low: Value, b: Value, b_low: Value) -> tuple[Value, Value]:
+    """(a + a_low) (b + b_low) as high + low."""
+    high = w.mul(a, b)
+    low = w.fma(a, b, w.negate(high))
+    return high, w.fma(a, b_low, w.fma(a_low, b, low))
