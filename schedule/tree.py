@@ -220,9 +220,12 @@ def _find_producer(
 ) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]] | None:
     if isinstance(stmt, Seq):
         here = tuple(s for s in stmt.statements if tensor in stored_outside(s))
-        if all(stored_outside(s) == {tensor} for s in here):
+        if here and all(stored_outside(s) == {tensor} for s in here):
             return here, around
-        return _find_producer(here[0], tensor, around) if len(here) == 1 else None
+        if len(here) > 1:
+            return None
+        inside = (_find_producer(s, tensor, around) for s in here or stmt.statements)  # none here: allocated below
+        return next((found for found in inside if found is not None), None)
     if stored_outside(stmt) == {tensor}:
         return (stmt,), around
     below = substatements(stmt)
