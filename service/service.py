@@ -4,6 +4,8 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Self
 
+import structlog
+
 from ..core.errors import InvalidParameter, NotFound, UnsupportedTarget
 from ..core.keys import JSON
 from ..core.record import MeasuredOn
@@ -12,11 +14,12 @@ from ..db.store import Store
 from ..te.json import workload_from_json
 from ..te.workload import Workload
 from . import best as best_lookup
-from . import convert, listing, wiring
+from . import convert, listing, logs, wiring
 from .changes import Changes
 from .explain import explain
 from .health import check_health, program_version
 from .metrics import Metrics
+from .runner import Runner
 from .settings import Settings
 from .states import CANCEL
 from .submit import checked, checked_key, new_id
@@ -48,11 +51,21 @@ class Service:
     """Thread-safe and synchronous. Every method raises StoreError when the database cannot serve."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
-        """Use ``open``, which also starts what runs jobs."""
+        """Use ``open``."""
         self.settings = settings
         self.metrics_registry = Metrics()
         self._store = store
-        self._changes = Changes(None if store.embedded else POLL_SECONDS)
+        poll_seconds = None if store.embedded else POLL_SECONDS
+        self._changes = Changes(poll_seconds)
+        self._runner: Runner | None = None
+        if settings.run_jobs:
+            self._runner = Runner(
+                settings,
+                store,
+                poll_seconds=poll_seconds,
+                told=self._changes.tell,
+                counted=self.metrics_registry.trial,
+            )
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -60,6 +73,8 @@ class Service:
 
         Raises StoreError, and InvalidParameter for a database URL that is none.
         """
+        if not structlog.is_configured():
+            logs.configure(settings)
         return cls(settings, Store(settings.database_url))
 
     def __enter__(self) -> Self:
@@ -71,6 +86,8 @@ class Service:
     def close(self) -> None:
         """Stop after the trial in hand and close the database; unfinished jobs go on when it is opened again."""
         self.interrupt()
+        if self._runner is not None:
+            self._runner.close()
         self._store.close()
 
     def interrupt(self) -> None:
@@ -88,7 +105,7 @@ class Service:
         new = convert.new_job(new_id(), checked(spec))
         key = None if idempotency_key is None else checked_key(idempotency_key)
         row, created = self._store.create_job(new, key=key, body_sha256=convert.body_sha256(spec))
-        self._changes.tell()
+        self._changed()
         return convert.job_view(row), created
 
     def job(self, job_id: str) -> JobView:
@@ -105,7 +122,7 @@ class Service:
         Raises NotFound, and Conflict for a job that succeeded or failed.
         """
         row = self._store.move_job(job_id, CANCEL)
-        self._changes.tell()
+        self._changed()
         return convert.job_view(row)
 
     # trials
@@ -232,7 +249,13 @@ class Service:
         return self.metrics_registry.text(self._store.count_by_state(), thread_alive=self._alive())
 
     def _alive(self) -> bool:
-        return True
+        """Whether jobs run, if they are to run in this process."""
+        return self._runner is None or self._runner.alive
+
+    def _changed(self) -> None:
+        self._changes.tell()
+        if self._runner is not None:
+            self._runner.wake()
 
     @functools.cached_property
     def _here(self) -> Callable[[], MeasuredOn | None]:
