@@ -110,7 +110,7 @@ class Service:
 
     def job(self, job_id: str) -> JobView:
         """Raises NotFound."""
-        return convert.job_view(self._store.job(job_id))
+        return convert.job_view(self._store.job(listing.key(job_id, "job_id")))
 
     def jobs(self, *, page_size: int = 50, token: str = "", state: JobState | None = None) -> Page[JobView]:
         """Jobs, newest first. Raises InvalidParameter for a bad page size or token."""
@@ -121,7 +121,7 @@ class Service:
 
         Raises NotFound, and Conflict for a job that succeeded or failed.
         """
-        row = self._store.move_job(job_id, CANCEL)
+        row = self._store.move_job(listing.key(job_id, "job_id"), CANCEL)
         self._changed()
         return convert.job_view(row)
 
@@ -137,7 +137,7 @@ class Service:
         order: TrialOrder = TrialOrder.OLDEST,
     ) -> Page[TrialView]:
         """The trials of a task. Raises NotFound, InvalidParameter for a bad page size or token."""
-        return listing.trials(self._store, job_id, task, page_size, token, order)
+        return listing.trials(self._store, listing.key(job_id, "job_id"), task, page_size, token, order)
 
     def trial(self, record_id: int) -> TrialView:
         """Raises NotFound."""
@@ -148,20 +148,23 @@ class Service:
         if not 1 <= limit <= 1_000_000:
             raise InvalidParameter(f"limit {limit}; allowed: 1 to 1000000", field="limit")
         points = self._store.points(
-            job_id, listing.number(task, "task"), after=listing.number(after, "after", low=-1), limit=limit
+            listing.key(job_id, "job_id"),
+            listing.number(task, "task"),
+            after=listing.number(after, "after", low=-1),
+            limit=limit,
         )
         return convert.series_view(job_id, task, points)
 
     def failures(self, job_id: str, *, task: int = 0) -> tuple[FailureView, ...]:
         """The kinds of failure of a task, most frequent first. Raises NotFound."""
-        rows = self._store.failures(job_id, listing.number(task, "task"))
+        rows = self._store.failures(listing.key(job_id, "job_id"), listing.number(task, "task"))
         return tuple(convert.failure_view(row) for row in rows)
 
     def events(self, job_id: str, *, after: int = 0, timeout_seconds: float = 0.0) -> tuple[EventView, ...]:
         """What happened to a job beyond event ``after``, in order, at most 1,000 at once; waits for the first of
         them, and is empty when the time is over. Raises NotFound."""
         beyond = listing.number(after, "after")
-        look = functools.partial(self._store.events, job_id, after=beyond, limit=LARGEST_EVENTS)
+        look = functools.partial(self._store.events, listing.key(job_id, "job_id"), after=beyond, limit=LARGEST_EVENTS)
         return tuple(convert.event_view(row) for row in self._changes.wait_for(look, timeout_seconds))
 
     # results
@@ -178,7 +181,12 @@ class Service:
     ) -> BestView:
         """The fastest record of a workload: see ``service.best`` for what matches. Raises NotFound naming the
         nearest workloads known; ``operator`` and ``parameters`` help where the workload was never seen."""
-        wanted = best_lookup.Wanted(workload_key, device_key, toolchain_key, profile)
+        wanted = best_lookup.Wanted(
+            listing.key(workload_key, "workload_key"),
+            None if device_key is None else listing.key(device_key, "device_key"),
+            None if toolchain_key is None else listing.key(toolchain_key, "toolchain_key"),
+            None if profile is None else listing.key(profile, "profile"),
+        )
         try:
             found = best_lookup.find(self._store, wanted, self._here)
         except NotFound:
@@ -201,7 +209,7 @@ class Service:
 
     def workload_of(self, workload_key: str) -> Workload:
         """Raises NotFound."""
-        data = self._store.workload(workload_key)
+        data = self._store.workload(listing.key(workload_key, "workload_key"))
         if data is None:
             raise NotFound(f"no workload {workload_key[:80]!r} is known", field="workload_key")
         return workload_from_json(data)
