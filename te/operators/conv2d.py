@@ -71,8 +71,20 @@ class _Sizes:
 
 
 def _sizes(v: Values) -> _Sizes:
-    names = "batch channels height width filters kernel_h kernel_w stride padding dilation groups".split()
-    s = _Sizes(*(v.integer(n) for n in names), first=v.text("layout") == "NCHW")
+    s = _Sizes(
+        batch=v.integer("batch"),
+        channels=v.integer("channels"),
+        height=v.integer("height"),
+        width=v.integer("width"),
+        filters=v.integer("filters"),
+        kernel_h=v.integer("kernel_h"),
+        kernel_w=v.integer("kernel_w"),
+        stride=v.integer("stride"),
+        padding=v.integer("padding"),
+        dilation=v.integer("dilation"),
+        groups=v.integer("groups"),
+        first=v.text("layout") == "NCHW",
+    )
     for name, count in (("channels", s.channels), ("filters", s.filters)):
         if count % s.groups:
             raise InvalidParameter(
@@ -156,9 +168,9 @@ def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any],
         return (y.reshape(s.image(s.filters, height, width)),)
     windows = windows[:, :: s.stride, :: s.stride]
     windows = windows.reshape(s.batch, height, width, s.groups, depth, s.kernel_h, s.kernel_w)
-    columns = windows.transpose(3, 0, 1, 2, 5, 6, 4).reshape(s.groups, s.batch * height * width, -1)
+    pixels = windows.transpose(3, 0, 1, 2, 5, 6, 4).reshape(s.groups, s.batch * height * width, -1)
     kernels = weights.reshape(-1, s.groups, filters).transpose(1, 0, 2)
-    y = product(columns, kernels, dtype).transpose(1, 0, 2)
+    y = product(pixels, kernels, dtype).transpose(1, 0, 2)
     return (np.ascontiguousarray(y).reshape(s.image(s.filters, height, width)),)
 
 

@@ -1,6 +1,6 @@
 """An operator: a family of workloads told apart by parameters, with the plain NumPy form it is compared to."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ class Operator:
     build: Callable[[Values], Workload]
     baseline: Callable[[Values, Mapping[str, NDArray[Any]]], tuple[NDArray[Any], ...]]
     examples: tuple[Mapping[str, object], ...]
-    """Small cases with odd extents (1, primes), legal for every dtype; every layer's tests run them."""
+    """Small cases with odd extents (1, primes), legal for every dtype unless they name one."""
 
     def schema(self) -> dict[str, object]:
         """The JSON Schema (2020-12) of the parameters; closed. What depends on several of them, ``workload`` checks."""
@@ -46,6 +46,12 @@ class Operator:
             if p.name == "dtype" and isinstance(p.domain, Choice):
                 return p.domain.words
         return ()
+
+    def cases(self) -> Iterator[dict[str, object]]:
+        """Every example with every dtype it may have: what every layer's tests run an operator on."""
+        for example in self.examples:
+            for dtype in [example["dtype"]] if "dtype" in example else self.dtypes:
+                yield {**example, "dtype": dtype}
 
     def values(self, parameters: Mapping[str, object]) -> Values:
         """All parameters, defaults filled in; raises InvalidParameter naming the first that is wrong."""
