@@ -96,6 +96,9 @@ class Tensor(Buffer):
     named: bool = False
     """Whether the user chose the name."""
 
+    __eq__ = object.__eq__  # by identity: two tensors of one shape are two tensors
+    __hash__ = object.__hash__
+
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
         given = indices if isinstance(indices, tuple) else (indices,)
         if len(given) != len(self.shape):
@@ -228,7 +231,7 @@ def _ordered(outputs: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
             elif tensor.stage is None:
                 inputs[tensor] = None
             else:
-                before = [t for t in _reads(tensor.stage.body) if t not in done and t not in inputs]
+                before = [t for t in reads(tensor) if t not in done and t not in inputs]
                 if before:
                     todo.extend(reversed(before))
                 else:
@@ -236,7 +239,11 @@ def _ordered(outputs: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     return list(inputs), list(done)
 
 
-def _reads(body: Expr) -> list[Tensor]:
+def reads(tensor: Tensor) -> list[Tensor]:
+    """The tensors that ``tensor`` is computed from directly, in the order met; none for an input."""
+    if tensor.stage is None:
+        return []
+    body = tensor.stage.body
     check_size(body)  # first: shared subexpressions can make a small program a huge tree
     found: dict[Tensor, None] = {}
     for e in walk(body):

@@ -15,13 +15,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.dtypes import DType
+from ..core.dtypes import DType, float32
 from ..core.errors import InvalidWorkload
 from ..core.streams import stream
 from ..ir.buffer import Buffer
 from ..ir.expr import Binary, BinaryOp, Cast, Compare, Const, Expr, Load, Logic, Select, Unary, UnaryOp, Var, walk
 from .data import random_inputs
-from .evaluate import BINARY, COMPARE, LOGIC, UNARY
+from .evaluate import BINARY, COMPARE, LOGIC, UNARY, rounded
 from .workload import Reducer, Stage, Workload
 
 _SAFETY = 4.0
@@ -111,15 +111,15 @@ def _sum(value: Floats, error: Floats, length: int, unit: float) -> _Sample:
     """Sums of ``length`` terms like those of ``value[rows, terms]``.
 
     The terms' errors add up. The rounding of the partial sums is a random walk of ``length`` steps of up to a unit
-    of the largest partial sum, but never less than all of them one way where numbers have few digits (adding to a
-    sum that has outgrown its terms always loses on the same side).
+    of the largest partial sum; all of them go one way where numbers have so few digits that the sum outgrows its
+    terms (adding to it then always loses on the same side).
     """
     sampled = value.shape[1]
     mean = float(value.mean())
     spread = math.sqrt(length / sampled)
     total = length * mean + spread * (value.sum(axis=1) - sampled * mean)
     partial = length * abs(mean) + math.sqrt(length) * float(value.std())
-    steps = float(length) if unit > 2.0**-20 else 2.0 * math.sqrt(length)
+    steps = float(length) if length * unit > 0.25 else 2.0 * math.sqrt(length)
     return _Sample(total, length * error.mean(axis=1) + (unit * partial * steps if length > 1 else 0.0))
 
 
@@ -155,10 +155,13 @@ class _Sampler:
                 )
             case Cast(value=value, type=dtype):
                 return _cast(self.of(value), value.dtype, dtype)
+            case Binary(op=BinaryOp.MUL, a=a, b=Const(value=factor)) if _is_power_of_two(factor):
+                x = self.of(a)
+                return _Sample(x.value * float(factor), x.error * abs(float(factor)))
             case Unary(op=unary, value=value):
-                return _unary(unary, self.of(value), _roundoff(e.dtype))
+                return _unary(unary, self.of(value), e.dtype)
             case Binary(op=op, a=a, b=b):
-                return _binary(op, self.of(a), self.of(b), _roundoff(e.dtype))
+                return _binary(op, self.of(a), self.of(b), e.dtype)
         raise InvalidWorkload(f"{type(e).__name__} has no place in a tensor expression")
 
     def _leaf(self, e: Expr) -> _Sample:
@@ -180,15 +183,30 @@ def _cast(x: _Sample, given: DType, wanted: DType) -> _Sample:
     if wanted.is_bool:
         return _exact((x.value != 0).astype(np.float64))
     if wanted.is_float:
-        unit = _roundoff(wanted)
-        exact = given.is_float and _roundoff(given) >= unit
-        return _Sample(x.value, x.error + (0.0 if exact else unit * np.abs(x.value)))
+        return _Sample(x.value, x.error + _own(x.value, (x.error,), wanted))
     low, high = wanted.integer_range
     value = np.clip(np.trunc(x.value), low, high) if given.is_float else x.value
     return _Sample(value, np.where(x.error > 0, np.ceil(x.error) + given.is_float, 0.0))
 
 
-def _unary(op: UnaryOp, x: _Sample, unit: float) -> _Sample:
+def _is_power_of_two(value: float) -> bool:
+    return math.isfinite(value) and abs(math.frexp(value)[0]) == 0.5
+
+
+def _own(f: Floats, errors: tuple[Floats, ...], dtype: DType) -> Floats:
+    """The rounding of results ``f`` to ``dtype``: none where the operands are exact and ``f`` is a number of it (for
+    float64, one of so few digits that its own computation was hardly rounded)."""
+    unit = _roundoff(dtype)
+    size: Floats = unit * np.abs(f)
+    if unit == 0.0:
+        return size
+    inexact = rounded(f, float32 if dtype.bits == 64 else dtype) != f
+    for error in errors:
+        inexact = inexact | (error > 0)
+    return np.where(inexact, size, 0.0)
+
+
+def _unary(op: UnaryOp, x: _Sample, dtype: DType) -> _Sample:
     a, e = x.value, x.error
     if op is UnaryOp.NOT:
         return _exact((a == 0).astype(np.float64))
@@ -197,7 +215,8 @@ def _unary(op: UnaryOp, x: _Sample, unit: float) -> _Sample:
         return _Sample(f, e)
     if op in (UnaryOp.FLOOR, UnaryOp.CEIL):
         return _Sample(f, np.where(e > 0, np.ceil(e), 0.0))
-    own = _FUNCTION * unit * np.abs(f)
+    unit = _function_unit(dtype)
+    own = unit * np.abs(f)
     match op:
         case UnaryOp.EXP:
             slope = np.abs(f)
@@ -212,14 +231,20 @@ def _unary(op: UnaryOp, x: _Sample, unit: float) -> _Sample:
         case UnaryOp.RSQRT:
             slope = 0.5 * np.abs(f / a)
         case _:  # sin, cos: reducing the argument costs a rounding of it
-            slope, own = np.ones_like(a), _FUNCTION * unit * (1.0 + np.abs(a))
+            slope, own = np.ones_like(a), unit * (1.0 + np.abs(a))
     return _Sample(f, np.where(e > 0, slope * e, 0.0) + own)
 
 
-def _binary(op: BinaryOp, x: _Sample, y: _Sample, unit: float) -> _Sample:
+def _function_unit(dtype: DType) -> float:
+    """The relative error of a fast function: half floats are computed in float32 and rounded."""
+    unit = _roundoff(dtype)
+    return _FUNCTION * unit if dtype.bits > 16 else unit + _FUNCTION * 2.0**-24
+
+
+def _binary(op: BinaryOp, x: _Sample, y: _Sample, dtype: DType) -> _Sample:
     a, b = x.value, y.value
     f = np.asarray(BINARY[op](a, b), dtype=np.float64)
-    own = unit * np.abs(f)
+    own = _own(f, (x.error, y.error), dtype)
     match op:
         case BinaryOp.ADD | BinaryOp.SUB:
             error = x.error + y.error + own
@@ -233,7 +258,7 @@ def _binary(op: BinaryOp, x: _Sample, y: _Sample, unit: float) -> _Sample:
             error = np.where(x.error > 0, b, 0.0)
         case BinaryOp.POW:
             powers = np.where(y.error > 0, np.abs(np.log(np.abs(a))) * y.error, 0.0)
-            error = np.abs(f) * (np.abs(b / a) * x.error + powers) + _FUNCTION * own
+            error = np.abs(f) * (np.abs(b / a) * x.error + powers) + _function_unit(dtype) * np.abs(f)
         case _:  # min, max
             error = np.maximum(x.error, y.error)
     return _Sample(f, error)

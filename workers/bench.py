@@ -1,0 +1,182 @@
+"""One prepared workload on one device: candidates are loaded, checked and timed here, inside the runner child."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codegen.backend import Binary, Parameter
+from ..core.errors import CompileError, InvalidParameter, TilewrightError
+from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
+from ..runtime.anchor import Anchor
+from ..runtime.device import Device, LoadedKernel, Memory
+from ..te.workload import Workload
+from .buffers import Bytes, GuardedBuffer
+from .check import check, check_again
+from .environment import disturbance, load, was_disturbed
+from .fixture import Fixture
+from .report import Report
+from .timing import Sample, Timer, TimingRules, take_samples
+
+_MOST_SETS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRules:
+    """``rotation_bytes``: argument sets are rotated until they cover this much memory (0: one set, warm cache)."""
+
+    timing: TimingRules
+    rotation_bytes: int
+    seed: int
+
+
+class Bench:
+    """Buffers of inputs and outputs are allocated once and shared by all candidates, so that memory placement does
+    not differ between them; workspace is the candidate's own."""
+
+    def __init__(self, device: Device, workload: Workload, fixture: Fixture, rules: BenchRules) -> None:
+        self._device = device
+        self._rules = rules
+        self._expected = fixture.expected
+        self._inputs = {name: as_bytes(array) for name, array in fixture.inputs.items()}
+        inputs = [Parameter(b.name, "input", b.shape, b.dtype) for b in workload.inputs]
+        outputs = [Parameter(b.name, "output", b.shape, b.dtype) for b in workload.output_buffers]
+        self._buffers = {p.name: GuardedBuffer(device, p, n) for n, p in enumerate((*inputs, *outputs))}
+        for p in inputs:
+            self._buffers[p.name].write(self._inputs[p.name])
+        self._sets: list[dict[str, Memory]] = [{n: b.payload for n, b in self._buffers.items()}]
+        self._rotate((*inputs, *outputs))
+
+    def run(
+        self,
+        binary: Binary,
+        announce: Callable[[Stage], None],
+        anchor: Anchor | None,
+        incumbent_seconds: float | None,
+    ) -> Report:
+        """Load, check and time ``binary``; ``announce`` is told each stage as it begins."""
+        evidence = Evidence(
+            input_seed=self._rules.seed,
+            binary_key=hashlib.sha256(binary.code).hexdigest(),
+            binary_bytes=len(binary.code),
+            environment=load(),
+        )
+        started = time.perf_counter()
+        try:
+            announce(Stage.LOAD)
+            kernel = self._device.load(binary)
+            announce(Stage.CHECK)
+            buffers = self._arguments(binary.parameters)
+            verdict = check(kernel, buffers, self._inputs, self._expected)
+        except CompileError as error:
+            return self._failed(Failed(Stage.LOAD, Reason.LAUNCH_ERROR, error.message), started, evidence)
+        except MemoryError as error:
+            return self._failed(Failed(Stage.CHECK, Reason.RESOURCES, f"out of memory {error}"), started, evidence)
+        except TilewrightError as error:
+            return self._failed(Failed(Stage.CHECK, Reason.LAUNCH_ERROR, error.message), started, evidence)
+        evidence = replace(
+            evidence,
+            guard_bands_intact=verdict.guard_bands_intact,
+            outputs_written=verdict.outputs_written,
+            max_error=verdict.max_error,
+            absolute_tolerance=max(e.absolute for e in self._expected.values()),
+            relative_tolerance=max(e.relative for e in self._expected.values()),
+        )
+        if verdict.failed is not None:
+            return self._failed(verdict.failed, started, evidence)
+        checked = time.perf_counter()
+        announce(Stage.TIME)
+        outcome, evidence = self._time(kernel, buffers, evidence, anchor, incumbent_seconds)
+        if isinstance(outcome, Timed):
+            outcome = check_again(buffers, self._inputs, self._expected) or outcome
+        clocks = Clocks(check=checked - started, time=time.perf_counter() - checked)
+        return Report(outcome, clocks, evidence, tainted=_taints(outcome))
+
+    def _arguments(self, parameters: Sequence[Parameter]) -> list[GuardedBuffer]:
+        """The buffers of a launch in the binary's order. Raises InvalidParameter where the binary wants others."""
+        buffers: list[GuardedBuffer] = []
+        for parameter in parameters:
+            if parameter.role == "workspace":
+                buffers.append(GuardedBuffer(self._device, parameter, len(self._buffers) + len(buffers)))
+                continue
+            known = self._buffers.get(parameter.name)
+            if known is None or known.parameter != parameter:
+                raise InvalidParameter(
+                    f"the binary wants {parameter}, the workload has {known.parameter if known else 'no such buffer'}",
+                    field=parameter.name,
+                )
+            buffers.append(known)
+        missing = self._buffers.keys() - {p.name for p in parameters}
+        if missing:
+            raise InvalidParameter(f"the binary does not take {', '.join(sorted(missing))}", field="parameters")
+        return buffers
+
+    def _time(
+        self,
+        kernel: LoadedKernel,
+        buffers: Sequence[GuardedBuffer],
+        evidence: Evidence,
+        anchor: Anchor | None,
+        incumbent_seconds: float | None,
+    ) -> tuple[Outcome, Evidence]:
+        sets = [[s.get(b.parameter.name, b.payload) for b in buffers] for s in self._sets]
+        before = disturbance()
+        timing = take_samples(rotating_timer(kernel, sets), self._rules.timing, incumbent_seconds=incumbent_seconds)
+        spoilt = disturbance().since(before)
+        environment = {
+            **evidence.environment,
+            "waiting_seconds": round(spoilt.waiting_seconds, 6),
+            "preemptions": float(spoilt.preemptions),
+            "disturbed_samples": float(timing.disturbed),
+            "argument_sets": float(len(sets)),
+        }
+        evidence = replace(
+            evidence, environment=environment, anchor_seconds=None if anchor is None else anchor.seconds()
+        )
+        if not timing.noisy:
+            return timing.timed, evidence
+        spread, middle = timing.timed.spread, timing.timed.seconds
+        detail = f"quartiles {spread:.0%} apart after {timing.seconds:.2g} s, median {middle:.3g} s"
+        return Failed(Stage.TIME, Reason.NOISY, detail), evidence
+
+    def _rotate(self, parameters: Sequence[Parameter]) -> None:
+        """More argument sets, equal in content, until a round through them leaves nothing in any cache. Workspace is
+        not rotated: a program that calls the kernel again and again hands it the same."""
+        each = sum(p.bytes for p in parameters)
+        wanted = min(_MOST_SETS, max(2, -(-self._rules.rotation_bytes // each))) if self._rules.rotation_bytes else 1
+        for _ in range(wanted - 1):
+            memories = {p.name: self._device.allocate(p.bytes) for p in parameters}
+            for p in parameters:
+                memories[p.name].write(self._inputs.get(p.name, np.zeros(p.bytes, np.uint8)))
+            self._sets.append(memories)
+
+    def _failed(self, failed: Failed, started: float, evidence: Evidence) -> Report:
+        return Report(failed, Clocks(check=time.perf_counter() - started), evidence, tainted=_taints(failed))
+
+
+def rotating_timer(kernel: LoadedKernel, sets: Sequence[Sequence[Memory]]) -> Timer:
+    """Times launches of ``kernel``; each call begins at the argument set where the last one ended."""
+    following = 0
+
+    def timer(launches: int) -> Sample:
+        nonlocal following
+        ordered = [*sets[following:], *sets[:following]]
+        following = (following + launches) % len(sets)
+        before = disturbance()
+        seconds = kernel.time(ordered, launches)
+        return Sample(seconds, was_disturbed(disturbance().since(before), seconds))
+
+    return timer
+
+
+def as_bytes(array: NDArray[np.generic]) -> Bytes:
+    """The bytes of a C-contiguous array, flat and without a copy."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def _taints(outcome: Outcome) -> bool:
+    """A kernel that wrote where it must not may have damaged more than the guard bands."""
+    return isinstance(outcome, Failed) and outcome.reason is Reason.OUT_OF_BOUNDS

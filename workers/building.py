@@ -1,0 +1,64 @@
+"""The builder child: schedules in, binaries out."""
+
+import resource
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import cast
+
+from ..codegen.backend import Binary
+from ..core.errors import CompileError, IllegalSchedule, InvalidKernel, InvalidParameter, TilewrightError
+from ..core.schedule import Schedule
+from ..core.target import Target
+from ..core.trial import Failed, Reason, Stage
+from ..te.json import workload_from_json
+from ..te.workload import Workload
+from .frames import Frame
+from .wire import Json, binary_to_frame, outcome_to_json, target_from_json
+
+Build = Callable[[Workload, Target, Schedule], Binary]
+
+
+class BuildRole:
+    """Answers ``{workload, schedule}`` with a binary or a Failed, and ``seconds``."""
+
+    def __init__(self, setup: Json) -> None:
+        memory = cast(int, setup["builder_memory_bytes"])
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        self._target = target_from_json(setup["target"])
+        module, name = str(setup["builder"]).split(":")
+        self._build: Build = getattr(import_module(module), name)
+        self._workload: tuple[object, Workload] | None = None
+
+    def answer(self, frame: Frame, announce: Callable[[str], None]) -> Frame:
+        started = time.perf_counter()
+        outcome = self._built(frame.header)
+        seconds = time.perf_counter() - started
+        if isinstance(outcome, Failed):
+            return Frame({"seconds": seconds, "outcome": outcome_to_json(outcome)})
+        return binary_to_frame(outcome, {"seconds": seconds})
+
+    def _built(self, request: Json) -> Binary | Failed:
+        try:
+            schedule = Schedule.from_json(request["schedule"])
+            return self._build(self._parsed(request["workload"]), self._target, schedule)
+        except (IllegalSchedule, InvalidParameter) as error:
+            return Failed(Stage.LOWER, Reason.ILLEGAL_SCHEDULE, _text(error))
+        except InvalidKernel as error:
+            return Failed(Stage.LOWER, Reason.COMPILE_ERROR, f"lowered to an invalid kernel: {_text(error)}")
+        except CompileError as error:
+            return Failed(Stage.COMPILE, Reason.COMPILE_ERROR, error.message)
+        except MemoryError:
+            return Failed(Stage.COMPILE, Reason.RESOURCES, "the compiler ran out of memory")
+        except Exception as error:  # a bug in a sketch or an emitter costs this candidate, not the job
+            return Failed(Stage.COMPILE, Reason.COMPILE_ERROR, f"{type(error).__name__}: {error}")
+
+    def _parsed(self, data: object) -> Workload:
+        """Candidates of one workload come in a row: it is parsed once."""
+        if self._workload is None or self._workload[0] != data:
+            self._workload = (data, workload_from_json(data))
+        return self._workload[1]
+
+
+def _text(error: TilewrightError) -> str:
+    return f"{error.field}: {error.message}" if error.field else error.message

@@ -1,0 +1,161 @@
+"""A spawned child, seen from its parent: requests with a deadline per stage, and a death that is always noticed."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+
+from ..core.errors import TilewrightError, WorkerLost
+from .frames import Frame, receive, send
+
+_REAP_SECONDS = 2.0
+_TAIL_BYTES = 2_000
+
+
+class ChildDied(TilewrightError):
+    """The child ended in the middle of a request. ``stage``: the last it announced; ``signal``: what killed it,
+    0 when it exited by itself."""
+
+    code = "CHILD_DIED"
+
+    def __init__(self, message: str, *, stage: str, signal: int) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.signal = signal
+
+
+class ChildHung(TilewrightError):
+    """A stage of a request passed its deadline; the child has been killed."""
+
+    code = "CHILD_HUNG"
+
+    def __init__(self, message: str, *, stage: str) -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+class Child:
+    """One child process in its own session, started at once and greeted with ``setup`` by the first request.
+
+    It asks the kernel to be killed when the *thread* that started it ends (PR_SET_PDEATHSIG counts threads), so
+    create it on a thread that lives as long as the child should. ``descriptors`` are inherited. Requests come from
+    one thread; ``kill`` may be called from any.
+    """
+
+    def __init__(
+        self,
+        setup: Frame,
+        *,
+        python_path: tuple[str, ...],
+        environment: Mapping[str, str],
+        descriptors: tuple[int, ...] = (),
+    ) -> None:
+        parent, child = socket.socketpair()
+        self._output = tempfile.TemporaryFile()
+        with child:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tilewright.workers.main", str(child.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=(child.fileno(), *descriptors),
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(python_path), **environment},
+            )
+        self._connection = Connection(parent.detach())
+        self._setup: Frame | None = setup
+        self._words_from = 0
+        self._killed = False
+        self._killing = threading.Lock()
+
+    @property
+    def process_id(self) -> int:
+        """Also the id of its process group and session."""
+        return self._process.pid
+
+    def request(self, frame: Frame, *, first_stage: str, deadlines: Mapping[str, float]) -> Frame:
+        """Send ``frame``, follow the stages the child announces, return its answer.
+
+        Each stage gets its own deadline from ``deadlines`` (seconds by stage name). Raises ChildHung or ChildDied,
+        and then the child is dead and reaped; WorkerLost when it could not even start.
+        """
+        if self._setup is not None:
+            self._greet(self._setup, deadlines["start"])
+            self._setup = None
+        self._words_from = self._words_bytes()
+        stage = first_stage
+        try:
+            send(self._connection, frame)
+            while True:
+                answer = self._await(deadlines[stage])
+                if answer is None:
+                    raise ChildHung(f"{stage} took over {deadlines[stage]:g} s and was killed", stage=stage)
+                if "stage" not in answer.header:
+                    return answer
+                stage = str(answer.header["stage"])
+        except (EOFError, OSError) as error:
+            raise self._died(stage) from error
+        except (ChildHung, WorkerLost):
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End the child and its whole group now; harmless when repeated."""
+        with self._killing:
+            if not self._killed:
+                self._killed = True
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+
+    def close(self) -> None:
+        """``kill``, and give back the pipe and the output file."""
+        self.kill()
+        self._connection.close()
+        self._output.close()
+
+    def _greet(self, setup: Frame, seconds: float) -> None:
+        try:
+            send(self._connection, setup)
+            answer = self._await(seconds)
+        except (EOFError, OSError):
+            answer = Frame({"error": "it died while it started"})
+        if answer is None or answer.header.get("ready") is not True:
+            self.kill()
+            why = f"no answer within {seconds:g} s" if answer is None else str(answer.header.get("error", "?"))
+            raise WorkerLost(f"a worker child did not start: {why}. {self._tail()}".strip())
+
+    def _await(self, seconds: float) -> Frame | None:
+        return receive(self._connection) if self._connection.poll(seconds) else None
+
+    def _died(self, stage: str) -> ChildDied:
+        """Reap what the closed pipe announced. The group is killed before its leader is reaped, because until then
+        its number cannot belong to anybody else."""
+        deadline = time.monotonic() + _REAP_SECONDS
+        while time.monotonic() < deadline:
+            if self._killed or os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                break
+            time.sleep(0.002)
+        self.kill()
+        code = self._process.returncode
+        number = -code if code < 0 else 0
+        how = f"was killed by {signal.Signals(number).name}" if number else f"ended by itself with status {code}"
+        return ChildDied(f"its process {how} in {stage}. {self._tail()}".strip(), stage=stage, signal=number)
+
+    def _words_bytes(self) -> int:
+        return os.fstat(self._output.fileno()).st_size
+
+    def _tail(self) -> str:
+        """The last lines the child wrote during this request, a compiler's last words among them."""
+        end = self._words_bytes()
+        start = max(self._words_from, end - _TAIL_BYTES)
+        # pread: seeking would move the offset that the child writes at, which is the same one.
+        text = os.pread(self._output.fileno(), end - start, start).decode(errors="replace").strip()
+        return f"Its last words: {text}" if text else ""

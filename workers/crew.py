@@ -1,0 +1,79 @@
+"""Stations at work: one thread each, fed from one queue."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class Worker(Protocol):
+    """What a crew needs of a station. ``interrupt`` comes from another thread, the rest from the station's own."""
+
+    def start(self) -> None: ...
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Worker)
+R = TypeVar("R")
+
+
+class Crew(Generic[S]):
+    """Each station is started, used and closed on a thread of its own that lives until ``close``, because a child
+    dies with the thread that spawned it. The threads are daemons: a program may end without closing."""
+
+    def __init__(self, stations: Sequence[S], name: str) -> None:
+        self._stations = tuple(stations)
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[S], Any]] | None] = SimpleQueue()
+        self._pending: set[Future[Any]] = set()
+        self._threads = [
+            threading.Thread(target=self._work, args=(s,), name=f"{name}-{i}", daemon=True)
+            for i, s in enumerate(self._stations)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, work: Callable[[S], R]) -> Future[R]:
+        """Have the next free station do ``work``."""
+        future: Future[R] = Future()
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        self._queue.put((future, work))
+        return future
+
+    def abandon(self) -> None:
+        """Cancel what has not begun, interrupt what has, and wait until every station is free."""
+        pending = list(self._pending)
+        begun = [future for future in pending if not future.cancel()]
+        if begun:
+            for station in self._stations:
+                station.interrupt()
+        for future in begun:
+            future.exception()
+
+    def close(self) -> None:
+        """Abandon everything and end the stations; harmless when repeated."""
+        self.abandon()
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def _work(self, station: S) -> None:
+        try:
+            with suppress(OSError):  # a station that cannot start says so to its first caller, who can handle it
+                station.start()
+            while (item := self._queue.get()) is not None:
+                future, work = item
+                if future.set_running_or_notify_cancel():
+                    try:
+                        future.set_result(work(station))
+                    except BaseException as error:
+                        future.set_exception(error)
+        finally:
+            station.close()

@@ -1,0 +1,47 @@
+"""What the machine did to a measurement: load, processor time taken away, switches forced on us."""
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+_TASKS = Path("/proc/self/task")
+_TOLERATED_WAIT_SECONDS = 50e-6
+_TOLERATED_WAIT_SHARE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """Counters of this process since it started. ``waiting_seconds``: time its threads stood ready without a
+    processor (Linux, 0 elsewhere). ``preemptions``: involuntary switches."""
+
+    waiting_seconds: float
+    preemptions: int
+
+    def since(self, earlier: "Disturbance") -> "Disturbance":
+        return Disturbance(self.waiting_seconds - earlier.waiting_seconds, self.preemptions - earlier.preemptions)
+
+
+def disturbance() -> Disturbance:
+    """Read the counters now (some 20 microseconds per thread). A thread that ends takes its waiting time with it,
+    so differences may come out too small, never too large."""
+    waiting = 0
+    for task in _TASKS.iterdir() if _TASKS.is_dir() else ():
+        try:
+            waiting += int((task / "schedstat").read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+    return Disturbance(waiting / 1e9, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
+
+
+def was_disturbed(during: Disturbance, seconds: float) -> bool:
+    """Whether a sample of ``seconds`` lost more to other work than the wake-ups of its own threads explain."""
+    return during.waiting_seconds > _TOLERATED_WAIT_SECONDS + _TOLERATED_WAIT_SHARE * seconds
+
+
+def load() -> dict[str, float]:
+    """``load_average_1min`` (processes) as the system gives it; empty where it gives none."""
+    try:
+        return {"load_average_1min": round(os.getloadavg()[0], 2)}
+    except OSError:
+        return {}

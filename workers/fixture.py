@@ -1,0 +1,90 @@
+"""A workload's seeded inputs and float64 reference, computed once and mapped read-only by every runner child.
+
+The bytes live in an anonymous file that the executor owns and its children inherit, so a child that replaces a
+killed one need not compute them again, and a kernel that writes wildly cannot change what it is judged by.
+"""
+
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.dtypes import dtype_named, dtype_of_numpy
+from ..te.data import random_inputs
+from ..te.reference import reference
+from ..te.tolerance import tolerance
+from ..te.workload import Workload
+from .check import Expected
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Fixture:
+    """``inputs``: native dtypes, by name; ``expected``: the outputs with their tolerances, by name."""
+
+    inputs: Mapping[str, NDArray[np.generic]]
+    expected: Mapping[str, Expected]
+
+
+def anonymous_file() -> int:
+    """The descriptor of an empty file without a name, gone with the last process that holds it."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("tilewright-fixture")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def compute_fixture(workload: Workload, seed: int) -> Fixture:
+    """Inputs drawn under ``seed`` and what the workload makes of them. Raises MemoryError where they do not fit."""
+    inputs = random_inputs(workload, seed)
+    tolerances = tolerance(workload)
+    outputs = reference(workload, inputs)
+    return Fixture(inputs, {name: Expected(values, *tolerances[name]) for name, values in outputs.items()})
+
+
+def store_fixture(fixture: Fixture, descriptor: int) -> dict[str, object]:
+    """Write ``fixture`` to the file and return where everything is: JSON that ``map_fixture`` takes."""
+    entries: list[list[object]] = []
+    offset = 0
+    os.ftruncate(descriptor, 0)
+    for name, array in fixture.inputs.items():
+        entries.append(["input", name, dtype_of_numpy(array.dtype).name, list(array.shape), offset, 0.0, 0.0])
+        offset = _write(descriptor, array, offset)
+    for name, e in fixture.expected.items():
+        dtype = dtype_of_numpy(e.values.dtype).name
+        entries.append(["output", name, dtype, list(e.values.shape), offset, e.absolute, e.relative])
+        offset = _write(descriptor, e.values, offset)
+    os.ftruncate(descriptor, max(offset, 1))
+    return {"entries": entries, "bytes": max(offset, 1)}
+
+
+def map_fixture(layout: Mapping[str, object], descriptor: int) -> Fixture:
+    """The arrays that ``store_fixture`` wrote, as read-only views of the file."""
+    size = cast(int, layout["bytes"])
+    data = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+    inputs: dict[str, NDArray[np.generic]] = {}
+    expected: dict[str, Expected] = {}
+    entries = cast(list[tuple[str, str, str, list[int], int, float, float]], layout["entries"])
+    for role, name, dtype, shape, offset, absolute, relative in entries:
+        flat = np.frombuffer(data, dtype_named(dtype).numpy, math.prod(shape), offset)
+        if role == "input":
+            inputs[name] = flat.reshape(shape)
+        else:
+            expected[name] = Expected(flat.reshape(shape), absolute, relative)
+    return Fixture(inputs, expected)
+
+
+def _write(descriptor: int, array: NDArray[np.generic], offset: int) -> int:
+    """Write the array at ``offset``; returns the next free offset."""
+    view = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(descriptor, view[done:], offset + done)
+    return -(-(offset + len(view)) // _ALIGNMENT) * _ALIGNMENT

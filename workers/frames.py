@@ -1,0 +1,54 @@
+"""What parent and child say to each other: a JSON header and byte blobs in one length-prefixed message.
+
+No pickle: a child that ran a broken kernel may send rubbish, and rubbish must end in an error, not in code.
+"""
+
+import json
+import struct
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+from ..core.errors import WorkerLost
+
+_LENGTH = struct.Struct("<Q")
+_MOST_BLOBS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """``header``: JSON data, never None inside; ``blobs``: bytes that JSON cannot carry (machine code)."""
+
+    header: dict[str, object] = field(default_factory=dict)
+    blobs: tuple[bytes, ...] = ()
+
+
+def send(connection: Connection, frame: Frame) -> None:
+    """Raises OSError when the other side is gone, ValueError for NaN or infinities in the header."""
+    text = json.dumps(frame.header, allow_nan=False).encode()
+    parts = [_LENGTH.pack(len(frame.blobs))]
+    for part in (text, *frame.blobs):
+        parts += [_LENGTH.pack(len(part)), part]
+    connection.send_bytes(b"".join(parts))
+
+
+def receive(connection: Connection) -> Frame:
+    """Raises EOFError or OSError when the other side is gone, WorkerLost for a message that is no frame."""
+    data = connection.recv_bytes()
+    try:
+        (blobs,) = _LENGTH.unpack_from(data)
+        if blobs > _MOST_BLOBS:
+            raise ValueError(f"{blobs} blobs")
+        offset, parts = _LENGTH.size, []
+        for _ in range(blobs + 1):
+            (length,) = _LENGTH.unpack_from(data, offset)
+            offset += _LENGTH.size
+            if offset + length > len(data):
+                raise ValueError("a part runs past the end of the message")
+            parts.append(data[offset : offset + length])
+            offset += length
+        header = json.loads(parts[0])
+    except (struct.error, ValueError) as error:
+        raise WorkerLost(f"a child sent a broken message of {len(data)} bytes: {error}") from error
+    if not isinstance(header, dict):
+        raise WorkerLost(f"a child sent a {type(header).__name__} where an object belongs")
+    return Frame(header, tuple(parts[1:]))

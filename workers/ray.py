@@ -1,0 +1,173 @@
+"""The executor on Ray: builder actors, and one runner actor per device.
+
+An actor only carries a station, the same that the local executor uses: hangs and crashes of candidates are met inside
+it, by its child, and cost no actor. What is met here is the loss of an actor or of its machine: it is replaced, and
+the call made once more, by us. Ray itself neither retries nor restarts, because it cannot know whether a lost call
+had an effect.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ..codegen.backend import Binary
+from ..core.errors import WorkerLost
+from ..core.target import DeviceInfo, Profile, Target, Toolchain
+from ..core.trial import Failed, Outcome, Reason, Stage
+from .executor import HOST_KINDS, Executor
+from .report import Built, Report
+from .settings import Deadlines, ExecutorSettings
+from .stations import BuildStation, Posting, RunStation
+from .wire import Json
+
+_LOSSES = 2
+"""A candidate is given up after this many lost actors: it may be what loses them."""
+
+
+class RayExecutor(Executor):
+    """One builder actor per thread of the target, wherever Ray has room, and one runner actor on this machine.
+
+    Uses the Ray that this process is connected to, or else starts one for itself, without dashboard and with token
+    authentication, and then stops it in ``close``. Raises WorkerLost when Ray does not start.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        profile: Profile | None = None,
+        seed: int = 0,
+        settings: ExecutorSettings | None = None,
+    ) -> None:
+        posting = Posting(target, profile or Profile(), seed, settings or ExecutorSettings())
+        self._started_ray = _connect()
+        builders = [RemoteBuilder(_builder_actors(posting), posting) for _ in range(target.threads)]
+        super().__init__(posting, builders, RemoteRunner(_runner_actors(posting), posting))
+
+    def close(self) -> None:
+        super().close()
+        if self._started_ray:
+            self._started_ray = False
+            ray.shutdown()
+
+
+class RemoteStation:
+    """A station in an actor, seen from the driver. ``make`` creates the actor; ``interrupt`` may come from any thread,
+    the rest from one."""
+
+    def __init__(self, make: Callable[[], Any], posting: Posting) -> None:
+        self._make = make
+        self._patience_seconds = patience_seconds(posting.settings.deadlines)
+        self._actor: Any = None
+        self._interrupted = False
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Create the actor, if there is none; it starts in the background."""
+        with self._lock:
+            if self._actor is None:
+                self._actor = self._make()
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        self.close()
+
+    def close(self) -> None:
+        """Kill the actor; its child dies with it."""
+        with self._lock:
+            if self._actor is not None:
+                with contextlib.suppress(ray.exceptions.RayError, ValueError):
+                    ray.kill(self._actor, no_restart=True)
+                self._actor = None
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        """What the actor answers, or its replacement. Raises WorkerLost when that is lost too, when the call is
+        interrupted, and when the station itself raised it."""
+        self._interrupted = False
+        losses: list[str] = []
+        while len(losses) < _LOSSES:
+            self.start()
+            try:
+                answer = getattr(self._actor, method).remote(*arguments)
+                return ray.get(answer, timeout=self._patience_seconds)
+            except ray.exceptions.GetTimeoutError:
+                losses.append(f"no answer within {self._patience_seconds:g} s")
+            except ray.exceptions.RayTaskError as error:
+                raise WorkerLost(str(error.cause)) from error
+            except (ray.exceptions.RayActorError, AttributeError) as error:  # None once interrupted
+                losses.append(str(error).strip().partition("\n")[0])
+            self.close()
+            if self._interrupted:
+                raise WorkerLost("the measurement was abandoned")
+        raise WorkerLost(f"{_LOSSES} Ray actors in a row were lost in {method}: {'; '.join(losses)}")
+
+
+class RemoteBuilder(RemoteStation):
+    """See ``executor.Builder``."""
+
+    def build(self, workload: Json, schedule: Json) -> Built:
+        try:
+            return cast(Built, self._call("build", workload, schedule))
+        except WorkerLost as lost:
+            if self._interrupted:
+                raise
+            return Built(Failed(Stage.COMPILE, Reason.WORKER_LOST, lost.message), 0.0, 0.0)
+
+
+class RemoteRunner(RemoteStation):
+    """See ``executor.Runner``."""
+
+    def run(self, workload: Json, binary: Binary, incumbent_seconds: float | None) -> Report:
+        return cast(Report, self._call("run", workload, binary, incumbent_seconds))
+
+    def describe(self) -> tuple[DeviceInfo, Toolchain]:
+        return cast(tuple[DeviceInfo, Toolchain], self._call("describe"))
+
+    def baseline(self, operator: str, parameters: Json) -> Outcome | None:
+        return cast(Outcome | None, self._call("baseline", operator, parameters))
+
+    def peaks(self) -> dict[str, float]:
+        return cast(dict[str, float], self._call("peaks"))
+
+
+def patience_seconds(deadlines: Deadlines) -> float:
+    """When an actor counts as lost although Ray thinks it lives: after everything inside it could have timed out
+    twice."""
+    return 2 * (sum(deadlines.by_stage().values()) + 10.0)
+
+
+def _connect() -> bool:
+    """Whether a Ray had to be started. A cluster that Ray starts for its own process demands a token by default
+    (since 2.60); asking for it through the environment would come too late, for Ray reads that when it is imported."""
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by the processes that ray.init starts
+    try:
+        ray.init("local", include_dashboard=False, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise WorkerLost(f"Ray did not start: {error}") from error
+    return True
+
+
+def _builder_actors(posting: Posting) -> Callable[[], Any]:
+    return _actors(BuildStation, posting, scheduling_strategy="SPREAD")
+
+
+def _runner_actors(posting: Posting) -> Callable[[], Any]:
+    """On this machine, whose device the target describes. A processor is not reserved, since builders and runner take
+    turns on it; any other device is, so that no two runners get the same."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return _actors(
+        RunStation, posting, scheduling_strategy=here, num_gpus=0 if posting.target.kind in HOST_KINDS else 1
+    )
+
+
+def _actors(station: type, posting: Posting, **options: object) -> Callable[[], Any]:
+    remote: Any = ray.remote(station)  # an actor class is made of the class at run time: there is no type for it
+    actor = remote.options(max_restarts=0, max_task_retries=0, num_cpus=0, **options)
+    return lambda: actor.remote(posting)

@@ -1,0 +1,115 @@
+"""The runner child: it owns the device and checks and times binaries on it, one after the other."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from ..codegen.backends import backend_for
+from ..core.errors import TilewrightError, WorkerLost
+from ..core.target import DeviceInfo, Profile
+from ..runtime.anchor import load_anchor
+from ..runtime.devices import open_device
+from ..te.data import random_inputs
+from ..te.json import workload_from_json
+from ..te.operators import OPERATORS
+from .bench import Bench, BenchRules
+from .environment import disturbance, was_disturbed
+from .fixture import compute_fixture, map_fixture, store_fixture
+from .frames import Frame
+from .timing import Sample, take_samples
+from .wire import (
+    Json,
+    binary_from_frame,
+    device_to_json,
+    outcome_to_json,
+    profile_from_json,
+    report_to_json,
+    rules_from_json,
+    target_from_json,
+)
+
+_ASSUMED_CACHE_BYTES = 64 << 20
+
+
+class RunRole:
+    """Answers ``{ask: ...}``; every answer is an object, ``error`` in it says why there is nothing else."""
+
+    def __init__(self, setup: Json) -> None:
+        self._target = target_from_json(setup["target"])
+        self._device = open_device(self._target.kind, self._target)
+        self._profile = profile_from_json(setup["profile"])
+        self._timing = rules_from_json(setup["timing"])
+        self._seed = cast(int, setup["seed"])
+        self._descriptor = cast(int, setup["fixture_descriptor"])
+        self._anchor = load_anchor(self._device)
+        self._bench: Bench | None = None
+
+    def answer(self, frame: Frame, announce: Callable[[str], None]) -> Frame:
+        question = str(frame.header["ask"])
+        if question == "run":
+            return self._run(frame, announce)
+        answers: Mapping[str, Callable[[Json], Json]] = {
+            "describe": self._describe,
+            "prepare": self._prepare,
+            "baseline": self._baseline,
+            "peaks": self._peaks,
+        }
+        try:
+            return Frame(answers[question](frame.header))
+        except (TilewrightError, MemoryError) as error:
+            return Frame({"error": f"{type(error).__name__}: {error}"})
+
+    def _describe(self, request: Json) -> Json:
+        del request
+        toolchain = backend_for(self._target).toolchain(self._target)
+        return {"device": device_to_json(self._device.info), "toolchain": dict(toolchain.components)}
+
+    def _prepare(self, request: Json) -> Json:
+        """Set the bench up for a workload; the fixture is computed unless ``layout`` says where it already is."""
+        self._bench = None  # the memory of the last workload goes before that of the next comes
+        workload = workload_from_json(request["workload"])
+        layout = cast(Json | None, request["layout"])
+        if layout is None:
+            layout = store_fixture(compute_fixture(workload, self._seed), self._descriptor)
+        rules = BenchRules(self._timing, rotation_bytes(self._device.info, self._profile), self._seed)
+        self._bench = Bench(self._device, workload, map_fixture(layout, self._descriptor), rules)
+        return {"layout": layout}
+
+    def _run(self, frame: Frame, announce: Callable[[str], None]) -> Frame:
+        if self._bench is None:
+            raise WorkerLost("a binary came before its workload")
+        report = self._bench.run(
+            binary_from_frame(frame),
+            lambda stage: announce(stage.value),
+            self._anchor,
+            cast(float | None, frame.header["incumbent_seconds"]),
+        )
+        return Frame(report_to_json(report))
+
+    def _baseline(self, request: Json) -> Json:
+        """Time the operator's NumPy form on the data that candidates get."""
+        operator = OPERATORS[str(request["operator"])]
+        parameters = cast(Json, request["parameters"])
+        inputs = random_inputs(operator.workload(parameters), self._seed)
+
+        def timer(launches: int) -> Sample:
+            before, started = disturbance(), time.perf_counter()
+            for _ in range(launches):
+                operator.numpy(parameters, inputs)
+            seconds = time.perf_counter() - started
+            return Sample(seconds, was_disturbed(disturbance().since(before), seconds))
+
+        return {"outcome": outcome_to_json(take_samples(timer, self._timing).timed)}
+
+    def _peaks(self, request: Json) -> Json:
+        del request
+        return {"peaks": self._device.measure_peaks()}
+
+
+def rotation_bytes(info: DeviceInfo, profile: Profile) -> int:
+    """How much memory argument sets must cover so that each launch finds the caches cold: twice the last level.
+    0 for a warm profile."""
+    if profile.cache == "warm":
+        return 0
+    caches = [size for name, size in info.hardware.items() if name in ("l2_bytes", "l3_bytes", "l4_bytes")]
+    return 2 * int(max(caches, default=_ASSUMED_CACHE_BYTES))

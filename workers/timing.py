@@ -1,0 +1,111 @@
+"""How long a launch takes: adaptive samples, stopped as soon as they are good enough or plainly hopeless."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ..core.trial import Timed
+
+
+@dataclass(frozen=True, slots=True)
+class TimingRules:
+    """``sample_seconds``: launches are bunched until a sample lasts this long, so that the clock and the call cost
+    nothing. ``spread``: sampling ends once the 95 % confidence interval of the median is this narrow (relative).
+    ``hopeless_ratio``: a first sample this many times slower than the incumbent ends it. ``noisy_spread``: quartiles
+    further apart than this (relative) in the end are no measurement. Sampling normally lasts ``most_seconds``; while
+    fewer than ``least_samples`` clean samples were had it goes on up to ``extended_seconds``. Three samples are the
+    least, but a kernel that used ``slow_seconds`` may stop at one."""
+
+    sample_seconds: float = 1e-3
+    least_samples: int = 7
+    most_samples: int = 60
+    most_seconds: float = 0.06
+    extended_seconds: float = 0.5
+    slow_seconds: float = 5.0
+    spread: float = 0.02
+    hopeless_ratio: float = 3.0
+    noisy_spread: float = 1.0
+    most_launches: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One call of the timer. ``disturbed``: other work of the machine took processor time from it."""
+
+    seconds: float
+    disturbed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What sampling gave. ``noisy``: the samples do not agree even after the extension. ``hopeless``: stopped early."""
+
+    timed: Timed
+    disturbed: int
+    seconds: float
+    noisy: bool
+    hopeless: bool
+
+
+Timer = Callable[[int], Sample]
+"""Launches back to back -> what they took in all."""
+
+
+def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float | None = None) -> Timing:
+    """Warm up, choose the launches per sample, and sample.
+
+    Samples that the machine disturbed are left out of ``timed`` as long as ``least_samples`` clean ones were had.
+    A kernel slower than ``sample_seconds`` is its own warm-up: the first launch is kept as the estimate only.
+    """
+    spent, estimate = _warm_up(timer, rules)
+    launches = max(1, min(rules.most_launches, math.ceil(rules.sample_seconds / estimate)))
+    clean: list[float] = []
+    disturbed: list[float] = []
+    while True:
+        sample = timer(launches)
+        spent += sample.seconds
+        (disturbed if sample.disturbed else clean).append(sample.seconds / launches)
+        enough = len(clean) >= rules.least_samples
+        kept = clean if enough else clean + disturbed
+        if incumbent_seconds is not None and min(kept) > rules.hopeless_ratio * incumbent_seconds:
+            return Timing(Timed(tuple(kept), launches), len(disturbed), spent, noisy=False, hopeless=True)
+        if enough and median_interval(kept) <= rules.spread:
+            break
+        taken = len(clean) + len(disturbed)
+        if (taken >= 3 or spent >= rules.slow_seconds) and _spent_out(spent, taken, enough, rules):
+            break
+    timed = Timed(tuple(kept), launches)
+    noisy = timed.spread > rules.noisy_spread
+    return Timing(timed, len(disturbed), spent, noisy=noisy, hopeless=False)
+
+
+def median_interval(samples: Sequence[float]) -> float:
+    """Half the width of the 95 % confidence interval of the median, relative to it, from order statistics.
+
+    The ranks n/2 -+ 0.98 sqrt(n) enclose the median of any distribution with 95 % probability (Hahn & Meeker 1991).
+    """
+    ordered = sorted(samples)
+    reach = 0.98 * math.sqrt(len(ordered))
+    low = max(0, math.floor(len(ordered) / 2 - reach))
+    high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + reach) - 1)
+    return (ordered[high] - ordered[low]) / 2 / median(ordered)
+
+
+def _warm_up(timer: Timer, rules: TimingRules) -> tuple[float, float]:
+    """(seconds spent, seconds per launch): doubles the launches until they last half a sample."""
+    spent, launches = 0.0, 1
+    while True:
+        seconds = timer(launches).seconds
+        spent += seconds
+        if seconds >= rules.sample_seconds / 2 or launches >= rules.most_launches:
+            return spent, max(seconds / launches, 1e-9)
+        grow = rules.sample_seconds / max(seconds, 1e-9)
+        launches = min(rules.most_launches, max(2 * launches, math.ceil(launches * min(grow, 64.0))))
+
+
+def _spent_out(spent: float, taken: int, enough: bool, rules: TimingRules) -> bool:
+    """Whether to stop although the median is not sure yet; too few clean samples earn the extended time."""
+    if enough:
+        return spent >= rules.most_seconds or taken >= rules.most_samples
+    return spent >= rules.extended_seconds or taken >= 4 * rules.most_samples

@@ -1,0 +1,137 @@
+"""Frozen values to and from the JSON that crosses between an executor and its children."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from ..codegen.backend import Binary, Parameter
+from ..core.dtypes import dtype_named
+from ..core.target import DeviceInfo, Profile, Target, Toolchain
+from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
+from .frames import Frame
+from .report import Report
+from .timing import TimingRules
+
+Json = dict[str, object]
+
+
+def binary_to_frame(binary: Binary, header: Json) -> Frame:
+    """``header`` with the binary beside it: its description under ``binary``, its code as the only blob."""
+    description: Json = {
+        "format": binary.format,
+        "entry": binary.entry,
+        "parameters": [[p.name, p.role, list(p.shape), p.dtype.name] for p in binary.parameters],
+        "toolchain": dict(binary.toolchain.components),
+    }
+    return Frame({**header, "binary": description}, (binary.code,))
+
+
+def binary_from_frame(frame: Frame) -> Binary:
+    """The inverse of ``binary_to_frame``."""
+    description = cast(Json, frame.header["binary"])
+    parameters = cast(list[tuple[str, str, list[int], str]], description["parameters"])
+    return Binary(
+        str(description["format"]),
+        frame.blobs[0],
+        str(description["entry"]),
+        tuple(Parameter(name, role, tuple(shape), dtype_named(dtype)) for name, role, shape, dtype in parameters),
+        Toolchain(cast(dict[str, str], description["toolchain"])),
+    )
+
+
+def target_from_json(data: object) -> Target:
+    """The inverse of ``Target.to_json``."""
+    fields = cast(Json, data)
+    return Target(
+        str(fields["kind"]),
+        str(fields["arch"]),
+        tuple(cast(list[str], fields["features"])),
+        cast(int, fields["threads"]),
+        cast(int, fields["vector_bytes"]),
+    )
+
+
+def device_to_json(info: DeviceInfo) -> Json:
+    """All of a DeviceInfo; numbers as floats."""
+    return {
+        "name": info.name,
+        "target": info.target.to_json(),
+        "hardware": dict(info.hardware),
+        "measured": dict(info.measured),
+    }
+
+
+def device_from_json(data: object) -> DeviceInfo:
+    """The inverse of ``device_to_json``."""
+    fields = cast(Json, data)
+    return DeviceInfo(
+        str(fields["name"]),
+        target_from_json(fields["target"]),
+        cast(dict[str, float], fields["hardware"]),
+        cast(dict[str, float], fields["measured"]),
+    )
+
+
+def profile_to_json(profile: Profile) -> Json:
+    return {"cache": profile.cache, "protocol": profile.protocol}
+
+
+def profile_from_json(data: object) -> Profile:
+    fields = cast(Json, data)
+    return Profile(str(fields["cache"]), cast(int, fields["protocol"]))
+
+
+def rules_to_json(rules: TimingRules) -> Json:
+    return {name: getattr(rules, name) for name in TimingRules.__slots__}
+
+
+def rules_from_json(data: object) -> TimingRules:
+    return TimingRules(**cast(dict[str, float], data))  # type: ignore[arg-type]
+
+
+def outcome_to_json(outcome: Outcome) -> Json:
+    if isinstance(outcome, Timed):
+        return {"samples": list(outcome.samples), "launches_per_sample": outcome.launches_per_sample}
+    return {"stage": outcome.stage.value, "reason": outcome.reason.value, "detail": outcome.detail}
+
+
+def outcome_from_json(data: object) -> Outcome:
+    fields = cast(Json, data)
+    if "samples" in fields:
+        return Timed(tuple(cast(list[float], fields["samples"])), cast(int, fields["launches_per_sample"]))
+    return Failed(Stage(str(fields["stage"])), Reason(str(fields["reason"])), str(fields["detail"]))
+
+
+def clocks_to_json(clocks: Clocks) -> Json:
+    return {name: getattr(clocks, name) for name in Clocks.__slots__}
+
+
+def clocks_from_json(data: object) -> Clocks:
+    return Clocks(**cast(dict[str, float], data))
+
+
+def evidence_to_json(evidence: Evidence) -> Json:
+    values = {name: getattr(evidence, name) for name in Evidence.__slots__}
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+
+
+def evidence_from_json(data: object) -> Evidence:
+    return Evidence(**cast(dict[str, float], data))  # type: ignore[arg-type]
+
+
+def report_to_json(report: Report) -> Json:
+    return {
+        "outcome": outcome_to_json(report.outcome),
+        "clocks": clocks_to_json(report.clocks),
+        "evidence": evidence_to_json(report.evidence),
+        "tainted": report.tainted,
+    }
+
+
+def report_from_json(data: Json) -> Report:
+    """The inverse of ``report_to_json``; raises KeyError or ValueError for what is no report."""
+    return Report(
+        outcome_from_json(data["outcome"]),
+        clocks_from_json(data["clocks"]),
+        evidence_from_json(data["evidence"]),
+        bool(data["tainted"]),
+    )
