@@ -250,6 +250,8 @@ class Knowledge:
 
     def _sides(self, op: CompareOp, difference: Linear) -> Expr:
         """``difference op 0`` with the negative terms and the constant moved to the right."""
+        if not difference.varies:
+            difference = uniform(difference)
         left = Linear({a: c for a, c in difference.terms.items() if c > 0}, 0, difference.lanes)
         right = Linear({a: -c for a, c in difference.terms.items() if c < 0}, -difference.constant, difference.lanes)
         if not (self.fits(left) and self.fits(right)):

@@ -63,10 +63,17 @@ def verify(kernel: Kernel, *, final: bool = False) -> None:
 
 
 def _error(broken: Broken, place: _Place, stmt: Stmt | None) -> InvalidKernel:
-    first_line = "" if stmt is None else f", in `{statement_text(stmt).splitlines()[0].strip()}`"
+    shown = "" if stmt is None else f", in `{_first_line(stmt)}`"
     where = " / ".join(place.path)
-    message = f"kernel {place.kernel.name}: {broken.detail}{first_line}; rule {broken.rule}: {RULES[broken.rule]}"
+    message = f"kernel {place.kernel.name}: {broken.detail}{shown}; rule {broken.rule}: {RULES[broken.rule]}"
     return InvalidKernel(message, field=where)
+
+
+def _first_line(stmt: Stmt) -> str:
+    try:
+        return statement_text(stmt).splitlines()[0].strip()
+    except InvalidKernel:  # a node that does not belong here has no text form either
+        return type(stmt).__name__
 
 
 def _check_parameters(kernel: Kernel, taken: set[str]) -> None:

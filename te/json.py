@@ -136,7 +136,7 @@ def _stage(data: object, field: str, tensors: Mapping[str, Buffer]) -> Stage:
     axes = _list(d["axes"], f"{field}/axes", MAX_RANK, _axis)
     reduce_axes = _list(d.get("reduce_axes", []), f"{field}/reduce_axes", MAX_RANK, _axis)
     reducer = None
-    if d.get("reducer") is not None:
+    if "reducer" in d:
         reducer = _member(d["reducer"], {str(r): r for r in Reducer}, f"{field}/reducer", "reducer")
     name = _string(d["name"], f"{field}/name")
     reader = _ExprReader(tensors, [a.name for a in (*axes, *reduce_axes)])

@@ -19,6 +19,7 @@ from ..tree import (
     find_loop,
     find_producer,
     guarded_by,
+    guarded_nest,
     innermost_guarded,
     names_in,
     ranges_of,
@@ -97,12 +98,15 @@ class _Site:
 
     def nest(self, store: Store, suffix: str, taken: set[str]) -> Stmt:
         """``store`` for all elements reached, in copies of the loops named with ``suffix``."""
-        body = guarded_by(self.conditions, store)
-        for loop in reversed(self.loops):
+        values: dict[str, Expr] = {}
+        chain: list[For] = []
+        for loop in self.loops:
             name = fresh_name(loop.var + suffix, taken)
             taken.add(name)
-            body = For(name, loop.extent, LoopKind.SERIAL, substitute(body, {loop.var: Var(name)}))
-        return body
+            values[loop.var] = Var(name)
+            chain.append(For(name, loop.extent, LoopKind.SERIAL, store))
+        conditions = [substitute(condition, values) for condition in self.conditions]
+        return guarded_nest(chain, conditions, substitute(store, values))
 
 
 def _site(place: Place, spot: Stmt, tensor: str) -> _Site:
