@@ -38,7 +38,10 @@ from ..ir.expr import (
 )
 from .check import check, index_expr
 from .limits import MAX_COEFFICIENT, MAX_DEPTH, MAX_NODES, MAX_RANK, MAX_TENSORS
+from .schema import WORKLOAD_SCHEMA
 from .workload import Axis, Reducer, Stage, Workload
+
+__all__ = ["WORKLOAD_SCHEMA", "workload_from_json", "workload_to_json"]
 
 T = TypeVar("T")
 

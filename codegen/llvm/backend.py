@@ -5,7 +5,6 @@ from ...ir.stmt import Kernel
 from ..backend import Binary, Source
 from . import compile as compiler
 from .emit import emit
-from .lanes import whole_vectors
 
 
 class LlvmBackend:
@@ -15,8 +14,7 @@ class LlvmBackend:
         return compiler.toolchain(target)
 
     def passes(self, kernel: Kernel, target: Target) -> tuple[tuple[str, Kernel], ...]:
-        cut = whole_vectors(kernel)
-        return (("whole_vectors", cut),)
+        return ()
 
     def emit(self, kernel: Kernel, target: Target) -> Source:
         return emit(kernel, target)
