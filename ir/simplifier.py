@@ -90,9 +90,6 @@ class Simplifier:
             return Linear({expr: 1}, 0, expr.lanes)
         return self.form(expr)
 
-    def _children(self, expr: Expr) -> Expr:
-        return rebuild(expr, [self.simplify(child) for child in expr.children])
-
     def facts(self, condition: Expr) -> tuple[Linear, ...]:
         """Linear forms known to be >= 0 where the (simplified) ``condition`` holds."""
         if isinstance(condition, Logic) and condition.op is LogicOp.AND:
@@ -181,11 +178,11 @@ class Simplifier:
     def _binary(self, expr: Binary) -> Expr:
         if _is_index(expr.dtype):
             return written(self.form(expr))
-        return self._arithmetic(self._children(expr))
+        a, b = self.simplify(expr.a), self.simplify(expr.b)  # directly: every frame counts in deep expressions
+        return self._arithmetic(expr if a is expr.a and b is expr.b else Binary(expr.op, a, b))
 
-    def _arithmetic(self, expr: Expr) -> Expr:
+    def _arithmetic(self, expr: Binary) -> Expr:
         """A binary operation on simple operands that are no indices."""
-        assert isinstance(expr, Binary)
         a, b, op = expr.a, expr.b, expr.op
         if isinstance(a, Broadcast) and isinstance(b, Broadcast):
             return Broadcast(self._arithmetic(Binary(op, a.value, b.value)), a.count)
@@ -229,11 +226,10 @@ class Simplifier:
         if _is_index(expr.a.dtype):
             a, b = self.form(expr.a), self.form(expr.b)
             return self.knowledge.compared(expr.op, a, b)
-        return self._comparison(self._children(expr))
+        return self._comparison(Compare(expr.op, self.simplify(expr.a), self.simplify(expr.b)))
 
-    def _comparison(self, expr: Expr) -> Expr:
+    def _comparison(self, expr: Compare) -> Expr:
         """A comparison of simple operands that are no indices."""
-        assert isinstance(expr, Compare)
         a, b = expr.a, expr.b
         if isinstance(a, Broadcast) and isinstance(b, Broadcast):
             return Broadcast(self._comparison(Compare(expr.op, a.value, b.value)), a.count)

@@ -179,7 +179,7 @@ def test_affine_arithmetic_keeps_its_value(
     form = X * coefficients[0] + Y * coefficients[1] + Z * coefficients[2] + offset
     lanes = Broadcast(form, 4) + Ramp(index(0), coefficients[2], 4)
     by, then = Broadcast(index(divisor), 4), Broadcast(index(other), 4)
-    candidates = [Compare(op, form, index(0)) for op in CompareOp]
+    candidates: list[Expr] = [Compare(op, form, index(0)) for op in CompareOp]
     candidates += [form // divisor, form % divisor, form // divisor // other, form % divisor % other]
     candidates += [form // divisor * divisor + form % divisor, form // divisor % other, form % divisor // other]
     candidates += [lanes // by, lanes % by, lanes // by % then, Compare(CompareOp.LT, lanes, by)]
