@@ -31,8 +31,9 @@ from .expr import (
     rebuild,
 )
 from .fold import fold_binary, fold_cast, fold_compare, fold_unary, is_constant
+from .lanes import scalar_of, truth, truth_value, varies
 from .linear import LANE, Linear, constant, plus, scaled, uniform, widened, written
-from .reasoning import Knowledge, truth
+from .reasoning import Knowledge
 
 _NEGATED = {
     CompareOp.LT: CompareOp.GE,
@@ -46,13 +47,6 @@ _NEGATED = {
 
 def _is_index(dtype: DType) -> bool:
     return dtype.name == "int64"
-
-
-def truth_value(expr: Expr) -> bool | None:
-    """What a bool constant, or a vector of one, says."""
-    if isinstance(expr, Broadcast):
-        expr = expr.value
-    return bool(expr.value) if isinstance(expr, Const) and expr.type.is_bool else None
 
 
 class Simplifier:
@@ -189,7 +183,7 @@ class Simplifier:
         folded = fold_binary(expr)
         if folded is not None:
             return folded
-        left, right = _scalar_of(a), _scalar_of(b)
+        left, right = scalar_of(a), scalar_of(b)
         if expr.dtype.is_integer:
             return self._integer_identity(expr, left, right)
         if op is BinaryOp.MUL or op is BinaryOp.DIV:
@@ -326,9 +320,9 @@ class Simplifier:
                 zero = Const(False if expr.dtype.is_bool else 0 if expr.dtype.is_integer else 0.0, expr.dtype)
                 return zero if lanes == 1 else Broadcast(zero, lanes)
             mask = None if known else mask
-        if lanes > 1 and (mask is None or isinstance(mask, Broadcast)) and not any(_varies(i) for i in indices):
-            scalar = tuple(_scalar_of(i) for i in indices)
-            return Broadcast(Load(expr.buffer, scalar, None if mask is None else _scalar_of(mask)), lanes)
+        if lanes > 1 and (mask is None or isinstance(mask, Broadcast)) and not any(varies(i) for i in indices):
+            scalar = tuple(scalar_of(i) for i in indices)
+            return Broadcast(Load(expr.buffer, scalar, None if mask is None else scalar_of(mask)), lanes)
         if mask is expr.mask and all(new is old for new, old in zip(indices, expr.indices, strict=True)):
             return expr
         return Load(expr.buffer, indices, mask)
@@ -336,8 +330,8 @@ class Simplifier:
     def indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Indices of one access simplified; where one of them varies over the lanes, uniform ones become scalars."""
         simple = tuple(self.simplify(i) for i in indices)
-        if any(_varies(i) for i in simple):
-            return tuple(_scalar_of(i) for i in simple)
+        if any(varies(i) for i in simple):
+            return tuple(scalar_of(i) for i in simple)
         return simple
 
     def _ramp(self, expr: Ramp) -> Expr:
@@ -359,14 +353,6 @@ class Simplifier:
         if isinstance(value, Broadcast) and expr.op in (BinaryOp.MIN, BinaryOp.MAX):
             return value.value
         return rebuild(expr, (value,))
-
-
-def _scalar_of(expr: Expr) -> Expr:
-    return expr.value if isinstance(expr, Broadcast) else expr
-
-
-def _varies(expr: Expr) -> bool:
-    return expr.lanes > 1 and not isinstance(expr, Broadcast)
 
 
 def _joined(op: LogicOp, a: Expr, b: Expr) -> Expr:
