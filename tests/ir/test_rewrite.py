@@ -21,16 +21,16 @@ from tilewright.ir.stmt import Allocate, For, If, LoopKind, Seq, Stmt, Store, se
 from tilewright.ir.text import expr_text, statement_text
 
 A, B, C = (Buffer(name, (64,), float32) for name in "ABC")
-II, J = Var("i"), Var("j")
+P, Q = Var("i"), Var("j")
 
 
 def nest() -> Stmt:
-    body = If(II * 8 + J < index(60), Store(C, (II * 8 + J,), Load(A, (II * 8 + J,)) + Load(B, (J,))))
+    body = If(P * 8 + Q < index(60), Store(C, (P * 8 + Q,), Load(A, (P * 8 + Q,)) + Load(B, (Q,))))
     return For("i", 8, LoopKind.SERIAL, For("j", 8, LoopKind.SERIAL, body))
 
 
 def test_map_expr_goes_bottom_up_and_visits_shared_nodes_once() -> None:
-    shared = II + 1
+    shared = P + 1
     seen: list[str] = []
 
     def note(e: Expr) -> Expr:
@@ -43,8 +43,8 @@ def test_map_expr_goes_bottom_up_and_visits_shared_nodes_once() -> None:
 
 
 def test_substitute_reaches_everything_but_rebound_names() -> None:
-    inner = For("j", 8, LoopKind.SERIAL, Store(C, (J,), Load(A, (II + J,))))
-    result = substitute(seq(inner, Store(C, (II,), Load(A, (J,)))), {"i": index(3), "j": II})
+    inner = For("j", 8, LoopKind.SERIAL, Store(C, (Q,), Load(A, (P + Q,))))
+    result = substitute(seq(inner, Store(C, (P,), Load(A, (Q,)))), {"i": index(3), "j": P})
     assert statement_text(result) == "for j in 8:\n  C[j] = A[3 + j]\nC[3] = A[i]\n"
 
 
@@ -66,17 +66,17 @@ def test_rename_renames_binders_and_uses() -> None:
 
 def test_replace_buffers_turns_loads_stores_and_allocations() -> None:
     local, other = Buffer("L", (8,), float32, Scope.LOCAL), Buffer("M", (8,), float32, Scope.LOCAL)
-    stmt = Allocate(local, seq(Store(local, (II,), Load(A, (II,))), Store(C, (II,), Load(local, (II,)))))
+    stmt = Allocate(local, seq(Store(local, (P,), Load(A, (P,))), Store(C, (P,), Load(local, (P,)))))
     assert statement_text(replace_buffers(stmt, {"L": other})) == "local M: float32[8]:\n  M[i] = A[i]\n  C[i] = M[i]\n"
 
 
 def test_map_loads_sees_rewritten_indices() -> None:
-    expr = Load(A, (Load(B, (II,)) + 0.0,))
+    expr = Load(A, (Load(B, (P,)) + 0.0,))
     assert expr_text(map_loads(expr, lambda e: Load(C, e.indices))) == "C[C[i] + 0.0]"
 
 
 def test_map_statements_drops_what_becomes_empty() -> None:
-    stmt = seq(Store(A, (II,), Load(B, (II,))), Store(C, (II,), Load(B, (II,))))
+    stmt = seq(Store(A, (P,), Load(B, (P,))), Store(C, (P,), Load(B, (P,))))
     kept = map_statements(stmt, lambda s: Seq(()) if isinstance(s, Store) and s.buffer == A else s)
     assert statement_text(kept) == "C[i] = B[i]\n"
 
@@ -85,7 +85,7 @@ def test_queries() -> None:
     stmt = nest()
     assert loop_names(stmt) == ("i", "j")
     assert free_variables(stmt) == frozenset()
-    assert free_variables(II * 8 + J) == {"i", "j"}
+    assert free_variables(P * 8 + Q) == {"i", "j"}
     assert isinstance(stmt, For)
     assert free_variables(stmt.body) == {"i"}
     assert [load.buffer.name for load in loads_of(stmt)] == ["A", "B"]
@@ -95,7 +95,7 @@ def test_queries() -> None:
 
 
 def test_affine_forms() -> None:
-    form = affine_of((II * 8 + J) * 2 - (J - 3))
+    form = affine_of((P * 8 + Q) * 2 - (Q - 3))
     assert form == Affine.of({"i": 16, "j": 1}, 3)
     assert form is not None
     assert expr_text(form.to_expr()) == "i*16 + j + 3"
@@ -103,6 +103,6 @@ def test_affine_forms() -> None:
     assert form.at({"i": 2, "j": 1}) == 36
     assert form.coefficient("i") == 16 and form.coefficient("k") == 0
     assert form.without(["i"]) == Affine.of({"j": 1}, 3)
-    assert affine_of(II * J) is None
-    assert affine_of(II // 8) is None
-    assert affine_of(II - II) == Affine((), 0)
+    assert affine_of(P * Q) is None
+    assert affine_of(P // 8) is None
+    assert affine_of(P - P) == Affine((), 0)

@@ -1,25 +1,22 @@
 """The simplifier: what it must find, and that it never changes a value."""
 
 import itertools
-import random
-from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.core.dtypes import INDEX, DType, boolean, float16, float32, int8, int32
-from tilewright.core.streams import stream
+from tests.ir.integers import Draw, lanes_of
+from tests.ir.kernels import load, loop, store
+from tilewright.core.dtypes import INDEX, float16, float32, int8, int32
 from tilewright.ir.bounds import Interval, interval_of
-from tilewright.ir.buffer import Buffer
+from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.expr import (
-    Binary,
     BinaryOp,
     Broadcast,
     Cast,
     Compare,
     CompareOp,
-    Const,
     Expr,
     Load,
     Logic,
@@ -36,8 +33,11 @@ from tilewright.ir.expr import (
     maximum,
     minimum,
 )
-from tilewright.ir.simplify import prove, simplify
-from tilewright.ir.text import expr_text
+from tilewright.ir.interpret import interpret
+from tilewright.ir.simplify import prove, simplify, simplify_kernel
+from tilewright.ir.stmt import Allocate, If, Kernel, LoopKind, Stmt, seq
+from tilewright.ir.text import expr_text, kernel_text
+from tilewright.ir.verify import verify
 
 X, Y, Z, F = Var("x"), Var("y"), Var("z"), Var("f")
 RANGES = {"x": Interval(0, 15), "y": Interval(0, 7), "f": Interval(0, 999)}
@@ -105,6 +105,7 @@ FINDS: list[tuple[Expr, str]] = [
     (ramp(X * 8) % splat(8), "ramp(0, 8)"),
     (compare(CompareOp.LT, ramp(X * 8), splat(128)), "splat(true, 8)"),
     (compare(CompareOp.GE, ramp(X * 8), splat(128)), "splat(false, 8)"),
+    (compare(CompareOp.LT, ramp(X * 8), splat(64)), "splat(x < 8, 8)"),
     (LANES_BELOW_100, "ramp(x*8, 8) < splat(100, 8)"),
     (logical_and(LANES_BELOW_100, compare(CompareOp.LT, splat(X), splat(20))), "ramp(x*8, 8) < splat(100, 8)"),
     (Load(A, (splat(X), ramp(Y)), compare(CompareOp.LT, ramp(Y), splat(15))), "A[x, ramp(y, 8)]"),
@@ -142,130 +143,7 @@ def test_wrapping_arithmetic_is_not_taken_for_whole_numbers() -> None:
 # Values do not change ------------------------------------------------------------------------------------------
 
 
-def wrap(value: int, dtype: DType) -> int:
-    half = 1 << (dtype.bits - 1)
-    return (value + half) % (2 * half) - half
-
-
-BINARY: dict[BinaryOp, Callable[[int, int], int]] = {
-    BinaryOp.ADD: lambda a, b: a + b,
-    BinaryOp.SUB: lambda a, b: a - b,
-    BinaryOp.MUL: lambda a, b: a * b,
-    BinaryOp.FLOORDIV: lambda a, b: a // b,
-    BinaryOp.MOD: lambda a, b: a % b,
-    BinaryOp.MIN: min,
-    BinaryOp.MAX: max,
-}
-COMPARE: dict[CompareOp, Callable[[int, int], bool]] = {
-    CompareOp.LT: lambda a, b: a < b,
-    CompareOp.LE: lambda a, b: a <= b,
-    CompareOp.GT: lambda a, b: a > b,
-    CompareOp.GE: lambda a, b: a >= b,
-    CompareOp.EQ: lambda a, b: a == b,
-    CompareOp.NE: lambda a, b: a != b,
-}
-
-
-def lanes_of(expr: Expr, env: Mapping[str, int]) -> list[int]:
-    """The value of an integer or bool expression in every lane: a reading of the IR on its own, for the tests."""
-
-    def at(e: Expr) -> list[int]:
-        return lanes_of(e, env)
-
-    match expr:
-        case Var(name=name):
-            return [env[name]]
-        case Const(value=value):
-            return [int(value)]
-        case Binary(op=op, a=a, b=b):
-            return [wrap(BINARY[op](p, q), expr.dtype) for p, q in zip(at(a), at(b), strict=True)]
-        case Compare(op=compare_op, a=a, b=b):
-            return [int(COMPARE[compare_op](p, q)) for p, q in zip(at(a), at(b), strict=True)]
-        case Logic(op=LogicOp.AND, a=a, b=b):
-            return [p & q for p, q in zip(at(a), at(b), strict=True)]
-        case Logic(a=a, b=b):
-            return [p | q for p, q in zip(at(a), at(b), strict=True)]
-        case Unary(op=UnaryOp.NEG, value=value):
-            return [wrap(-p, expr.dtype) for p in at(value)]
-        case Unary(op=UnaryOp.ABS, value=value):
-            return [wrap(abs(p), expr.dtype) for p in at(value)]
-        case Unary(value=value):
-            return [1 - p for p in at(value)]
-        case Select(condition=c, then=a, otherwise=b):
-            return [q if p else r for p, q, r in zip(at(c), at(a), at(b), strict=True)]
-        case Cast(value=value, type=dtype):
-            return [int(p != 0) if dtype == boolean else wrap(p, dtype) for p in at(value)]
-        case Ramp(base=base, stride=stride, count=count):
-            return [wrap(at(base)[0] + stride * i, INDEX) for i in range(count)]
-        case Broadcast(value=value, count=count):
-            return at(value) * count
-        case ReduceLanes(op=op, value=value):
-            total, *rest = at(value)
-            for p in rest:
-                total = wrap(BINARY[op](total, p), expr.dtype)
-            return [total]
-    raise AssertionError(type(expr))
-
-
-class Draw:
-    """Random well-typed integer expressions over x, y, z."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(int(stream(seed, "expressions").integers(1 << 62)))
-
-    def number(self, depth: int, lanes: int, dtype: DType) -> Expr:
-        pick = self.random.random()
-        if depth == 0 or pick < 0.1:
-            return self.leaf(lanes, dtype)
-        if lanes > 1 and pick < 0.3:
-            scalar = self.number(depth - 1, 1, dtype)
-            if dtype == INDEX and self.random.random() < 0.6:
-                return Ramp(scalar, self.random.choice([-2, -1, 0, 1, 1, 1, 3, 8]), lanes)
-            return Broadcast(scalar, lanes)
-        if pick < 0.75:
-            op = self.random.choice(
-                [BinaryOp.ADD, BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX]
-            )
-            return Binary(op, self.number(depth - 1, lanes, dtype), self.number(depth - 1, lanes, dtype))
-        if pick < 0.87:
-            op = self.random.choice([BinaryOp.FLOORDIV, BinaryOp.MOD])
-            divisor = self.constant(self.random.choice([1, 2, 3, 4, 4, 6, 8, 8, 16, -3]), lanes, dtype)
-            return Binary(op, self.number(depth - 1, lanes, dtype), divisor)
-        if pick < 0.92:
-            return Unary(self.random.choice([UnaryOp.NEG, UnaryOp.ABS]), self.number(depth - 1, lanes, dtype))
-        if pick < 0.96:
-            return Cast(self.number(depth - 1, lanes, self.random.choice([INDEX, int8])), dtype)
-        return Select(
-            self.truth(depth - 1, lanes), self.number(depth - 1, lanes, dtype), self.number(depth - 1, lanes, dtype)
-        )
-
-    def truth(self, depth: int, lanes: int) -> Expr:
-        pick = self.random.random()
-        if depth == 0 or pick < 0.6:
-            dtype = self.random.choice([INDEX, INDEX, INDEX, int8])
-            below = max(depth - 1, 0)
-            a, b = self.number(below, lanes, dtype), self.number(below, lanes, dtype)
-            return Compare(self.random.choice(list(CompareOp)), a, b)
-        if pick < 0.7:
-            return Unary(UnaryOp.NOT, self.truth(depth - 1, lanes))
-        return Logic(self.random.choice(list(LogicOp)), self.truth(depth - 1, lanes), self.truth(depth - 1, lanes))
-
-    def leaf(self, lanes: int, dtype: DType) -> Expr:
-        if self.random.random() < 0.4:
-            return self.constant(self.random.choice([-9, -1, 0, 1, 2, 3, 4, 8, 8, 16, 100]), lanes, dtype)
-        scalar: Expr = Var(self.random.choice("xyz"))
-        if dtype != INDEX:
-            scalar = Cast(scalar, dtype)
-        elif lanes > 1 and self.random.random() < 0.5:
-            return Ramp(scalar, 1, lanes)
-        return scalar if lanes == 1 else Broadcast(scalar, lanes)
-
-    def constant(self, value: int, lanes: int, dtype: DType) -> Expr:
-        scalar = Const(value, dtype)
-        return scalar if lanes == 1 else Broadcast(scalar, lanes)
-
-
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(st.integers(0, 1 << 40), st.sampled_from([1, 1, 4, 8]), st.integers(1, 5))
 def test_simplifying_never_changes_a_value(seed: int, lanes: int, depth: int) -> None:
     draw = Draw(seed)
@@ -288,9 +166,104 @@ def test_simplifying_never_changes_a_value(seed: int, lanes: int, depth: int) ->
         assert all(value in bounds for value in before), f"{expr_text(expr)} not in {bounds} at {env}"
 
 
+COEFFICIENTS = st.sampled_from([-16, -8, -4, -3, -1, 0, 1, 1, 2, 3, 4, 6, 8, 8, 16])
+DIVISORS = st.sampled_from([2, 3, 4, 8, 8, 12, 16])
+EXTENTS = st.tuples(*[st.sampled_from([1, 2, 4, 7, 8, 9])] * 3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.tuples(COEFFICIENTS, COEFFICIENTS, COEFFICIENTS), st.integers(-40, 40), EXTENTS, DIVISORS, DIVISORS)
+def test_affine_arithmetic_keeps_its_value(
+    coefficients: tuple[int, int, int], offset: int, extents: tuple[int, int, int], divisor: int, other: int
+) -> None:
+    form = X * coefficients[0] + Y * coefficients[1] + Z * coefficients[2] + offset
+    lanes = Broadcast(form, 4) + Ramp(index(0), coefficients[2], 4)
+    by, then = Broadcast(index(divisor), 4), Broadcast(index(other), 4)
+    candidates: list[Expr] = [Compare(op, form, index(0)) for op in CompareOp]
+    candidates += [form // divisor, form % divisor, form // divisor // other, form % divisor % other]
+    candidates += [form // divisor * divisor + form % divisor, form // divisor % other, form % divisor // other]
+    candidates += [lanes // by, lanes % by, lanes // by % then, Compare(CompareOp.LT, lanes, by)]
+    ranges = {name: Interval(0, extent - 1) for name, extent in zip("xyz", extents, strict=True)}
+    simple = [simplify(e, ranges) for e in candidates]
+    points = list(itertools.product(*map(range, extents)))
+    some = points[:: len(points) // 60 + 1]
+    for values in {*some, *itertools.product(*((0, extent - 1) for extent in extents))}:
+        env = dict(zip("xyz", values, strict=True))
+        for before, after in zip(candidates, simple, strict=True):
+            assert lanes_of(before, env) == lanes_of(after, env), f"{expr_text(before)} => {expr_text(after)} at {env}"
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 1 << 40), st.sampled_from([1, 8]), st.integers(1, 5))
 def test_simplifying_twice_is_simplifying_once(seed: int, lanes: int, depth: int) -> None:
     ranges = {"x": Interval(0, 7), "y": Interval(0, 3), "z": Interval(-4, 4)}
     once = simplify(Draw(seed).number(depth, lanes, INDEX), ranges)
     assert len(expr_text(simplify(once, ranges))) <= len(expr_text(once))
+
+
+WIDTH = 4
+RESULT = Buffer("R", (3, 5, WIDTH), INDEX)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 40), st.integers(1, 4), st.booleans())
+def test_simplifying_a_kernel_never_changes_what_it_computes(seed: int, depth: int, vectors: bool) -> None:
+    draw = Draw(seed)
+    lanes = WIDTH if vectors else 1
+    place = (X, Y, Ramp(index(0), 1, WIDTH) if vectors else Z)
+    clear = loop("x0", 3, loop("y0", 5, loop("z0", WIDTH, store(RESULT, (Var("x0"), Var("y0"), Var("z0")), index(7)))))
+    value = draw.number(depth, lanes, INDEX)
+    mask = draw.truth(depth, lanes) if draw.random.random() < 0.5 else None
+    inner: Stmt = If(draw.truth(depth, 1), store(RESULT, place, value, mask))
+    if draw.random.random() < 0.5:
+        inner = If(draw.truth(1, 1), inner)
+    kernel = Kernel("k", (), (RESULT,), (), seq(clear, loop("x", 3, loop("y", 5, loop("z", WIDTH, inner)))))
+    simple = simplify_kernel(kernel)
+    verify(simple)
+    before, after = interpret(kernel, {})["R"], interpret(simple, {})["R"]
+    assert (before == after).all(), kernel_text(kernel) + kernel_text(simple)
+
+
+def test_conditions_around_are_used_and_what_is_dead_goes() -> None:
+    """Guards known from the loops or from outer guards go, and with them dead stores, loops and allocations."""
+    out = Buffer("O", (64,), float32)
+    scratch = Buffer("L", (8,), float32, Scope.LOCAL)
+    i, j, one = Var("i"), Var("j"), Var("one")
+    write = store(out, (i * 8 + j,), load(A, one, i * 8 + j))
+    nest = If(
+        i * 8 + j < index(60),
+        seq(
+            If(i * 8 + j < index(61), If(i < index(8), write)),
+            If(i * 8 + j >= index(60), store(out, (index(0),), const(1.0, float32))),
+            store(scratch, (j,), const(1.0, float32)),
+        ),
+    )
+    body = Allocate(scratch, loop("i", 8, loop("one", 1, loop("j", 8, nest, kind=LoopKind.VECTORIZED))))
+    empty = loop("e", 4, If(Var("e") >= index(4), store(out, (index(0),), const(1.0, float32))))
+    simple = simplify_kernel(Kernel("k", (A,), (out,), (), seq(empty, body)))
+    assert kernel_text(simple) == (
+        "kernel k(A: float32[100, 100]) -> (O: float32[64]):\n"
+        "  for i in 8:\n"
+        "    vectorized for j in 8:\n"
+        "      if i*8 + j < 60:\n"
+        "        O[i*8 + j] = A[0, i*8 + j]\n"
+    )
+
+
+def test_a_simple_kernel_is_left_as_it_is() -> None:
+    simple = simplify_kernel(Kernel("k", (A,), (A,), (), loop("x", 3, store(A, (X, X), load(A, X, X + 1)))))
+    assert simplify_kernel(simple).body == simple.body
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 1 << 40), st.sampled_from([1, WIDTH]), st.integers(1, 5))
+def test_the_interpreter_agrees_with_a_plain_reading(seed: int, lanes: int, depth: int) -> None:
+    expr = Draw(seed).number(depth, lanes, INDEX)
+    place = (X, Y, Ramp(index(0), 1, WIDTH) if lanes > 1 else Z)
+    nest = loop("x", 3, loop("y", 5, loop("z", WIDTH, store(RESULT, place, expr))))
+    result = interpret(Kernel("k", (), (RESULT,), (), nest), {})["R"]
+    for x, y, z in itertools.product(range(3), range(5), range(WIDTH)):
+        if lanes == 1:
+            assert lanes_of(expr, {"x": x, "y": y, "z": z}) == [result[x, y, z]]
+        elif z == WIDTH - 1:  # the last store of a vector is the one that stays
+            assert lanes_of(expr, {"x": x, "y": y, "z": z}) == result[x, y].tolist()

@@ -1,0 +1,297 @@
+"""Expressions of the interpreter: a handler per node class, one table for scalars and one for vectors.
+
+Scalars of the index type are Python integers, other scalars NumPy scalars of the dtype they are computed in, vectors
+NumPy arrays of that dtype.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..core.dtypes import DType
+from ..core.errors import InvalidKernel
+from .affine import affine_of
+from .bounds import affine_interval, binary_interval, dtype_interval, interval_of
+from .expr import (
+    Binary,
+    BinaryOp,
+    Broadcast,
+    Cast,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Load,
+    Logic,
+    LogicOp,
+    Ramp,
+    ReduceLanes,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+)
+from .fold import wrap
+from .interpret_access import affine_code, scalar_load, vector_load
+from .interpret_math import SCALAR_FUNCTIONS, VECTOR_FUNCTIONS, scalar_cast, vector_cast
+from .interpret_scope import ACTIVE, Code, Env, Scope
+from .memory import Array, computed
+
+
+def expr_code(expr: Expr, scope: Scope) -> Code:
+    """``expr`` as code; raises InvalidKernel for a node class the interpreter does not know."""
+    table = _SCALARS if expr.lanes == 1 else _VECTORS
+    handler = table.get(type(expr))
+    if handler is None:
+        raise InvalidKernel(f"{type(expr).__name__} cannot be interpreted")
+    return handler(expr, scope)
+
+
+def _is_index(dtype: DType) -> bool:
+    return dtype.name == "int64"
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return a if a < b or a != a else b
+
+
+def _larger(a: Any, b: Any) -> Any:
+    return a if a > b or a != a else b
+
+
+_SCALAR_BINARY: dict[BinaryOp, Callable[[Any, Any], Any]] = {
+    BinaryOp.ADD: operator.add,
+    BinaryOp.SUB: operator.sub,
+    BinaryOp.MUL: operator.mul,
+    BinaryOp.DIV: operator.truediv,
+    BinaryOp.FLOORDIV: operator.floordiv,
+    BinaryOp.MOD: operator.mod,
+    BinaryOp.MIN: _smaller,
+    BinaryOp.MAX: _larger,
+    BinaryOp.POW: np.power,
+}
+_VECTOR_BINARY: dict[BinaryOp, Callable[[Any, Any], Any]] = {
+    **_SCALAR_BINARY,
+    BinaryOp.MIN: np.minimum,
+    BinaryOp.MAX: np.maximum,
+}
+_COMPARE: dict[CompareOp, Callable[[Any, Any], Any]] = {
+    CompareOp.LT: operator.lt,
+    CompareOp.LE: operator.le,
+    CompareOp.GT: operator.gt,
+    CompareOp.GE: operator.ge,
+    CompareOp.EQ: operator.eq,
+    CompareOp.NE: operator.ne,
+}
+
+
+def _binary(expr: Binary, scope: Scope) -> Code:
+    is_index = _is_index(expr.dtype)
+    form = affine_of(expr) if is_index else None
+    if form is not None and affine_interval(form, scope.ranges).within(dtype_interval(expr.dtype)):
+        return affine_code(form, scope)
+    a, b = expr_code(expr.a, scope), expr_code(expr.b, scope)
+    if expr.op in (BinaryOp.FLOORDIV, BinaryOp.MOD):
+        return _division(expr, a, b, scope)
+    operation = _SCALAR_BINARY[expr.op]
+    if is_index and _may_wrap(expr, scope):
+        return lambda env: wrap(operation(a(env), b(env)), expr.dtype)
+    if expr.op is BinaryOp.ADD:
+        return lambda env: a(env) + b(env)
+    if expr.op is BinaryOp.MUL:
+        return lambda env: a(env) * b(env)
+    return lambda env: operation(a(env), b(env))
+
+
+def _may_wrap(expr: Binary, scope: Scope) -> bool:
+    """Whether the operation may leave the index type."""
+    bounds = binary_interval(expr.op, interval_of(expr.a, scope.ranges), interval_of(expr.b, scope.ranges))
+    return bounds is None or not bounds.within(dtype_interval(expr.dtype))
+
+
+def _division(expr: Binary, a: Code, b: Code, scope: Scope) -> Code:
+    operation, is_index = _SCALAR_BINARY[expr.op], _is_index(expr.dtype)
+    if isinstance(expr.b, Const) and expr.b.value > 0:
+        return lambda env: operation(a(env), b(env))
+
+    def divide(env: Env) -> Any:
+        dividend, divisor = a(env), b(env)
+        if divisor == 0:
+            raise scope.fault(f"{dividend} {expr.op} 0", "", env)
+        result = operation(dividend, divisor)
+        return wrap(result, expr.dtype) if is_index else result
+
+    return divide
+
+
+def _compare(expr: Compare, scope: Scope) -> Code:
+    a, b = expr_code(expr.a, scope), expr_code(expr.b, scope)
+    operation = _COMPARE[expr.op]
+    return lambda env: operation(a(env), b(env))
+
+
+def _logic(expr: Logic, scope: Scope) -> Code:
+    a, b = expr_code(expr.a, scope), expr_code(expr.b, scope)
+    if expr.op is LogicOp.AND:  # both sides are always evaluated: only select guards
+        return lambda env: a(env) & b(env)
+    return lambda env: a(env) | b(env)
+
+
+def _unary(expr: Unary, scope: Scope) -> Code:
+    value = expr_code(expr.value, scope)
+    if _is_index(expr.dtype):
+        operation = operator.neg if expr.op is UnaryOp.NEG else abs
+        return lambda env: wrap(operation(value(env)), expr.dtype)
+    function = SCALAR_FUNCTIONS[expr.op]
+    return lambda env: function(value(env))
+
+
+def _select(expr: Select, scope: Scope) -> Code:
+    condition = expr_code(expr.condition, scope)
+    then, otherwise = expr_code(expr.then, scope), expr_code(expr.otherwise, scope)
+    return lambda env: then(env) if condition(env) else otherwise(env)
+
+
+def _cast(expr: Cast, scope: Scope) -> Code:
+    value, convert = expr_code(expr.value, scope), scalar_cast(expr.value.dtype, expr.type)
+    return lambda env: convert(value(env))
+
+
+def _const(expr: Const, scope: Scope) -> Code:
+    value: Any = expr.value
+    if not _is_index(expr.type) and not expr.type.is_bool:
+        value = scalar_cast(expr.type, expr.type)(computed(expr.type).type(value))
+    return lambda env: value
+
+
+def _var(expr: Var, scope: Scope) -> Code:
+    slot = scope.slots[expr.name]
+    return lambda env: env[slot]
+
+
+def _scalar_alias(expr: Ramp | Broadcast, scope: Scope) -> Code:
+    """A vector of one lane is a scalar."""
+    return expr_code(expr.base if isinstance(expr, Ramp) else expr.value, scope)
+
+
+_LANE_REDUCTIONS: dict[BinaryOp, np.ufunc] = {
+    BinaryOp.ADD: np.add,
+    BinaryOp.MUL: np.multiply,
+    BinaryOp.MIN: np.minimum,
+    BinaryOp.MAX: np.maximum,
+}
+
+
+def _reduce_lanes(expr: ReduceLanes, scope: Scope) -> Code:
+    # Its lanes are its own, not those of a select around it.
+    value = expr_code(expr.value, scope.inside_select(False))
+    if expr.value.lanes == 1:
+        return value
+    ufunc, dtype, is_index = _LANE_REDUCTIONS[expr.op], computed(expr.dtype), _is_index(expr.dtype)
+
+    def reduce(env: Env) -> Any:
+        outer, env[ACTIVE] = env[ACTIVE], None
+        total = ufunc.reduce(value(env), dtype=dtype)
+        env[ACTIVE] = outer
+        return int(total) if is_index else total
+
+    return reduce
+
+
+# Vectors -------------------------------------------------------------------------------------------------------
+
+
+def _vector_binary(expr: Binary, scope: Scope) -> Code:
+    a, b = expr_code(expr.a, scope), expr_code(expr.b, scope)
+    operation = _VECTOR_BINARY[expr.op]
+    if expr.op not in (BinaryOp.FLOORDIV, BinaryOp.MOD):
+        return lambda env: operation(a(env), b(env))
+
+    def divide(env: Env) -> Array:
+        dividend, divisor = a(env), b(env)
+        zero = divisor == 0
+        if scope.guarded and env[ACTIVE] is not None:
+            zero = zero & env[ACTIVE]
+        if zero.any():
+            raise scope.fault(f"{dividend[zero.argmax()]} {expr.op} 0 in lane {zero.argmax()}", "", env)
+        result: Array = operation(dividend, divisor)
+        return result
+
+    return divide
+
+
+def _vector_unary(expr: Unary, scope: Scope) -> Code:
+    value, function = expr_code(expr.value, scope), VECTOR_FUNCTIONS[expr.op]
+    return lambda env: function(value(env))
+
+
+def _vector_select(expr: Select, scope: Scope) -> Code:
+    condition = expr_code(expr.condition, scope)
+    inner = scope.inside_select()
+    branches = expr_code(expr.then, inner), expr_code(expr.otherwise, inner)
+    nothing = np.zeros(expr.lanes, dtype=computed(expr.dtype))
+
+    def select(env: Env) -> Array:
+        taken = condition(env)
+        outer = env[ACTIVE] if scope.guarded else None
+        results = []
+        for branch, lanes in zip(branches, (taken, ~taken), strict=True):
+            active = lanes if outer is None else lanes & outer
+            env[ACTIVE] = active
+            results.append(branch(env) if active.any() else nothing)
+        env[ACTIVE] = outer
+        return np.where(taken, *results)
+
+    return select
+
+
+def _vector_cast(expr: Cast, scope: Scope) -> Code:
+    value, convert = expr_code(expr.value, scope), vector_cast(expr.value.dtype, expr.type)
+    return lambda env: convert(value(env))
+
+
+def _ramp(expr: Ramp, scope: Scope) -> Code:
+    base = expr_code(expr.base, scope)
+    offsets = np.arange(expr.count, dtype=np.int64) * expr.stride
+    return lambda env: offsets + base(env)
+
+
+def _broadcast(expr: Broadcast, scope: Scope) -> Code:
+    value, count, dtype = expr_code(expr.value, scope), expr.count, computed(expr.dtype)
+    if isinstance(expr.value, Const):
+        constant = np.full(count, value([]), dtype=dtype)
+        constant.flags.writeable = False
+        return lambda env: constant
+    return lambda env: np.full(count, value(env), dtype=dtype)
+
+
+_SCALARS: dict[type[Expr], Callable[[Any, Scope], Code]] = {
+    Var: _var,
+    Const: _const,
+    Binary: _binary,
+    Compare: _compare,
+    Logic: _logic,
+    Unary: _unary,
+    Select: _select,
+    Cast: _cast,
+    Load: lambda expr, scope: scalar_load(expr, scope, expr_code),
+    Ramp: _scalar_alias,
+    Broadcast: _scalar_alias,
+    ReduceLanes: _reduce_lanes,
+}
+"""How each class of node is computed in one lane."""
+
+_VECTORS: dict[type[Expr], Callable[[Any, Scope], Code]] = {
+    Binary: _vector_binary,
+    Compare: _compare,
+    Logic: _logic,
+    Unary: _vector_unary,
+    Select: _vector_select,
+    Cast: _vector_cast,
+    Load: lambda expr, scope: vector_load(expr, scope, expr_code),
+    Ramp: _ramp,
+    Broadcast: _broadcast,
+}
+"""How each class of node is computed in several lanes."""

@@ -1,0 +1,112 @@
+"""The memory of the interpreter: one ``Cells`` per buffer, which knows what was written and by which iteration."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.dtypes import DType
+from .buffer import Buffer
+
+Array = NDArray[Any]
+
+_WIDER = {"float16": np.float32, "bfloat16": np.float32}
+
+
+def computed(dtype: DType) -> np.dtype[Any]:
+    """The NumPy dtype values of ``dtype`` are computed in: float32 for 16-bit floats, else the dtype itself."""
+    return np.dtype(_WIDER.get(dtype.name, dtype.numpy))
+
+
+def _half(value: Any) -> Any:
+    return np.float32(np.float16(value))
+
+
+def _bfloat(value: Any) -> Any:
+    return np.float32(ml_dtypes.bfloat16(value))
+
+
+SCALAR_ROUNDING: dict[str, Callable[[Any], Any]] = {"float16": _half, "bfloat16": _bfloat}
+"""How a computed number is rounded where it is stored, for dtypes that are computed wider."""
+
+VECTOR_ROUNDING: dict[str, Callable[[Array], Array]] = {
+    "float16": lambda v: v.astype(np.float16).astype(np.float32),
+    "bfloat16": lambda v: v.astype(ml_dtypes.bfloat16).astype(np.float32),
+}
+"""The same for vectors."""
+
+
+class Cells:
+    """The elements of one buffer, row-major. ``written`` has one byte per element; None for inputs, which all are."""
+
+    def __init__(self, buffer: Buffer, contents: Array | None = None) -> None:
+        self.buffer = buffer
+        self.data: Array
+        self.written: bytearray | None = None
+        if contents is None:
+            self.data = np.zeros(buffer.elements, dtype=computed(buffer.dtype))
+            self.written = bytearray(buffer.elements)
+            self.written_view: Array = np.frombuffer(self.written, dtype=np.uint8)
+        else:
+            self.data = np.ascontiguousarray(contents).reshape(-1).astype(computed(buffer.dtype))
+
+    def forget(self) -> None:
+        """Nothing is written any more."""
+        assert self.written is not None
+        self.written[:] = bytes(len(self.written))
+
+    def result(self) -> Array:
+        """The contents in the buffer's own shape and dtype."""
+        return self.data.astype(self.buffer.dtype.numpy).reshape(self.buffer.shape)
+
+    def place(self, flat: int) -> str:
+        """``name[i, j]`` of the element number ``flat``."""
+        indices = []
+        for extent, stride in zip(self.buffer.shape, self.buffer.strides, strict=True):
+            indices.append(str(flat // stride % extent))
+        return f"{self.buffer.name}[{', '.join(indices)}]"
+
+
+@dataclass
+class Watch:
+    """Which iteration of one parallel loop touched which element.
+
+    Iterations are numbered through all runs of the loop; those below ``first`` belong to earlier runs, which had
+    ended. Two different readers are enough to remember: one of them is not the iteration that writes next.
+    """
+
+    loop: str
+    current: int = 0
+    first: int = 0
+    writers: dict[str, list[int]] = field(default_factory=dict)
+    readers: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+
+    def add(self, buffer: Buffer) -> None:
+        """Start watching the elements of ``buffer``."""
+        self.writers[buffer.name] = [-1] * buffer.elements
+        self.readers[buffer.name] = ([-1] * buffer.elements, [-1] * buffer.elements)
+
+    def enter(self) -> None:
+        """The loop starts a new run."""
+        self.first = self.current + 1
+
+    def reads(self, name: str, flat: int) -> bool:
+        """Note a read by the current iteration; False where another iteration of this run wrote the element."""
+        now, writer = self.current, self.writers[name][flat]
+        one, two = self.readers[name]
+        if one[flat] < self.first:
+            one[flat] = now
+        elif one[flat] != now:
+            two[flat] = now
+        return writer == now or writer < self.first
+
+    def writes(self, name: str, flat: int) -> bool:
+        """Note a write; False where another iteration of this run touched the element."""
+        now, first = self.current, self.first
+        one, two = self.readers[name]
+        others = (self.writers[name][flat], one[flat], two[flat])
+        self.writers[name][flat] = now
+        return all(other == now or other < first for other in others)

@@ -1,0 +1,218 @@
+"""How expressions are typed: the dtype and lanes of each, or the rule of the verifier that it breaks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.dtypes import INDEX, DType, boolean
+from .buffer import Buffer
+from .expr import (
+    FLOAT_ONLY,
+    Binary,
+    BinaryOp,
+    Broadcast,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Logic,
+    Ramp,
+    ReduceLanes,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+)
+
+Type = tuple[DType, int]
+"""A dtype and a number of lanes."""
+
+_INTEGERS_ONLY = frozenset({BinaryOp.FLOORDIV, BinaryOp.MOD})
+_FLOATS_ONLY = frozenset({BinaryOp.DIV, BinaryOp.POW})
+_LANE_REDUCTIONS = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX})
+
+
+class Broken(Exception):
+    """A rule of the verifier is broken."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(detail)
+        self.rule = rule
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class Names:
+    """What is bound at one place. ``known`` remembers the types of expressions already found good there, by id."""
+
+    variables: frozenset[str]
+    buffers: dict[str, Buffer]
+    known: dict[int, tuple[Expr, Type]] = field(default_factory=dict)
+
+    def with_variable(self, name: str) -> "Names":
+        return Names(self.variables | {name}, self.buffers)
+
+    def with_buffer(self, buffer: Buffer) -> "Names":
+        return Names(self.variables, {**self.buffers, buffer.name: buffer})
+
+
+def type_of(expr: Expr, names: Names) -> Type:
+    """The type of ``expr``; raises Broken where it, or something below it, breaks a rule."""
+    found = names.known.get(id(expr))
+    if found is not None:
+        return found[1]
+    rule = _TYPES.get(type(expr))
+    if rule is None:
+        raise Broken("types", f"{type(expr).__name__} is no expression of kernels")
+    result = rule(expr, names)
+    names.known[id(expr)] = (expr, result)
+    return result
+
+
+def accessed(buffer: Buffer, indices: tuple[Expr, ...], mask: Expr | None, names: Names) -> int:
+    """The lanes of an access; raises Broken."""
+    bound = names.buffers.get(buffer.name)
+    if bound is None:
+        raise Broken("scope", f"buffer {buffer.name} is not bound here")
+    if bound != buffer:
+        raise Broken("scope", f"buffer {buffer.name} is accessed as {buffer} but declared as {bound}")
+    if len(indices) != len(buffer.shape):
+        raise Broken("indices", f"{len(indices)} indices for {buffer.name} of {len(buffer.shape)} dimensions")
+    lanes = 1
+    for position, index in enumerate(indices):
+        dtype, index_lanes = type_of(index, names)
+        if dtype != INDEX:
+            raise Broken("indices", f"index {position} of {buffer.name} is {dtype}, not {INDEX}")
+        if index_lanes != 1:
+            if lanes not in (1, index_lanes):
+                raise Broken("lanes", f"indices of {buffer.name} have {lanes} and {index_lanes} lanes")
+            lanes = index_lanes
+    if mask is not None:
+        mask_type = type_of(mask, names)
+        if mask_type != (boolean, lanes):
+            raise Broken("mask", f"the mask of {buffer.name} is {_named(mask_type)}, the access has {lanes} lanes")
+    return lanes
+
+
+def _named(of: Type) -> str:
+    return f"{of[0]} in {of[1]} lanes" if of[1] != 1 else str(of[0])
+
+
+def _same(expr: Expr, a: Type, b: Type) -> Type:
+    what = getattr(expr, "op", type(expr).__name__.lower())
+    if a[0] != b[0]:
+        raise Broken("types", f"{what} of {a[0]} and {b[0]}")
+    if a[1] != b[1]:
+        raise Broken("lanes", f"{what} of {a[1]} and {b[1]} lanes")
+    return a
+
+
+def _var(expr: Var, names: Names) -> Type:
+    if expr.name not in names.variables:
+        raise Broken("scope", f"variable {expr.name} is not bound here")
+    return INDEX, 1
+
+
+def _const(expr: Const, names: Names) -> Type:
+    value, dtype = expr.value, expr.type
+    if dtype.is_bool:
+        fits = isinstance(value, bool)
+    elif dtype.is_float:
+        fits = isinstance(value, float) and value == value
+    else:
+        low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
+        fits = type(value) is int and low <= value < low + (1 << dtype.bits)
+    if not fits:
+        raise Broken("types", f"{value!r} is no constant of {dtype}")
+    return dtype, 1
+
+
+def _binary(expr: Binary, names: Names) -> Type:
+    result = _same(expr, type_of(expr.a, names), type_of(expr.b, names))
+    dtype = result[0]
+    wrong = dtype.is_bool or (expr.op in _INTEGERS_ONLY and dtype.is_float)
+    if wrong or (expr.op in _FLOATS_ONLY and not dtype.is_float):
+        raise Broken("types", f"{expr.op} of {dtype}")
+    return result
+
+
+def _compare(expr: Compare, names: Names) -> Type:
+    return boolean, _same(expr, type_of(expr.a, names), type_of(expr.b, names))[1]
+
+
+def _logic(expr: Logic, names: Names) -> Type:
+    result = _same(expr, type_of(expr.a, names), type_of(expr.b, names))
+    if not result[0].is_bool:
+        raise Broken("types", f"{expr.op} of {result[0]}")
+    return result
+
+
+def _unary(expr: Unary, names: Names) -> Type:
+    result = type_of(expr.value, names)
+    dtype = result[0]
+    if expr.op is UnaryOp.NOT:
+        fits = dtype.is_bool
+    else:
+        fits = dtype.is_float if expr.op in FLOAT_ONLY else not dtype.is_bool
+    if not fits:
+        raise Broken("types", f"{expr.op} of {dtype}")
+    return result
+
+
+def _select(expr: Select, names: Names) -> Type:
+    condition, then = type_of(expr.condition, names), type_of(expr.then, names)
+    result = _same(expr, then, type_of(expr.otherwise, names))
+    if not condition[0].is_bool:
+        raise Broken("types", f"select on {condition[0]}")
+    if condition[1] != result[1]:
+        raise Broken("lanes", f"select on {condition[1]} lanes between values of {result[1]}")
+    return result
+
+
+def _cast(expr: Cast, names: Names) -> Type:
+    return expr.type, type_of(expr.value, names)[1]
+
+
+def _load(expr: Load, names: Names) -> Type:
+    return expr.buffer.dtype, accessed(expr.buffer, expr.indices, expr.mask, names)
+
+
+def _ramp(expr: Ramp, names: Names) -> Type:
+    base = type_of(expr.base, names)
+    if base[0] != INDEX:
+        raise Broken("types", f"a ramp from {base[0]}")
+    if base[1] != 1 or expr.count < 1:
+        raise Broken("lanes", f"a ramp of {expr.count} lanes from {base[1]}")
+    return INDEX, expr.count
+
+
+def _broadcast(expr: Broadcast, names: Names) -> Type:
+    value = type_of(expr.value, names)
+    if value[1] != 1 or expr.count < 1:
+        raise Broken("lanes", f"a broadcast to {expr.count} lanes from {value[1]}")
+    return value[0], expr.count
+
+
+def _reduce_lanes(expr: ReduceLanes, names: Names) -> Type:
+    value = type_of(expr.value, names)
+    if expr.op not in _LANE_REDUCTIONS or value[0].is_bool:
+        raise Broken("types", f"lanes of {value[0]} combined by {expr.op}")
+    return value[0], 1
+
+
+_TYPES: dict[type[Expr], Callable[[Any, Names], Type]] = {
+    Var: _var,
+    Const: _const,
+    Binary: _binary,
+    Compare: _compare,
+    Logic: _logic,
+    Unary: _unary,
+    Select: _select,
+    Cast: _cast,
+    Load: _load,
+    Ramp: _ramp,
+    Broadcast: _broadcast,
+    ReduceLanes: _reduce_lanes,
+}
+"""How each class of node is typed."""
