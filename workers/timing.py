@@ -13,10 +13,10 @@ from ..core.trial import Timed
 class TimingRules:
     """``sample_seconds``: launches are bunched until a sample lasts this long, so that the clock and the call cost
     nothing. ``spread``: sampling ends once the 95 % confidence interval of the median is this narrow (relative).
-    ``hopeless_ratio``: a first clean sample this many times slower than the incumbent ends it. ``noisy_spread``: quartiles
-    further apart than this (relative) in the end are no measurement. Sampling normally lasts ``most_seconds``; while
-    fewer than ``least_samples`` clean samples were had, or they are noisy, it may last ``extended_seconds``. Three
-    samples are the least, but a kernel that used ``slow_seconds`` may stop at one."""
+    ``hopeless_ratio``: a first clean sample this many times slower than the incumbent ends it. ``noisy_spread``:
+    quartiles further apart than this (relative) in the end are no measurement. Sampling normally lasts
+    ``most_seconds``; while fewer than ``least_samples`` clean samples were had, or they are noisy, it may last
+    ``extended_seconds``. Three samples are the least, but a kernel that used ``slow_seconds`` may stop at one."""
 
     sample_seconds: float = 1e-3
     least_samples: int = 7
@@ -108,7 +108,7 @@ def _warm_up(timer: Timer, rules: TimingRules) -> tuple[float, float]:
 
 
 def _hopeless(clean: Sequence[float], disturbed: Sequence[float], limit_seconds: float) -> bool:
-    """One clean sample over the limit will do; of disturbed ones, which may be slow for no fault of the kernel, three."""
+    """One clean sample over the limit will do; of disturbed ones, which may be slow for other reasons, three."""
     return min((*clean, *disturbed)) > limit_seconds and (len(clean) > 0 or len(disturbed) >= 3)
 
 
