@@ -7,7 +7,7 @@ from ..core.errors import IllegalSchedule
 from ..ir.bounds import Interval
 from ..ir.buffer import Buffer, Scope
 from ..ir.expr import Expr, Load, Var, walk
-from ..ir.rewrite import loads_of
+from ..ir.rewrite import free_variables, loads_of, stores_of
 from ..ir.stmt import (
     Allocate,
     For,
@@ -219,13 +219,10 @@ def _find_producer(
     stmt: Stmt, tensor: str, around: tuple[Stmt, ...]
 ) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]] | None:
     if isinstance(stmt, Seq):
-        here = tuple(s for s in stmt.statements if tensor in stored_outside(s))
-        if here and all(stored_outside(s) == {tensor} for s in here):
+        here = tuple(s for s in stmt.statements if any(store.buffer.name == tensor for store in stores_of(s)))
+        if all(stored_outside(s) == {tensor} for s in here):
             return here, around
-        if len(here) > 1:
-            return None
-        inside = (_find_producer(s, tensor, around) for s in here or stmt.statements)  # none here: allocated below
-        return next((found for found in inside if found is not None), None)
+        return _find_producer(here[0], tensor, around) if len(here) == 1 else None
     if stored_outside(stmt) == {tensor}:
         return (stmt,), around
     below = substatements(stmt)
@@ -299,3 +296,18 @@ def require_no_lanes(place: Place, *, primitive: str) -> None:
                 "vectorised ones",
                 field="loop",
             )
+
+
+def guarded_nest(chain: Sequence[For], conditions: Sequence[Expr], body: Stmt) -> Stmt:
+    """The loops around ``body``, each condition directly inside the innermost loop that it speaks of."""
+    depth = {loop.var: position for position, loop in enumerate(chain)}
+    inside: dict[int, list[Expr]] = {}
+    for condition in conditions:
+        position = max((depth[name] for name in free_variables(condition) if name in depth), default=-1)
+        inside.setdefault(position, []).append(condition)
+    for position in range(len(chain) - 1, -2, -1):
+        for condition in reversed(inside.get(position, [])):
+            body = If(condition, body)
+        if position >= 0:
+            body = replace(chain[position], body=body)
+    return body

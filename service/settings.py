@@ -23,6 +23,7 @@ class Settings(BaseSettings):
         default_factory=lambda: f"sqlite:///{state_folder() / 'tilewright.sqlite3'}",
         description="sqlite:///PATH (embedded, one process) or postgresql://USER:PASSWORD@HOST/NAME",
     )
+    url: str | None = Field(default=None, description="a running service, for the command line; none: one of its own")
     host: str = Field(default="127.0.0.1", description="address the HTTP server listens on")
     port: Annotated[int, Field(ge=0, le=65535)] = 8421
     allowed_hosts: tuple[str, ...] = Field(
@@ -32,11 +33,11 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     run_jobs: bool = Field(default=True, description="whether this process runs jobs, or only keeps and answers")
-    candidate_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
-        default=10.0, description="limit for checking and timing one candidate; past it the candidate is a time-out"
+    compile_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=60.0, description="limit for compiling one candidate; past it the candidate is a time-out"
     )
-    compile_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(default=30.0, description="limit for compiling one")
-    builders: Annotated[int, Field(ge=0, le=1024)] = Field(default=0, description="compile processes; 0: one per core")
+    check_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(default=20.0, description="limit for its check")
+    time_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(default=30.0, description="limit for timing it")
     minimum_free_bytes: Annotated[int, Field(ge=0)] = Field(
         default=64 << 20, description="with less free disk than this the service says that it is not ready"
     )

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 
 from .values import Value, constant, integer_of, vector_type
 
@@ -12,6 +13,7 @@ EXACT = ""
 """No flags: every operation rounds by itself. What error-compensated code needs."""
 
 
+@lru_cache(maxsize=4096)
 def identifier(name: str) -> str:
     """``name`` with everything LLVM would want quoted replaced."""
     clean = re.sub(r"[^A-Za-z0-9_.]", "_", name)
@@ -56,11 +58,9 @@ class ModuleWriter:
 class FunctionWriter:
     """One function under construction: SSA names, blocks, and a method for each instruction that is used."""
 
-    def __init__(self, module: ModuleWriter, header: str) -> None:
-        """``header``: everything of the definition between ``define`` and the opening brace."""
+    def __init__(self, module: ModuleWriter) -> None:
         self.module = module
-        self._header = header
-        self._names: dict[str, int] = {}
+        self._names: dict[str, int] = {"entry": 1}
         self._allocas: list[str] = []
         self._lines: list[str] = []
         self.block = "entry"
@@ -126,9 +126,14 @@ class FunctionWriter:
         self._allocas.append(f"  {name} = alloca {type_text}, align {align}")
         return Value(name, "ptr")
 
-    def text(self) -> str:
+    def parameter(self, hint: str, element: str, lanes: int = 1) -> Value:
+        """A parameter of the function; ``text`` takes the whole signature."""
+        return Value(self.name(hint), element, lanes)
+
+    def text(self, signature: str) -> str:
+        """The definition; ``signature`` is everything between ``define`` and the opening brace."""
         body = "\n".join(["entry:", *self._allocas, *self._lines])
-        return f"define {self._header} {{\n{body}\n}}"
+        return f"define {signature} {{\n{body}\n}}"
 
     # instructions
 

@@ -16,6 +16,22 @@ from .unroll import unroll
 from .vectorise import vectorise
 from .write_back import write_back
 
+__all__ = [
+    "PRIMITIVES",
+    "cache_read",
+    "cache_write",
+    "compute_at",
+    "fuse",
+    "inline",
+    "parallelise",
+    "reorder",
+    "rfactor",
+    "split",
+    "unroll",
+    "vectorise",
+    "write_back",
+]
+
 PRIMITIVES: dict[str, Callable[..., Kernel]] = {
     "split": split,
     "fuse": fuse,

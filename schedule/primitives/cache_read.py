@@ -35,7 +35,8 @@ def cache_read(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.L
 
     The buffer is called ``<tensor>_<loop>`` (numbered when taken), its loops after it and the dimension. Positions
     outside the tensor are not copied. Raises IllegalSchedule for a loop that is not there, is vectorised or inside
-    such a loop; a tensor not read in it, or written in it; a scope other than local and register.
+    such a loop; a tensor not read in it, written in it, or not in global memory (a local buffer may have elements
+    that nobody computed); a scope other than local and register.
     """
     place = find_loop(kernel, loop, primitive="cache_read")
     require_local(scope, primitive="cache_read")
@@ -46,6 +47,10 @@ def cache_read(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.L
         problem = "is written" if found else "is not read"
         raise IllegalSchedule(f"cache_read: tensor is {tensor!r}, which {problem} inside {loop!r}", field="tensor")
     old = found[0].buffer
+    if old.scope is not Scope.GLOBAL:
+        raise IllegalSchedule(
+            f"cache_read: tensor is {tensor!r}, in {old.scope} scope; allowed: global", field="tensor"
+        )
     around = ranges_of(place.loops)
     spans = region(found, old.shape, around)
     taken = names_in(kernel)

@@ -1,14 +1,12 @@
 """reorder: the loops of a perfect nest in another order."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ...core.errors import IllegalSchedule
 from ...ir.expr import Expr
-from ...ir.rewrite import free_variables
 from ...ir.stmt import For, If, Kernel, Stmt
 from ..dependence import carried_buffer
-from ..tree import find_loop, with_loop
+from ..tree import find_loop, guarded_nest, with_loop
 
 
 def reorder(kernel: Kernel, loops: Sequence[str]) -> Kernel:
@@ -40,7 +38,7 @@ def reorder(kernel: Kernel, loops: Sequence[str]) -> Kernel:
         )
     order = iter([next(loop for loop in chain if loop.var == name) for name in loops])
     new_chain = [next(order) if loop.var in loops else loop for loop in chain]
-    return with_loop(kernel, outermost, _nest(new_chain, conditions, body))
+    return with_loop(kernel, outermost, guarded_nest(new_chain, conditions, body))
 
 
 def _chain(outermost: For, loops: Sequence[str]) -> tuple[list[For], list[Expr], Stmt]:
@@ -64,18 +62,3 @@ def _chain(outermost: For, loops: Sequence[str]) -> tuple[list[For], list[Expr],
                 field="loops",
             )
     return chain, conditions, below
-
-
-def _nest(chain: list[For], conditions: list[Expr], body: Stmt) -> Stmt:
-    """The loops around ``body``, each condition directly inside the innermost loop that it speaks of."""
-    depth = {loop.var: position for position, loop in enumerate(chain)}
-    inside: dict[int, list[Expr]] = {}
-    for condition in conditions:
-        position = max((depth[name] for name in free_variables(condition) if name in depth), default=-1)
-        inside.setdefault(position, []).append(condition)
-    for position in range(len(chain) - 1, -2, -1):
-        for condition in reversed(inside.get(position, [])):
-            body = If(condition, body)
-        if position >= 0:
-            body = replace(chain[position], body=body)
-    return body

@@ -1,0 +1,319 @@
+"""What the service answers with on the wire, made from the frozen values of ``service.views``.
+
+Times are RFC 3339 in UTC; durations in seconds. Fields may be added; none is renamed or removed within ``/v1``.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from ..core.budget import StopReason
+from ..core.trial import Failed, Reason, Stage, Timed
+from ..service.views import JobState
+
+
+class Answer(BaseModel):
+    """Read from the attributes of a view; unknown fields are ignored, so that older clients read newer servers."""
+
+    model_config = ConfigDict(from_attributes=True, extra="ignore")
+
+
+def _plain(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping | tuple) else value
+
+
+def _outcome(value: object) -> object:
+    if isinstance(value, Timed):
+        return {
+            "kind": "timed",
+            "seconds": value.seconds,
+            "spread": value.spread,
+            "samples": value.samples,
+            "launches_per_sample": value.launches_per_sample,
+        }
+    if isinstance(value, Failed):
+        return {"kind": "failed", "stage": value.stage, "reason": value.reason, "detail": value.detail}
+    return value
+
+
+class ScheduleOut(Answer):
+    """A schedule: the setting of a sketch's knobs."""
+
+    sketch: str
+    version: int
+    knobs: Annotated[dict[str, int | str], BeforeValidator(_plain)]
+
+
+class TimedOut(Answer):
+    """A candidate that ran and was right."""
+
+    kind: Literal["timed"]
+    seconds: float = Field(description="The median of the samples.")
+    spread: float = Field(description="Relative distance between the quartiles of the samples.")
+    samples: tuple[float, ...]
+    launches_per_sample: int
+
+
+class FailedOut(Answer):
+    """A candidate that has no time, and why."""
+
+    kind: Literal["failed"]
+    stage: Stage
+    reason: Reason
+    detail: str
+
+
+class ClocksOut(Answer):
+    """Seconds spent on a trial, apart."""
+
+    search: float
+    compile: float
+    check: float
+    time: float
+    overhead: float
+
+
+class EvidenceOut(Answer):
+    """Why the result can be trusted; ``max_error`` is relative to the tolerance: at most 1 passes."""
+
+    input_seed: int
+    max_error: float | None
+    absolute_tolerance: float | None
+    relative_tolerance: float | None
+    guard_bands_intact: bool | None
+    outputs_written: bool | None
+    anchor_seconds: float | None
+    binary_key: str | None
+    binary_bytes: int | None
+    environment: Annotated[dict[str, float], BeforeValidator(_plain)]
+
+
+class BestOut(Answer):
+    """A winning record; ``match`` is ``exact``, or names the identity parts that were relaxed to find it."""
+
+    record_id: int
+    job_id: str
+    workload_key: str
+    device_key: str
+    device_name: str
+    toolchain_key: str
+    profile: str
+    schedule: ScheduleOut
+    seconds: float
+    spread: float
+    samples: tuple[float, ...]
+    gflops: float | None
+    evidence: EvidenceOut
+    created_at: str
+    match: tuple[str, ...]
+
+
+class BudgetOut(Answer):
+    """The limits a task is tuned within; null: no limit."""
+
+    trials: int
+    seconds: float | None
+    stall: int | None
+
+
+class TaskOut(Answer):
+    """One task of a job and how far it is."""
+
+    index: int
+    workload_key: str
+    operator: str | None
+    parameters: Annotated[dict[str, Any] | None, BeforeValidator(_plain)]
+    expression: str
+    flops: int
+    minimum_bytes: int
+    space_size: int | None
+    trials: int
+    failures: Annotated[dict[str, int], BeforeValidator(_plain)] = Field(description="stage:reason -> how many.")
+    best: BestOut | None
+    baseline_seconds: float | None
+    baseline_name: str | None
+    roofline_seconds: float | None
+    roofline_by: str | None
+    stop_reason: StopReason | None
+
+
+class JobOut(Answer):
+    """A job in whatever state; ``version`` grows with every change."""
+
+    id: str
+    state: JobState
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    error: str | None
+    budget: BudgetOut
+    strategy: str
+    seed: int
+    target: str
+    executor: str
+    cache: str
+    device_key: str | None
+    device_name: str | None
+    tasks: tuple[TaskOut, ...]
+    version: int
+
+
+class TrialOut(Answer):
+    """One recorded trial; ``elapsed_seconds`` since the job started running."""
+
+    record_id: int
+    job_id: str
+    task: int
+    sequence: int
+    schedule: ScheduleOut
+    outcome: Annotated[TimedOut | FailedOut, Field(discriminator="kind"), BeforeValidator(_outcome)]
+    clocks: ClocksOut
+    evidence: EvidenceOut
+    elapsed_seconds: float
+    created_at: str
+
+
+class SeriesOut(Answer):
+    """The trials of one task as columns of equal length, in the order they ran."""
+
+    job_id: str
+    task: int
+    record_id: tuple[int, ...]
+    sequence: tuple[int, ...]
+    elapsed_seconds: tuple[float, ...]
+    seconds: tuple[float | None, ...]
+    failure: tuple[str | None, ...]
+
+
+class EventOut(Answer):
+    """Something that happened to a job."""
+
+    id: int
+    job_id: str
+    kind: str
+    data: Annotated[dict[str, Any], BeforeValidator(_plain)]
+    created_at: str
+
+
+class JobPage(Answer):
+    """Part of the list of jobs, newest first; ``next_page_token`` is empty at the end, and only there."""
+
+    jobs: tuple[JobOut, ...]
+    next_page_token: str
+
+
+class TrialPage(Answer):
+    """Part of a task's trials; ``next_page_token`` is empty at the end, and only there."""
+
+    trials: tuple[TrialOut, ...]
+    next_page_token: str
+
+
+class EventList(Answer):
+    """Events after the id asked for; ask again with ``after = last_id``. ``final``: nothing will follow."""
+
+    events: tuple[EventOut, ...]
+    last_id: int
+    final: bool
+
+
+class ValidatedOut(Answer):
+    """The answer to ``validate_only``: the job would be accepted."""
+
+    valid: Literal[True] = True
+    workload_keys: tuple[str, ...]
+
+
+class SectionOut(Answer):
+    """One layer of the road of a schedule, as text."""
+
+    title: str
+    language: str
+    text: str
+
+
+class ExplanationOut(Answer):
+    """Every layer of the road of one schedule, and what it reached."""
+
+    workload_key: str
+    schedule: ScheduleOut
+    sections: tuple[SectionOut, ...]
+    instructions: Annotated[dict[str, int], BeforeValidator(_plain)]
+    flops: int
+    minimum_bytes: int
+    flops_per_byte: float
+    roofline_seconds: float | None
+    roofline_by: str | None
+    seconds: float | None
+    fraction_of_roofline: float | None
+
+
+class OperatorOut(Answer):
+    """An operator and the JSON schema of its parameters."""
+
+    model_config = ConfigDict(from_attributes=True, extra="ignore", populate_by_name=True, protected_namespaces=())
+
+    name: str
+    summary: str
+    parameters_schema: Annotated[dict[str, Any], BeforeValidator(_plain)] = Field(
+        validation_alias="schema", serialization_alias="schema"
+    )
+
+
+class OperatorList(Answer):
+    """All operators of the library."""
+
+    operators: tuple[OperatorOut, ...]
+
+
+class WorkloadOut(Answer):
+    """An expression in its JSON form, with its key, its text, and what it costs."""
+
+    workload_key: str
+    workload: dict[str, Any]
+    expression: str
+    flops: int
+    minimum_bytes: int
+
+
+class TargetOut(Answer):
+    """What code is generated for."""
+
+    kind: str
+    arch: str
+    features: tuple[str, ...]
+    threads: int
+    vector_bytes: int
+
+
+class DeviceOut(Answer):
+    """A device known to the database; ``present``: attached to this service now."""
+
+    key: str
+    name: str
+    target: TargetOut
+    hardware: dict[str, float]
+    measured: dict[str, float]
+    present: bool
+
+
+class DeviceList(Answer):
+    """All devices that records were taken on, and those attached now."""
+
+    devices: tuple[DeviceOut, ...]
+
+
+class HealthOut(Answer):
+    """``checks``: name -> ``ok``, or what is wrong."""
+
+    ready: bool
+    version: str
+    checks: Annotated[dict[str, str], BeforeValidator(_plain)]
+
+
+class VersionOut(Answer):
+    """The version of the service and of its wire format."""
+
+    version: str
+    api: Literal["v1"] = "v1"

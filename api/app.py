@@ -1,0 +1,56 @@
+"""The application: routes, problem documents, guard, dashboard, over one service."""
+
+from collections.abc import Collection
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fastapi import Depends, FastAPI
+from fastapi.staticfiles import StaticFiles
+
+from .. import __version__
+from ..service.service import Service
+from ..service.settings import Settings
+from .context import closed_query
+from .guard import Guard, host_name
+from .openapi import openapi_of
+from .problems import install_problem_handlers
+from .routes import ROUTES
+from .routes.events import Streams
+
+STATIC = Path(__file__).parent / "static"
+
+
+def allowed_hosts(settings: Settings) -> Collection[str] | None:
+    """The names a Host header may carry: those of the settings and the address listened on; None (any) for ``*``."""
+    if "*" in settings.allowed_hosts:
+        return None
+    return {host_name(host) for host in (*settings.allowed_hosts, settings.host)} - {"", "0.0.0.0", "::"}
+
+
+def create_app(service: Service, settings: Settings) -> FastAPI:
+    """The web application over an open service; it neither opens nor closes the service."""
+    app = FastAPI(
+        title="Tilewright",
+        version=__version__,
+        docs_url=None,  # these pages load scripts from a CDN
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        redirect_slashes=False,
+        telemetry={"tracing": False},
+    )
+    app.state.service = service
+    app.state.streams = Streams()
+    app.state.stopping = lambda: False
+    install_problem_handlers(app)
+    for router in ROUTES.values():
+        app.include_router(router, dependencies=[Depends(closed_query)])
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.add_middleware(Guard, allowed_hosts=allowed_hosts(settings))
+
+    @lru_cache(maxsize=1)
+    def document() -> dict[str, Any]:
+        return openapi_of(app)
+
+    app.openapi = document  # type: ignore[method-assign]
+    return app

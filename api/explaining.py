@@ -1,0 +1,39 @@
+"""Explanations on request: compiling in the server's process, a few at a time."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..core.schedule import Schedule
+from ..service.service import Service
+from ..service.views import Explanation
+from ..te.workload import Workload
+from .problems import Refused
+
+_SLOTS = threading.BoundedSemaphore(4)
+"""An explanation compiles a kernel: some would be fine, a hundred would starve the requests beside them."""
+_WAIT_SECONDS = 20.0
+
+
+@contextmanager
+def _slot() -> Iterator[None]:
+    if not _SLOTS.acquire(timeout=_WAIT_SECONDS):
+        raise Refused(503, "BUSY", "too many explanations are being made; try again")
+    try:
+        yield
+    finally:
+        _SLOTS.release()
+
+
+def explain_record(service: Service, record_id: int) -> Explanation:
+    """Every layer of the schedule of one record. Raises NotFound."""
+    trial = service.trial(record_id)
+    task = service.job(trial.job_id).tasks[trial.task]
+    with _slot():
+        return service.explain(service.workload_of(task.workload_key), record_id=record_id)
+
+
+def explain_workload(service: Service, workload: Workload, schedule: Schedule | None) -> Explanation:
+    """Every layer of ``schedule``, or of the best one known, or of the sketch's first."""
+    with _slot():
+        return service.explain(workload, schedule)

@@ -1,0 +1,159 @@
+"""Numbers for people: each with its unit, three or four significant digits, the same unit within a column."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from markupsafe import Markup, escape
+
+from ..service.views import JobView, TaskView, TrialView
+
+DASH = Markup('<span class="none" title="not known">–</span>')
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTE_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+
+
+def figure(number: str, unit: str = "") -> Markup:
+    """A number and its unit, told apart for the style sheet."""
+    if not unit:
+        return Markup('<span class="fig"><span class="num">{}</span></span>').format(number)
+    return Markup('<span class="fig"><span class="num">{}</span><span class="unit"> {}</span></span>').format(
+        number, unit
+    )
+
+
+def digits(value: float, significant: int = 4) -> str:
+    """``value`` in plain notation with about ``significant`` digits: 1234 -> 1,234; 0.01234 -> 0.01234."""
+    if value == 0:
+        return "0"
+    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 1
+    places = max(0, significant - magnitude)
+    if abs(value) < 0.1:
+        return f"{value:.{significant}g}"
+    return f"{value:,.{places}f}"
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """(seconds in one unit, its name) in which ``seconds`` is at least 1."""
+    return next(((size, name) for size, name in _TIME_UNITS if seconds >= size), _TIME_UNITS[-1])
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration of a kernel as plain text: 1.234 ms."""
+    size, unit = time_unit(seconds)
+    return f"{digits(seconds / size)} {unit}"
+
+
+def seconds_figure(seconds: float | None, like: float | None = None) -> Markup:
+    """A duration of a kernel, in the unit that fits ``like`` (by default itself)."""
+    if seconds is None:
+        return DASH
+    size, unit = time_unit(like if like is not None else seconds)
+    return figure(digits(seconds / size), unit)
+
+
+def rate_figure(amount: float | None, seconds: float | None, unit: str) -> Markup:
+    """``amount`` per second in billions: GFLOP/s, GB/s."""
+    if not amount or not seconds:
+        return DASH
+    return figure(digits(amount / seconds / 1e9), unit)
+
+
+def ratio_figure(over: float | None, under: float | None) -> Markup:
+    """How many times ``over`` is ``under``."""
+    if not over or not under:
+        return DASH
+    return figure(digits(over / under, 3), "×")
+
+
+def percent_figure(part: float | None, whole: float | None = 1.0) -> Markup:
+    """``part`` of ``whole`` in per cent."""
+    if part is None or not whole:
+        return DASH
+    return figure(digits(100 * part / whole, 3), "%")
+
+
+def bytes_figure(count: float | None) -> Markup:
+    """A size in binary units."""
+    if count is None:
+        return DASH
+    size, unit = next(((s, u) for s, u in _BYTE_UNITS if count >= s), _BYTE_UNITS[-1])
+    return figure(digits(count / size, 3), unit)
+
+
+def count_figure(count: int | None, unit: str = "") -> Markup:
+    """A whole number, grouped by thousands."""
+    return DASH if count is None else figure(f"{count:,}", unit)
+
+
+def duration_figure(seconds: float | None) -> Markup:
+    """A wall-clock duration: 4.2 s, 3 min 05 s, 2 h 10 min."""
+    if seconds is None:
+        return DASH
+    if seconds < 60:
+        return figure(f"{seconds:.1f}", "s")
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return figure(f"{minutes}", "min") + " " + figure(f"{rest:02d}", "s")
+    return figure(f"{minutes // 60}", "h") + " " + figure(f"{minutes % 60:02d}", "min")
+
+
+def moment(stamp: str | None) -> Markup:
+    """An RFC 3339 time as a ``<time>`` element, to the second, in UTC."""
+    if not stamp:
+        return DASH
+    shown = datetime.fromisoformat(stamp).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{}">{}<span class="unit"> UTC</span></time>').format(stamp, shown)
+
+
+def elapsed_seconds(job: JobView) -> float | None:
+    """How long a job has been running, or ran."""
+    if job.started_at is None:
+        return None
+    end = datetime.fromisoformat(job.finished_at) if job.finished_at else datetime.now(UTC)
+    return max(0.0, (end - datetime.fromisoformat(job.started_at)).total_seconds())
+
+
+def parameters_text(parameters: Mapping[str, object] | None) -> str:
+    """``m=512 n=512``: an operator's parameters in a line."""
+    return " ".join(f"{name}={_short(value)}" for name, value in (parameters or {}).items())
+
+
+def _short(value: object) -> str:
+    return "×".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def task_title(task: TaskView) -> str:
+    """What a task is called: its operator, or the beginning of the key of its workload."""
+    return task.operator or f"workload {task.workload_key[:12]}"
+
+
+def knobs_text(trial: TrialView) -> str:
+    """A schedule's knobs in a line."""
+    return " ".join(f"{name}={value}" for name, value in trial.schedule.knobs)
+
+
+def breakable(text: str) -> Markup:
+    """Text with places where a line may be broken after ``=`` and ``_``."""
+    return Markup(str(escape(text)).replace("_", "_<wbr>").replace("=", "=<wbr>"))
+
+
+FILTERS = {
+    "seconds": seconds_figure,
+    "percent": percent_figure,
+    "bytes": bytes_figure,
+    "count": count_figure,
+    "duration": duration_figure,
+    "moment": moment,
+    "parameters": parameters_text,
+    "knobs": knobs_text,
+    "breakable": breakable,
+}
+FUNCTIONS = {
+    "rate": rate_figure,
+    "ratio": ratio_figure,
+    "fraction": percent_figure,
+    "task_title": task_title,
+    "elapsed": elapsed_seconds,
+    "seconds_text": seconds_text,
+    "dash": DASH,
+}

@@ -1,0 +1,126 @@
+"""What stands before every route: request ids, the host allow-list, the origin check, security headers."""
+
+import re
+import uuid
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .json_body import BadBody
+from .limits import MAX_BODY_BYTES
+from .problems import problem_answer
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+)
+SECURITY_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+TOO_LARGE = "BODY_TOO_LARGE"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, without the port: ``[::1]:80`` -> ``::1``."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+class Guard:
+    """ASGI middleware.
+
+    ``allowed_hosts``: the names a Host header may carry; None allows any. On a loopback address the list keeps
+    a foreign web page from reaching the service by a name of its own that resolves to 127.0.0.1.
+    """
+
+    def __init__(self, app: ASGIApp, allowed_hosts: Collection[str] | None = None) -> None:
+        self.app = app
+        self.allowed_hosts = None if allowed_hosts is None else frozenset(allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {name: value for name, value in scope["headers"]}
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answer = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    answer[name] = value
+                answer["X-Request-Id"] = request_id
+                answer.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        refusal = self._refusal(scope, headers)
+        if refusal is None:
+            await self.app(scope, _limited(receive), send_with_headers)
+            return
+        status, code, detail, field = refusal
+        if status == 413:
+            await _drain(receive)
+        answer = problem_answer(Request(scope), status, code, detail, field)
+        await answer(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, str, str] | None:
+        """(status, code, detail, field) of why a request goes no further."""
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self.allowed_hosts is not None and host_name(host) not in self.allowed_hosts:
+            return 400, "HOST_NOT_ALLOWED", f"this service does not answer as {host[:80]!a}", "host"
+        if scope["method"] not in SAFE_METHODS and _is_foreign(headers.get(b"origin"), host):
+            return 403, "FOREIGN_ORIGIN", "changes are taken from this service's own pages only", "origin"
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > MAX_BODY_BYTES:
+            return 413, TOO_LARGE, f"a body of {length.decode()} bytes; allowed: {MAX_BODY_BYTES}", ""
+        return None
+
+
+def _limited(receive: Receive) -> Receive:
+    """``receive`` that ends a body without a stated length once it is too large."""
+    total = 0
+
+    async def receive_some() -> Message:
+        nonlocal total
+        message = await receive()
+        total += len(message.get("body", b""))
+        if total > MAX_BODY_BYTES:
+            if message.get("more_body", False):
+                await _drain(receive)
+            raise BadBody(413, TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+        return message
+
+    return receive_some
+
+
+async def _drain(receive: Receive) -> None:
+    """Read on for a while, so that a client that is still sending gets to see the answer."""
+    left = 8 * MAX_BODY_BYTES
+    while left > 0:
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return
+
+
+def _is_foreign(origin: bytes | None, host: str) -> bool:
+    if origin is None:  # not sent by programs, always sent by browsers with a POST
+        return False
+    try:
+        return urlsplit(origin.decode("latin-1")).netloc.lower() != host.lower()
+    except ValueError:
+        return True

@@ -1,0 +1,18 @@
+"""Bounds of what crosses the wire, in one place: the request parser, the wire types and the documents use them."""
+
+MAX_BODY_BYTES = 1 << 20
+MAX_JSON_DEPTH = 300
+"""How deeply arrays and objects may be nested: an expression of 128 levels, two for each, and what is around it."""
+MAX_TASKS = 64
+MAX_PAGE_SIZE = 500
+MAX_EVENT_STREAMS = 48
+"""Each open event stream holds one thread of the server."""
+MAX_EVENTS_PER_ANSWER = 1_000
+MAX_WAIT_SECONDS = 30.0
+KEEP_ALIVE_SECONDS = 15.0
+RETRY_AFTER_SECONDS = 2
+NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,64}$"
+KEY_PATTERN = r"^[0-9a-f]{64}$"
+IDEMPOTENCY_KEY_PATTERN = r"^[!-~]{1,64}$"
+MAX_ID = (1 << 63) - 1
+"""The largest integer a database row id can be."""

@@ -1,0 +1,36 @@
+"""Rendering of the dashboard's pages: one Jinja environment, autoescaped, strict about missing values."""
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from .. import __version__
+from .assets import assets_present
+from .figures import FILTERS, FUNCTIONS
+
+_environment = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_environment.filters.update(FILTERS)
+_environment.globals.update(FUNCTIONS)
+_environment.globals["version"] = __version__
+API_PATHS = ("/v1/", "/static/", "/healthz", "/readyz", "/metrics", "/version", "/openapi.json")
+
+
+def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """The page or fragment ``template`` filled with ``values``."""
+    text = _environment.get_template(template).render(assets=assets_present(), **values)
+    return HTMLResponse(text, status, {"Cache-Control": "no-cache"})
+
+
+def wants_page(request: Request) -> bool:
+    """Whether a failure should be shown as a page: a browser asks for an address of the dashboard."""
+    path = request.url.path
+    return "text/html" in request.headers.get("accept", "") and not path.startswith(API_PATHS)

@@ -1,0 +1,186 @@
+"""Every failure as a problem document: which errors become which status, and the handlers that write them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from ..core.errors import (
+    CompileError,
+    Conflict,
+    IllegalSchedule,
+    InvalidParameter,
+    InvalidWorkload,
+    NotFound,
+    StorageFull,
+    StoreError,
+    TilewrightError,
+    UnsupportedTarget,
+    WorkerLost,
+)
+from .json_body import BadBody
+from .limits import RETRY_AFTER_SECONDS
+from .pages import render, wants_page
+from .problem import FieldProblem, Problem
+
+STATUS_OF: dict[type[TilewrightError], int] = {
+    InvalidWorkload: 422,
+    InvalidParameter: 422,
+    IllegalSchedule: 422,
+    UnsupportedTarget: 422,
+    CompileError: 422,
+    NotFound: 404,
+    Conflict: 409,
+    StoreError: 503,
+    StorageFull: 507,
+    WorkerLost: 503,
+}
+TITLES = {
+    400: "Bad request",
+    403: "Forbidden",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Conflict",
+    413: "Body too large",
+    415: "Unsupported media type",
+    422: "Invalid input",
+    500: "Internal error",
+    503: "Not available now",
+    507: "Out of storage",
+}
+CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+_log = structlog.get_logger("tilewright.api")
+
+
+class Refused(Exception):
+    """A request that the web layer itself turns down."""
+
+    def __init__(self, status: int, code: str, detail: str, field: str = "") -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail, self.field = status, code, detail, field
+
+
+def status_of(error: TilewrightError) -> int:
+    """The HTTP status of an error: that of its nearest class in the table, else 500."""
+    return next((STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF), 500)
+
+
+def within(error: TilewrightError, pointer: str) -> TilewrightError:
+    """The same error with its field moved below ``pointer``: where that part stood in the request's body."""
+    below = "" if error.field == "/" else error.field
+    if below and not below.startswith("/"):
+        below = f"/{below}"
+    error.field = pointer + below
+    return error
+
+
+def problem_answer(
+    request: Request,
+    status: int,
+    code: str,
+    detail: str,
+    field: str = "",
+    errors: Sequence[FieldProblem] = (),
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """The answer that carries a problem document."""
+    problem = Problem(
+        type=f"urn:tilewright:problem:{code.lower().replace('_', '-')}",
+        title=TITLES.get(status, "Error"),
+        status=status,
+        detail=detail,
+        code=code,
+        field=field,
+        request_id=request.scope.get("state", {}).get("request_id", ""),
+        errors=list(errors),
+    )
+    extra = dict(headers or {})
+    if status == 503:
+        extra.setdefault("Retry-After", str(RETRY_AFTER_SECONDS))
+    if wants_page(request):
+        page = render("problem.html", status, problem=problem)
+        page.headers.update(extra)
+        return page
+    return Response(problem.model_dump_json(), status, extra, "application/problem+json")
+
+
+async def _tilewright_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, TilewrightError)
+    status = status_of(error)
+    if status >= 500:
+        _log.warning("request failed", path=request.url.path, code=error.code, detail=error.message)
+    return problem_answer(request, status, error.code, error.message, error.field)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return problem_answer(request, error.status, error.code, error.detail, error.field)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if isinstance(error, BadBody):
+        return problem_answer(request, error.status_code, error.code, str(error.detail), error.field)
+    headers, detail = dict(error.headers or {}), str(error.detail)
+    if error.status_code == 405:
+        headers = {"Allow": ", ".join(allowed_methods(request))}
+        detail = f"{request.method[:20]} is not allowed here; allowed: {headers['Allow']}"
+    if error.status_code == 404:
+        detail = "there is nothing at this address"
+    code = CODES.get(error.status_code, "HTTP_ERROR")
+    return problem_answer(request, error.status_code, code, detail, headers=headers)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = [FieldProblem(field=_field_of(e["loc"]), detail=_sentence(e)) for e in error.errors()[:20]]
+    first = errors[0]
+    return problem_answer(request, 422, "INVALID_REQUEST", first.detail, first.field, errors)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    _log.error("unexpected error", path=request.url.path, exc_info=error)
+    return problem_answer(request, 500, "INTERNAL", "an unexpected error; the server's log has it by the request id")
+
+
+def allowed_methods(request: Request) -> list[str]:
+    """The union of the methods of all routes that match the path."""
+    routes = request.app.router.routes
+    return [
+        method
+        for method in METHODS
+        if any(route.matches({**request.scope, "method": method})[0] == Match.FULL for route in routes)
+    ]
+
+
+def _field_of(location: Sequence[Any]) -> str:
+    where, *rest = location
+    if where == "body":
+        return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in rest)
+    return ".".join(str(part) for part in rest)
+
+
+def _sentence(error: Any) -> str:
+    message: str = error["msg"].removeprefix("Value error, ")
+    given = error.get("input")
+    if error["type"] == "missing":
+        return "this field is required"
+    if error["type"] == "extra_forbidden":
+        return "unknown field"
+    shown = repr(given) if isinstance(given, int | float | str | bool | None) else type(given).__name__
+    return f"{message[:1].lower()}{message[1:]}; given: {ascii(shown[:80])[1:-1]}"
+
+
+def install_problem_handlers(app: FastAPI) -> None:
+    """Give ``app`` one handler for each kind of failure."""
+    app.add_exception_handler(TilewrightError, _tilewright_error)
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)

@@ -1,0 +1,95 @@
+"""What clients send: closed, bounded models. Meaning (shapes, names, ranges) is checked by the floors below."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from ..core.budget import Budget
+from . import limits
+
+Name = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
+Key = Annotated[str, StringConstraints(pattern=limits.KEY_PATTERN)]
+
+
+class Closed(BaseModel):
+    """A model that refuses fields it does not know, and numbers that are not numbers."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+
+
+class BudgetIn(Closed):
+    """Whichever limit is met first ends a task."""
+
+    trials: int = Field(default=64, ge=1, le=1_000_000, description="Measured candidates.")
+    seconds: float | None = Field(default=None, gt=0, le=30 * 86_400, description="Wall-clock seconds; null: no limit.")
+    stall: int | None = Field(
+        None, ge=1, le=1_000_000, description="Trials in a row without a new best; null: no limit."
+    )
+
+    def budget(self) -> Budget:
+        return Budget(self.trials, self.seconds, self.stall)
+
+
+class ExpressionIn(Closed):
+    """A tensor expression: either ``workload``, or an ``operator`` of the library with its ``parameters``."""
+
+    workload: dict[str, Any] | None = Field(
+        default=None, description="A workload in its JSON form (see the schema Workload)."
+    )
+    operator: Name | None = Field(default=None, description="The name of a library operator (GET /v1/operators).")
+    parameters: dict[str, Any] | None = Field(
+        default=None, description="The operator's parameters; absent: its defaults."
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if (self.workload is None) == (self.operator is None):
+            raise ValueError("give either workload, or operator with parameters")
+        if self.workload is not None and self.parameters is not None:
+            raise ValueError("parameters belong to an operator; a workload has none")
+        return self
+
+
+class JobIn(Closed):
+    """A job: one or more expressions to tune, each within the budget."""
+
+    tasks: list[ExpressionIn] = Field(min_length=1, max_length=limits.MAX_TASKS)
+    budget: BudgetIn = Field(default_factory=BudgetIn)  # type: ignore[arg-type]
+    strategy: Name = Field(default="model", description="Search strategy: model, evolution or random.")
+    seed: int = Field(default=0, ge=0, le=limits.MAX_ID, description="Same seed and records: same search.")
+    target: Name = Field(default="llvm", description="A target kind of the service's host.")
+    executor: Name = Field(default="local", description="Who compiles and measures: local or ray.")
+    cache: Literal["warm", "cold"] = Field(
+        default="warm", description="Whether the caches hold the data when timing starts."
+    )
+    validate_only: bool = Field(
+        default=False, description="Check everything, create nothing; answers 200 without a job."
+    )
+
+
+class ScheduleIn(Closed):
+    """A schedule: the setting of a sketch's knobs."""
+
+    sketch: Name
+    version: int = Field(ge=0, le=1_000_000)
+    knobs: dict[Name, int | Annotated[str, StringConstraints(max_length=64)]] = Field(max_length=256)
+
+
+class LookupIn(ExpressionIn):
+    """Which best schedule is wanted; identity parts that are left out are relaxed."""
+
+    device_key: Key | None = None
+    toolchain_key: Key | None = None
+    profile: Name | None = Field(default=None, description="Measuring profile, like warm-v1.")
+
+
+class ExplainIn(ExpressionIn):
+    """What is to be explained; without a schedule: the best known one, else the first of the sketch."""
+
+    schedule: ScheduleIn | None = None
+
+
+class ParametersIn(Closed):
+    """The parameters of an operator."""
+
+    parameters: dict[str, Any] = Field(default_factory=dict)

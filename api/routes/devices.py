@@ -1,0 +1,27 @@
+"""Devices: what records were taken on, and what is attached now."""
+
+from fastapi import APIRouter
+
+from ...service.views import DeviceView
+from ..answers import DeviceList, DeviceOut, TargetOut
+from ..context import Serving
+from ..documents import READS
+
+router = APIRouter(prefix="/v1/devices", tags=["devices"])
+
+
+@router.get("", operation_id="listDevices", responses=READS)
+def list_devices(service: Serving) -> DeviceList:
+    """All devices that records were taken on, and those attached to this service now."""
+    return DeviceList(devices=tuple(_device(view) for view in service.devices()))
+
+
+def _device(view: DeviceView) -> DeviceOut:
+    return DeviceOut(
+        key=view.key,
+        name=view.info.name,
+        target=TargetOut.model_validate(view.info.target),
+        hardware=dict(view.info.hardware),
+        measured=dict(view.info.measured),
+        present=view.present,
+    )

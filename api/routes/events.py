@@ -1,0 +1,112 @@
+"""The events of a job: as a stream (SSE), or by polling."""
+
+import functools
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+
+from ...service.service import Service
+from ...service.views import EventView
+from ..answers import EventList, EventOut
+from ..context import JobId, Serving
+from ..documents import FINDS
+from ..json_body import StrictJsonRoute
+from ..limits import KEEP_ALIVE_SECONDS, MAX_EVENT_STREAMS, MAX_ID, MAX_WAIT_SECONDS
+from ..problems import Refused
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictJsonRoute)
+_SLICE_SECONDS = 1.0
+"""How long one wait in a thread lasts: the longest a stream needs to notice that the server stops."""
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events after the one asked for: JSON, or a stream for `Accept: text/event-stream`.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    },
+    204: {"description": "The stream of a job that has ended, and nothing is newer: do not reconnect."},
+    **FINDS,
+}
+
+
+class Streams:
+    """The threads that wait for events, apart from those that serve requests."""
+
+    def __init__(self, limit: int = MAX_EVENT_STREAMS) -> None:
+        self.limit = limit
+        self.open = 0
+        self.limiter = anyio.CapacityLimiter(limit)
+
+    async def wait(self, service: Service, job_id: str, after: int, seconds: float) -> tuple[EventView, ...]:
+        call = functools.partial(service.events, job_id, after=after, timeout_seconds=seconds)
+        return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self.limiter)
+
+
+@router.get("/{job_id}/events", operation_id="listEvents", response_model=EventList, responses=_RESPONSES)
+async def events(
+    job_id: JobId,
+    request: Request,
+    service: Serving,
+    after: Annotated[int, Query(ge=0, le=MAX_ID, description="The id of the last event already known.")] = 0,
+    wait_seconds: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, description="How long to wait for one.")] = 0.0,
+    last_event_id: Annotated[
+        int | None, Header(ge=0, le=MAX_ID, description="As `after`; sent on reconnecting.")
+    ] = None,
+) -> Response:
+    """What happened to a job after a given event.
+
+    `Accept: text/event-stream` gives a stream that ends when the job does; anything else gives JSON.
+    """
+    streams: Streams = request.app.state.streams
+    if streams.open >= streams.limit:
+        raise Refused(503, "TOO_MANY_STREAMS", f"{streams.limit} event streams are open already")
+    known = after if last_event_id is None else max(after, last_event_id)
+    wanted = "text/event-stream" in request.headers.get("accept", "")
+    final = (await anyio.to_thread.run_sync(service.job, job_id)).state.is_final
+    streams.open += 1
+    try:
+        found = await streams.wait(service, job_id, known, 0.0 if final or wanted else wait_seconds)
+        if not wanted:
+            final = (await anyio.to_thread.run_sync(service.job, job_id)).state.is_final if not found else final
+    finally:
+        streams.open -= 1
+    if wanted:
+        if final and not found:
+            return Response(status_code=204)
+        stream = _stream(request, service, streams, job_id, known)
+        return StreamingResponse(stream, headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
+    answer = EventList(
+        events=tuple(EventOut.model_validate(event) for event in found),
+        last_id=found[-1].id if found else known,
+        final=final and not found,
+    )
+    return Response(answer.model_dump_json(), 200, media_type="application/json")
+
+
+async def _stream(
+    request: Request, service: Service, streams: Streams, job_id: str, known: int
+) -> AsyncIterator[bytes]:
+    """Events as they come, a comment when none has come for a while, and an ``end`` after a job's last one."""
+    streams.open += 1
+    try:
+        quiet = 0.0
+        yield b"retry: 2000\n\n"
+        while not request.app.state.stopping():
+            final = (await anyio.to_thread.run_sync(service.job, job_id)).state.is_final
+            found = await streams.wait(service, job_id, known, 0.0 if final else _SLICE_SECONDS)
+            for event in found:
+                known, quiet = event.id, 0.0
+                text = EventOut.model_validate(event).model_dump_json()
+                yield format_sse_event(data_str=text, event=event.kind, id=str(event.id))
+            if final and not found:
+                yield format_sse_event(data_str="{}", event="end", id=str(known))
+                return
+            quiet += _SLICE_SECONDS
+            if quiet >= KEEP_ALIVE_SECONDS:
+                quiet = 0.0
+                yield KEEPALIVE_COMMENT
+    finally:
+        streams.open -= 1

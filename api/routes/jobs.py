@@ -1,0 +1,107 @@
+"""Jobs: submit, list, look at, cancel."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from ...core.errors import TilewrightError
+from ...service.submit import checked
+from ...service.views import JobState, JobView
+from ...te.key import workload_key
+from ..answers import JobOut, JobPage, ValidatedOut
+from ..context import JobId, PageSize, PageToken, Serving
+from ..documents import CHANGES, CREATES, FINDS, READS
+from ..expressions import spec_of
+from ..json_body import StrictJsonRoute
+from ..limits import IDEMPOTENCY_KEY_PATTERN
+from ..problems import within
+from ..requests import JobIn
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictJsonRoute)
+_NOT_MODIFIED: dict[int | str, dict[str, Any]] = {304: {"description": "The job is as the ETag in If-None-Match says."}}
+_LOCATION = {"Location": {"schema": {"type": "string"}, "description": "The job's address."}}
+_ETAG = {"ETag": {"schema": {"type": "string"}, "description": "Weak: the version of the job."}}
+
+
+def etag_of(job: JobView) -> str:
+    """The weak entity tag of a job: its version."""
+    return f'W/"{job.version}"'
+
+
+@router.post(
+    "",
+    operation_id="submitJob",
+    status_code=201,
+    response_model=JobOut,
+    responses={
+        201: {"description": "The job was created.", "headers": {**_LOCATION, **_ETAG}},
+        200: {
+            "model": JobOut | ValidatedOut,
+            "description": "The job that an earlier request with this key created; or, for validate_only, its keys.",
+        },
+        **CREATES,
+    },
+)
+def submit(
+    body: JobIn,
+    service: Serving,
+    idempotency_key: Annotated[str | None, Header(pattern=IDEMPOTENCY_KEY_PATTERN)] = None,
+) -> Response:
+    """Submit a job. With an Idempotency-Key a repeated request answers with the same job, however often it is sent;
+    the same key with another body is a conflict."""
+    spec = spec_of(service, body)
+    try:
+        if body.validate_only:
+            checked(spec)
+            keys = ValidatedOut(workload_keys=tuple(workload_key(task.workload) for task in spec.tasks))
+            return Response(keys.model_dump_json(), 200, media_type="application/json")
+        job, created = service.submit(spec, idempotency_key=idempotency_key)
+    except TilewrightError as error:
+        raise (within(error, "") if error.field else error) from None
+    headers = {"Location": f"/v1/jobs/{job.id}", "ETag": etag_of(job)}
+    text = JobOut.model_validate(job).model_dump_json()
+    return Response(text, 201 if created else 200, headers, "application/json")
+
+
+@router.get("", operation_id="listJobs", responses=READS)
+def list_jobs(
+    service: Serving,
+    page_size: PageSize = 50,
+    page_token: PageToken = "",
+    state: Annotated[JobState | None, Query()] = None,
+) -> JobPage:
+    """Jobs, newest first."""
+    page = service.jobs(page_size=page_size, token=page_token, state=state)
+    return JobPage(jobs=tuple(JobOut.model_validate(j) for j in page.items), next_page_token=page.next_token)
+
+
+@router.get(
+    "/{job_id}",
+    operation_id="getJob",
+    response_model=JobOut,
+    responses={200: {"description": "The job.", "headers": _ETAG}, **_NOT_MODIFIED, **FINDS},
+)
+def get_job(
+    job_id: JobId,
+    request: Request,
+    service: Serving,
+    if_none_match: Annotated[str | None, Header(max_length=1024)] = None,
+) -> Response:
+    """A job with its tasks and the best schedule so far of each; in every state."""
+    job = service.job(job_id)
+    tag = etag_of(job)
+    if if_none_match is not None and _matches(if_none_match, tag):
+        return Response(status_code=304, headers={"ETag": tag})
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    return Response(JobOut.model_validate(job).model_dump_json(), 200, headers, "application/json")
+
+
+@router.post("/{job_id}/cancel", operation_id="cancelJob", responses=CHANGES)
+def cancel(job_id: JobId, service: Serving) -> JobOut:
+    """Stop a job that is queued or running; what it has measured is kept. One that has ended is a conflict."""
+    return JobOut.model_validate(service.cancel(job_id))
+
+
+def _matches(given: str, tag: str) -> bool:
+    opaque = tag.removeprefix("W/")
+    return given.strip() == "*" or opaque in (part.strip().removeprefix("W/") for part in given.split(","))

@@ -1,0 +1,51 @@
+"""The operator library: names, parameters and the workloads they stand for."""
+
+from fastapi import APIRouter
+
+from ...core.errors import NotFound
+from ...te.cost import flops, minimum_bytes
+from ...te.json import workload_to_json
+from ...te.key import workload_key
+from ...te.text import workload_text
+from ..answers import OperatorList, OperatorOut, WorkloadOut
+from ..context import OperatorName, Serving
+from ..documents import COMPUTES, FINDS, READS
+from ..expressions import task_of
+from ..json_body import StrictJsonRoute
+from ..requests import ExpressionIn, ParametersIn
+
+router = APIRouter(prefix="/v1/operators", tags=["operators"], route_class=StrictJsonRoute)
+
+
+@router.get("", operation_id="listOperators", responses=READS)
+def list_operators(service: Serving) -> OperatorList:
+    """All operators with the JSON schemas of their parameters."""
+    return OperatorList(operators=tuple(OperatorOut.model_validate(o) for o in service.operators()))
+
+
+@router.get("/{name}", operation_id="getOperator", responses=FINDS)
+def get_operator(name: OperatorName, service: Serving) -> OperatorOut:
+    """One operator with the JSON schema of its parameters."""
+    return OperatorOut.model_validate(_operator(service, name))
+
+
+@router.post("/{name}/workload", operation_id="makeWorkload", responses=COMPUTES)
+def workload(name: OperatorName, body: ParametersIn, service: Serving) -> WorkloadOut:
+    """The workload an operator stands for with the given parameters: JSON, key, text and cost."""
+    _operator(service, name)
+    task = task_of(service, ExpressionIn(operator=name, parameters=body.parameters))
+    return WorkloadOut(
+        workload_key=workload_key(task.workload),
+        workload=workload_to_json(task.workload),
+        expression=workload_text(task.workload),
+        flops=flops(task.workload),
+        minimum_bytes=minimum_bytes(task.workload),
+    )
+
+
+def _operator(service: Serving, name: str) -> object:
+    for operator in service.operators():
+        if operator.name == name:
+            return operator
+    known = ", ".join(operator.name for operator in service.operators())
+    raise NotFound(f"there is no operator {name!r}; known: {known}", field="name")

@@ -1,0 +1,163 @@
+"""The dashboard: pages that show all numbers without scripts, and the fragments that keep them current."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import RedirectResponse, Response
+
+from ...core.errors import Conflict, NotFound, TilewrightError
+from ...service.views import Explanation, JobState, JobView, TaskView, TrialOrder, TrialView
+from ..context import JobId, PageToken, RecordId, Serving
+from ..explaining import explain_record
+from ..pages import render
+from ..problems import Refused
+
+router = APIRouter(include_in_schema=False)
+JOBS_ON_A_PAGE = 50
+TRIALS_ON_A_PAGE = 25
+State = Annotated[JobState | None, Query()]
+Order = Annotated[TrialOrder, Query()]
+TaskQuery = Annotated[int, Query(ge=0, le=1_000)]
+Layer = Annotated[int, Query(ge=0, le=100)]
+
+
+def _task(job: JobView, index: int) -> TaskView:
+    if index >= len(job.tasks):
+        raise NotFound(f"job {job.id} has {len(job.tasks)} tasks, none with index {index}", field="task")
+    return job.tasks[index]
+
+
+@router.get("/")
+def jobs_page(service: Serving, state: State = None, page_token: PageToken = "") -> Response:
+    """All jobs, newest first."""
+    page = service.jobs(page_size=JOBS_ON_A_PAGE, token=page_token, state=state)
+    return render("jobs.html", page=page, state=state, states=list(JobState), page_token=page_token)
+
+
+@router.get("/jobs")
+def jobs_fragment(service: Serving, state: State = None, page_token: PageToken = "") -> Response:
+    """The table of jobs alone."""
+    page = service.jobs(page_size=JOBS_ON_A_PAGE, token=page_token, state=state)
+    return render("jobs_table.html", page=page, state=state, page_token=page_token)
+
+
+@router.get("/jobs/{job_id}")
+def job_page(
+    job_id: JobId,
+    service: Serving,
+    task: TaskQuery = 0,
+    order: Order = TrialOrder.BEST,
+    page_token: PageToken = "",
+) -> Response:
+    """One job: figures, chart, failures, trials, the best schedule."""
+    job = service.job(job_id)
+    view = _task(job, task)
+    page = service.trials(job_id, task=task, page_size=TRIALS_ON_A_PAGE, token=page_token, order=order)
+    best = service.trial(view.best.record_id) if view.best else None
+    return render(
+        "job.html",
+        job=job,
+        task=view,
+        page=page,
+        order=order,
+        page_token=page_token,
+        failures=service.failures(job_id, task=task),
+        trial=best,
+        explanation=None,
+        layer=0,
+        problem="",
+        follows_best=True,
+    )
+
+
+@router.get("/jobs/{job_id}/summary")
+def summary(job_id: JobId, service: Serving, task: TaskQuery = 0) -> Response:
+    """State and figures of a job."""
+    job = service.job(job_id)
+    return render("summary.html", job=job, task=_task(job, task))
+
+
+@router.get("/jobs/{job_id}/failures")
+def failures(job_id: JobId, service: Serving, task: TaskQuery = 0) -> Response:
+    """The failures of a task by stage."""
+    job = service.job(job_id)
+    return render("failures.html", job=job, task=_task(job, task), failures=service.failures(job_id, task=task))
+
+
+@router.get("/jobs/{job_id}/trials")
+def trials(
+    job_id: JobId, service: Serving, task: TaskQuery = 0, order: Order = TrialOrder.BEST, page_token: PageToken = ""
+) -> Response:
+    """A page of the trials of a task."""
+    job = service.job(job_id)
+    page = service.trials(job_id, task=task, page_size=TRIALS_ON_A_PAGE, token=page_token, order=order)
+    return render("trials.html", job=job, task=_task(job, task), page=page, order=order, page_token=page_token)
+
+
+@router.get("/jobs/{job_id}/best")
+def best_panel(job_id: JobId, service: Serving, task: TaskQuery = 0) -> Response:
+    """The best schedule of a task so far."""
+    job = service.job(job_id)
+    view = _task(job, task)
+    trial = service.trial(view.best.record_id) if view.best else None
+    return _panel("panel.html", job, view, trial, None, "", 0, follows_best=True)
+
+
+@router.get("/jobs/{job_id}/trials/{record_id}")
+def trial_page(job_id: JobId, record_id: RecordId, service: Serving, layer: Layer = 0) -> Response:
+    """One trial: knobs, evidence, samples and every layer of its source."""
+    return _trial("trial.html", service, job_id, record_id, layer)
+
+
+@router.get("/jobs/{job_id}/trials/{record_id}/panel")
+def trial_panel(job_id: JobId, record_id: RecordId, service: Serving, layer: Layer = 0) -> Response:
+    """The same as a part of the job's page."""
+    return _trial("panel.html", service, job_id, record_id, layer)
+
+
+@router.post("/jobs/{job_id}/cancel")
+def cancel(job_id: JobId, service: Serving) -> Response:
+    """The cancel button, without scripts: back to the job's page, which shows the state."""
+    try:
+        service.cancel(job_id)
+    except Conflict:
+        pass  # ended in the meantime: the page says how
+    return RedirectResponse(f"/jobs/{job_id}", 303)
+
+
+def _trial(template: str, service: Serving, job_id: str, record_id: int, layer: int) -> Response:
+    trial = service.trial(record_id)
+    if trial.job_id != job_id:
+        raise NotFound(f"job {job_id} has no record {record_id}", field="record_id")
+    job = service.job(job_id)
+    explanation, problem = None, ""
+    try:
+        explanation = explain_record(service, record_id)
+    except TilewrightError as error:  # a schedule that cannot be lowered any more still has its knobs and evidence
+        problem = error.message
+    except Refused as error:
+        problem = error.detail
+    return _panel(template, job, _task(job, trial.task), trial, explanation, problem, layer, follows_best=False)
+
+
+def _panel(
+    template: str,
+    job: JobView,
+    task: TaskView,
+    trial: TrialView | None,
+    explanation: Explanation | None,
+    problem: str,
+    layer: int,
+    *,
+    follows_best: bool,
+) -> Response:
+    return render(
+        template,
+        job=job,
+        task=task,
+        trial=trial,
+        explanation=explanation,
+        problem=problem,
+        layer=layer,
+        follows_best=follows_best,
+    )

@@ -1,0 +1,46 @@
+"""Trials: what was measured, as pages and as columns, and the source of any of them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from ...service.views import TrialOrder
+from ..answers import ExplanationOut, SeriesOut, TrialOut, TrialPage
+from ..context import JobId, PageSize, PageToken, RecordId, Serving, TaskIndex
+from ..documents import FINDS
+from ..explaining import explain_record
+
+router = APIRouter(prefix="/v1", tags=["trials"])
+AfterSequence = Annotated[int, Query(ge=-1, le=(1 << 31) - 1, description="Only trials with a larger sequence.")]
+
+
+@router.get("/jobs/{job_id}/trials", operation_id="listTrials", responses=FINDS)
+def list_trials(
+    job_id: JobId,
+    service: Serving,
+    task: TaskIndex = 0,
+    page_size: PageSize = 100,
+    page_token: PageToken = "",
+    order: TrialOrder = TrialOrder.OLDEST,
+) -> TrialPage:
+    """The trials of one task of a job."""
+    page = service.trials(job_id, task=task, page_size=page_size, token=page_token, order=order)
+    return TrialPage(trials=tuple(TrialOut.model_validate(t) for t in page.items), next_page_token=page.next_token)
+
+
+@router.get("/jobs/{job_id}/series", operation_id="getSeries", responses=FINDS)
+def series(job_id: JobId, service: Serving, task: TaskIndex = 0, after: AfterSequence = -1) -> SeriesOut:
+    """The trials of one task as columns (at most 20,000 at a time): what a chart needs."""
+    return SeriesOut.model_validate(service.series(job_id, task=task, after=after))
+
+
+@router.get("/trials/{record_id}", operation_id="getTrial", responses=FINDS)
+def trial(record_id: RecordId, service: Serving) -> TrialOut:
+    """One recorded trial with its samples and evidence."""
+    return TrialOut.model_validate(service.trial(record_id))
+
+
+@router.get("/trials/{record_id}/source", operation_id="getTrialSource", responses=FINDS)
+def source(record_id: RecordId, service: Serving) -> ExplanationOut:
+    """Every layer of a trial's schedule as text: expression, knobs, IR before and after passes, LLVM IR, assembly."""
+    return ExplanationOut.model_validate(explain_record(service, record_id))

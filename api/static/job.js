@@ -1,0 +1,151 @@
+// The job page, live: events say that something happened; increments are fetched or taken from them, never the page.
+
+import { Chart, Series } from "/static/chart.js";
+
+const REFRESH_MS = 700; // at most this often are the figures, the failures and the trials asked for again
+const DRAW_MS = 120;
+
+const article = document.getElementById("job");
+const box = document.getElementById("chart");
+const note = document.getElementById("chart-note");
+const { job, task } = article.dataset;
+const series = new Series();
+const axes = { x: "trials", y: "log" };
+const address = `/v1/jobs/${job}`;
+
+const chart = new Chart(box, window.echarts, (record) =>
+  window.htmx.ajax("GET", `/jobs/${job}/trials/${record}/panel`, { target: "#schedule", swap: "outerHTML show:top" }));
+
+/** Calls `action` at most once in `ms`, the last wish always. */
+const throttled = (action, ms) => {
+  let timer = null, last = 0;
+  return () => {
+    if (timer !== null) return;
+    timer = setTimeout(() => {
+      timer = null;
+      last = performance.now();
+      action();
+    }, Math.max(0, ms - (performance.now() - last)));
+  };
+};
+
+const lines = () => {
+  const { dataset } = document.getElementById("summary");
+  return [
+    { value: Number(dataset.baseline), name: box.dataset.baselineName },
+    { value: Number(dataset.roofline), name: `roofline, ${box.dataset.rooflineBy === "bytes" ? "memory" : "arithmetic"}` },
+  ];
+};
+
+const draw = () => {
+  chart.draw(series, axes, lines());
+  Object.assign(box.dataset, {
+    points: series.timed.length, failed: series.failed.length, lastSequence: series.last, best: series.bestSeconds ?? "", x: axes.x, y: axes.y,
+  });
+  const failed = series.failed.length ? `, ${series.failed.length.toLocaleString("en-US")} failed (crosses at the foot)` : "";
+  note.textContent = series.last < 0 ? "No trial has ended yet." : `${series.timed.length.toLocaleString("en-US")} timed${failed}. Choose a point to see its schedule.`;
+};
+const drawSoon = throttled(draw, DRAW_MS);
+
+/** Asks for what came after the last trial known. */
+let fetching = null;
+const catchUp = () => (fetching ??= (async () => {
+  try {
+    for (;;) {
+      const answer = await fetch(`${address}/series?task=${task}&after=${series.last}`, { headers: { Accept: "application/json" } });
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      const columns = await answer.json();
+      series.addColumns(columns);
+      drawSoon();
+      if (columns.sequence.length < 20_000) return;
+    }
+  } catch (error) {
+    note.textContent = `The trials could not be fetched (${error.message}); trying again.`;
+    setTimeout(catchUp, 3000);
+  } finally {
+    fetching = null;
+  }
+})());
+
+const refresh = throttled(() => {
+  const parts = ["summary", "failures"];
+  const trials = document.getElementById("trials");
+  const chosen = document.getSelection();
+  const busy = trials.contains(document.activeElement) || (!chosen.isCollapsed && trials.contains(chosen.anchorNode));
+  if (trials.dataset.first === "yes" && trials.dataset.order !== "oldest" && !busy) parts.push("trials");
+  for (const part of parts) document.getElementById(part).dispatchEvent(new Event("refresh"));
+}, REFRESH_MS);
+
+const followBest = throttled(() => {
+  const panel = document.getElementById("schedule");
+  if (panel.dataset.follows === "best") panel.dispatchEvent(new Event("refresh"));
+}, REFRESH_MS);
+
+const onTrial = ({ data }) => {
+  if (data.task === Number(task)) {
+    if (data.sequence === series.last + 1) {
+      const failure = data.seconds === null ? `${data.stage}:${data.reason}` : null;
+      series.add(data.sequence, data.elapsed_seconds, data.seconds, failure, data.record_id);
+      drawSoon();
+    } else if (data.sequence > series.last) {
+      catchUp();
+    }
+  }
+  refresh();
+};
+
+let source = null;
+let known = 0;
+const listen = () => {
+  if (source || article.dataset.state === "ended") return;
+  source = new EventSource(`${address}/events?after=${known}`);
+  const on = (kind, action) => source.addEventListener(kind, (message) => {
+    known = Math.max(known, Number(message.lastEventId));
+    box.dataset.live = "on";
+    action(message.data ? JSON.parse(message.data) : {});
+  });
+  source.addEventListener("open", () => { box.dataset.live = "on"; });
+  source.addEventListener("error", () => { box.dataset.live = "lost"; });
+  on("trial", onTrial);
+  on("best", followBest);
+  on("task", () => { refresh(); drawSoon(); });
+  on("state", refresh);
+  on("end", () => {
+    stop();
+    article.dataset.state = "ended";
+    box.dataset.live = "ended";
+    catchUp();
+    refresh();
+    followBest();
+  });
+};
+const stop = () => {
+  source?.close();
+  source = null;
+};
+
+for (const input of document.querySelectorAll(".switches input")) {
+  if (input.checked) axes[input.name] = input.value;
+  input.addEventListener("change", () => {
+    axes[input.name] = input.value;
+    draw();
+  });
+}
+document.addEventListener("themechange", draw);
+// the lines of the chart come with the figures: draw when they have changed
+new MutationObserver((changes) => {
+  if (changes.some(({ addedNodes }) => [...addedNodes].some(({ id }) => id === "summary"))) drawSoon();
+}).observe(article, { childList: true });
+// a hidden page gives its connection back: a browser has only six for one server
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) stop();
+  else {
+    listen();
+    catchUp();
+  }
+});
+
+draw();
+await catchUp();
+if (["queued", "running", "cancelling"].includes(article.dataset.state)) listen();
+else box.dataset.live = "ended";

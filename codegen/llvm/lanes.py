@@ -1,0 +1,66 @@
+"""Vectors whose number of lanes is no power of two are cut into pieces whose number is.
+
+LLVM legalises 48 lanes by padding them to 64 and moving them through memory, which costs more than all the
+arithmetic. So ``T[ramp(b, 1, 48)] = v`` becomes a statement of 32 lanes and one of 16, and so on.
+"""
+
+from functools import reduce
+
+from ...ir.expr import Binary, Broadcast, Expr, Ramp, ReduceLanes, rebuild
+from ...ir.rewrite import loads_of
+from ...ir.stmt import Store
+
+
+def pieces(lanes: int) -> tuple[tuple[int, int], ...]:
+    """(first lane, lanes) of each piece, the widest first: 44 lanes are 32, 8 and 4."""
+    parts, start = [], 0
+    while start < lanes:
+        size = 1 << ((lanes - start).bit_length() - 1)
+        parts.append((start, size))
+        start += size
+    return tuple(parts)
+
+
+def cut_store(stmt: Store) -> tuple[Store, ...]:
+    """``stmt`` as one store for each piece of its lanes, where that cannot change what is stored."""
+    lanes = max((i.lanes for i in stmt.indices), default=1)
+    if lanes & (lanes - 1) == 0:
+        return (stmt,)
+    # A lane must not read what an earlier piece has written: loads of the same buffer read their own lane, or none.
+    if any(load.indices != stmt.indices for load in loads_of(stmt) if load.buffer.name == stmt.buffer.name):
+        return (stmt,)
+    return tuple(_piece(stmt, start, count) for start, count in pieces(lanes))
+
+
+def cut_reduction(expr: ReduceLanes) -> Expr:
+    """``expr`` with its lanes combined piece by piece."""
+    lanes = expr.value.lanes
+    if lanes & (lanes - 1) == 0:
+        return expr
+    parts = []
+    for start, count in pieces(lanes):
+        part = _slice(expr.value, start, count)
+        parts.append(ReduceLanes(expr.op, part) if count > 1 else part)
+    return reduce(lambda a, b: Binary(expr.op, a, b), parts)
+
+
+def _piece(stmt: Store, start: int, count: int) -> Store:
+    return Store(
+        stmt.buffer,
+        tuple(_slice(i, start, count) for i in stmt.indices),
+        _slice(stmt.value, start, count),
+        None if stmt.mask is None else _slice(stmt.mask, start, count),
+    )
+
+
+def _slice(expr: Expr, start: int, count: int) -> Expr:
+    """The lanes ``start`` to ``start + count`` of a vector; a scalar is in every lane."""
+    match expr:
+        case Ramp(base=base, stride=stride):
+            first = base + start * stride if start else base
+            return Ramp(first, stride, count) if count > 1 else first
+        case Broadcast(value=value):
+            return Broadcast(value, count) if count > 1 else value
+    if expr.lanes == 1:
+        return expr
+    return rebuild(expr, [_slice(child, start, count) for child in expr.children])

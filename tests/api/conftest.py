@@ -1,0 +1,49 @@
+"""A service on a real SQLite file that keeps jobs but does not run them, and the server over it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tilewright.api.app import create_app
+from tilewright.api.client import Client
+from tilewright.db.store import Store
+from tilewright.service.service import Service
+from tilewright.service.settings import Settings
+from tilewright.tests.api.serving import running
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    folder: Path = tmp_path_factory.mktemp("service")
+    return Settings(database_url=f"sqlite:///{folder}/tilewright.sqlite3")
+
+
+@pytest.fixture(scope="module")
+def store(settings: Settings) -> Store:
+    return Store(settings.database_url)
+
+
+@pytest.fixture(scope="module")
+def service(settings: Settings, store: Store) -> Iterator[Service]:
+    with Service(settings, store) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def address(service: Service, settings: Settings) -> Iterator[str]:
+    with running(create_app(service, settings)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def http(address: str) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=address, trust_env=False) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> Iterator[Client]:
+    with Client(address) as opened:
+        yield opened

@@ -1,0 +1,103 @@
+"""A database filled with jobs that have ended, for what shows them: trials as a search would have found them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.core.budget import Budget
+from tilewright.core.record import MeasuredOn
+from tilewright.core.schedule import Schedule
+from tilewright.core.streams import stream
+from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
+from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Stage, Timed, Trial
+from tilewright.db.rows import NewJob, NewTask, NewTrial
+from tilewright.db.store import Store
+from tilewright.te.cost import flops, minimum_bytes
+from tilewright.te.json import workload_to_json
+from tilewright.te.key import workload_key
+from tilewright.te.operators import OPERATORS
+from tilewright.te.text import workload_text
+
+HERE = MeasuredOn(
+    DeviceInfo("Example CPU, 2 cores", Target("llvm", "x86-64", ("avx2", "fma"), 2, 32), {"cores": 2.0}),
+    Toolchain({"llvm": "20", "tilewright": "0.1.0"}),
+    Profile(),
+)
+FAILURES = (
+    Failed(Stage.TIME, Reason.TIMEOUT, "no answer for 10 s; the process group was killed"),
+    Failed(
+        Stage.CHECK, Reason.WRONG_RESULT, "C[3, 7] is 1.5, expected 1.25 +- 2e-05; <b>17 of 1024</b> elements differ"
+    ),
+    Failed(Stage.LOWER, Reason.ILLEGAL_SCHEDULE, "vectorise: loop j_inner has extent 3; allowed: a multiple of 8"),
+)
+
+
+def operator_task(operator: str, parameters: dict[str, object]) -> NewTask:
+    """A task to keep for a library operator."""
+    workload = OPERATORS[operator].workload(parameters)
+    return NewTask(
+        workload_key(workload),
+        workload_to_json(workload),
+        workload_text(workload),
+        flops(workload),
+        minimum_bytes(workload),
+        operator,
+        parameters,
+    )
+
+
+def outcomes(seed: int, count: int, fastest: float) -> list[Timed | Failed]:
+    """Trials that get better with time, log-normally noisy, one in twelve failed."""
+    random = stream(seed, "outcomes")
+    progress = np.linspace(0.0, 1.0, count)
+    typical = fastest * (1.25 + 6.0 * np.exp(-4.0 * progress))
+    seconds = np.maximum(typical * random.lognormal(0.0, 0.35, count), fastest * (1 + 0.4 * (1 - progress)))
+    failed = random.random(count) < 1 / 12
+    kinds = random.integers(0, len(FAILURES), count)
+    spread = random.uniform(0.001, 0.03, count)
+    return [
+        FAILURES[kind] if bad else Timed((s, s * (1 - wide), s * (1 + wide), s), 10)
+        for s, bad, kind, wide in zip(seconds.tolist(), failed.tolist(), kinds.tolist(), spread.tolist(), strict=True)
+    ]
+
+
+def keep_job(
+    store: Store,
+    name: str,
+    tasks: Sequence[NewTask],
+    trials: int,
+    *,
+    fastest: float = 0.012,
+    state: str = "succeeded",
+    seed: int = 1,
+) -> None:
+    """Keep a job that has ended with ``trials`` trials of each task."""
+    budget = Budget(max(trials, 1), None, None)
+    store.create_job(NewJob(name, "queued", tuple(tasks), budget, "model", seed, "llvm", "local", "warm"))
+    store.move_job(name, {"queued": ("running",)})
+    store.set_device(name, HERE.device)
+    for index, task in enumerate(tasks):
+        store.begin_task(name, index)
+        store.note_task(
+            name,
+            index,
+            space_size=1_234_567,
+            baseline_seconds=fastest * 1.8,
+            baseline_name="NumPy matmul",
+            roofline_seconds=fastest * 0.62,
+            roofline_by="flops",
+        )
+        for sequence, outcome in enumerate(outcomes(seed + index, trials, fastest)):
+            knobs: dict[str, int | str] = {
+                "tile_i": 8 << sequence % 4,
+                "tile_j": 16 << sequence % 3,
+                "tile_k": 64,
+                "order": "ikj",
+                "unroll": 4,
+            }
+            schedule = Schedule.of("cpu_loops", 1, {**knobs, "number": sequence})
+            evidence = Evidence(3, 0.021, 1e-5, 1e-5, True, True, 0.0011, "ab" * 32, 18_432, {"load": 0.25})
+            trial = Trial(schedule, outcome, Clocks(0.002, 0.09, 0.03, 0.2, 0.01), evidence)
+            store.add_trial(NewTrial(name, index, sequence, task.workload_key, HERE, trial, 0.35 * (sequence + 1)))
+        store.note_task(name, index, stop_reason="trials")
+    store.move_job(name, {"running": (state,)}, error="the worker was lost twice" if state == "failed" else None)
