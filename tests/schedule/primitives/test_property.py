@@ -39,7 +39,7 @@ def check(workload: Workload, seed: int) -> None:
 
 @pytest.mark.parametrize("chunk", range(10))
 def test_random_workloads(chunk: int) -> None:
-    for seed in range(chunk * 12, chunk * 12 + 12):
+    for seed in range(chunk * 16, chunk * 16 + 16):
         check(random_workload(seed), seed)
 
 
