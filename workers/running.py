@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from ..codegen.backends import backend_for
-from ..core.errors import TilewrightError, WorkerLost
+from ..core.errors import InvalidParameter, TilewrightError, WorkerLost
 from ..core.target import DeviceInfo, Profile
 from ..runtime.anchor import load_anchor
 from ..runtime.devices import open_device
@@ -56,8 +56,10 @@ class RunRole:
         }
         try:
             return Frame(answers[question](frame.header))
-        except (TilewrightError, MemoryError) as error:
-            return Frame({"error": f"{type(error).__name__}: {error}"})
+        except TilewrightError as error:
+            return Frame({"error": error.message, "field": error.field})
+        except MemoryError as error:
+            return Frame({"error": f"out of memory {error}".strip(), "field": ""})
 
     def _describe(self, request: Json) -> Json:
         del request
@@ -88,7 +90,10 @@ class RunRole:
 
     def _baseline(self, request: Json) -> Json:
         """Time the operator's NumPy form on the data that candidates get."""
-        operator = OPERATORS[str(request["operator"])]
+        name = str(request["operator"])
+        if name not in OPERATORS:
+            raise InvalidParameter(f"no operator {name!r}; known: {', '.join(OPERATORS)}", field="operator")
+        operator = OPERATORS[name]
         parameters = cast(Json, request["parameters"])
         inputs = random_inputs(operator.workload(parameters), self._seed)
 

@@ -172,8 +172,12 @@ def test_the_baseline_is_timed_on_the_same_terms(executor: Executor) -> None:
 
 
 def test_an_unknown_operator_has_no_baseline(executor: Executor) -> None:
-    with pytest.raises(WorkerLost, match="no_such_operator"):
+    with pytest.raises(InvalidParameter, match="no_such_operator") as unknown:
         executor.baseline("no_such_operator", {})
+    assert unknown.value.field == "operator"
+    with pytest.raises(InvalidParameter) as missing:
+        executor.baseline("matmul", {"m": 8, "n": 8})
+    assert missing.value.field == "k"
 
 
 def test_a_cold_profile_rotates_its_arguments_and_a_warm_one_does_not(executor: Executor, name: str) -> None:
