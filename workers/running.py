@@ -13,7 +13,7 @@ from ..te.data import random_inputs
 from ..te.json import workload_from_json
 from ..te.operators import OPERATORS
 from .bench import Bench, BenchRules
-from .environment import disturbance, was_disturbed
+from .environment import disturbance
 from .fixture import compute_fixture, map_fixture, store_fixture
 from .frames import Frame
 from .timing import Sample, take_samples
@@ -102,7 +102,7 @@ class RunRole:
             for _ in range(launches):
                 operator.numpy(parameters, inputs)
             seconds = time.perf_counter() - started
-            return Sample(seconds, was_disturbed(disturbance().since(before), seconds))
+            return Sample(seconds, launches, disturbance().since(before).waiting_seconds)
 
         return {"outcome": outcome_to_json(take_samples(timer, self._timing).timed)}
 
