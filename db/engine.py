@@ -122,9 +122,10 @@ def _prepared(path: Path) -> Path:
     """The lock file of the database at ``path``, whose folder is made when it is missing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        is_folder = path.is_dir()
     except OSError as error:
-        raise StoreError(f"cannot make the folder {path.parent}: {error.strerror}") from error
-    if path.is_dir():
+        raise StoreError(f"cannot use the folder {path.parent}: {error.strerror}") from error
+    if is_folder:
         raise StoreError(f"{path} is a folder, not a database")
     return path.with_name(path.name + ".lock")
 

@@ -12,7 +12,6 @@ from sqlalchemy import Connection, select
 
 from ..core.budget import Budget
 from ..core.errors import InvalidParameter, TilewrightError
-from ..core.keys import canonical_json
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo, Toolchain
@@ -65,15 +64,15 @@ class Exporter:
                 for task in job.tasks:
                     self._once(lines, "workload", task.workload_key, lambda key: load_workload(connection, key))
                 self.written.add(("job", job.id))
-                lines.append(canonical_json(job_to_json(job)))
-            lines.append(canonical_json(record_to_json(row)))
+                lines.append(_line(job_to_json(job)))
+            lines.append(_line(record_to_json(row)))
             self.newest = row.record.id
         return lines
 
     def _once(self, lines: list[str], kind: str, key: str, load: Callable[[str], Mapping[str, object] | None]) -> None:
         if (kind, key) not in self.written:
             self.written.add((kind, key))
-            lines.append(json.dumps({"kind": kind, "key": key, "data": load(key)}, separators=(",", ":")))
+            lines.append(_line({"kind": kind, "key": key, "data": load(key)}))
 
 
 def job_to_json(job: JobRow) -> dict[str, object]:
@@ -266,11 +265,20 @@ _RECORD = {
 }
 
 
+def _line(data: Mapping[str, object]) -> str:
+    # members in their own order: that of a schedule's knobs is worth keeping
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def _parsed(line: str) -> Mapping[str, object]:
     if len(line) > LONGEST_LINE:
         raise InvalidParameter(f"longer than {LONGEST_LINE} characters")
     try:
         data = json.loads(line, parse_constant=_no_constant)
+        if "\\u" in line:  # escapes can spell what no database keeps as text
+            json.dumps(data, ensure_ascii=False).encode()
+            if "\\u0000" in line:
+                raise ValueError("it holds a NUL character")
     except (ValueError, RecursionError) as error:
         raise InvalidParameter(f"no JSON: {error}") from error
     if not isinstance(data, dict):

@@ -1,5 +1,6 @@
 """One process opens an embedded database: a lock file beside it says which."""
 
+import errno
 import fcntl
 import json
 import os
@@ -7,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ..core.errors import StoreError
+from ..core.errors import StorageFull, StoreError
 
 
 class FileLock:
@@ -19,7 +20,7 @@ class FileLock:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+            raise _cannot_write(path, error) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -36,13 +37,18 @@ class FileLock:
             os.pwrite(self._descriptor, json.dumps(note).encode(), 0)
         except OSError as error:
             self.release()
-            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+            raise _cannot_write(path, error) from error
 
     def release(self) -> None:
         """Give the lock up; the file stays (removing it would let two processes lock two files of one name)."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _cannot_write(path: Path, error: OSError) -> StoreError:
+    kind = StorageFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+    return kind(f"cannot write {path}: {error.strerror}")
 
 
 def _describe(note: bytes) -> str:

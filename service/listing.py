@@ -1,6 +1,8 @@
 """Lists in pages: each page is found by the key of the last item before it, never by counting."""
 
-from ..core.errors import InvalidParameter
+import re
+
+from ..core.errors import InvalidParameter, NotFound
 from ..core.trial import Timed
 from ..db.rows import TrialRow
 from ..db.store import Store
@@ -8,11 +10,21 @@ from .convert import job_view, trial_view
 from .pages import page_size, read_token, write_token
 from .views import JobState, JobView, Page, TrialOrder, TrialView
 
+KEY = re.compile(r"[\x21-\x7e]{1,128}")
+"""What keys and names of jobs look like: visible ASCII."""
+
 
 def number(value: int, field: str, *, low: int = 0) -> int:
     """``value`` if a table can hold such a number; raises InvalidParameter."""
     if not low <= value < 1 << 62:
         raise InvalidParameter(f"{field} {value}; allowed: {low} to 2^62 - 1", field=field)
+    return value
+
+
+def key(value: str, field: str) -> str:
+    """``value`` if a table can hold such a key; otherwise there is nothing by that name: raises NotFound."""
+    if not KEY.fullmatch(value):
+        raise NotFound(f"there is nothing named {value[:80]!a}", field=field)
     return value
 
 

@@ -29,7 +29,9 @@ class Metrics:
         self._lookups = Counter(
             "tilewright_lookups", "Best-schedule look-ups since the start.", ["match"], registry=self.registry
         )
-        self._thread = Gauge("tilewright_job_thread_alive", "1 while jobs can run.", registry=self.registry)
+        self._thread = Gauge(
+            "tilewright_job_thread_alive", "1 unless jobs should run here and do not.", registry=self.registry
+        )
 
     def trial(self, trial: Trial) -> None:
         """Count a recorded trial."""

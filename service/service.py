@@ -4,6 +4,8 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Self
 
+import structlog
+
 from ..core.errors import InvalidParameter, NotFound, UnsupportedTarget
 from ..core.keys import JSON
 from ..core.record import MeasuredOn
@@ -12,11 +14,12 @@ from ..db.store import Store
 from ..te.json import workload_from_json
 from ..te.workload import Workload
 from . import best as best_lookup
-from . import convert, listing, wiring
+from . import convert, listing, logs, wiring
 from .changes import Changes
 from .explain import explain
 from .health import check_health, program_version
 from .metrics import Metrics
+from .runner import Runner
 from .settings import Settings
 from .states import CANCEL
 from .submit import checked, checked_key, new_id
@@ -48,11 +51,21 @@ class Service:
     """Thread-safe and synchronous. Every method raises StoreError when the database cannot serve."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
-        """Use ``open``, which also starts what runs jobs."""
+        """Use ``open``."""
         self.settings = settings
         self.metrics_registry = Metrics()
         self._store = store
-        self._changes = Changes(None if store.embedded else POLL_SECONDS)
+        poll_seconds = None if store.embedded else POLL_SECONDS
+        self._changes = Changes(poll_seconds)
+        self._runner: Runner | None = None
+        if settings.run_jobs:
+            self._runner = Runner(
+                settings,
+                store,
+                poll_seconds=poll_seconds,
+                told=self._changes.tell,
+                counted=self.metrics_registry.trial,
+            )
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -60,6 +73,8 @@ class Service:
 
         Raises StoreError, and InvalidParameter for a database URL that is none.
         """
+        if not structlog.is_configured():
+            logs.configure(settings)
         return cls(settings, Store(settings.database_url))
 
     def __enter__(self) -> Self:
@@ -71,6 +86,8 @@ class Service:
     def close(self) -> None:
         """Stop after the trial in hand and close the database; unfinished jobs go on when it is opened again."""
         self.interrupt()
+        if self._runner is not None:
+            self._runner.close()
         self._store.close()
 
     def interrupt(self) -> None:
@@ -88,12 +105,12 @@ class Service:
         new = convert.new_job(new_id(), checked(spec))
         key = None if idempotency_key is None else checked_key(idempotency_key)
         row, created = self._store.create_job(new, key=key, body_sha256=convert.body_sha256(spec))
-        self._changes.tell()
+        self._changed()
         return convert.job_view(row), created
 
     def job(self, job_id: str) -> JobView:
         """Raises NotFound."""
-        return convert.job_view(self._store.job(job_id))
+        return convert.job_view(self._store.job(listing.key(job_id, "job_id")))
 
     def jobs(self, *, page_size: int = 50, token: str = "", state: JobState | None = None) -> Page[JobView]:
         """Jobs, newest first. Raises InvalidParameter for a bad page size or token."""
@@ -104,8 +121,8 @@ class Service:
 
         Raises NotFound, and Conflict for a job that succeeded or failed.
         """
-        row = self._store.move_job(job_id, CANCEL)
-        self._changes.tell()
+        row = self._store.move_job(listing.key(job_id, "job_id"), CANCEL)
+        self._changed()
         return convert.job_view(row)
 
     # trials
@@ -120,7 +137,7 @@ class Service:
         order: TrialOrder = TrialOrder.OLDEST,
     ) -> Page[TrialView]:
         """The trials of a task. Raises NotFound, InvalidParameter for a bad page size or token."""
-        return listing.trials(self._store, job_id, task, page_size, token, order)
+        return listing.trials(self._store, listing.key(job_id, "job_id"), task, page_size, token, order)
 
     def trial(self, record_id: int) -> TrialView:
         """Raises NotFound."""
@@ -131,20 +148,23 @@ class Service:
         if not 1 <= limit <= 1_000_000:
             raise InvalidParameter(f"limit {limit}; allowed: 1 to 1000000", field="limit")
         points = self._store.points(
-            job_id, listing.number(task, "task"), after=listing.number(after, "after", low=-1), limit=limit
+            listing.key(job_id, "job_id"),
+            listing.number(task, "task"),
+            after=listing.number(after, "after", low=-1),
+            limit=limit,
         )
         return convert.series_view(job_id, task, points)
 
     def failures(self, job_id: str, *, task: int = 0) -> tuple[FailureView, ...]:
         """The kinds of failure of a task, most frequent first. Raises NotFound."""
-        rows = self._store.failures(job_id, listing.number(task, "task"))
+        rows = self._store.failures(listing.key(job_id, "job_id"), listing.number(task, "task"))
         return tuple(convert.failure_view(row) for row in rows)
 
     def events(self, job_id: str, *, after: int = 0, timeout_seconds: float = 0.0) -> tuple[EventView, ...]:
         """What happened to a job beyond event ``after``, in order, at most 1,000 at once; waits for the first of
         them, and is empty when the time is over. Raises NotFound."""
         beyond = listing.number(after, "after")
-        look = functools.partial(self._store.events, job_id, after=beyond, limit=LARGEST_EVENTS)
+        look = functools.partial(self._store.events, listing.key(job_id, "job_id"), after=beyond, limit=LARGEST_EVENTS)
         return tuple(convert.event_view(row) for row in self._changes.wait_for(look, timeout_seconds))
 
     # results
@@ -161,7 +181,12 @@ class Service:
     ) -> BestView:
         """The fastest record of a workload: see ``service.best`` for what matches. Raises NotFound naming the
         nearest workloads known; ``operator`` and ``parameters`` help where the workload was never seen."""
-        wanted = best_lookup.Wanted(workload_key, device_key, toolchain_key, profile)
+        wanted = best_lookup.Wanted(
+            listing.key(workload_key, "workload_key"),
+            None if device_key is None else listing.key(device_key, "device_key"),
+            None if toolchain_key is None else listing.key(toolchain_key, "toolchain_key"),
+            None if profile is None else listing.key(profile, "profile"),
+        )
         try:
             found = best_lookup.find(self._store, wanted, self._here)
         except NotFound:
@@ -184,7 +209,7 @@ class Service:
 
     def workload_of(self, workload_key: str) -> Workload:
         """Raises NotFound."""
-        data = self._store.workload(workload_key)
+        data = self._store.workload(listing.key(workload_key, "workload_key"))
         if data is None:
             raise NotFound(f"no workload {workload_key[:80]!r} is known", field="workload_key")
         return workload_from_json(data)
@@ -232,7 +257,13 @@ class Service:
         return self.metrics_registry.text(self._store.count_by_state(), thread_alive=self._alive())
 
     def _alive(self) -> bool:
-        return True
+        """Whether jobs run, if they are to run in this process."""
+        return self._runner is None or self._runner.alive
+
+    def _changed(self) -> None:
+        self._changes.tell()
+        if self._runner is not None:
+            self._runner.wake()
 
     @functools.cached_property
     def _here(self) -> Callable[[], MeasuredOn | None]:

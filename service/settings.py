@@ -32,11 +32,11 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     run_jobs: bool = Field(default=True, description="whether this process runs jobs, or only keeps and answers")
-    candidate_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
-        default=10.0, description="limit for checking and timing one candidate; past it the candidate is a time-out"
+    compile_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=60.0, description="limit for compiling one candidate; past it the candidate is a time-out"
     )
-    compile_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(default=30.0, description="limit for compiling one")
-    builders: Annotated[int, Field(ge=0, le=1024)] = Field(default=0, description="compile processes; 0: one per core")
+    check_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(default=20.0, description="limit for its check")
+    time_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(default=30.0, description="limit for timing it")
     minimum_free_bytes: Annotated[int, Field(ge=0)] = Field(
         default=64 << 20, description="with less free disk than this the service says that it is not ready"
     )

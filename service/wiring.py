@@ -1,28 +1,44 @@
 """The one file that joins the concrete parts: operators, sketches, code generation, devices, executors, search."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..codegen.backends import BACKENDS, backend_for
 from ..codegen.llvm.instructions import count_instructions
 from ..codegen.road import layers, sketch_of
+from ..core.budget import Budget, StopReason
 from ..core.errors import InvalidParameter, UnsupportedTarget
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo, Profile, Target
+from ..core.trial import Timed, Trial
+from ..cost_model.dataset import Experience, experience_data
+from ..cost_model.features import FEATURE_VERSION
+from ..cost_model.metrics import pairwise_accuracy, top_score
+from ..cost_model.models import MODELS
 from ..ir.text import kernel_text
-from ..runtime.devices import DEVICES, device_infos
+from ..runtime.devices import DEVICES, device_infos, host_target
 from ..schedule.sketches import sketches_for
+from ..search.pool import Pool
+from ..search.strategies import STRATEGIES
+from ..search.strategy import Problem, Strategy
+from ..search.tuner import Finished, tune
 from ..te.operators import OPERATORS
 from ..te.operators.operator import Operator
 from ..te.workload import Workload
+from ..workers.executors import EXECUTORS
+from ..workers.executors import open_executor as _open_executor
+from ..workers.settings import Deadlines, ExecutorSettings
+from .settings import Settings
 from .views import Section
 
 TARGETS: tuple[str, ...] = tuple(kind for kind in BACKENDS if kind in DEVICES)
 """Target kinds that can be both compiled for and timed on here."""
 
-STRATEGY_NAMES = ("random", "evolution", "model")
-EXECUTOR_NAMES = ("local", "ray")
+STRATEGY_NAMES: tuple[str, ...] = tuple(STRATEGIES)
+EXECUTOR_NAMES: tuple[str, ...] = tuple(EXECUTORS)
 CACHES = ("warm", "cold")
 """Cache states a profile can ask for."""
 
@@ -51,6 +67,110 @@ def measured_on(kind: str, cache: str) -> MeasuredOn:
         if info.target.kind == kind:
             return MeasuredOn(info, backend_for(info.target).toolchain(info.target), Profile(cache))
     raise UnsupportedTarget(f"this machine has no device for {kind!r}", field="target")
+
+
+class Executor(Protocol):
+    """What builds, checks and times; see ``workers``."""
+
+    @property
+    def measured_on(self) -> MeasuredOn: ...
+
+    def measure(self, workload: Workload, schedules: Sequence[Schedule]) -> Iterator[tuple[int, Trial]]: ...
+
+    def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None: ...
+
+    def peaks(self) -> dict[str, float]: ...
+
+    def close(self) -> None: ...
+
+
+def open_executor(name: str, kind: str, cache: str, settings: Settings) -> Executor:
+    """Start an executor for this machine's device of a kind; close it when done.
+
+    Raises InvalidParameter (not installed), UnsupportedTarget (no such device), WorkerLost (it does not start).
+    """
+    deadlines = Deadlines(compile=settings.compile_seconds, check=settings.check_seconds, time=settings.time_seconds)
+    return _open_executor(
+        name, host_target(kind), profile=Profile(cache), settings=ExecutorSettings(deadlines=deadlines)
+    )
+
+
+def pool_of(workload: Workload, device: DeviceInfo, seed: int) -> Pool:
+    """Every candidate for a task. Raises UnsupportedTarget when no sketch fits."""
+    if not sketches_for(workload, device.target):
+        raise UnsupportedTarget(f"no sketch can write this workload for {device.target}", field="target")
+    return Pool.of(workload, device, seed=seed)
+
+
+def tuning(
+    pool: Pool,
+    strategy: Strategy,
+    executor: Executor,
+    budget: Budget,
+    *,
+    resumed: Sequence[Trial],
+    elapsed_seconds: float,
+    cancelled: Callable[[], bool],
+) -> Generator[Finished, None, StopReason]:
+    """The tuning loop of a task (see ``search.tuner.tune``)."""
+    workload = pool.workload
+    assert workload is not None
+    return tune(
+        pool,
+        strategy,
+        lambda schedules: executor.measure(workload, schedules),
+        budget,
+        resumed=resumed,
+        elapsed_seconds=elapsed_seconds,
+        cancelled=cancelled,
+    )
+
+
+def strategy_named(name: str, pool: Pool, seed: int, history: Sequence[Experience]) -> Strategy:
+    """A fresh strategy for a task."""
+    return STRATEGIES[name](Problem(pool, seed, history))
+
+
+LEARNS: tuple[str, ...] = ("model",)
+"""Strategies that learn from earlier tasks."""
+MODEL = "xgboost"
+"""The cost model that is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A cost model as bytes, and how it did on the task it had not seen when it was judged."""
+
+    kind: str
+    feature_version: int
+    data: bytes
+    records: int
+    metrics: Mapping[str, float]
+
+
+def train(history: Sequence[Experience], newest: Experience, seed: int) -> Trained | None:
+    """Train on everything; judge, on ``newest``, a model that was trained on the rest. None without any data."""
+    features, goals = experience_data([*history, newest])
+    if not len(goals):
+        return None
+    own_features, own_goals = experience_data([newest])
+    metrics: dict[str, float] = {}
+    if len(own_goals) and len(own_goals) < len(goals):
+        judged = MODELS[MODEL]()
+        judged.fit(*experience_data(history), seed=seed)
+        predicted = judged.predict(own_features)[:JUDGED]
+        metrics = {
+            "pairwise_accuracy": pairwise_accuracy(predicted, own_goals[:JUDGED]),
+            "top_8_score": top_score(predicted, own_goals[:JUDGED], 8),
+        }
+    model = MODELS[MODEL]()
+    model.fit(features, goals, seed=seed)
+    kept = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return Trained(MODEL, FEATURE_VERSION, model.to_bytes(), len(goals), kept)
+
+
+JUDGED = 1000
+"""Rows a model is judged on at most: comparing pairs grows with the square."""
 
 
 def first_schedule(workload: Workload, target: Target) -> Schedule:

@@ -38,7 +38,10 @@ from ..ir.expr import (
 )
 from .check import check, index_expr
 from .limits import MAX_COEFFICIENT, MAX_DEPTH, MAX_NODES, MAX_RANK, MAX_TENSORS
+from .schema import WORKLOAD_SCHEMA
 from .workload import Axis, Reducer, Stage, Workload
+
+__all__ = ["WORKLOAD_SCHEMA", "workload_from_json", "workload_to_json"]
 
 T = TypeVar("T")
 
@@ -136,7 +139,7 @@ def _stage(data: object, field: str, tensors: Mapping[str, Buffer]) -> Stage:
     axes = _list(d["axes"], f"{field}/axes", MAX_RANK, _axis)
     reduce_axes = _list(d.get("reduce_axes", []), f"{field}/reduce_axes", MAX_RANK, _axis)
     reducer = None
-    if d.get("reducer") is not None:
+    if "reducer" in d:
         reducer = _member(d["reducer"], {str(r): r for r in Reducer}, f"{field}/reducer", "reducer")
     name = _string(d["name"], f"{field}/name")
     reader = _ExprReader(tensors, [a.name for a in (*axes, *reduce_axes)])

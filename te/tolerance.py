@@ -111,15 +111,16 @@ def _sum(value: Floats, error: Floats, length: int, unit: float) -> _Sample:
     """Sums of ``length`` terms like those of ``value[rows, terms]``.
 
     The terms' errors add up. The rounding of the partial sums is a random walk of ``length`` steps of up to a unit
-    of the largest partial sum; all of them go one way where numbers have so few digits that the sum outgrows its
-    terms (adding to it then always loses on the same side).
+    of the largest partial sum; all of them go one way where the sum outgrows its terms, so that their digits are
+    lost in it.
     """
     sampled = value.shape[1]
     mean = float(value.mean())
     spread = math.sqrt(length / sampled)
     total = length * mean + spread * (value.sum(axis=1) - sampled * mean)
     partial = length * abs(mean) + math.sqrt(length) * float(value.std())
-    steps = float(length) if length * unit > 0.25 else 2.0 * math.sqrt(length)
+    outgrown = partial * unit > 0.25 * float(np.abs(value).mean())
+    steps = float(length) if outgrown else 2.0 * math.sqrt(length)
     return _Sample(total, length * error.mean(axis=1) + (unit * partial * steps if length > 1 else 0.0))
 
 

@@ -6,31 +6,33 @@ from ...ir.stmt import Kernel
 from ..backend import Parameter, Source
 from .body import Body
 from .frame import plan_frame
+from .lanes import whole_vectors
 from .machine import triple_of
-from .statements import Place, emit_statement, function_parameters
-from .values import Value
+from .statements import NOALIAS, Place, emit_statement
 from .writer import FunctionWriter, ModuleWriter, identifier
 
 
 def emit(kernel: Kernel, target: Target) -> Source:
     """The LLVM IR of ``kernel``, whose loops are serial or parallel. Raises CompileError for anything else."""
-    entry = identifier(kernel.name)
+    kernel = whole_vectors(kernel)
+    entry = f"tw_{identifier(kernel.name)}"  # no name of the C library starts so
     module = ModuleWriter(target.features)
     module.reserve(entry)
     place = Place(module, entry, plan_frame(kernel.body), target.threads)
     main = module.unique(f"{entry}.main")
-    w = FunctionWriter(module, f"internal void @{main}({function_parameters(kernel.parameters)}) nounwind")
+    w = FunctionWriter(module)
     body = Body(w)
     for buffer in kernel.parameters:
         if buffer.name in body.pointers:
             raise CompileError(f"two parameters are called {buffer.name}")
-        body.pointers[buffer.name] = Value(w.name(buffer.name), "ptr")
+        body.pointers[buffer.name] = w.parameter(buffer.name, "ptr")
+    signature = ", ".join(f"{NOALIAS} {p.text}" for p in body.pointers.values())
     try:
         emit_statement(place, body, kernel.body)
     except RecursionError as error:
         raise CompileError("an expression or loop nest is nested too deeply to be compiled") from error
     w.line("ret void")
-    module.define(main, w.text())
+    module.define(main, w.text(f"internal void @{main}({signature}) nounwind"))
     module.define(entry, _entry(module, entry, main, kernel))
     text = f'; {kernel.name} for {target}\ntarget triple = "{triple_of(target)}"\n\n{module.text()}'
     return Source("llvm-ir", text, entry, parameters_of(kernel))
@@ -43,12 +45,12 @@ def parameters_of(kernel: Kernel) -> tuple[Parameter, ...]:
 
 
 def _entry(module: ModuleWriter, entry: str, main: str, kernel: Kernel) -> str:
-    w = FunctionWriter(module, f"i32 @{entry}(ptr noalias readonly %args) nounwind")
-    args = Value(w.name("args"), "ptr")
+    w = FunctionWriter(module)
+    args = w.parameter("args", "ptr")
     pointers = []
     for position, buffer in enumerate(kernel.parameters):
         at = w.assign(f"getelementptr ptr, {args.typed}, i64 {position}", "ptr", 1, "slot")
         pointers.append(w.assign(f"load ptr, {at.typed}, align 8", "ptr", 1, buffer.name))
     w.line(f"call void @{main}({', '.join(p.typed for p in pointers)})")
     w.line("ret i32 0")
-    return w.text()
+    return w.text(f"i32 @{entry}(ptr noalias readonly %args) nounwind")

@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 from ...core.dtypes import INDEX
 from ...core.errors import CompileError
+from ...ir.bounds import Interval
 from ...ir.expr import (
     Binary,
+    BinaryOp,
     Broadcast,
     Cast,
     Compare,
@@ -23,9 +25,11 @@ from ...ir.expr import (
 from .arithmetic import binary, compare, logic, reduce_lanes, unary
 from .body import Body
 from .casts import cast
-from .linear import nonnegative
 from .memory import load
 from .values import Value, computed, constant, dtype_constant
+
+_MOST_SPECULATED = 4
+"""Loads in a branch of a select that are performed without need, where that is safe."""
 
 
 def evaluate(body: Body, expr: Expr, mask: Value | None = None) -> Value:
@@ -48,8 +52,7 @@ def _compute(body: Body, expr: Expr, mask: Value | None) -> Value:
             return dtype_constant(value, dtype)
         case Binary(op=op, a=a, b=b):
             left, right = _pair(body, a, b, mask)
-            positive = a.dtype == INDEX and nonnegative(a) and nonnegative(b)
-            return binary(w, op, left, right, a.dtype, positive=positive)
+            return binary(w, op, left, right, a.dtype, positive=_positive_division(body, expr))
         case Compare(op=comparison, a=a, b=b):
             return compare(w, comparison, *_pair(body, a, b, mask), a.dtype)
         case Logic(op=connective, a=a, b=b):
@@ -100,7 +103,9 @@ def _select(body: Body, expr: Select, mask: Value | None) -> Value:
         condition_expr = condition_expr.value
     uniform = condition_expr.lanes == 1
     condition = evaluate(body, condition_expr, None if uniform else mask)
-    if not reads(expr.then) and not reads(expr.otherwise):
+    idle = not reads(expr.then) and not reads(expr.otherwise)
+    by_lane = expr.lanes == 1 or not uniform
+    if idle or (by_lane and _harmless(body, expr.then) and _harmless(body, expr.otherwise)):
         yes, no = _pair(body, expr.then, expr.otherwise, mask)
         return w.select(condition, yes, no)
     lanes = expr.lanes
@@ -149,6 +154,27 @@ def _choose(body: Body, condition: Value, then: Callable[[], Value], otherwise: 
         w.jump(join)
     w.begin(join)
     return w.phi(results)
+
+
+def _harmless(body: Body, expr: Expr) -> bool:
+    """Whether every load in ``expr`` stays in its buffer at every iteration of the loops around, guarded or not: then
+    computing both branches of a select costs less than choosing."""
+    loads = [e for e in walk(expr) if isinstance(e, Load)]
+    return len(loads) <= _MOST_SPECULATED and all(_stays_inside(body, load) for load in loads)
+
+
+def _stays_inside(body: Body, load: Load) -> bool:
+    return load.mask is None and all(
+        body.interval(index).within(Interval(0, extent - 1))
+        for index, extent in zip(load.indices, load.buffer.shape, strict=True)
+    )
+
+
+def _positive_division(body: Body, expr: Binary) -> bool:
+    """Whether ``expr`` divides an index that is never negative by one that is always positive."""
+    if expr.op not in (BinaryOp.FLOORDIV, BinaryOp.MOD) or expr.dtype != INDEX:
+        return False
+    return body.interval(expr.a).low >= 0 and body.interval(expr.b).low > 0
 
 
 def reads(expr: Expr) -> bool:

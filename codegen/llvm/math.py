@@ -49,10 +49,9 @@ def _call(
     function = f"tw.{name}.{first.suffix}"
     if not w.module.defines(function):
         w.module.reserve(function)
-        names = ("x", "y")[: len(arguments)]
-        signature = ", ".join(f"{a.type} %{n}" for n, a in zip(names, arguments, strict=True))
-        inner = FunctionWriter(w.module, f"internal {first.type} @{function}({signature}) alwaysinline nounwind")
-        parameters = tuple(Value(inner.name(n), a.element, a.lanes) for n, a in zip(names, arguments, strict=True))
+        inner = FunctionWriter(w.module)
+        parameters = tuple(inner.parameter(n, a.element, a.lanes) for n, a in zip("xy", arguments, strict=False))
         inner.line(f"ret {write(inner, parameters).typed}")
-        w.module.define(function, inner.text())
+        signature = ", ".join(p.typed for p in parameters)
+        w.module.define(function, inner.text(f"internal {first.type} @{function}({signature}) alwaysinline nounwind"))
     return w.call(function, arguments, first.element, first.lanes, hint=name)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from ...core.errors import CompileError
-from ...ir.buffer import Buffer
 from ...ir.expr import Load, Var, walk
 from ...ir.stmt import Allocate, For, If, LoopKind, Seq, Stmt, Store, expressions, walk_statements
 from .body import Body
@@ -15,6 +14,8 @@ from .writer import FunctionWriter, ModuleWriter, identifier
 
 PARALLEL_FOR = "tilewright_parallel_for"
 """``void (ptr fn, ptr env, i64 tasks)``: calls ``fn(env, begin, end)`` on ranges that cover ``0..tasks``."""
+NOALIAS = "ptr noalias noundef nonnull"
+"""How buffers are passed: no two of them overlap."""
 SCRATCH = "tilewright_scratch"
 """``ptr (i64 bytes)``: the calling thread's scratch block, at least this large, aligned to 64."""
 
@@ -136,37 +137,36 @@ def _parallel_for(place: Place, body: Body, loop: For) -> None:
 
 
 def _write_task(place: Place, body: Body, loop: For, name: str, buffers: list[str], variables: list[str]) -> None:
-    limit = f"range(i64 0, {loop.extent + 1})"
-    signature = [f"ptr noalias noundef nonnull %{identifier(b)}" for b in buffers]
-    signature += [f"i64 range(i64 0, {body.extents[v]}) %{identifier(v)}" for v in variables]
-    signature += [f"i64 {limit} %begin", f"i64 {limit} %end"]
-    inner = FunctionWriter(place.module, f"internal void @{name}({', '.join(signature)}) nounwind")
+    inner = FunctionWriter(place.module)
     task = Body(inner, in_parallel=True)
+    signature = []
     for b in buffers:
-        task.pointers[b] = Value(inner.name(b), "ptr")
+        task.pointers[b] = inner.parameter(b, "ptr")
+        signature.append(f"{NOALIAS} {task.pointers[b].text}")
     for v in variables:
-        task.variables[v] = Value(inner.name(v), "i64")
+        task.variables[v] = inner.parameter(v, "i64")
         task.extents[v] = body.extents[v]
-    _loop(place, task, loop, Value(inner.name("begin"), "i64"), Value(inner.name("end"), "i64"))
+        signature.append(f"i64 range(i64 0, {body.extents[v]}) {task.variables[v].text}")
+    begin, end = inner.parameter("begin", "i64"), inner.parameter("end", "i64")
+    signature += [f"i64 range(i64 0, {loop.extent + 1}) {edge.text}" for edge in (begin, end)]
+    _loop(place, task, loop, begin, end)
     inner.line("ret void")
-    place.module.define(name, inner.text())
+    place.module.define(name, inner.text(f"internal void @{name}({', '.join(signature)}) nounwind"))
     place.module.define(f"{name}.task", _unpacking_wrapper(place, name, buffers, variables))
 
 
 def _unpacking_wrapper(place: Place, name: str, buffers: list[str], variables: list[str]) -> str:
     """``name.task(env, begin, end)``: what the pool calls."""
-    w = FunctionWriter(
-        place.module, f"internal void @{name}.task(ptr noalias readonly %env, i64 %begin, i64 %end) nounwind"
-    )
-    environment, arguments = Value(w.name("env"), "ptr"), []
-    begin, end = Value(w.name("begin"), "i64"), Value(w.name("end"), "i64")
+    w = FunctionWriter(place.module)
+    environment, arguments = w.parameter("env", "ptr"), []
+    begin, end = w.parameter("begin", "i64"), w.parameter("end", "i64")
     for i, (hint, element) in enumerate([(b, "ptr") for b in buffers] + [(v, "i64") for v in variables]):
         at = w.assign(f"getelementptr i8, {environment.typed}, i64 {8 * i}", "ptr", 1, "slot")
         arguments.append(w.assign(f"load {element}, {at.typed}, align 8", element, 1, hint))
     operands = ", ".join(a.typed for a in [*arguments, begin, end])
     w.line(f"call void @{name}({operands})")
     w.line("ret void")
-    return w.text()
+    return w.text(f"internal void @{name}.task(ptr noalias readonly %env, i64 %begin, i64 %end) nounwind")
 
 
 def _captured(body: Body, loop: For) -> tuple[list[str], list[str]]:
@@ -182,7 +182,3 @@ def _captured(body: Body, loop: For) -> tuple[list[str], list[str]]:
                 elif isinstance(e, Var):
                     variables.add(e.name)
     return [b for b in body.pointers if b in buffers], [v for v in body.variables if v in variables]
-
-
-def function_parameters(buffers: tuple[Buffer, ...]) -> str:
-    return ", ".join(f"ptr noalias noundef nonnull %{identifier(b.name)}" for b in buffers)

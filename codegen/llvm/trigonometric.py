@@ -94,8 +94,8 @@ def _library(w: FunctionWriter, x: Value, name: str) -> str:
     w.module.reserve(function)
     c_name = name + ("f" if x.element == "float" else "")
     w.module.declare(f"declare {x.element} @{c_name}({x.element})")
-    inner = FunctionWriter(w.module, f"internal {x.type} @{function}({x.type} %x) noinline cold nounwind")
-    value = Value(inner.name("x"), x.element, x.lanes)
+    inner = FunctionWriter(w.module)
+    value = inner.parameter("x", x.element, x.lanes)
     if x.lanes == 1:
         result = inner.call(c_name, [value], x.element)
     else:
@@ -105,5 +105,6 @@ def _library(w: FunctionWriter, x: Value, name: str) -> str:
             one = inner.call(c_name, [one], x.element)
             result = inner.assign(f"insertelement {result.typed}, {one.typed}, i64 {lane}", x.element, x.lanes)
     inner.line(f"ret {result.typed}")
-    w.module.define(function, inner.text())
+    signature = f"internal {x.type} @{function}({value.typed}) noinline cold nounwind"
+    w.module.define(function, inner.text(signature))
     return function

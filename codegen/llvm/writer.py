@@ -56,11 +56,9 @@ class ModuleWriter:
 class FunctionWriter:
     """One function under construction: SSA names, blocks, and a method for each instruction that is used."""
 
-    def __init__(self, module: ModuleWriter, header: str) -> None:
-        """``header``: everything of the definition between ``define`` and the opening brace."""
+    def __init__(self, module: ModuleWriter) -> None:
         self.module = module
-        self._header = header
-        self._names: dict[str, int] = {}
+        self._names: dict[str, int] = {"entry": 1}
         self._allocas: list[str] = []
         self._lines: list[str] = []
         self.block = "entry"
@@ -126,9 +124,14 @@ class FunctionWriter:
         self._allocas.append(f"  {name} = alloca {type_text}, align {align}")
         return Value(name, "ptr")
 
-    def text(self) -> str:
+    def parameter(self, hint: str, element: str, lanes: int = 1) -> Value:
+        """A parameter of the function; ``text`` takes the whole signature."""
+        return Value(self.name(hint), element, lanes)
+
+    def text(self, signature: str) -> str:
+        """The definition; ``signature`` is everything between ``define`` and the opening brace."""
         body = "\n".join(["entry:", *self._allocas, *self._lines])
-        return f"define {self._header} {{\n{body}\n}}"
+        return f"define {signature} {{\n{body}\n}}"
 
     # instructions
 

@@ -1,14 +1,31 @@
 """The operator library. A new operator is one file here and one line in this table; the contract suite
 ``tests/contracts/test_operators.py`` then runs it by itself, from its schema alone."""
 
+from .batch_matmul import BATCH_MATMUL
+from .conv2d import CONV2D
+from .elementwise import ELEMENTWISE
+from .linear import LINEAR
 from .matmul import MATMUL
+from .norm import LAYER_NORM, RMS_NORM
 from .operator import Operator
+from .reduce import REDUCE
 from .softmax import SOFTMAX
+from .transpose import TRANSPOSE
 
 OPERATORS: dict[str, Operator] = {
     o.name: o
     for o in (
         MATMUL,
+        BATCH_MATMUL,
+        LINEAR,
+        CONV2D,
         SOFTMAX,
+        LAYER_NORM,
+        RMS_NORM,
+        REDUCE,
+        TRANSPOSE,
+        ELEMENTWISE,
     )
 }
+
+__all__ = ["OPERATORS", "Operator"]

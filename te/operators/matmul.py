@@ -43,10 +43,14 @@ def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any],
 
 
 def product(a: NDArray[Any], b: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """``a @ b`` in the result dtype of ``dtype``."""
+    """``a @ b`` in the result dtype of ``dtype``. 8-bit integers go through floats, where NumPy has fast products,
+    as long as every sum is exact there."""
     if a.dtype.kind in "iu":
-        wide = accumulator(dtype).numpy
-        return np.asarray(np.matmul(a.astype(wide), b.astype(wide)))
+        wide = result_dtype(dtype).numpy
+        if a.dtype.itemsize > 1:
+            return np.asarray(np.matmul(a, b))
+        exact = np.float32 if a.shape[-1] << 16 <= 1 << 24 else np.float64
+        return np.asarray(np.matmul(a.astype(exact), b.astype(exact)).astype(wide))
     return np.asarray(np.matmul(widened(a), widened(b)).astype(result_dtype(dtype).numpy, copy=False))
 
 
@@ -60,6 +64,12 @@ MATMUL = Operator(
         dtype_parameter(*NUMBERS),
         Parameter("transpose_a", "whether A is stored as [k, m]", Flag(), False),
         Parameter("transpose_b", "whether B is stored as [n, k]", Flag(), False),
+    ),
+    examples=(
+        {"m": 5, "n": 7, "k": 13},
+        {"m": 1, "n": 17, "k": 1},
+        {"m": 33, "n": 1, "k": 31, "transpose_a": True},
+        {"m": 8, "n": 16, "k": 4, "transpose_b": True},
     ),
     build=_build,
     baseline=_numpy,

@@ -1,6 +1,6 @@
 """An operator: a family of workloads told apart by parameters, with the plain NumPy form it is compared to."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...core.dtypes import DTYPES, DType, float32, int32
 from ...core.errors import InvalidParameter, InvalidWorkload
 from ..workload import Workload
-from .parameter import Parameter, Values, shown
+from .parameter import Choice, Parameter, Values, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Operator:
     parameters: tuple[Parameter, ...]
     build: Callable[[Values], Workload]
     baseline: Callable[[Values, Mapping[str, NDArray[Any]]], tuple[NDArray[Any], ...]]
+    examples: tuple[Mapping[str, object], ...]
+    """Small cases with odd extents (1, primes), legal for every dtype unless they name one."""
 
     def schema(self) -> dict[str, object]:
         """The JSON Schema (2020-12) of the parameters; closed. What depends on several of them, ``workload`` checks."""
@@ -34,7 +36,22 @@ class Operator:
             "properties": {p.name: p.schema() for p in self.parameters},
             "required": [p.name for p in self.parameters if p.required],
             "additionalProperties": False,
+            "examples": [dict(e) for e in self.examples],
         }
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The element types that the parameter ``dtype`` allows."""
+        for p in self.parameters:
+            if p.name == "dtype" and isinstance(p.domain, Choice):
+                return p.domain.words
+        return ()
+
+    def cases(self) -> Iterator[dict[str, object]]:
+        """Every example with every dtype it may have: what every layer's tests run an operator on."""
+        for example in self.examples:
+            for dtype in [example["dtype"]] if "dtype" in example else self.dtypes:
+                yield {**example, "dtype": dtype}
 
     def values(self, parameters: Mapping[str, object]) -> Values:
         """All parameters, defaults filled in; raises InvalidParameter naming the first that is wrong."""

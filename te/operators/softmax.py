@@ -39,6 +39,12 @@ SOFTMAX = Operator(
         Parameter("columns", "length of a row", Integer()),
         dtype_parameter(*FLOATS),
     ),
+    examples=(
+        {"rows": 5, "columns": 37},
+        {"rows": 1, "columns": 1},
+        {"rows": 8, "columns": 64},
+        {"rows": 3, "columns": 2},
+    ),
     build=_build,
     baseline=_numpy,
 )

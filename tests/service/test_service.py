@@ -136,6 +136,8 @@ def test_what_does_not_exist_is_not_found(service: Service) -> None:
     for ask in (service.job, service.cancel, service.events, service.trials, service.failures, service.series):
         with pytest.raises(NotFound):
             ask("nobody")
+        with pytest.raises(NotFound):
+            ask("a\x00\ud800" * 1000)
     job = service.submit(matmul(service))[0]
     with pytest.raises(NotFound):
         service.trials(job.id, task=1)

@@ -1,0 +1,72 @@
+"""Vectors whose number of lanes is no power of two are cut into pieces whose number is.
+
+LLVM legalises 48 lanes by padding them to 64 and moving them through memory, which costs more than all the
+arithmetic. So ``T[ramp(b, 1, 48)] = v`` becomes a statement of 32 lanes and one of 16, and so on.
+"""
+
+from dataclasses import replace
+
+from ...ir.expr import Binary, Broadcast, Expr, Ramp, ReduceLanes, rebuild
+from ...ir.rewrite import loads_of, map_expr, map_expressions, map_statements
+from ...ir.stmt import Kernel, Stmt, Store, seq
+
+
+def whole_vectors(kernel: Kernel) -> Kernel:
+    """``kernel`` with every vector of an odd width cut up, where that cannot change what is stored."""
+    body = map_expressions(kernel.body, lambda e: map_expr(e, _cut_reduction))
+    return replace(kernel, body=map_statements(body, _cut_store))
+
+
+def pieces(lanes: int) -> tuple[tuple[int, int], ...]:
+    """(first lane, lanes) of each piece, the widest first: 44 lanes are 32, 8 and 4."""
+    parts, start = [], 0
+    while start < lanes:
+        size = 1 << ((lanes - start).bit_length() - 1)
+        parts.append((start, size))
+        start += size
+    return tuple(parts)
+
+
+def _cut_store(stmt: Stmt) -> Stmt:
+    if not isinstance(stmt, Store):
+        return stmt
+    lanes = max((i.lanes for i in stmt.indices), default=1)
+    parts = pieces(lanes)
+    # A lane must not read what an earlier piece has written: loads of the same buffer read their own lane, or none.
+    own = all(load.indices == stmt.indices for load in loads_of(stmt) if load.buffer.name == stmt.buffer.name)
+    if len(parts) == 1 or not own:
+        return stmt
+    return seq(*(_piece(stmt, start, count) for start, count in parts))
+
+
+def _piece(stmt: Store, start: int, count: int) -> Store:
+    return Store(
+        stmt.buffer,
+        tuple(_slice(i, start, count) for i in stmt.indices),
+        _slice(stmt.value, start, count),
+        None if stmt.mask is None else _slice(stmt.mask, start, count),
+    )
+
+
+def _cut_reduction(expr: Expr) -> Expr:
+    if not isinstance(expr, ReduceLanes):
+        return expr
+    result: Expr | None = None
+    for start, count in pieces(expr.value.lanes):
+        part = _slice(expr.value, start, count)
+        whole = ReduceLanes(expr.op, part) if count > 1 else part
+        result = whole if result is None else Binary(expr.op, result, whole)
+    return expr if result is None or expr.value.lanes & (expr.value.lanes - 1) == 0 else result
+
+
+def _slice(expr: Expr, start: int, count: int) -> Expr:
+    """The lanes ``start`` to ``start + count`` of a vector; a scalar is in every lane."""
+    match expr:
+        case Ramp(base=base, stride=stride):
+            first = base + start * stride if start else base
+            return Ramp(first, stride, count) if count > 1 else first
+        case Broadcast(value=value):
+            return Broadcast(value, count) if count > 1 else value
+    if expr.lanes == 1:
+        return expr
+    return rebuild(expr, [_slice(child, start, count) for child in expr.children])

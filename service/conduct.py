@@ -1,0 +1,225 @@
+"""Running one job, from wherever it stands in the database to its end."""
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..core.budget import StopReason
+from ..core.errors import Conflict, TilewrightError
+from ..core.record import MeasuredOn
+from ..core.streams import stream
+from ..core.target import DeviceInfo
+from ..core.trial import Trial
+from ..cost_model.dataset import Experience
+from ..db.rows import JobRow, NewTrial, TaskRow, TrialRow
+from ..db.store import Store
+from ..search.pool import Pool
+from ..search.tuner import Finished
+from ..te.json import workload_from_json
+from ..te.workload import Workload
+from . import wiring
+from .history import experiences
+from .roofline import roofline
+from .settings import Settings
+from .states import to
+from .views import JobState
+
+PAGE = 1000
+
+
+class Interrupted(Exception):
+    """The service is closing: the job stays as it is, and goes on when the service is opened again."""
+
+
+@dataclass
+class Conductor:
+    """Runs jobs one at a time. ``told`` is called after each commit, ``counted`` with each recorded trial."""
+
+    settings: Settings
+    store: Store
+    executor_for: Callable[[JobRow], wiring.Executor]
+    interrupted: Callable[[], bool]
+    told: Callable[[], None]
+    counted: Callable[[Trial], None]
+
+    def run(self, job_id: str) -> None:
+        """Take a job to its end. Raises StoreError (try again later), WorkerLost, Interrupted; every other error
+        that is a TilewrightError ends the job as failed."""
+        job = self.store.job(job_id)
+        if job.state == JobState.CANCELLING:
+            self._move(job, JobState.CANCELLED)
+            return
+        if job.state == JobState.QUEUED:
+            try:
+                job = self._move(job, JobState.RUNNING)
+            except Conflict:  # cancelled in this very moment
+                return
+        executor = self.executor_for(job)
+        on, device = self._settle(job, executor)
+        for task in job.tasks:
+            if task.stop_reason is None and not self._cancelled(job):
+                self._run_task(job, task, executor, on, device)
+        self._end(job)
+
+    def fail(self, job_id: str, error: TilewrightError) -> None:
+        """End a job as failed, and with it the task in hand."""
+        job = self.store.job(job_id)
+        for task in job.tasks:
+            if task.stop_reason is None:
+                self.store.note_task(job_id, task.position, stop_reason=StopReason.ERROR.value)
+                break
+        try:
+            self.store.move_job(job_id, to(JobState.FAILED), error=error.message)
+        except Conflict:  # its cancellation was asked for meanwhile, and that is granted
+            self.store.move_job(job_id, to(JobState.CANCELLED))
+        self.told()
+
+    def _move(self, job: JobRow, state: JobState) -> JobRow:
+        moved = self.store.move_job(job.id, to(state))
+        self.told()
+        return moved
+
+    def _cancelled(self, job: JobRow) -> bool:
+        if self.interrupted():
+            raise Interrupted
+        return self.store.job(job.id).state == JobState.CANCELLING
+
+    def _end(self, job: JobRow) -> None:
+        job = self.store.job(job.id)
+        untimed = [task.position for task in job.tasks if task.best is None]
+        try:
+            if untimed and job.state == JobState.RUNNING:
+                error = f"no schedule of task {untimed[0]} could be timed: see its failures"
+                self.store.move_job(job.id, to(JobState.FAILED), error=error)
+            else:
+                self.store.move_job(job.id, to(JobState.SUCCEEDED))
+        except Conflict:
+            self.store.move_job(job.id, to(JobState.CANCELLED))
+        self.told()
+
+    def _settle(self, job: JobRow, executor: wiring.Executor) -> tuple[MeasuredOn, DeviceInfo]:
+        """Where trials are taken, and the device with its peaks, which are measured once in its life."""
+        on = executor.measured_on
+        bare = replace(on.device, measured={})
+        measured = dict(self.store.measured(bare.key)) or executor.peaks()
+        device = replace(bare, measured=measured)
+        if job.device_key != bare.key:
+            self.store.set_device(job.id, device)
+            self.told()
+        return replace(on, device=bare), device  # bare: no trial needs to write the peaks again
+
+    def _run_task(
+        self, job: JobRow, task: TaskRow, executor: wiring.Executor, on: MeasuredOn, device: DeviceInfo
+    ) -> None:
+        workload = self._workload(task)
+        seed = task_seed(job.seed, task.position)
+        pool = wiring.pool_of(workload, device, seed)
+        self._note_limits(job, task, workload, pool, device)
+        self._note_baseline(job, task, executor)
+        strategy = wiring.strategy_named(job.strategy, pool, seed, self._history(job, task, device))
+        done = self._trials(job, task.position)
+        before = self._elapsed(job, task.position)
+        elapsed = done[-1].elapsed_seconds if done else before
+        cancelling = threading.Event()
+        steps = wiring.tuning(
+            pool,
+            strategy,
+            executor,
+            job.budget,
+            resumed=[row.record.trial for row in done],
+            elapsed_seconds=elapsed - before,
+            cancelled=lambda: cancelling.is_set() or self.interrupted(),
+        )
+        if self._cancelled(job):
+            cancelling.set()
+        reason = self._record(job, task, on, steps, elapsed, cancelling)
+        if self.interrupted() and not cancelling.is_set():
+            raise Interrupted
+        self.store.note_task(job.id, task.position, stop_reason=reason.value)
+        self.told()
+
+    def _record(
+        self,
+        job: JobRow,
+        task: TaskRow,
+        on: MeasuredOn,
+        steps: Generator[Finished, None, StopReason],
+        elapsed_seconds: float,
+        cancelling: threading.Event,
+    ) -> StopReason:
+        """Record each trial before the next one begins; sets ``cancelling`` as soon as the job is."""
+        started = time.monotonic() - elapsed_seconds
+        with closing(steps):
+            while True:
+                try:
+                    step = next(steps)
+                except StopIteration as stop:
+                    reason: StopReason = stop.value
+                    return reason
+                elapsed = time.monotonic() - started
+                new = NewTrial(job.id, task.position, step.sequence, task.workload_key, on, step.trial, elapsed)
+                _, state = self.store.add_trial(new)
+                if state == JobState.CANCELLING:
+                    cancelling.set()
+                self.counted(step.trial)
+                self.told()
+
+    def _history(self, job: JobRow, task: TaskRow, device: DeviceInfo) -> tuple[Experience, ...]:
+        """What the strategy learns from: records older than the task, the same ones each time it is taken up."""
+        until = self.store.begin_task(job.id, task.position)
+        if job.strategy not in wiring.LEARNS:
+            return ()
+        this = (job.id, task.position)
+        limit = self.settings.history_records
+        records = self.store.history(target_kind=device.target.kind, until=until, but=this, limit=limit)
+        return experiences(self.store, records)
+
+    def _workload(self, task: TaskRow) -> Workload:
+        data = self.store.workload(task.workload_key)
+        assert data is not None  # a foreign key holds it
+        return workload_from_json(data)
+
+    def _note_limits(self, job: JobRow, task: TaskRow, workload: Workload, pool: Pool, device: DeviceInfo) -> None:
+        if task.space_size is not None:
+            return
+        facts: dict[str, object] = {"space_size": pool.total}
+        limit = roofline(workload, device, device.measured, job.cache)
+        if limit is not None:
+            facts.update(roofline_seconds=limit.seconds, roofline_by=limit.by)
+        self.store.note_task(job.id, task.position, **facts)
+        self.told()
+
+    def _note_baseline(self, job: JobRow, task: TaskRow, executor: wiring.Executor) -> None:
+        if task.operator is None or task.baseline_seconds is not None or self._cancelled(job):
+            return
+        timed = executor.baseline(task.operator, task.parameters or {})
+        if timed is not None:
+            name = f"NumPy {np.__version__}"
+            self.store.note_task(job.id, task.position, baseline_seconds=timed.seconds, baseline_name=name)
+            self.told()
+
+    def _trials(self, job: JobRow, position: int) -> list[TrialRow]:
+        rows: list[TrialRow] = []
+        while True:
+            after = rows[-1].record.sequence if rows else None
+            page = self.store.trials(job.id, position, after=after, limit=PAGE)
+            rows += page
+            if len(page) < PAGE:
+                return rows
+
+    def _elapsed(self, job: JobRow, position: int) -> float:
+        """Seconds the job had been running when its earlier tasks ended."""
+        for earlier in range(position - 1, -1, -1):
+            last = self.store.trials(job.id, earlier, limit=1, newest_first=True)
+            if last:
+                return last[0].elapsed_seconds
+        return 0.0
+
+
+def task_seed(seed: int, position: int) -> int:
+    """The seed of one task of a job."""
+    return int(stream(seed, "task", position).integers(1 << 31))

@@ -1,0 +1,60 @@
+"""Matrix products, one for each member of a batch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ..build import cast, compute, placeholder, reduce_axis, sum, workload
+from ..workload import Workload
+from .matmul import product, returned
+from .operator import Operator, accumulator, result_dtype
+from .parameter import NUMBERS, Flag, Integer, Parameter, Values, dtype_parameter
+
+
+def _build(v: Values) -> Workload:
+    batch, m, n, k = (v.integer(name) for name in ("batch", "m", "n", "k"))
+    dtype = v.text("dtype")
+    a_transposed, b_transposed = v.flag("transpose_a"), v.flag("transpose_b")
+    a = placeholder((batch, k, m) if a_transposed else (batch, m, k), dtype, "A")
+    b = placeholder((batch, n, k) if b_transposed else (batch, k, n), dtype, "B")
+    r, wide = reduce_axis(k, "k"), accumulator(dtype)
+    c = compute(
+        (batch, m, n),
+        lambda b_, i, j: sum(
+            cast(a[b_, r, i] if a_transposed else a[b_, i, r], wide)
+            * cast(b[b_, j, r] if b_transposed else b[b_, r, j], wide),
+            axis=r,
+        ),
+        "C" if result_dtype(dtype) == wide else "total",
+    )
+    return workload(returned(c, dtype), inputs=[a, b])
+
+
+def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    a = inputs["A"].swapaxes(1, 2) if v.flag("transpose_a") else inputs["A"]
+    b = inputs["B"].swapaxes(1, 2) if v.flag("transpose_b") else inputs["B"]
+    return (product(a, b, v.text("dtype")),)
+
+
+BATCH_MATMUL = Operator(
+    name="batch_matmul",
+    summary="C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]",
+    parameters=(
+        Parameter("batch", "how many products", Integer()),
+        Parameter("m", "rows of each C", Integer()),
+        Parameter("n", "columns of each C", Integer()),
+        Parameter("k", "length of the sums", Integer()),
+        dtype_parameter(*NUMBERS),
+        Parameter("transpose_a", "whether A is stored as [batch, k, m]", Flag(), False),
+        Parameter("transpose_b", "whether B is stored as [batch, n, k]", Flag(), False),
+    ),
+    examples=(
+        {"batch": 3, "m": 5, "n": 7, "k": 13},
+        {"batch": 1, "m": 1, "n": 17, "k": 1},
+        {"batch": 3, "m": 33, "n": 1, "k": 31, "transpose_a": True},
+        {"batch": 3, "m": 8, "n": 16, "k": 4, "transpose_b": True},
+    ),
+    build=_build,
+    baseline=_numpy,
+)

@@ -1,0 +1,95 @@
+"""Reductions over some dimensions of a tensor."""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.dtypes import DTYPES, DType
+from ...core.errors import InvalidParameter
+from ...ir.expr import Expr
+from ..build import Reduction, cast, compute, max, min, placeholder, reduce_axis, sum, workload
+from ..limits import MAX_RANK
+from ..workload import Workload
+from .operator import Operator, accumulator, result_dtype, widened
+from .parameter import FLOATS, Choice, Integer, ListOf, Parameter, Values, dtype_parameter
+
+_KINDS = ("sum", "mean", "max", "min")
+
+
+def _build(v: Values) -> Workload:
+    shape, over, kind, dtype = v.integers("shape"), v.integers("axes"), v.text("kind"), v.text("dtype")
+    _check(shape, over, kind, dtype)
+    wide, wanted = _dtypes(kind, dtype)
+    kept = [d for d in range(len(shape)) if d not in over]
+    x = placeholder(shape, dtype, "X")
+    axes = {d: reduce_axis(shape[d], f"k{d}") for d in sorted(over)}
+    reducer = {"max": max, "min": min}.get(kind, sum)
+
+    def body(*at: Expr) -> Reduction:
+        places = dict(zip(kept, at, strict=True)) | axes
+        return reducer(cast(x[tuple(places[d] for d in range(len(shape)))], wide), axis=list(axes.values()))
+
+    finished = kind != "mean" and wide == wanted
+    y = compute([shape[d] for d in kept], body, "Y" if finished else "total")
+    if not finished:
+        total, length = y, prod(shape[d] for d in over)
+
+        def last(*at: Expr) -> Expr:
+            return cast(total[at] * (1.0 / length) if kind == "mean" else total[at], wanted)
+
+        y = compute(total.shape, last, "Y")
+    return workload(y)
+
+
+def _check(shape: tuple[int, ...], over: tuple[int, ...], kind: str, dtype: str) -> None:
+    beyond = [d for d in over if d >= len(shape)]
+    if beyond:
+        raise InvalidParameter(
+            f"axes has {beyond[0]}, but shape has {len(shape)} dimensions; allowed: 0 to {len(shape) - 1}", field="axes"
+        )
+    if kind == "mean" and not DTYPES[dtype].is_float:
+        raise InvalidParameter(f"kind is mean, which does not take {dtype}; allowed: sum, max, min", field="kind")
+
+
+def _dtypes(kind: str, dtype: str) -> tuple[DType, DType]:
+    """What is accumulated in, and what is returned."""
+    given = DTYPES[dtype]
+    return (given, given) if kind in ("max", "min") else (accumulator(given), result_dtype(given))
+
+
+def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    kind, axes, x = v.text("kind"), v.integers("axes"), inputs["X"]
+    wide, wanted = _dtypes(kind, v.text("dtype"))
+    if kind in ("max", "min"):
+        y = (np.max if kind == "max" else np.min)(widened(x), axis=axes)
+    else:
+        y = np.sum(x, axis=axes, dtype=wide.numpy)
+        if kind == "mean":
+            y = y / wide.numpy.type(prod(x.shape[d] for d in axes))
+    return (np.asarray(y).astype(wanted.numpy, copy=False),)
+
+
+REDUCE = Operator(
+    name="reduce",
+    summary="Y = the sum, mean, greatest or least of X over some of its dimensions",
+    parameters=(
+        Parameter("shape", "extents of X", ListOf(Integer())),
+        Parameter(
+            "axes", "the dimensions that are reduced, counted from 0", ListOf(Integer(0, MAX_RANK - 1), unique=True)
+        ),
+        Parameter("kind", "how elements are combined", Choice(_KINDS), "sum"),
+        dtype_parameter(*FLOATS, "int8", "uint8", "int32", "int64"),
+    ),
+    examples=(
+        {"shape": [5, 37], "axes": [1]},
+        {"shape": [7, 3, 11], "axes": [2, 0], "kind": "max"},
+        {"shape": [1], "axes": [0]},
+        {"shape": [13, 17], "axes": [0], "kind": "min"},
+        {"shape": [2, 64], "axes": [0, 1]},
+    ),
+    build=_build,
+    baseline=_numpy,
+)

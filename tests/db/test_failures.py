@@ -1,0 +1,212 @@
+"""A database that cannot serve says so in one line, and nothing is lost."""
+
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+
+from tilewright.core.budget import Budget
+from tilewright.core.errors import InvalidParameter, StorageFull, StoreError
+from tilewright.db import migrate
+from tilewright.db.engine import Database, parse_url
+from tilewright.db.rows import NewJob, NewTask
+from tilewright.db.store import Store
+from tilewright.tests.db.postgres import server
+
+
+def new_job(name: str, padding: int = 0) -> NewJob:
+    task = NewTask(f"{name:0>64}", {"stages": ["x" * padding]}, "C[i] = A[i]", 1, 4)
+    return NewJob(name, "queued", (task,), Budget(), "random", 0, "llvm", "local", "warm")
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+@contextmanager
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has the database open."""
+    program = "import sys; from tilewright.db.store import Store; Store(sys.argv[1]); print('open'); sys.stdin.read()"
+    command = [sys.executable, "-c", program, url(path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_second_process_is_told_which_one_has_the_database(tmp_path: Path) -> None:
+    path = tmp_path / "tilewright.sqlite3"
+    with holder(path) as child:
+        with pytest.raises(StoreError, match=rf"in use by process {child.pid} \(-c .*one process at a time"):
+            Store(url(path))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        Store(url(path)).close()  # a killed process holds nothing
+
+
+def test_the_lock_ends_with_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "tilewright.sqlite3"
+    first = Store(url(path))
+    with pytest.raises(StoreError, match=f"in use by process {os.getpid()} "):
+        Store(url(path))
+    first.close()
+    Store(url(path)).close()
+
+
+def test_a_missing_folder_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "tilewright.sqlite3"
+    Store(url(path)).close()
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (Path("/proc/nowhere/tilewright.sqlite3"), "cannot use the folder /proc/nowhere"),
+        (Path("/proc/tilewright.sqlite3"), r"cannot write /proc/tilewright.sqlite3.lock"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named(path: Path, said: str) -> None:
+    with pytest.raises(StoreError, match=said) as caught:
+        Store(url(path))
+    assert "\n" not in caught.value.message
+
+
+def test_a_folder_is_no_database(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a folder"):
+        Store(url(tmp_path))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop its rights")
+def test_a_database_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tilewright.sqlite3"
+    Store(url(path)).close()
+    for mode in (0o700, 0o755):  # cannot even look into the folder; can look, but not write
+        tmp_path.chmod(mode)
+        child = os.fork()
+        if child == 0:  # a copy of this process without rights; it never returns into pytest
+            status = 1
+            try:
+                os.setgid(65534)
+                os.setuid(65534)
+                with pytest.raises(StoreError, match=r"cannot (use|write) .*: Permission denied"):
+                    Store(url(path))
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "notes.sqlite3"
+    path.write_text("these are my notes, " * 100)
+    with pytest.raises(StoreError, match="is no SQLite database"):
+        Store(url(path))
+    assert path.read_text().startswith("these are my notes")
+
+
+def test_a_read_only_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "tilewright.sqlite3"
+    with Store(url(path)) as store:
+        event.listen(store.database.engine, "begin", lambda c: c.exec_driver_sql("PRAGMA query_only=ON"))
+        with pytest.raises(StoreError, match="is read-only"):
+            store.create_job(new_job("j"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = os.geteuid() == 0 and shutil.which("mount") is not None
+    if mounted:
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", folder], capture_output=True)
+        mounted = done.returncode == 0
+    if not mounted:
+        pytest.skip("no right to mount a small file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_full_disk_loses_nothing_and_goes_on_when_there_is_room(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * (1 << 20))
+    path = small_disk / "tilewright.sqlite3"
+    kept = []
+    with Store(url(path)) as store:
+        with pytest.raises(StorageFull, match="the disk is full"):
+            for number in range(100):
+                store.create_job(new_job(f"j{number}", padding=50_000))
+                kept.append(f"j{number}")
+        assert kept
+        assert [job.id for job in store.jobs(limit=200)] == kept[::-1]
+        ballast.unlink()
+        store.create_job(new_job("after"))
+        assert [job.id for job in store.jobs(limit=200)] == ["after", *kept[::-1]]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_disk_too_full_to_begin_on_is_told(small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(b"x" * (2 * (1 << 20) - 4096))
+    with pytest.raises(StoreError, match=r"the disk is full|No space left"):
+        Store(url(small_disk / "tilewright.sqlite3"))
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "mysql://a/b", "sqlite://", "sqlite:///", "postgresql://[::1"])
+def test_a_url_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        parse_url(text)
+    assert caught.value.field == "database_url"
+
+
+def test_a_password_is_never_shown() -> None:
+    with pytest.raises(StoreError, match="cannot be reached") as caught:
+        Store("postgresql://tw:secret@127.0.0.1:1/none")
+    assert "secret" not in caught.value.message and "127.0.0.1:1" in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.postgres
+def test_a_server_that_goes_away_is_told_and_found_again() -> None:
+    with server() as running:
+        address = running.url()
+        with pytest.raises(StoreError, match=re.escape("run `tilewright db upgrade`")):
+            Store(address)
+        missing = address.replace("/test_1", "/other")
+        with pytest.raises(StoreError, match=r"no such database|cannot be reached"):
+            Store(missing)
+        upgraded(address)
+        with Store(address) as store, Store(address) as other:
+            assert store.lead() and store.lead() and not other.lead()
+            store.create_job(new_job("j"))
+            running.stop()
+            for ask in (lambda: store.job("j"), lambda: store.create_job(new_job("k")), store.lead, store.ping):
+                with pytest.raises(StoreError) as caught:
+                    ask()
+                assert "\n" not in caught.value.message
+            running.start()
+            assert store.job("j").id == "j"
+            assert other.lead() and not store.lead()
+
+
+def upgraded(address: str) -> None:
+    database = Database(parse_url(address))
+    migrate.upgrade(database)
+    database.close()

@@ -1,0 +1,167 @@
+"""Records leave a database as lines of JSON and enter another one whole, once, and only when they are well formed."""
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilewright.core.budget import Budget
+from tilewright.core.errors import InvalidParameter
+from tilewright.core.record import MeasuredOn
+from tilewright.core.schedule import Schedule
+from tilewright.core.streams import stream
+from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
+from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Stage, Timed, Trial
+from tilewright.db import migrate
+from tilewright.db.engine import Database, parse_url
+from tilewright.db.rows import NewJob, NewTrial
+from tilewright.db.store import Store
+from tilewright.db.task import task_of
+from tilewright.te.operators import OPERATORS
+from tilewright.tests.db.postgres import server
+
+ON = MeasuredOn(
+    DeviceInfo("Some CPU", Target("llvm", "x86-64", ("avx2",), 2, 32), {"cores": 2.0}, {"copy_bytes_per_second": 1e10}),
+    Toolchain({"llvm": "20"}),
+    Profile("cold"),
+)
+SHAPES: tuple[dict[str, object], ...] = ({"m": 4, "n": 4, "k": 4}, {"m": 4, "n": 5, "k": 6})
+TASKS = tuple(task_of(OPERATORS["matmul"].workload(shape), "matmul", shape) for shape in SHAPES)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(f"sqlite:///{tmp_path}/from.sqlite3") as opened:
+        fill(opened)
+        yield opened
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Store]:
+    with Store(f"sqlite:///{tmp_path}/to.sqlite3") as opened:
+        yield opened
+
+
+def fill(store: Store) -> None:
+    for job in ("one", "two"):
+        store.create_job(NewJob(job, "queued", TASKS, Budget(9, None, 3), "model", 5, "llvm", "local", "cold"))
+        for task in range(2):
+            for sequence in range(3):
+                store.add_trial(NewTrial(job, task, sequence, "", ON, trial(sequence), 0.5 * sequence))
+
+
+def trial(sequence: int) -> Trial:
+    schedule = Schedule.of("loops", 1, {"tile": sequence, "order": "ij"})
+    if sequence == 1:
+        failed = Failed(Stage.CHECK, Reason.WRONG_RESULT, "C[0] is 3, not 4\nand more")
+        return Trial(schedule, failed, Clocks(check=0.1), Evidence(max_error=float("inf")))
+    timed = Timed((1e-6 / (1 + sequence), 2e-6), 100)
+    return Trial(schedule, timed, Clocks(0.1, 0.2, 0.3, 0.4, 0.5), Evidence(3, 0.5, environment={"load": 0.2}))
+
+
+def test_records_come_back_equal(store: Store, other: Store) -> None:
+    lines = list(store.export_lines())
+    assert other.import_lines(lines) == (12, 0)
+    assert list(other.export_lines()) == [line.replace('"state":"queued"', '"state":"cancelled"') for line in lines]
+    for job in ("one", "two"):
+        for task in range(2):
+            mine, theirs = store.trials(job, task, limit=9), other.trials(job, task, limit=9)
+            assert [row.record.trial for row in mine] == [row.record.trial for row in theirs]
+            assert [row.record.created_at for row in mine] == [row.record.created_at for row in theirs]
+        kept = other.job(job)
+        assert (kept.state, kept.budget, kept.seed) == ("cancelled", Budget(9, None, 3), 5)
+        assert [task.trials for task in kept.tasks] == [3, 3]
+        assert kept.tasks[0].failures == {"check:wrong_result": 1}
+    best = other.best(TASKS[1].workload_key)
+    assert best is not None and best.record.sequence == 2
+    assert other.measured(ON.device.key) == {"copy_bytes_per_second": 1e10}
+
+
+def test_records_enter_once(store: Store, other: Store) -> None:
+    lines = list(store.export_lines())
+    assert other.import_lines(lines[: len(lines) // 2])[0] > 0
+    assert sum(other.import_lines(lines)) == 12
+    assert other.import_lines(lines) == (0, 12)
+    assert store.import_lines(lines) == (0, 12)  # back where they came from
+
+
+def test_a_job_of_our_own_is_not_continued_from_outside(store: Store, other: Store) -> None:
+    fresh = NewJob("one", "queued", TASKS, Budget(9, None, 3), "model", 5, "llvm", "local", "cold")
+    other.create_job(fresh)
+    with pytest.raises(InvalidParameter, match="this database's own"):
+        other.import_lines(store.export_lines())
+    assert other.newest_record() == 0
+
+
+@pytest.mark.postgres
+def test_records_move_to_postgresql_and_back(store: Store, other: Store) -> None:
+    lines = list(store.export_lines())
+    with server() as running:
+        address = running.url()
+        database = Database(parse_url(address))
+        migrate.upgrade(database)
+        database.close()
+        with Store(address) as between:
+            assert between.import_lines(lines) == (12, 0)
+            other.import_lines(between.export_lines())
+    assert [json.loads(line) for line in other.export_lines()] == [
+        json.loads(line.replace('"state":"queued"', '"state":"cancelled"')) for line in lines
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no json",
+        "[]",
+        "{}",
+        '{"kind":"virus"}',
+        '{"kind":"workload","key":"a","data":null}',
+        '{"kind":"workload","key":"a"}',
+        '{"kind":"record"}',
+        "[" * 100_000,
+        '{"kind":"device","key":"a","data":{"name":1}}',
+        '{"kind":"toolchain","key":"a","data":{"llvm":20}}',
+        '{"kind":"toolchain","key":"a","data":{"llvm":"20"}}',
+        '{"kind":"toolchain","key":NaN,"data":{}}',
+    ],
+)
+def test_a_line_that_is_none_is_refused_by_number(store: Store, other: Store, line: str) -> None:
+    lines = [*store.export_lines(), line]
+    with pytest.raises(InvalidParameter, match=f"^line {len(lines)}: ") as caught:
+        other.import_lines(lines)
+    assert "\n" not in caught.value.message
+    assert other.newest_record() == 0 and other.devices() == ()
+
+
+def test_a_damaged_file_never_does_more_than_be_refused(store: Store, other: Store) -> None:
+    lines = [json.loads(line) for line in store.export_lines() if '"job":"two"' not in line]
+    draws = stream(5, "damage")
+    junk: tuple[object, ...] = (None, -1, 1 << 70, 1.5, "", "x" * 100, [], {}, True, "a\x00b", "\ud800")
+    refused = 0
+    for _ in range(120):
+        damaged = copy.deepcopy(lines)
+        victim = damaged[int(draws.integers(len(damaged)))]
+        while True:
+            names = sorted(victim)
+            name = names[int(draws.integers(len(names)))]
+            if not isinstance(victim[name], dict) or not victim[name] or draws.random() < 0.3:
+                break
+            victim = victim[name]
+        before = victim[name]
+        victim[name] = copy.deepcopy(junk[int(draws.integers(len(junk)))])
+        if victim[name] == before:
+            continue
+        try:
+            other.import_lines(json.dumps(line) for line in damaged)
+        except InvalidParameter as error:
+            refused += 1
+            assert error.message.startswith("line ")
+        else:
+            with other.database.writing() as connection:  # a change that is legal too: start afresh
+                for table in ("trials", "tasks", "jobs"):
+                    connection.exec_driver_sql(f"DELETE FROM {table}")
+        assert other.newest_record() == 0
+    assert refused > 60
