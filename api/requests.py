@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic.config import JsonDict
 
 from ..core.budget import Budget
 from . import limits
@@ -86,7 +87,7 @@ class ScheduleIn(Closed):
     knobs: dict[Name, int | Annotated[str, StringConstraints(max_length=64)]] = Field(max_length=256)
 
 
-_EXPRESSION = {"operator": "matmul", "parameters": {"m": 512, "n": 512, "k": 512}}
+_EXPRESSION: JsonDict = {"operator": "matmul", "parameters": {"m": 512, "n": 512, "k": 512}}
 
 
 class LookupIn(ExpressionIn):
