@@ -44,14 +44,14 @@ def malformed_workloads(seed: int, n: int) -> Iterator[object]:
     with ``json.dumps(value)`` (which spells NaN) to send them anywhere.
     """
     draw = stream(seed, "malformed")
+    valid: list[Data] = [workload_to_json(random_workload(int(draw.integers(0, 1 << 20)))) for _ in range(50)]
     for number in range(n):
         if number % 20 == 0:
             yield copy.deepcopy(_JUNK[(number // 20) % len(_JUNK)])
             continue
         broken = None
         while broken is None:
-            data: Data = workload_to_json(random_workload(int(draw.integers(0, 1 << 20))))
-            broken = _MUTATIONS[int(draw.integers(0, len(_MUTATIONS)))](data, draw)
+            broken = _pick(draw, _MUTATIONS)(copy.deepcopy(_pick(draw, valid)), draw)
         yield broken
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from ...core.dtypes import INDEX
 from ...core.errors import CompileError
+from ...ir.affine import sum_of
 from ...ir.bounds import Interval
 from ...ir.expr import (
     Binary,
@@ -25,9 +26,11 @@ from ...ir.expr import (
 from .arithmetic import binary, compare, logic, reduce_lanes, unary
 from .body import Body
 from .casts import cast
+from .linear import linear
 from .memory import load
 from .values import Value, computed, constant, dtype_constant
 
+_INT32 = 1 << 31
 _MOST_SPECULATED = 4
 """Loads in a branch of a select that are performed without need, where that is safe."""
 
@@ -54,6 +57,9 @@ def _compute(body: Body, expr: Expr, mask: Value | None) -> Value:
             left, right = _pair(body, a, b, mask)
             return binary(w, op, left, right, a.dtype, positive=_positive_division(body, expr))
         case Compare(op=comparison, a=a, b=b):
+            spaced = _compare_evenly_spaced(body, expr)
+            if spaced is not None:
+                return spaced
             return compare(w, comparison, *_pair(body, a, b, mask), a.dtype)
         case Logic(op=connective, a=a, b=b):
             return logic(w, connective, *_pair(body, a, b, mask))
@@ -80,6 +86,27 @@ def _pair(body: Body, a: Expr, b: Expr, mask: Value | None) -> tuple[Value, Valu
     right = evaluate(body, b, mask if b.lanes > 1 else None)
     lanes = max(left.lanes, right.lanes)
     return body.w.splat(left, lanes), body.w.splat(right, lanes)
+
+
+def _compare_evenly_spaced(body: Body, expr: Compare) -> Value | None:
+    """A comparison of index vectors whose difference is ``base + stride * lane``: the lanes' own numbers, which are
+    constant, against one scalar, in 32 bits instead of 64. None where it is no such comparison."""
+    if expr.lanes == 1 or expr.a.dtype != INDEX:
+        return None
+    a, b = linear(expr.a), linear(expr.b)
+    if a is None or b is None:
+        return None
+    difference = a.plus(b, -1)
+    base = sum_of(difference.terms, difference.constant)
+    reach = body.interval(base)
+    last = difference.stride * (expr.lanes - 1)
+    if not all(-_INT32 < edge + step < _INT32 for edge in (reach.low, reach.high) for step in (0, last)):
+        return None
+    w = body.w
+    start = w.convert("trunc", evaluate(body, base), "i32")
+    steps = ", ".join(f"i32 {lane * difference.stride}" for lane in range(expr.lanes))
+    border = w.splat(w.sub(constant(0, "i32"), start), expr.lanes)
+    return compare(w, expr.op, Value(f"<{steps}>", "i32", expr.lanes), border, INDEX)
 
 
 def _load(body: Body, expr: Load, mask: Value | None) -> Value:
