@@ -6,7 +6,6 @@ from ...ir.stmt import Kernel
 from ..backend import Parameter, Source
 from .body import Body
 from .frame import plan_frame
-from .lanes import whole_vectors
 from .machine import triple_of
 from .statements import NOALIAS, Place, emit_statement
 from .writer import FunctionWriter, ModuleWriter, identifier
@@ -14,7 +13,6 @@ from .writer import FunctionWriter, ModuleWriter, identifier
 
 def emit(kernel: Kernel, target: Target) -> Source:
     """The LLVM IR of ``kernel``, whose loops are serial or parallel. Raises CompileError for anything else."""
-    kernel = whole_vectors(kernel)
     entry = f"tw_{identifier(kernel.name)}"  # no name of the C library starts so
     module = ModuleWriter(target.features)
     module.reserve(entry)

@@ -26,6 +26,7 @@ from ...ir.expr import (
 from .arithmetic import binary, compare, logic, reduce_lanes, unary
 from .body import Body
 from .casts import cast
+from .lanes import cut_reduction
 from .linear import linear
 from .memory import load
 from .values import Value, computed, constant, dtype_constant
@@ -77,6 +78,9 @@ def _compute(body: Body, expr: Expr, mask: Value | None) -> Value:
             steps = Value(f"<{', '.join(f'i64 {lane * stride}' for lane in range(count))}>", "i64", count)
             return w.op("add", w.splat(_under_any(body, base, mask), count), steps)
         case ReduceLanes(op=op, value=operand):
+            cut = cut_reduction(expr)
+            if cut is not expr:
+                return evaluate(body, cut)
             return reduce_lanes(w, op, evaluate(body, operand), operand.dtype)
     raise CompileError(f"{type(expr).__name__} cannot be expressed in LLVM IR")
 
