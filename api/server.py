@@ -1,6 +1,9 @@
 """Serve the application: open the service, bind the port, run until told to stop."""
 
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -34,17 +37,37 @@ def serve(settings: Settings) -> None:
     """Serve until SIGINT or SIGTERM. Raises InvalidParameter when the port is taken, StoreError when the database
     cannot be opened; nothing is left running then."""
     with bind(settings.host, settings.port) as listener, Service.open(settings) as service:
-        app = create_app(service, settings)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=True,
-                timeout_keep_alive=30,
-                timeout_graceful_shutdown=_STOP_SECONDS,
-            )
+        _server(service, settings).run(sockets=[listener])
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[str]:
+    """Serve from a thread of this process while the block runs; yields the address. Raises like ``serve``."""
+    with bind(settings.host, settings.port) as listener, Service.open(settings) as service:
+        server = _server(service, settings)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server", daemon=True)
+        thread.start()
+        try:
+            host, port = listener.getsockname()[:2]
+            yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        finally:
+            service.interrupt()
+            server.should_exit = True
+            thread.join()
+
+
+def _server(service: Service, settings: Settings) -> uvicorn.Server:
+    app = create_app(service, settings)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=_STOP_SECONDS,
         )
-        app.state.stopping = lambda: server.should_exit
-        server.run(sockets=[listener])
+    )
+    app.state.stopping = lambda: server.should_exit
+    return server

@@ -134,7 +134,7 @@ def _device_features(device: DeviceInfo) -> NDArray[np.float32]:
         [
             device.target.threads,
             device.target.vector_bytes,
-            *(np.log2(1 + hardware.get(f"{level}_bytes", np.nan)) for level in ("l1", "l2", "l3")),
+            *(np.log2(1 + hardware.get(f"{level}_bytes", np.nan)) for level in ("l1d", "l2", "l3")),
         ],
         dtype=np.float32,
     )

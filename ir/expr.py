@@ -267,7 +267,8 @@ class Select(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Cast(Expr):
-    """To float: nearest, ties to even. Float to integer: towards zero, saturating, NaN to 0. To bool: ``!= 0``."""
+    """To float: nearest, ties to even. Float to integer: towards zero, saturating, NaN to 0. Integer to integer: wraps.
+    To bool: ``!= 0``."""
 
     value: Expr
     type: DType

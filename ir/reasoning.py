@@ -7,9 +7,9 @@ conditions of enclosing ``If`` statements). Everything here is sound, and silent
 from collections.abc import Iterable
 from math import gcd
 
-from ..core.dtypes import boolean
 from .bounds import UNKNOWN_VARIABLE, Interval, Ranges, interval_of
 from .expr import Binary, BinaryOp, Broadcast, Compare, CompareOp, Const, Expr, index
+from .lanes import scalar_of, truth
 from .linear import LANE, Atom, Linear, constant, plus, scaled, uniform, widened, written
 
 _SAFE = Interval(-(1 << 61), 1 << 61)  # sums and differences of two such numbers never wrap
@@ -280,12 +280,6 @@ class Knowledge:
         return ()
 
 
-def truth(value: bool, lanes: int = 1) -> Expr:
-    """True or false in every lane."""
-    scalar = Const(value, boolean)
-    return scalar if lanes == 1 else Broadcast(scalar, lanes)
-
-
 def _against_zero(op: CompareOp, form: Linear) -> Expr:
     return Compare(op, written(form), written(constant(0, form.lanes)))
 
@@ -296,9 +290,8 @@ def _atom(atom: Expr, lanes: int) -> Linear:
 
 def _constant_of(expr: Expr) -> int | None:
     """The number an index constant, or a Broadcast of one, stands for."""
-    if isinstance(expr, Broadcast):
-        expr = expr.value
-    return int(expr.value) if isinstance(expr, Const) else None
+    scalar = scalar_of(expr)
+    return int(scalar.value) if isinstance(scalar, Const) else None
 
 
 def _common(form: Linear, start: int) -> int:

@@ -31,8 +31,9 @@ from .expr import (
     rebuild,
 )
 from .fold import fold_binary, fold_cast, fold_compare, fold_unary, is_constant
+from .lanes import scalar_of, truth, truth_value, varies
 from .linear import LANE, Linear, constant, plus, scaled, uniform, widened, written
-from .reasoning import Knowledge, truth
+from .reasoning import Knowledge
 
 _NEGATED = {
     CompareOp.LT: CompareOp.GE,
@@ -46,13 +47,6 @@ _NEGATED = {
 
 def _is_index(dtype: DType) -> bool:
     return dtype.name == "int64"
-
-
-def truth_value(expr: Expr) -> bool | None:
-    """What a bool constant, or a vector of one, says."""
-    if isinstance(expr, Broadcast):
-        expr = expr.value
-    return bool(expr.value) if isinstance(expr, Const) and expr.type.is_bool else None
 
 
 class Simplifier:
@@ -89,9 +83,6 @@ class Simplifier:
         if isinstance(expr, (Select, Load, ReduceLanes, Cast)):
             return Linear({expr: 1}, 0, expr.lanes)
         return self.form(expr)
-
-    def _children(self, expr: Expr) -> Expr:
-        return rebuild(expr, [self.simplify(child) for child in expr.children])
 
     def facts(self, condition: Expr) -> tuple[Linear, ...]:
         """Linear forms known to be >= 0 where the (simplified) ``condition`` holds."""
@@ -181,18 +172,18 @@ class Simplifier:
     def _binary(self, expr: Binary) -> Expr:
         if _is_index(expr.dtype):
             return written(self.form(expr))
-        return self._arithmetic(self._children(expr))
+        a, b = self.simplify(expr.a), self.simplify(expr.b)  # directly: every frame counts in deep expressions
+        return self._arithmetic(expr if a is expr.a and b is expr.b else Binary(expr.op, a, b))
 
-    def _arithmetic(self, expr: Expr) -> Expr:
+    def _arithmetic(self, expr: Binary) -> Expr:
         """A binary operation on simple operands that are no indices."""
-        assert isinstance(expr, Binary)
         a, b, op = expr.a, expr.b, expr.op
         if isinstance(a, Broadcast) and isinstance(b, Broadcast):
             return Broadcast(self._arithmetic(Binary(op, a.value, b.value)), a.count)
         folded = fold_binary(expr)
         if folded is not None:
             return folded
-        left, right = _scalar_of(a), _scalar_of(b)
+        left, right = scalar_of(a), scalar_of(b)
         if expr.dtype.is_integer:
             return self._integer_identity(expr, left, right)
         if op is BinaryOp.MUL or op is BinaryOp.DIV:
@@ -229,11 +220,10 @@ class Simplifier:
         if _is_index(expr.a.dtype):
             a, b = self.form(expr.a), self.form(expr.b)
             return self.knowledge.compared(expr.op, a, b)
-        return self._comparison(self._children(expr))
+        return self._comparison(Compare(expr.op, self.simplify(expr.a), self.simplify(expr.b)))
 
-    def _comparison(self, expr: Expr) -> Expr:
+    def _comparison(self, expr: Compare) -> Expr:
         """A comparison of simple operands that are no indices."""
-        assert isinstance(expr, Compare)
         a, b = expr.a, expr.b
         if isinstance(a, Broadcast) and isinstance(b, Broadcast):
             return Broadcast(self._comparison(Compare(expr.op, a.value, b.value)), a.count)
@@ -330,9 +320,9 @@ class Simplifier:
                 zero = Const(False if expr.dtype.is_bool else 0 if expr.dtype.is_integer else 0.0, expr.dtype)
                 return zero if lanes == 1 else Broadcast(zero, lanes)
             mask = None if known else mask
-        if lanes > 1 and (mask is None or isinstance(mask, Broadcast)) and not any(_varies(i) for i in indices):
-            scalar = tuple(_scalar_of(i) for i in indices)
-            return Broadcast(Load(expr.buffer, scalar, None if mask is None else _scalar_of(mask)), lanes)
+        if lanes > 1 and (mask is None or isinstance(mask, Broadcast)) and not any(varies(i) for i in indices):
+            scalar = tuple(scalar_of(i) for i in indices)
+            return Broadcast(Load(expr.buffer, scalar, None if mask is None else scalar_of(mask)), lanes)
         if mask is expr.mask and all(new is old for new, old in zip(indices, expr.indices, strict=True)):
             return expr
         return Load(expr.buffer, indices, mask)
@@ -340,8 +330,8 @@ class Simplifier:
     def indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Indices of one access simplified; where one of them varies over the lanes, uniform ones become scalars."""
         simple = tuple(self.simplify(i) for i in indices)
-        if any(_varies(i) for i in simple):
-            return tuple(_scalar_of(i) for i in simple)
+        if any(varies(i) for i in simple):
+            return tuple(scalar_of(i) for i in simple)
         return simple
 
     def _ramp(self, expr: Ramp) -> Expr:
@@ -363,14 +353,6 @@ class Simplifier:
         if isinstance(value, Broadcast) and expr.op in (BinaryOp.MIN, BinaryOp.MAX):
             return value.value
         return rebuild(expr, (value,))
-
-
-def _scalar_of(expr: Expr) -> Expr:
-    return expr.value if isinstance(expr, Broadcast) else expr
-
-
-def _varies(expr: Expr) -> bool:
-    return expr.lanes > 1 and not isinstance(expr, Broadcast)
 
 
 def _joined(op: LogicOp, a: Expr, b: Expr) -> Expr:

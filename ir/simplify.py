@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from .bounds import Ranges, loop_range
 from .expr import Const, Expr
+from .lanes import truth_value
 from .reasoning import Knowledge
 from .rewrite import loads_of
-from .simplifier import Simplifier, truth_value
+from .simplifier import Simplifier
 from .stmt import Allocate, For, If, Kernel, Seq, Stmt, Store, seq, walk_statements
 
 NOTHING = Seq(())

@@ -72,7 +72,8 @@ class CpuKernel:
 
     def launch_at(self, addresses: Sequence[int]) -> None:
         """Run once on raw addresses, one per parameter; the caller answers for their sizes and alignment."""
-        self._entry(addressof((c_void_p * len(addresses))(*addresses)))
+        pointers = (c_void_p * len(addresses))(*addresses)  # named: it must outlive the call
+        self._entry(addressof(pointers))
 
     def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:
         if not argument_sets or launches < 1:

@@ -1,7 +1,7 @@
 """A tuned kernel in the user's process: a schedule compiled here, called with NumPy arrays."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,10 +45,8 @@ class Module:
             )
         given = {n: _checked_input(self._parameters[n], a) for n, a in zip(names, inputs, strict=True)}
         results = self._outputs(out)
-        for name, result in results.items():
-            for other, array in given.items():
-                if out is not None and np.may_share_memory(result, array):
-                    raise InvalidParameter(f"out {name} overlaps input {other}", field=name)
+        if out is not None:
+            _check_apart(given, results)
         arrays = {**given, **results, **self._workspace}
         with self._lock:
             self._kernel.launch_at([int(arrays[p.name].ctypes.data) for p in self._kernel.parameters])
@@ -76,6 +74,16 @@ def load_module(workload: Workload, schedule: Schedule, target: Target | None = 
         raise UnsupportedTarget(f"a module runs on the host's CPU, not on {target}", field="target")
     device = CpuDevice(target)
     return Module(workload, schedule, device.load(build(workload, device.target, schedule)))
+
+
+def _check_apart(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+    """A kernel takes it that no two of its arrays overlap, unless it reads both."""
+    earlier = {f"input {name}": array for name, array in inputs.items()}
+    for name, result in outputs.items():
+        for other, array in earlier.items():
+            if np.may_share_memory(result, array):
+                raise InvalidParameter(f"out {name} overlaps {other}", field=name)
+        earlier[f"out {name}"] = result
 
 
 def _empty(parameter: Parameter) -> Array:

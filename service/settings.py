@@ -23,6 +23,7 @@ class Settings(BaseSettings):
         default_factory=lambda: f"sqlite:///{state_folder() / 'tilewright.sqlite3'}",
         description="sqlite:///PATH (embedded, one process) or postgresql://USER:PASSWORD@HOST/NAME",
     )
+    url: str | None = Field(default=None, description="a running service, for the command line; none: one of its own")
     host: str = Field(default="127.0.0.1", description="address the HTTP server listens on")
     port: Annotated[int, Field(ge=0, le=65535)] = 8421
     allowed_hosts: tuple[str, ...] = Field(

@@ -9,7 +9,8 @@
 
 An expression is ``{"op", "args"}`` (a cast also has ``dtype``), ``{"load", "at"}``, ``{"axis"}`` or
 ``{"const", "dtype"}``; infinities are the strings "inf" and "-inf". An index is the name of an axis, a whole number,
-or ``{"terms": {axis: coefficient}, "constant": number}``. Members that are empty or absent mean the same.
+or ``{"terms": {axis: coefficient}, "constant": number}``. A stage that does not reduce has neither ``reducer`` nor
+``reduce_axes``.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +39,10 @@ from ..ir.expr import (
 )
 from .check import check, index_expr
 from .limits import MAX_COEFFICIENT, MAX_DEPTH, MAX_NODES, MAX_RANK, MAX_TENSORS
+from .schema import WORKLOAD_SCHEMA
 from .workload import Axis, Reducer, Stage, Workload
+
+__all__ = ["WORKLOAD_SCHEMA", "workload_from_json", "workload_to_json"]
 
 T = TypeVar("T")
 

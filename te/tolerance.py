@@ -111,16 +111,20 @@ def _sum(value: Floats, error: Floats, length: int, unit: float) -> _Sample:
     """Sums of ``length`` terms like those of ``value[rows, terms]``.
 
     The terms' errors add up. The rounding of the partial sums is a random walk of ``length`` steps of up to a unit
-    of the largest partial sum; all of them go one way where the sum outgrows its terms, so that their digits are
-    lost in it.
+    of the largest partial sum; all of them may go one way where the terms of a sum are all alike, or where the sum
+    outgrows its terms, so that their digits are lost in it.
     """
     sampled = value.shape[1]
-    mean = float(value.mean())
-    spread = math.sqrt(length / sampled)
-    total = length * mean + spread * (value.sum(axis=1) - sampled * mean)
-    partial = length * abs(mean) + math.sqrt(length) * float(value.std())
-    outgrown = partial * unit > 0.25 * float(np.abs(value).mean())
-    steps = float(length) if outgrown else 2.0 * math.sqrt(length)
+    means, within = value.mean(axis=1), float(value.var(axis=1).mean())
+    mean = float(means.mean())
+    between = max(0.0, float(means.var()) - within / sampled)  # the rest is the noise of sampling only some terms
+    noise = between + within / sampled
+    shrink = math.sqrt((between + within / length) / noise) if noise > 0.0 else 1.0
+    total = length * (mean + (means - mean) * shrink)
+    partial = np.abs(total) + math.sqrt(length * within)
+    size = float(np.abs(value).mean())
+    one_way = float(partial.mean()) * unit > 0.25 * size or within < (0.01 * size) ** 2
+    steps = float(length) if one_way else 2.0 * math.sqrt(length)
     return _Sample(total, length * error.mean(axis=1) + (unit * partial * steps if length > 1 else 0.0))
 
 

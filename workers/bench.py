@@ -12,24 +12,23 @@ from ..codegen.backend import Binary, Parameter
 from ..core.errors import CompileError, InvalidParameter, TilewrightError
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
 from ..runtime.anchor import Anchor
-from ..runtime.device import Device, LoadedKernel, Memory
+from ..runtime.device import Device, LoadedKernel
 from ..te.workload import Workload
 from .buffers import Bytes, GuardedBuffer
 from .check import check, check_again
-from .environment import disturbance, load, was_disturbed
+from .environment import disturbance, load
 from .fixture import Fixture
 from .report import Report
-from .timing import Sample, Timer, TimingRules, take_samples
-
-_MOST_SETS = 1024
+from .rotation import Rotation
+from .timing import TimingRules, take_samples
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRules:
-    """``rotation_bytes``: argument sets are rotated until they cover this much memory (0: one set, warm cache)."""
+    """``cold_bytes``: how much memory launches go through before they meet the same again (0: none, warm caches)."""
 
     timing: TimingRules
-    rotation_bytes: int
+    cold_bytes: int
     seed: int
 
 
@@ -47,8 +46,8 @@ class Bench:
         self._buffers = {p.name: GuardedBuffer(device, p, n) for n, p in enumerate((*inputs, *outputs))}
         for p in inputs:
             self._buffers[p.name].write(self._inputs[p.name])
-        self._sets: list[dict[str, Memory]] = [{n: b.payload for n, b in self._buffers.items()}]
-        self._rotate((*inputs, *outputs))
+        payloads = {name: b.payload for name, b in self._buffers.items()}
+        self._rotation = Rotation(device, payloads, (*inputs, *outputs), self._inputs, rules.cold_bytes)
 
     def run(
         self,
@@ -122,16 +121,17 @@ class Bench:
         anchor: Anchor | None,
         incumbent_seconds: float | None,
     ) -> tuple[Outcome, Evidence]:
-        sets = [[s.get(b.parameter.name, b.payload) for b in buffers] for s in self._sets]
+        workspace = {b.parameter.name: b.payload for b in buffers if b.parameter.role == "workspace"}
+        timer = self._rotation.timer(kernel, [b.parameter.name for b in buffers], workspace)
         before = disturbance()
-        timing = take_samples(rotating_timer(kernel, sets), self._rules.timing, incumbent_seconds=incumbent_seconds)
+        timing = take_samples(timer, self._rotation.rules(self._rules.timing), incumbent_seconds=incumbent_seconds)
         spoilt = disturbance().since(before)
         environment = {
             **evidence.environment,
             "waiting_seconds": round(spoilt.waiting_seconds, 6),
             "preemptions": float(spoilt.preemptions),
             "disturbed_samples": float(timing.disturbed),
-            "argument_sets": float(len(sets)),
+            "argument_sets": float(len(self._rotation)),
         }
         evidence = replace(
             evidence, environment=environment, anchor_seconds=None if anchor is None else anchor.seconds()
@@ -142,34 +142,8 @@ class Bench:
         detail = f"quartiles {spread:.0%} apart after {timing.seconds:.2g} s, median {middle:.3g} s"
         return Failed(Stage.TIME, Reason.NOISY, detail), evidence
 
-    def _rotate(self, parameters: Sequence[Parameter]) -> None:
-        """More argument sets, equal in content, until a round through them leaves nothing in any cache. Workspace is
-        not rotated: a program that calls the kernel again and again hands it the same."""
-        each = sum(p.bytes for p in parameters)
-        wanted = min(_MOST_SETS, max(2, -(-self._rules.rotation_bytes // each))) if self._rules.rotation_bytes else 1
-        for _ in range(wanted - 1):
-            memories = {p.name: self._device.allocate(p.bytes) for p in parameters}
-            for p in parameters:
-                memories[p.name].write(self._inputs.get(p.name, np.zeros(p.bytes, np.uint8)))
-            self._sets.append(memories)
-
     def _failed(self, failed: Failed, started: float, evidence: Evidence) -> Report:
         return Report(failed, Clocks(check=time.perf_counter() - started), evidence, tainted=_taints(failed))
-
-
-def rotating_timer(kernel: LoadedKernel, sets: Sequence[Sequence[Memory]]) -> Timer:
-    """Times launches of ``kernel``; each call begins at the argument set where the last one ended."""
-    following = 0
-
-    def timer(launches: int) -> Sample:
-        nonlocal following
-        ordered = [*sets[following:], *sets[:following]]
-        following = (following + launches) % len(sets)
-        before = disturbance()
-        seconds = kernel.time(ordered, launches)
-        return Sample(seconds, was_disturbed(disturbance().since(before), seconds))
-
-    return timer
 
 
 def as_bytes(array: NDArray[np.generic]) -> Bytes:

@@ -42,7 +42,7 @@ class ChildHung(TilewrightError):
 
 
 class Child:
-    """One child process in its own session, started at once and greeted with ``setup`` by the first request.
+    """One child process in its own session, started at once; ``greet`` hands it ``setup`` before the first request.
 
     It asks the kernel to be killed when the *thread* that started it ends (PR_SET_PDEATHSIG counts threads), so
     create it on a thread that lives as long as the child should. ``descriptors`` are inherited. Requests come from
@@ -80,15 +80,30 @@ class Child:
         """Also the id of its process group and session."""
         return self._process.pid
 
+    def greet(self, deadline_seconds: float) -> None:
+        """Hand over the set-up and wait until the child is ready; before the first request, harmless when repeated.
+
+        Raises WorkerLost, and then the child is dead.
+        """
+        if self._setup is None:
+            return
+        try:
+            send(self._connection, self._setup)
+            answer = self._await(deadline_seconds)
+            why = f"no answer within {deadline_seconds:g} s" if answer is None else answer.header.get("error")
+        except (EOFError, OSError):
+            why = "it died"
+        if why is not None:
+            self.kill()
+            raise WorkerLost(f"a worker child did not start: {why}. {self._tail()}".strip())
+        self._setup = None
+
     def request(self, frame: Frame, *, first_stage: str, deadlines: Mapping[str, float]) -> Frame:
         """Send ``frame``, follow the stages the child announces, return its answer.
 
-        Each stage gets its own deadline from ``deadlines`` (seconds by stage name). Raises ChildHung or ChildDied,
-        and then the child is dead and reaped; WorkerLost when it could not even start.
+        Each stage gets its own deadline from ``deadlines`` (seconds by stage name). Raises ChildHung, ChildDied, or
+        WorkerLost for an answer that is no frame; then the child is dead and reaped.
         """
-        if self._setup is not None:
-            self._greet(self._setup, deadlines["start"])
-            self._setup = None
         self._words_from = self._words_bytes()
         stage = first_stage
         try:
@@ -121,17 +136,6 @@ class Child:
         self._connection.close()
         self._output.close()
 
-    def _greet(self, setup: Frame, seconds: float) -> None:
-        try:
-            send(self._connection, setup)
-            answer = self._await(seconds)
-        except (EOFError, OSError):
-            answer = Frame({"error": "it died while it started"})
-        if answer is None or answer.header.get("ready") is not True:
-            self.kill()
-            why = f"no answer within {seconds:g} s" if answer is None else str(answer.header.get("error", "?"))
-            raise WorkerLost(f"a worker child did not start: {why}. {self._tail()}".strip())
-
     def _await(self, seconds: float) -> Frame | None:
         return receive(self._connection) if self._connection.poll(seconds) else None
 
@@ -140,7 +144,10 @@ class Child:
         its number cannot belong to anybody else."""
         deadline = time.monotonic() + _REAP_SECONDS
         while time.monotonic() < deadline:
-            if self._killed or os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            try:
+                if self._killed or os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    break
+            except ChildProcessError:  # somebody else in this process reaps all children
                 break
             time.sleep(0.002)
         self.kill()

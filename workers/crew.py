@@ -7,6 +7,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
+from ..core.errors import WorkerLost
+
 
 class Worker(Protocol):
     """What a crew needs of a station. ``interrupt`` comes from another thread, the rest from the station's own."""
@@ -30,6 +32,8 @@ class Crew(Generic[S]):
         self._stations = tuple(stations)
         self._queue: SimpleQueue[tuple[Future[Any], Callable[[S], Any]] | None] = SimpleQueue()
         self._pending: set[Future[Any]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
         self._threads = [
             threading.Thread(target=self._work, args=(s,), name=f"{name}-{i}", daemon=True)
             for i, s in enumerate(self._stations)
@@ -38,11 +42,14 @@ class Crew(Generic[S]):
             thread.start()
 
     def submit(self, work: Callable[[S], R]) -> Future[R]:
-        """Have the next free station do ``work``."""
+        """Have the next free station do ``work``. Raises WorkerLost once the crew is closed."""
         future: Future[R] = Future()
-        self._pending.add(future)
+        with self._lock:
+            if self._closed:
+                raise WorkerLost("this executor is closed")
+            self._pending.add(future)
+            self._queue.put((future, work))
         future.add_done_callback(self._pending.discard)
-        self._queue.put((future, work))
         return future
 
     def abandon(self) -> None:
@@ -57,12 +64,14 @@ class Crew(Generic[S]):
 
     def close(self) -> None:
         """Abandon everything and end the stations; harmless when repeated."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                for _ in self._threads:
+                    self._queue.put(None)
         self.abandon()
-        for _ in self._threads:
-            self._queue.put(None)
         for thread in self._threads:
             thread.join()
-        self._threads = []
 
     def _work(self, station: S) -> None:
         try:

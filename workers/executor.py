@@ -2,10 +2,10 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from ..codegen.backend import Binary
 from ..core.errors import WorkerLost
@@ -20,6 +20,8 @@ from .crew import Crew, Worker
 from .report import Built, Report
 from .stations import Posting
 from .wire import Json
+
+T = TypeVar("T")
 
 HOST_KINDS = ("llvm",)
 """Target kinds whose device is the processor that also builds: building and timing must not overlap there."""
@@ -49,7 +51,7 @@ class _Round:
 
     waiting: deque[int]
     building: dict[Future[Built], int] = field(default_factory=dict)
-    built: deque[tuple[int, Built]] = field(default_factory=deque)
+    built: dict[int, Built] = field(default_factory=dict)
     running: tuple[Future[Report], int, Built] | None = None
 
     def wait(self) -> None:
@@ -139,7 +141,8 @@ class Executor:
                 schedule = schedules[position].to_json()
                 todo.building[self._builders.submit(partial(_build, data, schedule))] = position
         if todo.running is None and todo.built and (self._overlap or not todo.building):
-            position, built = todo.built.popleft()
+            position = min(todo.built)  # in the order given, however long builds took
+            built = todo.built.pop(position)
             assert isinstance(built.result, Binary)
             binary, incumbent = built.result, self._incumbents.get(key)
             todo.running = (self._runner.submit(lambda r: r.run(data, binary, incumbent)), position, built)
@@ -149,17 +152,17 @@ class Executor:
         ended: list[tuple[int, Trial]] = []
         for future in [f for f in todo.building if f.done()]:
             position = todo.building.pop(future)
-            built = future.result()
+            built = _result(future)
             if isinstance(built.result, Failed):
                 clocks = Clocks(compile=built.seconds, overhead=built.overhead_seconds)
                 evidence = Evidence(input_seed=self._posting.seed)
                 ended.append((position, Trial(schedules[position], built.result, clocks, evidence)))
             else:
-                todo.built.append((position, built))
+                todo.built[position] = built
         if todo.running is not None and todo.running[0].done():
             running, position, built = todo.running
             todo.running = None
-            report = running.result()
+            report = _result(running)
             if isinstance(report.outcome, Timed):
                 best = self._incumbents.get(key, report.outcome.seconds)
                 self._incumbents[key] = min(best, report.outcome.seconds)
@@ -167,6 +170,14 @@ class Executor:
             clocks = replace(report.clocks, compile=built.seconds, overhead=overhead)
             ended.append((position, Trial(schedules[position], report.outcome, clocks, report.evidence)))
         return ended
+
+
+def _result(future: Future[T]) -> T:
+    """What a finished future holds; WorkerLost if another thread closed the executor under it."""
+    try:
+        return future.result()
+    except CancelledError as error:
+        raise WorkerLost("this executor was closed") from error
 
 
 def _build(workload: Json, schedule: Json, builder: Builder) -> Built:

@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ..codegen.backend import Binary
 from ..core.errors import WorkerLost
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
-from ..core.trial import Failed, Outcome, Reason, Stage
+from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage
 from .executor import HOST_KINDS, Executor
 from .report import Built, Report
 from .settings import Deadlines, ExecutorSettings
@@ -54,6 +54,10 @@ class RayExecutor(Executor):
         if self._started_ray:
             self._started_ray = False
             ray.shutdown()
+
+
+class ActorsLost(WorkerLost):
+    """The call and its repetition each lost the actor they were made on."""
 
 
 class RemoteStation:
@@ -98,13 +102,15 @@ class RemoteStation:
             except ray.exceptions.GetTimeoutError:
                 losses.append(f"no answer within {self._patience_seconds:g} s")
             except ray.exceptions.RayTaskError as error:
-                raise WorkerLost(str(error.cause)) from error
+                raise WorkerLost(str(error.cause)) from error  # the station itself could not go on
             except (ray.exceptions.RayActorError, AttributeError) as error:  # None once interrupted
                 losses.append(str(error).strip().partition("\n")[0])
+            except ray.exceptions.RayError as error:
+                raise WorkerLost(f"Ray cannot go on: {error}") from error
             self.close()
             if self._interrupted:
                 raise WorkerLost("the measurement was abandoned")
-        raise WorkerLost(f"{_LOSSES} Ray actors in a row were lost in {method}: {'; '.join(losses)}")
+        raise ActorsLost(f"{_LOSSES} Ray actors in a row were lost in {method}: {'; '.join(losses)}")
 
 
 class RemoteBuilder(RemoteStation):
@@ -113,9 +119,7 @@ class RemoteBuilder(RemoteStation):
     def build(self, workload: Json, schedule: Json) -> Built:
         try:
             return cast(Built, self._call("build", workload, schedule))
-        except WorkerLost as lost:
-            if self._interrupted:
-                raise
+        except ActorsLost as lost:
             return Built(Failed(Stage.COMPILE, Reason.WORKER_LOST, lost.message), 0.0, 0.0)
 
 
@@ -123,7 +127,10 @@ class RemoteRunner(RemoteStation):
     """See ``executor.Runner``."""
 
     def run(self, workload: Json, binary: Binary, incumbent_seconds: float | None) -> Report:
-        return cast(Report, self._call("run", workload, binary, incumbent_seconds))
+        try:
+            return cast(Report, self._call("run", workload, binary, incumbent_seconds))
+        except ActorsLost as lost:
+            return Report(Failed(Stage.CHECK, Reason.WORKER_LOST, lost.message), Clocks(), Evidence())
 
     def describe(self) -> tuple[DeviceInfo, Toolchain]:
         return cast(tuple[DeviceInfo, Toolchain], self._call("describe"))

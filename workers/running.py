@@ -71,7 +71,7 @@ class RunRole:
         layout = cast(Json | None, request["layout"])
         if layout is None:
             layout = store_fixture(compute_fixture(workload, self._seed), self._descriptor)
-        rules = BenchRules(self._timing, rotation_bytes(self._device.info, self._profile), self._seed)
+        rules = BenchRules(self._timing, cold_bytes(self._device.info, self._profile), self._seed)
         self._bench = Bench(self._device, workload, map_fixture(layout, self._descriptor), rules)
         return {"layout": layout}
 
@@ -106,9 +106,8 @@ class RunRole:
         return {"peaks": self._device.measure_peaks()}
 
 
-def rotation_bytes(info: DeviceInfo, profile: Profile) -> int:
-    """How much memory argument sets must cover so that each launch finds the caches cold: twice the last level.
-    0 for a warm profile."""
+def cold_bytes(info: DeviceInfo, profile: Profile) -> int:
+    """How much memory must pass through the caches until they are cold: twice the last level. 0 for a warm profile."""
     if profile.cache == "warm":
         return 0
     caches = [size for name, size in info.hardware.items() if name in ("l2_bytes", "l3_bytes", "l4_bytes")]

@@ -105,15 +105,29 @@ class Station:
 
     def _ask(self, frame: Frame, first_stage: str) -> Frame:
         """One request; whatever kills the child also drops it."""
-        self.start()
-        assert self._child is not None
+        child = self._greeted()
         try:
-            return self._child.request(frame, first_stage=first_stage, deadlines=self._deadlines)
+            return child.request(frame, first_stage=first_stage, deadlines=self._deadlines)
         except TilewrightError as error:
             self._drop()
             if self._interrupted:
                 raise WorkerLost("the measurement was abandoned") from error
             raise
+
+    def _greeted(self) -> Child:
+        """The child, ready. One that was killed while it started is replaced once. Raises WorkerLost."""
+        for attempt in (1, 2):
+            self.start()
+            assert self._child is not None
+            try:
+                self._child.greet(self._deadlines["start"])
+                break
+            except WorkerLost:
+                self._drop()
+                if self._interrupted or attempt == 2:
+                    raise
+        assert self._child is not None
+        return self._child
 
     def _drop(self) -> None:
         if self._child is not None:

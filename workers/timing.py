@@ -1,6 +1,7 @@
 """How long a launch takes: adaptive samples, stopped as soon as they are good enough or plainly hopeless."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -12,10 +13,10 @@ from ..core.trial import Timed
 class TimingRules:
     """``sample_seconds``: launches are bunched until a sample lasts this long, so that the clock and the call cost
     nothing. ``spread``: sampling ends once the 95 % confidence interval of the median is this narrow (relative).
-    ``hopeless_ratio``: a first sample this many times slower than the incumbent ends it. ``noisy_spread``: quartiles
-    further apart than this (relative) in the end are no measurement. Sampling normally lasts ``most_seconds``; while
-    fewer than ``least_samples`` clean samples were had it goes on up to ``extended_seconds``. Three samples are the
-    least, but a kernel that used ``slow_seconds`` may stop at one."""
+    ``hopeless_ratio``: a first clean sample this many times slower than the incumbent ends it. ``noisy_spread``:
+    quartiles further apart than this (relative) in the end are no measurement. Sampling normally lasts
+    ``most_seconds``; while fewer than ``least_samples`` clean samples were had, or they are noisy, it may last
+    ``extended_seconds``. Three samples are the least, but a kernel that used ``slow_seconds`` may stop at one."""
 
     sample_seconds: float = 1e-3
     least_samples: int = 7
@@ -58,22 +59,24 @@ def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float |
     Samples that the machine disturbed are left out of ``timed`` as long as ``least_samples`` clean ones were had.
     A kernel slower than ``sample_seconds`` is its own warm-up: the first launch is kept as the estimate only.
     """
+    began = time.perf_counter()
     spent, estimate = _warm_up(timer, rules)
     launches = max(1, min(rules.most_launches, math.ceil(rules.sample_seconds / estimate)))
     clean: list[float] = []
     disturbed: list[float] = []
     while True:
         sample = timer(launches)
-        spent += sample.seconds
+        spent = max(spent + sample.seconds, time.perf_counter() - began)  # what the timer does besides counts, too
         (disturbed if sample.disturbed else clean).append(sample.seconds / launches)
         enough = len(clean) >= rules.least_samples
         kept = clean if enough else clean + disturbed
-        if incumbent_seconds is not None and min(kept) > rules.hopeless_ratio * incumbent_seconds:
+        if incumbent_seconds is not None and _hopeless(clean, disturbed, rules.hopeless_ratio * incumbent_seconds):
             return Timing(Timed(tuple(kept), launches), len(disturbed), spent, noisy=False, hopeless=True)
         if enough and median_interval(kept) <= rules.spread:
             break
+        settled = enough and Timed(tuple(kept)).spread <= rules.noisy_spread
         taken = len(clean) + len(disturbed)
-        if (taken >= 3 or spent >= rules.slow_seconds) and _spent_out(spent, taken, enough, rules):
+        if (taken >= 3 or spent >= rules.slow_seconds) and _spent_out(spent, taken, settled, rules):
             break
     timed = Timed(tuple(kept), launches)
     noisy = timed.spread > rules.noisy_spread
@@ -104,8 +107,13 @@ def _warm_up(timer: Timer, rules: TimingRules) -> tuple[float, float]:
         launches = min(rules.most_launches, max(2 * launches, math.ceil(launches * min(grow, 64.0))))
 
 
-def _spent_out(spent: float, taken: int, enough: bool, rules: TimingRules) -> bool:
-    """Whether to stop although the median is not sure yet; too few clean samples earn the extended time."""
-    if enough:
+def _hopeless(clean: Sequence[float], disturbed: Sequence[float], limit_seconds: float) -> bool:
+    """One clean sample over the limit will do; of disturbed ones, which may be slow for other reasons, three."""
+    return min((*clean, *disturbed)) > limit_seconds and (len(clean) > 0 or len(disturbed) >= 3)
+
+
+def _spent_out(spent: float, taken: int, settled: bool, rules: TimingRules) -> bool:
+    """Whether to stop although the median is not sure yet; samples that are too few or disagree earn extra time."""
+    if settled:
         return spent >= rules.most_seconds or taken >= rules.most_samples
     return spent >= rules.extended_seconds or taken >= 4 * rules.most_samples

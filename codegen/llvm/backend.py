@@ -3,9 +3,9 @@
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
 from ..backend import Binary, Source
+from ..passes.pipeline import run_passes
 from . import compile as compiler
 from .emit import emit
-from .lanes import whole_vectors
 
 
 class LlvmBackend:
@@ -15,8 +15,7 @@ class LlvmBackend:
         return compiler.toolchain(target)
 
     def passes(self, kernel: Kernel, target: Target) -> tuple[tuple[str, Kernel], ...]:
-        cut = whole_vectors(kernel)
-        return (("whole_vectors", cut),)
+        return run_passes(kernel)
 
     def emit(self, kernel: Kernel, target: Target) -> Source:
         return emit(kernel, target)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...core.errors import CompileError
+from ...ir.bounds import Interval, interval_of, loop_range
 from ...ir.expr import Expr
 from .values import Value
 from .writer import FunctionWriter
@@ -41,6 +42,10 @@ class Body:
         kept, self.results = self.results, [{}]
         yield
         self.results = kept
+
+    def interval(self, expr: Expr) -> Interval:
+        """The values an index can take here."""
+        return interval_of(expr, {name: loop_range(extent) for name, extent in self.extents.items()})
 
     def known_address(self, key: object) -> Value | None:
         for scope in reversed(self.addresses):

@@ -4,8 +4,11 @@ from collections.abc import Callable
 
 from ...core.dtypes import INDEX
 from ...core.errors import CompileError
+from ...ir.affine import sum_of
+from ...ir.bounds import Interval
 from ...ir.expr import (
     Binary,
+    BinaryOp,
     Broadcast,
     Cast,
     Compare,
@@ -23,9 +26,14 @@ from ...ir.expr import (
 from .arithmetic import binary, compare, logic, reduce_lanes, unary
 from .body import Body
 from .casts import cast
-from .linear import nonnegative
+from .lanes import cut_reduction
+from .linear import linear
 from .memory import load
 from .values import Value, computed, constant, dtype_constant
+
+_INT32 = 1 << 31
+_MOST_SPECULATED = 4
+"""Loads in a branch of a select that are performed without need, where that is safe."""
 
 
 def evaluate(body: Body, expr: Expr, mask: Value | None = None) -> Value:
@@ -48,9 +56,11 @@ def _compute(body: Body, expr: Expr, mask: Value | None) -> Value:
             return dtype_constant(value, dtype)
         case Binary(op=op, a=a, b=b):
             left, right = _pair(body, a, b, mask)
-            positive = a.dtype == INDEX and nonnegative(a) and nonnegative(b)
-            return binary(w, op, left, right, a.dtype, positive=positive)
+            return binary(w, op, left, right, a.dtype, positive=_positive_division(body, expr))
         case Compare(op=comparison, a=a, b=b):
+            spaced = _compare_evenly_spaced(body, expr)
+            if spaced is not None:
+                return spaced
             return compare(w, comparison, *_pair(body, a, b, mask), a.dtype)
         case Logic(op=connective, a=a, b=b):
             return logic(w, connective, *_pair(body, a, b, mask))
@@ -68,6 +78,9 @@ def _compute(body: Body, expr: Expr, mask: Value | None) -> Value:
             steps = Value(f"<{', '.join(f'i64 {lane * stride}' for lane in range(count))}>", "i64", count)
             return w.op("add", w.splat(_under_any(body, base, mask), count), steps)
         case ReduceLanes(op=op, value=operand):
+            cut = cut_reduction(expr)
+            if cut is not expr:
+                return evaluate(body, cut)
             return reduce_lanes(w, op, evaluate(body, operand), operand.dtype)
     raise CompileError(f"{type(expr).__name__} cannot be expressed in LLVM IR")
 
@@ -77,6 +90,27 @@ def _pair(body: Body, a: Expr, b: Expr, mask: Value | None) -> tuple[Value, Valu
     right = evaluate(body, b, mask if b.lanes > 1 else None)
     lanes = max(left.lanes, right.lanes)
     return body.w.splat(left, lanes), body.w.splat(right, lanes)
+
+
+def _compare_evenly_spaced(body: Body, expr: Compare) -> Value | None:
+    """A comparison of index vectors whose difference is ``base + stride * lane``: the lanes' own numbers, which are
+    constant, against one scalar, in 32 bits instead of 64. None where it is no such comparison."""
+    if expr.lanes == 1 or expr.a.dtype != INDEX:
+        return None
+    a, b = linear(expr.a), linear(expr.b)
+    if a is None or b is None:
+        return None
+    difference = a.plus(b, -1)
+    base = sum_of(difference.terms, difference.constant)
+    reach = body.interval(base)
+    last = difference.stride * (expr.lanes - 1)
+    if not all(-_INT32 < edge + step < _INT32 for edge in (reach.low, reach.high) for step in (0, last)):
+        return None
+    w = body.w
+    start = w.convert("trunc", evaluate(body, base), "i32")
+    steps = ", ".join(f"i32 {lane * difference.stride}" for lane in range(expr.lanes))
+    border = w.splat(w.sub(constant(0, "i32"), start), expr.lanes)
+    return compare(w, expr.op, Value(f"<{steps}>", "i32", expr.lanes), border, INDEX)
 
 
 def _load(body: Body, expr: Load, mask: Value | None) -> Value:
@@ -100,7 +134,9 @@ def _select(body: Body, expr: Select, mask: Value | None) -> Value:
         condition_expr = condition_expr.value
     uniform = condition_expr.lanes == 1
     condition = evaluate(body, condition_expr, None if uniform else mask)
-    if not reads(expr.then) and not reads(expr.otherwise):
+    idle = not reads(expr.then) and not reads(expr.otherwise)
+    by_lane = expr.lanes == 1 or not uniform
+    if idle or (by_lane and _harmless(body, expr.then) and _harmless(body, expr.otherwise)):
         yes, no = _pair(body, expr.then, expr.otherwise, mask)
         return w.select(condition, yes, no)
     lanes = expr.lanes
@@ -149,6 +185,27 @@ def _choose(body: Body, condition: Value, then: Callable[[], Value], otherwise: 
         w.jump(join)
     w.begin(join)
     return w.phi(results)
+
+
+def _harmless(body: Body, expr: Expr) -> bool:
+    """Whether every load in ``expr`` stays in its buffer at every iteration of the loops around, guarded or not: then
+    computing both branches of a select costs less than choosing."""
+    loads = [e for e in walk(expr) if isinstance(e, Load)]
+    return len(loads) <= _MOST_SPECULATED and all(_stays_inside(body, load) for load in loads)
+
+
+def _stays_inside(body: Body, load: Load) -> bool:
+    return load.mask is None and all(
+        body.interval(index).within(Interval(0, extent - 1))
+        for index, extent in zip(load.indices, load.buffer.shape, strict=True)
+    )
+
+
+def _positive_division(body: Body, expr: Binary) -> bool:
+    """Whether ``expr`` divides an index that is never negative by one that is always positive."""
+    if expr.op not in (BinaryOp.FLOORDIV, BinaryOp.MOD) or expr.dtype != INDEX:
+        return False
+    return body.interval(expr.a).low >= 0 and body.interval(expr.b).low > 0
 
 
 def reads(expr: Expr) -> bool:

@@ -29,8 +29,8 @@ CLASSES = (
 class, so it is no part of the sum."""
 
 _RULES: tuple[tuple[str, str], ...] = (
-    ("call", r"call"),
-    ("branch", r"j[a-z]+|ret"),
+    ("call", r"callq?"),
+    ("branch", r"j[a-z]+|retq?"),
     ("matrix", r"t(dp|ile|load|release|zero|stored)\w*|ldtilecfg|sttilecfg"),
     ("gather", r"vp?gather\w+"),
     ("scatter", r"vp?scatter\w+"),
@@ -40,9 +40,10 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("convert", r"v?cvt\w+|vpmov[sz]x\w+|vpmov(us|s)?[dqw][bwd]"),
     ("shuffle", r"v?(p?shuf\w+|perm\w+|pperm\w+|p?unpck\w+|pblend\w*|blend\w+|p?insert\w+|p?extract\w+|p?align\w+)"),
     ("vector_arithmetic", r"v?(add|sub|mul|div|min|max|sqrt|rsqrt14|rcp14|rndscale|round|scalef|getexp|cmp\w*|range|"
-     r"and|andn|or|xor|h?addsub|hadd)p[sdh]"),
+     r"h?addsub|hadd)p[sdh]"),
     ("scalar_fp", r"v?((add|sub|mul|div|min|max|sqrt|rndscale|round|scalef|cmp\w*|getexp)s[sdh]|u?comis[sdh])"),
-    ("vector_integer", r"v?p(add|sub|mul|min|max|abs|cmp|and|or|xor|s[lr]l|sra|ternlog|test|avg|madd|sign)\w*"),
+    ("vector_integer", r"v?(and|andn|or|xor)p[sd]|"
+     r"v?p(add|sub|mul|min|max|abs|cmp|and|or|xor|s[lr]l|sra|ternlog|test|avg|madd|sign)\w*"),
     ("integer", r"(add|sub|imul|mul|i?div|neg|inc|dec|and|or|xor|not|s[ahlr]{2}[lx]?|lea|cmp|test|cmov\w+|set\w+|"
      r"mov[sz]\w+|bt|bextr|rorx|c[dq]q|andn|bsf|tzcnt|lzcnt)[bwlq]?|cqto|cltd|cltq|movabsq"),
 )  # fmt: skip

@@ -4,17 +4,11 @@ LLVM legalises 48 lanes by padding them to 64 and moving them through memory, wh
 arithmetic. So ``T[ramp(b, 1, 48)] = v`` becomes a statement of 32 lanes and one of 16, and so on.
 """
 
-from dataclasses import replace
+from functools import reduce
 
 from ...ir.expr import Binary, Broadcast, Expr, Ramp, ReduceLanes, rebuild
-from ...ir.rewrite import loads_of, map_expr, map_expressions, map_statements
-from ...ir.stmt import Kernel, Stmt, Store, seq
-
-
-def whole_vectors(kernel: Kernel) -> Kernel:
-    """``kernel`` with every vector of an odd width cut up, where that cannot change what is stored."""
-    body = map_expressions(kernel.body, lambda e: map_expr(e, _cut_reduction))
-    return replace(kernel, body=map_statements(body, _cut_store))
+from ...ir.rewrite import loads_of
+from ...ir.stmt import Store
 
 
 def pieces(lanes: int) -> tuple[tuple[int, int], ...]:
@@ -27,16 +21,27 @@ def pieces(lanes: int) -> tuple[tuple[int, int], ...]:
     return tuple(parts)
 
 
-def _cut_store(stmt: Stmt) -> Stmt:
-    if not isinstance(stmt, Store):
-        return stmt
+def cut_store(stmt: Store) -> tuple[Store, ...]:
+    """``stmt`` as one store for each piece of its lanes, where that cannot change what is stored."""
     lanes = max((i.lanes for i in stmt.indices), default=1)
-    parts = pieces(lanes)
+    if lanes & (lanes - 1) == 0:
+        return (stmt,)
     # A lane must not read what an earlier piece has written: loads of the same buffer read their own lane, or none.
-    own = all(load.indices == stmt.indices for load in loads_of(stmt) if load.buffer.name == stmt.buffer.name)
-    if len(parts) == 1 or not own:
-        return stmt
-    return seq(*(_piece(stmt, start, count) for start, count in parts))
+    if any(load.indices != stmt.indices for load in loads_of(stmt) if load.buffer.name == stmt.buffer.name):
+        return (stmt,)
+    return tuple(_piece(stmt, start, count) for start, count in pieces(lanes))
+
+
+def cut_reduction(expr: ReduceLanes) -> Expr:
+    """``expr`` with its lanes combined piece by piece."""
+    lanes = expr.value.lanes
+    if lanes & (lanes - 1) == 0:
+        return expr
+    parts = []
+    for start, count in pieces(lanes):
+        part = _slice(expr.value, start, count)
+        parts.append(ReduceLanes(expr.op, part) if count > 1 else part)
+    return reduce(lambda a, b: Binary(expr.op, a, b), parts)
 
 
 def _piece(stmt: Store, start: int, count: int) -> Store:
@@ -46,17 +51,6 @@ def _piece(stmt: Store, start: int, count: int) -> Store:
         _slice(stmt.value, start, count),
         None if stmt.mask is None else _slice(stmt.mask, start, count),
     )
-
-
-def _cut_reduction(expr: Expr) -> Expr:
-    if not isinstance(expr, ReduceLanes):
-        return expr
-    result: Expr | None = None
-    for start, count in pieces(expr.value.lanes):
-        part = _slice(expr.value, start, count)
-        whole = ReduceLanes(expr.op, part) if count > 1 else part
-        result = whole if result is None else Binary(expr.op, result, whole)
-    return expr if result is None or expr.value.lanes & (expr.value.lanes - 1) == 0 else result
 
 
 def _slice(expr: Expr, start: int, count: int) -> Expr:

@@ -64,23 +64,3 @@ def flat_index(indices: Sequence[Expr], strides: Sequence[int]) -> Linear | None
             return None
         total = total.plus(part, stride)
     return total
-
-
-def nonnegative(expr: Expr) -> bool:
-    """True when ``expr`` is plainly never negative: loop variables count from 0 and indices do not overflow."""
-    match expr:
-        case Var():
-            return True
-        case Const(value=value):
-            return value >= 0
-        case Broadcast(value=value):
-            return nonnegative(value)
-        case Ramp(base=base, stride=stride):
-            return stride >= 0 and nonnegative(base)
-        case Binary(op=BinaryOp.ADD | BinaryOp.MUL | BinaryOp.FLOORDIV | BinaryOp.MIN, a=a, b=b):
-            return nonnegative(a) and nonnegative(b)
-        case Binary(op=BinaryOp.MOD, b=b):
-            return isinstance(b, Const | Broadcast) and nonnegative(b)
-        case Binary(op=BinaryOp.MAX, a=a, b=b):
-            return nonnegative(a) or nonnegative(b)
-    return False

@@ -10,6 +10,9 @@ from .casts import from_storage, to_storage
 from .linear import Linear, flat_index
 from .values import Value, constant, storage, vector_type
 
+_MOST_WINDOWS = 4
+"""Lanes up to this many elements apart are picked from whole vectors; farther ones are gathered."""
+
 Evaluate = Callable[[Body, Expr, Value | None], Value]
 """How an expression is computed under a lane mask (``expressions.evaluate``, passed in: the two need each other)."""
 
@@ -34,10 +37,35 @@ def load(body: Body, buffer: Buffer, indices: tuple[Expr, ...], lanes: int, mask
         vector = vector_type(element, lanes)
         ahead = w.assign(f"load {vector}, {first.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
         raw = w.shuffle(ahead, ahead, range(lanes - 1, -1, -1))
+    elif 2 <= flat.stride <= _MOST_WINDOWS and lanes >= 4 and mask is None:
+        raw = _every_nth(body, buffer, flat, lanes, ev)
     else:
         raw = _gather(body, buffer, _strided_pointers(body, buffer, flat, lanes, ev), mask)
     value = from_storage(w, raw, buffer.dtype)
     return w.splat(value, lanes)
+
+
+def _every_nth(body: Body, buffer: Buffer, flat: Linear, lanes: int, ev: Evaluate) -> Value:
+    """Lanes a few elements apart, picked from whole-vector loads of the span they lie in (never beyond it): the
+    windows follow one another, the last one ends with the last lane."""
+    w, element, stride = body.w, storage(buffer.dtype), flat.stride
+    starts = [n * lanes for n in range(stride - 1)] + [(lanes - 1) * (stride - 1)]
+    result: Value | None = None
+    for number, start in enumerate(starts):
+        pointer = address(body, buffer, flat.plus(Linear((), start, 0)), ev)
+        vector = vector_type(element, lanes)
+        window = w.assign(f"load {vector}, {pointer.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
+        last = number == len(starts) - 1
+        mine = [lane for lane in range(lanes) if last or lane * stride < start + lanes]
+        if result is None:
+            result = w.shuffle(window, window, [lane * stride if lane in mine else 0 for lane in range(lanes)])
+            done = set(mine)
+            continue
+        picks = [lanes + lane * stride - start if lane in mine and lane not in done else lane for lane in range(lanes)]
+        result = w.shuffle(result, window, picks)
+        done.update(mine)
+    assert result is not None
+    return result
 
 
 def store(

@@ -8,6 +8,7 @@ from ...ir.stmt import Allocate, For, If, LoopKind, Seq, Stmt, Store, expression
 from .body import Body
 from .expressions import evaluate
 from .frame import Frame
+from .lanes import cut_store
 from .memory import store
 from .values import Value, constant, storage
 from .writer import FunctionWriter, ModuleWriter, identifier
@@ -39,8 +40,9 @@ def emit_statement(place: Place, body: Body, stmt: Stmt) -> None:
         case For():
             _for(place, body, stmt)
         case Store():
-            with body.statement():
-                _store(body, stmt)
+            for part in cut_store(stmt):
+                with body.statement():
+                    _store(body, part)
         case If(condition=condition, then=then):
             with body.statement():
                 value = evaluate(body, condition)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 
 from .values import Value, constant, integer_of, vector_type
 
@@ -12,6 +13,7 @@ EXACT = ""
 """No flags: every operation rounds by itself. What error-compensated code needs."""
 
 
+@lru_cache(maxsize=4096)
 def identifier(name: str) -> str:
     """``name`` with everything LLVM would want quoted replaced."""
     clean = re.sub(r"[^A-Za-z0-9_.]", "_", name)

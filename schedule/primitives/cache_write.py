@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 from ...core.errors import IllegalSchedule
 from ...ir.buffer import Buffer, Scope
-from ...ir.expr import Const, Expr, Load, Var
+from ...ir.expr import Compare, CompareOp, Const, Expr, Load, Var
 from ...ir.rewrite import free_variables, fresh_name, stores_of, substitute
 from ...ir.simplify import simplify
-from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, Store, seq
+from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, Store, seq, walk_statements
 from ..dependence import accumulation, shared_buffers
 from ..linear import linear
 from ..region import rebased, region
@@ -48,7 +48,7 @@ def cache_write(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.
     The buffer is called ``<tensor>_<loop>``; the copies of the loops over the tensor's dimensions get the suffixes
     ``_in`` and ``_out`` (all numbered when taken). Raises IllegalSchedule for a tensor or loop that is not there; a
     loop that does not hold the only store to the tensor, or is vectorised; a tensor read in the loop by others; a
-    condition inside the loop that mixes the tensor's dimensions with a reduction; a scope other than local and
+    condition inside the loop that mixes the tensor's dimensions with other loops; a scope other than local and
     register.
     """
     place = find_loop(kernel, loop, primitive="cache_write")
@@ -65,7 +65,7 @@ def cache_write(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.
     known = {**around, **ranges_of(site.access.loops)}
     here = site.store.indices
     there = tuple((linear(simplify(i, known)) - span.base).expr for i, span in zip(here, spans, strict=True))
-    init = _movable_init(producer, place) if site.accumulates else None
+    init = _movable_init(producer, place, site) if site.accumulates else None
     start: tuple[Stmt, ...] = ()
     if init is not None:
         start = (site.nest(Store(local, there, init), "_in", taken),)
@@ -126,23 +126,39 @@ def _site(place: Place, spot: Stmt, tensor: str) -> _Site:
     own = {loop.var for loop in access.loops if loop.var in indexing}
     others = {loop.var for loop in access.loops} - own
     for condition in access.conditions:
-        if free_variables(condition) & own and free_variables(condition) & others:
-            raise illegal("a condition inside it mixes dimensions of the tensor with a reduction; split those apart")
+        names = free_variables(condition)
+        if names & others and (names & own or not accumulation(store)):
+            raise illegal("a condition inside it mixes dimensions of the tensor with others; split those apart")
     conditions = tuple(c for c in access.conditions if not free_variables(c) & others)
     return _Site(access, store, tuple(loop for loop in access.loops if loop.var in own), conditions)
 
 
-def _movable_init(producer: Producer, place: Place) -> Const | None:
-    """The start value, when a nest before sets it and no element is reached by two iterations of the loops from
-    the accumulating nest down to the loop: then it can be set inside instead."""
+def _movable_init(producer: Producer, place: Place, site: _Site) -> Const | None:
+    """The start value, when a nest before sets it, and the loop with those around it in the accumulating nest
+    reaches every element, in one iteration only: then it can be set inside instead."""
     if len(producer.statements) != 2:
         return None
     stores = stores_of(producer.statements[0])
     value = stores[0].value if len(stores) == 1 else None
-    if not isinstance(value, Const):
+    root = producer.statements[1]
+    own = [s for s in stores_of(root) if s.buffer.name == producer.buffer.name]
+    if not isinstance(value, Const) or not any(s is place.loop for s in walk_statements(root)) or len(own) != 1:
         return None
-    nest = [loop for loop in place.loops if producer.holds(loop)]
-    for loop in nest:
-        if producer.buffer.name in shared_buffers(loop, place.loops[: place.loops.index(loop)]):
+    for position, loop in enumerate(place.loops):
+        if producer.holds(loop) and producer.buffer.name in shared_buffers(loop, place.loops[:position]):
             return None
-    return value
+    access = next(a for a in accesses(root) if a.store is site.store)
+    return value if all(_keeps_all(c, access, producer.buffer) for c in access.conditions) else None
+
+
+def _keeps_all(condition: Expr, access: Access, tensor: Buffer) -> bool:
+    """Whether ``condition`` holds for all elements of the tensor: because it says that an index is one of its
+    dimension, or speaks of the reduction alone."""
+    indexing = frozenset[str]().union(*map(free_variables, access.indices))
+    if not free_variables(condition) & indexing:
+        return True
+    if not isinstance(condition, Compare) or condition.op is not CompareOp.LT or not isinstance(condition.b, Const):
+        return False
+    left = linear(condition.a)
+    pairs = zip(access.indices, tensor.shape, strict=True)
+    return any(linear(i) == left and int(condition.b.value) >= extent for i, extent in pairs)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from ...core.errors import IllegalSchedule
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Var
-from ...ir.rewrite import substitute
-from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, Store, seq, substatements, walk_statements
+from ...ir.rewrite import loads_of, stores_of, substitute
+from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, seq, substatements, walk_statements
 from ..region import Span, inside_dimension, rebased, region
 from ..tree import (
     Place,
@@ -111,18 +111,24 @@ def _dimension_loops(producer: Producer) -> dict[str, int]:
                     f"compute_at: tensor is {tensor!r}, whose loop {loop.var!r} is parallel; parallelise after moving",
                     field="tensor",
                 )
-        for s in walk_statements(root):
-            if not isinstance(s, Store) or s.buffer.name != tensor:
+        for s in stores_of(root):
+            if s.buffer.name != tensor and any(load.buffer.name == tensor for load in loads_of(s.value)):
+                raise IllegalSchedule(
+                    f"compute_at: tensor is {tensor!r}, which its nest copies to {s.buffer.name!r}; use "
+                    "cache_write after moving",
+                    field="tensor",
+                )
+        for access in accesses(root):
+            if access.buffer.name != tensor:
                 continue
-            names = [i.name if isinstance(i, Var) else "" for i in s.indices]
+            names = [i.name if isinstance(i, Var) else "" for i in access.indices]
             plain = all(name in loops and loops[name].kind is LoopKind.SERIAL for name in names)
-            if not plain or len(set(names)) < len(names):
+            if not plain or any(dimensions.setdefault(name, d) != d for d, name in enumerate(names)):
                 raise IllegalSchedule(
                     f"compute_at: tensor is {tensor!r}; each of its dimensions must be the variable of a serial loop "
                     "of its own: split, fuse and mark them after moving",
                     field="tensor",
                 )
-            dimensions.update({name: dimension for dimension, name in enumerate(names)})
     return dimensions
 
 

@@ -10,9 +10,9 @@ from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Var
 from ...ir.rewrite import free_variables, fresh_name, stores_of, substitute
 from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Stmt, Store, seq
 from ...te.workload import Axis
-from ..dependence import accumulation
+from ..dependence import accumulation, shared_buffers
 from ..nest import identity, nested
-from ..tree import Producer, dimension_names, find_loop, find_producer, names_in, replaced, require_serial
+from ..tree import Producer, dimension_names, find_loop, find_producer, loops_in, names_in, replaced, require_serial
 
 Item = TypeVar("Item")
 
@@ -39,7 +39,8 @@ def rfactor(kernel: Kernel, tensor: str, loop: str, *, name: str | None = None, 
     tensor like any other, to be moved by ``compute_at``. Suffixes are numbered when names are taken.
 
     Raises IllegalSchedule for a tensor or loop that is not there; a loop that is not serial, not of the nest that
-    accumulates ``tensor``, or that runs over one of its dimensions; and when ``name`` is taken.
+    accumulates ``tensor``, or that runs over one of its dimensions; a local tensor whose start values are not set by
+    one nest that reaches each element once; and when ``name`` is taken.
     """
     producer = find_producer(kernel, tensor, primitive="rfactor")
     place = find_loop(kernel, loop, primitive="rfactor")
@@ -68,12 +69,13 @@ def rfactor(kernel: Kernel, tensor: str, loop: str, *, name: str | None = None, 
 
     at = _with_lane(store.indices, Var(loop), first)
     accumulate = Store(partial, at, Binary(op, Load(partial, at), addend))
-    names = [*dimension_names(producer)]
+    names = dimension_names(producer)
     axes = [Axis(fresh(f"{n}_rf"), extent) for n, extent in zip(names, old.shape, strict=True)]
     lane = Axis(fresh(f"{loop}_rf"), place.loop.extent)
     start = Store(partial, _with_lane(_variables(axes), Var(lane.name), first), identity(op, old.dtype))
     combine = _combine_nest(producer, op, names, partial, Axis(fresh(f"{loop}_combine"), lane.extent), taken, first)
-    nests = seq(nested(_with_lane(tuple(axes), lane, first), start), replaced(update, store, accumulate), combine)
+    changed = replaced(update, place.loop, replaced(place.loop, store, accumulate))
+    nests = seq(nested(_with_lane(tuple(axes), lane, first), start), changed, combine)
     if old.scope is not Scope.GLOBAL:
         return replace(kernel, body=replaced(kernel.body, update, Allocate(partial, nests)))
     return replace(kernel, body=replaced(kernel.body, update, nests), workspace=(*kernel.workspace, partial))
@@ -106,16 +108,28 @@ def _combine_nest(
 
     start = producer.statements[0]
     stores = stores_of(start)
-    if len(stores) == 1 and isinstance(stores[0].value, Const):
+    if len(stores) == 1 and isinstance(stores[0].value, Const) and _reaches_once(start, tensor.name):
         renamed: dict[str, str] = {}
         for index, dimension in zip(stores[0].indices, names, strict=True):
             if isinstance(index, Var):
                 renamed[index.name] = fresh_name(f"{dimension}_combine", taken)
                 taken.add(renamed[index.name])
         return _copied_nest(replaced(start, stores[0], combined(stores[0].indices)), renamed, lane.name, taken)
+    if tensor.scope is not Scope.GLOBAL:
+        raise IllegalSchedule(
+            f"rfactor: tensor is {tensor.name!r}, whose elements are not all started, each once, by one nest before; "
+            "use rfactor before compute_at and cache_write",
+            field="tensor",
+        )
     axes = [Axis(fresh_name(f"{n}_combine", taken), extent) for n, extent in zip(names, tensor.shape, strict=True)]
     taken.update(axis.name for axis in axes)
     return nested(axes, combined(_variables(axes)))
+
+
+def _reaches_once(stmt: Stmt, tensor: str) -> bool:
+    """Whether no two iterations of the loops of ``stmt`` store to the same element."""
+    loops = list(loops_in(stmt))
+    return all(tensor not in shared_buffers(loop, loops[:position]) for position, loop in enumerate(loops))
 
 
 def _copied_nest(stmt: Stmt, renamed: dict[str, str], kept: str, taken: set[str]) -> Stmt:

@@ -3,8 +3,9 @@
 from ...core.target import Target
 from ...te.workload import Workload
 from ..sketch import Sketch
+from .cpu_loops import CPU_LOOPS
 
-SKETCHES: dict[str, Sketch] = {}
+SKETCHES: dict[str, Sketch] = {CPU_LOOPS.name: CPU_LOOPS}
 """Name -> sketch; a schedule names the sketch that it belongs to."""
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ir.expr import Expr
-from ..build import cast, compute, placeholder, reduce_axis, sum, workload
+from ..build import Tensor, cast, compute, placeholder, reduce_axis, sum, workload
 from ..workload import Workload
 from .maps import ACTIVATIONS, MAPS
 from .operator import Operator, accumulator, widened
@@ -22,20 +22,29 @@ def _build(v: Values) -> Workload:
     weight = placeholder((outputs, inputs), dtype, "W")
     given = [x, weight]
     k = reduce_axis(inputs, "k")
-    current = compute(
-        (rows, outputs), lambda i, j: sum(cast(x[i, k], wide) * cast(weight[j, k], wide), axis=k), "total"
+    shape, plain = (rows, outputs), activation == "none" and not v.flag("bias") and accumulator(dtype).name == dtype
+    total = compute(
+        shape,
+        lambda i, j: sum(cast(x[i, k], wide) * cast(weight[j, k], wide), axis=k),
+        "Y" if plain else "total",
     )
-    if v.flag("bias"):
-        bias, total = placeholder((outputs,), dtype, "B"), current
-        given.append(bias)
-        current = compute((rows, outputs), lambda i, j: total[i, j] + cast(bias[j], wide), "biased")
-    last = current
+    if plain:
+        return workload(total, inputs=given)
+    bias = placeholder((outputs,), dtype, "B") if v.flag("bias") else None
+    if bias is None:
+        return workload(_activated(total, None, activation, dtype), inputs=given)
+    if activation != "none" and MAPS[activation].uses > 1:  # the operand is worth a tensor
+        biased = compute(shape, lambda i, j: total[i, j] + cast(bias[j], wide), "biased")
+        return workload(_activated(biased, None, activation, dtype), inputs=[*given, bias])
+    return workload(_activated(total, bias, activation, dtype), inputs=[*given, bias])
 
+
+def _activated(total: Tensor, bias: Tensor | None, activation: str, dtype: str) -> Tensor:
     def body(i: Expr, j: Expr) -> Expr:
-        e: Expr = last[i, j]
+        e: Expr = total[i, j] if bias is None else total[i, j] + cast(bias[j], total.dtype)
         return cast(e if activation == "none" else MAPS[activation].expr(e), dtype)
 
-    return workload(compute((rows, outputs), body, "Y"), inputs=given)
+    return compute(total.shape, body, "Y")
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:

@@ -144,14 +144,17 @@ def strides(lanes: int) -> Kernel:
     """Lanes that are reversed, spread out, repeated, transposed and in no even step; loads and stores."""
     matrix = Buffer("A", (lanes, N), float32)
     line = Buffer("B", (4 * N,), float32)
-    names = ("reversed", "spread", "transposed", "folded", "repeated", "scattered")
+    names = ("reversed", "every_2nd", "every_3rd", "every_4th", "far", "transposed", "folded", "repeated", "scattered")
     outputs = {n: Buffer(n, (N, lanes), float32) for n in names}
     i = Var("i")
     every = Ramp(index(0), 1, lanes)
     row = (i, every)
     loads: dict[str, Expr] = {
         "reversed": Load(line, (Ramp(i + (lanes - 1), -1, lanes),)),
-        "spread": Load(line, (Ramp(i, 3, lanes),)),
+        "every_2nd": Load(line, (Ramp(i, 2, lanes),)),
+        "every_3rd": Load(line, (Ramp(i, 3, lanes),)),
+        "every_4th": Load(line, (Ramp(i, 4, lanes),)),
+        "far": Load(line, (Ramp(i, 7, lanes),)),
         "transposed": Load(matrix, (every, i)),
         "folded": Load(line, (Binary(BinaryOp.FLOORDIV, Ramp(i, 1, lanes), Broadcast(index(2), lanes)),)),
         "repeated": Load(line, (Broadcast(i * 2, lanes),)),
@@ -252,7 +255,7 @@ KERNELS: dict[str, Kernel] = {
     **{f"unary_{d}_{n}": unary_operators(d, n) for d in DTYPES.values() if d not in (boolean, uint8) for n in (1, 16)},
     **{f"casts_{d}_{n}": casts(d, n) for d in DTYPES.values() for n in (1, 16)},
     **{f"guarded_{n}": guarded_loads(n) for n in (1, 4, 8, 12)},
-    **{f"strides_{n}": strides(n) for n in (2, 8, 12)},
+    **{f"strides_{n}": strides(n) for n in (2, 4, 8, 12, 16)},
     **{f"masks_{d}_{n}": masks(n, d) for d in (float32, bfloat16, int8, float64) for n in (4, 8, 12)},
     **{f"reduce_{d}_{n}": lane_reductions(d, n) for d in (float32, float16, float64, int64, uint8) for n in (8, 12)},
     "matmul": matmul(5, 48, 17, 16),

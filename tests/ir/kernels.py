@@ -3,7 +3,6 @@
 from tilewright.core.dtypes import float32
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.expr import (
-    Binary,
     BinaryOp,
     Broadcast,
     Compare,
@@ -103,7 +102,3 @@ def padded_shift(n: int) -> Kernel:
         loop("v", vectors, store(total, (), load(total) + ReduceLanes(BinaryOp.ADD, four))),
     )
     return Kernel("padded_shift", (source,), (out, total), (wide,), body)
-
-
-def binary(op: BinaryOp, a: Expr, b: Expr) -> Expr:
-    return Binary(op, a, b)

@@ -143,7 +143,7 @@ def test_wrapping_arithmetic_is_not_taken_for_whole_numbers() -> None:
 # Values do not change ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(st.integers(0, 1 << 40), st.sampled_from([1, 1, 4, 8]), st.integers(1, 5))
 def test_simplifying_never_changes_a_value(seed: int, lanes: int, depth: int) -> None:
     draw = Draw(seed)
@@ -164,6 +164,33 @@ def test_simplifying_never_changes_a_value(seed: int, lanes: int, depth: int) ->
         before = lanes_of(expr, env)
         assert lanes_of(simple, env) == before, f"{expr_text(expr)} => {expr_text(simple)} at {env}"
         assert all(value in bounds for value in before), f"{expr_text(expr)} not in {bounds} at {env}"
+
+
+COEFFICIENTS = st.sampled_from([-16, -8, -4, -3, -1, 0, 1, 1, 2, 3, 4, 6, 8, 8, 16])
+DIVISORS = st.sampled_from([2, 3, 4, 8, 8, 12, 16])
+EXTENTS = st.tuples(*[st.sampled_from([1, 2, 4, 7, 8, 9])] * 3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.tuples(COEFFICIENTS, COEFFICIENTS, COEFFICIENTS), st.integers(-40, 40), EXTENTS, DIVISORS, DIVISORS)
+def test_affine_arithmetic_keeps_its_value(
+    coefficients: tuple[int, int, int], offset: int, extents: tuple[int, int, int], divisor: int, other: int
+) -> None:
+    form = X * coefficients[0] + Y * coefficients[1] + Z * coefficients[2] + offset
+    lanes = Broadcast(form, 4) + Ramp(index(0), coefficients[2], 4)
+    by, then = Broadcast(index(divisor), 4), Broadcast(index(other), 4)
+    candidates: list[Expr] = [Compare(op, form, index(0)) for op in CompareOp]
+    candidates += [form // divisor, form % divisor, form // divisor // other, form % divisor % other]
+    candidates += [form // divisor * divisor + form % divisor, form // divisor % other, form % divisor // other]
+    candidates += [lanes // by, lanes % by, lanes // by % then, Compare(CompareOp.LT, lanes, by)]
+    ranges = {name: Interval(0, extent - 1) for name, extent in zip("xyz", extents, strict=True)}
+    simple = [simplify(e, ranges) for e in candidates]
+    points = list(itertools.product(*map(range, extents)))
+    some = points[:: len(points) // 60 + 1]
+    for values in {*some, *itertools.product(*((0, extent - 1) for extent in extents))}:
+        env = dict(zip("xyz", values, strict=True))
+        for before, after in zip(candidates, simple, strict=True):
+            assert lanes_of(before, env) == lanes_of(after, env), f"{expr_text(before)} => {expr_text(after)} at {env}"
 
 
 @settings(max_examples=300, deadline=None)

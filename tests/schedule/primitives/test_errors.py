@@ -30,6 +30,7 @@ from tilewright.te import build as te
 
 PRODUCT = loop_nest(workloads.product())
 BIASED = loop_nest(workloads.biased_product())
+BIASED_K = reorder(BIASED, ["k", "i"])
 SOFTMAX = loop_nest(workloads.softmax())
 TWO_OUTPUTS = loop_nest(workloads.two_outputs())
 
@@ -124,6 +125,26 @@ REFUSED: list[tuple[str, Callable[[], Kernel], str, str]] = [
         "tensor",
         "split, fuse and mark them after moving",
     ),
+    (
+        "move gathered",
+        lambda: compute_at(cache_write(BIASED_K, "C", "k"), "C", "x"),
+        "tensor",
+        "use cache_write after moving",
+    ),
+    (
+        "rfactor without start",
+        lambda: rfactor(cache_write(BIASED_K, "C", "k"), "C_k", "j"),
+        "loop",
+        "not over one of its dimensions",
+    ),
+    (
+        "rfactor gathered",
+        lambda: rfactor(
+            cache_write(split(reorder(PRODUCT, ["k", "i"]), "k", 2, outer="ko", inner="ki"), "C", "ko"), "C_ko", "ki"
+        ),
+        "tensor",
+        "use rfactor before compute_at and cache_write",
+    ),
     ("move parallel", lambda: compute_at(parallelise(BIASED, "i"), "C", "x"), "tensor", "parallelise after moving"),
     ("read elsewhere", lambda: cache_read(PRODUCT, "A", "i_init"), "tensor", "is not read inside 'i_init'"),
     ("read what is written", lambda: cache_read(PRODUCT, "C", "i"), "tensor", "is written inside 'i'"),
@@ -134,7 +155,7 @@ REFUSED: list[tuple[str, Callable[[], Kernel], str, str]] = [
         "write mixed",
         lambda: cache_write(triangle(), "C", "i"),
         "loop",
-        "mixes dimensions of the tensor with a reduction",
+        "mixes dimensions of the tensor with others",
     ),
     ("read local", lambda: cache_read(compute_at(BIASED, "C", "x"), "C", "x"), "tensor", "is written inside"),
     ("read deep local", lambda: cache_read(compute_at(BIASED, "C", "x"), "C", "y"), "tensor", "allowed: global"),

@@ -1,0 +1,6 @@
+"""``python -m tilewright.cli``."""
+
+from .main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""``tilewright devices``: what kernels are timed on."""
+
+import typer
+
+from .context import Context
+from .tables import device_panel
+
+
+def devices(context: typer.Context) -> None:
+    """The devices attached to the service and those its records come from, with measured peaks."""
+    given: Context = context.obj
+    with given.client() as client:
+        found = client.devices()
+    if given.as_json:
+        given.print_json([device.model_dump(mode="json") for device in found])
+    else:
+        for device in found:
+            given.console.print(device_panel(device))

@@ -1,0 +1,43 @@
+"""Exit codes: what a script can rely on."""
+
+from enum import IntEnum
+
+from ..api.client_errors import InvalidRequest, Missing, Unavailable, Unreachable
+from ..core.errors import (
+    Conflict,
+    IllegalSchedule,
+    InvalidParameter,
+    InvalidWorkload,
+    NotFound,
+    StoreError,
+    TilewrightError,
+    UnsupportedTarget,
+)
+
+
+class Exit(IntEnum):
+    """0 is success; 2 is also what the parser answers to unknown options."""
+
+    FAILED = 1
+    """The job ended without a schedule, or something unforeseen went wrong."""
+    BAD_INPUT = 2
+    NOT_FOUND = 3
+    UNAVAILABLE = 4
+    """No service, no database, no room, no permission, port in use."""
+    INTERRUPTED = 130
+
+
+def exit_code(error: TilewrightError) -> Exit:
+    """The code that a command ends with after ``error``."""
+    match error:
+        case NotFound() | Missing():
+            return Exit.NOT_FOUND
+        case StoreError() | Unreachable() | Unavailable():
+            return Exit.UNAVAILABLE
+        case InvalidParameter(field="host" | "port"):
+            return Exit.UNAVAILABLE
+        case InvalidWorkload() | InvalidParameter() | IllegalSchedule() | UnsupportedTarget() | InvalidRequest():
+            return Exit.BAD_INPUT
+        case Conflict():
+            return Exit.BAD_INPUT
+    return Exit.FAILED

@@ -1,0 +1,70 @@
+"""``tilewright explain``: every layer of one schedule."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.rule import Rule
+from rich.text import Text
+
+from ..api.answers import ExplanationOut
+from ..core.errors import InvalidParameter
+from ..core.schedule import Schedule
+from .context import Context
+from .expression import read_task
+from .tables import duration, rate
+
+
+def explain(
+    context: typer.Context,
+    operator: Annotated[str | None, typer.Argument(help="An operator.")] = None,
+    parameters: Annotated[list[str] | None, typer.Argument(help="Its parameters, NAME=VALUE.")] = None,
+    workload: Annotated[Path | None, typer.Option(help="A file with a workload's JSON.")] = None,
+    record: Annotated[int | None, typer.Option(help="The schedule of this record.")] = None,
+    schedule: Annotated[
+        Path | None, typer.Option(help="A file with a schedule's JSON; default: the best known.")
+    ] = None,
+    layer: Annotated[str | None, typer.Option(help="Only the layers whose title contains this.")] = None,
+) -> None:
+    """Expression, knobs, IR after each pass, LLVM IR and assembly, with instructions counted and the roofline."""
+    given: Context = context.obj
+    with given.client() as client:
+        if record is not None:
+            told = client.source(record)
+        else:
+            task = read_task(operator, parameters or [], workload)
+            told = client.explain(task, None if schedule is None else _read_schedule(schedule))
+    if given.as_json:
+        given.print_json(told)
+        return
+    for section in told.sections:
+        if layer is None or layer.lower() in section.title.lower():
+            given.console.print(Rule(section.title, align="left", style="dim"))
+            given.console.print(Text(section.text), soft_wrap=True)
+    if layer is None:
+        _summary(given, told)
+
+
+def _summary(given: Context, told: ExplanationOut) -> None:
+    given.console.print(Rule("instructions", align="left", style="dim"))
+    for name, count in sorted(told.instructions.items(), key=lambda pair: -pair[1]):
+        given.console.print(f"{count:8d}  {name}")
+    given.console.print(Rule("roofline", align="left", style="dim"))
+    given.console.print(
+        f"{told.flops:,} operations, {told.minimum_bytes:,} bytes at least, {told.flops_per_byte:.3g} per byte"
+    )
+    if told.roofline_seconds is not None:
+        given.console.print(f"limit {duration(told.roofline_seconds)}, by {told.roofline_by}")
+    if told.seconds is not None:
+        reached = "" if told.fraction_of_roofline is None else f", {100 * told.fraction_of_roofline:.0f} % of the limit"
+        given.console.print(f"measured {duration(told.seconds)}, {rate(told.flops, told.seconds)}{reached}")
+
+
+def _read_schedule(file: Path) -> Schedule:
+    try:
+        return Schedule.from_json(json.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InvalidParameter(f"cannot read {file}: {error.strerror}", field="schedule") from error
+    except ValueError as error:
+        raise InvalidParameter(f"{file} is no schedule: not JSON ({error})", field="schedule") from error

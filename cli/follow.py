@@ -1,0 +1,52 @@
+"""Following a job on the terminal until it ends."""
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from ..api.answers import JobOut
+from ..api.client import Client
+from .tables import duration, rate, ratio, task_name
+
+
+def follow(client: Client, job: JobOut, console: Console) -> JobOut:
+    """Show a bar for each task with the best so far, live; return the job in its final state.
+
+    Reads the event stream, so it ends with the job and misses nothing. On a console that is no terminal a line is
+    printed for each improvement instead.
+    """
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[best]}"),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bars = [progress.add_task(task_name(t), total=job.budget.trials, best="") for t in job.tasks]
+        _update(progress, bars, job)
+        for event in client.events(job.id):
+            if event.kind == "trial":
+                task = int(event.data.get("task", 0))
+                progress.advance(bars[task])
+            if event.kind in ("best", "task", "state"):
+                job = client.job(job.id)
+                _update(progress, bars, job)
+            if event.kind == "best" and not console.is_terminal:
+                task = int(event.data.get("task", 0))
+                console.print(f"trial {job.tasks[task].trials}: {_best(job, task)}", highlight=False)
+    return client.job(job.id)
+
+
+def _update(progress: Progress, bars: list[TaskID], job: JobOut) -> None:
+    for place, (bar, task) in enumerate(zip(bars, job.tasks, strict=True)):
+        progress.update(bar, completed=task.trials, best=_best(job, place))
+
+
+def _best(job: JobOut, place: int) -> str:
+    task = job.tasks[place]
+    if task.best is None:
+        return f"{sum(task.failures.values())} failed" if task.failures else ""
+    seconds = task.best.seconds
+    against = ratio(task.baseline_seconds, seconds)
+    return f"best {duration(seconds)}  {rate(task.flops, seconds)}  {against} NumPy"

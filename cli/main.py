@@ -1,0 +1,76 @@
+"""``tilewright``: the commands, their common options, and how errors end them."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from .. import __version__
+from ..core.errors import TilewrightError
+from ..service.settings import Settings
+from . import best, devices, explain, job, operators, records, serve, tune
+from .context import Context
+from .exits import Exit, exit_code
+
+app = typer.Typer(
+    name="tilewright",
+    help="Schedule search for tensor kernels: tune, look up, explain and serve.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("tune")(tune.tune)
+app.command("best")(best.best)
+app.command("explain")(explain.explain)
+app.command("serve")(serve.serve)
+app.command("devices")(devices.devices)
+app.command("operators")(operators.operators)
+app.add_typer(job.app, name="job")
+app.add_typer(records.app, name="records")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"tilewright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    context: typer.Context,
+    url: Annotated[
+        str | None, typer.Option(help="A running service; default: TILEWRIGHT_URL, else one of the command's own.")
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option(help="SQLAlchemy URL, or a path for SQLite; default: TILEWRIGHT_DATABASE_URL.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Options that stand before the command."""
+    settings = Settings()
+    if database is not None:
+        given = database if "://" in database else f"sqlite:///{Path(database).absolute()}"
+        settings = settings.model_copy(update={"database_url": given})
+    console = Console(stderr=as_json, highlight=False)
+    context.obj = Context(settings, url or settings.url, as_json, console)
+
+
+def main() -> None:
+    """The entry point: runs a command; every foreseen error ends in one line on standard error and its exit code."""
+    try:
+        app(standalone_mode=True)
+    except TilewrightError as error:
+        where = f" [{error.field}]" if error.field else ""
+        print(f"error: {error.message}{where}", file=sys.stderr)
+        sys.exit(exit_code(error))
+    except ValidationError as error:
+        first = error.errors()[0]
+        print(f"error: setting {'.'.join(map(str, first['loc']))}: {first['msg']}", file=sys.stderr)
+        sys.exit(Exit.BAD_INPUT)
+    except KeyboardInterrupt:
+        sys.exit(Exit.INTERRUPTED)

@@ -1,0 +1,146 @@
+"""How answers look on a terminal."""
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from ..api.answers import BestOut, DeviceOut, FailedOut, JobOut, ScheduleOut, TaskOut, TimedOut, TrialOut
+
+
+def duration(seconds: float | None) -> str:
+    """A time with three figures and the unit that fits: s, ms, µs or ns."""
+    if seconds is None:
+        return "-"
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def rate(flops: int, seconds: float | None) -> str:
+    """Operations per second, in GFLOP/s."""
+    return "-" if not seconds or not flops else f"{flops / seconds / 1e9:.4g} GFLOP/s"
+
+
+def ratio(numerator: float | None, denominator: float | None) -> str:
+    return "-" if not numerator or not denominator else f"{numerator / denominator:.2f}x"
+
+
+def fraction(numerator: float | None, denominator: float | None) -> str:
+    return "-" if not numerator or not denominator else f"{100 * numerator / denominator:.0f} %"
+
+
+def knobs(schedule: ScheduleOut) -> str:
+    """The knobs on one line."""
+    return "  ".join(f"{name}={value}" for name, value in schedule.knobs.items())
+
+
+def _pairs(rows: Iterable[tuple[str, str | Text]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(name, value)
+    return grid
+
+
+def task_name(task: TaskOut) -> str:
+    """``matmul m=512 n=512``, or the beginning of the key for an expression of the user's own."""
+    if task.operator is None:
+        return f"expression {task.workload_key[:12]}"
+    return " ".join([task.operator, *(f"{k}={v}" for k, v in (task.parameters or {}).items())])
+
+
+def best_panel(task: TaskOut) -> RenderableType:
+    """The best of a task: its speed against baseline and peak, and the schedule."""
+    best = task.best
+    if best is None:
+        failures = ", ".join(f"{n} {kind}" for kind, n in task.failures.items()) or "none measured"
+        return Panel(f"no schedule yet ({failures})", title=task_name(task), border_style="red")
+    by = {"flops": "arithmetic peak", "bytes": "memory peak"}.get(task.roofline_by or "", "peak")
+    speed = Text.assemble((duration(best.seconds), "bold green"), f" ± {100 * best.spread:.1f} %")
+    baseline = f"{duration(task.baseline_seconds)} ({rate(task.flops, task.baseline_seconds)})"
+    rows: list[tuple[str, str | Text]] = [
+        ("time", speed),
+        ("speed", rate(task.flops, best.seconds)),
+        (f"against {task.baseline_name or 'NumPy'}", f"{ratio(task.baseline_seconds, best.seconds)}   {baseline}"),
+        (f"of the {by}", f"{fraction(task.roofline_seconds, best.seconds)}   limit {duration(task.roofline_seconds)}"),
+        ("schedule", f"{best.schedule.sketch} version {best.schedule.version}"),
+        ("knobs", knobs(best.schedule)),
+        (
+            "max error",
+            f"{best.evidence.max_error:.3g} of the tolerance" if best.evidence.max_error is not None else "-",
+        ),
+        ("device", best.device_name),
+        ("workload", task.workload_key),
+    ]
+    return Panel(_pairs(rows), title=task_name(task), border_style="green")
+
+
+def best_answer(best: BestOut) -> RenderableType:
+    """A look-up's answer."""
+    gflops = "-" if best.gflops is None else f"{best.gflops:.4g} GFLOP/s"
+    rows: list[tuple[str, str | Text]] = [
+        ("time", Text(f"{duration(best.seconds)} ± {100 * best.spread:.1f} %", style="bold green")),
+        ("speed", gflops),
+        ("match", ", ".join(best.match)),
+        ("schedule", f"{best.schedule.sketch} version {best.schedule.version}"),
+        ("knobs", knobs(best.schedule)),
+        ("device", best.device_name),
+        ("profile", best.profile),
+        ("recorded", f"{best.created_at} by job {best.job_id}, record {best.record_id}"),
+        ("workload", best.workload_key),
+    ]
+    return _pairs(rows)
+
+
+def jobs_table(jobs: Iterable[JobOut]) -> Table:
+    """One line for each job."""
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in ("job", "state", "task", "trials", "best", "against NumPy", "created"):
+        table.add_column(name, justify="right" if name in ("trials", "best", "against NumPy") else "left", no_wrap=True)
+    for job in jobs:
+        for task in job.tasks:
+            seconds = task.best.seconds if task.best else None
+            table.add_row(
+                job.id,
+                job.state.value,
+                task_name(task),
+                str(task.trials),
+                duration(seconds),
+                ratio(task.baseline_seconds, seconds),
+                job.created_at[:19],
+            )
+    return table
+
+
+def trials_table(trials: Iterable[TrialOut]) -> Table:
+    """One line for each trial."""
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in ("trial", "record", "outcome", "spread", "schedule"):
+        table.add_column(name, justify="right" if name in ("trial", "record", "spread") else "left")
+    for trial in trials:
+        match trial.outcome:
+            case TimedOut(seconds=seconds, spread=spread):
+                outcome, noise = Text(duration(seconds)), f"{100 * spread:.1f} %"
+            case FailedOut(stage=stage, reason=reason, detail=detail):
+                outcome, noise = Text(f"{stage.value}: {reason.value} {detail[:60]}", style="red"), ""
+        table.add_row(str(trial.sequence), str(trial.record_id), outcome, noise, knobs(trial.schedule))
+    return table
+
+
+def device_panel(device: DeviceOut) -> RenderableType:
+    """Hardware columns and measured peaks."""
+    target = device.target
+    rows: list[tuple[str, str | Text]] = [
+        ("target", f"{target.kind} {target.arch}, {target.threads} threads, {8 * target.vector_bytes}-bit vectors"),
+        ("features", " ".join(target.features)),
+        *((name, f"{value:,.0f}") for name, value in device.hardware.items()),
+        *((name, f"{value:.4g}") for name, value in device.measured.items()),
+        ("key", device.key),
+    ]
+    here = "attached" if device.present else "not attached here"
+    return Group(Text(f"{device.name} ({here})", style="bold"), _pairs(rows))

@@ -1,0 +1,70 @@
+"""``tilewright tune``: submit a job and follow it to its best schedule."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..core.budget import Budget
+from ..service.views import JobState
+from .context import Context
+from .exits import Exit
+from .expression import read_task
+from .follow import follow
+from .tables import best_panel
+
+
+def tune(
+    context: typer.Context,
+    operator: Annotated[str | None, typer.Argument(help="An operator (see: tilewright operators).")] = None,
+    parameters: Annotated[list[str] | None, typer.Argument(help="Its parameters, NAME=VALUE.")] = None,
+    workload: Annotated[
+        Path | None, typer.Option(help="A file with a workload's JSON, instead of an operator.")
+    ] = None,
+    target: Annotated[str, typer.Option(help="Target kind.")] = "llvm",
+    trials: Annotated[int, typer.Option(help="Candidates to measure.")] = 64,
+    seconds: Annotated[float | None, typer.Option(help="Wall-clock limit.")] = None,
+    stall: Annotated[int | None, typer.Option(help="Stop after this many trials without a new best.")] = None,
+    strategy: Annotated[str, typer.Option(help="model, evolution or random.")] = "model",
+    seed: Annotated[int, typer.Option(help="Same seed and records: same search.")] = 0,
+    executor: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    cache: Annotated[str, typer.Option(help="warm or cold: what the caches hold when timing starts.")] = "warm",
+    detach: Annotated[bool, typer.Option(help="Print the job and leave (needs --url).")] = False,
+) -> None:
+    """Find the best schedule of an expression on this machine, or on the service's."""
+    given: Context = context.obj
+    task = read_task(operator, parameters or [], workload)
+    if detach and given.url is None:
+        raise typer.BadParameter(
+            "a job can only go on without you on a running service: give --url", param_hint="detach"
+        )
+    with given.client() as client:
+        job = client.submit(
+            task,
+            budget=Budget(trials, seconds, stall),
+            strategy=strategy,
+            seed=seed,
+            target=target,
+            executor=executor,
+            cache=cache,
+        )
+        if not detach:
+            try:
+                job = follow(client, job, given.console)
+            except KeyboardInterrupt:
+                job = client.cancel(job.id) if given.url is None else client.job(job.id)
+                note = "cancelled" if given.url is None else f"goes on; see it with: tilewright job show {job.id}"
+                given.console.print(f"job {job.id} {note}")
+                raise
+    if given.as_json:
+        given.print_json(job)
+    else:
+        for one in job.tasks:
+            given.console.print(best_panel(one))
+        given.console.print(f"job        {job.id} ({job.state.value})")
+        given.console.print(f"again      tilewright best {job.tasks[0].workload_key}", soft_wrap=True)
+        given.console.print(f"dashboard  {given.dashboard}/jobs/{job.id}", soft_wrap=True)
+    if job.state is JobState.FAILED:
+        given.console.print(f"error: {job.error}")
+    if not detach and (job.state is not JobState.SUCCEEDED or any(t.best is None for t in job.tasks)):
+        raise typer.Exit(Exit.FAILED)

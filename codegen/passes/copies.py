@@ -1,0 +1,87 @@
+"""Copies of a statement: names that a statement binds are unique in a kernel, so each copy gets its own."""
+
+from collections.abc import Mapping
+
+from ...ir.buffer import Buffer
+from ...ir.expr import Expr, Load, Var, rebuild
+from ...ir.stmt import Allocate, For, If, Seq, Stmt, Store, walk_statements
+
+
+def bound_names(stmt: Stmt) -> set[str]:
+    """Loop variables and buffers that ``stmt`` binds."""
+    names: set[str] = set()
+    for below in walk_statements(stmt):
+        if isinstance(below, For):
+            names.add(below.var)
+        elif isinstance(below, Allocate):
+            names.add(below.buffer.name)
+    return names
+
+
+class Names:
+    """The names taken in one kernel, growing as copies are made."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = set(taken)
+        self._last: dict[str, int] = {}
+
+    def fresh(self, base: str) -> str:
+        """``base`` with the lowest free ``_c<number>`` suffix."""
+        stem, mark, digits = base.rpartition("_c")
+        if mark and digits.isdigit():
+            base = stem
+        number = self._last.get(base, 0) + 1
+        while f"{base}_c{number}" in self._taken:
+            number += 1
+        self._last[base] = number
+        name = f"{base}_c{number}"
+        self._taken.add(name)
+        return name
+
+    def copy(self, stmt: Stmt) -> Stmt:
+        """``stmt`` with every name that it binds replaced by a fresh one."""
+        fresh = {name: self.fresh(name) for name in sorted(bound_names(stmt))}
+        return replace_names(stmt, {}, fresh) if fresh else stmt
+
+
+def replace_names(stmt: Stmt, values: Mapping[str, Expr], names: Mapping[str, str]) -> Stmt:
+    """``stmt`` with the variables in ``values`` replaced and the loops and buffers in ``names`` renamed."""
+    memo: dict[int, Expr] = {}  # by identity: every expression here outlives the walk
+
+    def buffer_of(buffer: Buffer) -> Buffer:
+        name = names.get(buffer.name)
+        return buffer if name is None else Buffer(name, buffer.shape, buffer.dtype, buffer.scope)
+
+    def expr(e: Expr) -> Expr:
+        known = memo.get(id(e))
+        if known is not None:
+            return known
+        if isinstance(e, Var):
+            new: Expr = values[e.name] if e.name in values else Var(names[e.name]) if e.name in names else e
+        else:
+            new = rebuild(e, [expr(c) for c in e.children]) if e.children else e
+            if isinstance(new, Load) and new.buffer.name in names:
+                new = Load(buffer_of(new.buffer), new.indices, new.mask)
+        memo[id(e)] = new
+        return new
+
+    def statement(s: Stmt) -> Stmt:
+        match s:
+            case For(var=var, extent=extent, kind=kind, body=body):
+                return For(names.get(var, var), extent, kind, statement(body))
+            case Store(buffer=buffer, indices=indices, value=value, mask=mask):
+                return Store(
+                    buffer_of(buffer),
+                    tuple(expr(i) for i in indices),
+                    expr(value),
+                    None if mask is None else expr(mask),
+                )
+            case If(condition=condition, then=then):
+                return If(expr(condition), statement(then))
+            case Seq(statements=statements):
+                return Seq(tuple(statement(x) for x in statements))
+            case Allocate(buffer=buffer, body=body):
+                return Allocate(buffer_of(buffer), statement(body))
+        return s
+
+    return statement(stmt)

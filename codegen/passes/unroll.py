@@ -1,0 +1,47 @@
+"""UNROLLED loops are written out, one copy of the body for each value of the variable.
+
+for k in unrolled(2):          C[0] = C[0] + A[0] * B[0]
+    C[0] = C[0] + A[k] * B[k]  C[0] = C[0] + A[1] * B[1]
+"""
+
+from dataclasses import replace
+
+from ...ir.expr import index
+from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, seq, walk_statements
+from .copies import Names, bound_names, replace_names
+
+MOST_STATEMENTS = 8192
+"""A loop whose copies would hold more stores than this stays, as a serial loop: compilers choke on more."""
+
+
+def unroll(kernel: Kernel) -> Kernel:
+    """Every UNROLLED loop written out, innermost first; loops and buffers in later copies get fresh names."""
+    names = Names(bound_names(kernel.body) | {b.name for b in kernel.parameters})
+    return replace(kernel, body=_statement(kernel.body, names))
+
+
+def _statement(stmt: Stmt, names: Names) -> Stmt:
+    match stmt:
+        case For(var=var, extent=extent, kind=kind, body=body):
+            inner = _statement(body, names)
+            if kind is not LoopKind.UNROLLED:
+                return For(var, extent, kind, inner)
+            if extent * stores(inner) > MOST_STATEMENTS:
+                return For(var, extent, LoopKind.SERIAL, inner)
+            copies = [replace_names(inner, {var: index(0)}, {})]
+            bound = sorted(bound_names(inner))
+            for value in range(1, extent):
+                copies.append(replace_names(inner, {var: index(value)}, {b: names.fresh(b) for b in bound}))
+            return seq(*copies)
+        case If(condition=condition, then=then):
+            return If(condition, _statement(then, names))
+        case Seq(statements=statements):
+            return seq(*(_statement(s, names) for s in statements))
+        case Allocate(buffer=buffer, body=body):
+            return Allocate(buffer, _statement(body, names))
+    return stmt
+
+
+def stores(stmt: Stmt) -> int:
+    """How many stores ``stmt`` holds, not counting repetition by loops."""
+    return sum(isinstance(s, Store) for s in walk_statements(stmt))

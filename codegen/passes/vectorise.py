@@ -1,0 +1,322 @@
+"""VECTORIZED loops become vector statements: the loop variable turns into a ramp of lanes.
+
+    for j in vectorized(8):                 C[i, ramp(j0*8, 1, 8)] =
+        C[i, j0*8 + j] = A[i, k] * B[..]        broadcast(A[i, k], 8) * B[k, ramp(j0*8, 1, 8)]
+
+Conditions on the loop variable become masks of loads and stores. An update of one element by every iteration,
+``T[i] = T[i] + f(j)``, becomes ``T[i] = T[i] + reduce_lanes(add, f(ramp))``. A loop that has no vector form
+(a vectorised loop inside it, lanes that overwrite one another) stays, as a serial loop: correct, only slow.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ...core.dtypes import INDEX, DType
+from ...ir.buffer import Buffer, Scope
+from ...ir.expr import (
+    Binary,
+    BinaryOp,
+    Broadcast,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Logic,
+    LogicOp,
+    Ramp,
+    ReduceLanes,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+    const,
+    index,
+    rebuild,
+    walk,
+)
+from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, expressions, seq, walk_statements
+from .copies import replace_names
+from .linear import Linear, limits, linear
+
+REDUCIBLE = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
+
+
+class _NoVectorForm(Exception):
+    """Internal: the loop at hand stays serial."""
+
+
+def vectorise(kernel: Kernel) -> Kernel:
+    """Every VECTORIZED loop as vector statements (see the module); the rest of the kernel unchanged."""
+    inputs = frozenset(b.name for b in kernel.inputs)
+    extents = {s.var: s.extent for s in walk_statements(kernel.body) if isinstance(s, For)}
+    return replace(kernel, body=_statement(kernel.body, inputs, extents))
+
+
+def _statement(stmt: Stmt, inputs: frozenset[str], extents: Mapping[str, int]) -> Stmt:
+    match stmt:
+        case For(var=var, extent=extent, kind=kind, body=body):
+            inner = _statement(body, inputs, extents)
+            if kind is not LoopKind.VECTORIZED:
+                return For(var, extent, kind, inner)
+            if extent == 1:
+                return replace_names(inner, {var: index(0)}, {})
+            try:
+                return _Lanes(var, extent, inputs, extents).statement(inner, None)
+            except _NoVectorForm:
+                return For(var, extent, LoopKind.SERIAL, inner)
+        case If(condition=condition, then=then):
+            return If(condition, _statement(then, inputs, extents))
+        case Seq(statements=statements):
+            return seq(*(_statement(s, inputs, extents) for s in statements))
+        case Allocate(buffer=buffer, body=body):
+            return Allocate(buffer, _statement(body, inputs, extents))
+    return stmt
+
+
+def neutral(op: BinaryOp, dtype: DType) -> Const:
+    """What leaves the other operand of ``op`` unchanged. Limits of the dtype stand for the infinities of integers."""
+    if op in (BinaryOp.ADD, BinaryOp.MUL):
+        return const(int(op is BinaryOp.MUL), dtype)
+    lowest = op is BinaryOp.MAX
+    if dtype.is_float:
+        return Const(float("-inf") if lowest else float("inf"), dtype)
+    if dtype.is_bool:
+        return Const(not lowest, dtype)
+    low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
+    return Const(low if lowest else low + (1 << dtype.bits) - 1, dtype)
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """Widens what depends on one loop variable.
+
+    ``inputs``: buffers that hold data everywhere. ``wide``: buffers allocated inside the loop, one copy for each
+    lane. ``strict``: a load with the same index in every lane is not known to happen in the scalar program.
+    """
+
+    var: str
+    count: int
+    inputs: frozenset[str]
+    extents: Mapping[str, int]
+    wide: dict[str, Buffer] = field(default_factory=dict)
+    strict: bool = False
+
+    # --- statements
+
+    def statement(self, stmt: Stmt, mask: Expr | None) -> Stmt:
+        match stmt:
+            case Store():
+                return self.store(stmt, mask)
+            case For(kind=LoopKind.PARALLEL | LoopKind.VECTORIZED):
+                raise _NoVectorForm
+            case For(var=var, extent=extent, kind=kind, body=body):
+                return For(var, extent, kind, self.statement(body, mask))
+            case Seq(statements=statements):
+                return seq(*(self.statement(s, mask) for s in statements))
+            case Allocate(buffer=buffer, body=body):
+                lanes = Buffer(buffer.name, (*buffer.shape, self.count), buffer.dtype, buffer.scope)
+                self.wide[buffer.name] = lanes
+                return Allocate(lanes, self.statement(body, mask))
+            case If(condition=condition, then=then):
+                return self.guarded(condition, then, mask)
+        raise _NoVectorForm
+
+    def guarded(self, condition: Expr, then: Stmt, mask: Expr | None) -> Stmt:
+        terms = _conjunction(condition)
+        scalar = [t for t in terms if not self.varies(t)]
+        varying = [t for t in terms if self.varies(t)]
+        if not varying:
+            return If(condition, self.statement(then, mask))
+        for term in varying:
+            mask = _and(mask, self.vector(term, mask))
+        # A load with one index for all lanes must not happen when no lane is on.
+        before = self.strict
+        some = self.some_lane(varying[0]) if len(varying) == 1 and not self.strict else None
+        self.strict = some is None
+        body = self.statement(then, mask)
+        self.strict = before
+        for term in reversed([*scalar, some] if some is not None and self.has_unsafe_load(then) else scalar):
+            body = If(term, body)
+        return body
+
+    def some_lane(self, term: Expr) -> Expr | None:
+        """A scalar condition that holds exactly when ``term`` holds in some lane; None when that is not known."""
+        if not isinstance(term, Compare) or term.a.dtype != INDEX or any(isinstance(e, Load) for e in walk(term)):
+            return None
+        a, b = linear(term.a), linear(term.b)
+        difference = a.plus(b, -1)
+        slope = difference.terms.get(Var(self.var), 0)
+        if not slope or any(self.varies(t) and t != Var(self.var) for t in difference.terms):
+            return None
+        rising = {"lt": False, "le": False, "gt": True, "ge": True}.get(term.op.value)
+        if rising is None:
+            return None
+        lane = self.count - 1 if rising == (slope > 0) else 0
+        return Compare(term.op, self.at(a, lane).expr(), self.at(b, lane).expr())
+
+    def at(self, form: Linear, lane: int) -> Linear:
+        slope = form.terms.get(Var(self.var), 0)
+        rest = {t: c for t, c in form.terms.items() if t != Var(self.var)}
+        return Linear(rest, form.constant + slope * lane)
+
+    def has_unsafe_load(self, stmt: Stmt) -> bool:
+        """Whether ``stmt`` has a load with one index for all lanes that may not happen unconditionally."""
+        roots = (e for s in walk_statements(stmt) for e in expressions(s))
+        return any(isinstance(e, Load) and self.unsafe(e) for root in roots for e in walk(root))
+
+    def unsafe(self, load: Load) -> bool:
+        """Whether a load has one index for all lanes and might be out of bounds, or read what nobody wrote."""
+        if self.varies(load):
+            return False
+        if load.buffer.name not in self.inputs:
+            return True
+        for i, extent in zip(load.indices, load.buffer.shape, strict=True):
+            span = limits(i, self.extents)
+            if span is None or span[0] < 0 or span[1] >= extent:
+                return True
+        return False
+
+    def store(self, stmt: Store, mask: Expr | None) -> Stmt:
+        if stmt.mask is not None or stmt.value.lanes > 1 or any(i.lanes > 1 for i in stmt.indices):
+            raise _NoVectorForm
+        indices = self.indices(stmt.buffer, stmt.indices, mask)
+        buffer = self.wide.get(stmt.buffer.name, stmt.buffer)
+        if any(i.lanes > 1 for i in indices):
+            value = self.vector(stmt.value, mask)
+            return Store(buffer, indices, value, None if self.spare(buffer, stmt.indices) else mask)
+        return self.update(stmt, mask)
+
+    def spare(self, buffer: Buffer, indices: tuple[Expr, ...]) -> bool:
+        """Whether lanes that are off may touch the buffer all the same: registers hold nothing else there, and an
+        accumulator that needs no mask stays in one."""
+        if buffer.scope is not Scope.REGISTER or buffer.name in self.wide:
+            return False
+        spans = [limits(i, self.extents) for i in indices]
+        return all(
+            span is not None and span[0] >= 0 and span[1] < extent
+            for span, extent in zip(spans, buffer.shape, strict=True)
+        )
+
+    def update(self, stmt: Store, mask: Expr | None) -> Stmt:
+        """A store to one element by every lane: an accumulation, or one value whichever lane writes last."""
+        here = Load(stmt.buffer, stmt.indices)
+        value = stmt.value
+        if isinstance(value, Binary) and value.op in REDUCIBLE and here in (value.a, value.b):
+            term = value.b if value.a == here else value.a
+            if not self.reads(term, stmt.buffer):
+                wide = self.vector(term, mask)
+                if mask is not None:
+                    wide = Select(mask, wide, Broadcast(neutral(value.op, wide.dtype), self.count))
+                return Store(stmt.buffer, stmt.indices, Binary(value.op, here, ReduceLanes(value.op, wide)))
+        if mask is None and not self.varies(value) and not self.reads(value, stmt.buffer):
+            return stmt
+        raise _NoVectorForm
+
+    # --- expressions
+
+    def varies(self, expr: Expr) -> bool:
+        """Whether the lanes of ``expr`` differ."""
+        return any(
+            (isinstance(e, Var) and e.name == self.var) or (isinstance(e, Load) and e.buffer.name in self.wide)
+            for e in walk(expr)
+        )
+
+    @staticmethod
+    def reads(expr: Expr, buffer: Buffer) -> bool:
+        return any(isinstance(e, Load) and e.buffer.name == buffer.name for e in walk(expr))
+
+    def vector(self, expr: Expr, mask: Expr | None) -> Expr:
+        """``expr`` in ``count`` lanes."""
+        wide = self.expr(expr, mask)
+        return wide if wide.lanes > 1 else Broadcast(wide, self.count)
+
+    def expr(self, expr: Expr, mask: Expr | None) -> Expr:
+        """``expr`` in ``count`` lanes, or as it is when its lanes do not differ."""
+        if expr.lanes > 1 or isinstance(expr, ReduceLanes):
+            raise _NoVectorForm
+        if not self.varies(expr):
+            if not self.strict or not any(isinstance(e, Load) and self.unsafe(e) for e in walk(expr)):
+                return expr
+            if isinstance(expr, Load):
+                return Load(expr.buffer, tuple(self.vector(i, mask) for i in expr.indices), mask)
+        elif expr.dtype == INDEX and not isinstance(expr, Load | Cast | Select):
+            affine = self.affine(expr)
+            if affine is not None:
+                return affine
+        match expr:
+            case Load(buffer=buffer, indices=indices, mask=None):
+                wide = self.indices(buffer, indices, mask)
+                spare = mask is None or self.spare(buffer, indices)
+                return Load(self.wide.get(buffer.name, buffer), wide, None if spare else mask)
+            case Select(condition=condition, then=then, otherwise=otherwise):
+                return self.select(condition, then, otherwise, mask)
+            case Binary(op=BinaryOp.FLOORDIV | BinaryOp.MOD as op, a=a, b=b) if mask is not None and self.varies(b):
+                one = Broadcast(const(1, b.dtype), self.count)  # a masked lane must not divide by zero
+                return Binary(op, self.vector(a, mask), Select(mask, self.vector(b, mask), one))
+            case Binary() | Compare() | Logic() | Unary() | Cast():
+                return rebuild(expr, [self.vector(c, mask) for c in expr.children])
+        raise _NoVectorForm
+
+    def indices(self, buffer: Buffer, indices: tuple[Expr, ...], mask: Expr | None) -> tuple[Expr, ...]:
+        wide = [self.expr(i, mask) for i in indices]
+        if buffer.name in self.wide:
+            wide.append(Ramp(index(0), 1, self.count))
+        return tuple(wide)
+
+    def affine(self, expr: Expr) -> Expr | None:
+        """A ramp when ``expr`` grows evenly from lane to lane."""
+        form = linear(expr)
+        slope = 0
+        base = Linear({}, form.constant)
+        for atom, coefficient in form.terms.items():
+            if atom == Var(self.var):
+                slope += coefficient
+            elif not self.varies(atom):
+                base = base.plus(Linear({atom: coefficient}, 0))
+            elif (split := self.divided(atom)) is not None:
+                slope += coefficient * split[0]
+                base = base.plus(Linear({split[1]: coefficient}, 0))
+            else:
+                return None
+        return Ramp(base.expr(), slope, self.count) if slope else Broadcast(base.expr(), self.count)
+
+    def divided(self, atom: Expr) -> tuple[int, Expr] | None:
+        """(slope, base) of ``e // n`` or ``e % n`` where all lanes provably fall into one multiple of ``n``."""
+        if not isinstance(atom, Binary) or atom.op not in (BinaryOp.FLOORDIV, BinaryOp.MOD):
+            return None
+        if not isinstance(atom.b, Const):
+            return None
+        divisor = int(atom.b.value)
+        form = linear(atom.a)
+        others = [c for t, c in form.terms.items() if t != Var(self.var)]
+        if any(self.varies(t) for t in form.terms if t != Var(self.var)) or divisor <= 0:
+            return None
+        if form.terms.get(Var(self.var)) != 1 or divisor % self.count:
+            return None
+        if form.constant % self.count or any(c % self.count for c in others):
+            return None
+        base = Binary(atom.op, self.at(form, 0).expr(), atom.b)
+        return (0 if atom.op is BinaryOp.FLOORDIV else 1), base
+
+    def select(self, condition: Expr, then: Expr, otherwise: Expr, mask: Expr | None) -> Expr:
+        wide = self.vector(condition, mask)
+        inverse = Unary(UnaryOp.NOT, wide)
+        return Select(wide, self.arm(then, wide, mask), self.arm(otherwise, inverse, mask))
+
+    def arm(self, expr: Expr, chosen: Expr, mask: Expr | None) -> Expr:
+        """One branch of a select: its loads happen only in the lanes that chose it."""
+        before, self.strict = self.strict, True
+        wide = self.vector(expr, _and(mask, chosen))
+        self.strict = before
+        return wide
+
+
+def _conjunction(condition: Expr) -> list[Expr]:
+    if isinstance(condition, Logic) and condition.op is LogicOp.AND:
+        return _conjunction(condition.a) + _conjunction(condition.b)
+    return [condition]
+
+
+def _and(a: Expr | None, b: Expr) -> Expr:
+    return b if a is None else Logic(LogicOp.AND, a, b)

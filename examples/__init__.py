@@ -1,0 +1,1 @@
+"""Programs that show the product at work: ``python -m examples.NAME``."""

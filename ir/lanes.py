@@ -1,0 +1,26 @@
+"""Vectors whose lanes are all the same, and what they stand for."""
+
+from ..core.dtypes import boolean
+from .expr import Broadcast, Const, Expr
+
+
+def scalar_of(expr: Expr) -> Expr:
+    """The scalar in every lane of a Broadcast; any other expression itself."""
+    return expr.value if isinstance(expr, Broadcast) else expr
+
+
+def varies(expr: Expr) -> bool:
+    """Whether the lanes of ``expr`` may differ."""
+    return expr.lanes > 1 and not isinstance(expr, Broadcast)
+
+
+def truth(value: bool, lanes: int = 1) -> Expr:
+    """True or false in every lane."""
+    scalar = Const(value, boolean)
+    return scalar if lanes == 1 else Broadcast(scalar, lanes)
+
+
+def truth_value(expr: Expr) -> bool | None:
+    """What a bool constant, or a vector of one, says; None for everything else."""
+    scalar = scalar_of(expr)
+    return bool(scalar.value) if isinstance(scalar, Const) and scalar.type.is_bool else None

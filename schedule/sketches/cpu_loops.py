@@ -1,0 +1,126 @@
+"""The CPU loop sketch: any workload as tiled, vectorised, unrolled and parallel loops.
+
+Light stages are inlined, the rest is computed in groups (``fusion``). The group with the most work has the knobs;
+the others take a plain setting of their own kind.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import IllegalSchedule
+from ...core.schedule import KnobValue, Schedule
+from ...core.streams import stream
+from ...core.target import Target
+from ...ir.stmt import Kernel
+from ...te.workload import Workload
+from ..nest import loop_nest
+from ..space import Knob, Quantity, Space
+from .columns import Columns, codes_of
+from .editor import Editor
+from .enumerate import legal_codes
+from .fusion import Group, Plan, paddings, plan
+from .knobs import INLINE, STORE, padding_knob, row_knobs, scalar_knobs, tile_knobs, tile_legal
+from .plain import plain_setting
+from .quantities import QUANTITIES, derive
+from .row_loops import RowSetting, lower_rows, vectorise_stage
+from .tile_loops import TileSetting, lower_tiles
+from .tiles import tiles_of
+
+DEFAULTS: Mapping[str, KnobValue] = {
+    **asdict(TileSetting()),
+    "padding": STORE,
+}
+"""What a knob stands for in a workload that does not have it."""
+
+
+class CpuLoops:
+    """See ``schedule.sketch.Sketch``."""
+
+    name = "cpu_loops"
+    version = 1
+    quantities: tuple[Quantity, ...] = QUANTITIES
+
+    def matches(self, workload: Workload, target: Target) -> bool:
+        return target.kind == "llvm"
+
+    def space(self, workload: Workload, target: Target, *, seed: int = 0, limit: int = 1_000_000) -> Space:
+        group = _plan(workload, target, STORE).main
+        knobs = _knobs(workload, group, target)
+        codes, total = legal_codes(knobs, lambda c: _legal(group, target, c), DEFAULTS, limit, stream(seed, self.name))
+        columns = Columns(knobs, codes, DEFAULTS)
+        return Space(self.name, self.version, knobs, codes, derive(workload, group, target, columns), total)
+
+    def derive(
+        self, workload: Workload, target: Target, schedules: Sequence[Schedule]
+    ) -> Mapping[str, NDArray[np.float32]]:
+        group = _plan(workload, target, STORE).main
+        knobs = _knobs(workload, group, target)
+        for schedule in schedules:
+            self._check(schedule)
+        return derive(workload, group, target, Columns(knobs, codes_of(knobs, schedules), DEFAULTS))
+
+    def lower(self, workload: Workload, target: Target, schedule: Schedule) -> Kernel:
+        self._check(schedule)
+        main = _plan(workload, target, STORE).main
+        knobs = _knobs(workload, main, target)
+        columns = Columns(knobs, codes_of(knobs, [schedule]), DEFAULTS)
+        if not _legal(main, target, columns)[0]:
+            raise IllegalSchedule(
+                f"these knobs do not fit together for this workload on {target} (registers, code size, local memory or "
+                f"a setting that repeats another): {schedule}",
+                field="/schedule/knobs",
+            )
+        values = dict(schedule.knobs)
+        chosen = _plan(workload, target, str(values.get("padding", STORE)))
+        editor = Editor(loop_nest(chosen.workload))
+        for group in chosen.groups:
+            given = values if group is chosen.main else plain_setting(group, target, DEFAULTS)
+            _lower_group(editor, group, {**DEFAULTS, **given})
+        return editor.kernel
+
+    def _check(self, schedule: Schedule) -> None:
+        if (schedule.sketch, schedule.version) != (self.name, self.version):
+            raise IllegalSchedule(
+                f"a schedule of {schedule.sketch}@{schedule.version}; allowed: {self.name}@{self.version}",
+                field="/schedule/sketch",
+            )
+
+
+def _plan(workload: Workload, target: Target, padding: str) -> Plan:
+    return plan(workload, inline_paddings=padding == INLINE, threads=target.threads)
+
+
+def _knobs(workload: Workload, group: Group, target: Target) -> tuple[Knob, ...]:
+    own = {
+        "tile": lambda: tile_knobs(tiles_of(group), target),
+        "row": lambda: row_knobs(group, target),
+        "scalar": lambda: scalar_knobs(group, target),
+    }[group.kind]()
+    return (*own, padding_knob()) if paddings(workload) else own
+
+
+def _legal(group: Group, target: Target, columns: Columns) -> NDArray[np.bool_]:
+    if group.kind == "tile":
+        return tile_legal(tiles_of(group), target, columns)
+    return np.ones(len(columns), dtype=bool)
+
+
+def _lower_group(editor: Editor, group: Group, values: Mapping[str, KnobValue]) -> None:
+    def number(name: str) -> int:
+        return int(values[name])
+
+    if group.kind == "tile":
+        setting = TileSetting(**{f.name: values[f.name] for f in fields(TileSetting)})  # type: ignore[arg-type]
+        lower_tiles(editor, tiles_of(group), setting)
+        return
+    row_setting = RowSetting(number("lanes"), number("vectors"), number("rows"))
+    if group.kind == "row":
+        lower_rows(editor, group, row_setting)
+    else:
+        vectorise_stage(editor, group.root, None, row_setting, skip=0)
+
+
+CPU_LOOPS = CpuLoops()

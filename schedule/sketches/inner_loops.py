@@ -1,0 +1,78 @@
+"""The innermost loops of a nest: which are written out, and which becomes the lanes of a vector."""
+
+from collections.abc import Sequence
+
+from .editor import Editor
+
+
+def mark(editor: Editor, loops: Sequence[str], lane: str | None) -> None:
+    """Unroll ``loops`` and vectorise ``lane``."""
+    for loop in loops:
+        editor.unroll(loop)
+    if lane is not None:
+        editor.vectorise(lane)
+
+
+def split_column(editor: Editor, column: str, lanes: int) -> list[str]:
+    """The loop over columns as one over vectors and one over lanes."""
+    return list(editor.split(column, lanes, f"{column}_vector", f"{column}_lane"))
+
+
+def unrolled_reduction(editor: Editor, loops: Sequence[str], steps: int) -> tuple[list[str], list[str]]:
+    """Choose about ``steps`` iterations of the reduction ``loops`` (outermost first) to write out, from the
+    innermost on; (loops that stay, loops to unroll)."""
+    serial = list(loops)
+    unrolled: list[str] = []
+    while serial and steps > 1:
+        last = serial.pop()
+        extent = editor.extent(last)
+        if extent <= steps:
+            unrolled.insert(0, last)
+            steps //= extent
+            continue
+        outer, inner = editor.split(last, steps, f"{last}_step", f"{last}_in")
+        serial.append(outer)
+        unrolled.insert(0, inner)
+        steps = 1
+    return serial, unrolled
+
+
+def vector_dimension(editor: Editor, loops: Sequence[str], lanes: int, vectors: int) -> list[str]:
+    """Vectorise the last of ``loops`` that has more than one iteration, ``vectors`` vectors to a step; the loops
+    that ``loops`` became, outermost first."""
+    wide = [loop for loop in loops if editor.extent(loop) > 1]
+    if not wide:
+        return list(loops)
+    chosen = wide[-1]
+    outer, vector, lane = vector_split(editor, chosen, lanes, vectors)
+    editor.unroll(vector)
+    editor.vectorise(lane)
+    position = list(loops).index(chosen)
+    return [*loops[:position], outer, vector, lane, *loops[position + 1 :]]
+
+
+def vector_split(editor: Editor, loop: str, lanes: int, vectors: int) -> tuple[str, str, str]:
+    """``loop`` as steps of ``vectors`` vectors of ``lanes``, fewer where it is short; (step, vector, lane)."""
+    extent = editor.extent(loop)
+    vectors = max(1, min(vectors, -(-extent // lanes)))
+    step, rest = editor.split(loop, lanes * vectors, f"{loop}_step", f"{loop}_rest")
+    vector, lane = editor.split(rest, lanes, f"{loop}_vector", f"{loop}_lane")
+    return step, vector, lane
+
+
+def vector_reduction(
+    editor: Editor, tensor: str, inside: str | None, reduce_loops: Sequence[str], lanes: int, vectors: int
+) -> None:
+    """Reduce ``tensor`` into ``lanes * vectors`` partial results along the last reduction loop."""
+    last = reduce_loops[-1]
+    vectors = max(1, min(vectors, -(-editor.extent(last) // lanes)))
+    _, parts = editor.split(last, lanes * vectors, f"{last}_step", f"{last}_part")
+    partial = editor.rfactor(tensor, parts)
+    start, update = editor.nests(partial, inside)
+    for nest in (start, update):
+        lane_loop = parts if nest is update else nest[-1]
+        vector, lane = editor.split(lane_loop, lanes, f"{lane_loop}_vector", f"{lane_loop}_lane")
+        mark(editor, [vector], lane)
+    combine = editor.nests(tensor, inside)[-1][-1]
+    if editor.extent(combine) <= 256:
+        editor.vectorise(combine)

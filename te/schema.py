@@ -1,0 +1,89 @@
+"""The structure of a workload's JSON, as JSON Schema (2020-12): closed and bounded."""
+
+from ..core.dtypes import DTYPES
+from ..ir.expr import BinaryOp, CompareOp, LogicOp, UnaryOp
+from .limits import MAX_COEFFICIENT, MAX_EXTENT, MAX_RANK, MAX_TENSORS, NAME_PATTERN
+from .workload import Reducer
+
+Schema = dict[str, object]
+
+_NAME: Schema = {"type": "string", "pattern": NAME_PATTERN}
+_DTYPE: Schema = {"type": "string", "enum": list(DTYPES)}
+_EXTENT: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_EXTENT}
+_COEFFICIENT: Schema = {"type": "integer", "minimum": -MAX_COEFFICIENT, "maximum": MAX_COEFFICIENT}
+
+
+def workload_schema(definitions: str = "#/$defs") -> Schema:
+    """The schema of a workload. Its references point below ``definitions``, where ``workload_definitions`` has to
+    stand: the default fits the schema alone, ``#/components/schemas`` an OpenAPI document."""
+    axes = _list({"$ref": f"{definitions}/Axis"}, 0, MAX_RANK)
+    stage = _object(
+        {
+            "name": _NAME,
+            "dtype": _DTYPE,
+            "axes": axes,
+            "reducer": {"type": "string", "enum": [str(r) for r in Reducer]},
+            "reduce_axes": axes,
+            "body": {"$ref": f"{definitions}/Expression"},
+        },
+        optional=("reducer", "reduce_axes"),
+    )
+    tensor = _object({"name": _NAME, "dtype": _DTYPE, "shape": _list(_EXTENT, 0, MAX_RANK)})
+    return _object(
+        {
+            "inputs": _list(tensor, 0, MAX_TENSORS),
+            "stages": _list(stage, 1, MAX_TENSORS),
+            "outputs": {**_list(_NAME, 1, MAX_TENSORS), "uniqueItems": True},
+        }
+    )
+
+
+def workload_definitions(definitions: str = "#/$defs") -> dict[str, Schema]:
+    """What ``workload_schema`` refers to: ``Axis``, ``Index`` and ``Expression``."""
+    expression: Schema = {"$ref": f"{definitions}/Expression"}
+    binary = [str(op) for table in (BinaryOp, CompareOp, LogicOp) for op in table]
+
+    def operation(names: list[str], operands: int) -> Schema:
+        return _object({"op": {"type": "string", "enum": names}, "args": _list(expression, operands, operands)})
+
+    cast = _object({"op": {"const": "cast"}, "args": _list(expression, 1, 1), "dtype": _DTYPE})
+    number: Schema = {"anyOf": [{"type": "number"}, {"type": "boolean"}, {"enum": ["inf", "-inf"]}]}
+    terms: Schema = {
+        "type": "object",
+        "propertyNames": _NAME,
+        "additionalProperties": _COEFFICIENT,
+        "maxProperties": 2 * MAX_RANK,
+    }
+    return {
+        "Axis": _object({"name": _NAME, "extent": _EXTENT}),
+        "Index": {"anyOf": [_NAME, _COEFFICIENT, _object({"terms": terms, "constant": _COEFFICIENT})]},
+        "Expression": {
+            "anyOf": [
+                operation(binary, 2),
+                operation([str(op) for op in UnaryOp], 1),
+                operation(["select"], 3),
+                cast,
+                _object({"load": _NAME, "at": _list({"$ref": f"{definitions}/Index"}, 0, MAX_RANK)}),
+                _object({"axis": _NAME}),
+                _object({"const": number, "dtype": _DTYPE}),
+            ]
+        },
+    }
+
+
+def _object(properties: Schema, optional: tuple[str, ...] = ()) -> Schema:
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _list(items: Schema, shortest: int, longest: int) -> Schema:
+    return {"type": "array", "items": items, "minItems": shortest, "maxItems": longest}
+
+
+WORKLOAD_SCHEMA: Schema = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Workload",
+    **workload_schema(),
+    "$defs": workload_definitions(),
+}
+"""The schema of a workload, complete in itself. ``workload_from_json`` checks all of it and what it cannot say."""

@@ -1,0 +1,141 @@
+"""The command line as a user meets it: real processes, a real database, real kernels."""
+
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilewright.te.json import workload_to_json
+from tilewright.te.operators import OPERATORS
+
+MATMUL = ["matmul", "m=24", "n=40", "k=16"]
+
+
+def tilewright(folder: Path, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run the command in ``folder`` on the database there."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}
+    command = [sys.executable, "-m", "tilewright.cli", "--database", str(folder / "t.sqlite3"), *arguments]
+    return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=seconds)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose database holds one tuned matrix product."""
+    folder = tmp_path_factory.mktemp("cli")
+    done = tilewright(folder, "tune", *MATMUL, "--trials", "6")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "GFLOP/s" in done.stdout and "again" in done.stdout and "/jobs/" in done.stdout
+    return folder
+
+
+def test_best_is_served_by_operator_and_by_key(tuned: Path) -> None:
+    by_name = json.loads(tilewright(tuned, "--json", "best", *MATMUL).stdout)
+    assert by_name["match"] == ["exact"]
+    assert by_name["seconds"] > 0
+    by_key = json.loads(tilewright(tuned, "--json", "best", by_name["workload_key"]).stdout)
+    assert by_key == by_name
+
+
+def test_the_job_and_its_trials_are_listed(tuned: Path) -> None:
+    jobs = json.loads(tilewright(tuned, "--json", "job", "list").stdout)
+    assert [job["state"] for job in jobs] == ["succeeded"]
+    trials = json.loads(tilewright(tuned, "--json", "job", "trials", jobs[0]["id"]).stdout)
+    assert sorted(trial["sequence"] for trial in trials) == list(range(6))
+    shown = tilewright(tuned, "job", "show", jobs[0]["id"])
+    assert "matmul" in shown.stdout and "succeeded" in shown.stdout
+
+
+def test_explain_shows_every_layer(tuned: Path) -> None:
+    told = json.loads(tilewright(tuned, "--json", "explain", *MATMUL).stdout)
+    languages = {section["language"] for section in told["sections"]}
+    assert {"ir", "llvm-ir", "assembly"} <= languages
+    assert told["instructions"]
+    text = tilewright(tuned, "explain", *MATMUL).stdout
+    assert "roofline" in text and "define" in text
+
+
+def test_records_travel_to_another_database(tuned: Path, tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    assert tilewright(tuned, "records", "export", str(file)).returncode == 0
+    assert len(file.read_text().splitlines()) == 6
+    assert tilewright(tmp_path, "records", "import", str(file)).returncode == 0
+    there = json.loads(tilewright(tmp_path, "--json", "best", *MATMUL).stdout)
+    here = json.loads(tilewright(tuned, "--json", "best", *MATMUL).stdout)
+    assert (there["seconds"], there["schedule"]) == (here["seconds"], here["schedule"])
+
+
+def test_a_workload_file_can_be_tuned(tmp_path: Path) -> None:
+    file = tmp_path / "w.json"
+    file.write_text(json.dumps(workload_to_json(OPERATORS["softmax"].workload({"rows": 7, "columns": 33}))))
+    done = tilewright(tmp_path, "--json", "tune", "--workload", str(file), "--trials", "3", "--strategy", "random")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tasks"][0]["trials"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (["tune", "matmull", "m=2"], 3, "matmull"),
+        (["tune", "matmul", "m=-1", "n=2", "k=2"], 2, "m"),
+        (["tune", "matmul", "m=99999999999999", "n=2", "k=2"], 2, "m"),
+        (["tune", "matmul", "m=2", "n=2", "k=2", "dtype=float31"], 2, "float31"),
+        (["tune", "matmul", "m"], 2, "NAME=VALUE"),
+        (["tune"], 2, "--workload"),
+        (["tune", "--workload", "none.json"], 2, "none.json"),
+        (["tune", *MATMUL, "--strategy", "guess"], 2, "guess"),
+        (["tune", *MATMUL, "--target", "abacus"], 2, "abacus"),
+        (["tune", *MATMUL, "--executor", "cloud"], 2, "cloud"),
+        (["tune", *MATMUL, "--trials", "0"], 2, "trials"),
+        (["best", "softmax", "rows=3", "columns=3"], 3, ""),
+        (["best", "0" * 64], 3, "0000"),
+        (["job", "show", "no-such-job"], 3, "no-such-job"),
+        (["--url", "http://127.0.0.1:1", "devices"], 4, "127.0.0.1:1"),
+    ],
+)
+def test_bad_input_is_one_line_and_an_exit_code(tuned: Path, arguments: list[str], code: int, word: str) -> None:
+    done = tilewright(tuned, *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_junk_is_no_workload(tmp_path: Path) -> None:
+    file = tmp_path / "junk.json"
+    for text in ("not json", '{"inputs": []}', "[1]", '"NaN"'):
+        file.write_text(text)
+        done = tilewright(tmp_path, "tune", "--workload", str(file))
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = tilewright(tmp_path, "serve", "--port", str(port))
+    assert done.returncode == 4
+    assert str(port) in done.stderr and "in use" in done.stderr
+
+
+def test_a_database_of_a_newer_program_is_left_alone(tmp_path: Path) -> None:
+    assert tilewright(tmp_path, "job", "list").returncode == 0
+    database = sqlite3.connect(tmp_path / "t.sqlite3")
+    database.execute("update alembic_version set version_num = '9999'")
+    database.commit()
+    database.close()
+    done = tilewright(tmp_path, "job", "list")
+    assert done.returncode == 4
+    assert "newer" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_database_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "t.sqlite3").mkdir()
+    done = tilewright(tmp_path, "job", "list")
+    assert done.returncode == 4
+    assert "t.sqlite3" in done.stderr and len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,225 @@
+"""What every executor must do: measure good kernels, report each bad one as what it is, go on, leave nothing behind.
+
+The bad kernels are real machine code (see ``tests/workers/faulty_kernels.py``).
+"""
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tilewright.core.errors import InvalidParameter, WorkerLost
+from tilewright.core.target import Profile
+from tilewright.core.trial import Failed, Reason, Stage, Timed, Trial
+from tilewright.runtime.devices import host_target
+from tilewright.tests.workers.faulty_kernels import BUILDERS, PROLOGUES, SIZE, add_one, schedule
+from tilewright.workers.executor import Executor
+from tilewright.workers.executors import EXECUTORS, open_executor
+from tilewright.workers.settings import Deadlines, ExecutorSettings
+
+FAULTY = ExecutorSettings(
+    builder="tilewright.tests.workers.faulty_kernels:build",
+    deadlines=Deadlines(compile=3.0, load=3.0, check=3.0, time=3.0),
+    batch=4,
+)
+
+FAULTS = {
+    "loops_for_ever": (Stage.CHECK, Reason.TIMEOUT, "check took over 3 s"),
+    "hangs_after_many_launches": (Stage.TIME, Reason.TIMEOUT, "time took over 3 s"),
+    "segfaults": (Stage.CHECK, Reason.ILLEGAL_ACCESS, "SIGSEGV"),
+    "illegal_instruction": (Stage.CHECK, Reason.ILLEGAL_ACCESS, "SIGILL"),
+    "divides_by_zero": (Stage.CHECK, Reason.ILLEGAL_ACCESS, "SIGFPE"),
+    "one_past_the_end": (Stage.CHECK, Reason.OUT_OF_BOUNDS, "output C was written past its end"),
+    "one_before_the_start": (Stage.CHECK, Reason.OUT_OF_BOUNDS, "output C was written before its start"),
+    "writes_its_input": (Stage.CHECK, Reason.OUT_OF_BOUNDS, "input A was written"),
+    "one_unwritten": (Stage.CHECK, Reason.UNWRITTEN, f"1 of {SIZE} elements of output C"),
+    "wrong": (Stage.CHECK, Reason.WRONG_RESULT, "C[0] is"),
+    "nan": (Stage.CHECK, Reason.WRONG_RESULT, "C[0] is nan"),
+    "wrong_after_many_launches": (Stage.TIME, Reason.WRONG_RESULT, "right once"),
+    "stray_parameter": (Stage.CHECK, Reason.LAUNCH_ERROR, "the workload has no such buffer"),
+    "builder_hangs": (Stage.COMPILE, Reason.TIMEOUT, "compile took over 3 s"),
+    "builder_segfaults": (Stage.COMPILE, Reason.COMPILE_ERROR, "SIGSEGV"),
+    "builder_aborts": (Stage.COMPILE, Reason.COMPILE_ERROR, "SIGABRT"),
+    "builder_exits": (Stage.COMPILE, Reason.COMPILE_ERROR, "status 3"),
+    "builder_is_killed": (Stage.COMPILE, Reason.WORKER_LOST, "SIGKILL"),
+    "builder_exhausts_memory": (Stage.COMPILE, Reason.RESOURCES, "memory"),
+    "builder_has_a_bug": (Stage.COMPILE, Reason.COMPILE_ERROR, "ZeroDivisionError: in a sketch"),
+    "schedule_is_illegal": (Stage.LOWER, Reason.ILLEGAL_SCHEDULE, "factor: factor 7 of 10"),
+    "kernel_is_invalid": (Stage.LOWER, Reason.COMPILE_ERROR, "a store to an input"),
+    "compiler_refuses": (Stage.COMPILE, Reason.COMPILE_ERROR, "no such instruction"),
+}
+
+NAMES = [pytest.param(name, marks=pytest.mark.ray) if name == "ray" else name for name in EXECUTORS]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """One Ray for the whole module: it takes seconds to start."""
+    ray = pytest.importorskip("ray")
+    ray.init("local", include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(params=NAMES, scope="module")
+def name(request: pytest.FixtureRequest) -> str:
+    if request.param == "ray":
+        request.getfixturevalue("cluster")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def executor(name: str) -> Iterator[Executor]:
+    with open_executor(name, host_target(), seed=7, settings=FAULTY) as opened:
+        yield opened
+
+
+def measured(executor: Executor, *faults: str, dtype: str = "float32") -> list[Trial]:
+    """The trials of these hand-made kernels, in the order given."""
+    found = dict(executor.measure(add_one(dtype), [schedule(f) for f in faults]))
+    assert sorted(found) == list(range(len(faults)))
+    return [found[n] for n in range(len(faults))]
+
+
+def children_of(marker: Path) -> list[psutil.Process]:
+    """Processes anywhere whose module path has ``marker`` in it: the children of executors that were given it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(marker) in process.environ().get("PYTHONPATH", ""):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def marked(marker: Path) -> ExecutorSettings:
+    return replace(FAULTY, python_path=(*FAULTY.python_path, str(marker)))
+
+
+def test_the_table_of_faults_is_complete() -> None:
+    assert set(FAULTS) >= set(PROLOGUES) - {"slow"} | set(BUILDERS)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_reported_as_what_it_is_and_the_next_candidate_measures(executor: Executor, fault: str) -> None:
+    stage, reason, detail = FAULTS[fault]
+    bad, good = measured(executor, fault, "good")
+    assert isinstance(bad.outcome, Failed), bad.outcome
+    assert (bad.outcome.stage, bad.outcome.reason) == (stage, reason), bad.outcome
+    assert detail in bad.outcome.detail
+    assert isinstance(good.outcome, Timed), good.outcome
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int8"])
+def test_small_elements_hide_no_fault(executor: Executor, dtype: str) -> None:
+    faults = ["good", "one_past_the_end", "one_before_the_start", "one_unwritten", "wrong", "good"]
+    first, past, before, unwritten, wrong, last = [t.outcome for t in measured(executor, *faults, dtype=dtype)]
+    assert isinstance(first, Timed) and isinstance(last, Timed)
+    assert isinstance(past, Failed) and past.reason is Reason.OUT_OF_BOUNDS
+    assert isinstance(before, Failed) and before.reason is Reason.OUT_OF_BOUNDS
+    assert isinstance(unwritten, Failed) and unwritten.reason is Reason.UNWRITTEN
+    assert isinstance(wrong, Failed) and wrong.reason is Reason.WRONG_RESULT
+
+
+def test_a_good_trial_brings_its_evidence(executor: Executor) -> None:
+    (trial,) = measured(executor, "good")
+    assert trial.schedule == schedule("good")
+    assert isinstance(trial.outcome, Timed)
+    assert len(trial.outcome.samples) >= 3 and all(1e-9 < s < 1e-2 for s in trial.outcome.samples)
+    clocks, evidence = trial.clocks, trial.evidence
+    assert clocks.search == 0.0 and min(clocks.compile, clocks.check, clocks.time) > 0.0 <= clocks.overhead
+    assert evidence.input_seed == 7
+    assert evidence.max_error is not None and 0.0 <= evidence.max_error <= 1.0
+    assert evidence.guard_bands_intact is True and evidence.outputs_written is True
+    assert evidence.absolute_tolerance is not None and evidence.relative_tolerance is not None
+    assert evidence.anchor_seconds is not None and 1e-7 < evidence.anchor_seconds < 1.0
+    assert evidence.binary_key is not None and len(evidence.binary_key) == 64 and evidence.binary_bytes
+    assert {"load_average_1min", "waiting_seconds", "preemptions", "disturbed_samples"} <= set(evidence.environment)
+
+
+def test_a_hopeless_candidate_is_stopped_early(executor: Executor) -> None:
+    good, slow = [t.outcome for t in measured(executor, "good", "slow")]
+    assert isinstance(good, Timed) and isinstance(slow, Timed)
+    assert slow.seconds > 10 * good.seconds
+    assert len(slow.samples) <= 3  # one, where the machine did not disturb it
+
+
+def test_results_come_one_by_one_and_an_early_close_abandons_the_rest(executor: Executor) -> None:
+    results = executor.measure(add_one(), [schedule("good"), *[schedule("loops_for_ever")] * 3])
+    position, trial = next(results)
+    assert position == 0 and isinstance(trial.outcome, Timed)
+    results.close()  # type: ignore[attr-defined]
+    assert isinstance(measured(executor, "good")[0].outcome, Timed)
+
+
+def test_where_and_how_is_told(executor: Executor) -> None:
+    on = executor.measured_on
+    assert on.device.target == host_target() and on.profile == Profile("warm", 1)
+    assert on.device.hardware["threads"] == host_target().threads
+    assert {"llvm", "codegen"} <= set(on.toolchain.components)
+
+
+def test_the_baseline_is_timed_on_the_same_terms(executor: Executor) -> None:
+    small = executor.baseline("matmul", {"m": 32, "n": 32, "k": 32})
+    large = executor.baseline("matmul", {"m": 512, "n": 512, "k": 512})
+    assert small is not None and large is not None
+    assert min(*small.samples, *large.samples) > 0.0
+
+
+def test_an_unknown_operator_has_no_baseline(executor: Executor) -> None:
+    with pytest.raises(WorkerLost, match="no_such_operator"):
+        executor.baseline("no_such_operator", {})
+
+
+def test_a_cold_profile_rotates_its_arguments_and_a_warm_one_does_not(executor: Executor, name: str) -> None:
+    (warm,) = measured(executor, "good")
+    with open_executor(name, host_target(), profile=Profile("cold", 1), settings=FAULTY) as other:
+        (cold,) = measured(other, "good")
+    assert isinstance(warm.outcome, Timed) and isinstance(cold.outcome, Timed)
+    assert warm.evidence.environment["argument_sets"] == 1
+    assert cold.evidence.environment["argument_sets"] > 1
+
+
+def test_children_killed_from_outside_while_idle_cost_nothing(name: str, tmp_path: Path) -> None:
+    with open_executor(name, host_target(), settings=marked(tmp_path)) as executor:
+        assert isinstance(measured(executor, "good")[0].outcome, Timed)
+        for process in children_of(tmp_path):
+            process.send_signal(signal.SIGKILL)
+        assert isinstance(measured(executor, "good")[0].outcome, Timed)
+
+
+def test_closing_leaves_no_process_behind(name: str, tmp_path: Path) -> None:
+    executor = open_executor(name, host_target(), settings=marked(tmp_path))
+    with ThreadPoolExecutor(1) as background:
+        assert isinstance(measured(executor, "good")[0].outcome, Timed)
+        before = children_of(tmp_path)
+        assert len(before) >= 2  # the runner and at least the builder that was used
+        hanging = background.submit(measured, executor, "loops_for_ever")
+        executor.close()
+        assert isinstance(hanging.exception(), WorkerLost)
+    executor.close()
+    _, alive = psutil.wait_procs(before, timeout=20)
+    assert not alive and not children_of(tmp_path)
+    with pytest.raises(WorkerLost, match="closed"):
+        measured(executor, "good")
+
+
+def test_a_builder_that_does_not_exist_is_told_at_once(name: str) -> None:
+    settings = replace(FAULTY, builder="tilewright.no_such_module:build")
+    with open_executor(name, host_target(), settings=settings) as executor:
+        with pytest.raises(WorkerLost, match="no_such_module"):
+            measured(executor, "good")
+
+
+def test_unknown_executors_and_settings_are_refused() -> None:
+    with pytest.raises(InvalidParameter, match="allowed: local, ray"):
+        open_executor("slurm", host_target())
+    with pytest.raises(InvalidParameter, match="module:function"):
+        ExecutorSettings(builder="build")
+    with pytest.raises(InvalidParameter, match="1 to 10000"):
+        ExecutorSettings(batch=0)

@@ -1,0 +1,42 @@
+"""Inputs and references go through the shared file unchanged, and come out read-only."""
+
+import os
+
+import numpy as np
+import pytest
+
+from tilewright.te.build import cast, compute, placeholder, workload
+from tilewright.workers.fixture import anonymous_file, compute_fixture, map_fixture, store_fixture
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int8", "int32", "bool"])
+def test_what_is_stored_is_what_is_mapped(dtype: str) -> None:
+    a = placeholder((3, 5), dtype, name="a")
+    work = workload([compute((5, 3), lambda i, j: a[j, i], name="b"), compute((), lambda: a[0, 0], name="c")])
+    fixture = compute_fixture(work, seed=3)
+    descriptor = anonymous_file()
+    try:
+        os.pwrite(descriptor, b"left from before" * 1000, 0)
+        mapped = map_fixture(store_fixture(fixture, descriptor), descriptor)
+    finally:
+        os.close(descriptor)
+    assert mapped.inputs.keys() == {"a"} and mapped.expected.keys() == {"b", "c"}
+    assert mapped.inputs["a"].dtype == fixture.inputs["a"].dtype
+    np.testing.assert_array_equal(mapped.inputs["a"], fixture.inputs["a"])
+    for name, expected in fixture.expected.items():
+        np.testing.assert_array_equal(mapped.expected[name].values, expected.values)
+        assert mapped.expected[name].values.shape == expected.values.shape
+        assert mapped.expected[name].absolute == expected.absolute
+        assert mapped.expected[name].relative == expected.relative
+
+
+def test_what_is_mapped_cannot_be_written() -> None:
+    a = placeholder((8,), name="a")
+    work = workload(compute((8,), lambda i: cast(a[i], "float64"), name="b"))
+    descriptor = anonymous_file()
+    try:
+        mapped = map_fixture(store_fixture(compute_fixture(work, 0), descriptor), descriptor)
+    finally:
+        os.close(descriptor)
+    assert not mapped.inputs["a"].flags.writeable
+    assert not mapped.expected["b"].values.flags.writeable

@@ -1,0 +1,101 @@
+"""Sampling stops when it knows enough, when it is hopeless, and when it will never know."""
+
+import numpy as np
+import pytest
+
+from tilewright.core.streams import stream
+from tilewright.workers.timing import Sample, TimingRules, median_interval, take_samples
+
+RULES = TimingRules()
+
+
+class Clock:
+    """A timer whose launches take ``seconds`` each, times the next of ``factors``; it remembers its calls."""
+
+    def __init__(self, seconds: float, factors: list[float] | None = None, disturbed: list[bool] | None = None) -> None:
+        self.seconds = seconds
+        self.factors = factors or [1.0]
+        self.disturbed = disturbed or [False]
+        self.calls: list[int] = []
+
+    def __call__(self, launches: int) -> Sample:
+        n = len(self.calls)
+        self.calls.append(launches)
+        seconds = self.seconds * launches * self.factors[n % len(self.factors)]
+        return Sample(seconds, self.disturbed[n % len(self.disturbed)])
+
+
+@pytest.mark.parametrize("seconds", [1e-7, 3e-6, 1e-4, 5e-4, 2e-3, 0.02])
+def test_a_steady_kernel_gets_the_fewest_samples_of_a_millisecond_or_more(seconds: float) -> None:
+    clock = Clock(seconds)
+    timing = take_samples(clock, RULES)
+    assert len(timing.timed.samples) == RULES.least_samples
+    assert timing.timed.seconds == pytest.approx(seconds)
+    assert timing.timed.launches_per_sample * seconds >= RULES.sample_seconds * 0.999
+    assert not timing.noisy and not timing.hopeless
+
+
+def test_warming_up_does_not_run_a_slow_kernel_more_than_once() -> None:
+    clock = Clock(0.02)
+    take_samples(clock, RULES)
+    assert clock.calls == [1] * (1 + RULES.least_samples)
+
+
+def test_a_hopeless_kernel_is_sampled_once() -> None:
+    clock = Clock(0.5)
+    timing = take_samples(clock, RULES, incumbent_seconds=0.1)
+    assert timing.hopeless and timing.timed.samples == (0.5,)
+    assert len(clock.calls) == 2
+
+
+def test_one_disturbed_sample_makes_no_kernel_hopeless() -> None:
+    clock = Clock(1e-3, [1.0, 9.0, 1.0], [False, True, False])
+    assert not take_samples(clock, RULES, incumbent_seconds=1e-3).hopeless
+    assert len(take_samples(Clock(9e-3, [1.0], [True]), RULES, incumbent_seconds=1e-3).timed.samples) == 3
+
+
+def test_a_kernel_near_the_incumbent_is_sampled_fully() -> None:
+    timing = take_samples(Clock(1e-3), RULES, incumbent_seconds=0.5e-3)
+    assert not timing.hopeless and len(timing.timed.samples) >= RULES.least_samples
+
+
+def test_a_very_slow_kernel_may_stop_at_one_sample_and_a_slow_one_at_three() -> None:
+    assert len(take_samples(Clock(6.0), RULES).timed.samples) == 1
+    assert len(take_samples(Clock(1.0), RULES).timed.samples) == 3
+
+
+def test_unsteady_samples_are_continued_until_the_time_is_up() -> None:
+    factors = [1.0 + 0.5 * float(x) for x in stream(1, "factors").random(97)]
+    timing = take_samples(Clock(1e-3, factors), RULES)
+    assert len(timing.timed.samples) > RULES.least_samples
+    assert timing.seconds < RULES.most_seconds + 4e-3
+    assert not timing.noisy
+
+
+def test_disturbed_samples_are_left_out_once_enough_clean_ones_were_had() -> None:
+    timing = take_samples(Clock(1e-3, [1.0, 9.0], [False, True]), RULES)
+    assert timing.timed.samples == pytest.approx([1e-3] * len(timing.timed.samples))
+    assert timing.disturbed > 0
+
+
+def test_where_all_samples_are_disturbed_they_are_kept() -> None:
+    timing = take_samples(Clock(1e-3, [1.0], [True]), RULES)
+    assert len(timing.timed.samples) == timing.disturbed >= 3
+    assert RULES.most_seconds < timing.seconds < RULES.extended_seconds + 4e-3
+
+
+def test_samples_that_never_agree_are_noisy() -> None:
+    timing = take_samples(Clock(1e-3, [1.0, 1.0, 5.0, 9.0, 9.0]), RULES)
+    assert timing.noisy and timing.seconds > RULES.most_seconds
+
+
+def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
+    """The true median of exp(normal) is 1; its 95 % interval, of which we get half the width, must hold it."""
+    draw = stream(0, "coverage")
+    covered = 0
+    for _ in range(400):
+        samples = np.exp(0.1 * draw.standard_normal(25))
+        ordered = np.sort(samples)
+        covered += bool(ordered[25 // 2 - 5] <= 1.0 <= ordered[25 // 2 + 5])
+        assert 0.0 < median_interval(list(map(float, samples))) < 0.5
+    assert covered > 0.93 * 400

@@ -1,0 +1,72 @@
+"""The argument sets a kernel is timed on: one for warm caches, as many as it takes for cold ones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..codegen.backend import Parameter
+from ..runtime.device import Device, LoadedKernel, Memory
+from .buffers import BLOCK_BYTES, Bytes
+from .environment import disturbance, was_disturbed
+from .timing import Sample, Timer, TimingRules
+
+_MOST_SETS = 256
+
+
+class Rotation:
+    """Sets of inputs and outputs, equal in content, that launches go through in turn.
+
+    Where ``cold_bytes`` is 0 there is one set. Otherwise so many that a round through them covers that much memory;
+    small workloads would need too many, so they get 256, no sample goes round more than once, and between samples
+    the caches are filled with something else. Workspace is not rotated: a program that calls a kernel again and
+    again hands it the same.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        first: Mapping[str, Memory],
+        parameters: Sequence[Parameter],
+        inputs: Mapping[str, Bytes],
+        cold_bytes: int,
+    ) -> None:
+        each = sum(p.bytes for p in parameters)
+        wanted = max(2, -(-cold_bytes // each)) if cold_bytes else 1
+        self._sets: list[Mapping[str, Memory]] = [first]
+        for _ in range(min(wanted, _MOST_SETS) - 1):
+            memories = {p.name: device.allocate(p.bytes) for p in parameters}
+            for p in parameters:
+                memories[p.name].write(inputs.get(p.name, np.zeros(p.bytes, np.uint8)))
+            self._sets.append(memories)
+        self._sweep = device.allocate(cold_bytes) if wanted > _MOST_SETS else None
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    def rules(self, rules: TimingRules) -> TimingRules:
+        """``rules`` with samples that are short enough to find cold caches to their end."""
+        return rules if self._sweep is None else replace(rules, most_launches=len(self._sets))
+
+    def timer(self, kernel: LoadedKernel, names: Sequence[str], fixed: Mapping[str, Memory]) -> Timer:
+        """Times launches of ``kernel``, whose parameters are ``names``: from ``fixed`` where it has them, else from the
+        set whose turn it is. Each call goes on at the set where the last one ended."""
+        sets = [[fixed[name] if name in fixed else s[name] for name in names] for s in self._sets]
+        following = 0
+
+        def timer(launches: int) -> Sample:
+            nonlocal following
+            ordered = [*sets[following:], *sets[:following]][:launches]
+            following = (following + launches) % len(sets)
+            self._evict()
+            before = disturbance()
+            seconds = kernel.time(ordered, launches)
+            return Sample(seconds, was_disturbed(disturbance().since(before), seconds))
+
+        return timer
+
+    def _evict(self) -> None:
+        """Read through a region that is larger than the caches. Reading leaves no dirty lines to write back later."""
+        if self._sweep is not None:
+            for start in range(0, self._sweep.nbytes, BLOCK_BYTES):
+                self._sweep.view(start, min(BLOCK_BYTES, self._sweep.nbytes - start)).read()
