@@ -14,6 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import psutil
+from sqlalchemy import insert
 
 from benchmarks.suite import Options, Result
 from tilewright.core.budget import Budget
@@ -22,11 +23,12 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
 from tilewright.core.trial import Clocks, Evidence, Timed, Trial
-from tilewright.db.catalog import keep_device, keep_toolchain
-from tilewright.db.record import record_trial
+from tilewright.db.catalog import keep_device, keep_toolchain, keep_workload
 from tilewright.db.rows import NewJob, NewTrial
 from tilewright.db.store import Store
+from tilewright.db.tables import trials
 from tilewright.db.task import task_of
+from tilewright.db.trials import columns_of
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.service.views import BestView
@@ -77,24 +79,25 @@ def fill(url: str, records: int, here: MeasuredOn) -> Sequence[str]:
         tasks.append(task_of(OPERATORS["matmul"].workload(shape), "matmul", shape))
     with Store(url) as store:
         new = NewJob("filled", "succeeded", tuple(tasks), Budget(), "random", 0, "llvm", "local", "warm")
-        store.create_job(new)
+        job, _ = store.create_job(new)
         with store.database.writing() as connection:
-            for place in places:
-                keep_device(connection, place.device)
-                keep_toolchain(connection, place.toolchain)
+            workloads = [keep_workload(connection, task) for task in tasks]
+            nouns = [(keep_device(connection, on.device), keep_toolchain(connection, on.toolchain)) for on in places]
+            rows = []
             for number in range(records):
                 task, sequence = number % WORKLOADS, number // WORKLOADS
-                # a third of the workloads have records of one place only: a look-up must relax to find them
-                place = places[task % 4] if task % 3 == 0 else places[int(draws.integers(4))]
+                # a third of the workloads have records of one place only: a look-up may have to relax to find them
+                place = task % 4 if task % 3 == 0 else int(draws.integers(4))
                 knobs: dict[str, int | str] = {"tile_m": sequence, "tile_n": 8, "unroll": 4, "order": "ijk"}
-                samples = tuple(1e-5 * (1 + draws.random(7)))
                 trial = Trial(
                     Schedule.of("cpu_loops", 1, knobs),
-                    Timed(samples, 10),
+                    Timed(tuple(1e-5 * (1 + draws.random(7))), 10),
                     Clocks(0.001, 0.02, 0.003, 0.01, 0.001),
                     Evidence(1, 0.25, 1e-5, 1e-5, True, True, 1e-5, "0" * 64, 4096, {"load_average_1min": 0.5}),
                 )
-                record_trial(connection, NewTrial("filled", task, sequence, "", place, trial, 0.1 * number), told=False)
+                kept = NewTrial("filled", task, sequence, "", places[place], trial, 0.1 * number)
+                rows.append(columns_of(kept, job.number, workloads[task], *nouns[place]))
+            connection.execute(insert(trials), rows)
     return [task.workload_key for task in tasks]
 
 

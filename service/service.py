@@ -188,7 +188,7 @@ class Service:
             None if profile is None else listing.key(profile, "profile"),
         )
         try:
-            found = best_lookup.find(self._store, wanted, self._at_hand)
+            found = best_lookup.find(self._store, wanted, self._identity)
         except NotFound:
             self.metrics_registry.lookup("miss")
             raise best_lookup.miss(self._store, wanted, operator, parameters) from None
@@ -202,10 +202,10 @@ class Service:
         else of the first of its space. Raises NotFound, IllegalSchedule, CompileError, UnsupportedTarget."""
         if record_id is not None:
             row = self._store.trial(listing.number(record_id, "record_id"))
-            return explain(self._store, self.workload_of(row.record.identity.workload_key), self._at_hand, record=row)
+            return explain(self._store, self.workload_of(row.record.identity.workload_key), self.here, record=row)
         if workload is None:
             raise InvalidParameter("give a workload or a record", field="workload")
-        return explain(self._store, workload, self._at_hand, schedule=schedule)
+        return explain(self._store, workload, self.here, schedule=schedule)
 
     def workload_of(self, workload_key: str) -> Workload:
         """Raises NotFound."""
@@ -269,5 +269,6 @@ class Service:
         except UnsupportedTarget:
             return None
 
-    def _at_hand(self) -> MeasuredOn | None:
-        return self.here
+    @functools.cached_property
+    def _identity(self) -> best_lookup.Here:
+        return best_lookup.Here.of(self.here)
