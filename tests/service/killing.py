@@ -24,7 +24,7 @@ from tilewright.core.streams import stream
 READY_SECONDS = 120.0
 WORKLOADS: tuple[Mapping[str, object], ...] = (
     {"operator": "matmul", "parameters": {"m": 32, "n": 48, "k": 16}},
-    {"operator": "softmax", "parameters": {"shape": [33, 65]}},
+    {"operator": "softmax", "parameters": {"rows": 33, "columns": 65}},
 )
 
 
@@ -109,13 +109,14 @@ class Observer:
     next_sequence: dict[tuple[str, int], int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
-    def submit(self, key: str) -> None:
-        """Ask for the job of ``key``: the first time, or because no answer came."""
+    def submit(self, number: int) -> None:
+        """Ask for job ``number``: the first time, or once more (an answer may have been lost)."""
+        key = f"job-{number}"
         body = {
             "tasks": list(WORKLOADS),
             "budget": {"trials": self.trials},
             "strategy": "random",
-            "seed": self.seed + len(self.jobs),
+            "seed": self.seed + number,
         }
         answer = self.server.ask("POST", "/v1/jobs", body, {"Idempotency-Key": key})
         if answer is None:
@@ -200,14 +201,15 @@ def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 4
     observer = Observer(server, trials, seed)
     starting = 0
     for _ in range(kills):
+        if observer.faults:
+            break
         server.start()
         if draws.random() < 0.15:  # while it starts: opening, migrating, taking the job up
             time.sleep(float(draws.random()) * 1.5)
             starting += 1
         else:
             server.wait_until_ready()
-            key = f"job-{len(observer.jobs)}" if not observer.unfinished() else f"job-{len(observer.jobs) - 1}"
-            observer.submit(key)
+            observer.submit(len(observer.jobs) - bool(observer.unfinished()))
             end = time.monotonic() + float(draws.random()) * longest
             while time.monotonic() < end:
                 observer.look()
@@ -215,7 +217,7 @@ def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 4
         server.kill()
     server.start()
     server.wait_until_ready()
-    observer.submit(f"job-{max(len(observer.jobs) - 1, 0)}")
+    observer.submit(max(len(observer.jobs) - 1, 0))
     end = time.monotonic() + READY_SECONDS
     while observer.unfinished() and time.monotonic() < end:
         observer.look()
