@@ -20,7 +20,7 @@ CONTENT_SECURITY_POLICY = (
 SECURITY_HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with none at all, browsers hide the origin of our own forms too
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
@@ -86,7 +86,7 @@ class Guard:
             return 403, "FOREIGN_ORIGIN", "changes are taken from this service's own pages only", "origin"
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > MAX_BODY_BYTES:
-            return 413, TOO_LARGE, f"a body of {length.decode()} bytes; allowed: {MAX_BODY_BYTES}", ""
+            return 413, TOO_LARGE, f"a body of {length.decode()} bytes; allowed: {MAX_BODY_BYTES}", "content-length"
         return None
 
 
