@@ -86,7 +86,7 @@ class Guard:
             return 403, "FOREIGN_ORIGIN", "changes are taken from this service's own pages only", "origin"
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > MAX_BODY_BYTES:
-            return 413, TOO_LARGE, f"a body of {length.decode()} bytes; allowed: {MAX_BODY_BYTES}", ""
+            return 413, TOO_LARGE, f"a body of {length.decode()} bytes; allowed: {MAX_BODY_BYTES}", "content-length"
         return None
 
 

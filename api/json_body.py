@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request, Response
@@ -13,6 +14,9 @@ from starlette.exceptions import HTTPException
 from .limits import MAX_JSON_DEPTH
 
 _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_PARSED_DEPTH = 700
+"""Below Python's recursion limit (1,000), so that what is too deep can still be named."""
 
 
 class BadBody(HTTPException):
@@ -24,22 +28,93 @@ class BadBody(HTTPException):
         self.field = field
 
 
+@dataclass(frozen=True, slots=True)
+class _Bad:
+    """Stands in the parsed value where something was refused, until it is found there and named."""
+
+    code: str
+    detail: str
+
+
 def parse_json(body: bytes) -> Any:
-    """The value of ``body``. Raises BadBody (400) that says what is wrong and, where it can, where."""
+    """The value of ``body``. Raises BadBody (400) that says what is wrong and where (a JSON pointer)."""
     depth = _depth(body)
-    if depth > MAX_JSON_DEPTH:
+    if depth > _PARSED_DEPTH:
         raise BadBody(400, "JSON_TOO_DEEP", f"nested {depth} deep; allowed: {MAX_JSON_DEPTH}")
+    hooks = _Hooks()
     try:
         value = json.loads(
-            body, parse_constant=_constant, parse_float=_finite, parse_int=_integer, object_pairs_hook=_unique
+            body,
+            parse_constant=hooks.constant,
+            parse_float=hooks.decimal,
+            parse_int=hooks.integer,
+            object_pairs_hook=hooks.pairs,
         )
     except json.JSONDecodeError as error:
-        raise BadBody(400, "INVALID_JSON", f"not JSON: {error.msg} at byte {error.pos}") from error
+        raise BadBody(400, "INVALID_JSON", f"not JSON: {error.msg} at character {error.pos}") from error
     except UnicodeDecodeError as error:
         raise BadBody(400, "INVALID_JSON", f"not UTF-8 at byte {error.start}") from error
-    if b"\\u" in body or b"\0" in body:
-        _storable(value, "")
+    if hooks.refused or depth > MAX_JSON_DEPTH or b"\\u" in body or b"\0" in body:
+        _refuse(value)
     return value
+
+
+class _Hooks:
+    """What ``json`` calls for the parts of a value; ``refused``: whether a ``_Bad`` stands somewhere."""
+
+    def __init__(self) -> None:
+        self.refused = False
+
+    def _bad(self, detail: str) -> _Bad:
+        self.refused = True
+        return _Bad("INVALID_JSON", detail)
+
+    def constant(self, text: str) -> object:
+        return self._bad(f"{text} is no JSON number")
+
+    def decimal(self, text: str) -> object:
+        value = float(text)
+        return (
+            value if math.isfinite(value) else self._bad(f"{text[:40]} is beyond the range of numbers (about 1.8e308)")
+        )
+
+    def integer(self, text: str) -> object:
+        return int(text) if len(text) <= 40 else self._bad(f"a whole number of {len(text)} digits; allowed: 40")
+
+    def pairs(self, pairs: list[tuple[str, Any]]) -> object:
+        value = dict(pairs)
+        if len(value) == len(pairs):
+            return value
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        return self._bad(f"the field {twice[:64]!a} stands twice in one object")
+
+
+def _refuse(value: Any) -> None:
+    """Raises BadBody for the first part that is refused: a ``_Bad``, what is too deep, or text that cannot be kept.
+
+    No database keeps half a surrogate pair, and PostgreSQL keeps no NUL in text.
+    """
+    waiting: list[tuple[Any, str, int]] = [(value, "", 0)]
+    while waiting:
+        part, pointer, depth = waiting.pop()
+        if isinstance(part, _Bad):
+            raise BadBody(400, part.code, part.detail, pointer)
+        if isinstance(part, str) and ("\0" in part or _SURROGATE.search(part)):
+            raise BadBody(400, "INVALID_TEXT", "text with a NUL or an unpaired surrogate", pointer)
+        if isinstance(part, list | dict) and depth >= MAX_JSON_DEPTH:
+            raise BadBody(400, "JSON_TOO_DEEP", f"nested deeper than {MAX_JSON_DEPTH}", pointer)
+        if isinstance(part, list):
+            waiting += [(item, f"{pointer}/{index}", depth + 1) for index, item in enumerate(part)]
+        elif isinstance(part, dict):
+            waiting += [(name, pointer, depth + 1) for name in part]
+            waiting += [(item, f"{pointer}/{pointer_part(name)}", depth + 1) for name, item in part.items()]
+
+
+def pointer_part(name: object) -> str:
+    """A name as one part of a JSON pointer (RFC 6901), in text that can be sent."""
+    text = str(name).replace("~", "~0").replace("/", "~1")
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _depth(body: bytes) -> int:
@@ -52,46 +127,6 @@ def _depth(body: bytes) -> int:
         elif mark in b"]}":
             depth -= 1
     return deepest
-
-
-def _constant(text: str) -> float:
-    raise BadBody(400, "INVALID_JSON", f"{text} is no JSON number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise BadBody(400, "INVALID_JSON", f"{text[:40]} is beyond the range of numbers (about 1.8e308)")
-    return value
-
-
-def _integer(text: str) -> int:
-    if len(text) > 40:
-        raise BadBody(400, "INVALID_JSON", f"a whole number of {len(text)} digits; allowed: 40")
-    return int(text)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadBody(400, "INVALID_JSON", f"the field {twice[:64]!a} stands twice in one object")
-    return value
-
-
-def _storable(value: Any, pointer: str) -> None:
-    """No database keeps half a surrogate pair, and PostgreSQL keeps no NUL in text."""
-    if isinstance(value, str):
-        if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
-            raise BadBody(400, "INVALID_TEXT", "text with a NUL or an unpaired surrogate", pointer)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _storable(item, f"{pointer}/{index}")
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            _storable(name, pointer)
-            _storable(item, f"{pointer}/{name}")
 
 
 class _StrictRequest(Request):

@@ -11,8 +11,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from .. import __version__
+from ..te.schema import workload_definitions, workload_schema
 from .routes import ROUTES
 
+_SCHEMAS = "#/components/schemas"
 _TEXT = {"type": "string"}
 DOCUMENT = Path(__file__).parent / "openapi.json"
 DESCRIPTION = """Tilewright tunes tensor expressions: submit a job, follow it, fetch the best schedule and its evidence.
@@ -29,6 +31,13 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
     schemas = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
+    schemas["Workload"] = workload_schema(_SCHEMAS)
+    schemas.update(workload_definitions(_SCHEMAS))
+    for name in ("ExpressionIn", "LookupIn", "ExplainIn"):
+        schemas[name]["properties"]["workload"] = {
+            "anyOf": [{"$ref": f"{_SCHEMAS}/Workload"}, {"type": "null"}],
+            "description": "A workload in its JSON form.",
+        }
     for operations in document["paths"].values():
         for operation in operations.values():
             for answer in operation["responses"].values():

@@ -23,7 +23,7 @@ from ..core.errors import (
     UnsupportedTarget,
     WorkerLost,
 )
-from .json_body import BadBody
+from .json_body import BadBody, pointer_part
 from .limits import RETRY_AFTER_SECONDS
 from .pages import render, wants_page
 from .problem import FieldProblem, Problem
@@ -162,7 +162,7 @@ def allowed_methods(request: Request) -> list[str]:
 def _field_of(location: Sequence[Any]) -> str:
     where, *rest = location
     if where == "body":
-        return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in rest)
+        return "".join(f"/{pointer_part(part)}" for part in rest)
     return ".".join(str(part) for part in rest)
 
 

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic.config import JsonDict
 
 from ..core.budget import Budget
 from . import limits
@@ -53,6 +54,17 @@ class ExpressionIn(Closed):
 class JobIn(Closed):
     """A job: one or more expressions to tune, each within the budget."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "tasks": [{"operator": "matmul", "parameters": {"m": 512, "n": 512, "k": 512}}],
+                    "budget": {"trials": 64, "seconds": 60},
+                }
+            ]
+        }
+    )
+
     tasks: list[ExpressionIn] = Field(min_length=1, max_length=limits.MAX_TASKS)
     budget: BudgetIn = Field(default_factory=BudgetIn)  # type: ignore[arg-type]
     strategy: Name = Field(default="model", description="Search strategy: model, evolution or random.")
@@ -75,8 +87,13 @@ class ScheduleIn(Closed):
     knobs: dict[Name, int | Annotated[str, StringConstraints(max_length=64)]] = Field(max_length=256)
 
 
+_EXPRESSION: JsonDict = {"operator": "matmul", "parameters": {"m": 512, "n": 512, "k": 512}}
+
+
 class LookupIn(ExpressionIn):
     """Which best schedule is wanted; identity parts that are left out are relaxed."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXPRESSION]})
 
     device_key: Key | None = None
     toolchain_key: Key | None = None
@@ -86,10 +103,14 @@ class LookupIn(ExpressionIn):
 class ExplainIn(ExpressionIn):
     """What is to be explained; without a schedule: the best known one, else the first of the sketch."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXPRESSION]})
+
     schedule: ScheduleIn | None = None
 
 
 class ParametersIn(Closed):
     """The parameters of an operator."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"parameters": {"m": 512, "n": 512, "k": 512}}]})
 
     parameters: dict[str, Any] = Field(default_factory=dict)

@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import uvicorn
 
@@ -37,7 +38,9 @@ def serve(settings: Settings) -> None:
     """Serve until SIGINT or SIGTERM. Raises InvalidParameter when the port is taken, StoreError when the database
     cannot be opened; nothing is left running then."""
     with bind(settings.host, settings.port) as listener, Service.open(settings) as service:
-        _server(service, settings).run(sockets=[listener])
+        server = _server(service, settings)
+        server.run(sockets=[listener])
+        service.interrupt()
 
 
 @contextmanager
@@ -56,9 +59,18 @@ def running(settings: Settings) -> Iterator[str]:
             thread.join()
 
 
+class _Server(uvicorn.Server):
+    """Stops at the first SIGINT or SIGTERM and returns, so that the service is closed; uvicorn's own would raise the
+    signal again afterwards. The second one stops without waiting for open connections."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
 def _server(service: Service, settings: Settings) -> uvicorn.Server:
     app = create_app(service, settings)
-    server = uvicorn.Server(
+    server = _Server(
         uvicorn.Config(
             app,
             log_config=None,

@@ -32,7 +32,7 @@ def _drawn(tensor: Buffer, draw: np.random.Generator) -> NDArray[Any]:
             low, high = -WIDE_INTEGERS, WIDE_INTEGERS + 1
         return np.asarray(draw.integers(low, high, tensor.shape)).astype(dtype.numpy)
     if dtype.bits == 64:
-        return draw.random(tensor.shape) * 2.0 - 1.0
+        return np.asarray(draw.random(tensor.shape) * 2.0 - 1.0)
     result = np.empty(tensor.elements, dtype.numpy)
     for start in range(0, tensor.elements, _BLOCK):  # in blocks: a narrow input never exists in a wide copy
         part = draw.random(min(_BLOCK, tensor.elements - start), dtype=np.float32)

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TASKS = Path("/proc/self/task")
-_TOLERATED_WAIT_SECONDS = 50e-6
-_TOLERATED_WAIT_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +30,6 @@ def disturbance() -> Disturbance:
         except (OSError, IndexError, ValueError):
             continue
     return Disturbance(waiting / 1e9, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
-
-
-def was_disturbed(during: Disturbance, seconds: float) -> bool:
-    """Whether a sample of ``seconds`` lost more to other work than the wake-ups of its own threads explain."""
-    return during.waiting_seconds > _TOLERATED_WAIT_SECONDS + _TOLERATED_WAIT_SHARE * seconds
 
 
 def load() -> dict[str, float]:

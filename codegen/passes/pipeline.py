@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel
+from .narrow import narrow
 from .partition import partition
 from .unroll import unroll
 from .vectorise import vectorise
@@ -16,6 +17,7 @@ LOOP_PASSES: tuple[tuple[str, Pass], ...] = (
     ("vectorise", vectorise),
     ("unroll", unroll),
     ("simplify unrolled", simplify_kernel),
+    ("narrow", narrow),
 )
 """Name -> pass. Afterwards only serial and parallel loops are left, with vector expressions inside."""
 

@@ -35,9 +35,22 @@ from ...ir.expr import (
     rebuild,
     walk,
 )
-from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, expressions, seq, walk_statements
+from ...ir.stmt import (
+    Allocate,
+    For,
+    If,
+    Kernel,
+    LoopKind,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+    seq,
+    substatements,
+    walk_statements,
+)
 from .copies import replace_names
-from .linear import Linear, limits, linear
+from .linear import Linear, limits, linear, variables
 
 REDUCIBLE = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
 
@@ -50,27 +63,61 @@ def vectorise(kernel: Kernel) -> Kernel:
     """Every VECTORIZED loop as vector statements (see the module); the rest of the kernel unchanged."""
     inputs = frozenset(b.name for b in kernel.inputs)
     extents = {s.var: s.extent for s in walk_statements(kernel.body) if isinstance(s, For)}
-    return replace(kernel, body=_statement(kernel.body, inputs, extents))
+    facts = _Facts(inputs, extents, _spare_buffers(kernel.body))
+    return replace(kernel, body=_statement(kernel.body, facts))
 
 
-def _statement(stmt: Stmt, inputs: frozenset[str], extents: Mapping[str, int]) -> Stmt:
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is known of the whole kernel. ``inputs``: buffers that hold data everywhere. ``extents``: of all loops.
+    ``spare``: register buffers in which lanes that a guard switches off may hold anything."""
+
+    inputs: frozenset[str]
+    extents: Mapping[str, int]
+    spare: frozenset[str]
+
+
+def _spare_buffers(body: Stmt) -> frozenset[str]:
+    """Register buffers of which every access is guarded lane by lane: nobody looks at the other lanes."""
+    registers = {
+        s.buffer.name for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is Scope.REGISTER
+    }
+    used: set[str] = set()
+
+    def visit(stmt: Stmt, lane: str | None, guarded: bool) -> None:
+        if not guarded:
+            if isinstance(stmt, Store):
+                used.add(stmt.buffer.name)
+            used.update(e.buffer.name for root in expressions(stmt) for e in walk(root) if isinstance(e, Load))
+        if isinstance(stmt, For) and stmt.kind is LoopKind.VECTORIZED:
+            lane, guarded = stmt.var, False
+        elif isinstance(stmt, If) and lane is not None:
+            guarded = guarded or lane in variables(stmt.condition)
+        for below in substatements(stmt):
+            visit(below, lane, guarded)
+
+    visit(body, None, False)
+    return frozenset(registers - used)
+
+
+def _statement(stmt: Stmt, facts: _Facts) -> Stmt:
     match stmt:
         case For(var=var, extent=extent, kind=kind, body=body):
-            inner = _statement(body, inputs, extents)
+            inner = _statement(body, facts)
             if kind is not LoopKind.VECTORIZED:
                 return For(var, extent, kind, inner)
             if extent == 1:
                 return replace_names(inner, {var: index(0)}, {})
             try:
-                return _Lanes(var, extent, inputs, extents).statement(inner, None)
+                return _Lanes(var, extent, facts).statement(inner, None)
             except _NoVectorForm:
                 return For(var, extent, LoopKind.SERIAL, inner)
         case If(condition=condition, then=then):
-            return If(condition, _statement(then, inputs, extents))
+            return If(condition, _statement(then, facts))
         case Seq(statements=statements):
-            return seq(*(_statement(s, inputs, extents) for s in statements))
+            return seq(*(_statement(s, facts) for s in statements))
         case Allocate(buffer=buffer, body=body):
-            return Allocate(buffer, _statement(body, inputs, extents))
+            return Allocate(buffer, _statement(body, facts))
     return stmt
 
 
@@ -91,14 +138,13 @@ def neutral(op: BinaryOp, dtype: DType) -> Const:
 class _Lanes:
     """Widens what depends on one loop variable.
 
-    ``inputs``: buffers that hold data everywhere. ``wide``: buffers allocated inside the loop, one copy for each
-    lane. ``strict``: a load with the same index in every lane is not known to happen in the scalar program.
+    ``wide``: buffers allocated inside the loop, one copy for each lane. ``strict``: a load with the same index in
+    every lane is not known to happen in the scalar program.
     """
 
     var: str
     count: int
-    inputs: frozenset[str]
-    extents: Mapping[str, int]
+    facts: _Facts
     wide: dict[str, Buffer] = field(default_factory=dict)
     strict: bool = False
 
@@ -169,10 +215,10 @@ class _Lanes:
         """Whether a load has one index for all lanes and might be out of bounds, or read what nobody wrote."""
         if self.varies(load):
             return False
-        if load.buffer.name not in self.inputs:
+        if load.buffer.name not in self.facts.inputs and load.indices:
             return True
         for i, extent in zip(load.indices, load.buffer.shape, strict=True):
-            span = limits(i, self.extents)
+            span = limits(i, self.facts.extents)
             if span is None or span[0] < 0 or span[1] >= extent:
                 return True
         return False
@@ -188,11 +234,11 @@ class _Lanes:
         return self.update(stmt, mask)
 
     def spare(self, buffer: Buffer, indices: tuple[Expr, ...]) -> bool:
-        """Whether lanes that are off may touch the buffer all the same: registers hold nothing else there, and an
-        accumulator that needs no mask stays in one."""
-        if buffer.scope is not Scope.REGISTER or buffer.name in self.wide:
+        """Whether lanes that are off may touch the buffer all the same: an accumulator without masks stays in a
+        register."""
+        if buffer.name not in self.facts.spare or buffer.name in self.wide:
             return False
-        spans = [limits(i, self.extents) for i in indices]
+        spans = [limits(i, self.facts.extents) for i in indices]
         return all(
             span is not None and span[0] >= 0 and span[1] < extent
             for span, extent in zip(spans, buffer.shape, strict=True)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...core.errors import InvalidWorkload
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Expr, Load, Select, Unary, UnaryOp, Var
 from ...ir.rewrite import free_variables, fresh_name, loads_of, map_loads, substitute
@@ -29,12 +28,17 @@ LONG_ROW = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """``members`` in the order of the stages, the root not among them. ``depth``: shared leading axes of the root."""
+    """``members`` in the order of the stages, the root not among them; ``shared``: the leading axes of the root that
+    each of them follows. ``depth``: those that all follow."""
 
     kind: str
     root: Stage
     members: tuple[Stage, ...]
-    depth: int
+    shared: tuple[int, ...]
+
+    @property
+    def depth(self) -> int:
+        return min(self.shared, default=len(self.root.axes))
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -219,11 +223,9 @@ def _grouped(workload: Workload, forced: set[str], threads: int) -> list[Group]:
 
 def _group(root: Stage, members: tuple[Stage, ...], shared: Mapping[str, int]) -> Group:
     rank = len(root.axes)
-    if rank == 0:
-        return Group("scalar", root, members, 0)
-    whole = all(shared[m.name] == rank == len(m.axes) for m in members)
-    depth = min((shared[m.name] for m in members), default=rank)
-    return Group("tile" if whole else "row", root, members, depth)
+    follows = tuple(shared[m.name] for m in members)
+    whole = all(n == rank == len(m.axes) for n, m in zip(follows, members, strict=True))
+    return Group("scalar" if rank == 0 else "tile" if whole else "row", root, members, follows)
 
 
 def _prefix(stage: Stage, reader: Stage, shared: int) -> int:
@@ -256,17 +258,13 @@ def _row_bytes(stage: Stage, depth: int) -> int:
 
 
 def _misfits(group: Group) -> Iterable[Stage]:
-    """Members that cannot stay: rows too long at the depth found, or a contraction among rows."""
+    """Members that cannot stay: rows too long at the depth found, or rows beside a contraction that wants tiles."""
     if group.kind == "scalar" and group.members:
         return group.members
     if group.kind != "row":
         return ()
-    return [m for m in group.members if is_contraction(m) or _row_bytes(m, group.depth) > MOST_LOCAL_BYTES]
-
-
-def stage_named(group: Group, name: str) -> Stage:
-    """Raises InvalidWorkload when the group has no such stage."""
-    for stage in group.stages:
-        if stage.name == name:
-            return stage
-    raise InvalidWorkload(f"group of {group.root.name} has no stage {name!r}")
+    rank = len(group.root.axes)
+    if any(is_contraction(m) for m in group.members):
+        pairs = zip(group.members, group.shared, strict=True)
+        return [m for m, shared in pairs if not shared == rank == len(m.axes)]
+    return [m for m in group.members if _row_bytes(m, group.depth) > MOST_LOCAL_BYTES]

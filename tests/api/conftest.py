@@ -17,7 +17,7 @@ from tilewright.tests.api.serving import running
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     folder: Path = tmp_path_factory.mktemp("service")
-    return Settings(database_url=f"sqlite:///{folder}/tilewright.sqlite3")
+    return Settings(database_url=f"sqlite:///{folder}/tilewright.sqlite3", run_jobs=False)
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,8 @@ def test_any_bytes_are_a_value_or_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "code", "words"),
     [
-        (b"", "INVALID_JSON", "byte 0"),
-        (b"{", "INVALID_JSON", "byte"),
+        (b"", "INVALID_JSON", "character 0"),
+        (b"{", "INVALID_JSON", "character"),
         (b"[NaN]", "INVALID_JSON", "NaN"),
         (b"[-Infinity]", "INVALID_JSON", "-Infinity"),
         (b"[1e999]", "INVALID_JSON", "1e999"),
@@ -61,10 +61,11 @@ def test_what_is_refused(body: bytes, code: str, words: str) -> None:
     assert words in str(refused.value.detail)
 
 
-def test_where_bad_text_stands_is_named() -> None:
+@pytest.mark.parametrize("bad", [b'"\\u0000"', b"NaN", b"1e999", b"9" * 50, b'{"x":1,"x":1}', b"[" * 400 + b"]" * 400])
+def test_where_it_stands_is_named(bad: bytes) -> None:
     with pytest.raises(BadBody) as refused:
-        parse_json(b'{"a":[1,{"b":"\\u0000"}]}')
-    assert refused.value.field == "/a/1/b"
+        parse_json(b'{"a":[1,{"b/~":' + bad + b"}]}")
+    assert refused.value.field.startswith("/a/1/b~1~0")
 
 
 def test_brackets_in_strings_do_not_count_as_depth() -> None:
