@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.suite import Options, Suite
 
 SUITES = {
+    "cpu-loops": "benchmarks.cpu_loops",
     "ranking": "benchmarks.ranking",
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
