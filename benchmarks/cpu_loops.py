@@ -38,7 +38,7 @@ _TRIALS = 192
 
 @dataclass(frozen=True)
 class Row:
-    """``peers``: name -> a function that, given the inputs, prepares a call to be timed. ``bar``: (peer, least ratio)."""
+    """``peers``: name -> a function that, given the inputs, prepares a call to time. ``bar``: (peer, least ratio)."""
 
     operator: str
     parameters: Mapping[str, object]
@@ -118,7 +118,9 @@ ROWS: dict[str, Row] = {
     "softmax-4096x1024": Row(
         "softmax", {"rows": 4096, "columns": 1024}, {"numpy": _numpy_softmax, "torch": _torch_softmax}, ("numpy", 2.0)
     ),
-    "layer_norm-4096x1024": Row("layer_norm", {"rows": 4096, "columns": 1024}, {"numpy": _numpy_layer_norm}, ("numpy", 2.0)),
+    "layer_norm-4096x1024": Row(
+        "layer_norm", {"rows": 4096, "columns": 1024}, {"numpy": _numpy_layer_norm}, ("numpy", 2.0)
+    ),
     "chain-4096x4096": Row(
         "elementwise",
         {"shape": [4096, 4096], "functions": ["relu", "mul2", "add1", "sigmoid"]},
@@ -127,7 +129,16 @@ ROWS: dict[str, Row] = {
     ),
     "conv2d-56": Row(
         "conv2d",
-        {"batch": 1, "channels": 64, "height": 56, "width": 56, "filters": 64, "kernel_h": 3, "kernel_w": 3, "padding": 1},
+        {
+            "batch": 1,
+            "channels": 64,
+            "height": 56,
+            "width": 56,
+            "filters": 64,
+            "kernel_h": 3,
+            "kernel_w": 3,
+            "padding": 1,
+        },
         {"torch": _torch_conv},
         ("torch", 0.4),
     ),
