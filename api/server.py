@@ -19,7 +19,7 @@ _STOP_SECONDS = 5
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket. Raises InvalidParameter (field ``host`` or ``port``) that says why there is none."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

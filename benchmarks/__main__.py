@@ -14,7 +14,10 @@ from pathlib import Path
 from benchmarks.suite import Options, Suite
 
 SUITES = {
+    "cpu-loops": "benchmarks.cpu_loops",
     "ranking": "benchmarks.ranking",
+    "service": "benchmarks.service",
+    "kill": "benchmarks.kill",
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
 

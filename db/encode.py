@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..core.errors import InvalidParameter
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
@@ -39,6 +39,19 @@ def evidence_to_json(evidence: Evidence) -> dict[str, object]:
         elif value is not None:
             data[item.name] = value
     return data
+
+
+def kept_evidence(data: Mapping[str, Any]) -> Evidence:
+    """Evidence as ``evidence_to_json`` wrote it into our own tables: nothing is checked."""
+    if any(isinstance(data.get(name), str) for name in _FLOATS):
+        data = {name: float(value) if name in _FLOATS else value for name, value in data.items()}
+    environment = data.get("environment")
+    if environment and any(isinstance(value, str) for value in environment.values()):
+        data = {**data, "environment": {name: float(value) for name, value in environment.items()}}
+    return Evidence(**data)
+
+
+_FLOATS = ("max_error", "absolute_tolerance", "relative_tolerance", "anchor_seconds")
 
 
 def evidence_from_json(data: Mapping[str, object]) -> Evidence:

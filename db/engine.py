@@ -14,7 +14,7 @@ from ..core.errors import InvalidParameter, StoreError
 from .failures import translated
 from .lock import FileLock
 
-WRITING = "tilewright_writing"
+WRITING, SINGLE = "tilewright_writing", "tilewright_single"
 RUNNER_LOCK = 0x7469_6C65_7772
 """The PostgreSQL advisory lock of whoever runs jobs ("tilewr" in ASCII)."""
 
@@ -63,9 +63,12 @@ class Database:
             event.listen(self.engine, "begin", _begin_sqlite)
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """A connection that sees one state of the database (SQLite) or of each statement (PostgreSQL)."""
+    def reading(self, statements: int | None = None) -> Iterator[Connection]:
+        """A connection that sees one state of the database (SQLite) or of each statement (PostgreSQL). Knowing that
+        there is one statement only saves SQLite the transaction around it."""
         with translated(self.url), self.engine.connect() as connection:
+            if statements == 1:
+                connection = connection.execution_options(**{SINGLE: True})
             yield connection
 
     @contextmanager
@@ -147,5 +150,6 @@ def _set_up_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     # IMMEDIATE: a transaction that will write takes the lock at once, instead of failing half-way
-    immediate = connection.get_execution_options().get(WRITING, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+    options = connection.get_execution_options()
+    if SINGLE not in options:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if WRITING in options else "BEGIN")

@@ -7,11 +7,12 @@ from typing import Self
 from sqlalchemy import insert, select
 
 from ..core.errors import Conflict
-from ..core.record import MeasuredOn, Record
+from ..core.record import Record
 from ..core.target import DeviceInfo
 from . import jobs as job_rows
 from . import migrate
 from . import trials as trial_rows
+from .best import find_best
 from .catalog import keep_device, load_devices, load_measured, load_workload
 from .encode import now
 from .engine import Database, parse_url
@@ -245,18 +246,12 @@ class Store:
             return trial_rows.load_failures(connection, number, task)
 
     def best(
-        self,
-        workload_key: str,
-        *,
-        device_key: str | None = None,
-        toolchain_key: str | None = None,
-        profile: str | None = None,
+        self, workload_key: str, *, device_key: str | None, toolchain_key: str | None, profile: str | None
     ) -> BestRow | None:
-        """The fastest record of a workload with the identity parts given (None: any)."""
-        with self.database.reading() as connection:
-            return trial_rows.find_best(
-                connection, workload_key, device_key=device_key, toolchain_key=toolchain_key, profile=profile
-            )
+        """The fastest record of a workload with all parts as given; else with any profile; else any toolchain as
+        well; else any device as well."""
+        with self.database.reading(statements=1) as connection:
+            return find_best(connection, workload_key, device_key, toolchain_key, profile)
 
     def near(self, operator: str, *, limit: int) -> tuple[NearRow, ...]:
         """Workloads of an operator that have a timed record, newest first."""
@@ -338,12 +333,12 @@ class Store:
         *,
         records: int,
         metrics: Mapping[str, float],
-        measured_on: MeasuredOn | None = None,
+        device: DeviceInfo | None = None,
     ) -> ModelRow:
         """Keep a trained cost model."""
         with self.database.writing() as connection:
-            device = None if measured_on is None else keep_device(connection, measured_on.device)
-            return insert_model(connection, kind, feature_version, data, records, metrics, device)
+            number = None if device is None else keep_device(connection, device)
+            return insert_model(connection, kind, feature_version, data, records, metrics, number)
 
     def newest_model(self, kind: str, feature_version: int) -> ModelRow | None:
         """The model of a kind that was trained last on features of a version; None when there is none."""

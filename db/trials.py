@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, insert, or_, select
+from sqlalchemy import Connection, Select, and_, func, insert, or_, select
 from sqlalchemy.engine import RowMapping
 
 from ..core.errors import NotFound
@@ -11,7 +11,7 @@ from ..core.record import Identity, Record
 from ..core.schedule import Schedule
 from ..core.trial import Clocks, Failed, Reason, Stage, Timed, Trial
 from .catalog import keep_device, keep_toolchain
-from .encode import evidence_from_json, evidence_to_json, now
+from .encode import evidence_to_json, kept_evidence, now
 from .rows import BestRow, FailureRow, NearRow, NewTrial, PointRow, TrialRow
 from .tables import devices, jobs, tasks, toolchains, trials, workloads
 
@@ -35,19 +35,36 @@ FULL: Select[Any] = (
 
 def insert_trial(connection: Connection, job: int, workload: int, new: NewTrial) -> int:
     """Add a trial; its record number. The unique key refuses it when it is there already."""
-    trial, on = new.trial, new.measured_on
-    values: dict[str, object] = {
+    device = keep_device(connection, new.measured_on.device)
+    toolchain = keep_toolchain(connection, new.measured_on.toolchain)
+    values = columns_of(new, job, workload, device, toolchain)
+    inserted = connection.execute(insert(trials).values(values)).inserted_primary_key
+    assert inserted is not None
+    return int(inserted[0])
+
+
+def columns_of(new: NewTrial, job: int, workload: int, device: int, toolchain: int) -> dict[str, object]:
+    """The row of a trial; the numbers are those of the rows it refers to."""
+    trial, outcome = new.trial, new.trial.outcome
+    return {
         "job": job,
         "task": new.task,
         "sequence": new.sequence,
         "workload": workload,
         "sketch": trial.schedule.sketch,
         "sketch_version": trial.schedule.version,
-        "device": keep_device(connection, on.device),
-        "toolchain": keep_toolchain(connection, on.toolchain),
-        "profile": str(on.profile),
+        "device": device,
+        "toolchain": toolchain,
+        "profile": str(new.measured_on.profile),
         "schedule_key": trial.schedule.key,
         "knobs": dict(trial.schedule.knobs),
+        "seconds": outcome.seconds if isinstance(outcome, Timed) else None,
+        "samples": list(outcome.samples) if isinstance(outcome, Timed) else None,
+        "launches_per_sample": outcome.launches_per_sample if isinstance(outcome, Timed) else None,
+        "failed_stage": outcome.stage.value if isinstance(outcome, Failed) else None,
+        "failed_reason": outcome.reason.value if isinstance(outcome, Failed) else None,
+        # PostgreSQL's text holds no NUL
+        "failed_detail": outcome.detail.replace("\x00", "")[:4000] if isinstance(outcome, Failed) else None,
         "evidence": evidence_to_json(trial.evidence),
         "search_seconds": trial.clocks.search,
         "compile_seconds": trial.clocks.compile,
@@ -57,28 +74,6 @@ def insert_trial(connection: Connection, job: int, workload: int, new: NewTrial)
         "elapsed_seconds": new.elapsed_seconds,
         "created_at": new.created_at or now(),
     }
-    return insert_row(connection, values, trial)
-
-
-def insert_row(connection: Connection, values: Mapping[str, object], trial: Trial) -> int:
-    """Add ``values`` and the outcome of ``trial``; the record number."""
-    outcome = trial.outcome
-    ends: dict[str, object]
-    if isinstance(outcome, Timed):
-        ends = {
-            "seconds": outcome.seconds,
-            "samples": list(outcome.samples),
-            "launches_per_sample": outcome.launches_per_sample,
-        }
-    else:
-        ends = {
-            "failed_stage": outcome.stage.value,
-            "failed_reason": outcome.reason.value,
-            "failed_detail": outcome.detail.replace("\x00", "")[:4000],  # PostgreSQL's text holds no NUL
-        }
-    inserted = connection.execute(insert(trials).values(**values, **ends)).inserted_primary_key
-    assert inserted is not None
-    return int(inserted[0])
 
 
 def trial_of(row: RowMapping) -> Trial:
@@ -98,7 +93,7 @@ def trial_of(row: RowMapping) -> Trial:
             row["time_seconds"],
             row["overhead_seconds"],
         ),
-        evidence_from_json(row["evidence"]),
+        kept_evidence(row["evidence"]),
     )
 
 
@@ -205,34 +200,6 @@ def load_failures(connection: Connection, job: int, task: int) -> tuple[FailureR
     newest = select(trials.c.id, trials.c.failed_detail).where(trials.c.id.in_([row[3] for row in rows]))
     details = {number: detail for number, detail in connection.execute(newest)}
     return tuple(FailureRow(stage, reason, count, details[number], number) for stage, reason, count, number in rows)
-
-
-def find_best(
-    connection: Connection,
-    workload_key: str,
-    *,
-    device_key: str | None = None,
-    toolchain_key: str | None = None,
-    profile: str | None = None,
-) -> BestRow | None:
-    """The fastest record with the parts given (None: any), by schedule key and number among equals."""
-    conditions: list[ColumnElement[bool]] = [
-        trials.c.workload == _number(workloads.c.id, workloads.c.key, workload_key),
-        trials.c.seconds.is_not(None),
-    ]
-    if device_key is not None:
-        conditions.append(trials.c.device == _number(devices.c.id, devices.c.key, device_key))
-    if toolchain_key is not None:
-        conditions.append(trials.c.toolchain == _number(toolchains.c.id, toolchains.c.key, toolchain_key))
-    if profile is not None:
-        conditions.append(trials.c.profile == profile)
-    query = FULL.where(*conditions).order_by(trials.c.seconds, trials.c.schedule_key, trials.c.id).limit(1)
-    row = connection.execute(query).mappings().first()
-    return None if row is None else best_of(row)
-
-
-def _number(number: ColumnElement[Any], column: ColumnElement[Any], key: str) -> ColumnElement[Any]:
-    return select(number).where(column == key).scalar_subquery()
 
 
 def find_near(connection: Connection, operator: str, limit: int) -> tuple[NearRow, ...]:

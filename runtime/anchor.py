@@ -1,7 +1,7 @@
 """The anchor: a fixed kernel timed between candidates, so that a machine that slowed down shows.
 
-It mixes arithmetic with cache traffic on a few hundred kilobytes, takes some tens of microseconds, runs on one
-thread, and is written as kernel IR, so that no change to a sketch moves it.
+It mixes arithmetic with cache traffic on 48 KiB, takes some ten microseconds, runs on one thread, and is written as
+kernel IR, so that no change to a sketch moves it.
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 Every figure is the best of several runs: a ceiling is what the machine can do when nothing disturbs it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,14 +11,14 @@ from ..codegen.backends import backend_for
 from ..core.dtypes import DType, float32, float64
 from ..ir.buffer import Buffer, Scope
 from ..ir.expr import BinaryOp, Broadcast, Expr, Load, Ramp, ReduceLanes, Var, const, index
-from ..ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, Store, seq
+from ..ir.stmt import Allocate, For, Kernel, LoopKind, Store, seq
 from .device import Device, Memory
 
 ACCUMULATORS = 12
 """Independent chains of fused multiply-adds: enough to hide their latency, few enough to stay in registers."""
 ROUNDS = 20_000
-TRAFFIC_BYTES = 64 << 20
-"""For one buffer: past the last-level cache share of any thread."""
+LEAST_TRAFFIC_BYTES, MOST_TRAFFIC_BYTES = 64 << 20, 512 << 20
+"""For one buffer; within these limits it is twice the last-level cache."""
 REPEATS = 7
 _BLOCK = 16_384
 
@@ -33,8 +33,10 @@ def measure(device: Device) -> dict[str, float]:
         seconds = _best_seconds(device, arithmetic_kernel(dtype, lanes, threads), 1)
         peaks[f"peak_{dtype}_flops_per_second"] = flops / seconds
     lanes = max(device.info.target.vector_bytes // 4, 1)
-    peaks["copy_bytes_per_second"] = 2 * TRAFFIC_BYTES / _best_seconds(device, copy_kernel(lanes), 1)
-    peaks["read_bytes_per_second"] = TRAFFIC_BYTES / _best_seconds(device, read_kernel(lanes), 1)
+    cache = int(device.info.hardware.get("l3_bytes", device.info.hardware.get("l2_bytes", 0)))
+    nbytes = min(max(2 * cache, LEAST_TRAFFIC_BYTES), MOST_TRAFFIC_BYTES) // (4 * _BLOCK) * (4 * _BLOCK)
+    peaks["copy_bytes_per_second"] = 2 * nbytes / _best_seconds(device, copy_kernel(lanes, nbytes), 1)
+    peaks["read_bytes_per_second"] = nbytes / _best_seconds(device, read_kernel(lanes, nbytes), 1)
     peaks["launch_seconds"] = _best_seconds(device, launch_kernel(threads), 200)
     return peaks
 
@@ -58,15 +60,17 @@ def arithmetic_kernel(dtype: DType, lanes: int, threads: int) -> Kernel:
     return Kernel("arithmetic", (source,), (result,), (), For("task", threads, LoopKind.PARALLEL, body))
 
 
-def copy_kernel(lanes: int) -> Kernel:
+def copy_kernel(lanes: int, nbytes: int) -> Kernel:
     """``Y[i] = X[i]``, whole vectors."""
-    source, result = _traffic("X"), _traffic("Y")
-    return Kernel("copy", (source,), (result,), (), _blocks(lanes, lambda at: Store(result, at, Load(source, at))))
+    source, result = _traffic("X", nbytes), _traffic("Y", nbytes)
+    at = (Var("block"), Ramp(Var("step") * lanes, 1, lanes))
+    inner = For("step", _BLOCK // lanes, LoopKind.SERIAL, Store(result, at, Load(source, at)))
+    return Kernel("copy", (source,), (result,), (), For("block", source.shape[0], LoopKind.PARALLEL, inner))
 
 
-def read_kernel(lanes: int) -> Kernel:
+def read_kernel(lanes: int, nbytes: int) -> Kernel:
     """One sum for each block of X."""
-    source = _traffic("X")
+    source = _traffic("X", nbytes)
     result = Buffer("Y", (source.shape[0],), float32)
     unroll = 4
     registers = Buffer("acc", (unroll, lanes), float32, Scope.REGISTER)
@@ -94,14 +98,8 @@ def launch_kernel(threads: int) -> Kernel:
     return Kernel("launch", (), (result,), (), For("task", threads, LoopKind.PARALLEL, body))
 
 
-def _traffic(name: str) -> Buffer:
-    return Buffer(name, (TRAFFIC_BYTES // 4 // _BLOCK, _BLOCK), float32)
-
-
-def _blocks(lanes: int, statement: Callable[[tuple[Expr, ...]], Stmt]) -> Stmt:
-    block, step = Var("block"), Var("step")
-    inner = For("step", _BLOCK // lanes, LoopKind.SERIAL, statement((block, Ramp(step * lanes, 1, lanes))))
-    return For("block", TRAFFIC_BYTES // 4 // _BLOCK, LoopKind.PARALLEL, inner)
+def _traffic(name: str, nbytes: int) -> Buffer:
+    return Buffer(name, (nbytes // 4 // _BLOCK, _BLOCK), float32)
 
 
 def _best_seconds(device: Device, kernel: Kernel, launches: int) -> float:

@@ -47,10 +47,6 @@ class Access:
     conditions: tuple[Expr, ...]
     store: Store | None = None
 
-    @property
-    def is_store(self) -> bool:
-        return self.store is not None
-
 
 def loops_in(stmt: Stmt) -> Iterator[For]:
     """Every loop of ``stmt``, in program order, outer ones first."""

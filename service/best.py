@@ -6,19 +6,16 @@ profile (the same kernel, timed otherwise), then the toolchain (the same device,
 ``match`` names the parts in which the record found differs from what was asked for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.errors import NotFound
 from ..core.record import MeasuredOn
 from ..core.target import Profile
-from ..db.rows import BestRow
 from ..db.store import Store
 from .convert import best_view, distance
 from .views import BestView
 
-RELAXED = ("profile", "toolchain", "device")
-"""The order in which identity parts are relaxed."""
 NEAREST = 3
 """How many near workloads a miss names."""
 
@@ -33,29 +30,35 @@ class Wanted:
     profile: str | None = None
 
 
-def find(store: Store, wanted: Wanted, here: Callable[[], MeasuredOn | None]) -> BestView:
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Identity parts of this machine; None where it has no device."""
+
+    device_key: str | None = None
+    toolchain_key: str | None = None
+    profile: str = str(Profile())
+
+    @classmethod
+    def of(cls, at_hand: MeasuredOn | None) -> "Here":
+        return cls() if at_hand is None else cls(at_hand.device.key, at_hand.toolchain.key)
+
+
+def find(store: Store, wanted: Wanted, here: Here) -> BestView:
     """The fastest record that matches best. Raises NotFound."""
-    at_hand = here() if wanted.device_key is None or wanted.toolchain_key is None else None
-    device, toolchain = wanted.device_key, wanted.toolchain_key
-    if at_hand is not None:
-        device, toolchain = device or at_hand.device.key, toolchain or at_hand.toolchain.key
-    parts = {"device_key": device, "toolchain_key": toolchain, "profile": wanted.profile or str(Profile())}
-    for names in ((), RELAXED[:1], RELAXED[:2], RELAXED):
-        kept = {name: value for name, value in parts.items() if name.removesuffix("_key") not in names}
-        row = store.best(wanted.workload_key, **kept)
-        if row is not None:
-            return best_view(row, _match(row, parts))
-    raise NotFound(f"no timed record of workload {wanted.workload_key[:80]}", field="workload_key")
-
-
-def _match(row: BestRow, parts: Mapping[str, str | None]) -> tuple[str, ...]:
+    device = wanted.device_key or here.device_key
+    toolchain = wanted.toolchain_key or here.toolchain_key
+    profile = wanted.profile or here.profile
+    row = store.best(wanted.workload_key, device_key=device, toolchain_key=toolchain, profile=profile)
+    if row is None:
+        raise NotFound(f"no timed record of workload {wanted.workload_key}", field="workload_key")
     identity = row.record.identity
-    differing = tuple(
-        name.removesuffix("_key")
-        for name, value in parts.items()
-        if value is not None and getattr(identity, name) != value
+    parts = (
+        ("profile", profile, identity.profile),
+        ("toolchain", toolchain, identity.toolchain_key),
+        ("device", device, identity.device_key),
     )
-    return differing or ("exact",)
+    differing = tuple(name for name, asked, found in parts if asked is not None and asked != found)
+    return best_view(row, differing or ("exact",))
 
 
 def miss(store: Store, wanted: Wanted, operator: str | None, parameters: Mapping[str, object] | None) -> NotFound:
@@ -64,7 +67,7 @@ def miss(store: Store, wanted: Wanted, operator: str | None, parameters: Mapping
         origin = store.origin(wanted.workload_key)
         if origin is not None:
             operator, parameters = origin
-    message = f"no timed record of workload {wanted.workload_key[:80]}"
+    message = f"no timed record of workload {wanted.workload_key}"
     if operator is None:
         return NotFound(message, field="workload_key")
     near = sorted(store.near(operator, limit=200), key=lambda row: distance(parameters or {}, row.parameters))

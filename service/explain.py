@@ -1,7 +1,6 @@
 """Every layer of the road of one schedule, and where it lies under the roofline."""
 
 import json
-from collections.abc import Callable
 
 from ..core.errors import NotFound, UnsupportedTarget
 from ..core.record import MeasuredOn
@@ -21,7 +20,7 @@ from .views import Explanation, Section
 def explain(
     store: Store,
     workload: Workload,
-    here: Callable[[], MeasuredOn | None],
+    at_hand: MeasuredOn | None,
     *,
     schedule: Schedule | None = None,
     record: TrialRow | None = None,
@@ -31,7 +30,6 @@ def explain(
     Code is generated for this machine, also when the record is another's. Raises IllegalSchedule, CompileError,
     UnsupportedTarget.
     """
-    at_hand = here()
     if at_hand is None:
         raise UnsupportedTarget("this machine has no device to generate code for", field="target")
     device, cache = at_hand.device, at_hand.profile.cache
@@ -41,7 +39,7 @@ def explain(
         schedule, outcome = record.record.trial.schedule, record.record.trial.outcome
     elif schedule is None:
         try:
-            found = best.find(store, best.Wanted(key), here)
+            found = best.find(store, best.Wanted(key), best.Here.of(at_hand))
             schedule, outcome = found.schedule, Timed(found.samples)
         except NotFound:
             schedule = wiring.first_schedule(workload, device.target)

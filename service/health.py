@@ -2,21 +2,13 @@
 
 import shutil
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from .. import __version__
 from ..core.errors import TilewrightError
 from ..db.store import Store
 from .settings import Settings
 from .views import HealthView
-
-
-def program_version() -> str:
-    """The installed version."""
-    try:
-        return version("tilewright")
-    except PackageNotFoundError:  # run from a checkout that was never installed
-        return "0.0.0"
 
 
 def check_health(settings: Settings, store: Store, thread_alive: Callable[[], bool]) -> HealthView:
@@ -30,7 +22,7 @@ def check_health(settings: Settings, store: Store, thread_alive: Callable[[], bo
     if folder is not None:
         checks["disk"] = _disk(folder, settings.minimum_free_bytes)
     checks["job thread"] = "ok" if thread_alive() else "not running: no job makes progress"
-    return HealthView(all(said == "ok" for said in checks.values()), program_version(), checks)
+    return HealthView(all(said == "ok" for said in checks.values()), __version__, checks)
 
 
 def _disk(folder: Path, minimum: int) -> str:

@@ -1,7 +1,7 @@
 """The service: every use case of Tilewright as one method, for the API, the command line and programs alike."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
 import structlog
@@ -17,7 +17,7 @@ from . import best as best_lookup
 from . import convert, listing, logs, wiring
 from .changes import Changes
 from .explain import explain
-from .health import check_health, program_version
+from .health import check_health
 from .metrics import Metrics
 from .runner import Runner
 from .settings import Settings
@@ -188,7 +188,7 @@ class Service:
             None if profile is None else listing.key(profile, "profile"),
         )
         try:
-            found = best_lookup.find(self._store, wanted, self._here)
+            found = best_lookup.find(self._store, wanted, self._identity)
         except NotFound:
             self.metrics_registry.lookup("miss")
             raise best_lookup.miss(self._store, wanted, operator, parameters) from None
@@ -202,10 +202,10 @@ class Service:
         else of the first of its space. Raises NotFound, IllegalSchedule, CompileError, UnsupportedTarget."""
         if record_id is not None:
             row = self._store.trial(listing.number(record_id, "record_id"))
-            return explain(self._store, self.workload_of(row.record.identity.workload_key), self._here, record=row)
+            return explain(self._store, self.workload_of(row.record.identity.workload_key), self.here, record=row)
         if workload is None:
             raise InvalidParameter("give a workload or a record", field="workload")
-        return explain(self._store, workload, self._here, schedule=schedule)
+        return explain(self._store, workload, self.here, schedule=schedule)
 
     def workload_of(self, workload_key: str) -> Workload:
         """Raises NotFound."""
@@ -244,10 +244,6 @@ class Service:
 
     # the service itself
 
-    def version(self) -> str:
-        """The program's version."""
-        return program_version()
-
     def health(self) -> HealthView:
         """Whether jobs can run and be kept, and what is wrong. Never raises."""
         return check_health(self.settings, self._store, self._alive)
@@ -266,12 +262,13 @@ class Service:
             self._runner.wake()
 
     @functools.cached_property
-    def _here(self) -> Callable[[], MeasuredOn | None]:
-        @functools.cache
-        def here() -> MeasuredOn | None:
-            try:
-                return wiring.measured_on(wiring.TARGETS[0], wiring.CACHES[0])
-            except (UnsupportedTarget, IndexError):
-                return None
+    def here(self) -> MeasuredOn | None:
+        """What a job submitted with the defaults is measured on; None where this machine has no such device."""
+        try:
+            return wiring.measured_on(wiring.TARGETS[0], wiring.CACHES[0])
+        except UnsupportedTarget:
+            return None
 
-        return here
+    @functools.cached_property
+    def _identity(self) -> best_lookup.Here:
+        return best_lookup.Here.of(self.here)

@@ -16,11 +16,13 @@ from ..runtime.device import Device, LoadedKernel
 from ..te.workload import Workload
 from .buffers import Bytes, GuardedBuffer
 from .check import check, check_again
-from .environment import disturbance, load
+from .environment import disturbance, load, stolen_seconds
 from .fixture import Fixture
 from .report import Report
 from .rotation import Rotation
 from .timing import TimingRules, take_samples
+
+_SLOW_LAUNCH_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,9 @@ class Bench:
         if verdict.failed is not None:
             return self._failed(verdict.failed, started, evidence)
         checked = time.perf_counter()
+        if incumbent_seconds is not None and verdict.launch_seconds > self._patience_seconds(incumbent_seconds):
+            evidence = replace(evidence, environment={**evidence.environment, "stopped_early": 1.0})
+            return Report(Timed((verdict.launch_seconds,)), Clocks(check=checked - started), evidence)
         announce(Stage.TIME)
         outcome, evidence = self._time(kernel, buffers, evidence, anchor, incumbent_seconds)
         if isinstance(outcome, Timed):
@@ -123,14 +128,16 @@ class Bench:
     ) -> tuple[Outcome, Evidence]:
         workspace = {b.parameter.name: b.payload for b in buffers if b.parameter.role == "workspace"}
         timer = self._rotation.timer(kernel, [b.parameter.name for b in buffers], workspace)
-        before = disturbance()
+        before, stolen = disturbance(), stolen_seconds()
         timing = take_samples(timer, self._rotation.rules(self._rules.timing), incumbent_seconds=incumbent_seconds)
         spoilt = disturbance().since(before)
         environment = {
             **evidence.environment,
             "waiting_seconds": round(spoilt.waiting_seconds, 6),
+            "stolen_seconds": round(stolen_seconds() - stolen, 3),
             "preemptions": float(spoilt.preemptions),
             "disturbed_samples": float(timing.disturbed),
+            "stopped_early": float(timing.hopeless),
             "argument_sets": float(len(self._rotation)),
         }
         evidence = replace(
@@ -141,6 +148,11 @@ class Bench:
         spread, middle = timing.timed.spread, timing.timed.seconds
         detail = f"quartiles {spread:.0%} apart after {timing.seconds:.2g} s, median {middle:.3g} s"
         return Failed(Stage.TIME, Reason.NOISY, detail), evidence
+
+    def _patience_seconds(self, incumbent_seconds: float) -> float:
+        """A launch that takes longer than this while it is checked need not be timed at all: it is far slower than the
+        incumbent, and too slow for the machine to have made it so."""
+        return max(_SLOW_LAUNCH_SECONDS, 2 * self._rules.timing.hopeless_ratio * incumbent_seconds)
 
     def _failed(self, failed: Failed, started: float, evidence: Evidence) -> Report:
         return Report(failed, Clocks(check=time.perf_counter() - started), evidence, tainted=_taints(failed))

@@ -15,7 +15,13 @@ class Worker(Protocol):
 
     def start(self) -> None: ...
 
-    def interrupt(self) -> None: ...
+    def resume(self) -> None:
+        """A new call begins; it is not meant by earlier interruptions."""
+        ...
+
+    def interrupt(self) -> None:
+        """Make the call in progress raise WorkerLost soon."""
+        ...
 
     def close(self) -> None: ...
 
@@ -79,6 +85,7 @@ class Crew(Generic[S]):
                 station.start()
             while (item := self._queue.get()) is not None:
                 future, work = item
+                station.resume()  # before the future runs: from then on an interruption means this call
                 if future.set_running_or_notify_cancel():
                     try:
                         future.set_result(work(station))

@@ -102,20 +102,21 @@ class Executor:
         """Device, toolchain and profile of all trials. Raises WorkerLost."""
         if self._measured_on is None:
             self._check_open()
-            device, toolchain = self._runner.submit(lambda r: r.describe()).result()
+            device, toolchain = _result(self._runner.submit(lambda r: r.describe()))
             self._measured_on = MeasuredOn(device, toolchain, self._posting.profile)
         return self._measured_on
 
     def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None:
-        """The operator's NumPy form, timed like a candidate on the same data; None when it cannot be."""
+        """The operator's NumPy form, timed like a candidate on the same data; None when it cannot be.
+        Raises InvalidParameter for an unknown operator or parameters it cannot take."""
         self._check_open()
-        outcome = self._runner.submit(lambda r: r.baseline(operator, dict(parameters))).result()
+        outcome = _result(self._runner.submit(lambda r: r.baseline(operator, dict(parameters))))
         return outcome if isinstance(outcome, Timed) else None
 
     def peaks(self) -> dict[str, float]:
         """The device's measured ceilings (see ``runtime.device.Device.measure_peaks``). Takes seconds."""
         self._check_open()
-        return self._runner.submit(lambda r: r.peaks()).result()
+        return _result(self._runner.submit(lambda r: r.peaks()))
 
     def close(self) -> None:
         """End all children; nothing of the executor is left running. Harmless when repeated."""

@@ -16,7 +16,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..codegen.backend import Binary
-from ..core.errors import WorkerLost
+from ..core.errors import TilewrightError, WorkerLost
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage
 from .executor import HOST_KINDS, Executor
@@ -77,6 +77,9 @@ class RemoteStation:
             if self._actor is None:
                 self._actor = self._make()
 
+    def resume(self) -> None:
+        self._interrupted = False
+
     def interrupt(self) -> None:
         self._interrupted = True
         self.close()
@@ -92,17 +95,20 @@ class RemoteStation:
     def _call(self, method: str, *arguments: object) -> Any:
         """What the actor answers, or its replacement. Raises WorkerLost when that is lost too, when the call is
         interrupted, and when the station itself raised it."""
-        self._interrupted = False
         losses: list[str] = []
         while len(losses) < _LOSSES:
             self.start()
             try:
+                if self._interrupted:  # looked at after there is an actor that ``interrupt`` could have seen
+                    raise WorkerLost("the measurement was abandoned")
                 answer = getattr(self._actor, method).remote(*arguments)
                 return ray.get(answer, timeout=self._patience_seconds)
             except ray.exceptions.GetTimeoutError:
                 losses.append(f"no answer within {self._patience_seconds:g} s")
             except ray.exceptions.RayTaskError as error:
-                raise WorkerLost(str(error.cause)) from error  # the station itself could not go on
+                if isinstance(error.cause, TilewrightError):  # the station itself could not go on
+                    raise error.cause from error
+                raise
             except (ray.exceptions.RayActorError, AttributeError) as error:  # None once interrupted
                 losses.append(str(error).strip().partition("\n")[0])
             except ray.exceptions.RayError as error:

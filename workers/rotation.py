@@ -8,7 +8,7 @@ import numpy as np
 from ..codegen.backend import Parameter
 from ..runtime.device import Device, LoadedKernel, Memory
 from .buffers import BLOCK_BYTES, Bytes
-from .environment import disturbance, was_disturbed
+from .environment import disturbance
 from .timing import Sample, Timer, TimingRules
 
 _MOST_SETS = 256
@@ -61,7 +61,7 @@ class Rotation:
             self._evict()
             before = disturbance()
             seconds = kernel.time(ordered, launches)
-            return Sample(seconds, was_disturbed(disturbance().since(before), seconds))
+            return Sample(seconds, launches, disturbance().since(before).waiting_seconds)
 
         return timer
 

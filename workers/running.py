@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from ..codegen.backends import backend_for
-from ..core.errors import TilewrightError, WorkerLost
+from ..core.errors import InvalidParameter, TilewrightError, WorkerLost
 from ..core.target import DeviceInfo, Profile
 from ..runtime.anchor import load_anchor
 from ..runtime.devices import open_device
@@ -13,7 +13,7 @@ from ..te.data import random_inputs
 from ..te.json import workload_from_json
 from ..te.operators import OPERATORS
 from .bench import Bench, BenchRules
-from .environment import disturbance, was_disturbed
+from .environment import disturbance
 from .fixture import compute_fixture, map_fixture, store_fixture
 from .frames import Frame
 from .timing import Sample, take_samples
@@ -56,8 +56,10 @@ class RunRole:
         }
         try:
             return Frame(answers[question](frame.header))
-        except (TilewrightError, MemoryError) as error:
-            return Frame({"error": f"{type(error).__name__}: {error}"})
+        except TilewrightError as error:
+            return Frame({"error": error.message, "field": error.field})
+        except MemoryError as error:
+            return Frame({"error": f"out of memory {error}".strip(), "field": ""})
 
     def _describe(self, request: Json) -> Json:
         del request
@@ -88,7 +90,10 @@ class RunRole:
 
     def _baseline(self, request: Json) -> Json:
         """Time the operator's NumPy form on the data that candidates get."""
-        operator = OPERATORS[str(request["operator"])]
+        name = str(request["operator"])
+        if name not in OPERATORS:
+            raise InvalidParameter(f"no operator {name!r}; known: {', '.join(OPERATORS)}", field="operator")
+        operator = OPERATORS[name]
         parameters = cast(Json, request["parameters"])
         inputs = random_inputs(operator.workload(parameters), self._seed)
 
@@ -97,7 +102,7 @@ class RunRole:
             for _ in range(launches):
                 operator.numpy(parameters, inputs)
             seconds = time.perf_counter() - started
-            return Sample(seconds, was_disturbed(disturbance().since(before), seconds))
+            return Sample(seconds, launches, disturbance().since(before).waiting_seconds)
 
         return {"outcome": outcome_to_json(take_samples(timer, self._timing).timed)}
 

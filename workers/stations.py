@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from ..codegen.backend import Binary
-from ..core.errors import TilewrightError, WorkerLost
+from ..core.errors import InvalidParameter, TilewrightError, WorkerLost
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
 from .child import Child, ChildDied, ChildHung
@@ -28,6 +28,8 @@ from .wire import (
     rules_to_json,
 )
 
+_SLOWER = 500.0
+_AROUND_LAUNCHES_SECONDS = 6.0
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS)
 
 
@@ -68,6 +70,10 @@ class Station:
                 descriptors=self._descriptors,
             )
 
+    def resume(self) -> None:
+        """Forget earlier interruptions: a new call begins."""
+        self._interrupted = False
+
     def interrupt(self) -> None:
         """Make the call in progress raise WorkerLost soon, by killing the child under it."""
         self._interrupted = True
@@ -79,19 +85,19 @@ class Station:
         """End the child."""
         self._drop()
 
-    def _candidate(self, frame: Frame, first_stage: Stage, before: Callable[[], None]) -> Frame | Failed:
+    def _candidate(
+        self, frame: Frame, first_stage: Stage, before: Callable[[], None], deadlines: Mapping[str, float] | None = None
+    ) -> Frame | Failed:
         """The answer to one candidate, or how it killed the child.
 
         A candidate that crashes a child which served others before it gets a second chance in a fresh one: memory
         that an earlier candidate damaged must not be blamed on it. So does one whose child was killed from outside.
         """
-        self._interrupted = False
         for attempt in (1, 2):
-            self.start()
             before()
             self._candidates += 1
             try:
-                return self._ask(frame, first_stage.value)
+                return self._ask(frame, first_stage.value, deadlines)
             except ChildHung as hung:
                 return Failed(Stage(hung.stage), Reason.TIMEOUT, hung.message)
             except ChildDied as died:
@@ -103,11 +109,11 @@ class Station:
                     self.start()
         raise AssertionError("unreachable: the second attempt returns")
 
-    def _ask(self, frame: Frame, first_stage: str) -> Frame:
+    def _ask(self, frame: Frame, first_stage: str, deadlines: Mapping[str, float] | None = None) -> Frame:
         """One request; whatever kills the child also drops it."""
         child = self._greeted()
         try:
-            return child.request(frame, first_stage=first_stage, deadlines=self._deadlines)
+            return child.request(frame, first_stage=first_stage, deadlines=deadlines or self._deadlines)
         except TilewrightError as error:
             self._drop()
             if self._interrupted:
@@ -120,6 +126,8 @@ class Station:
             self.start()
             assert self._child is not None
             try:
+                if self._interrupted:  # looked at after there is a child that ``interrupt`` could have seen
+                    raise WorkerLost("the measurement was abandoned")
                 self._child.greet(self._deadlines["start"])
                 break
             except WorkerLost:
@@ -189,7 +197,8 @@ class RunStation(Station):
         cannot be prepared: then no candidate of it can be measured here."""
         frame = binary_to_frame(binary, {"ask": "run", "incumbent_seconds": incumbent_seconds})
         started = time.perf_counter()
-        answer = self._candidate(frame, Stage.LOAD, lambda: self._prepare(workload))
+        deadlines = launch_deadlines(self._deadlines, incumbent_seconds)
+        answer = self._candidate(frame, Stage.LOAD, lambda: self._prepare(workload), deadlines)
         wall = time.perf_counter() - started
         if isinstance(answer, Failed):
             clocks = Clocks(time=wall) if answer.stage is Stage.TIME else Clocks(check=wall)
@@ -210,11 +219,15 @@ class RunStation(Station):
         return device_from_json(answer["device"]), Toolchain(components)
 
     def baseline(self, operator: str, parameters: Json) -> Outcome | None:
-        """The operator's NumPy form timed on the data that candidates get; None when that fails."""
+        """The operator's NumPy form timed on the data that candidates get; None when that dies or takes too long.
+        Raises InvalidParameter for an unknown operator or parameters it cannot take."""
+        question: Json = {"ask": "baseline", "operator": operator, "parameters": parameters}
         try:
-            answer = self._question({"ask": "baseline", "operator": operator, "parameters": parameters}, "baseline")
+            answer = self._ask(Frame(question), "baseline").header
         except (ChildDied, ChildHung):
             return None
+        if "error" in answer:
+            raise InvalidParameter(str(answer["error"]), field=str(answer["field"]))
         return outcome_from_json(answer["outcome"])
 
     def peaks(self) -> dict[str, float]:
@@ -223,7 +236,7 @@ class RunStation(Station):
 
     def _prepare(self, workload: Json) -> None:
         """Set up the child for ``workload``, unless it is. The reference is computed once and outlives the child."""
-        if self._ready is self._child and self._workload == workload:
+        if self._child is not None and self._ready is self._child and self._workload == workload:
             return
         if self._workload != workload:
             self._workload, self._layout = workload, None
@@ -232,14 +245,28 @@ class RunStation(Station):
         self._ready = self._child
 
     def _question(self, question: Json, stage: str) -> Json:
-        """Raises WorkerLost with the child's own words when there is no answer."""
-        try:
-            answer = self._ask(Frame(question), stage).header
-        except (ChildDied, ChildHung) as error:
-            raise WorkerLost(f"the runner failed to {question['ask']}: {error.message}") from error
+        """Raises WorkerLost with the child's own words when there is no answer. A child killed from outside is
+        replaced and asked once more."""
+        for attempt in (1, 2):
+            try:
+                answer = self._ask(Frame(question), stage).header
+                break
+            except (ChildDied, ChildHung) as error:
+                killed = isinstance(error, ChildDied) and error.signal == signal.SIGKILL
+                if not killed or attempt == 2:
+                    raise WorkerLost(f"the runner failed to {question['ask']}: {error.message}") from error
         if "error" in answer:
             raise WorkerLost(f"the runner failed to {question['ask']}: {answer['error']}")
         return answer
+
+
+def launch_deadlines(deadlines: Mapping[str, float], incumbent_seconds: float | None) -> dict[str, float]:
+    """Tighter deadlines once it is known what a good kernel takes: one that is hundreds of times slower is not worth
+    waiting for, while work around the launches (filling, comparing, a busy machine) gets its seconds."""
+    if incumbent_seconds is None:
+        return dict(deadlines)
+    limit = _AROUND_LAUNCHES_SECONDS + _SLOWER * incumbent_seconds
+    return {**deadlines, **{stage: min(deadlines[stage], limit) for stage in ("check", "time")}}
 
 
 def _threads(count: int) -> dict[str, str]:

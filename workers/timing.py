@@ -8,6 +8,9 @@ from statistics import median
 
 from ..core.trial import Timed
 
+_TOLERATED_WAIT_SECONDS = 50e-6
+_TOLERATED_WAIT_SHARE = 0.02
+
 
 @dataclass(frozen=True, slots=True)
 class TimingRules:
@@ -32,10 +35,25 @@ class TimingRules:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One call of the timer. ``disturbed``: other work of the machine took processor time from it."""
+    """One call of the timer: ``launches`` launches took ``seconds`` in all, in which the kernel's threads stood ready
+    without a processor for ``waiting_seconds``, added up, because of other work of the machine."""
 
     seconds: float
-    disturbed: bool = False
+    launches: int = 1
+    waiting_seconds: float = 0.0
+
+    @property
+    def per_launch(self) -> float:
+        return self.seconds / self.launches
+
+    @property
+    def waiting_share(self) -> float:
+        return self.waiting_seconds / self.seconds
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether it waited no longer than the wake-ups of its own threads explain."""
+        return self.waiting_seconds <= _TOLERATED_WAIT_SECONDS + _TOLERATED_WAIT_SHARE * self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,31 +74,27 @@ Timer = Callable[[int], Sample]
 def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float | None = None) -> Timing:
     """Warm up, choose the launches per sample, and sample.
 
-    Samples that the machine disturbed are left out of ``timed`` as long as ``least_samples`` clean ones were had.
-    A kernel slower than ``sample_seconds`` is its own warm-up: the first launch is kept as the estimate only.
+    ``timed`` has the samples that the machine did not disturb, or, where those are fewer than ``least_samples``, that
+    many of the least disturbed. A kernel slower than ``sample_seconds`` is warmed up by a single launch.
     """
     began = time.perf_counter()
     spent, estimate = _warm_up(timer, rules)
     launches = max(1, min(rules.most_launches, math.ceil(rules.sample_seconds / estimate)))
-    clean: list[float] = []
-    disturbed: list[float] = []
+    taken: list[Sample] = []
     while True:
-        sample = timer(launches)
-        spent = max(spent + sample.seconds, time.perf_counter() - began)  # what the timer does besides counts, too
-        (disturbed if sample.disturbed else clean).append(sample.seconds / launches)
-        enough = len(clean) >= rules.least_samples
-        kept = clean if enough else clean + disturbed
-        if incumbent_seconds is not None and _hopeless(clean, disturbed, rules.hopeless_ratio * incumbent_seconds):
-            return Timing(Timed(tuple(kept), launches), len(disturbed), spent, noisy=False, hopeless=True)
-        if enough and median_interval(kept) <= rules.spread:
+        taken.append(timer(launches))
+        spent = max(spent + taken[-1].seconds, time.perf_counter() - began)  # what the timer does besides counts, too
+        disturbed = sum(not s.is_clean for s in taken)
+        timed = Timed(tuple(s.per_launch for s in _least_disturbed(taken, rules.least_samples)), launches)
+        if incumbent_seconds is not None and _is_hopeless(taken, rules.hopeless_ratio * incumbent_seconds):
+            return Timing(timed, disturbed, spent, noisy=False, hopeless=True)
+        enough = len(taken) - disturbed >= rules.least_samples
+        if enough and median_interval(timed.samples) <= rules.spread:
             break
-        settled = enough and Timed(tuple(kept)).spread <= rules.noisy_spread
-        taken = len(clean) + len(disturbed)
-        if (taken >= 3 or spent >= rules.slow_seconds) and _spent_out(spent, taken, settled, rules):
+        settled = enough and timed.spread <= rules.noisy_spread
+        if (len(taken) >= 3 or spent >= rules.slow_seconds) and _is_spent(spent, len(taken), settled, rules):
             break
-    timed = Timed(tuple(kept), launches)
-    noisy = timed.spread > rules.noisy_spread
-    return Timing(timed, len(disturbed), spent, noisy=noisy, hopeless=False)
+    return Timing(timed, disturbed, spent, noisy=timed.spread > rules.noisy_spread, hopeless=False)
 
 
 def median_interval(samples: Sequence[float]) -> float:
@@ -107,12 +121,20 @@ def _warm_up(timer: Timer, rules: TimingRules) -> tuple[float, float]:
         launches = min(rules.most_launches, max(2 * launches, math.ceil(launches * min(grow, 64.0))))
 
 
-def _hopeless(clean: Sequence[float], disturbed: Sequence[float], limit_seconds: float) -> bool:
+def _least_disturbed(taken: Sequence[Sample], least: int) -> list[Sample]:
+    """The clean samples; filled up to ``least`` with those that waited the smallest share of their time. In order."""
+    clean = sum(s.is_clean for s in taken)
+    ranks = sorted(range(len(taken)), key=lambda n: (not taken[n].is_clean, taken[n].waiting_share))
+    return [taken[n] for n in sorted(ranks[: max(clean, least)])]
+
+
+def _is_hopeless(taken: Sequence[Sample], limit_seconds: float) -> bool:
     """One clean sample over the limit will do; of disturbed ones, which may be slow for other reasons, three."""
-    return min((*clean, *disturbed)) > limit_seconds and (len(clean) > 0 or len(disturbed) >= 3)
+    known = len(taken) >= 3 or any(s.is_clean for s in taken)
+    return known and min(s.per_launch for s in taken) > limit_seconds
 
 
-def _spent_out(spent: float, taken: int, settled: bool, rules: TimingRules) -> bool:
+def _is_spent(spent: float, taken: int, settled: bool, rules: TimingRules) -> bool:
     """Whether to stop although the median is not sure yet; samples that are too few or disagree earn extra time."""
     if settled:
         return spent >= rules.most_seconds or taken >= rules.most_samples

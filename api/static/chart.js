@@ -63,6 +63,7 @@ export class Chart {
     const known = lines.filter(({ value }) => value > 0);
     const values = [...series.timed.map((point) => point[2]), ...known.map(({ value }) => value)].map(y);
     const [low, high] = bounds(values, axes.y);
+    const base = high / low > 300 ? 10 : 2; // within two decades powers of ten would leave the axis almost bare
     const axis = { axisLine: { lineStyle: { color: ink.line } }, axisTick: { show: false }, nameTextStyle: { color: ink.muted } };
     const label = { color: ink.muted, fontFamily: ink.font, fontSize: 12 };
     const narrow = this.element.clientWidth < 520;
@@ -78,14 +79,14 @@ export class Chart {
       xAxis: {
         ...axis, type: "value", name: axes.x === "trials" ? "trials" : "seconds since the job started",
         nameLocation: "middle", nameGap: 30, min: 0, max: niceEnd(series.end[at]),
-        minInterval: axes.x === "trials" ? 1 : undefined, axisLabel: label, splitLine: { show: false },
+        minInterval: axes.x === "trials" ? 1 : undefined, axisLabel: { ...label, hideOverlap: true, showMaxLabel: false }, splitLine: { show: false },
       },
       yAxis: [
         {
-          ...axis, type: axes.y === "log" ? "log" : "value", name: `${unit} per run`, nameLocation: "end", min: low, max: high,
+          ...axis, type: axes.y === "log" ? "log" : "value", logBase: base, name: `${unit} per run`, nameLocation: "end", min: low, max: high,
           nameTextStyle: { color: ink.muted, align: "left", padding: [0, 0, 4, -8] },
-          axisLabel: { ...label, formatter: (v) => Number(v.toPrecision(3)).toLocaleString("en-US", { maximumFractionDigits: 6 }) },
-          axisLine: { show: false }, splitLine: { lineStyle: { color: ink.line, width: 1 } }, splitNumber: 5,
+          axisLabel: { ...label, showMinLabel: axes.y !== "log", showMaxLabel: false, formatter: (v) => Number(v.toPrecision(3)).toLocaleString("en-US", { maximumFractionDigits: 6 }) },
+          axisLine: { show: false }, splitLine: { showMinLine: false, showMaxLine: false, lineStyle: { color: ink.line, width: 1 } }, splitNumber: 5,
         },
         { type: "value", min: 0, max: 1, show: false },
       ],
@@ -100,7 +101,7 @@ export class Chart {
         },
         {
           name: "failed", type: "scatter", yAxisIndex: 1, symbol: "path://M0 0L10 10M10 0L0 10", symbolSize: 6, z: 1,
-          itemStyle: { color: "transparent", borderColor: ink.bad, borderWidth: 1.2, opacity: 0.75 },
+          itemStyle: { color: "transparent", borderColor: ink.bad, borderWidth: 1.2, opacity: series.failed.length > 200 ? 0.2 : 0.75 },
           data: series.failed.map((point) => ({
             value: [point[at], 0.025], record: point[3], hint: `Trial ${point[0]} failed\n${(point[2] ?? "").replace(":", ": ").replaceAll("_", " ")}`,
           })),

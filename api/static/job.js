@@ -37,13 +37,15 @@ const lines = () => {
   ];
 };
 
+const ended = () => !["queued", "running", "cancelling"].includes(document.getElementById("summary").dataset.state);
+
 const draw = () => {
   chart.draw(series, axes, lines());
   Object.assign(box.dataset, {
     points: series.timed.length, failed: series.failed.length, lastSequence: series.last, best: series.bestSeconds ?? "", x: axes.x, y: axes.y,
   });
   const failed = series.failed.length ? `, ${series.failed.length.toLocaleString("en-US")} failed (crosses at the foot)` : "";
-  note.textContent = series.last < 0 ? "No trial has ended yet." : `${series.timed.length.toLocaleString("en-US")} timed${failed}. Choose a point to see its schedule.`;
+  note.textContent = series.last < 0 ? (ended() ? "The job ended without a trial." : "No trial has ended yet.") : `${series.timed.length.toLocaleString("en-US")} timed${failed}. Choose a point to see its schedule.`;
 };
 const drawSoon = throttled(draw, DRAW_MS);
 
@@ -97,7 +99,7 @@ const onTrial = ({ data }) => {
 let source = null;
 let known = 0;
 const listen = () => {
-  if (source || article.dataset.state === "ended") return;
+  if (source || box.dataset.live === "ended") return;
   source = new EventSource(`${address}/events?after=${known}`);
   const on = (kind, action) => source.addEventListener(kind, (message) => {
     known = Math.max(known, Number(message.lastEventId));
@@ -112,7 +114,6 @@ const listen = () => {
   on("state", refresh);
   on("end", () => {
     stop();
-    article.dataset.state = "ended";
     box.dataset.live = "ended";
     catchUp();
     refresh();
@@ -147,5 +148,5 @@ document.addEventListener("visibilitychange", () => {
 
 draw();
 await catchUp();
-if (["queued", "running", "cancelling"].includes(article.dataset.state)) listen();
-else box.dataset.live = "ended";
+if (ended()) box.dataset.live = "ended";
+else listen();

@@ -1,6 +1,7 @@
 """Conversions: between memory and registers, and between dtypes, with the roundings the IR promises."""
 
 from ...core.dtypes import DType
+from ...core.errors import CompileError
 from .values import Value, computed, constant
 from .writer import FunctionWriter
 
@@ -8,6 +9,7 @@ from .writer import FunctionWriter
 def from_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
     """What was loaded, in the type it is computed with."""
     if dtype.name == "float16":
+        _need_f16c(w)
         return w.convert("fpext", value, "float")
     if dtype.name == "bfloat16":
         return _widen_bfloat16(w, value)
@@ -19,6 +21,7 @@ def from_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
 def to_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
     """What is to be stored, rounded to how it lies in memory."""
     if dtype.name == "float16":
+        _need_f16c(w)
         return w.convert("fptrunc", value, "half")
     if dtype.name == "bfloat16":
         return _narrow_bfloat16(w, value)
@@ -42,6 +45,12 @@ def cast(w: FunctionWriter, value: Value, source: DType, target: DType) -> Value
     if target.bits <= source.bits:
         return w.convert("trunc", value, computed(target))
     return w.convert("zext" if source.kind == "uint" else "sext", value, computed(target))
+
+
+def _need_f16c(w: FunctionWriter) -> None:
+    """Without the instructions LLVM would call functions that the process does not have."""
+    if not w.module.features & {"f16c", "avx512f"}:
+        raise CompileError("float16 needs the f16c extension, which the target lacks")
 
 
 def _to_float(w: FunctionWriter, value: Value, source: DType, target: DType) -> Value:

@@ -1,6 +1,7 @@
 """cache_write: a tensor's box gathers in a local buffer inside a loop, and is written back at the end."""
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from ...core.errors import IllegalSchedule
 from ...ir.buffer import Buffer, Scope
@@ -148,15 +149,25 @@ def _movable_init(producer: Producer, place: Place, site: _Site) -> Const | None
         if producer.holds(loop) and producer.buffer.name in shared_buffers(loop, place.loops[:position]):
             return None
     access = next(a for a in accesses(root) if a.store is site.store)
-    return value if all(_keeps_all(c, access, producer.buffer) for c in access.conditions) else None
+    return value if _reaches_all(access, producer.buffer) else None
 
 
-def _keeps_all(condition: Expr, access: Access, tensor: Buffer) -> bool:
-    """Whether ``condition`` holds for all elements of the tensor: because it says that an index is one of its
-    dimension, or speaks of the reduction alone."""
-    indexing = frozenset[str]().union(*map(free_variables, access.indices))
-    if not free_variables(condition) & indexing:
-        return True
+def _reaches_all(access: Access, tensor: Buffer) -> bool:
+    """Whether a store that reaches no element by two different iterations of the loops over its dimensions reaches
+    them all: there are iterations enough (a peeled nest has not), and no condition cuts off more than what lies
+    beyond a dimension."""
+    extents = {loop.var: loop.extent for loop in access.loops}
+    indexing = [free_variables(i) & extents.keys() for i in access.indices]
+    every = frozenset[str]().union(*indexing)
+    conditions = [c for c in access.conditions if free_variables(c) & every]
+    if sum(map(len, indexing)) > len(every):  # one loop runs over several dimensions
+        return not conditions and prod(extents[name] for name in every) == tensor.elements
+    enough = (prod(extents[n] for n in names) >= d for names, d in zip(indexing, tensor.shape, strict=True))
+    return all(enough) and all(_cuts_nothing(c, access, tensor) for c in conditions)
+
+
+def _cuts_nothing(condition: Expr, access: Access, tensor: Buffer) -> bool:
+    """Whether ``condition`` only says that an index lies in its dimension."""
     if not isinstance(condition, Compare) or condition.op is not CompareOp.LT or not isinstance(condition.b, Const):
         return False
     left = linear(condition.a)

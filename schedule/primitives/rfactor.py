@@ -98,32 +98,33 @@ def _update_store(loop: For, tensor: str) -> Store | None:
 def _combine_nest(
     producer: Producer, op: BinaryOp, names: Sequence[str], partial: Buffer, lane: Axis, taken: set[str], first: bool
 ) -> Stmt:
-    """The nest that combines the partial results: where the tensor is initialised by a nest, a copy of that one, so
-    that both reach the same elements; else a loop for each dimension."""
+    """The nest that combines the partial results. All elements of a global tensor have a start value; of a local one
+    some may have none (they lie outside the whole tensor), so there it is a copy of the nest that sets them."""
     tensor = producer.buffer
 
     def combined(indices: tuple[Expr, ...]) -> Stmt:
         partly = Load(partial, _with_lane(indices, Var(lane.name), first))
         return nested((lane,), Store(tensor, indices, Binary(op, Load(tensor, indices), partly)))
 
+    if tensor.scope is Scope.GLOBAL:
+        axes = [Axis(fresh_name(f"{n}_combine", taken), extent) for n, extent in zip(names, tensor.shape, strict=True)]
+        taken.update(axis.name for axis in axes)
+        return nested(axes, combined(_variables(axes)))
     start = producer.statements[0]
     stores = stores_of(start)
-    if len(stores) == 1 and isinstance(stores[0].value, Const) and _reaches_once(start, tensor.name):
-        renamed: dict[str, str] = {}
-        for index, dimension in zip(stores[0].indices, names, strict=True):
-            if isinstance(index, Var):
-                renamed[index.name] = fresh_name(f"{dimension}_combine", taken)
-                taken.add(renamed[index.name])
-        return _copied_nest(replaced(start, stores[0], combined(stores[0].indices)), renamed, lane.name, taken)
-    if tensor.scope is not Scope.GLOBAL:
+    started = [isinstance(store.value, Const) for s in producer.statements for store in stores_of(s)]
+    if not started[0] or len(stores) != 1 or sum(started) != 1 or not _reaches_once(start, tensor.name):
         raise IllegalSchedule(
             f"rfactor: tensor is {tensor.name!r}, whose elements are not all started, each once, by one nest before; "
             "use rfactor before compute_at and cache_write",
             field="tensor",
         )
-    axes = [Axis(fresh_name(f"{n}_combine", taken), extent) for n, extent in zip(names, tensor.shape, strict=True)]
-    taken.update(axis.name for axis in axes)
-    return nested(axes, combined(_variables(axes)))
+    renamed: dict[str, str] = {}
+    for index, dimension in zip(stores[0].indices, names, strict=True):
+        if isinstance(index, Var):
+            renamed[index.name] = fresh_name(f"{dimension}_combine", taken)
+            taken.add(renamed[index.name])
+    return _copied_nest(replaced(start, stores[0], combined(stores[0].indices)), renamed, lane.name, taken)
 
 
 def _reaches_once(stmt: Stmt, tensor: str) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from sqlalchemy import insert, select
 
 from tilewright.core.budget import Budget
 from tilewright.core.record import MeasuredOn
@@ -10,8 +11,10 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
 from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Stage, Timed, Trial
+from tilewright.db.record import record_trial
 from tilewright.db.rows import NewJob, NewTask, NewTrial
 from tilewright.db.store import Store
+from tilewright.db.tables import tasks, trials
 from tilewright.te.cost import flops, minimum_bytes
 from tilewright.te.json import workload_to_json
 from tilewright.te.key import workload_key
@@ -87,17 +90,45 @@ def keep_job(
             roofline_seconds=fastest * 0.62,
             roofline_by="flops",
         )
-        for sequence, outcome in enumerate(outcomes(seed + index, trials, fastest)):
-            knobs: dict[str, int | str] = {
-                "tile_i": 8 << sequence % 4,
-                "tile_j": 16 << sequence % 3,
-                "tile_k": 64,
-                "order": "ikj",
-                "unroll": 4,
-            }
-            schedule = Schedule.of("cpu_loops", 1, {**knobs, "number": sequence})
-            evidence = Evidence(3, 0.021, 1e-5, 1e-5, True, True, 0.0011, "ab" * 32, 18_432, {"load": 0.25})
-            trial = Trial(schedule, outcome, Clocks(0.002, 0.09, 0.03, 0.2, 0.01), evidence)
-            store.add_trial(NewTrial(name, index, sequence, task.workload_key, HERE, trial, 0.35 * (sequence + 1)))
+        with store.database.writing() as connection:  # in one transaction: a commit for each is what costs
+            for sequence, outcome in enumerate(outcomes(seed + index, trials, fastest)):
+                record_trial(connection, _trial(name, index, sequence, task.workload_key, outcome))
         store.note_task(name, index, stop_reason="trials")
     store.move_job(name, {"running": (state,)}, error="the worker was lost twice" if state == "failed" else None)
+
+
+def _trial(job: str, task: int, sequence: int, workload: str, outcome: Timed | Failed) -> NewTrial:
+    knobs: dict[str, int | str] = {
+        "tile_i": 8 << sequence % 4,
+        "tile_j": 16 << sequence % 3,
+        "tile_k": 64,
+        "order": "ikj",
+        "number": sequence,
+    }
+    evidence = Evidence(3, 0.021, 1e-5, 1e-5, True, True, 0.0011, "ab" * 32, 18_432, {"load": 0.25})
+    trial = Trial(Schedule.of("cpu_loops", 1, knobs), outcome, Clocks(0.002, 0.09, 0.03, 0.2, 0.01), evidence)
+    return NewTrial(job, task, sequence, workload, HERE, trial, 0.35 * (sequence + 1))
+
+
+def repeat_trials(store: Store, job: str, times: int) -> None:
+    """Make the trials of a job's first task ``times`` as many, quickly; copies are a little slower."""
+    row = store.job(job)
+    columns = [
+        column.name for column in trials.columns if column.name not in ("id", "sequence", "seconds", "elapsed_seconds")
+    ]
+    count = row.tasks[0].trials
+    with store.database.writing() as connection:
+        for copy in range(1, times):
+            made = (
+                trials.c.sequence + copy * count,
+                trials.c.seconds * (1 + copy / 500),
+                trials.c.elapsed_seconds + copy,
+            )
+            chosen = select(*(trials.c[name] for name in columns), *made).where(
+                trials.c.job == row.number, trials.c.task == 0, trials.c.sequence < count
+            )
+            names = [*columns, "sequence", "seconds", "elapsed_seconds"]
+            connection.execute(insert(trials).from_select(names, chosen))
+        failures = {kind: number * times for kind, number in row.tasks[0].failures.items()}
+        mine = tasks.update().where(tasks.c.job == row.number, tasks.c.position == 0)
+        connection.execute(mine.values(trials=count * times, failures=failures))

@@ -13,9 +13,13 @@ import psutil
 import pytest
 
 from tilewright.core.errors import InvalidParameter, WorkerLost
+from tilewright.core.schedule import Schedule
+from tilewright.core.streams import stream
 from tilewright.core.target import Profile
 from tilewright.core.trial import Failed, Reason, Stage, Timed, Trial
 from tilewright.runtime.devices import host_target
+from tilewright.schedule.sketches import sketches_for
+from tilewright.te.operators import OPERATORS
 from tilewright.tests.workers.faulty_kernels import BUILDERS, PROLOGUES, SIZE, add_one, schedule
 from tilewright.workers.executor import Executor
 from tilewright.workers.executors import EXECUTORS, open_executor
@@ -51,6 +55,12 @@ FAULTS = {
     "schedule_is_illegal": (Stage.LOWER, Reason.ILLEGAL_SCHEDULE, "factor: factor 7 of 10"),
     "kernel_is_invalid": (Stage.LOWER, Reason.COMPILE_ERROR, "a store to an input"),
     "compiler_refuses": (Stage.COMPILE, Reason.COMPILE_ERROR, "no such instruction"),
+}
+
+REAL: dict[str, dict[str, object]] = {
+    "matmul": {"m": 37, "n": 64, "k": 50},
+    "softmax": {"rows": 33, "columns": 65},
+    "elementwise": {"shape": [17, 129], "functions": ["relu", "exp"]},
 }
 
 NAMES = [pytest.param(name, marks=pytest.mark.ray) if name == "ray" else name for name in EXECUTORS]
@@ -139,7 +149,10 @@ def test_a_good_trial_brings_its_evidence(executor: Executor) -> None:
     assert evidence.absolute_tolerance is not None and evidence.relative_tolerance is not None
     assert evidence.anchor_seconds is not None and 1e-7 < evidence.anchor_seconds < 1.0
     assert evidence.binary_key is not None and len(evidence.binary_key) == 64 and evidence.binary_bytes
-    assert {"load_average_1min", "waiting_seconds", "preemptions", "disturbed_samples"} <= set(evidence.environment)
+    assert set(evidence.environment) == {
+        *("load_average_1min", "waiting_seconds", "stolen_seconds", "preemptions"),
+        *("disturbed_samples", "stopped_early", "argument_sets"),
+    }
 
 
 def test_a_hopeless_candidate_is_stopped_early(executor: Executor) -> None:
@@ -171,9 +184,19 @@ def test_the_baseline_is_timed_on_the_same_terms(executor: Executor) -> None:
     assert min(*small.samples, *large.samples) > 0.0
 
 
+def test_the_ceilings_are_measured(executor: Executor) -> None:
+    peaks = executor.peaks()
+    assert {"peak_float32_flops_per_second", "copy_bytes_per_second", "launch_seconds"} <= set(peaks)
+    assert min(peaks.values()) > 0.0
+
+
 def test_an_unknown_operator_has_no_baseline(executor: Executor) -> None:
-    with pytest.raises(WorkerLost, match="no_such_operator"):
+    with pytest.raises(InvalidParameter, match="no_such_operator") as unknown:
         executor.baseline("no_such_operator", {})
+    assert unknown.value.field == "operator"
+    with pytest.raises(InvalidParameter) as missing:
+        executor.baseline("matmul", {"m": 8, "n": 8})
+    assert missing.value.field == "k"
 
 
 def test_a_cold_profile_rotates_its_arguments_and_a_warm_one_does_not(executor: Executor, name: str) -> None:
@@ -223,3 +246,25 @@ def test_unknown_executors_and_settings_are_refused() -> None:
         ExecutorSettings(builder="build")
     with pytest.raises(InvalidParameter, match="1 to 10000"):
         ExecutorSettings(batch=0)
+
+
+def test_schedules_of_the_real_sketches_measure(name: str) -> None:
+    """The product's own road, from a schedule to a time, for operators of every shape of loop nest."""
+    target = host_target()
+    with open_executor(name, target) as executor:
+        for operator, parameters in REAL.items():
+            work = OPERATORS[operator].workload(parameters)
+            chosen = []
+            for sketch in sketches_for(work, target):
+                space = sketch.space(work, target)
+                rows = stream(0, operator, sketch.name).choice(len(space), min(3, len(space)), replace=False)
+                chosen += [space.schedule(int(row)) for row in rows]
+            trials = dict(executor.measure(work, chosen))
+            assert chosen and len(trials) == len(chosen)
+            for position, trial in trials.items():
+                assert trial.schedule == chosen[position]
+                assert isinstance(trial.outcome, Timed), (operator, trial.schedule, trial.outcome)
+                assert trial.evidence.max_error is not None and trial.evidence.max_error <= 1.0
+            unknown = Schedule.of("no_such_sketch", 1, {})
+            ((_, refused),) = executor.measure(work, [unknown])
+            assert isinstance(refused.outcome, Failed) and refused.outcome.reason is Reason.ILLEGAL_SCHEDULE

@@ -207,23 +207,23 @@ def timed_seconds(kept: Trial) -> float:
     return kept.outcome.seconds
 
 
-def test_best_matches_the_parts_it_is_given(store: Store) -> None:
+def test_best_is_relaxed_part_by_part(store: Store) -> None:
     store.create_job(new_job("j"))
     cold = replace(HERE, profile=Profile("cold"))
     for sequence, (on, seconds) in enumerate([(HERE, 4e-6), (cold, 3e-6), (NEWER, 2e-6), (THERE, 1e-6), (HERE, 5e-6)]):
         store.add_trial(trial(sequence, seconds, on=on))
     key, device, toolchain = TASK.workload_key, HERE.device.key, HERE.toolchain.key
 
-    def sequence_of(**parts: str) -> int | None:
-        found = store.best(key, **parts)
+    def sequence_of(device: str | None, toolchain: str | None, profile: str | None, key: str = key) -> int | None:
+        found = store.best(key, device_key=device, toolchain_key=toolchain, profile=profile)
         return None if found is None else found.record.sequence
 
-    assert sequence_of(device_key=device, toolchain_key=toolchain, profile="warm-v1") == 0
-    assert sequence_of(device_key=device, toolchain_key=toolchain) == 1
-    assert sequence_of(device_key=device) == 2
-    assert sequence_of() == 3
-    assert sequence_of(profile="hot-v9") is None and sequence_of(device_key="0" * 64) is None
-    assert store.best("0" * 64) is None
+    assert sequence_of(device, toolchain, "warm-v1") == 0
+    assert sequence_of(device, toolchain, "cold-v1") == 1
+    assert sequence_of(device, toolchain, "hot-v9") == sequence_of(device, toolchain, None) == 1
+    assert sequence_of(device, "0" * 64, "warm-v1") == sequence_of(device, None, None) == 2
+    assert sequence_of("0" * 64, toolchain, "warm-v1") == sequence_of(None, None, None) == 3
+    assert sequence_of(device, toolchain, "warm-v1", "0" * 64) is None
     assert [near.workload_key for near in store.near("matmul", limit=5)] == [key]
     assert store.near("softmax", limit=5) == ()
     assert store.origin(key) == ("matmul", {"m": 8, "n": 8, "k": 8})
@@ -236,7 +236,7 @@ def test_equal_times_are_told_apart_the_same_way_every_time(store: Store) -> Non
         new = trial(sequence, 1e-6)
         keys.append(new.trial.schedule.key)
         store.add_trial(new)
-    best = store.best(TASK.workload_key)
+    best = store.best(TASK.workload_key, device_key=None, toolchain_key=None, profile=None)
     assert best is not None and best.record.trial.schedule.key == min(keys)
 
 
@@ -281,7 +281,7 @@ def test_facts_about_tasks_devices_and_models_are_kept(store: Store) -> None:
     assert store.job("j").device_name == "Some CPU"
     assert store.newest_model("xgboost", 1) is None
     store.keep_model("xgboost", 1, b"old", records=1, metrics={})
-    kept = store.keep_model("xgboost", 1, b"\x00\xff", records=9, metrics={"spearman": 0.9}, measured_on=HERE)
+    kept = store.keep_model("xgboost", 1, b"\x00\xff", records=9, metrics={"spearman": 0.9}, device=HERE.device)
     assert store.newest_model("xgboost", 1) == kept and kept.data == b"\x00\xff"
     assert store.newest_model("xgboost", 2) is None
 
@@ -339,7 +339,7 @@ def test_writers_and_readers_go_on_side_by_side(store: Store) -> None:
         draws = stream(1, "reader")
         for _ in range(40):
             assert len(store.trials("j", 0, limit=int(draws.integers(1, 9)))) <= 20
-            store.best(TASK.workload_key)
+            store.best(TASK.workload_key, device_key=None, toolchain_key=None, profile=None)
 
     work: list[Callable[[], None]] = [lambda: write("j"), lambda: write("k"), read, read]
     threads = [threading.Thread(target=guarded, args=(job,)) for job in work]

@@ -74,7 +74,7 @@ def test_records_come_back_equal(store: Store, other: Store) -> None:
         assert (kept.state, kept.budget, kept.seed) == ("cancelled", Budget(9, None, 3), 5)
         assert [task.trials for task in kept.tasks] == [3, 3]
         assert kept.tasks[0].failures == {"check:wrong_result": 1}
-    best = other.best(TASKS[1].workload_key)
+    best = other.best(TASKS[1].workload_key, device_key=None, toolchain_key=None, profile=None)
     assert best is not None and best.record.sequence == 2
     assert other.measured(ON.device.key) == {"copy_bytes_per_second": 1e10}
 

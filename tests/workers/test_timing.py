@@ -10,19 +10,20 @@ RULES = TimingRules()
 
 
 class Clock:
-    """A timer whose launches take ``seconds`` each, times the next of ``factors``; it remembers its calls."""
+    """A timer whose launches take ``seconds`` each, times the next of ``factors``, of which they wait the next of the
+    shares ``waits``; it remembers its calls."""
 
-    def __init__(self, seconds: float, factors: list[float] | None = None, disturbed: list[bool] | None = None) -> None:
+    def __init__(self, seconds: float, factors: list[float] | None = None, waits: list[float] | None = None) -> None:
         self.seconds = seconds
         self.factors = factors or [1.0]
-        self.disturbed = disturbed or [False]
+        self.waits = waits or [0.0]
         self.calls: list[int] = []
 
     def __call__(self, launches: int) -> Sample:
         n = len(self.calls)
         self.calls.append(launches)
         seconds = self.seconds * launches * self.factors[n % len(self.factors)]
-        return Sample(seconds, self.disturbed[n % len(self.disturbed)])
+        return Sample(seconds, launches, waiting_seconds=self.waits[n % len(self.waits)] * seconds)
 
 
 @pytest.mark.parametrize("seconds", [1e-7, 3e-6, 1e-4, 5e-4, 2e-3, 0.02])
@@ -49,9 +50,9 @@ def test_a_hopeless_kernel_is_sampled_once() -> None:
 
 
 def test_one_disturbed_sample_makes_no_kernel_hopeless() -> None:
-    clock = Clock(1e-3, [1.0, 9.0, 1.0], [False, True, False])
+    clock = Clock(1e-3, [1.0, 9.0, 1.0], [0.0, 0.9, 0.0])
     assert not take_samples(clock, RULES, incumbent_seconds=1e-3).hopeless
-    assert len(take_samples(Clock(9e-3, [1.0], [True]), RULES, incumbent_seconds=1e-3).timed.samples) == 3
+    assert len(take_samples(Clock(9e-3, [1.0], [0.9]), RULES, incumbent_seconds=1e-3).timed.samples) == 3
 
 
 def test_a_kernel_near_the_incumbent_is_sampled_fully() -> None:
@@ -73,15 +74,16 @@ def test_unsteady_samples_are_continued_until_the_time_is_up() -> None:
 
 
 def test_disturbed_samples_are_left_out_once_enough_clean_ones_were_had() -> None:
-    timing = take_samples(Clock(1e-3, [1.0, 9.0], [False, True]), RULES)
+    timing = take_samples(Clock(1e-3, [1.0, 9.0], [0.0, 0.9]), RULES)
     assert timing.timed.samples == pytest.approx([1e-3] * len(timing.timed.samples))
     assert timing.disturbed > 0
 
 
-def test_where_all_samples_are_disturbed_they_are_kept() -> None:
-    timing = take_samples(Clock(1e-3, [1.0], [True]), RULES)
-    assert len(timing.timed.samples) == timing.disturbed >= 3
-    assert RULES.most_seconds < timing.seconds < RULES.extended_seconds + 4e-3
+def test_where_all_samples_are_disturbed_the_least_disturbed_count() -> None:
+    timing = take_samples(Clock(1e-3, [1.0, 3.0, 7.0], [0.2, 0.7, 0.9]), RULES)
+    assert timing.timed.samples == pytest.approx([1e-3] * RULES.least_samples)
+    assert timing.disturbed > RULES.least_samples
+    assert RULES.most_seconds < timing.seconds < RULES.extended_seconds + 8e-3
 
 
 def test_samples_that_never_agree_are_noisy() -> None:

@@ -8,7 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tilewright.codegen.llvm.backend import LlvmBackend
-from tilewright.core.dtypes import dtype_of_numpy
+from tilewright.core.dtypes import dtype_of_numpy, float16
+from tilewright.core.errors import CompileError
+from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer
 from tilewright.ir.expr import Cast, Expr, Load, Ramp, Var
 from tilewright.ir.stmt import For, Kernel, LoopKind, Store
@@ -67,6 +69,14 @@ def test_float64_rounds_once_ties_to_even(narrow: np.dtype[Any], lanes: int) -> 
     np.testing.assert_array_equal(got[n : 2 * n], every)
     np.testing.assert_array_equal(got[2 * n : 3 * n], after)
     np.testing.assert_array_equal(got[3 * n : 4 * n], -even)
+
+
+def test_float16_needs_its_extension() -> None:
+    source, result = Buffer("X", (4,), float16), Buffer("Y", (4,), float16)
+    at = (Var("i"),)
+    kernel = Kernel("copy", (source,), (result,), (), For("i", 4, LoopKind.SERIAL, Store(result, at, Load(source, at))))
+    with pytest.raises(CompileError, match="float16 needs the f16c extension"):
+        LlvmBackend().emit(kernel, Target("llvm", "x86-64", ("sse2",)))
 
 
 @pytest.mark.parametrize("target", [np.int8, np.uint8, np.int32, np.int64])

@@ -7,12 +7,13 @@ import pytest
 from tests.random_expressions import random_workload
 from tests.schedule.agreement import assert_computes
 from tests.schedule.primitives import workloads
-from tests.schedule.primitives.moves import random_moves
+from tests.schedule.primitives.moves import random_moves, steps
 from tilewright.core.streams import stream
 from tilewright.ir.simplify import simplify_kernel
 from tilewright.ir.verify import verify
 from tilewright.schedule.nest import loop_nest
 from tilewright.schedule.primitives import PRIMITIVES
+from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
 SMALL = {
@@ -39,7 +40,7 @@ def check(workload: Workload, seed: int) -> None:
 
 @pytest.mark.parametrize("chunk", range(10))
 def test_random_workloads(chunk: int) -> None:
-    for seed in range(chunk * 12, chunk * 12 + 12):
+    for seed in range(chunk * 16, chunk * 16 + 16):
         check(random_workload(seed), seed)
 
 
@@ -47,6 +48,18 @@ def test_random_workloads(chunk: int) -> None:
 def test_small_workloads(name: str) -> None:
     for seed in range(25):
         check(SMALL[name](), seed)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators(name: str) -> None:
+    """Every example of every operator in every dtype that is small enough to be interpreted in no time."""
+    tried = 0
+    for number, case in enumerate(OPERATORS[name].cases()):
+        workload = OPERATORS[name].workload(case)
+        if steps(loop_nest(workload).body) <= 3000:
+            check(workload, number)
+            tried += 1
+    assert tried > 3
 
 
 def test_every_primitive_is_tried() -> None:

@@ -1,0 +1,67 @@
+"""Chromium as the tests drive it: Debian's, and a page that remembers all that it should not have done."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+VIOLATIONS = "addEventListener('securitypolicyviolation', e => console.error('violation: ' + e.violatedDirective))"
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A running browser."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split())
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Watched:
+    """A page with what went wrong on it: console errors, exceptions, violations of the content policy, and requests
+    that were not for its own server or failed."""
+
+    page: Page
+    faults: list[str] = field(default_factory=list)
+
+    def expect_no_faults(self) -> None:
+        assert self.faults == []
+
+
+@contextmanager
+def watched(
+    browser: Browser, address: str, *, width: int = 1280, theme: str = "light", scripts: bool = True
+) -> Iterator[Watched]:
+    """A page at ``address`` in a context of its own; leaves by checking that nothing went wrong."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 900},
+        color_scheme="dark" if theme == "dark" else "light",
+        java_script_enabled=scripts,
+        base_url=address,
+    )
+    page = context.new_page()
+    seen = Watched(page)
+    host = urlsplit(address).netloc
+    page.on("console", lambda m: seen.faults.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: seen.faults.append(str(error)))
+    page.on(
+        "request",
+        lambda r: None if urlsplit(r.url).netloc == host or r.url.startswith("data:") else seen.faults.append(r.url),
+    )
+    page.add_init_script(VIOLATIONS)
+    try:
+        yield seen
+        seen.expect_no_faults()
+    finally:
+        context.close()

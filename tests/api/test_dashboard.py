@@ -1,0 +1,188 @@
+"""The dashboard in a real browser: every page, both themes, wide and narrow, with scripts and without."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tilewright.api import assets, pages
+from tilewright.core.budget import Budget
+from tilewright.db.rows import NewJob
+from tilewright.db.store import Store
+from tilewright.tests.api.browser import CHROMIUM, chromium, watched
+from tilewright.tests.api.filled import keep_job, operator_task, repeat_trials
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium from Debian's packages here"),
+]
+TRIALS_IN_ALL = 10_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not assets.assets_present():
+        assets.install_assets()
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def filled(store: Store) -> None:
+    matmul = operator_task("matmul", {"m": 1024, "n": 1024, "k": 1024})
+    softmax = operator_task("softmax", {"rows": 4096, "columns": 1024})
+    keep_job(store, "small", [matmul], 60)
+    keep_job(store, "two", [matmul, softmax], 12, seed=5)
+    keep_job(store, "broken", [softmax], 6, state="failed")
+    keep_job(store, "large", [matmul], 100, seed=9)
+    repeat_trials(store, "large", TRIALS_IN_ALL // 100)
+    new = NewJob("waiting", "queued", (softmax,), Budget(), "model", 1, "llvm", "local", "warm")
+    store.create_job(new)
+
+
+def settled(page: Page) -> None:
+    """Wait until the chart has all it can have."""
+    expect(page.locator("#chart")).to_have_attribute("data-live", "ended")
+
+
+PAGES = ["/", "/?state=failed", "/?state=running", "/jobs/small", "/jobs/two?task=1", "/jobs/broken", "/jobs/waiting"]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.usefixtures("filled")
+def test_every_page_is_clean_in_both_themes(browser: Browser, address: str, theme: str, width: int) -> None:
+    with watched(browser, address, theme=theme, width=width) as seen:
+        for path in PAGES:
+            seen.page.goto(path)
+            expect(seen.page.locator("h1, .empty h2").first).to_be_visible()
+            if path.startswith("/jobs/") and "waiting" not in path:
+                settled(seen.page)
+            assert seen.page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is too wide"
+            seen.expect_no_faults()
+        ground = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, ground[4:-1].split(","))) < 200) == (theme == "dark")
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_problem_is_shown_as_a_page(browser: Browser, address: str) -> None:
+    with watched(browser, address) as seen:
+        seen.page.goto("/jobs/nobody")
+        expect(seen.page.locator("h1")).to_have_text("Not found")
+        expect(seen.page.locator("main")).to_contain_text("NOT_FOUND")
+        assert [fault for fault in seen.faults if "404" not in fault] == []
+        seen.faults.clear()
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_figures_of_a_job_stand_with_their_units(browser: Browser, address: str) -> None:
+    with watched(browser, address) as seen:
+        seen.page.goto("/jobs/small")
+        tiles = seen.page.locator(".tile")
+        for number, pattern in enumerate(
+            (r"[\d.]+ ms", r"[\d.]+ GFLOP/s", r"[\d.]+ ×", r"[\d.]+ %", "60", r"[\d.]+ s")
+        ):
+            expect(tiles.nth(number).locator("dd").first).to_have_text(_pattern(pattern))
+        expect(seen.page.locator("#failures tbody tr").first).to_be_visible()
+        expect(seen.page.locator("#failures")).to_contain_text("<b>17 of 1024</b>")  # shown, not obeyed
+        settled(seen.page)
+        chart = seen.page.locator("#chart")
+        points, failed = chart.get_attribute("data-points"), chart.get_attribute("data-failed")
+        assert points and failed and int(points) + int(failed) == 60
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_axes_switch_by_keyboard_and_the_theme_by_its_button(browser: Browser, address: str) -> None:
+    with watched(browser, address) as seen:
+        page = seen.page
+        page.goto("/jobs/small")
+        settled(page)
+        chart = page.locator("#chart")
+        page.locator("input[name=x][value=trials]").focus()
+        page.keyboard.press("ArrowRight")
+        expect(chart).to_have_attribute("data-x", "seconds")
+        page.locator("input[name=y][value=log]").focus()
+        page.keyboard.press("ArrowLeft")
+        expect(chart).to_have_attribute("data-y", "linear")
+        page.locator("#theme").click()
+        page.locator("#theme").click()
+        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        page.reload()
+        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        page.keyboard.press("Tab")
+        expect(page.locator(".skip")).to_be_focused()
+
+
+@pytest.mark.usefixtures("filled")
+def test_trials_are_paged_and_opened_in_place(browser: Browser, address: str) -> None:
+    with watched(browser, address) as seen:
+        page = seen.page
+        page.goto("/jobs/small")
+        page.evaluate("window.mark = 1")
+        first = page.locator("#trials tbody tr").first.inner_text()
+        page.get_by_role("link", name="Next page").click()
+        expect(page.locator("#trials")).to_have_attribute("data-first", "no")
+        expect(page.locator("#trials tbody tr").first).not_to_have_text(first)
+        page.get_by_role("link", name="Newest first").click()
+        expect(page.locator("#trials tbody tr td a").first).to_have_text("59")
+        page.locator("#trials tbody tr td a").nth(3).click()
+        expect(page.locator("#schedule-title")).to_contain_text("Schedule of trial 56")
+        assert page.evaluate("window.mark") == 1, "the page was loaded again"
+
+
+@pytest.mark.usefixtures("filled")
+def test_ten_thousand_trials_are_usable(browser: Browser, address: str) -> None:
+    with watched(browser, address) as seen:
+        page = seen.page
+        page.goto("/jobs/large")
+        settled(page)
+        chart = page.locator("#chart")
+        points, failed = chart.get_attribute("data-points"), chart.get_attribute("data-failed")
+        assert points and failed and int(points) + int(failed) == TRIALS_IN_ALL
+        expect(chart).to_have_attribute("data-last-sequence", str(TRIALS_IN_ALL - 1))
+        page.locator("label", has_text="seconds").click()
+        expect(chart).to_have_attribute("data-x", "seconds")
+        page.get_by_role("link", name="Newest first").click()
+        expect(page.locator("#trials tbody tr td a").first).to_have_text(str(TRIALS_IN_ALL - 1))
+        page.get_by_role("link", name="Next page").click()
+        expect(page.locator("#trials tbody tr td a").first).to_have_text(str(TRIALS_IN_ALL - 26))
+
+
+@pytest.mark.usefixtures("filled")
+def test_all_numbers_are_there_without_scripts(browser: Browser, address: str) -> None:
+    with watched(browser, address, scripts=False) as seen:
+        page = seen.page
+        page.goto("/")
+        page.get_by_role("link", name="matmul").last.click()
+        expect(page.locator(".tile").first).to_contain_text("ms")
+        expect(page.locator("#trials tbody tr")).to_have_count(25)
+        page.get_by_role("link", name="Next page").click()
+        expect(page.locator("#trials")).to_have_attribute("data-first", "no")
+        page.locator("#trials tbody tr td a").first.click()
+        expect(page.locator("#schedule")).to_contain_text("Median time")
+
+
+@pytest.mark.usefixtures("filled")
+def test_without_the_scripts_installed_the_page_says_so(
+    browser: Browser, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "assets_present", lambda: False)
+    with watched(browser, address) as seen:
+        seen.page.goto("/jobs/small")
+        expect(seen.page.locator(".notice").first).to_contain_text("python -m tilewright.api.assets")
+        expect(seen.page.locator(".tile").first).to_contain_text("ms")
+        expect(seen.page.locator("#chart")).to_have_count(0)
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_waiting_job_is_cancelled_by_its_button(browser: Browser, address: str) -> None:
+    with watched(browser, address) as seen:
+        seen.page.goto("/jobs/waiting")
+        seen.page.get_by_role("button", name="Cancel job").click()
+        expect(seen.page.locator(".state")).to_have_text("cancelled")
+        expect(seen.page.get_by_role("button", name="Cancel job")).to_have_count(0)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(f"^{text}$")

@@ -1,0 +1,78 @@
+"""A real tuning job, followed live in a real browser and by the client, on a real database."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from tilewright.api import assets
+from tilewright.api.app import create_app
+from tilewright.api.client import Client, operator_task
+from tilewright.core.budget import Budget
+from tilewright.service.service import Service
+from tilewright.service.settings import Settings
+from tilewright.tests.api.browser import CHROMIUM, chromium, watched
+from tilewright.tests.api.serving import running
+
+TRIALS = 24
+MATMUL = operator_task("matmul", {"m": 64, "n": 48, "k": 32})
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    settings = Settings(database_url=f"sqlite:///{tmp_path_factory.mktemp('live')}/t.sqlite3")
+    with Service.open(settings) as service, running(create_app(service, settings)) as address:
+        yield address
+
+
+@pytest.mark.slow
+def test_a_job_is_followed_to_its_end_and_its_best_is_served(live: str) -> None:
+    with Client(live) as client:
+        job = client.submit(MATMUL, budget=Budget(trials=6), strategy="random", seed=3)
+        events = list(client.events(job.id))
+        assert [event.id for event in events] == sorted({event.id for event in events})
+        trials = [event.data for event in events if event.kind == "trial"]
+        assert [trial["sequence"] for trial in trials] == list(range(6))
+        assert events[-1].data["state"] == "succeeded"
+        done = client.job(job.id)
+        best = client.best(done.tasks[0].workload_key)
+        assert best.seconds == min(trial["seconds"] for trial in trials if trial["seconds"])
+        assert done.tasks[0].best == best and best.match == ("exact",)
+        layers = {section.language for section in client.source(best.record_id).sections}
+        assert {"ir", "llvm-ir", "assembly"} <= layers
+        assert client.explain(MATMUL).schedule == best.schedule
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium from Debian's packages here")
+def test_the_chart_grows_while_the_job_runs(live: str) -> None:
+    if not assets.assets_present():
+        assets.install_assets()
+    with Client(live) as client, chromium() as browser, watched(browser, live) as seen:
+        page = seen.page
+        page.goto("/")
+        job = client.submit(MATMUL, budget=Budget(trials=TRIALS), strategy="random", seed=4)
+        page.goto(f"/jobs/{job.id}")
+        page.evaluate(GROWTH)
+        expect(page.locator("#chart")).to_have_attribute("data-live", "ended", timeout=120_000)
+        expect(page.locator("#chart")).to_have_attribute("data-last-sequence", str(TRIALS - 1))
+        expect(page.locator("#summary")).to_have_attribute("data-state", "succeeded")
+        expect(page.locator("#summary")).to_have_attribute("data-trials", str(TRIALS))
+        lengths = page.evaluate("window.lengths")  # gone, had the page been loaded again
+        assert lengths == sorted(set(lengths)) and len(lengths) >= 3, lengths
+        record = client.job(job.id).tasks[0].best
+        assert record is not None
+        expect(page.locator("#schedule")).to_have_attribute("data-record", str(record.record_id))
+        page.get_by_role("link", name="Show its source").click()
+        page.locator(".tabs").get_by_role("link", name="assembly").click()
+        expect(page.locator("pre[data-language=assembly]")).to_contain_text("ret")
+
+
+GROWTH = """
+window.lengths = [];
+new MutationObserver(() => {
+  const last = Number(document.getElementById("chart").dataset.lastSequence);
+  if (last >= 0 && last !== window.lengths.at(-1)) window.lengths.push(last);
+}).observe(document.getElementById("chart"), { attributes: true });
+"""

@@ -1,0 +1,236 @@
+"""A server that is killed again and again while it works, and an observer who remembers what it was told.
+
+What was once answered must stay: every trial that was seen is there once, unchanged; every job that was acknowledged
+ends; the trials of a task are numbered without a gap.
+"""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tilewright.core.streams import stream
+
+READY_SECONDS = 120.0
+WORKLOADS: tuple[Mapping[str, object], ...] = (
+    {"operator": "matmul", "parameters": {"m": 32, "n": 48, "k": 16}},
+    {"operator": "softmax", "parameters": {"rows": 33, "columns": 65}},
+)
+
+
+@dataclass
+class Server:
+    """``python -m tilewright.api`` on a database and a port."""
+
+    database: Path
+    log: Path
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    family: list[Any] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Start it; returns at once."""
+        self.port = free_port()
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            "TILEWRIGHT_DATABASE_URL": f"sqlite:///{self.database}",
+            "TILEWRIGHT_PORT": str(self.port),
+            "TILEWRIGHT_MINIMUM_FREE_BYTES": "0",
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tilewright.api"], env=environment, stdout=log, stderr=log, cwd="/"
+            )
+
+    def wait_until_ready(self) -> None:
+        end = time.monotonic() + READY_SECONDS
+        while self.ask("GET", "/readyz") is None:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log.read_text()[-4000:]
+            assert time.monotonic() < end, "the server is not ready in time"
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL, as when the machine's memory runs out; remembers the children it leaves behind."""
+        assert self.process is not None
+        try:
+            self.family += psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            pass
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def orphans(self, seconds: float) -> list[Any]:
+        """Children of killed servers that are still running after ``seconds``."""
+        return list(psutil.wait_procs(self.family, timeout=seconds)[1])
+
+    def ask(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any] | None:
+        """(status, JSON); None when there is no (whole) answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        text = None if body is None else json.dumps(body)
+        try:
+            connection.request(method, path, text, {"Content-Type": "application/json", **(headers or {})})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
+        finally:
+            connection.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@dataclass
+class Observer:
+    """Submits jobs, one key each, and remembers every trial it was shown."""
+
+    server: Server
+    trials: int
+    seed: int
+    seen: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    jobs: dict[str, str] = field(default_factory=dict)
+    """Idempotency key -> job, once acknowledged."""
+    next_sequence: dict[tuple[str, int], int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def submit(self, number: int) -> None:
+        """Ask for job ``number``: the first time, or once more (an answer may have been lost)."""
+        key = f"job-{number}"
+        body = {
+            "tasks": list(WORKLOADS),
+            "budget": {"trials": self.trials},
+            "strategy": "random",
+            "seed": self.seed + number,
+        }
+        answer = self.server.ask("POST", "/v1/jobs", body, {"Idempotency-Key": key})
+        if answer is None:
+            return
+        status, job = answer
+        if status not in (200, 201):
+            self.faults.append(f"submitting {key}: {status} {job}")
+        elif self.jobs.setdefault(key, job["id"]) != job["id"]:
+            self.faults.append(f"key {key} gave jobs {self.jobs[key]} and {job['id']}")
+
+    def look(self) -> None:
+        """Read the trials of every job beyond those seen."""
+        for job in list(self.jobs.values()):
+            for task in range(len(WORKLOADS)):
+                for trial in self.read(job, task, self.next_sequence.get((job, task), 0)):
+                    self.seen[trial["record_id"]] = trial
+                    self.next_sequence[job, task] = trial["sequence"] + 1
+
+    def read(self, job: str, task: int, start: int = 0) -> Iterator[Mapping[str, Any]]:
+        """The trials of a task from sequence ``start``, as far as the server answers."""
+        answer = self.server.ask("GET", f"/v1/jobs/{job}/series?task={task}&after={start - 1}")
+        if answer is None or answer[0] != 200:
+            return
+        columns = answer[1]
+        for row in zip(columns["record_id"], columns["sequence"], columns["seconds"], columns["failure"], strict=True):
+            yield dict(zip(("record_id", "sequence", "seconds", "failure"), row, strict=True), job=job, task=task)
+
+    def state(self, job: str) -> str:
+        answer = self.server.ask("GET", f"/v1/jobs/{job}")
+        return "" if answer is None or answer[0] != 200 else str(answer[1]["state"])
+
+    def unfinished(self) -> list[str]:
+        return [job for job in self.jobs.values() if self.state(job) not in ("succeeded", "failed", "cancelled")]
+
+    def verdict(self) -> list[str]:
+        """Everything that is not as it must be, once all jobs have ended."""
+        faults = list(self.faults)
+        listed = self.server.ask("GET", "/v1/jobs?page_size=500")
+        assert listed is not None
+        found = {job["id"] for job in listed[1]["jobs"]}
+        if found != set(self.jobs.values()):
+            faults.append(f"{len(found)} jobs for {len(self.jobs)} keys")
+        final: dict[int, Mapping[str, Any]] = {}
+        for job in self.jobs.values():
+            state = self.state(job)
+            if state != "succeeded":
+                faults.append(f"job {job} is {state}")
+            for task in range(len(WORKLOADS)):
+                trials = list(self.read(job, task))
+                if [trial["sequence"] for trial in trials] != list(range(self.trials)):
+                    faults.append(f"job {job} task {task} has sequences {[t['sequence'] for t in trials]}")
+                if len({trial["record_id"] for trial in trials} - final.keys()) != len(trials):
+                    faults.append(f"job {job} task {task} holds a record twice")
+                final.update({trial["record_id"]: trial for trial in trials})
+        for number, trial in self.seen.items():
+            if final.get(number) != trial:
+                faults.append(f"record {number} was {trial} and is {final.get(number)}")
+        return faults
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it. ``faults`` is empty when every promise was kept."""
+
+    kills: int
+    kills_while_starting: int
+    jobs: int
+    trials: int
+    seen: int
+    orphans: int
+    seconds: float
+    faults: tuple[str, ...]
+
+
+def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 40, longest: float = 1.5) -> Outcome:
+    """Kill a server ``kills`` times at random moments of its life, from its start to ``longest`` seconds after it was
+    ready, with a job running (another is submitted when one has ended); then let it finish and judge.
+    """
+    began = time.monotonic()
+    draws = stream(seed, "kill")
+    server = Server(folder / "tilewright.sqlite3", folder / "log")
+    observer = Observer(server, trials, seed)
+    starting = 0
+    for _ in range(kills):
+        if observer.faults:
+            break
+        server.start()
+        if draws.random() < 0.15:  # while it starts: opening, migrating, taking the job up
+            time.sleep(float(draws.random()) * 1.5)
+            starting += 1
+        else:
+            server.wait_until_ready()
+            observer.submit(len(observer.jobs) - bool(observer.unfinished()))
+            end = time.monotonic() + float(draws.random()) * longest
+            while time.monotonic() < end:
+                observer.look()
+                time.sleep(0.01)
+        server.kill()
+    server.start()
+    server.wait_until_ready()
+    observer.submit(max(len(observer.jobs) - 1, 0))
+    end = time.monotonic() + READY_SECONDS
+    while observer.unfinished() and time.monotonic() < end:
+        observer.look()
+        time.sleep(0.05)
+    faults = observer.verdict()
+    server.kill()
+    return Outcome(
+        kills=kills,
+        kills_while_starting=starting,
+        jobs=len(observer.jobs),
+        trials=len(observer.jobs) * len(WORKLOADS) * trials,
+        seen=len(observer.seen),
+        orphans=len(server.orphans(10.0)),
+        seconds=time.monotonic() - began,
+        faults=tuple(faults),
+    )
