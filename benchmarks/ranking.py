@@ -26,9 +26,18 @@ WORKLOADS: dict[str, tuple[str, dict[str, object]]] = {
     "matmul-1024": ("matmul", {"m": 1024, "n": 1024, "k": 1024}),
     "conv2d-56": (
         "conv2d",
-        {"batch": 1, "in_channels": 64, "height": 56, "width": 56, "out_channels": 64, "kernel": 3},
+        {
+            "batch": 1,
+            "channels": 64,
+            "height": 56,
+            "width": 56,
+            "filters": 64,
+            "kernel_h": 3,
+            "kernel_w": 3,
+            "padding": 1,
+        },
     ),
-    "softmax-4096x1024": ("softmax", {"shape": [4096, 1024]}),
+    "softmax-4096x1024": ("softmax", {"rows": 4096, "columns": 1024}),
 }
 
 

@@ -33,7 +33,7 @@ class Context:
             with Client(self.url) as client:
                 yield client
         else:
-            own = self.settings.model_copy(update={"host": "127.0.0.1", "port": 0})
+            own = self.settings.model_copy(update={"host": "127.0.0.1", "port": 0, "log_level": "warning"})
             with running(own) as address, Client(address) as client:
                 yield client
 

@@ -49,7 +49,8 @@ def explain(
 def _summary(given: Context, told: ExplanationOut) -> None:
     given.console.print(Rule("instructions", align="left", style="dim"))
     for name, count in sorted(told.instructions.items(), key=lambda pair: -pair[1]):
-        given.console.print(f"{count:8d}  {name}")
+        if count:
+            given.console.print(f"{count:8d}  {name}")
     given.console.print(Rule("roofline", align="left", style="dim"))
     given.console.print(
         f"{told.flops:,} operations, {told.minimum_bytes:,} bytes at least, {told.flops_per_byte:.3g} per byte"

@@ -4,7 +4,7 @@ import numpy as np
 import xgboost
 from numpy.typing import NDArray
 
-_ROUNDS = 96
+_ROUNDS = 64
 
 
 class XGBoostModel:
@@ -25,7 +25,7 @@ class XGBoostModel:
             "objective": "reg:squarederror",
             "tree_method": "hist",
             "max_depth": 6,
-            "eta": 0.12,
+            "eta": 0.16,
             "subsample": 0.8,
             "colsample_bytree": 0.7,
             "min_child_weight": 0.5,

@@ -7,7 +7,7 @@ from typing import Self
 from sqlalchemy import insert, select
 
 from ..core.errors import Conflict
-from ..core.record import MeasuredOn, Record
+from ..core.record import Record
 from ..core.target import DeviceInfo
 from . import jobs as job_rows
 from . import migrate
@@ -333,12 +333,12 @@ class Store:
         *,
         records: int,
         metrics: Mapping[str, float],
-        measured_on: MeasuredOn | None = None,
+        device: DeviceInfo | None = None,
     ) -> ModelRow:
         """Keep a trained cost model."""
         with self.database.writing() as connection:
-            device = None if measured_on is None else keep_device(connection, measured_on.device)
-            return insert_model(connection, kind, feature_version, data, records, metrics, device)
+            number = None if device is None else keep_device(connection, device)
+            return insert_model(connection, kind, feature_version, data, records, metrics, number)
 
     def newest_model(self, kind: str, feature_version: int) -> ModelRow | None:
         """The model of a kind that was trained last on features of a version; None when there is none."""

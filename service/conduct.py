@@ -65,6 +65,28 @@ class Conductor:
                 self._run_task(job, task, executor, on, device)
         self._end(job)
 
+    def learn(self, job_id: str) -> None:
+        """Keep a cost model trained on everything known by now, if the job's strategy learns. Raises StoreError."""
+        job = self.store.job(job_id)
+        if job.strategy not in wiring.LEARNS or job.state != JobState.SUCCEEDED:
+            return
+        last = job.tasks[-1]
+        limit, until = self.settings.history_records, self.store.newest_record()
+        this = (job.id, last.position)
+        earlier = self.store.history(target_kind=job.target, until=until, but=this, limit=limit)
+        own = [row.record for row in self._trials(job, last.position)]
+        (newest,) = experiences(self.store, own)
+        trained = wiring.train(experiences(self.store, earlier), newest, job.seed % (1 << 31))
+        if trained is not None:
+            self.store.keep_model(
+                trained.kind,
+                trained.feature_version,
+                trained.data,
+                records=trained.records,
+                metrics=trained.metrics,
+                device=newest.device,
+            )
+
     def fail(self, job_id: str, error: TilewrightError) -> None:
         """End a job as failed, and with it the task in hand."""
         job = self.store.job(job_id)

@@ -106,7 +106,16 @@ class Runner:
             self._conductor.fail(job.id, TilewrightError(f"a fault of the program: {error!r}"))
         else:
             log.info("job left", job=job.id, state=self._store.job(job.id).state)
+            self._learn(job.id)
         return True
+
+    def _learn(self, job_id: str) -> None:
+        try:
+            self._conductor.learn(job_id)
+        except StoreError:
+            raise
+        except Exception:  # the job has ended well; that no model came of it must not change that
+            log.exception("no model was trained", job=job_id)
 
     def _executor_for(self, job: JobRow) -> wiring.Executor:
         """The executor of the job before, when it serves; else another one."""

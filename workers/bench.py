@@ -16,7 +16,7 @@ from ..runtime.device import Device, LoadedKernel
 from ..te.workload import Workload
 from .buffers import Bytes, GuardedBuffer
 from .check import check, check_again
-from .environment import disturbance, load
+from .environment import disturbance, load, stolen_seconds
 from .fixture import Fixture
 from .report import Report
 from .rotation import Rotation
@@ -128,12 +128,13 @@ class Bench:
     ) -> tuple[Outcome, Evidence]:
         workspace = {b.parameter.name: b.payload for b in buffers if b.parameter.role == "workspace"}
         timer = self._rotation.timer(kernel, [b.parameter.name for b in buffers], workspace)
-        before = disturbance()
+        before, stolen = disturbance(), stolen_seconds()
         timing = take_samples(timer, self._rotation.rules(self._rules.timing), incumbent_seconds=incumbent_seconds)
         spoilt = disturbance().since(before)
         environment = {
             **evidence.environment,
             "waiting_seconds": round(spoilt.waiting_seconds, 6),
+            "stolen_seconds": round(stolen_seconds() - stolen, 3),
             "preemptions": float(spoilt.preemptions),
             "disturbed_samples": float(timing.disturbed),
             "stopped_early": float(timing.hopeless),

@@ -27,7 +27,7 @@ from .arithmetic import binary, compare, logic, reduce_lanes, unary
 from .body import Body
 from .casts import cast
 from .lanes import cut_reduction
-from .linear import linear
+from .linear import linear_difference
 from .memory import load
 from .values import Value, computed, constant, dtype_constant
 
@@ -97,10 +97,9 @@ def _compare_evenly_spaced(body: Body, expr: Compare) -> Value | None:
     constant, against one scalar, in 32 bits instead of 64. None where it is no such comparison."""
     if expr.lanes == 1 or expr.a.dtype != INDEX:
         return None
-    a, b = linear(expr.a), linear(expr.b)
-    if a is None or b is None:
+    difference = linear_difference(expr.a, expr.b)
+    if difference is None:
         return None
-    difference = a.plus(b, -1)
     base = sum_of(difference.terms, difference.constant)
     reach = body.interval(base)
     last = difference.stride * (expr.lanes - 1)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...ir.expr import Binary, BinaryOp, Broadcast, Const, Expr, Ramp, Var
+from ...ir.expr import Binary, BinaryOp, Broadcast, Const, Expr, Ramp
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,53 +14,59 @@ class Linear:
     constant: int = 0
     stride: int = 0
 
-    def plus(self, other: "Linear", factor: int = 1) -> "Linear":
-        terms = dict(self.terms)
-        for term, coefficient in other.terms:
-            terms[term] = terms.get(term, 0) + factor * coefficient
-        kept = tuple((t, c) for t, c in terms.items() if c != 0)
-        return Linear(kept, self.constant + factor * other.constant, self.stride + factor * other.stride)
-
-    def times(self, factor: int) -> "Linear":
-        return Linear(()).plus(self, factor)
-
-    @property
-    def is_constant(self) -> bool:
-        return not self.terms and self.stride == 0
+    def shifted(self, elements: int) -> "Linear":
+        """The same, ``elements`` further."""
+        return Linear(self.terms, self.constant + elements, self.stride)
 
 
-def linear(expr: Expr) -> Linear | None:
-    """``expr`` as a Linear; None for a vector whose lanes are not evenly spaced. A scalar always has one."""
-    match expr:
-        case Const(value=value):
-            return Linear((), int(value))
-        case Var():
-            return Linear(((expr, 1),))
-        case Broadcast(value=value):
-            return linear(value)
-        case Ramp(base=base, stride=stride):
-            start = linear(base)
-            return None if start is None else start.plus(Linear((), 0, stride))
-        case Binary(op=BinaryOp.ADD | BinaryOp.SUB, a=a, b=b):
-            left, right = linear(a), linear(b)
-            if left is not None and right is not None:
-                return left.plus(right, 1 if expr.op is BinaryOp.ADD else -1)
-        case Binary(op=BinaryOp.MUL, a=a, b=b):
-            left, right = linear(a), linear(b)
-            if left is not None and right is not None:
-                if right.is_constant:
-                    return left.times(right.constant)
-                if left.is_constant:
-                    return right.times(left.constant)
-    return Linear(((expr, 1),)) if expr.lanes == 1 else None
+class _Sum:
+    """A Linear being added up."""
+
+    def __init__(self) -> None:
+        self.terms: dict[Expr, int] = {}
+        self.constant = 0
+        self.stride = 0
+
+    def add(self, expr: Expr, factor: int) -> bool:
+        """Add ``factor * expr``; False for a vector whose lanes are not evenly spaced."""
+        if isinstance(expr, Const):
+            self.constant += factor * int(expr.value)
+            return True
+        if isinstance(expr, Broadcast):
+            return self.add(expr.value, factor)
+        if isinstance(expr, Ramp):
+            self.stride += factor * expr.stride
+            return self.add(expr.base, factor)
+        if isinstance(expr, Binary):
+            if expr.op is BinaryOp.ADD:
+                return self.add(expr.a, factor) and self.add(expr.b, factor)
+            if expr.op is BinaryOp.SUB:
+                return self.add(expr.a, factor) and self.add(expr.b, -factor)
+            if expr.op is BinaryOp.MUL:
+                for number, other in ((expr.b, expr.a), (expr.a, expr.b)):
+                    while isinstance(number, Broadcast):
+                        number = number.value
+                    if isinstance(number, Const):
+                        return self.add(other, factor * int(number.value))
+        if expr.lanes != 1:
+            return False
+        self.terms[expr] = self.terms.get(expr, 0) + factor
+        return True
+
+    def result(self) -> Linear:
+        return Linear(tuple((t, c) for t, c in self.terms.items() if c != 0), self.constant, self.stride)
+
+
+def linear_difference(a: Expr, b: Expr) -> Linear | None:
+    """``a - b``; None where its lanes are not evenly spaced."""
+    total = _Sum()
+    return total.result() if total.add(a, 1) and total.add(b, -1) else None
 
 
 def flat_index(indices: Sequence[Expr], strides: Sequence[int]) -> Linear | None:
-    """The element number that the indices of a row-major buffer stand for."""
-    total = Linear(())
+    """The element number that the indices of a row-major buffer stand for; None as above."""
+    total = _Sum()
     for index, stride in zip(indices, strides, strict=True):
-        part = linear(index)
-        if part is None:
+        if not total.add(index, stride):
             return None
-        total = total.plus(part, stride)
-    return total
+    return total.result()

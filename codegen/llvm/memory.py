@@ -33,7 +33,7 @@ def load(body: Body, buffer: Buffer, indices: tuple[Expr, ...], lanes: int, mask
     elif flat.stride == 1 and mask is not None:
         raw = _masked_load(body, buffer, address(body, buffer, flat, ev), lanes, mask)
     elif flat.stride == -1 and mask is None:
-        first = address(body, buffer, flat.plus(Linear((), 1 - lanes)), ev)
+        first = address(body, buffer, flat.shifted(1 - lanes), ev)
         vector = vector_type(element, lanes)
         ahead = w.assign(f"load {vector}, {first.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
         raw = w.shuffle(ahead, ahead, range(lanes - 1, -1, -1))
@@ -52,7 +52,7 @@ def _every_nth(body: Body, buffer: Buffer, flat: Linear, lanes: int, ev: Evaluat
     starts = [n * lanes for n in range(stride - 1)] + [(lanes - 1) * (stride - 1)]
     result: Value | None = None
     for number, start in enumerate(starts):
-        pointer = address(body, buffer, flat.plus(Linear((), start, 0)), ev)
+        pointer = address(body, buffer, flat.shifted(start), ev)
         vector = vector_type(element, lanes)
         window = w.assign(f"load {vector}, {pointer.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
         last = number == len(starts) - 1

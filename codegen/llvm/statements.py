@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...core.errors import CompileError
-from ...ir.expr import Load, Var, walk
+from ...ir.expr import Expr, Load, Var
 from ...ir.stmt import Allocate, For, If, LoopKind, Seq, Stmt, Store, expressions, walk_statements
 from .body import Body
 from .expressions import evaluate
@@ -174,13 +174,16 @@ def _unpacking_wrapper(place: Place, name: str, buffers: list[str], variables: l
 def _captured(body: Body, loop: For) -> tuple[list[str], list[str]]:
     """Buffers and loop variables from outside that the loop uses, in the order in which they came into scope."""
     buffers, variables = set(), set()
+    pending: list[Expr] = []
     for stmt in walk_statements(loop):
         if isinstance(stmt, Store):
             buffers.add(stmt.buffer.name)
-        for expr in expressions(stmt):
-            for e in walk(expr):
-                if isinstance(e, Load):
-                    buffers.add(e.buffer.name)
-                elif isinstance(e, Var):
-                    variables.add(e.name)
+        pending.extend(expressions(stmt))
+    while pending:
+        expr = pending.pop()
+        if isinstance(expr, Var):
+            variables.add(expr.name)
+        elif isinstance(expr, Load):
+            buffers.add(expr.buffer.name)
+        pending.extend(expr.children)
     return [b for b in body.pointers if b in buffers], [v for v in body.variables if v in variables]

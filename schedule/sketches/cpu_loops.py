@@ -20,9 +20,19 @@ from ..nest import loop_nest
 from ..space import Knob, Quantity, Space
 from .columns import Columns, codes_of
 from .editor import Editor
-from .enumerate import legal_codes
+from .enumerate import Legal, legal_codes
 from .fusion import Group, Plan, paddings, plan
-from .knobs import INLINE, STORE, padding_knob, row_knobs, scalar_knobs, tile_knobs, tile_legal
+from .knobs import (
+    INLINE,
+    REGISTER_KNOBS,
+    STORE,
+    padding_knob,
+    register_legal,
+    row_knobs,
+    scalar_knobs,
+    tile_knobs,
+    tile_legal,
+)
 from .plain import plain_setting
 from .quantities import QUANTITIES, derive
 from .row_loops import RowSetting, lower_rows, vectorise_stage
@@ -49,7 +59,9 @@ class CpuLoops:
     def space(self, workload: Workload, target: Target, *, seed: int = 0, limit: int = 1_000_000) -> Space:
         group = _plan(workload, target, STORE).main
         knobs = _knobs(workload, group, target)
-        codes, total = legal_codes(knobs, lambda c: _legal(group, target, c), DEFAULTS, limit, stream(seed, self.name))
+        legal_first, legal = _legality(group, target)
+        draws = stream(seed, self.name)
+        codes, total = legal_codes(knobs, REGISTER_KNOBS, legal_first, legal, DEFAULTS, limit, draws)
         columns = Columns(knobs, codes, DEFAULTS)
         return Space(self.name, self.version, knobs, codes, derive(workload, group, target, columns), total)
 
@@ -67,7 +79,7 @@ class CpuLoops:
         main = _plan(workload, target, STORE).main
         knobs = _knobs(workload, main, target)
         columns = Columns(knobs, codes_of(knobs, [schedule]), DEFAULTS)
-        if not _legal(main, target, columns)[0]:
+        if not _legality(main, target)[1](columns)[0]:
             raise IllegalSchedule(
                 f"these knobs do not fit together for this workload on {target} (registers, code size, local memory or "
                 f"a setting that repeats another): {schedule}",
@@ -102,9 +114,15 @@ def _knobs(workload: Workload, group: Group, target: Target) -> tuple[Knob, ...]
     return (*own, padding_knob()) if paddings(workload) else own
 
 
-def _legal(group: Group, target: Target, columns: Columns) -> NDArray[np.bool_]:
+def _legality(group: Group, target: Target) -> tuple[Legal, Legal]:
+    """Legality by the register knobs alone, and by all."""
     if group.kind == "tile":
-        return tile_legal(tiles_of(group), target, columns)
+        tiles = tiles_of(group)
+        return (lambda c: register_legal(tiles, target, c)), (lambda c: tile_legal(tiles, target, c))
+    return _always, _always
+
+
+def _always(columns: Columns) -> NDArray[np.bool_]:
     return np.ones(len(columns), dtype=bool)
 
 

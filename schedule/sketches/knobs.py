@@ -21,8 +21,10 @@ VECTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_STEPS = 36
 STORE, INLINE = "store", "inline"
-MOST_BODY = 512
+MOST_BODY = 256
 """Statements of an unrolled body: compile time grows with them."""
+REGISTER_KNOBS = ("vectorise", "lanes", "vectors", "rows", "planes", "unroll")
+"""The knobs that ``register_legal`` looks at."""
 
 
 def padding_knob() -> Knob:
@@ -164,15 +166,22 @@ def tile_shape(tiles: Tiles, target: Target, c: Columns) -> TileShape:
     )
 
 
-def tile_legal(tiles: Tiles, target: Target, c: Columns) -> Bools:
-    """Which settings are worth compiling: registers, code size, local bytes, and no two that mean the same."""
+def register_legal(tiles: Tiles, target: Target, c: Columns) -> Bools:
+    """Which register tiles fit the registers and give a body of bearable size; no two that mean the same."""
     s = tile_shape(tiles, target, c)
     along = c.flags("vectorise", COLUMNS)
     vectors, lanes, unroll = c.ints("vectors"), c.ints("lanes"), c.ints("unroll")
     reserved = np.where(along, 2, 2 + vectors)
-    ok = s.accumulators + np.where(s.accumulators > 1, reserved, 0) <= vector_registers(target)
+    ok: Bools = s.accumulators + np.where(s.accumulators > 1, reserved, 0) <= vector_registers(target)
     ok &= s.accumulators * unroll <= MOST_BODY
     ok &= np.where(along, (vectors - 1) * lanes, vectors - 1) < tiles.extent(tiles.column)
+    return ok
+
+
+def tile_legal(tiles: Tiles, target: Target, c: Columns) -> Bools:
+    """Which settings are worth compiling: registers, code size, local bytes, and no two that mean the same."""
+    ok = register_legal(tiles, target, c)
+    s = tile_shape(tiles, target, c)
     row_tiles, column_tiles = c.ints("row_tiles"), c.ints("column_tiles")
     ok &= (row_tiles == 1) | (row_tiles < 2 * s.row_count)
     ok &= (column_tiles == 1) | (column_tiles < 2 * s.column_count)
@@ -198,7 +207,7 @@ def _tiles_of_least_columns(tiles: Tiles, target: Target) -> int:
 
 def packed_bytes(tiles: Tiles, c: Columns, s: TileShape) -> Ints:
     """Bytes of the local copy of an operand; 0 without one."""
-    total = np.zeros(len(s.columns), dtype=np.int64)
+    total = np.zeros(len(c), dtype=np.int64)
     orders = {
         ROWS_INSIDE: [p for p in (tiles.column, tiles.row) if p is not None],
         COLUMNS_INSIDE: [p for p in (tiles.row, tiles.column) if p is not None],
@@ -208,12 +217,13 @@ def packed_bytes(tiles: Tiles, c: Columns, s: TileShape) -> Ints:
     for i, (tensor, follows) in enumerate(tiles.packable):
         chosen = c.flags("pack", OPERANDS[i])
         for order, positions in orders.items():
+            rows = np.flatnonzero(chosen & c.flags("order", order))
             loop = pack_loop(follows, positions)
             held = {
-                p: np.minimum(sizes[p] * (blocks[p] if p in blocks and p != loop else 1), tiles.extent(p))
+                p: np.minimum(sizes[p][rows] * (blocks[p][rows] if p in blocks and p != loop else 1), tiles.extent(p))
                 for p in tiles.tiled
             }
-            total = np.where(chosen & c.flags("order", order), read_bytes(tiles, tensor, held), total)
+            total[rows] = read_bytes(tiles, tensor, held)
     return total
 
 

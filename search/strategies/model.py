@@ -1,6 +1,7 @@
 """Search led by a learned cost model that ranks the whole pool in one go."""
 
 from collections.abc import Sequence
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ _FIRST = 16
 _RANDOM_SHARE = 0.15
 _OWN_WEIGHT = 4
 """How many times a result of this task counts against one of earlier tasks."""
+_GROWTH, _STEP = 1.25, 8
+"""The model learns again once the results have grown by a quarter, at a multiple of the step."""
 
 
 class ModelSearch:
@@ -31,6 +34,7 @@ class ModelSearch:
         self._seen = Seen(problem.pool)
         self._model = MODELS[problem.model]()
         self._earlier = experience_data(problem.history)
+        self._scores: NDArray[np.float32] | None = None
         self._learned_from = -1
 
     def ask(self, count: int) -> list[int]:
@@ -38,8 +42,7 @@ class ModelSearch:
         rng = stream(self._seed, "model", told)
         if told < _FIRST and len(self._earlier[1]) == 0:
             return self._seen.draw(count, rng)
-        self._learn()
-        scores = self._model.predict(self._pool.features)
+        scores = self._ranking(_learning_point(told))
         explore = int(rng.binomial(count, _RANDOM_SHARE if told >= _FIRST else 2 * _RANDOM_SHARE))
         chosen = self._pick(scores, count - explore)
         return chosen + self._seen.draw(count - len(chosen), rng, chosen)
@@ -47,19 +50,20 @@ class ModelSearch:
     def tell(self, observations: Sequence[Observation]) -> None:
         self._seen.add(observations)
 
-    def _learn(self) -> None:
-        told = len(self._seen.observations)
-        if self._learned_from == told:
-            return
-        features, goals = self._earlier
-        if told:
-            own = self._pool.features[[o.candidate for o in self._seen.observations]]
-            scores = labels([o.outcome for o in self._seen.observations])
-            repeat = _OWN_WEIGHT if len(goals) else 1
-            features = np.concatenate([features, *[own] * repeat])
-            goals = np.concatenate([goals, *[scores] * repeat])
-        self._model.fit(features, goals, seed=self._seed)
-        self._learned_from = told
+    def _ranking(self, learn_from: int) -> NDArray[np.float32]:
+        """float32[pool]: the scores by a model that has seen the first ``learn_from`` results of this task."""
+        if self._scores is None or self._learned_from != learn_from:
+            features, goals = self._earlier
+            if learn_from:
+                results = self._seen.observations[:learn_from]
+                own = self._pool.features[[o.candidate for o in results]]
+                repeat = _OWN_WEIGHT if len(goals) else 1
+                features = np.concatenate([features, *[own] * repeat])
+                goals = np.concatenate([goals, *[labels([o.outcome for o in results])] * repeat])
+            self._model.fit(features, goals, seed=self._seed)
+            self._scores = self._model.predict(self._pool.features)
+            self._learned_from = learn_from
+        return self._scores
 
     def _pick(self, scores: NDArray[np.float32], count: int) -> list[int]:
         """The best ``count`` fresh candidates, no two of them equal in all but one knob while others are to be had."""
@@ -81,3 +85,12 @@ class ModelSearch:
             return 99
         codes = self._pool.spaces[space_a].codes
         return int((codes[row_a] != codes[row_b]).sum())
+
+
+def _learning_point(told: int) -> int:
+    """How many of ``told`` results the model learns from: a function of the count alone, so that a resumed search
+    ranks as an undisturbed one would."""
+    point = 0
+    while (following := max(point + _STEP, _STEP * ceil(point * _GROWTH / _STEP))) <= told:
+        point = following
+    return point

@@ -149,7 +149,10 @@ def test_a_good_trial_brings_its_evidence(executor: Executor) -> None:
     assert evidence.absolute_tolerance is not None and evidence.relative_tolerance is not None
     assert evidence.anchor_seconds is not None and 1e-7 < evidence.anchor_seconds < 1.0
     assert evidence.binary_key is not None and len(evidence.binary_key) == 64 and evidence.binary_bytes
-    assert {"load_average_1min", "waiting_seconds", "preemptions", "disturbed_samples"} <= set(evidence.environment)
+    assert set(evidence.environment) == {
+        *("load_average_1min", "waiting_seconds", "stolen_seconds", "preemptions"),
+        *("disturbed_samples", "stopped_early", "argument_sets"),
+    }
 
 
 def test_a_hopeless_candidate_is_stopped_early(executor: Executor) -> None:
@@ -179,6 +182,12 @@ def test_the_baseline_is_timed_on_the_same_terms(executor: Executor) -> None:
     large = executor.baseline("matmul", {"m": 512, "n": 512, "k": 512})
     assert small is not None and large is not None
     assert min(*small.samples, *large.samples) > 0.0
+
+
+def test_the_ceilings_are_measured(executor: Executor) -> None:
+    peaks = executor.peaks()
+    assert {"peak_float32_flops_per_second", "copy_bytes_per_second", "launch_seconds"} <= set(peaks)
+    assert min(peaks.values()) > 0.0
 
 
 def test_an_unknown_operator_has_no_baseline(executor: Executor) -> None:

@@ -281,7 +281,7 @@ def test_facts_about_tasks_devices_and_models_are_kept(store: Store) -> None:
     assert store.job("j").device_name == "Some CPU"
     assert store.newest_model("xgboost", 1) is None
     store.keep_model("xgboost", 1, b"old", records=1, metrics={})
-    kept = store.keep_model("xgboost", 1, b"\x00\xff", records=9, metrics={"spearman": 0.9}, measured_on=HERE)
+    kept = store.keep_model("xgboost", 1, b"\x00\xff", records=9, metrics={"spearman": 0.9}, device=HERE.device)
     assert store.newest_model("xgboost", 1) == kept and kept.data == b"\x00\xff"
     assert store.newest_model("xgboost", 2) is None
 

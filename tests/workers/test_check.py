@@ -173,14 +173,15 @@ def test_a_truth_value_of_two_is_wrong() -> None:
     assert verdict.failed is not None and verdict.failed.reason is Reason.WRONG_RESULT
 
 
-@each_dtype
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(
+    ("dtype", "which"),
+    [(d, w) for d in DTYPES.values() for w in (0, 1) if not d.is_bool and not (d.is_float and w)],  # NaNs: no results
+    ids=str,
+)
 def test_results_that_equal_a_filling_are_results(dtype: DType, which: int) -> None:
     """An output may hold by right what an unwritten or a guarding element holds."""
     setting = Setting(dtype)
     guard, poison = (np.frombuffer(filling(dtype, n, which), dtype.numpy)[0] for n in (2, 3))
-    if dtype.is_bool or (dtype.is_float and np.isnan(float(guard))):
-        pytest.skip("no result of this type has these bits")
     setting.a[:2] = guard, poison
     setting.buffers[0].write(setting.inputs["a"])
     want = setting.a.astype(np.float64) if dtype.is_float else setting.a

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.ray
 ray = pytest.importorskip("ray")
 
 SETTINGS = ExecutorSettings(
-    builder="tilewright.tests.workers.faulty_kernels:build", deadlines=Deadlines(compile=6.0, check=6.0), batch=4
+    builder="tilewright.tests.workers.faulty_kernels:build", deadlines=Deadlines(compile=4.0, check=4.0), batch=4
 )
 
 

@@ -1,0 +1,55 @@
+"""Feature columns: named once, with units, and the same from a space as from its schedules alone."""
+
+import numpy as np
+import pytest
+
+from tilewright.core.streams import stream
+from tilewright.core.trial import Failed, Outcome, Reason, Stage, Timed
+from tilewright.cost_model.dataset import Experience, experience_data, labels
+from tilewright.cost_model.features import COLUMNS, KNOB_COLUMNS, schedule_features, space_features
+from tilewright.runtime.devices import open_device
+from tilewright.schedule.sketches import SKETCHES, sketches_for
+from tilewright.te.operators import OPERATORS
+
+DEVICE = open_device("llvm").info
+CASES = [(sketch, operator) for sketch in SKETCHES for operator in OPERATORS]
+
+
+def test_every_column_has_a_name_of_its_own_a_unit_and_a_meaning() -> None:
+    assert len({c.name for c in COLUMNS}) == len(COLUMNS)
+    assert all(c.unit and c.meaning for c in COLUMNS)
+
+
+@pytest.mark.parametrize(("sketch", "operator"), CASES)
+def test_schedules_alone_give_the_features_of_their_space(sketch: str, operator: str) -> None:
+    workload = OPERATORS[operator].workload(next(iter(OPERATORS[operator].cases())))
+    if SKETCHES[sketch] not in sketches_for(workload, DEVICE.target):
+        pytest.skip("the sketch does not fit the operator")
+    space = SKETCHES[sketch].space(workload, DEVICE.target, seed=0, limit=500)
+    rows = stream(0, "rows").choice(len(space), size=min(20, len(space)), replace=False)
+    schedules = [space.schedule(int(r)) for r in rows]
+    derived = SKETCHES[sketch].derive(workload, DEVICE.target, schedules)
+    alone = schedule_features(sketch, derived, [s.knobs for s in schedules], workload, DEVICE)
+    whole = space_features(space, workload, DEVICE)[rows]
+    numeric = ~np.isnan(alone)
+    assert np.array_equal(alone[numeric], whole[numeric])
+    textual = sum(isinstance(k.values[0], str) for k in space.knobs[:KNOB_COLUMNS])
+    assert (np.isnan(alone).sum(axis=1) - np.isnan(whole).sum(axis=1) == textual).all()
+
+
+def test_labels_compare_with_the_best_and_failures_get_nothing() -> None:
+    outcomes: list[Outcome] = [Timed((2.0,)), Failed(Stage.TIME, Reason.TIMEOUT), Timed((1.0,)), Timed((4.0,))]
+    assert labels(outcomes).tolist() == [0.5, 0.0, 1.0, 0.25]
+    assert labels([Failed(Stage.COMPILE, Reason.COMPILE_ERROR)]).tolist() == [0.0]
+
+
+def test_records_of_a_sketch_that_is_gone_are_left_out() -> None:
+    workload = OPERATORS["matmul"].workload({"m": 64, "n": 64, "k": 64})
+    sketch = sketches_for(workload, DEVICE.target)[0]
+    space = sketch.space(workload, DEVICE.target, limit=50)
+    kept = [(space.schedule(i), Timed((1.0 + i,))) for i in range(3)]
+    gone = [(type(s)("no_such_sketch", 1, s.knobs), o) for s, o in kept]
+    old = [(type(s)(s.sketch, s.version + 1, s.knobs), o) for s, o in kept]
+    features, goals = experience_data([Experience(workload, DEVICE, [*kept, *gone, *old])])
+    assert features.shape == (3, len(COLUMNS))
+    assert goals.tolist() == [1.0, 0.5, pytest.approx(1 / 3)]

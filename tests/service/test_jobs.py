@@ -1,0 +1,273 @@
+"""Jobs on this machine's own processor: they run, stop, go on, fail and teach."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilewright.core.budget import Budget, StopReason
+from tilewright.core.errors import Conflict, InvalidParameter, NotFound, StoreError
+from tilewright.core.trial import Timed
+from tilewright.cost_model.features import FEATURE_VERSION
+from tilewright.db.store import Store
+from tilewright.service.service import Service
+from tilewright.service.settings import Settings
+from tilewright.service.upgrade import upgrade_database
+from tilewright.service.views import EventView, JobSpec, JobState, JobView, TrialOrder, TrialView
+from tilewright.te.build import compute, placeholder, workload
+from tilewright.tests.db.postgres import server
+
+WAIT = 120.0
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return Settings(database_url=f"sqlite:///{tmp_path_factory.mktemp('jobs')}/tilewright.sqlite3")
+
+
+@pytest.fixture(scope="module")
+def service(settings: Settings) -> Iterator[Service]:
+    with Service.open(settings) as opened:
+        yield opened
+
+
+def spec_of(service: Service, trials: int, **changes: object) -> JobSpec:
+    task = service.operator_workload("matmul", {"m": 33, "n": 48, "k": 17})
+    return replace(JobSpec((task,), Budget(trials), strategy="random"), **changes)  # type: ignore[arg-type]
+
+
+def follow(service: Service, job_id: str, until: Callable[[EventView], bool]) -> list[EventView]:
+    """Events of a job from its beginning up to the first that is wanted."""
+    events: list[EventView] = []
+    while True:
+        more = service.events(job_id, after=events[-1].id if events else 0, timeout_seconds=WAIT)
+        assert more, f"nothing happens after {events[-1] if events else None}"
+        for event in more:
+            events.append(event)
+            if until(event):
+                return events
+
+
+def ended(event: EventView) -> bool:
+    return event.kind == "state" and JobState(str(event.data["state"])).is_final
+
+
+def finished(service: Service, job: JobView) -> JobView:
+    follow(service, job.id, ended)
+    return service.job(job.id)
+
+
+def all_trials(service: Service, job: JobView, task: int = 0) -> list[TrialView]:
+    trials: list[TrialView] = []
+    token = ""
+    while True:
+        page = service.trials(job.id, task=task, page_size=7, token=token)
+        trials += page.items
+        token = page.next_token
+        if not token:
+            return trials
+
+
+def test_a_job_ends_with_the_best_of_its_trials(service: Service) -> None:
+    job = finished(service, service.submit(spec_of(service, 12))[0])
+    (task,) = job.tasks
+    trials = all_trials(service, job)
+    assert job.state is JobState.SUCCEEDED and task.stop_reason is StopReason.TRIALS
+    assert [trial.sequence for trial in trials] == list(range(12)) and task.trials == 12
+    assert [trial.elapsed_seconds for trial in trials] == sorted(trial.elapsed_seconds for trial in trials)
+    timed = [trial for trial in trials if isinstance(trial.outcome, Timed)]
+    assert task.best is not None and task.best.seconds == min(t.outcome.seconds for t in timed)  # type: ignore[union-attr]
+    assert task.space_size is not None and task.space_size > 12
+    assert task.baseline_seconds is not None and str(task.baseline_name).startswith("NumPy")
+    assert task.roofline_seconds is not None and task.roofline_by == "flops"
+    assert sum(task.failures.values()) == 12 - len(timed)
+    assert job.device_key in {device.key for device in service.devices() if device.present}
+
+    best = service.best(task.workload_key)
+    assert best.match == ("exact",)
+    ordered = [trial.record_id for trial in service.trials(job.id, order=TrialOrder.BEST).items]
+    assert ordered[0] == task.best.record_id and set(ordered) == {trial.record_id for trial in trials}
+    series = service.series(job.id, after=3)
+    assert series.sequence == tuple(range(4, 12))
+    assert service.trial(trials[5].record_id) == trials[5]
+    assert 'tilewright_trials_total{outcome="timed"}' in service.metrics()
+
+
+def test_events_tell_the_whole_story_in_order(service: Service) -> None:
+    job = service.submit(spec_of(service, 8, seed=4))[0]
+    events = follow(service, job.id, ended)
+    assert [event.data["state"] for event in events if event.kind == "state"] == ["queued", "running", "succeeded"]
+    assert [event.data["sequence"] for event in events if event.kind == "trial"] == list(range(8))
+    best = [float(str(event.data["seconds"])) for event in events if event.kind == "best"]
+    assert best == sorted(best, reverse=True) and len(set(best)) == len(best)
+    facts = {name for event in events if event.kind == "task" for name in event.data}
+    assert facts >= {"space_size", "baseline_seconds", "roofline_seconds", "stop_reason"}
+
+
+def test_pages_by_speed_cover_every_trial_once(service: Service) -> None:
+    job = finished(service, service.submit(spec_of(service, 9, seed=9))[0])
+    for order in TrialOrder:
+        seen, token = [], ""
+        while True:
+            page = service.trials(job.id, page_size=2, token=token, order=order)
+            seen += [trial.record_id for trial in page.items]
+            token = page.next_token
+            if not token:
+                break
+        assert seen == [trial.record_id for trial in service.trials(job.id, order=order).items] and len(seen) == 9
+
+
+def test_cancelling_takes_effect_within_one_candidate(service: Service) -> None:
+    job = service.submit(spec_of(service, 1000))[0]
+    follow(service, job.id, lambda event: event.kind == "trial")
+    asked = service.cancel(job.id)
+    assert asked.state in (JobState.CANCELLING, JobState.CANCELLED)
+    events = follow(service, job.id, ended)
+    place = next(i for i, event in enumerate(events) if event.data.get("state") == "cancelling")
+    assert sum(event.kind == "trial" for event in events[place:]) <= 1
+    cancelled = service.job(job.id)
+    assert cancelled.state is JobState.CANCELLED and cancelled.tasks[0].stop_reason is StopReason.CANCELLED
+    assert cancelled.tasks[0].best is not None  # what was found until then is kept
+    assert service.cancel(job.id) == cancelled
+
+
+def test_what_has_ended_cannot_be_cancelled(service: Service) -> None:
+    job = finished(service, service.submit(spec_of(service, 1))[0])
+    with pytest.raises(Conflict, match="is succeeded"):
+        service.cancel(job.id)
+
+
+def test_a_job_of_several_tasks_runs_them_in_turn(service: Service) -> None:
+    a = placeholder((40, 50), name="A")
+    own = workload(compute((40, 50), lambda i, j: a[i, j] * 2 + 1))
+    first = spec_of(service, 3).tasks[0]
+    spec = JobSpec((first, replace(first, workload=own, operator=None, parameters=None)), Budget(3), "evolution", 5)
+    job = finished(service, service.submit(spec)[0])
+    assert job.state is JobState.SUCCEEDED
+    assert [task.trials for task in job.tasks] == [3, 3]
+    assert job.tasks[1].baseline_seconds is None and job.tasks[1].operator is None
+    events = service.events(job.id)
+    assert [event.data["task"] for event in events if event.kind == "trial"] == [0, 0, 0, 1, 1, 1]
+
+
+def test_budgets_of_time_and_stall_end_a_task(service: Service) -> None:
+    job = finished(service, service.submit(spec_of(service, 100_000, budget=Budget(100_000, seconds=1.0)))[0])
+    assert job.tasks[0].stop_reason is StopReason.SECONDS
+    job = finished(service, service.submit(spec_of(service, 1, budget=Budget(100_000, stall=3)))[0])
+    assert job.tasks[0].stop_reason in (StopReason.STALL, StopReason.EXHAUSTED)
+
+
+def test_a_job_goes_on_where_it_stood_when_the_service_closed(tmp_path: Path) -> None:
+    settings = Settings(database_url=f"sqlite:///{tmp_path}/tilewright.sqlite3")
+    with Service.open(settings) as service:
+        job = service.submit(spec_of(service, 40, seed=2))[0]
+        follow(service, job.id, lambda event: event.kind == "trial" and event.data["sequence"] == 4)
+    with Service.open(replace_settings(settings, run_jobs=False)) as service:
+        assert service.job(job.id).state is JobState.RUNNING
+        before = all_trials(service, job)
+        assert 5 <= len(before) < 40
+    with Service.open(settings) as service:
+        done = finished(service, job)
+        trials = all_trials(service, job)
+        assert trials[: len(before)] == before
+        assert [trial.sequence for trial in trials] == list(range(40))
+        assert len({trial.schedule.key for trial in trials}) == 40  # nothing is measured twice
+        baselines = [event for event in service.events(job.id) if "baseline_seconds" in event.data]
+        assert len(baselines) == 1 and done.tasks[0].trials == 40
+        elapsed = [trial.elapsed_seconds for trial in trials]
+        assert elapsed == sorted(elapsed)
+
+
+def test_a_job_that_was_being_cancelled_ends_cancelled(tmp_path: Path) -> None:
+    settings = Settings(database_url=f"sqlite:///{tmp_path}/tilewright.sqlite3", run_jobs=False)
+    with Service.open(settings) as service:
+        job = service.submit(spec_of(service, 5))[0]
+    with Store(settings.database_url) as store:  # as it stands after a kill between the request and its effect
+        store.move_job(job.id, {"queued": ("running", "cancelling")})
+    with Service.open(replace_settings(settings, run_jobs=True)) as service:
+        assert finished(service, job).state is JobState.CANCELLED
+        assert all_trials(service, job) == []
+
+
+def replace_settings(settings: Settings, **changes: object) -> Settings:
+    return settings.model_copy(update=changes)
+
+
+def test_a_schedule_is_explained_down_to_its_instructions(service: Service) -> None:
+    job = finished(service, service.submit(spec_of(service, 6))[0])
+    best = job.tasks[0].best
+    assert best is not None
+    by_workload = service.explain(service.workload_of(job.tasks[0].workload_key))
+    assert by_workload.fraction_of_roofline is not None and by_workload.seconds is not None
+    by_record = service.explain(record_id=best.record_id)
+    assert by_record.schedule == best.schedule and by_record.seconds == best.seconds
+    titles = [section.title for section in by_record.sections]
+    assert titles[:3] == ["expression", "knobs", "schedule"] and titles[-2:] == ["source", "assembly"]
+    assert sum(by_record.instructions.values()) > 10
+    unknown = service.operator_workload("matmul", {"m": 5, "n": 6, "k": 7}).workload
+    assert service.explain(unknown).seconds is None
+    with pytest.raises(InvalidParameter):
+        service.explain()
+
+
+def test_a_miss_names_the_nearest_that_is_known(service: Service) -> None:
+    for n in (64, 512):
+        task = service.operator_workload("matmul", {"m": 8, "n": n, "k": 8})
+        finished(service, service.submit(JobSpec((task,), Budget(1), "random"))[0])
+    running = service.submit(spec_of(service, 1000))[0]
+    follow(service, running.id, lambda event: event.kind == "trial")
+    waiting = service.operator_workload("matmul", {"m": 8, "n": 400, "k": 8})
+    job = service.submit(JobSpec((waiting,), Budget(1), "random"))[0]
+    service.cancel(job.id)  # before its turn: known by name, but never measured
+    service.cancel(running.id)
+    with pytest.raises(NotFound, match=r"nearest known matmul: [0-9a-f]{64} \(m=8, n=512, k=8\)"):
+        service.best(job.tasks[0].workload_key)
+    with pytest.raises(NotFound, match=r"nearest known matmul: [0-9a-f]{64} \(m=8, n=64, k=8\)"):
+        service.best("0" * 64, operator="matmul", parameters={"m": 8, "n": 50, "k": 8})
+    with pytest.raises(NotFound, match=f"no timed record of workload {'0' * 64}$"):
+        service.best("0" * 64)
+
+
+def test_best_says_what_it_had_to_relax(service: Service) -> None:
+    job = finished(service, service.submit(spec_of(service, 3, seed=11))[0])
+    key = job.tasks[0].workload_key
+    assert service.best(key, profile="cold-v1").match == ("profile",)
+    assert service.best(key, toolchain_key="0" * 64).match == ("toolchain",)
+    assert service.best(key, device_key="0" * 64, profile="cold-v1").match == ("profile", "device")
+
+
+def test_a_model_is_kept_and_led_by_earlier_tasks(tmp_path: Path) -> None:
+    settings = Settings(database_url=f"sqlite:///{tmp_path}/tilewright.sqlite3")
+    with Service.open(settings) as service:
+        for n in (32, 40):
+            task = service.operator_workload("matmul", {"m": 24, "n": n, "k": 16})
+            job = finished(service, service.submit(JobSpec((task,), Budget(20), "model", 1))[0])
+            assert job.state is JobState.SUCCEEDED
+    with Store(settings.database_url) as store:
+        model = store.newest_model("xgboost", FEATURE_VERSION)
+        assert model is not None and model.records == 40 and model.data[:1] == b"{"  # UBJSON
+        assert set(model.metrics) <= {"pairwise_accuracy", "top_8_score"}
+        assert store.begin_task(job.id, 0) == 20  # the second task learned from the first one's records
+
+
+@pytest.mark.postgres
+def test_two_services_share_a_postgresql_database() -> None:
+    with server() as running:
+        settings = Settings(database_url=running.url())
+        with pytest.raises(StoreError, match="tilewright db upgrade"):
+            Service.open(settings)
+        before, now = upgrade_database(settings)
+        assert before is None and upgrade_database(settings) == (now, now)
+        with Service.open(settings) as worker, Service.open(replace_settings(settings, run_jobs=False)) as front:
+            job = front.submit(spec_of(front, 1000))[0]
+            heard: list[EventView] = []
+            listener = threading.Thread(target=lambda: heard.extend(follow(front, job.id, ended)))
+            listener.start()
+            follow(front, job.id, lambda event: event.kind == "trial")
+            front.cancel(job.id)
+            listener.join(WAIT)
+            assert heard[-1].data["state"] == "cancelled"
+            assert worker.job(job.id) == front.job(job.id)
+            assert front.best(job.tasks[0].workload_key).job_id == job.id
