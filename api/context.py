@@ -9,13 +9,13 @@ from .limits import KEY_PATTERN, MAX_ID, MAX_PAGE_SIZE, NAME_PATTERN
 from .problems import Refused
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
     """The service that this application was made for."""
     service: Service = request.app.state.service
     return service
 
 
-def closed_query(request: Request) -> None:
+async def closed_query(request: Request) -> None:
     """Refuses (422) query parameters that the route does not have, and any given twice."""
     known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
     given = [name for name, _ in request.query_params.multi_items()]
