@@ -5,13 +5,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
 
 from .. import __version__
 from ..service.service import Service
 from ..service.settings import Settings
-from .context import closed_query
 from .guard import Guard, host_name
 from .openapi import openapi_of
 from .problems import install_problem_handlers
@@ -44,7 +43,7 @@ def create_app(service: Service, settings: Settings) -> FastAPI:
     app.state.stopping = lambda: False
     install_problem_handlers(app)
     for router in ROUTES.values():
-        app.include_router(router, dependencies=[Depends(closed_query)])
+        app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.add_middleware(Guard, allowed_hosts=allowed_hosts(settings))
 

@@ -1,10 +1,11 @@
 """What stands before every route: request ids, the host allow-list, the origin check, security headers."""
 
 import re
-import uuid
+import secrets
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
+import structlog
 from fastapi import Request
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,6 +28,7 @@ SECURITY_HEADERS = {
 }
 TOO_LARGE = "BODY_TOO_LARGE"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_log = structlog.get_logger("tilewright.api")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -55,7 +57,7 @@ class Guard:
             return
         headers = {name: value for name, value in scope["headers"]}
         given = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_with_headers(message: Message) -> None:
@@ -65,6 +67,13 @@ class Guard:
                     answer[name] = value
                 answer["X-Request-Id"] = request_id
                 answer.setdefault("Cache-Control", "no-store")
+                _log.debug(
+                    "request",
+                    method=scope["method"],
+                    path=scope["path"],
+                    status=message["status"],
+                    request_id=request_id,
+                )
             await send(message)
 
         refusal = self._refusal(scope, headers)

@@ -3,12 +3,9 @@
 import json
 import math
 import re
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from .limits import MAX_JSON_DEPTH
@@ -127,28 +124,3 @@ def _depth(body: bytes) -> int:
         elif mark in b"]}":
             depth -= 1
     return deepest
-
-
-class _StrictRequest(Request):
-    async def json(self) -> Any:
-        return parse_json(await self.body())
-
-
-class StrictJsonRoute(APIRoute):
-    """A route whose JSON body is parsed by ``parse_json`` and must be sent as ``application/json``."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-        takes_body = self.body_field is not None
-
-        async def handle(request: Request) -> Response:
-            if takes_body:
-                kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-                if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-                    raise BadBody(415, "UNSUPPORTED_MEDIA_TYPE", f"body of type {kind[:80]!a}; send application/json")
-                request = _StrictRequest(request.scope, request.receive)
-                if not await request.body():
-                    raise BadBody(400, "INVALID_JSON", "the body is empty; send a JSON object")
-            return await handler(request)
-
-        return handle

@@ -97,7 +97,7 @@ def problem_answer(
         detail=detail,
         code=code,
         field=field,
-        request_id=request.scope.get("state", {}).get("request_id", ""),
+        request_id=_of(request)["request_id"],
         errors=list(errors),
     )
     extra = dict(headers or {})
@@ -114,7 +114,7 @@ async def _tilewright_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, TilewrightError)
     status = status_of(error)
     if status >= 500:
-        _log.warning("request failed", path=request.url.path, code=error.code, detail=error.message)
+        _log.warning("request failed", **_of(request), code=error.code, detail=error.message)
     return problem_answer(request, status, error.code, error.message, error.field)
 
 
@@ -145,8 +145,13 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    _log.error("unexpected error", path=request.url.path, exc_info=error)
+    _log.error("unexpected error", **_of(request), exc_info=error)
     return problem_answer(request, 500, "INTERNAL", "an unexpected error; the server's log has it by the request id")
+
+
+def _of(request: Request) -> dict[str, str]:
+    """What a line of the log and a problem say of the request."""
+    return {"path": request.url.path, "request_id": request.scope.get("state", {}).get("request_id", "")}
 
 
 def allowed_methods(request: Request) -> list[str]:

@@ -100,6 +100,15 @@ class LookupIn(ExpressionIn):
     profile: Name | None = Field(default=None, description="Measuring profile, like warm-v1.")
 
 
+class BestQuery(Closed):
+    """The query of GET /v1/schedules/best; identity parts that are left out are relaxed."""
+
+    workload_key: Key
+    device_key: Key | None = None
+    toolchain_key: Key | None = None
+    profile: Name | None = Field(default=None, description="Measuring profile, like warm-v1.")
+
+
 class ExplainIn(ExpressionIn):
     """What is to be explained; without a schedule: the best known one, else the first of the sketch."""
 

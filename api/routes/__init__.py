@@ -5,10 +5,10 @@ from fastapi import APIRouter
 from . import devices, events, health, jobs, operators, pages, schedules, trials
 
 ROUTES: dict[str, APIRouter] = {
+    "schedules": schedules.router,  # first, for the look-up is the route that is asked most
     "jobs": jobs.router,
     "events": events.router,
     "trials": trials.router,
-    "schedules": schedules.router,
     "operators": operators.router,
     "devices": devices.router,
     "health": health.router,

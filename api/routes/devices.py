@@ -6,8 +6,9 @@ from ...service.views import DeviceView
 from ..answers import DeviceList, DeviceOut, TargetOut
 from ..context import Serving
 from ..documents import READS
+from ..strict_route import StrictRoute
 
-router = APIRouter(prefix="/v1/devices", tags=["devices"])
+router = APIRouter(prefix="/v1/devices", tags=["devices"], route_class=StrictRoute)
 
 
 @router.get("", operation_id="listDevices", responses=READS)

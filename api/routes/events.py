@@ -15,11 +15,11 @@ from ...service.views import EventView
 from ..answers import EventList, EventOut
 from ..context import JobId, Serving
 from ..documents import FINDS
-from ..json_body import StrictJsonRoute
 from ..limits import KEEP_ALIVE_SECONDS, MAX_EVENT_STREAMS, MAX_ID, MAX_WAIT_SECONDS
 from ..problems import Refused
+from ..strict_route import StrictRoute
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
 _SLICE_SECONDS = 1.0
 """How long one wait in a thread lasts: the longest a stream needs to notice that the server stops."""
 _RESPONSES: dict[int | str, dict[str, Any]] = {

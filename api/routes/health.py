@@ -7,8 +7,9 @@ from ... import __version__
 from ..answers import HealthOut, VersionOut
 from ..context import Serving
 from ..documents import READS
+from ..strict_route import StrictRoute
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], route_class=StrictRoute)
 _PROBLEM_TOO = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 
 

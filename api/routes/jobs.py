@@ -12,12 +12,12 @@ from ..answers import JobOut, JobPage, ValidatedOut
 from ..context import JobId, PageSize, PageToken, Serving
 from ..documents import CHANGES, CREATES, FINDS, READS
 from ..expressions import spec_of
-from ..json_body import StrictJsonRoute
 from ..limits import IDEMPOTENCY_KEY_PATTERN
 from ..problems import within
 from ..requests import JobIn
+from ..strict_route import StrictRoute
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
 _NOT_MODIFIED: dict[int | str, dict[str, Any]] = {304: {"description": "The job is as the ETag in If-None-Match says."}}
 _LOCATION = {"Location": {"schema": {"type": "string"}, "description": "The job's address."}}
 _ETAG = {"ETag": {"schema": {"type": "string"}, "description": "Weak: the version of the job."}}

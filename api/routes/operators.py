@@ -11,10 +11,10 @@ from ..answers import OperatorList, OperatorOut, WorkloadOut
 from ..context import OperatorName, Serving
 from ..documents import COMPUTES, FINDS, READS
 from ..expressions import task_of
-from ..json_body import StrictJsonRoute
 from ..requests import ExpressionIn, ParametersIn
+from ..strict_route import StrictRoute
 
-router = APIRouter(prefix="/v1/operators", tags=["operators"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/v1/operators", tags=["operators"], route_class=StrictRoute)
 
 
 @router.get("", operation_id="listOperators", responses=READS)

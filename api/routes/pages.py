@@ -11,8 +11,9 @@ from ..context import JobId, PageToken, RecordId, Serving
 from ..explaining import explain_record
 from ..pages import render
 from ..problems import Refused
+from ..strict_route import StrictRoute
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=StrictRoute)
 JOBS_ON_A_PAGE = 50
 TRIALS_ON_A_PAGE = 25
 State = Annotated[JobState | None, Query()]

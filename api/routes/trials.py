@@ -9,8 +9,9 @@ from ..answers import ExplanationOut, SeriesOut, TrialOut, TrialPage
 from ..context import JobId, PageSize, PageToken, RecordId, Serving, TaskIndex
 from ..documents import FINDS
 from ..explaining import explain_record
+from ..strict_route import StrictRoute
 
-router = APIRouter(prefix="/v1", tags=["trials"])
+router = APIRouter(prefix="/v1", tags=["trials"], route_class=StrictRoute)
 AfterSequence = Annotated[int, Query(ge=-1, le=(1 << 31) - 1, description="Only trials with a larger sequence.")]
 
 
