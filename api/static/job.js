@@ -134,9 +134,7 @@ for (const input of document.querySelectorAll(".switches input")) {
 }
 document.addEventListener("themechange", draw);
 // the lines of the chart come with the figures: draw when they have changed
-new MutationObserver((changes) => {
-  if (changes.some(({ addedNodes }) => [...addedNodes].some(({ id }) => id === "summary"))) drawSoon();
-}).observe(article, { childList: true });
+new MutationObserver(drawSoon).observe(article, { subtree: true, attributes: true, attributeFilter: ["data-baseline", "data-roofline"] });
 // a hidden page gives its connection back: a browser has only six for one server
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) stop();

@@ -23,9 +23,7 @@ from .editor import Editor
 from .enumerate import Legal, legal_codes
 from .fusion import Group, Plan, paddings, plan
 from .knobs import (
-    INLINE,
     REGISTER_KNOBS,
-    STORE,
     padding_knob,
     register_legal,
     row_knobs,
@@ -36,7 +34,7 @@ from .knobs import (
 from .plain import plain_setting
 from .quantities import QUANTITIES, derive
 from .row_loops import RowSetting, lower_rows, vectorise_stage
-from .tile_loops import TileSetting, lower_tiles
+from .tile_loops import INLINE, STORE, TileSetting, lower_tiles
 from .tiles import tiles_of
 
 DEFAULTS: Mapping[str, KnobValue] = {

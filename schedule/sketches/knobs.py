@@ -1,26 +1,24 @@
 """The knobs of the CPU loop sketch, and which settings of them are legal: formulas over columns."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from ...core.target import Target
-from ...ir.rewrite import free_variables, loads_of
 from ...te.workload import Stage
 from ..space import Knob
 from .columns import Bools, Columns, Ints
+from .footprint import read_bytes
 from .fusion import MOST_LOCAL_BYTES, Group
-from .tile_loops import COLUMNS_INSIDE, NO_PACK, OPERANDS, PARALLEL_WORK, ROWS_INSIDE, pack_loop
-from .tiles import COLUMNS, Tiles, coefficient, lane_bytes, most_lanes, vector_registers
+from .tile_loops import COLUMNS_INSIDE, INLINE, NO_PACK, OPERANDS, PARALLEL_WORK, ROWS_INSIDE, STORE, pack_loop
+from .tiles import COLUMNS, Tiles, lane_bytes, most_lanes, vector_registers
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 PLANES = (1, 2, 3, 4, 7, 8)
 VECTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_STEPS = 36
-STORE, INLINE = "store", "inline"
 MOST_BODY = 256
 """Statements of an unrolled body: compile time grows with them."""
 REGISTER_KNOBS = ("vectorise", "lanes", "vectors", "rows", "planes", "unroll")
@@ -223,27 +221,8 @@ def packed_bytes(tiles: Tiles, c: Columns, s: TileShape) -> Ints:
                 p: np.minimum(sizes[p][rows] * (blocks[p][rows] if p in blocks and p != loop else 1), tiles.extent(p))
                 for p in tiles.tiled
             }
-            total[rows] = read_bytes(tiles, tensor, held)
-    return total
-
-
-def read_bytes(tiles: Tiles, tensor: str, held: Mapping[int, Ints]) -> Ints:
-    """Bytes of ``tensor`` read for ``held[p]`` values of each tiled axis, one of the others, the whole reduction."""
-    total = np.zeros(len(next(iter(held.values()))), dtype=np.int64)
-    for stage in tiles.group.stages:
-        names = {a.name: held[p] for p, a in enumerate(stage.axes) if p in held and len(stage.axes) == len(tiles.axes)}
-        reduced = {a.name: a.extent for a in stage.reduce_axes}
-        for load in loads_of(stage.body):
-            if load.buffer.name != tensor:
-                continue
-            elements = np.ones(len(total), dtype=np.int64)
-            for expr, extent in zip(load.indices, load.buffer.shape, strict=True):
-                span = np.ones(len(total), dtype=np.int64)
-                for name in free_variables(expr):
-                    step = abs(coefficient(expr, name) or 1)
-                    span = span + step * (names.get(name, reduced.get(name, 1)) - 1)
-                elements = elements * np.minimum(span, extent)
-            total = np.maximum(total, elements * load.buffer.dtype.bytes)
+            held |= {p: np.ones(len(rows), dtype=np.int64) for p in tiles.untiled}
+            total[rows] = read_bytes(tiles.group, tensor, held)
     return total
 
 

@@ -19,6 +19,7 @@ from .inner_loops import mark, split_column, unrolled_reduction
 from .tiles import COLUMNS, Tiles
 
 ROWS_INSIDE, COLUMNS_INSIDE = "rows_inside", "columns_inside"
+STORE, INLINE = "store", "inline"
 NO_PACK = "none"
 OPERANDS = tuple(f"operand_{i}" for i in range(8))
 """Knob values for operands by position: they must not depend on what a user calls a tensor."""

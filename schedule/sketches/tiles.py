@@ -41,9 +41,14 @@ class Tiles:
         return tuple(sorted(p for p in (self.column, self.row, self.plane) if p is not None))
 
     @property
+    def untiled(self) -> tuple[int, ...]:
+        """The positions of the other axes."""
+        return tuple(p for p in range(len(self.axes)) if p not in self.tiled)
+
+    @property
     def outer_points(self) -> int:
         """Iterations of the axes that are not tiled."""
-        return prod(a.extent for i, a in enumerate(self.axes) if i not in self.tiled)
+        return prod(self.axes[p].extent for p in self.untiled)
 
 
 def lane_bytes(group: Group) -> int:
