@@ -15,7 +15,7 @@ from .conduct import Conductor, Interrupted
 from .settings import Settings
 from .states import UNFINISHED
 
-LONGEST_PAUSE_SECONDS = 30.0
+LONGEST_PAUSE_SECONDS = 10.0
 IDLE_SECONDS = 60.0
 """After this long without a job the executor's processes are ended."""
 RESTARTS = 2
