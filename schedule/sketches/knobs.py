@@ -114,14 +114,15 @@ def counts(extent: int) -> tuple[int, ...]:
 
 
 def unroll_values(reduction: Stage) -> tuple[int, ...]:
-    """Steps worth writing out: whole inner loops (a 3 x 3 window), and powers of two of the loop around them."""
+    """Steps worth writing out: whole inner loops (a 3 x 3 window), and powers of two of a longer loop."""
     values = {1}
     whole = 1
     for axis in reversed(reduction.reduce_axes):
-        if whole * axis.extent > MOST_STEPS:
-            values |= {whole * f for f in (2, 4, 8, 16) if whole * f <= MOST_STEPS and f < axis.extent}
-            break
+        parts = [f for f in (2, 4, 8, 16) if f < axis.extent and (axis.extent >= 8 or axis.extent % f == 0)]
+        values |= {whole * f for f in parts if whole * f <= MOST_STEPS}
         whole *= axis.extent
+        if whole > MOST_STEPS:
+            break
         values.add(whole)
     return tuple(sorted(values))
 
