@@ -1,5 +1,7 @@
 """Long reductions to few elements: cut into chunks, and equal to what they were."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
 
-CASES = [
+CASES: list[tuple[str, dict[str, Any]]] = [
     ("reduce", {"shape": [200_003], "axes": [0], "kind": "max"}),
     ("reduce", {"shape": [300, 521], "axes": [0, 1], "kind": "sum"}),
     ("reduce", {"shape": [2, 131_101], "axes": [1], "kind": "mean"}),
@@ -20,7 +22,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("operator, parameters", CASES)
-def test_chunks_add_up(operator: str, parameters: dict[str, object]) -> None:
+def test_chunks_add_up(operator: str, parameters: dict[str, Any]) -> None:
     workload = OPERATORS[operator].workload(parameters)
     cut = chunked(workload, 2)
     assert len(cut.stages) == len(workload.stages) + 1
