@@ -66,7 +66,7 @@ class Guard:
                 for name, value in SECURITY_HEADERS.items():
                     answer[name] = value
                 answer["X-Request-Id"] = request_id
-                answer.setdefault("Cache-Control", "no-store")
+                answer.setdefault("Cache-Control", "no-cache" if scope["path"].startswith("/static/") else "no-store")
                 _log.debug(
                     "request",
                     method=scope["method"],
