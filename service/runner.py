@@ -1,6 +1,7 @@
 """The thread that runs jobs, one at a time."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import structlog
@@ -14,7 +15,9 @@ from .conduct import Conductor, Interrupted
 from .settings import Settings
 from .states import UNFINISHED
 
-LONGEST_PAUSE_SECONDS = 30.0
+LONGEST_PAUSE_SECONDS = 10.0
+IDLE_SECONDS = 60.0
+"""After this long without a job the executor's processes are ended."""
 RESTARTS = 2
 """How often a job whose executor died is taken up again before it fails."""
 
@@ -40,6 +43,7 @@ class Runner:
         self._closing = threading.Event()
         self._executor: wiring.Executor | None = None
         self._opened_for: tuple[str, str, str] | None = None
+        self._busy_until = 0.0
         self._lost: dict[str, int] = {}
         self._conductor = Conductor(settings, store, self._executor_for, self._closing.is_set, told, counted)
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
@@ -65,8 +69,7 @@ class Runner:
             while not self._closing.is_set():
                 try:
                     if not self._store.lead() or not self._step():
-                        self._wake.wait(self._poll_seconds)
-                        self._wake.clear()
+                        self._rest()
                     pause = 0.5
                 except Interrupted:
                     return
@@ -79,6 +82,14 @@ class Runner:
                     log.exception("jobs pause after a fault of the program", seconds=LONGEST_PAUSE_SECONDS)
                     self._closing.wait(LONGEST_PAUSE_SECONDS)
         finally:
+            self._close_executor()
+
+    def _rest(self) -> None:
+        """Wait until there may be a job; let an executor go that nobody has needed for a while."""
+        if self._wake.wait(self._poll_seconds or IDLE_SECONDS):
+            self._wake.clear()
+        elif self._executor is not None and time.monotonic() - self._busy_until >= IDLE_SECONDS:
+            log.info("executor closed", idle_seconds=IDLE_SECONDS)
             self._close_executor()
 
     def _step(self) -> bool:
@@ -107,6 +118,8 @@ class Runner:
         else:
             log.info("job left", job=job.id, state=self._store.job(job.id).state)
             self._learn(job.id)
+        finally:
+            self._busy_until = time.monotonic()
         return True
 
     def _learn(self, job_id: str) -> None:

@@ -36,7 +36,7 @@ from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, expressio
 from .copies import Names, bound_names, replace_names
 from .linear import Linear, limits, linear, variables
 
-MOST_STORES = 2048
+MOST_STORES = 1024
 """No cut is made that would let the unrolled kernel grow past this many stores."""
 
 

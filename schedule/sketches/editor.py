@@ -46,8 +46,9 @@ class Editor:
 
     def split(self, loop: str, factor: int, outer: str, inner: str) -> tuple[str, str]:
         """The names that the two loops got: those asked for, or the next free ones."""
-        outer_name = self.fresh(outer)
-        inner_name = fresh_name(inner, names_in(self.kernel) | {outer_name})
+        taken = names_in(self.kernel) - {loop}
+        outer_name = fresh_name(outer, taken)
+        inner_name = fresh_name(inner, taken | {outer_name})
         self.kernel = split(self.kernel, loop, factor, outer=outer_name, inner=inner_name)
         return outer_name, inner_name
 

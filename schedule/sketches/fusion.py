@@ -14,6 +14,7 @@ from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Expr, Load, Select, Unary, UnaryOp, Var
 from ...ir.rewrite import free_variables, fresh_name, loads_of, map_loads, substitute
 from ...te.workload import Axis, Stage, Workload
+from .long_reductions import chunked
 
 HEAVY = frozenset(UnaryOp) - {UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT, UnaryOp.FLOOR, UnaryOp.CEIL}
 HEAVY_COST = 10
@@ -122,7 +123,7 @@ def repeats(stage: Stage, readers: Iterable[Stage]) -> float:
 def plan(workload: Workload, *, inline_paddings: bool, threads: int) -> Plan:
     """Group the stages of ``workload`` for a target of ``threads`` threads. ``inline_paddings``: see ``paddings``."""
     skipped = frozenset() if inline_paddings else frozenset(paddings(workload))
-    workload = _inlined(workload, skipped, inline_paddings)
+    workload = chunked(_inlined(workload, skipped, inline_paddings), threads)
     forced: set[str] = set(workload.outputs)
     while True:
         groups = _grouped(workload, forced, threads)

@@ -10,7 +10,7 @@ from ...te.workload import Stage
 from ..space import Knob
 from .columns import Bools, Columns, Ints
 from .footprint import read_bytes
-from .fusion import MOST_LOCAL_BYTES, Group
+from .fusion import MOST_LOCAL_BYTES, Group, is_contraction
 from .tile_loops import COLUMNS_INSIDE, INLINE, NO_PACK, OPERANDS, PARALLEL_WORK, ROWS_INSIDE, STORE, pack_loop
 from .tiles import COLUMNS, Tiles, lane_bytes, most_lanes, vector_registers
 
@@ -21,6 +21,8 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_STEPS = 36
 MOST_BODY = 256
 """Statements of an unrolled body: compile time grows with them."""
+BUSY_ACCUMULATORS = 8
+"""Independent multiply-adds in flight that keep the units busy; with fewer each waits for the one before it."""
 REGISTER_KNOBS = ("vectorise", "lanes", "vectors", "rows", "planes", "unroll")
 """The knobs that ``register_legal`` looks at."""
 
@@ -114,14 +116,15 @@ def counts(extent: int) -> tuple[int, ...]:
 
 
 def unroll_values(reduction: Stage) -> tuple[int, ...]:
-    """Steps worth writing out: whole inner loops (a 3 x 3 window), and powers of two of the loop around them."""
+    """Steps worth writing out: whole inner loops (a 3 x 3 window), and powers of two of a longer loop."""
     values = {1}
     whole = 1
     for axis in reversed(reduction.reduce_axes):
-        if whole * axis.extent > MOST_STEPS:
-            values |= {whole * f for f in (2, 4, 8, 16) if whole * f <= MOST_STEPS and f < axis.extent}
-            break
+        parts = [f for f in (2, 4, 8, 16) if f < axis.extent and (axis.extent >= 8 or axis.extent % f == 0)]
+        values |= {whole * f for f in parts if whole * f <= MOST_STEPS}
         whole *= axis.extent
+        if whole > MOST_STEPS:
+            break
         values.add(whole)
     return tuple(sorted(values))
 
@@ -172,7 +175,11 @@ def register_legal(tiles: Tiles, target: Target, c: Columns) -> Bools:
     reserved = np.where(along, 2, 2 + vectors)
     ok: Bools = s.accumulators + np.where(s.accumulators > 1, reserved, 0) <= vector_registers(target)
     ok &= s.accumulators * unroll <= MOST_BODY
+    ok &= (unroll == 1) | along | (unroll <= -(-_steps(tiles) // lanes))
     ok &= np.where(along, (vectors - 1) * lanes, vectors - 1) < tiles.extent(tiles.column)
+    if tiles.group.reductions and ok.any():
+        enough = BUSY_ACCUMULATORS if any(is_contraction(s) for s in tiles.group.reductions) else 4
+        ok &= s.accumulators >= min(enough, int(s.accumulators[ok].max()))
     return ok
 
 
@@ -224,6 +231,11 @@ def packed_bytes(tiles: Tiles, c: Columns, s: TileShape) -> Ints:
             held |= {p: np.ones(len(rows), dtype=np.int64) for p in tiles.untiled}
             total[rows] = read_bytes(tiles.group, tensor, held)
     return total
+
+
+def _steps(tiles: Tiles) -> int:
+    """Iterations of the longest reduction of the group."""
+    return max((prod(a.extent for a in s.reduce_axes) for s in tiles.group.reductions), default=1)
 
 
 def _ceil(extent: int | Ints, size: int | Ints) -> Ints:

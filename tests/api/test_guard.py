@@ -17,6 +17,14 @@ def test_every_answer_carries_the_security_headers(http: httpx2.Client, path: st
     assert "unsafe" not in answer.headers["Content-Security-Policy"]
 
 
+def test_static_files_are_kept_by_the_browser_and_answers_are_not(http: httpx2.Client) -> None:
+    style = http.get("/static/style.css")
+    assert style.headers["Cache-Control"] == "no-cache"
+    again = http.get("/static/style.css", headers={"If-None-Match": style.headers["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert http.get("/v1/jobs").headers["Cache-Control"] == "no-store"
+
+
 def test_the_request_id_is_the_clients_or_a_fresh_one(http: httpx2.Client) -> None:
     assert http.get("/healthz", headers={"X-Request-Id": "mine-1"}).headers["X-Request-Id"] == "mine-1"
     fresh = {http.get("/healthz", headers={"X-Request-Id": "not\tthis"}).headers["X-Request-Id"] for _ in range(3)}

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -21,6 +20,7 @@ from tilewright.db.engine import Database, parse_url
 from tilewright.db.rows import NewJob, NewTask
 from tilewright.db.store import Store
 from tilewright.tests.db.postgres import server
+from tilewright.tests.db.small_disk import small_disk
 
 
 def new_job(name: str, padding: int = 0) -> NewJob:
@@ -128,26 +128,15 @@ def test_a_read_only_file_is_told(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = os.geteuid() == 0 and shutil.which("mount") is not None
-    if mounted:
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", folder], capture_output=True)
-        mounted = done.returncode == 0
-    if not mounted:
-        pytest.skip("no right to mount a small file system")
-    try:
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", 2) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_a_full_disk_loses_nothing_and_goes_on_when_there_is_room(small_disk: Path) -> None:
-    ballast = small_disk / "ballast"
+def test_a_full_disk_loses_nothing_and_goes_on_when_there_is_room(disk: Path) -> None:
+    ballast = disk / "ballast"
     ballast.write_bytes(b"x" * (1 << 20))
-    path = small_disk / "tilewright.sqlite3"
+    path = disk / "tilewright.sqlite3"
     kept = []
     with Store(url(path)) as store:
         with pytest.raises(StorageFull, match="the disk is full"):
@@ -163,10 +152,10 @@ def test_a_full_disk_loses_nothing_and_goes_on_when_there_is_room(small_disk: Pa
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_a_disk_too_full_to_begin_on_is_told(small_disk: Path) -> None:
-    (small_disk / "ballast").write_bytes(b"x" * (2 * (1 << 20) - 4096))
+def test_a_disk_too_full_to_begin_on_is_told(disk: Path) -> None:
+    (disk / "ballast").write_bytes(b"x" * (2 * (1 << 20) - 4096))
     with pytest.raises(StoreError, match=r"the disk is full|No space left"):
-        Store(url(small_disk / "tilewright.sqlite3"))
+        Store(url(disk / "tilewright.sqlite3"))
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "mysql://a/b", "sqlite://", "sqlite:///", "postgresql://[::1"])

@@ -1,7 +1,7 @@
 """Jobs on this machine's own processor: they run, stop, go on, fail and teach."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +15,10 @@ from tilewright.db.store import Store
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.service.upgrade import upgrade_database
-from tilewright.service.views import EventView, JobSpec, JobState, JobView, TrialOrder, TrialView
+from tilewright.service.views import EventView, JobSpec, JobState, TrialOrder
 from tilewright.te.build import compute, placeholder, workload
 from tilewright.tests.db.postgres import server
-
-WAIT = 120.0
+from tilewright.tests.service.following import WAIT_SECONDS, all_trials, ended, finished, follow
 
 
 @pytest.fixture(scope="module")
@@ -36,38 +35,6 @@ def service(settings: Settings) -> Iterator[Service]:
 def spec_of(service: Service, trials: int, **changes: object) -> JobSpec:
     task = service.operator_workload("matmul", {"m": 33, "n": 48, "k": 17})
     return replace(JobSpec((task,), Budget(trials), strategy="random"), **changes)  # type: ignore[arg-type]
-
-
-def follow(service: Service, job_id: str, until: Callable[[EventView], bool]) -> list[EventView]:
-    """Events of a job from its beginning up to the first that is wanted."""
-    events: list[EventView] = []
-    while True:
-        more = service.events(job_id, after=events[-1].id if events else 0, timeout_seconds=WAIT)
-        assert more, f"nothing happens after {events[-1] if events else None}"
-        for event in more:
-            events.append(event)
-            if until(event):
-                return events
-
-
-def ended(event: EventView) -> bool:
-    return event.kind == "state" and JobState(str(event.data["state"])).is_final
-
-
-def finished(service: Service, job: JobView) -> JobView:
-    follow(service, job.id, ended)
-    return service.job(job.id)
-
-
-def all_trials(service: Service, job: JobView, task: int = 0) -> list[TrialView]:
-    trials: list[TrialView] = []
-    token = ""
-    while True:
-        page = service.trials(job.id, task=task, page_size=7, token=token)
-        trials += page.items
-        token = page.next_token
-        if not token:
-            return trials
 
 
 def test_a_job_ends_with_the_best_of_its_trials(service: Service) -> None:
@@ -267,7 +234,7 @@ def test_two_services_share_a_postgresql_database() -> None:
             listener.start()
             follow(front, job.id, lambda event: event.kind == "trial")
             front.cancel(job.id)
-            listener.join(WAIT)
+            listener.join(WAIT_SECONDS)
             assert heard[-1].data["state"] == "cancelled"
             assert worker.job(job.id) == front.job(job.id)
             assert front.best(job.tasks[0].workload_key).job_id == job.id

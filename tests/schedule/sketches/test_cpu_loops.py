@@ -1,0 +1,161 @@
+"""The CPU loop sketch: what it groups, which knobs it offers, and the kernels of two schedules as golden files."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.golden import check_golden
+from tilewright.codegen.passes.pipeline import run_passes
+from tilewright.core.errors import IllegalSchedule
+from tilewright.core.schedule import KnobValue, Schedule
+from tilewright.core.target import Target
+from tilewright.ir.buffer import Scope
+from tilewright.ir.stmt import Allocate, For, LoopKind, walk_statements
+from tilewright.ir.text import kernel_text
+from tilewright.schedule.sketches.cpu_loops import CPU_LOOPS
+from tilewright.schedule.sketches.fusion import is_contraction, paddings, plan
+from tilewright.schedule.sketches.tiles import COLUMNS, REDUCTION, tiles_of
+from tilewright.te import build as te
+from tilewright.te.operators import OPERATORS
+from tilewright.te.workload import Workload
+
+AVX512 = Target("llvm", "x86-64", ("avx2", "avx512f", "fma"), threads=2, vector_bytes=64)
+AVX2 = Target("llvm", "x86-64", ("avx2", "fma"), threads=8, vector_bytes=32)
+SSE = Target("llvm", "x86-64", (), threads=1, vector_bytes=16)
+
+MATMUL: dict[str, Any] = {"m": 50, "n": 40, "k": 24}
+CONV: dict[str, Any] = {
+    "batch": 1, "channels": 64, "height": 56, "width": 56, "filters": 64, "kernel_h": 3, "kernel_w": 3, "padding": 1,
+}  # fmt: skip
+
+
+def _workload(operator: str, parameters: dict[str, Any]) -> Workload:
+    return OPERATORS[operator].workload(parameters)
+
+
+def _schedule(**knobs: KnobValue) -> Schedule:
+    return Schedule.of(CPU_LOOPS.name, CPU_LOOPS.version, knobs)
+
+
+GOLDEN = {
+    "matmul": (
+        _workload("matmul", MATMUL),
+        _schedule(
+            lanes=16, vectors=2, rows=6, row_tiles=4, column_tiles=1, order="rows_inside", unroll=2, pack="operand_1"
+        ),
+    ),
+    "softmax": (_workload("softmax", {"rows": 12, "columns": 100}), _schedule(lanes=16, vectors=2, rows=4)),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_lowered_kernels_are_as_written_down(name: str) -> None:
+    workload, schedule = GOLDEN[name]
+    lowered = CPU_LOOPS.lower(workload, AVX512, schedule)
+    check_golden(f"schedule/golden/cpu_loops_{name}.txt", kernel_text(lowered))
+    check_golden(f"codegen/golden/cpu_loops_{name}_final.txt", kernel_text(run_passes(lowered)[-1][1]))
+
+
+@pytest.mark.parametrize(
+    "operator, parameters, kinds",
+    [
+        ("matmul", MATMUL, ["tile"]),
+        ("linear", {"rows": 64, "inputs": 64, "outputs": 64, "activation": "relu"}, ["tile"]),
+        ("softmax", {"rows": 64, "columns": 128}, ["row"]),
+        ("layer_norm", {"rows": 64, "columns": 128}, ["row"]),
+        ("conv2d", CONV, ["tile", "tile"]),
+        ("elementwise", {"shape": [64, 64], "functions": ["relu", "mul2", "add1", "sigmoid"]}, ["tile"]),
+        ("reduce", {"shape": [64, 64], "axes": [0, 1]}, ["scalar"]),
+    ],
+)
+def test_stages_are_grouped(operator: str, parameters: dict[str, Any], kinds: list[str]) -> None:
+    found = plan(_workload(operator, parameters), inline_paddings=False, threads=2)
+    assert [g.kind for g in found.groups] == kinds
+    assert found.workload.outputs == _workload(operator, parameters).outputs
+
+
+def test_a_product_with_row_statistics_keeps_its_tiles() -> None:
+    """The product is tiled alone; what needs whole rows of it comes afterwards."""
+    x, w = te.placeholder((64, 32), name="X"), te.placeholder((32, 48), name="W")
+    k, j = te.reduce_axis(32, "k"), te.reduce_axis(48, "j")
+    product = te.compute((64, 48), lambda i, n: te.sum(x[i, k] * w[k, n], axis=k), "P")
+    top = te.compute((64,), lambda i: te.max(product[i, j], axis=j), "top")
+    y = te.compute((64, 48), lambda i, n: te.exp(product[i, n] - top[i]), "Y")
+    found = plan(te.workload(y), inline_paddings=False, threads=2)
+    assert [g.kind for g in found.groups] == ["tile", "row"]
+    assert is_contraction(found.groups[0].members[0])
+
+
+def test_padding_is_stored_or_inlined() -> None:
+    workload = _workload("conv2d", CONV)
+    assert len(paddings(workload)) == 1
+    stored = plan(workload, inline_paddings=False, threads=2)
+    inlined = plan(workload, inline_paddings=True, threads=2)
+    assert len(stored.groups) == 2 and len(inlined.groups) == 1
+    assert stored.main.root.name == inlined.main.root.name
+
+
+@pytest.mark.parametrize(
+    "parameters, modes",
+    [(MATMUL, (COLUMNS,)), ({**MATMUL, "transpose_b": True}, (REDUCTION, COLUMNS))],
+)
+def test_vectors_lie_where_memory_is_contiguous(parameters: dict[str, Any], modes: tuple[str, ...]) -> None:
+    tiles = tiles_of(plan(_workload("matmul", parameters), inline_paddings=False, threads=2).main)
+    assert tiles.modes == modes and (tiles.column, tiles.row, tiles.plane) == (1, 0, None)
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2, SSE])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_register_tiles_fit_the_registers(target: Target, dtype: str) -> None:
+    space = CPU_LOOPS.space(_workload("matmul", {"m": 256, "n": 256, "k": 256, "dtype": dtype}), target)
+    registers = 32 if target is AVX512 else 16
+    assert 1 < space.quantities["accumulators"].max() <= registers - 2
+    widest = target.vector_bytes // (4 if dtype == "float32" else 8)
+    assert space.column("lanes").max() == widest
+    assert space.quantities["tasks"].min() >= target.threads
+    assert space.quantities["packed_bytes"].max() <= 512 * 1024
+
+
+def test_knob_names_and_values_do_not_depend_on_the_names_in_the_workload() -> None:
+    def product(a: str, b: str, axis: str) -> Workload:
+        x, w = te.placeholder((64, 32), name=a), te.placeholder((32, 48), name=b)
+        k = te.reduce_axis(32, axis)
+        return te.workload(te.compute((64, 48), lambda i, n: te.sum(x[i, k] * w[k, n], axis=k), "P" + a))
+
+    one = CPU_LOOPS.space(product("A", "B", "k"), AVX512)
+    other = CPU_LOOPS.space(product("Zebra", "Yak", "rho"), AVX512)
+    assert [(k.name, k.values) for k in one.knobs] == [(k.name, k.values) for k in other.knobs]
+    assert np.array_equal(one.codes, other.codes)
+
+
+def test_axes_and_tensors_may_have_the_names_that_the_sketch_would_give() -> None:
+    x = te.placeholder((40, 40), name="task")
+    k = te.reduce_axis(40, "row_tile")
+    y = te.compute((40, 40), lambda i, j: te.sum(x[i, k] * x[k, j], axis=k), "i_block")
+    workload = te.workload(y)
+    space = CPU_LOOPS.space(workload, AVX512)
+    CPU_LOOPS.lower(workload, AVX512, space.schedule(len(space) // 2))
+
+
+def test_settings_that_do_not_fit_together_are_refused() -> None:
+    knobs: dict[str, KnobValue] = dict(GOLDEN["matmul"][1].knobs)
+    with pytest.raises(IllegalSchedule, match="do not fit together"):
+        CPU_LOOPS.lower(GOLDEN["matmul"][0], AVX512, _schedule(**{**knobs, "rows": 16, "vectors": 3}))
+
+
+def test_accumulators_are_registers_and_rows_are_local() -> None:
+    for name, scope in (("matmul", Scope.REGISTER), ("softmax", Scope.LOCAL)):
+        kernel = CPU_LOOPS.lower(GOLDEN[name][0], AVX512, GOLDEN[name][1])
+        scopes = {s.buffer.scope for s in walk_statements(kernel.body) if isinstance(s, Allocate)}
+        assert scope in scopes
+
+
+def test_little_work_stays_on_one_thread() -> None:
+    workload = _workload("matmul", {"m": 4, "n": 4, "k": 4})
+    kernel = CPU_LOOPS.lower(workload, AVX512, CPU_LOOPS.space(workload, AVX512).schedule(0))
+    assert not any(isinstance(s, For) and s.kind is LoopKind.PARALLEL for s in walk_statements(kernel.body))
+
+
+def test_other_targets_are_not_matched() -> None:
+    assert not CPU_LOOPS.matches(_workload("matmul", MATMUL), Target("cuda", "sm_90a"))

@@ -1,0 +1,43 @@
+"""Waiting for what happens to a job."""
+
+from collections.abc import Callable
+
+from tilewright.service.service import Service
+from tilewright.service.views import EventView, JobState, JobView, TrialView
+
+WAIT_SECONDS = 120.0
+
+
+def follow(service: Service, job_id: str, until: Callable[[EventView], bool]) -> list[EventView]:
+    """Events of a job from its beginning up to the first that is wanted."""
+    events: list[EventView] = []
+    while True:
+        more = service.events(job_id, after=events[-1].id if events else 0, timeout_seconds=WAIT_SECONDS)
+        assert more, f"nothing happens after {events[-1] if events else None}"
+        for event in more:
+            events.append(event)
+            if until(event):
+                return events
+
+
+def ended(event: EventView) -> bool:
+    """Whether this is the last event of its job."""
+    return event.kind == "state" and JobState(str(event.data["state"])).is_final
+
+
+def finished(service: Service, job: JobView) -> JobView:
+    """The job once it has ended."""
+    follow(service, job.id, ended)
+    return service.job(job.id)
+
+
+def all_trials(service: Service, job: JobView, task: int = 0) -> list[TrialView]:
+    """Every trial of a task, page by page."""
+    trials: list[TrialView] = []
+    token = ""
+    while True:
+        page = service.trials(job.id, task=task, page_size=7, token=token)
+        trials += page.items
+        token = page.next_token
+        if not token:
+            return trials
