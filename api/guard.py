@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 import structlog
 from fastapi import Request
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .json_body import BadBody
@@ -26,6 +25,7 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 TOO_LARGE = "BODY_TOO_LARGE"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _log = structlog.get_logger("tilewright.api")
@@ -62,11 +62,12 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                answer = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    answer[name] = value
-                answer["X-Request-Id"] = request_id
-                answer.setdefault("Cache-Control", "no-cache" if scope["path"].startswith("/static/") else "no-store")
+                answer = message.setdefault("headers", [])
+                answer.extend(_RAW_HEADERS)
+                answer.append((b"x-request-id", request_id.encode()))
+                if not any(name == b"cache-control" for name, _ in answer):
+                    static = scope["path"].startswith("/static/")
+                    answer.append((b"cache-control", b"no-cache" if static else b"no-store"))
                 _log.debug(
                     "request",
                     method=scope["method"],

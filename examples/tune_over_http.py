@@ -5,6 +5,7 @@ as a user would start it, and stops at the end; what it measured stays in the da
 """
 
 import argparse
+import os
 import signal
 import socket
 import subprocess
@@ -66,7 +67,8 @@ def main() -> int:
 def _service(host: str, port: int) -> Iterator[Client]:
     """The service as a child process, and a client of it once it is ready."""
     command = [sys.executable, "-m", "tilewright.cli", "serve", "--host", host, "--port", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    quiet = {**os.environ, "TILEWRIGHT_LOG_LEVEL": "warning"}
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=quiet)
     try:
         with Client(f"http://{host}:{port}") as client:
             _wait_until_ready(client, server)

@@ -191,7 +191,7 @@ class Outcome:
     faults: tuple[str, ...]
 
 
-def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 40, longest: float = 1.5) -> Outcome:
+def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 40, longest: float = 3.0) -> Outcome:
     """Kill a server ``kills`` times at random moments of its life, from its start to ``longest`` seconds after it was
     ready, with a job running (another is submitted when one has ended); then let it finish and judge.
     """
@@ -210,10 +210,12 @@ def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 4
         else:
             server.wait_until_ready()
             observer.submit(len(observer.jobs) - bool(observer.unfinished()))
-            end = time.monotonic() + float(draws.random()) * longest
-            while time.monotonic() < end:
+            # half the time at any moment after it was ready, half the time in the midst of measuring
+            more = len(observer.seen) + (int(draws.integers(1, 12)) if draws.random() < 0.5 else 1 << 30)
+            end = time.monotonic() + (float(draws.random()) * longest if more >= 1 << 30 else READY_SECONDS)
+            while time.monotonic() < end and len(observer.seen) < more and observer.unfinished():
                 observer.look()
-                time.sleep(0.01)
+                time.sleep(0.005)
         server.kill()
     server.start()
     server.wait_until_ready()
