@@ -26,6 +26,7 @@ def number_of(connection: Connection, table: Table, key: str, values: Mapping[st
 
 
 def keep_workload(connection: Connection, task: NewTask) -> int:
+    """The workload's number."""
     return number_of(
         connection,
         workloads,
@@ -49,6 +50,7 @@ def keep_device(connection: Connection, info: DeviceInfo) -> int:
 
 
 def keep_toolchain(connection: Connection, toolchain: Toolchain) -> int:
+    """The toolchain's number."""
     return number_of(connection, toolchains, toolchain.key, {"components": dict(toolchain.components)})
 
 

@@ -108,6 +108,7 @@ def outcome_from_json(data: object) -> Outcome:
 
 
 def clocks_to_json(clocks: Clocks) -> dict[str, float]:
+    """Clock name -> seconds."""
     return {item.name: getattr(clocks, item.name) for item in fields(clocks)}
 
 
@@ -121,6 +122,7 @@ def clocks_from_json(data: object) -> Clocks:
 
 
 def device_to_json(info: DeviceInfo) -> dict[str, object]:
+    """What ``device_from_json`` reads."""
     return {
         "name": info.name,
         "target": info.target.to_json(),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -133,7 +133,7 @@ def _prepared(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
 
 
-def _engine(url: URL, embedded: bool):  # type: ignore[no-untyped-def]
+def _engine(url: URL, embedded: bool) -> Engine:
     if embedded:
         # isolation_level None: the driver begins nothing by itself, _begin_sqlite does
         return create_engine(url, connect_args={"isolation_level": None, "timeout": 5.0}, pool_size=8, max_overflow=64)

@@ -79,6 +79,7 @@ def update_job(connection: Connection, number: int, **values: object) -> None:
 
 
 def update_task(connection: Connection, number: int, position: int, **values: object) -> None:
+    """Change columns of a task."""
     connection.execute(update(tasks).where(tasks.c.job == number, tasks.c.position == position).values(**values))
 
 

@@ -63,6 +63,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
+        """Close every connection; another process may open an embedded database then."""
         self.database.close()
 
     @property

@@ -111,6 +111,7 @@ def record_of(row: RowMapping) -> Record:
 
 
 def best_of(row: RowMapping) -> BestRow:
+    """The timed record in a row of ``FULL``."""
     return BestRow(record_of(row), row["device_name"], row["flops"])
 
 

@@ -40,6 +40,7 @@ class Here:
 
     @classmethod
     def of(cls, at_hand: MeasuredOn | None) -> "Here":
+        """The identity of what jobs are measured on here."""
         return cls() if at_hand is None else cls(at_hand.device.key, at_hand.toolchain.key)
 
 

@@ -44,6 +44,7 @@ def spec_to_json(spec: JobSpec) -> dict[str, object]:
 
 
 def body_sha256(spec: JobSpec) -> str:
+    """SHA-256 of the canonical body of a submission."""
     return content_key(spec_to_json(spec))
 
 
@@ -66,6 +67,7 @@ def new_job(job_id: str, spec: JobSpec) -> NewJob:
 
 
 def job_view(row: JobRow) -> JobView:
+    """A job as it is answered."""
     return JobView(
         id=row.id,
         state=JobState(row.state),
@@ -87,6 +89,7 @@ def job_view(row: JobRow) -> JobView:
 
 
 def task_view(row: TaskRow) -> TaskView:
+    """A task as it is answered."""
     return TaskView(
         index=row.position,
         workload_key=row.workload_key,
@@ -108,6 +111,7 @@ def task_view(row: TaskRow) -> TaskView:
 
 
 def best_view(row: BestRow, match: tuple[str, ...] = ("exact",)) -> BestView:
+    """A winning record as it is answered."""
     record = row.record
     outcome = record.trial.outcome
     assert isinstance(outcome, Timed)
@@ -132,6 +136,7 @@ def best_view(row: BestRow, match: tuple[str, ...] = ("exact",)) -> BestView:
 
 
 def trial_view(row: TrialRow) -> TrialView:
+    """A trial as it is answered."""
     record = row.record
     return TrialView(
         record_id=record.id,
@@ -148,6 +153,7 @@ def trial_view(row: TrialRow) -> TrialView:
 
 
 def series_view(job_id: str, task: int, points: tuple[PointRow, ...]) -> SeriesView:
+    """Trials as columns."""
     return SeriesView(
         job_id=job_id,
         task=task,
@@ -160,10 +166,12 @@ def series_view(job_id: str, task: int, points: tuple[PointRow, ...]) -> SeriesV
 
 
 def failure_view(row: FailureRow) -> FailureView:
+    """A kind of failure as it is answered."""
     return FailureView(Stage(row.stage), Reason(row.reason), row.count, row.newest_detail, row.newest_record_id)
 
 
 def event_view(row: EventRow) -> EventView:
+    """An event as it is answered."""
     return EventView(row.id, row.job_id, row.kind, row.data, row.created_at)
 
 

@@ -51,6 +51,7 @@ class Runner:
 
     @property
     def alive(self) -> bool:
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def wake(self) -> None:

@@ -230,8 +230,11 @@ def _group(root: Stage, members: tuple[Stage, ...], shared: Mapping[str, int]) -
 
 
 def _prefix(stage: Stage, reader: Stage, shared: int) -> int:
-    """How many leading dimensions of ``stage`` every load in ``reader`` indexes by the reader's own leading axes."""
+    """How many leading dimensions of ``stage`` every load in ``reader`` indexes by the reader's own leading axes, of
+    the same extents."""
     depth = min(shared, len(stage.axes))
+    alike = [a.extent == b.extent for a, b in zip(stage.axes, reader.axes, strict=False)]
+    depth = min(depth, alike.index(False) if False in alike else depth)
     for load in loads_of(reader.body):
         if load.buffer.name != stage.name:
             continue

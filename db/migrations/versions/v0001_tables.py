@@ -26,12 +26,17 @@ TIMED = text("seconds IS NOT NULL")
 
 
 def upgrade() -> None:
+    """From an empty database."""
     _create_nouns()
     _create_jobs()
+    _create_notes()
+    _create_tasks()
     _create_trials()
+    _create_best_indexes()
 
 
 def downgrade() -> None:
+    """Back to an empty database."""
     for table in ("trials", "tasks", "idempotency_keys", "events", "models", "jobs"):
         op.drop_table(table)
     for table in ("workloads", "toolchains", "devices"):
@@ -97,6 +102,9 @@ def _create_jobs() -> None:
         UniqueConstraint("id", name=op.f("uq_jobs_id")),
     )
     op.create_index(op.f("ix_jobs_state_number"), "jobs", ["state", "number"])
+
+
+def _create_notes() -> None:
     op.create_table(
         "models",
         Column("id", NUMBER, nullable=False),
@@ -133,6 +141,9 @@ def _create_jobs() -> None:
         ForeignKeyConstraint(["job"], ["jobs.number"], name=op.f("fk_idempotency_keys_job")),
         PrimaryKeyConstraint("key", name=op.f("pk_idempotency_keys")),
     )
+
+
+def _create_tasks() -> None:
     op.create_table(
         "tasks",
         Column("job", NUMBER, nullable=False),
@@ -196,6 +207,9 @@ def _create_trials() -> None:
         PrimaryKeyConstraint("id", name=op.f("pk_trials")),
         UniqueConstraint("job", "task", "sequence", name=op.f("uq_trials_job_task_sequence")),
     )
+
+
+def _create_best_indexes() -> None:
     op.create_index(
         "ix_trials_best_by_workload",
         "trials",
