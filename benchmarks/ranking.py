@@ -14,7 +14,7 @@ from tilewright.core.budget import Budget
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.trial import Timed, Trial
-from tilewright.cost_model.models import MODELS
+from tilewright.cost_model.models import new_model
 from tilewright.runtime.devices import open_device
 from tilewright.search.pool import Pool
 from tilewright.search.strategies import STRATEGIES
@@ -55,7 +55,7 @@ def run(options: Options) -> Result:
         features = pool.features
         described = time.perf_counter()
         rng = stream(options.seed, "labels")
-        model = MODELS["xgboost"]()
+        model = new_model("xgboost")
         model.fit(features[rng.integers(0, len(pool), 256)], rng.random(256, "f4"), seed=options.seed)
         ranked = [_seconds(lambda m=model, f=features: m.predict(f)) for _ in range(7)]
         rows.append(

@@ -11,7 +11,7 @@ from rich.console import Console
 from .. import __version__
 from ..core.errors import TilewrightError
 from ..service.settings import Settings
-from . import best, devices, explain, job, operators, records, serve, tune
+from . import best, db, devices, explain, job, operators, records, serve, tune
 from .context import Context
 from .exits import Exit, exit_code
 
@@ -31,6 +31,7 @@ app.command("devices")(devices.devices)
 app.command("operators")(operators.operators)
 app.add_typer(job.app, name="job")
 app.add_typer(records.app, name="records")
+app.add_typer(db.app, name="db")
 
 
 def _version(wanted: bool) -> None:

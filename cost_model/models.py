@@ -1,15 +1,24 @@
 """The cost models there are."""
 
 from collections.abc import Callable
+from importlib import import_module
 
-from .constant import ConstantModel
-from .forest import ForestModel
+from ..core.errors import InvalidParameter
 from .model import CostModel
-from .xgboost import XGBoostModel
 
-MODELS: dict[str, Callable[[], CostModel]] = {
-    "xgboost": XGBoostModel,
-    "forest": ForestModel,
-    "constant": ConstantModel,
+MODELS: dict[str, str] = {
+    "xgboost": "xgboost:XGBoostModel",
+    "forest": "forest:ForestModel",
+    "constant": "constant:ConstantModel",
 }
-"""Name -> a new, unlearned model."""
+"""Name -> ``module:class`` in this folder. Named rather than imported: the learning libraries take half a second to
+load, which a look-up should not pay for."""
+
+
+def new_model(name: str) -> CostModel:
+    """A model that has learned nothing yet. Raises InvalidParameter for an unknown name."""
+    if name not in MODELS:
+        raise InvalidParameter(f"no cost model {name!r}; allowed: {', '.join(MODELS)}", field="model")
+    module, factory = MODELS[name].split(":")
+    make: Callable[[], CostModel] = getattr(import_module(f".{module}", __package__), factory)
+    return make()

@@ -17,7 +17,7 @@ from ..core.trial import Timed, Trial
 from ..cost_model.dataset import Experience, experience_data
 from ..cost_model.features import FEATURE_VERSION
 from ..cost_model.metrics import pairwise_accuracy, top_score
-from ..cost_model.models import MODELS
+from ..cost_model.models import new_model
 from ..ir.text import kernel_text
 from ..runtime.devices import DEVICES, device_infos, host_target
 from ..schedule.sketches import sketches_for
@@ -156,14 +156,14 @@ def train(history: Sequence[Experience], newest: Experience, seed: int) -> Train
     own_features, own_goals = experience_data([newest])
     metrics: dict[str, float] = {}
     if len(own_goals) and len(own_goals) < len(goals):
-        judged = MODELS[MODEL]()
+        judged = new_model(MODEL)
         judged.fit(*experience_data(history), seed=seed)
         predicted = judged.predict(own_features)[:JUDGED]
         metrics = {
             "pairwise_accuracy": pairwise_accuracy(predicted, own_goals[:JUDGED]),
             "top_8_score": top_score(predicted, own_goals[:JUDGED], 8),
         }
-    model = MODELS[MODEL]()
+    model = new_model(MODEL)
     model.fit(features, goals, seed=seed)
     kept = {name: value for name, value in metrics.items() if math.isfinite(value)}
     return Trained(MODEL, FEATURE_VERSION, model.to_bytes(), len(goals), kept)

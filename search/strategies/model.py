@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ...core.streams import stream
 from ...cost_model.dataset import experience_data, labels
-from ...cost_model.models import MODELS
+from ...cost_model.models import new_model
 from ..seen import Seen
 from ..strategy import Observation, Problem
 
@@ -32,7 +32,7 @@ class ModelSearch:
         self._pool = problem.pool
         self._seed = problem.seed
         self._seen = Seen(problem.pool)
-        self._model = MODELS[problem.model]()
+        self._model = new_model(problem.model)
         self._earlier = experience_data(problem.history)
         self._scores: NDArray[np.float32] | None = None
         self._learned_from = -1

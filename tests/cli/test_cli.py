@@ -6,10 +6,12 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tilewright.api.client import Client
 from tilewright.te.json import workload_to_json
 from tilewright.te.operators import OPERATORS
 
@@ -62,7 +64,8 @@ def test_explain_shows_every_layer(tuned: Path) -> None:
 def test_records_travel_to_another_database(tuned: Path, tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl"
     assert tilewright(tuned, "records", "export", str(file)).returncode == 0
-    assert len(file.read_text().splitlines()) == 6
+    kinds = [json.loads(line)["kind"] for line in file.read_text().splitlines()]
+    assert kinds.count("record") == 6
     assert tilewright(tmp_path, "records", "import", str(file)).returncode == 0
     there = json.loads(tilewright(tmp_path, "--json", "best", *MATMUL).stdout)
     here = json.loads(tilewright(tuned, "--json", "best", *MATMUL).stdout)
@@ -77,10 +80,41 @@ def test_a_workload_file_can_be_tuned(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["tasks"][0]["trials"] == 3
 
 
+@pytest.fixture(scope="module")
+def served(tuned: Path) -> Iterator[str]:
+    """The address of a running service on that database."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "tilewright.cli",
+        "--database",
+        str(tuned / "t.sqlite3"),
+        "serve",
+        "--port",
+        str(port),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        with Client(f"http://127.0.0.1:{port}", retries=12) as client:
+            assert client.version().version
+        yield f"http://127.0.0.1:{port}"
+        server.terminate()
+
+
+def test_a_running_service_is_spoken_to(tuned: Path, served: str) -> None:
+    done = tilewright(tuned, "--url", served, "--json", "tune", *MATMUL, "--trials", "2", "--seed", "9")
+    assert json.loads(done.stdout)["state"] == "succeeded"
+    locked = tilewright(tuned, "devices")
+    assert locked.returncode == 4
+    assert "in use by process" in locked.stderr and len(locked.stderr.strip().splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
-        (["tune", "matmull", "m=2"], 3, "matmull"),
+        (["tune", "matmull", "m=2"], 2, "matmull"),
         (["tune", "matmul", "m=-1", "n=2", "k=2"], 2, "m"),
         (["tune", "matmul", "m=99999999999999", "n=2", "k=2"], 2, "m"),
         (["tune", "matmul", "m=2", "n=2", "k=2", "dtype=float31"], 2, "float31"),
@@ -94,11 +128,14 @@ def test_a_workload_file_can_be_tuned(tmp_path: Path) -> None:
         (["best", "softmax", "rows=3", "columns=3"], 3, ""),
         (["best", "0" * 64], 3, "0000"),
         (["job", "show", "no-such-job"], 3, "no-such-job"),
+        (["job", "cancel", "no-such-job"], 3, "no-such-job"),
         (["--url", "http://127.0.0.1:1", "devices"], 4, "127.0.0.1:1"),
     ],
 )
-def test_bad_input_is_one_line_and_an_exit_code(tuned: Path, arguments: list[str], code: int, word: str) -> None:
-    done = tilewright(tuned, *arguments)
+def test_bad_input_is_one_line_and_an_exit_code(
+    tuned: Path, served: str, arguments: list[str], code: int, word: str
+) -> None:
+    done = tilewright(tuned, "--url", served, *arguments)
     assert done.returncode == code, done.stdout + done.stderr
     assert word in done.stderr
     assert "Traceback" not in done.stderr
@@ -139,3 +176,10 @@ def test_a_database_that_cannot_be_opened(tmp_path: Path) -> None:
     done = tilewright(tmp_path, "job", "list")
     assert done.returncode == 4
     assert "t.sqlite3" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_database_is_upgraded_on_request(tmp_path: Path) -> None:
+    first = json.loads(tilewright(tmp_path, "--json", "db", "upgrade").stdout)
+    assert first["before"] != first["now"]
+    again = json.loads(tilewright(tmp_path, "--json", "db", "upgrade").stdout)
+    assert again["before"] == again["now"] == first["now"]

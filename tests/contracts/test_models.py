@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.streams import stream
 from tilewright.cost_model.metrics import pairwise_accuracy, top_score
-from tilewright.cost_model.models import MODELS
+from tilewright.cost_model.models import MODELS, new_model
 
 LEARNERS = [name for name in MODELS if name != "constant"]
 
@@ -22,7 +22,7 @@ def problem(rows: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float
 
 @pytest.mark.parametrize("name", MODELS)
 def test_predicts_one_finite_number_a_row_before_and_after_learning(name: str) -> None:
-    model = MODELS[name]()
+    model = new_model(name)
     features, labels = problem(100, 0)
     before = model.predict(features)
     assert before.shape == (100,) and before.dtype == np.float32 and len(np.unique(before)) == 1
@@ -32,7 +32,7 @@ def test_predicts_one_finite_number_a_row_before_and_after_learning(name: str) -
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_ranks_what_it_has_not_seen(name: str) -> None:
-    model = MODELS[name]()
+    model = new_model(name)
     model.fit(*problem(256, 0), seed=1)
     features, labels = problem(400, 9)
     predicted = model.predict(features)
@@ -42,7 +42,7 @@ def test_ranks_what_it_has_not_seen(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_saved_bytes_bring_back_the_same_predictions(name: str) -> None:
-    model, twin = MODELS[name](), MODELS[name]()
+    model, twin = new_model(name), new_model(name)
     model.fit(*problem(128, 0), seed=5)
     twin.restore(model.to_bytes())
     features, _ = problem(64, 2)
@@ -52,7 +52,7 @@ def test_saved_bytes_bring_back_the_same_predictions(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_learning_repeats_and_forgets(name: str) -> None:
     features, labels = problem(128, 0)
-    a, b = MODELS[name](), MODELS[name]()
+    a, b = new_model(name), new_model(name)
     a.fit(*problem(64, 7), seed=2)
     a.fit(features, labels, seed=5)
     b.fit(features, labels, seed=5)
@@ -64,4 +64,4 @@ def test_learning_repeats_and_forgets(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_junk_is_refused(name: str) -> None:
     with pytest.raises(ValueError):
-        MODELS[name]().restore(b"junk that no model wrote")
+        new_model(name).restore(b"junk that no model wrote")

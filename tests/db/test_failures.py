@@ -35,7 +35,10 @@ def url(path: Path) -> str:
 @contextmanager
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that has the database open."""
-    program = "import sys; from tilewright.db.store import Store; Store(sys.argv[1]); print('open'); sys.stdin.read()"
+    program = (
+        "import sys; from tilewright.db.store import Store; Store(sys.argv[1]); "
+        "print('open', flush=True); sys.stdin.read()"
+    )
     command = [sys.executable, "-c", program, url(path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)

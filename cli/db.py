@@ -1,0 +1,26 @@
+"""``tilewright db``: the database itself."""
+
+import typer
+
+from ..service.upgrade import upgrade_database
+from .context import Context
+
+app = typer.Typer(help="Look after the database.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Look after the database."""
+
+
+@app.command()
+def upgrade(context: typer.Context) -> None:
+    """Bring the tables of a shared database up to this program's version; an embedded one does so by itself."""
+    given: Context = context.obj
+    before, now = upgrade_database(given.settings)
+    if given.as_json:
+        given.print_json({"before": before, "now": now})
+    elif before == now:
+        given.console.print(f"the database is at version {now} already")
+    else:
+        given.console.print(f"the database went from version {before or 'none'} to {now}")
