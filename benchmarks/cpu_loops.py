@@ -34,6 +34,8 @@ from tilewright.workers.local import LocalExecutor
 Arrays = Mapping[str, NDArray[np.float32]]
 _ROUNDS = 15
 _TRIALS = 192
+_PAUSE_SECONDS = 0.05
+"""Between blocks: OpenBLAS's threads spin for some 25 ms after a call and would take time from whoever comes next."""
 
 
 @dataclass(frozen=True)
@@ -221,8 +223,7 @@ def _ours(
     memories = [device.allocate(p.bytes) for p in kernel.parameters]
     for memory, array in zip(memories, inputs, strict=False):
         memory.write(np.ascontiguousarray(array).view(np.uint8).reshape(-1))
-    addresses = [m.address for m in memories]
-    return lambda: kernel.launch_at(addresses)
+    return lambda: kernel.launch(memories)
 
 
 def _interleaved(calls: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
@@ -236,6 +237,7 @@ def _interleaved(calls: Mapping[str, Callable[[], object]]) -> dict[str, list[fl
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(_ROUNDS):
         for name, call in calls.items():
+            time.sleep(_PAUSE_SECONDS)
             call()
             started = time.perf_counter()
             for _ in range(repeats[name]):

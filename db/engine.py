@@ -1,6 +1,7 @@
 """Opening a database: SQLite by default, PostgreSQL by URL, and one way to read and to write on both."""
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,6 +53,8 @@ class Database:
         self._write_lock = threading.RLock()
         self._lock: FileLock | None = None
         self._runner: Connection | None = None
+        self._kept = threading.local()
+        self._to_close: weakref.WeakSet[Connection] = weakref.WeakSet()  # a thread that ends gives its own back
         if self.embedded:
             self._lock = FileLock(_prepared(Path(str(url.database))))
         try:
@@ -63,13 +66,27 @@ class Database:
             event.listen(self.engine, "begin", _begin_sqlite)
 
     @contextmanager
-    def reading(self, statements: int | None = None) -> Iterator[Connection]:
-        """A connection that sees one state of the database (SQLite) or of each statement (PostgreSQL). Knowing that
-        there is one statement only saves SQLite the transaction around it."""
+    def reading(self) -> Iterator[Connection]:
+        """A connection that sees one state of the database (SQLite) or of each statement (PostgreSQL)."""
         with translated(self.url), self.engine.connect() as connection:
-            if statements == 1:
-                connection = connection.execution_options(**{SINGLE: True})
             yield connection
+
+    @contextmanager
+    def asking(self) -> Iterator[Connection]:
+        """A connection for a single statement that reads. On SQLite each thread keeps one, without a transaction
+        around it: opening and closing would cost a third of a look-up."""
+        if not self.embedded:
+            with self.reading() as connection:
+                yield connection
+            return
+        with translated(self.url):
+            kept: Connection | None = getattr(self._kept, "connection", None)
+            if kept is None or kept.closed or kept.invalidated:
+                kept = self.engine.connect().execution_options(**{SINGLE: True})
+                self._kept.connection = kept
+                with self._write_lock:
+                    self._to_close.add(kept)
+            yield kept
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -116,6 +133,8 @@ class Database:
                 self._runner.detach()
                 self._runner.close()
                 self._runner = None
+            for kept in list(self._to_close):
+                kept.close()
             self.engine.dispose()
         if self._lock is not None:
             self._lock.release()

@@ -251,7 +251,7 @@ class Store:
     ) -> BestRow | None:
         """The fastest record of a workload with all parts as given; else with any profile; else any toolchain as
         well; else any device as well."""
-        with self.database.reading(statements=1) as connection:
+        with self.database.asking() as connection:
             return find_best(connection, workload_key, device_key, toolchain_key, profile)
 
     def near(self, operator: str, *, limit: int) -> tuple[NearRow, ...]:

@@ -351,3 +351,14 @@ def test_writers_and_readers_go_on_side_by_side(store: Store) -> None:
     for name in ("j", "k"):
         ids = [event.id for event in store.events(name, after=0, limit=99)]
         assert len(ids) == 22 and ids == sorted(ids)
+
+
+def test_look_ups_from_ever_new_threads_do_not_use_up_the_connections(store: Store) -> None:
+    answers = []
+    for _ in range(150):  # more than the pool has connections
+        thread = threading.Thread(
+            target=lambda: answers.append(store.best("0" * 64, device_key=None, toolchain_key=None, profile=None))
+        )
+        thread.start()
+        thread.join()
+    assert answers == [None] * 150
