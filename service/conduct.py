@@ -23,7 +23,7 @@ from ..te.json import workload_from_json
 from ..te.workload import Workload
 from . import wiring
 from .history import experiences
-from .roofline import roofline
+from .roofline import best_peaks, roofline
 from .settings import Settings
 from .states import to
 from .views import JobState
@@ -124,12 +124,13 @@ class Conductor:
         self.told()
 
     def _settle(self, job: JobRow, executor: wiring.Executor) -> tuple[MeasuredOn, DeviceInfo]:
-        """Where trials are taken, and the device with its peaks, which are measured once in its life."""
+        """Where trials are taken, and the device with its peaks. They are measured again for every job (it takes a
+        moment), since a busy machine may have hidden them before."""
         on = executor.measured_on
         bare = replace(on.device, measured={})
-        measured = dict(self.store.measured(bare.key)) or executor.peaks()
-        device = replace(bare, measured=measured)
-        if job.device_key != bare.key:
+        known = self.store.measured(bare.key)
+        device = replace(bare, measured=best_peaks(known, executor.peaks()))
+        if job.device_key != bare.key or device.measured != known:
             self.store.set_device(job.id, device)
             self.told()
         return replace(on, device=bare), device  # bare: no trial needs to write the peaks again

@@ -38,5 +38,14 @@ def roofline(workload: Workload, device: DeviceInfo, measured: Mapping[str, floa
     return found if found is not None and found.seconds > 0 else None
 
 
+def best_peaks(known: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    """Of two measurements of one device the better figure each: the higher rate, the shorter time."""
+    better = {name: min if name.endswith("_seconds") else max for name in known}
+    return {
+        **known,
+        **{name: better[name](known[name], value) if name in known else value for name, value in now.items()},
+    }
+
+
 def _is_cache(column: str) -> bool:
     return column in ("l2_bytes", "l3_bytes", "l4_bytes")

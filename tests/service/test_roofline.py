@@ -1,0 +1,43 @@
+"""The least time that measured peaks allow."""
+
+import pytest
+
+from tilewright.core.target import DeviceInfo, Target
+from tilewright.service.roofline import best_peaks, roofline
+from tilewright.te.operators import OPERATORS
+
+DEVICE = DeviceInfo("a CPU", Target("llvm", "x86-64"), {"l3_bytes": 1e6})
+PEAKS = {"peak_float32_flops_per_second": 1e11, "copy_bytes_per_second": 1e10}
+
+
+def test_arithmetic_limits_a_product_and_traffic_a_map() -> None:
+    product = roofline(OPERATORS["matmul"].workload({"m": 512, "n": 512, "k": 512}), DEVICE, PEAKS, "cold")
+    assert product is not None
+    assert product.by == "flops"
+    assert product.seconds == pytest.approx(2 * 512**3 / 1e11)
+    chain = OPERATORS["elementwise"].workload({"shape": [1024, 1024], "functions": ["relu"]})
+    moved = roofline(chain, DEVICE, PEAKS, "cold")
+    assert moved is not None
+    assert moved.by == "bytes"
+    assert moved.seconds == pytest.approx(2 * 4 * 1024**2 / 1e10)
+
+
+def test_what_fits_a_warm_cache_need_not_cross_the_bus() -> None:
+    small = OPERATORS["elementwise"].workload({"shape": [128, 128], "functions": ["relu"]})
+    warm = roofline(small, DEVICE, PEAKS, "warm")
+    assert warm is not None and warm.by == "flops"
+
+
+def test_nothing_measured_limits_nothing() -> None:
+    assert roofline(OPERATORS["matmul"].workload({"m": 8, "n": 8, "k": 8}), DEVICE, {}, "warm") is None
+
+
+def test_of_two_measurements_the_better_one_counts() -> None:
+    known = {"peak_float32_flops_per_second": 2.0, "launch_seconds": 3.0, "gone": 1.0}
+    now = {"peak_float32_flops_per_second": 1.0, "launch_seconds": 2.0, "new": 4.0}
+    assert best_peaks(known, now) == {
+        "peak_float32_flops_per_second": 2.0,
+        "launch_seconds": 2.0,
+        "gone": 1.0,
+        "new": 4.0,
+    }
