@@ -64,10 +64,11 @@ def _short(value: object) -> str:
 
 
 def _commit() -> str:
-    """The commit of this checkout, with ``+`` when files differ from it."""
+    """The commit of this checkout, with ``+`` when files other than results differ from it."""
     here = Path(__file__).parent
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True).stdout.strip()
-    changed = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True).stdout.strip()
+    status = ["git", "status", "--porcelain", "--", ":/", ":(exclude,top)benchmarks/results"]
+    changed = subprocess.run(status, cwd=here, capture_output=True, text=True).stdout.strip()
     return (commit or "unknown") + ("+" if changed else "")
 
 

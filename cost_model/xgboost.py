@@ -9,8 +9,8 @@ _ROUNDS = 64
 
 class XGBoostModel:
     """Squared error weighted by goodness, as in TVM's MetaSchedule (its gradient times the label): the order of the
-    fast schedules matters, how slow a slow one is does not. ``threads`` is set explicitly because OpenMP's own
-    choice spins on busy machines."""
+    fast schedules matters, how slow a slow one is does not. ``threads`` rank; one thread learns, because on the few
+    hundred rows of a task handing work around costs more than the work."""
 
     def __init__(self, threads: int = 2) -> None:
         self._threads = threads
@@ -20,7 +20,7 @@ class XGBoostModel:
         if len(labels) == 0:
             self._booster = None
             return
-        data = xgboost.DMatrix(features, label=labels, weight=0.05 + labels, nthread=self._threads)
+        data = xgboost.DMatrix(features, label=labels, weight=0.05 + labels, nthread=1)
         parameters = {
             "objective": "reg:squarederror",
             "tree_method": "hist",
@@ -30,10 +30,11 @@ class XGBoostModel:
             "colsample_bytree": 0.7,
             "min_child_weight": 0.5,
             "base_score": float(np.mean(labels)),
-            "nthread": self._threads,
+            "nthread": 1,
             "seed": seed % (1 << 31),
         }
         self._booster = xgboost.train(parameters, data, num_boost_round=_ROUNDS)
+        self._booster.set_param({"nthread": self._threads})
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         if self._booster is None:
