@@ -33,8 +33,9 @@ from ...ir.expr import (
 )
 from ...ir.rewrite import map_expr, map_expressions, map_statements
 from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, expressions, seq, walk_statements
+from ...schedule.linear import Linear, linear
 from .copies import Names, bound_names, replace_names
-from .linear import Linear, limits, linear, variables
+from .limits import limits, variables
 
 MOST_STORES = 1024
 """No cut is made that would let the unrolled kernel grow past this many stores."""
@@ -145,12 +146,12 @@ class _Cutter:
         result = Linear({}, form.constant)
         for atom, coefficient in form.terms.items():
             if not variables(atom) & inner:
-                result = result.plus(Linear({atom: coefficient}, 0))
+                result += Linear({atom: coefficient}, 0)
                 continue
             span = limits(atom, self.extents)
             if span is None:
                 return None
-            result = result.plus(Linear({}, coefficient * (span[0] if coefficient > 0 else span[1])))
+            result += Linear({}, coefficient * (span[0] if coefficient > 0 else span[1]))
         return result
 
     def is_deepest(self, guard: Guard, loop: For) -> bool:
@@ -209,7 +210,7 @@ class _Cutter:
 
     def versions(self, loop: For, mixed: Sequence[Guard]) -> Stmt:
         """The body twice: where no guard can fail, and everywhere else."""
-        safe = logical_and(*(Compare(CompareOp.GE, g.surely.expr(), index(0)) for g in mixed))
+        safe = logical_and(*(Compare(CompareOp.GE, g.surely.expr, index(0)) for g in mixed))
         fast = self.statement(_assume(loop.body, mixed))
         slow = self.statement(self.copy(loop.body))
         return For(loop.var, loop.extent, loop.kind, seq(If(safe, fast), If(Unary(UnaryOp.NOT, safe), slow)))
@@ -248,13 +249,13 @@ def _positive_form(condition: Compare) -> Linear | None:
     a, b = linear(condition.a), linear(condition.b)
     match condition.op:
         case CompareOp.LT:
-            return b.plus(a, -1).plus(Linear({}, -1))
+            return b - a - Linear({}, 1)
         case CompareOp.LE:
-            return b.plus(a, -1)
+            return b - a
         case CompareOp.GT:
-            return a.plus(b, -1).plus(Linear({}, -1))
+            return a - b - Linear({}, 1)
         case CompareOp.GE:
-            return a.plus(b, -1)
+            return a - b
     return None
 
 

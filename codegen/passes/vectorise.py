@@ -49,8 +49,9 @@ from ...ir.stmt import (
     substatements,
     walk_statements,
 )
+from ...schedule.linear import Linear, linear
 from .copies import replace_names
-from .linear import Linear, limits, linear, variables
+from .limits import limits, variables
 
 REDUCIBLE = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
 
@@ -191,7 +192,7 @@ class _Lanes:
         if not isinstance(term, Compare) or term.a.dtype != INDEX or any(isinstance(e, Load) for e in walk(term)):
             return None
         a, b = linear(term.a), linear(term.b)
-        difference = a.plus(b, -1)
+        difference = a - b
         slope = difference.terms.get(Var(self.var), 0)
         if not slope or any(self.varies(t) and t != Var(self.var) for t in difference.terms):
             return None
@@ -199,7 +200,7 @@ class _Lanes:
         if rising is None:
             return None
         lane = self.count - 1 if rising == (slope > 0) else 0
-        return Compare(term.op, self.at(a, lane).expr(), self.at(b, lane).expr())
+        return Compare(term.op, self.at(a, lane).expr, self.at(b, lane).expr)
 
     def at(self, form: Linear, lane: int) -> Linear:
         slope = form.terms.get(Var(self.var), 0)
@@ -319,13 +320,13 @@ class _Lanes:
             if atom == Var(self.var):
                 slope += coefficient
             elif not self.varies(atom):
-                base = base.plus(Linear({atom: coefficient}, 0))
+                base += Linear({atom: coefficient}, 0)
             elif (split := self.divided(atom)) is not None:
                 slope += coefficient * split[0]
-                base = base.plus(Linear({split[1]: coefficient}, 0))
+                base += Linear({split[1]: coefficient}, 0)
             else:
                 return None
-        return Ramp(base.expr(), slope, self.count) if slope else Broadcast(base.expr(), self.count)
+        return Ramp(base.expr, slope, self.count) if slope else Broadcast(base.expr, self.count)
 
     def divided(self, atom: Expr) -> tuple[int, Expr] | None:
         """(slope, base) of ``e // n`` or ``e % n`` where all lanes provably fall into one multiple of ``n``."""
@@ -342,7 +343,7 @@ class _Lanes:
             return None
         if form.constant % self.count or any(c % self.count for c in others):
             return None
-        base = Binary(atom.op, self.at(form, 0).expr(), atom.b)
+        base = Binary(atom.op, self.at(form, 0).expr, atom.b)
         return (0 if atom.op is BinaryOp.FLOORDIV else 1), base
 
     def select(self, condition: Expr, then: Expr, otherwise: Expr, mask: Expr | None) -> Expr:
