@@ -68,7 +68,11 @@ def test_a_guard_on_two_loops_gets_two_versions() -> None:
     body = If(at < 50, Store(c, (at,), Load(a, (at,))))
     nest = For("p", 5, LoopKind.SERIAL, For("q", 3, LoopKind.SERIAL, For("t", 4, LoopKind.UNROLLED, body)))
     kernel = Kernel("two", (a,), (c,), (), nest)
-    _same(kernel, partition(kernel))
+    after = partition(kernel)
+    _same(kernel, after)
+    stores = [s for s in walk_statements(after.body) if isinstance(s, Store)]
+    guarded = [s for s in walk_statements(after.body) if isinstance(s, If) and isinstance(s.then, Store)]
+    assert len(stores) == 2 and len(guarded) == 1
 
 
 def test_code_does_not_grow_without_bound() -> None:

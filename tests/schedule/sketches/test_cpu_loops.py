@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.golden import check_golden
+from tests.schedule.agreement import assert_computes
 from tilewright.codegen.passes.pipeline import run_passes
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import KnobValue, Schedule
@@ -135,7 +136,7 @@ def test_axes_and_tensors_may_have_the_names_that_the_sketch_would_give() -> Non
     y = te.compute((40, 40), lambda i, j: te.sum(x[i, k] * x[k, j], axis=k), "i_block")
     workload = te.workload(y)
     space = CPU_LOOPS.space(workload, AVX512)
-    CPU_LOOPS.lower(workload, AVX512, space.schedule(len(space) // 2))
+    assert_computes(CPU_LOOPS.lower(workload, AVX512, space.schedule(len(space) // 2)), workload)
 
 
 def test_settings_that_do_not_fit_together_are_refused() -> None:
