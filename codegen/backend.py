@@ -1,6 +1,7 @@
 """What a backend is, and the values that pass through it: kernel IR -> source -> binary."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..core.dtypes import DType
@@ -26,24 +27,54 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """One device function and its launch. ``blocks`` counts thread blocks along x, y and z, those of all clusters;
+    ``cluster``: neighbouring blocks along x that form one (1: none). ``shared_bytes``: dynamic shared memory of a
+    block. ``arguments``: which of the binary's parameters the function takes, by position, in its order."""
+
+    function: str
+    blocks: tuple[int, int, int]
+    threads: int
+    cluster: int = 1
+    shared_bytes: int = 0
+    arguments: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the compiler says one device function takes: registers and stack bytes of a thread, bytes of registers
+    spilled to memory (loads and stores together), static shared bytes of a block."""
+
+    registers: int
+    spill_bytes: int = 0
+    stack_bytes: int = 0
+    static_shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
-    """Text a person can read and a compiler accepts. ``language``: ``llvm-ir`` or ``cuda-c++``."""
+    """Text a person can read and a compiler accepts. ``language``: ``llvm-ir`` or ``cuda-c++``. ``launches``: on a
+    device with launches, those of one call, in order; elsewhere ``entry`` is called."""
 
     language: str
     text: str
     entry: str
     parameters: tuple[Parameter, ...]
+    launches: tuple[Grid, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """Machine code with what is needed to launch it. ``format``: ``elf`` (a relocatable object) or ``cubin``."""
+    """Machine code with what is needed to launch it. ``format``: ``elf`` (a relocatable object) or ``cubin``.
+    ``resources``: function name -> what it takes, where the compiler says so."""
 
     format: str
     code: bytes
     entry: str
     parameters: tuple[Parameter, ...]
     toolchain: Toolchain
+    launches: tuple[Grid, ...] = ()
+    resources: Mapping[str, Resources] = field(default_factory=dict)
 
 
 class Backend(Protocol):

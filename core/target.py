@@ -12,7 +12,8 @@ class Target:
 
     ``kind`` names the backend (``llvm``, ``cuda``), ``arch`` the instruction set (``x86-64``, ``sm_90a``),
     ``features`` the sorted instruction-set extensions in use (``avx512f``; no sign), ``threads`` how many
-    native threads a kernel may use, ``vector_bytes`` the widest vector register.
+    native threads a kernel may use (``cuda``: how many multiprocessors it has), ``vector_bytes`` the widest vector
+    register (``cuda``: the widest access of one thread).
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""Buffers: named, shaped, typed memory with a scope."""
+"""Buffers: named, shaped, typed memory with a scope and a layout."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,22 +8,48 @@ from ..core.dtypes import DType
 
 
 class Scope(StrEnum):
-    """Where a buffer lives. ``global``: parameters and workspace. ``local``: private to one thread's iteration,
-    on its stack. ``register``: local, and every access must have constant indices once loops are unrolled."""
+    """Where a buffer lives. ``global``: parameters and workspace. ``shared``: one for all threads of a block (inside
+    a Launch only). ``local``: private to one thread or iteration, on its stack. ``register``: local, and every access
+    must have constant indices once loops are unrolled."""
 
     GLOBAL = "global"
+    SHARED = "shared"
     LOCAL = "local"
     REGISTER = "register"
 
 
 @dataclass(frozen=True, slots=True)
+class Swizzle:
+    """An exchange of places that spreads columns over memory banks: the place ``p`` (in elements) becomes
+    ``p ^ (((p >> (base + shift)) & (2**bits - 1)) << base)``. Its own inverse where ``shift >= bits``."""
+
+    bits: int
+    base: int
+    shift: int
+
+    def place(self, p: int) -> int:
+        return p ^ (((p >> (self.base + self.shift)) & ((1 << self.bits) - 1)) << self.base)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the element at indices lies: ``swizzle(sum of index * stride)``, in elements from the start.
+    Strides larger than the shape needs are padding."""
+
+    strides: tuple[int, ...]
+    swizzle: Swizzle | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Buffer:
-    """Row-major memory of ``shape`` elements; told apart by name within a kernel. Zero dimensions: one element."""
+    """Memory of ``shape`` elements, row-major unless a ``layout`` says otherwise (shared memory only); told apart by
+    name within a kernel. Zero dimensions: one element."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     scope: Scope = Scope.GLOBAL
+    layout: Layout | None = None
 
     @property
     def elements(self) -> int:
@@ -31,11 +57,26 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
-        return self.elements * self.dtype.bytes
+        """Of the storage, padding included."""
+        return self.span * self.dtype.bytes
+
+    @property
+    def span(self) -> int:
+        """Elements from the first place to the last, that one included; a swizzle needs whole periods."""
+        if self.layout is None:
+            return self.elements
+        last = sum((extent - 1) * stride for extent, stride in zip(self.shape, self.layout.strides, strict=True))
+        if self.layout.swizzle is None:
+            return last + 1
+        s = self.layout.swizzle
+        period = 1 << (s.base + s.shift + s.bits)
+        return -(-(last + 1) // period) * period
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Elements between neighbours along each dimension."""
+        """Elements between neighbours along each dimension, before any swizzle."""
+        if self.layout is not None:
+            return self.layout.strides
         strides = [1] * len(self.shape)
         for i in range(len(self.shape) - 2, -1, -1):
             strides[i] = strides[i + 1] * self.shape[i + 1]

@@ -66,6 +66,9 @@ class UnaryOp(StrEnum):
     CEIL = "ceil"
 
 
+WARP_LANES = 32
+"""Lanes of a warp."""
+
 FLOAT_ONLY = frozenset(UnaryOp) - {UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT}
 
 
@@ -367,6 +370,55 @@ class ReduceLanes(Expr):
         return (self.value,)
 
 
+class ShuffleMode(StrEnum):
+    """Which lane's value a lane gets: the one whose number is its own xor ``lane``, its own plus ``lane``, or ``lane``
+    itself; within its group of ``width`` lanes. ``down`` past the group's end gives a lane its own value."""
+
+    XOR = "xor"
+    DOWN = "down"
+    INDEX = "index"
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle(Expr):
+    """``value`` as another lane of the same warp has it; all 32 lanes take part. ``value`` is a scalar."""
+
+    mode: ShuffleMode
+    value: Expr
+    lane: Expr
+    width: int = WARP_LANES
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.dtype
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value, self.lane)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLoad(Expr):
+    """``buffer[indices]`` (shared, one scalar or a vector as in Load) of the block number ``block`` of this cluster.
+    That block must stay alive: a cluster's barrier stands between the last PeerLoad and the end."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    block: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    @property
+    def lanes(self) -> int:
+        return max((i.lanes for i in self.indices), default=1)
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (*self.indices, self.block)
+
+
 def as_expr(value: Expr | int | float | bool, dtype: DType) -> Expr:
     """``value`` itself, or a constant of ``dtype``; raises InvalidKernel for a number the dtype cannot hold."""
     if isinstance(value, Expr):
@@ -446,4 +498,8 @@ def rebuild(expr: Expr, children: Sequence[Expr]) -> Expr:
             return Broadcast(children[0], count)
         case ReduceLanes(op=op):
             return ReduceLanes(op, children[0])
+        case Shuffle(mode=mode, width=width):
+            return Shuffle(mode, children[0], children[1], width)
+        case PeerLoad(buffer=buffer):
+            return PeerLoad(buffer, tuple(children[:-1]), children[-1])
     raise InvalidKernel(f"{type(expr).__name__} has no children to replace")

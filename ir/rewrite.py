@@ -9,8 +9,20 @@ from dataclasses import replace
 from typing import overload
 
 from .buffer import Buffer
-from .expr import Expr, Load, Var, rebuild, walk
-from .stmt import Allocate, For, If, Seq, Stmt, Store, expressions, seq, walk_statements
+from .expr import Expr, Load, PeerLoad, Var, rebuild, walk
+from .stmt import (
+    Allocate,
+    For,
+    If,
+    Launch,
+    Operation,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+    seq,
+    walk_statements,
+)
 
 
 def map_expr(expr: Expr, f: Callable[[Expr], Expr]) -> Expr:
@@ -41,7 +53,7 @@ def map_statements(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
     Sequences are flattened, and what ``f`` empties disappears from them.
     """
     match stmt:
-        case For(body=body) | Allocate(body=body):
+        case For(body=body) | Allocate(body=body) | Launch(body=body):
             new = map_statements(body, f)
             return f(stmt if new is body else replace(stmt, body=new))
         case If(then=then):
@@ -67,6 +79,8 @@ def map_expressions(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             case If(condition=condition, then=then):
                 changed_condition = f(condition)
                 return s if changed_condition is condition else If(changed_condition, then)
+            case Operation():
+                return s.with_expressions([f(e) for e in s.expressions])
         return s
 
     return map_statements(stmt, at)
@@ -113,7 +127,10 @@ def _substitute_statement(stmt: Stmt, values: Mapping[str, Expr], mapper: _ExprM
                 return replace(stmt, body=substitute(body, {k: v for k, v in values.items() if k != var}))
             new = _substitute_statement(body, values, mapper)
             return stmt if new is body else replace(stmt, body=new)
-        case Allocate(body=body):
+        case Launch(bounds=bounds, body=body) if any(b.var in values for b in bounds):
+            bound = {b.var for b in bounds}
+            return replace(stmt, body=substitute(body, {k: v for k, v in values.items() if k not in bound}))
+        case Allocate(body=body) | Launch(body=body):
             new = _substitute_statement(body, values, mapper)
             return stmt if new is body else replace(stmt, body=new)
         case If(condition=condition, then=then):
@@ -133,6 +150,8 @@ def rename(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
     mapper = _ExprMapper(lambda e: Var(names.get(e.name, e.name)) if isinstance(e, Var) else e)
 
     def binder(s: Stmt) -> Stmt:
+        if isinstance(s, Launch):
+            return replace(s, bounds=tuple(replace(b, var=names.get(b.var, b.var)) for b in s.bounds))
         return replace(s, var=names[s.var]) if isinstance(s, For) and s.var in names else s
 
     return map_statements(map_expressions(stmt, mapper.visit), binder)
@@ -145,17 +164,22 @@ def replace_buffers(node: Stmt, buffers: Mapping[str, Buffer]) -> Stmt: ...
 def replace_buffers(node: Expr | Stmt, buffers: Mapping[str, Buffer]) -> Expr | Stmt:
     """Loads, stores and allocations of the named buffers turned to other buffers, with the indices they had."""
 
-    def load(e: Load) -> Expr:
-        return replace(e, buffer=buffers[e.buffer.name]) if e.buffer.name in buffers else e
+    def load(e: Expr) -> Expr:
+        if isinstance(e, (Load, PeerLoad)) and e.buffer.name in buffers:
+            return replace(e, buffer=buffers[e.buffer.name])
+        return e
 
     def holder(s: Stmt) -> Stmt:
         if isinstance(s, (Store, Allocate)) and s.buffer.name in buffers:
             return replace(s, buffer=buffers[s.buffer.name])
+        if isinstance(s, Operation) and any(b.name in buffers for b in s.buffers):
+            return s.with_buffers([buffers.get(b.name, b) for b in s.buffers])
         return s
 
+    mapper = _ExprMapper(load)
     if isinstance(node, Expr):
-        return map_loads(node, load)
-    return map_statements(map_loads(node, load), holder)
+        return mapper.visit(node)
+    return map_statements(map_expressions(node, mapper.visit), holder)
 
 
 def free_variables(node: Expr | Stmt) -> frozenset[str]:
@@ -165,6 +189,8 @@ def free_variables(node: Expr | Stmt) -> frozenset[str]:
     match node:
         case For(var=var, body=body):
             return free_variables(body) - {var}
+        case Launch(bounds=bounds, body=body):
+            return free_variables(body) - {b.var for b in bounds}
         case Allocate(body=body):
             return free_variables(body)
         case If(condition=condition, then=then):

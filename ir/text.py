@@ -3,15 +3,19 @@
 Constants of the index type and of float32 stand bare; others carry a suffix (``1i32``, ``0.5f16``, ``0.5bf16``).
 ``float32(x)`` is a cast. ``ramp(b, n)`` is the vector ``b, b+1, …`` of n lanes (``ramp(b, n, s)`` with stride s),
 ``splat(x, n)`` the scalar x in n lanes, ``masked(load, m)`` a load under a mask, ``lanes_add(v)`` a vector's sum.
+A launch names its axes (``launch f(grid_x b in 8, thread t in 128):``); operations of graphics processors read as
+calls (``copy_async(S[0], A[i], 8)``), ``B@c[i]`` is the element of the cluster's block c.
 """
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
 from ..core.dtypes import DType
 from ..core.errors import InvalidKernel
 from .buffer import Buffer
 from .expr import (
+    WARP_LANES,
     Binary,
     BinaryOp,
     Broadcast,
@@ -23,14 +27,27 @@ from .expr import (
     Load,
     Logic,
     LogicOp,
+    PeerLoad,
     Ramp,
     ReduceLanes,
     Select,
+    Shuffle,
     Unary,
     UnaryOp,
     Var,
 )
-from .stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store
+from .gpu import (
+    AwaitArrivals,
+    AwaitCopies,
+    Barrier,
+    BulkCopy,
+    CommitCopies,
+    CopyAsync,
+    InitArrivals,
+    LoadMatrix,
+    Mma,
+)
+from .stmt import Allocate, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
 
 _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _NEGATION, _ATOM = range(8)
 _BINARY: dict[BinaryOp, tuple[str, int]] = {
@@ -86,7 +103,12 @@ def statement_text(stmt: Stmt) -> str:
 
 
 def _declaration(buffer: Buffer) -> str:
-    return f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
+    text = f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
+    if buffer.layout is None:
+        return text
+    text += f" strides ({', '.join(map(str, buffer.layout.strides))})"
+    s = buffer.layout.swizzle
+    return text if s is None else f"{text} swizzle ({s.bits}, {s.base}, {s.shift})"
 
 
 def _expr(expr: Expr) -> _Text:
@@ -169,6 +191,10 @@ _EXPRESSIONS: dict[type[Expr], Callable[[Any], _Text]] = {
     Ramp: _ramp,
     Broadcast: lambda e: _call("splat", e.value, e.count),
     ReduceLanes: lambda e: _call(f"lanes_{e.op.value}", e.value),
+    Shuffle: lambda e: _call(
+        f"shuffle_{e.mode.value}", e.value, e.lane, *(() if e.width == WARP_LANES else (e.width,))
+    ),
+    PeerLoad: lambda e: (_place(replace(e.buffer, name=f"{e.buffer.name}@{_at(e.block, _ATOM)}"), e.indices), _ATOM),
 }
 
 
@@ -207,10 +233,63 @@ def _allocate(stmt: Allocate, depth: int, lines: list[str]) -> None:
     _statement(stmt.body, depth + 1, lines)
 
 
+def _launch(stmt: Launch, depth: int, lines: list[str]) -> None:
+    axes = ", ".join(f"{b.axis.value} {b.var} in {b.extent}" for b in stmt.bounds)
+    wishes = f" min_blocks {stmt.min_blocks}" if stmt.min_blocks else ""
+    wishes += f" streamed {' '.join(stmt.streamed)}" if stmt.streamed else ""
+    lines.append(f"{'  ' * depth}launch {stmt.name}({axes}){wishes}:")
+    _statement(stmt.body, depth + 1, lines)
+
+
+_OPERATIONS: dict[type[Operation], str] = {
+    AwaitArrivals: "await_arrivals",
+    AwaitCopies: "await_copies",
+    BulkCopy: "bulk_copy",
+    CommitCopies: "commit_copies",
+    CopyAsync: "copy_async",
+    InitArrivals: "init_arrivals",
+    LoadMatrix: "load_matrix",
+    Mma: "mma",
+}
+
+
+def _operation(stmt: Operation, depth: int, lines: list[str]) -> None:
+    """As a call; a buffer and the indices that follow it are one place."""
+    arguments: list[str] = []
+    buffer: Buffer | None = None
+    for f in fields(stmt):  # type: ignore[arg-type]
+        value = getattr(stmt, f.name)
+        match value:
+            case Buffer():
+                buffer = value
+            case tuple() if buffer is not None:
+                arguments.append(_place(buffer, value))
+                buffer = None
+            case Expr() if buffer is not None:
+                arguments.append(_place(buffer, (value,)))
+                buffer = None
+            case Expr():
+                arguments.append(f"{f.name} {expr_text(value)}")
+            case True:
+                arguments.append(f.name)
+            case None | False:
+                pass
+            case _:
+                arguments.append(str(value))
+    lines.append(f"{'  ' * depth}{_OPERATIONS[type(stmt)]}({', '.join(arguments)})")
+
+
+def _barrier(stmt: Barrier, depth: int, lines: list[str]) -> None:
+    lines.append(f"{'  ' * depth}barrier {stmt.level.value}")
+
+
 _STATEMENTS: dict[type[Stmt], Callable[[Any, int, list[str]], None]] = {
     For: _for,
     Store: _store,
     If: _if,
     Seq: _seq,
     Allocate: _allocate,
+    Launch: _launch,
+    Barrier: _barrier,
+    **dict.fromkeys(_OPERATIONS, _operation),
 }

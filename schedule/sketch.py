@@ -27,6 +27,11 @@ class Sketch(Protocol):
         """The derived columns that every space of this sketch has, with units."""
         ...
 
+    @property
+    def generic(self) -> bool:
+        """Whether this sketch takes any workload: it is used where no other sketch matches."""
+        ...
+
     def matches(self, workload: Workload, target: Target) -> bool:
         """Whether this sketch can write a kernel for the workload on the target."""
         ...

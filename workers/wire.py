@@ -1,9 +1,10 @@
 """Frozen values to and from the JSON that crosses between an executor and its children."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import cast
 
-from ..codegen.backend import Binary, Parameter
+from ..codegen.backend import Binary, Grid, Parameter, Resources
 from ..core.dtypes import dtype_named
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
@@ -21,6 +22,8 @@ def binary_to_frame(binary: Binary, header: Json) -> Frame:
         "entry": binary.entry,
         "parameters": [[p.name, p.role, list(p.shape), p.dtype.name] for p in binary.parameters],
         "toolchain": dict(binary.toolchain.components),
+        "launches": [asdict(grid) for grid in binary.launches],
+        "resources": {name: asdict(r) for name, r in binary.resources.items()},
     }
     return Frame({**header, "binary": description}, (binary.code,))
 
@@ -35,7 +38,16 @@ def binary_from_frame(frame: Frame) -> Binary:
         str(description["entry"]),
         tuple(Parameter(name, role, tuple(shape), dtype_named(dtype)) for name, role, shape, dtype in parameters),
         Toolchain(cast(dict[str, str], description["toolchain"])),
+        tuple(_grid_from_json(grid) for grid in cast(list[Json], description["launches"])),
+        {n: Resources(**cast(dict[str, int], r)) for n, r in cast(Json, description["resources"]).items()},
     )
+
+
+def _grid_from_json(data: Json) -> Grid:
+    x, y, z = cast(list[int], data["blocks"])
+    arguments = tuple(cast(list[int], data["arguments"]))
+    fields: Json = {**data, "blocks": (x, y, z), "arguments": arguments}
+    return Grid(**fields)  # type: ignore[arg-type]
 
 
 def target_from_json(data: object) -> Target:

@@ -10,5 +10,7 @@ SKETCHES: dict[str, Sketch] = {CPU_LOOPS.name: CPU_LOOPS}
 
 
 def sketches_for(workload: Workload, target: Target) -> tuple[Sketch, ...]:
-    """The sketches that can write a kernel for the workload on the target, in the table's order."""
-    return tuple(sketch for sketch in SKETCHES.values() if sketch.matches(workload, target))
+    """The sketches to search for the workload on the target, in the table's order: those written for its class, or the
+    generic one where there is none."""
+    fitting = [sketch for sketch in SKETCHES.values() if sketch.matches(workload, target)]
+    return tuple([s for s in fitting if not s.generic] or fitting)

@@ -49,6 +49,7 @@ class CpuLoops:
 
     name = "cpu_loops"
     version = 1
+    generic = True
     quantities: tuple[Quantity, ...] = QUANTITIES
 
     def matches(self, workload: Workload, target: Target) -> bool:

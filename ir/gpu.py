@@ -1,0 +1,163 @@
+"""Operations of graphics processors: barriers, asynchronous copies, matrix instructions. (Launches stand in ``stmt``,
+exchange between lanes and blocks in ``expr``.)
+
+All threads of a launch run the same statements. Within a block nothing orders two threads but a barrier; within a
+warp, also a Shuffle, a LoadMatrix, an Mma or a warp's barrier. Blocks of one cluster meet at a cluster's barrier;
+other blocks of a launch never. Launches of a kernel run one after the other, each seeing all that the earlier wrote.
+Barriers and the statements and expressions of whole warps must be reached by all threads they concern, together.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..core.dtypes import DType, bfloat16, float16, float32
+from .buffer import Buffer
+from .expr import WARP_LANES, Expr
+from .stmt import Operation
+
+
+class Level(StrEnum):
+    """Who meets at a barrier; writes before it are seen after it by all who met."""
+
+    WARP = "warp"
+    BLOCK = "block"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier(Operation):
+    level: Level = Level.BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAsync(Operation):
+    """Starts a copy of ``elements`` neighbours from global ``source[source_indices]`` on to shared
+    ``target[target_indices]`` on; 4, 8 or 16 bytes, both ends aligned to that. Where ``mask`` is false, zeros arrive
+    and nothing is read. The data is there for this thread once it has waited (AwaitCopies), for others after a
+    barrier that follows."""
+
+    target: Buffer
+    target_indices: tuple[Expr, ...]
+    source: Buffer
+    source_indices: tuple[Expr, ...]
+    elements: int
+    mask: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCopies(Operation):
+    """Closes the group of the asynchronous copies that this thread started since the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCopies(Operation):
+    """Waits until at most ``pending`` of this thread's committed groups are still under way, the youngest."""
+
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class InitArrivals(Operation):
+    """Prepares the arrival barrier ``barriers[index]`` (shared, dtype int64) for ``count`` arrivals a phase. One thread
+    does it; a block barrier must follow before anybody uses it."""
+
+    barriers: Buffer
+    index: Expr
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BulkCopy(Operation):
+    """One thread starts a copy of ``elements`` contiguous elements from global ``source[source_indices]`` on to
+    unswizzled shared ``target[target_indices]`` on, and arrives at ``barriers[index]`` expecting their bytes: the
+    phase ends when the arrivals are complete and the bytes are there. Bytes and both addresses are multiples of 16."""
+
+    target: Buffer
+    target_indices: tuple[Expr, ...]
+    source: Buffer
+    source_indices: tuple[Expr, ...]
+    elements: int
+    barriers: Buffer
+    index: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitArrivals(Operation):
+    """Waits until the phase of ``barriers[index]`` with this ``parity`` (0 for the first, then alternating) has
+    ended."""
+
+    barriers: Buffer
+    index: Expr
+    parity: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A matrix instruction of a whole warp: ``D[m, n] += A[m, k] @ B[k, n]`` on fragments in registers.
+
+    Every lane holds ``m*k/32`` elements of A, ``k*n/32`` of B and ``m*n/32`` of D; ``fragment`` says which (PTX ISA,
+    "Matrix Fragments for mma.m16n8k16").
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    operand: DType
+    accumulator: DType
+
+    def elements(self, part: str) -> int:
+        """How many elements of ``part`` (``a``, ``b`` or ``d``) a lane holds."""
+        rows, columns = {"a": (self.m, self.k), "b": (self.k, self.n), "d": (self.m, self.n)}[part]
+        return rows * columns // WARP_LANES
+
+    def fragment(self, part: str, lane: int, element: int) -> tuple[int, int]:
+        """(row, column) in A, B or D of one element of one lane."""
+        group, place = lane // 4, lane % 4
+        low, half = element % 2, element // 2
+        match part:
+            case "a":
+                return (group + 8 * (half % 2), 2 * place + low + 8 * (half // 2))
+            case "b":
+                return (2 * place + low + 8 * half, group)
+            case _:
+                return (group + 8 * half, 2 * place + low)
+
+
+ATOMS: dict[str, Atom] = {
+    "m16n8k16_f16": Atom("m16n8k16_f16", 16, 8, 16, float16, float32),
+    "m16n8k16_bf16": Atom("m16n8k16_bf16", 16, 8, 16, bfloat16, float32),
+}
+"""Name -> matrix instruction (all from sm_80 on)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mma(Operation):
+    """``d += a @ b`` by one warp. ``a``, ``b`` and ``d`` are register buffers; each fragment is the run of
+    ``atom.elements(part)`` elements that begins at the indices given, along the last dimension."""
+
+    atom: str
+    d: Buffer
+    d_indices: tuple[Expr, ...]
+    a: Buffer
+    a_indices: tuple[Expr, ...]
+    b: Buffer
+    b_indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMatrix(Operation):
+    """One warp loads ``count`` (1, 2 or 4) matrices of 8 rows of 8 16-bit elements from shared memory (``ldmatrix``).
+
+    Lane ``8*i + r`` gives in ``source_indices`` where row ``r`` of matrix ``i`` begins (8 contiguous elements, aligned
+    to 16 bytes; lanes from ``8*count`` on give any). Lane ``l`` receives of matrix ``i`` the elements ``(l // 4,
+    2 * (l % 4))`` and the one after it, as elements ``2*i`` and ``2*i + 1`` from ``target[target_indices]`` on;
+    ``transposed``: of the transposed matrices.
+    """
+
+    target: Buffer
+    target_indices: tuple[Expr, ...]
+    source: Buffer
+    source_indices: tuple[Expr, ...]
+    count: int
+    transposed: bool = False
