@@ -1,4 +1,4 @@
-"""Reductions across threads: lanes exchange values by shuffles, warps and the blocks of a cluster through shared memory.
+"""Reductions across threads: lanes exchange values by shuffles, warps and blocks of a cluster through shared memory.
 
     team = Team(Var("t"), threads=256, blocks=4)
     scratch = team_scratch(w, "max", team, [float32])
@@ -168,7 +168,7 @@ def _combine_into(w: Writer, name: str, values: Sequence[Buffer], others: Sequen
         w.store(values[0], (), new[0])
         return
     held = [w.allocate(f"{name}_{n}", (), v.dtype, Scope.REGISTER) for n, v in enumerate(values)]
-    for place, value in zip(held, new, strict=True):
-        w.store(place, (), value)
-    for place, value in zip(held, values, strict=True):
+    for place, result in zip(held, new, strict=True):
+        w.store(place, (), result)
+    for value, place in zip(values, held, strict=True):
         w.store(value, (), Load(place, ()))
