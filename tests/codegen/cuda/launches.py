@@ -216,7 +216,7 @@ def matrix(dtype: DType) -> Kernel:
     c = Buffer("C", (16, 8), float32)
     atom = "m16n8k16_f16" if dtype == float16 else "m16n8k16_bf16"
     w = Writer()
-    with w.launch("matrix", [("lane", 32, LANE)]) as (lane,):
+    with w.launch("matrix", [("warp", 1, WARP), ("lane", 32, LANE)]) as (_, lane):
         rows = w.allocate("a_tile", (16, 32), dtype, Scope.SHARED, Layout((32, 1), Swizzle(2, 3, 3)))
         columns = w.allocate("b_tile", (32, 8), dtype, Scope.SHARED, Layout((16, 1)))
         left = w.allocate("left", (8,), dtype, Scope.REGISTER)
