@@ -85,6 +85,12 @@ class DeviceFault(TilewrightError):
         self.lost = lost
 
 
+class ResourcesExceeded(CompileError):
+    """The kernel compiles, but spills registers, or takes more of something than the hardware has."""
+
+    code = "RESOURCES_EXCEEDED"
+
+
 class NotFound(TilewrightError):
     """What was asked for does not exist."""
 

@@ -220,7 +220,7 @@ def matrix(dtype: DType) -> Kernel:
         rows = w.allocate("a_tile", (16, 32), dtype, Scope.SHARED, Layout((32, 1), Swizzle(2, 3, 3)))
         columns = w.allocate("b_tile", (32, 8), dtype, Scope.SHARED, Layout((16, 1)))
         left = w.allocate("left", (8,), dtype, Scope.REGISTER)
-        right = w.allocate("right", (2, 4), dtype, Scope.REGISTER)
+        right = w.allocate("right", (8,), dtype, Scope.REGISTER)
         total = w.allocate("total", (4,), float32, Scope.REGISTER)
         with w.loop("i", 2, UNROLLED) as i:
             row, column = (i * 32 + lane) // 4, (i * 32 + lane) % 4 * 8
@@ -228,10 +228,10 @@ def matrix(dtype: DType) -> Kernel:
         w.store(columns, (lane, EVERY), Load(b, (lane, EVERY)))
         w.barrier()
         w.store(total, (Ramp(ZERO, 1, 4),), Broadcast(const(0.0, float32), 4))
-        w.emit(LoadMatrix(right, (ZERO, ZERO), columns, (lane, ZERO), 4, transposed=True))
+        w.emit(LoadMatrix(right, (ZERO,), columns, (lane, ZERO), 4, transposed=True))
         with w.loop("k", 2, UNROLLED) as k:
             w.emit(LoadMatrix(left, (ZERO,), rows, (lane % 16, k * 16 + lane // 16 * 8), 4))
-            w.emit(Mma(atom, total, (ZERO,), left, (ZERO,), right, (k, ZERO)))
+            w.emit(Mma(atom, total, (ZERO,), left, (ZERO,), right, (k * 4,)))
         with w.loop("half", 2, UNROLLED) as half:
             at = (lane // 4 + half * 8, Ramp(lane % 4 * 2, 1, 2))
             w.store(c, at, Load(total, (Ramp(half * 2, 1, 2),)))
