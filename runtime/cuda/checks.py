@@ -49,7 +49,9 @@ class Checks:
 
     def differs(self, memory: CudaMemory, other: CudaMemory) -> bool:
         same_size(memory.nbytes, other.nbytes)
-        (found,) = self._ask("bytes", "differs", memory.nbytes // 8, [memory.address, other.address, memory.nbytes], [0])
+        (found,) = self._ask(
+            "bytes", "differs", memory.nbytes // 8, [memory.address, other.address, memory.nbytes], [0]
+        )
         return found != 0
 
     def matching(self, memory: CudaMemory, pattern: bytes, among: Matches | None) -> Matches:
@@ -65,9 +67,7 @@ class Checks:
         self._run(f"elements{size}", f"mark{size}", -(-count // 8), [memory.address, count, value, bits.address])
         return matches(CudaMemory(self._transfers, bits.address, bits.nbytes, bits).read(), among)
 
-    def compare(
-        self, got: CudaMemory, dtype: DType, want: CudaMemory, absolute: float, relative: float
-    ) -> Comparison:
+    def compare(self, got: CudaMemory, dtype: DType, want: CudaMemory, absolute: float, relative: float) -> Comparison:
         wanted = wanted_dtype(dtype, got.nbytes, want.nbytes)
         count = got.nbytes // dtype.bytes
         arguments = [got.address, want.address, count, float(absolute), float(relative)]

@@ -16,12 +16,16 @@ typedef unsigned long long u64;
         _Pragma("unroll") for (int part = 0; part < PER_THREAD; ++part)                                    \
             if (u64 i = base + part * THREADS + threadIdx.x; i < (n))
 
+__device__ __noinline__ u64 load_bytes(const u8* at, u32 count)
+{
+    u64 value = 0;
+    for (u32 n = 0; n < count; ++n) value |= (u64)at[n] << (8 * n);
+    return value;
+}
+
 template <class T> __device__ __forceinline__ T load(const u8* at)
 {
-    if ((u64)at % sizeof(T) == 0) return *(const T*)at;
-    u64 value = 0;
-    for (u32 n = 0; n < sizeof(T); ++n) value |= (u64)at[n] << (8 * n);
-    return (T)value;
+    return (u64)at % sizeof(T) == 0 ? *(const T*)at : (T)load_bytes(at, sizeof(T));
 }
 
 """

@@ -12,7 +12,7 @@ LEAST_DRIVER = 13_000
 
 _NO_DRIVER = {34, 35, 803, 804}
 _NO_DEVICE = {3, 36, 100, 101, 802}
-_BUSY = {2, 46}
+_BUSY = {46}
 _OUT_OF_MEMORY = {2}
 _UNLOADABLE = {200, 209, 210, 218, 222, 223, 300, 301, 302, 303, 500}
 _ILLEGAL_ACCESS = {700, 716, 717}
@@ -47,7 +47,7 @@ def check_version(version: int) -> None:
     """Raises UnsupportedTarget for a driver (1000 * major + 10 * minor) that is too old for what is compiled here."""
     if version < LEAST_DRIVER:
         raise UnsupportedTarget(
-            f"the NVIDIA driver is too old: it runs CUDA {_dotted(version)}, at least {_dotted(LEAST_DRIVER)} is needed",
+            f"the NVIDIA driver is too old: it runs CUDA {_dotted(version)}, needed: {_dotted(LEAST_DRIVER)}",
             field="target",
         )
 
@@ -61,16 +61,20 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def error_of(code: int, doing: str) -> Exception:
+    """``typed`` with the driver's own words for the status."""
+    return typed(code, f"{doing}: {_words(library(), code)}")
+
+
+def typed(code: int, said: str) -> Exception:
     """The error for a status: MemoryError, CompileError (a binary that does not load here), DeviceFault (the launch
     was refused, or the kernel broke off), UnsupportedTarget (no device)."""
-    said = f"{doing}: {describe(code)}"
     if code in _OUT_OF_MEMORY:
         return MemoryError(said)
     if code in _UNLOADABLE:
         return CompileError(f"the binary does not load on this device: {said}")
     if code in _NO_DEVICE or code in _NO_DRIVER or code in _BUSY:
         return UnsupportedTarget(said, field="target")
-    fault = fault_of(code)
+    fault = _fault(code)
     return DeviceFault(f"{_FAULT_WORDS[fault]}: {said}", fault, lost=fault is not Fault.REFUSED)
 
 
@@ -82,18 +86,13 @@ _FAULT_WORDS = {
 }
 
 
-def fault_of(code: int) -> Fault:
+def _fault(code: int) -> Fault:
     """What went wrong, of a status that is no success. All but REFUSED are sticky: the context is lost."""
     if code in _ILLEGAL_ACCESS:
         return Fault.ILLEGAL_ACCESS
     if code in _TIMEOUT:
         return Fault.TIMEOUT
     return Fault.BROKEN_OFF if code in _BROKEN_OFF else Fault.REFUSED
-
-
-def describe(code: int) -> str:
-    """A status in words: its name, what the driver says about it, its number."""
-    return _words(library(), code)
 
 
 def attribute(name: str) -> Any:
@@ -106,27 +105,58 @@ def device_count() -> int:
     return int(call("cuDeviceGetCount"))
 
 
-class Context:
-    """A device's primary context, which every library of the process shares. ``with context:`` makes it this thread's
-    current one; it is given back when nothing refers to it any more."""
+class Card:
+    """One of the devices the driver shows; looking at it makes no context."""
 
     def __init__(self, ordinal: int) -> None:
-        """Raises UnsupportedTarget for an ordinal without a device, and where the device is busy: taken by another
-        process in exclusive mode, or so full that no context fits."""
+        """Raises UnsupportedTarget for an ordinal without a device."""
         count = device_count()
         if not 0 <= ordinal < count:
             allowed = f"0 to {count - 1}" if count else "none, there is no NVIDIA device here"
             raise UnsupportedTarget(f"cuda device {ordinal}; allowed: {allowed}", field="ordinal")
         self.ordinal = ordinal
-        self.device = call("cuDeviceGet", ordinal)
+        self.handle = call("cuDeviceGet", ordinal)
+
+    @property
+    def name(self) -> str:
+        return _text(call("cuDeviceGetName", 256, self.handle))
+
+    @property
+    def bus_id(self) -> str:
+        """Its PCI address."""
+        return _text(call("cuDeviceGetPCIBusId", 64, self.handle))
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(call("cuDeviceTotalMem", self.handle))
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Its compute capability."""
+        return self.number("COMPUTE_CAPABILITY_MAJOR"), self.number("COMPUTE_CAPABILITY_MINOR")
+
+    def number(self, name: str) -> int:
+        """The device attribute ``CU_DEVICE_ATTRIBUTE_{name}``."""
+        which = attribute(f"CUdevice_attribute.CU_DEVICE_ATTRIBUTE_{name}")
+        return int(call("cuDeviceGetAttribute", which, self.handle))
+
+
+class Context:
+    """A device's primary context, which every library of the process shares. ``with context:`` makes it this thread's
+    current one; it is given back when nothing refers to it any more."""
+
+    def __init__(self, card: Card) -> None:
+        """Raises UnsupportedTarget where the device is busy: taken by another process in exclusive mode, or so full
+        that no context fits."""
+        self.card = card
         try:
-            self.handle = call("cuDevicePrimaryCtxRetain", self.device)
+            self.handle = call("cuDevicePrimaryCtxRetain", card.handle)
         except (TilewrightError, MemoryError) as error:
             raise UnsupportedTarget(
-                f"cuda device {ordinal} is busy (its memory is full, or another process holds it alone): {error}",
+                f"cuda device {card.ordinal} is busy (its memory is full, or another process holds it alone): {error}",
                 field="ordinal",
             ) from error
-        weakref.finalize(self, release, None, "cuDevicePrimaryCtxRelease", self.device)
+        weakref.finalize(self, release, None, "cuDevicePrimaryCtxRelease", card.handle)
 
     def __enter__(self) -> "Context":
         call("cuCtxPushCurrent", self.handle)
@@ -134,12 +164,6 @@ class Context:
 
     def __exit__(self, *failure: object) -> None:
         library().cuCtxPopCurrent()
-
-    def number(self, name: str) -> int:
-        """The device attribute ``CU_DEVICE_ATTRIBUTE_{name}``."""
-        return int(
-            call("cuDeviceGetAttribute", attribute(f"CUdevice_attribute.CU_DEVICE_ATTRIBUTE_{name}"), self.device)
-        )
 
     def own(self, owner: object, destroy: str, handle: Any) -> Any:
         """``handle``, to be destroyed by the driver function ``destroy`` when ``owner`` is no more."""
@@ -155,6 +179,10 @@ def release(context: Context | None, destroy: str, handle: Any) -> None:
     getattr(found, destroy)(handle)
     if context is not None:
         found.cuCtxPopCurrent()
+
+
+def _text(given: bytes) -> str:
+    return given.split(b"\0")[0].decode()
 
 
 def _dotted(version: int) -> str:

@@ -88,7 +88,7 @@ class Transfers:
         context = self._stream.context
         pinned = int(context.own(self, "cuMemFreeHost", call("cuMemHostAlloc", STAGE_BYTES, 0)))
         event = context.own(self, "cuEventDestroy", call("cuEventCreate", 0))
-        array = np.frombuffer((ctypes.c_uint8 * STAGE_BYTES).from_address(pinned), np.uint8)
+        array = np.ctypeslib.as_array((ctypes.c_uint8 * STAGE_BYTES).from_address(pinned))
         return pinned, array, event
 
     def _copy(self, into: Bytes, source: Bytes) -> None:
@@ -144,7 +144,7 @@ class Allocation:
             except MemoryError as error:
                 free, whole = call("cuMemGetInfo")
                 raise MemoryError(
-                    f"{nbytes} bytes asked of cuda device {context.ordinal}, {free} of {whole} are free"
+                    f"{nbytes} bytes asked of cuda device {context.card.ordinal}, {free} of {whole} are free"
                 ) from error
             self.address = int(context.own(self, "cuMemFree", pointer))
 
