@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codegen.backend import Binary, Parameter
-from ..core.errors import CompileError, InvalidParameter, TilewrightError
+from ..core.errors import CompileError, DeviceFault, InvalidParameter, TilewrightError
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
 from ..runtime.anchor import Anchor
 from ..runtime.device import Device, LoadedKernel
@@ -18,9 +18,9 @@ from .buffers import Bytes, GuardedBuffer
 from .check import check, check_again
 from .environment import disturbance, load, stolen_seconds
 from .fixture import Fixture
-from .report import Report
+from .report import Final, Report
 from .rotation import Rotation
-from .timing import TimingRules, take_samples
+from .timing import FinalRules, Timer, TimingRules, take_samples, take_turns
 
 _SLOW_LAUNCH_SECONDS = 0.25
 
@@ -30,6 +30,7 @@ class BenchRules:
     """``cold_bytes``: how much memory launches go through before they meet the same again (0: none, warm caches)."""
 
     timing: TimingRules
+    final: FinalRules
     cold_bytes: int
     seed: int
 
@@ -99,6 +100,29 @@ class Bench:
         clocks = Clocks(check=checked - started, time=time.perf_counter() - checked)
         return Report(outcome, clocks, evidence, tainted=_taints(outcome))
 
+    def final(self, binaries: Sequence[Binary], begin: Callable[[int], None]) -> Final:
+        """Time binaries that were checked before, interleaved; ``begin`` is told which one is next."""
+        timers: list[Timer] = []
+        at = 0
+
+        def next_is(n: int) -> None:
+            nonlocal at
+            at = n
+            begin(n)
+
+        try:
+            for n, binary in enumerate(binaries):
+                next_is(n)
+                timers.append(self._timer(self._device.load(binary), self._arguments(binary.parameters)))
+            launches = self._rotation.rules(self._rules.timing).most_launches
+            return Final(tuple(take_turns(timers, self._rules.final, launches, next_is)))
+        except (TilewrightError, MemoryError) as error:
+            return Final(failed=at, tainted=isinstance(error, DeviceFault) and error.lost)
+
+    def _timer(self, kernel: LoadedKernel, buffers: Sequence[GuardedBuffer]) -> Timer:
+        workspace = {b.parameter.name: b.payload for b in buffers if b.parameter.role == "workspace"}
+        return self._rotation.timer(kernel, [b.parameter.name for b in buffers], workspace)
+
     def _arguments(self, parameters: Sequence[Parameter]) -> list[GuardedBuffer]:
         """The buffers of a launch in the binary's order. Raises InvalidParameter where the binary wants others."""
         buffers: list[GuardedBuffer] = []
@@ -126,8 +150,7 @@ class Bench:
         anchor: Anchor | None,
         incumbent_seconds: float | None,
     ) -> tuple[Outcome, Evidence]:
-        workspace = {b.parameter.name: b.payload for b in buffers if b.parameter.role == "workspace"}
-        timer = self._rotation.timer(kernel, [b.parameter.name for b in buffers], workspace)
+        timer = self._timer(kernel, buffers)
         before, stolen = disturbance(), stolen_seconds()
         timing = take_samples(timer, self._rotation.rules(self._rules.timing), incumbent_seconds=incumbent_seconds)
         spoilt = disturbance().since(before)

@@ -1,6 +1,6 @@
 """A workload's seeded inputs and float64 reference, computed once and mapped read-only by every runner child.
 
-The bytes live in an anonymous file that the executor owns and its children inherit, so a child that replaces a
+The bytes live in an anonymous file that a runner owns and its children inherit, so a child that replaces a
 killed one need not compute them again, and a kernel that writes wildly cannot change what it is judged by.
 """
 
@@ -62,13 +62,13 @@ def store_fixture(fixture: Fixture, descriptor: int) -> dict[str, object]:
         entries.append(["output", name, dtype, list(e.values.shape), offset, e.absolute, e.relative])
         offset = _write(descriptor, e.values, offset)
     os.ftruncate(descriptor, max(offset, 1))
-    return {"entries": entries, "bytes": max(offset, 1)}
+    return {"entries": entries, "bytes": max(offset, 1), "descriptor": descriptor}
 
 
-def map_fixture(layout: Mapping[str, object], descriptor: int) -> Fixture:
+def map_fixture(layout: Mapping[str, object]) -> Fixture:
     """The arrays that ``store_fixture`` wrote, as read-only views of the file."""
     size = cast(int, layout["bytes"])
-    data = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+    data = mmap.mmap(cast(int, layout["descriptor"]), size, prot=mmap.PROT_READ)
     inputs: dict[str, NDArray[np.generic]] = {}
     expected: dict[str, Expected] = {}
     entries = cast(list[tuple[str, str, str, list[int], int, float, float]], layout["entries"])

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tilewright.core.streams import stream
-from tilewright.workers.timing import Sample, TimingRules, median_interval, take_samples
+from tilewright.core.trial import median_interval
+from tilewright.workers.timing import Sample, TimingRules, take_samples
 
 RULES = TimingRules()
 
