@@ -1,0 +1,82 @@
+"""What a graphics processor has room for: limits of each architecture, and how many blocks run at once."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import UnsupportedTarget
+from ..core.target import Target
+from ..ir.expr import WARP_LANES
+
+Whole: TypeAlias = int | NDArray[np.int64]
+"""A whole number, or a column of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLimits:
+    """What one multiprocessor holds (CUDA C++ Programming Guide, "Compute Capabilities")."""
+
+    shared_bytes_per_block: int
+    shared_bytes_per_multiprocessor: int
+    registers_per_multiprocessor: int
+    threads_per_multiprocessor: int
+    blocks_per_multiprocessor: int
+    clusters: bool
+    registers_per_thread: int = 255
+    threads_per_block: int = 1024
+
+    def resident_blocks(self, threads: Whole, registers: Whole, shared_bytes: Whole) -> NDArray[np.int64]:
+        """How many blocks of ``threads`` threads, each with ``registers`` registers, and ``shared_bytes`` a block run
+        on a multiprocessor at once; 0 where not even one fits.
+
+        Registers are given out to warps in units of 256, shared memory in units of 128 bytes, of which the system
+        takes 1024 a block (CUDA Occupancy Calculator).
+        """
+        warps = _up(np.asarray(threads, np.int64), WARP_LANES) // WARP_LANES
+        given = np.maximum(np.asarray(registers, np.int64), 1)
+        of_a_block = warps * _up(given * WARP_LANES, 256)
+        shared = np.asarray(shared_bytes, np.int64)
+        held = _up(shared, 128) + 1024
+        blocks = np.minimum(self.threads_per_multiprocessor // (warps * WARP_LANES), self.blocks_per_multiprocessor)
+        blocks = np.minimum(blocks, self.registers_per_multiprocessor // of_a_block)
+        blocks = np.minimum(blocks, self.shared_bytes_per_multiprocessor // held)
+        fits = (
+            (given <= self.registers_per_thread)
+            & (shared <= self.shared_bytes_per_block)
+            & (warps * WARP_LANES <= self.threads_per_block)
+        )
+        return np.where(fits, blocks, 0)
+
+    def waves(self, blocks: Whole, resident: Whole, multiprocessors: int) -> NDArray[np.float64]:
+        """How often the device fills up until all ``blocks`` have run, ``resident`` at once on each multiprocessor."""
+        at_once = np.maximum(np.asarray(resident, np.float64) * multiprocessors, 1)
+        waves: NDArray[np.float64] = np.asarray(blocks, np.float64) / at_once
+        return waves
+
+
+def _up(value: NDArray[np.int64], unit: int) -> NDArray[np.int64]:
+    rounded: NDArray[np.int64] = -(-value // unit) * unit
+    return rounded
+
+
+_KIB = 1024
+
+LIMITS: dict[str, GpuLimits] = {
+    "sm_80": GpuLimits(163 * _KIB, 164 * _KIB, 65536, 2048, 32, clusters=False),
+    "sm_89": GpuLimits(99 * _KIB, 100 * _KIB, 65536, 1536, 24, clusters=False),
+    "sm_90a": GpuLimits(227 * _KIB, 228 * _KIB, 65536, 2048, 32, clusters=True),
+    "sm_100a": GpuLimits(227 * _KIB, 228 * _KIB, 65536, 2048, 32, clusters=True),
+}
+"""Architecture -> its limits."""
+
+
+def limits_of(target: Target) -> GpuLimits:
+    """The limits of a ``cuda`` target's architecture; raises UnsupportedTarget, which names the known ones."""
+    found = LIMITS.get(target.arch) if target.kind == "cuda" else None
+    if found is None:
+        raise UnsupportedTarget(
+            f"no limits are known of {target}; known: " + ", ".join(f"cuda {arch}" for arch in LIMITS), field="target"
+        )
+    return found
