@@ -50,8 +50,8 @@ def record_trial(connection: Connection, new: NewTrial, *, told: bool = True) ->
 
 
 def _is_better(connection: Connection, new: NewTrial, outcome: Timed, task: RowMapping) -> bool:
-    """Whether it is the best of its task by now; among equals the schedule's key decides."""
-    if task["best_seconds"] is None or outcome.rank_seconds != task["best_seconds"]:
+    """Whether it is the best of its task by now; among equals of a final the schedule's key decides."""
+    if task["best_seconds"] is None or outcome.rank_seconds != task["best_seconds"] or not outcome.final_samples:
         return task["best_seconds"] is None or outcome.rank_seconds < task["best_seconds"]
     found = select(trials.c.schedule_key).where(trials.c.id == task["best_trial"])
     return new.trial.schedule.key < str(connection.execute(found).scalar_one())

@@ -45,7 +45,15 @@ def test_a_job_ends_with_the_best_of_its_trials(service: Service) -> None:
     assert [trial.sequence for trial in trials] == list(range(12)) and task.trials == 12
     assert [trial.elapsed_seconds for trial in trials] == sorted(trial.elapsed_seconds for trial in trials)
     timed = [trial for trial in trials if isinstance(trial.outcome, Timed)]
-    assert task.best is not None and task.best.seconds == min(t.outcome.seconds for t in timed)  # type: ignore[union-attr]
+    ranks = {t.record_id: (t.outcome.rank_seconds, t.schedule.key) for t in timed if isinstance(t.outcome, Timed)}
+    assert task.best is not None and ranks[task.best.record_id] == min(ranks.values())
+    finalists = [t.outcome for t in timed if isinstance(t.outcome, Timed) and t.outcome.final_samples]
+    assert not finalists or max(t.rank_seconds for t in finalists) <= min(
+        (t.outcome.rank_seconds for t in timed if isinstance(t.outcome, Timed) and not t.outcome.final_samples),
+        default=1.0,
+    )
+    assert task.wall_seconds is not None and task.timing_seconds is not None
+    assert 0.0 < task.timing_seconds < task.wall_seconds
     assert task.space_size is not None and task.space_size > 12
     assert task.baseline_seconds is not None and str(task.baseline_name).startswith("NumPy")
     assert task.roofline_seconds is not None and task.roofline_by == "flops"
