@@ -61,10 +61,15 @@ def record_final(connection: Connection, job_id: str, position: int, outcomes: M
     """Keep the outcomes that the final of a task changed, by sequence, and who is its best now."""
     number = lock_job(connection, job_id)["number"]
     best = update_final(connection, number, position, outcomes)
-    update_task(connection, number, position, best_trial=best["id"], best_seconds=best["seconds"])
+    update_task(connection, number, position, best_trial=best["id"], best_seconds=best["rank_seconds"])
     update_job(connection, number)
     finalists = sum(bool(timed.final_samples) for timed in outcomes.values())
-    told = {"task": position, "finalists": finalists, "best_record_id": best["id"], "best_seconds": best["seconds"]}
+    told = {
+        "task": position,
+        "finalists": finalists,
+        "best_record_id": best["id"],
+        "best_seconds": best["rank_seconds"],
+    }
     add_event(connection, number, "task", told)
 
 

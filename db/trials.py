@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, func, insert, or_, select, tuple_, update
@@ -59,7 +60,7 @@ def columns_of(new: NewTrial, job: int, workload: int, device: int, toolchain: i
         "profile": str(new.measured_on.profile),
         "schedule_key": trial.schedule.key,
         "knobs": dict(trial.schedule.knobs),
-        "seconds": outcome.rank_seconds if isinstance(outcome, Timed) else None,
+        "seconds": median(outcome.samples) if isinstance(outcome, Timed) else None,
         "samples": list(outcome.samples) if isinstance(outcome, Timed) else None,
         "launches_per_sample": outcome.launches_per_sample if isinstance(outcome, Timed) else None,
         "failed_stage": outcome.stage.value if isinstance(outcome, Failed) else None,
@@ -74,6 +75,7 @@ def columns_of(new: NewTrial, job: int, workload: int, device: int, toolchain: i
         "overhead_seconds": trial.clocks.overhead,
         "elapsed_seconds": new.elapsed_seconds,
         "created_at": new.created_at or now(),
+        "rank_seconds": outcome.rank_seconds if isinstance(outcome, Timed) else None,
         "final_samples": (list(outcome.final_samples) or None) if isinstance(outcome, Timed) else None,
     }
 
@@ -82,10 +84,10 @@ def update_final(connection: Connection, job: int, task: int, outcomes: Mapping[
     """Keep what a final changed, by sequence; the row of the task's best trial after it."""
     here = (trials.c.job == job, trials.c.task == task)
     for sequence, timed in outcomes.items():
-        values = {"seconds": timed.rank_seconds, "final_samples": list(timed.final_samples) or None}
+        values = {"rank_seconds": timed.rank_seconds, "final_samples": list(timed.final_samples) or None}
         connection.execute(update(trials).where(*here, trials.c.sequence == sequence).values(values))
-    ordered = select(trials.c.id, trials.c.seconds).where(*here, trials.c.seconds.is_not(None))
-    ordered = ordered.order_by(trials.c.seconds, trials.c.schedule_key, trials.c.id)
+    ordered = select(trials.c.id, trials.c.rank_seconds).where(*here, trials.c.seconds.is_not(None))
+    ordered = ordered.order_by(trials.c.rank_seconds, trials.c.schedule_key, trials.c.id)
     return connection.execute(ordered.limit(1)).mappings().one()
 
 
@@ -94,8 +96,8 @@ def trial_of(row: RowMapping) -> Trial:
     outcome: Timed | Failed
     if row["seconds"] is not None:
         outcome = Timed(tuple(row["samples"]), row["launches_per_sample"], tuple(row["final_samples"] or ()))
-        if outcome.seconds != row["seconds"]:
-            outcome = replace(outcome, final_rank_seconds=row["seconds"])
+        if outcome.seconds != row["rank_seconds"]:
+            outcome = replace(outcome, final_rank_seconds=row["rank_seconds"])
     else:
         outcome = Failed(Stage(row["failed_stage"]), Reason(row["failed_reason"]), row["failed_detail"])
     return Trial(
@@ -162,7 +164,7 @@ def page_by_seconds(
 ) -> tuple[TrialRow, ...]:
     """Timed trials of a task, fastest first, beyond (seconds, schedule key, record number)."""
     query = FULL.where(trials.c.job == job, trials.c.task == task, trials.c.seconds.is_not(None))
-    order = (trials.c.seconds, trials.c.schedule_key, trials.c.id)
+    order = (trials.c.rank_seconds, trials.c.schedule_key, trials.c.id)
     if after is not None:
         query = query.where(tuple_(*order) > tuple_(*after))
     return _trials(connection, query.order_by(*order).limit(limit))

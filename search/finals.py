@@ -29,7 +29,11 @@ def finalists(outcomes: Sequence[Outcome]) -> list[int]:
 def ranked(outcomes: Sequence[Outcome], samples: Mapping[int, tuple[float, ...]]) -> dict[int, Timed]:
     """The outcomes that a final changes, by position: those with ``samples`` of it are ranked by them, and no other
     before them. Positions without any samples failed in the final."""
-    met = {n: replace(_timed(outcomes[n]), final_samples=found) for n, found in samples.items() if found}
+    met = {
+        n: replace(_timed(outcomes[n]), final_samples=found, final_rank_seconds=None)
+        for n, found in samples.items()
+        if found
+    }
     if not met:
         return {}
     fastest = min(met.values(), key=lambda t: t.seconds)
