@@ -91,6 +91,12 @@ class ResourcesExceeded(CompileError):
     code = "RESOURCES_EXCEEDED"
 
 
+class OutOfMemory(TilewrightError):
+    """The data of a workload do not fit into the memory of the machine, or of the device."""
+
+    code = "OUT_OF_MEMORY"
+
+
 class NotFound(TilewrightError):
     """What was asked for does not exist."""
 
