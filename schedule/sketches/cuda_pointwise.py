@@ -17,23 +17,22 @@ from numpy.typing import NDArray
 from ...core.schedule import KnobValue
 from ...core.target import Target
 from ...ir.build import Writer
-from ...ir.expr import Expr, Load, Var, walk
-from ...ir.rewrite import free_variables, map_loads, substitute
+from ...ir.buffer import Buffer
+from ...ir.expr import Expr, Load, walk
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
-from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..gpu import limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
 from ..tile.digits import places
+from ..tile.outputs import resolved_outputs
 from ..tile.pointwise import Read, reads_of, value_at, with_reads
 from ..tile.registers import Held, Names, flat_offset, follows, hold, take, unneeded_guards_dropped
 from .columns import Bools, Columns, Ints
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
-MAX_NODES = 4096
-"""Expression nodes of an output, other outputs that it reads at the same point substituted."""
 MAX_VECTOR_BYTES = 16
+MAX_REGISTERS = 160
 LEAST_RUN_BYTES = 64
 """Neighbours that a read must have along the innermost axis where its other axes stand in another order."""
 SPARE_REGISTERS = 22
@@ -45,38 +44,6 @@ QUANTITIES = (
     Quantity("thread_elements", "elements", "output elements that a thread computes at a time"),
     Quantity("trips", "tiles", "tiles that a block works through"),
 )
-
-
-def resolved_outputs(workload: Workload) -> tuple[Stage, ...] | None:
-    """The outputs on the axes of the first one, each computed from inputs alone; None where that is not possible."""
-    inlined = inline_stages(workload)
-    first = inlined.stages[0]
-    known: dict[str, Expr] = {}
-    stages: list[Stage] = []
-    for stage in inlined.stages:
-        if stage.reducer is not None or stage.tensor.shape != first.tensor.shape:
-            return None
-        at = {a.name: Var(b.name) for a, b in zip(stage.axes, first.axes, strict=True)}
-        body = substitute(stage.body, at)
-        here = tuple(Var(a.name) for a in first.axes)
-        for e in walk(body):
-            if isinstance(e, Load) and e.buffer.name in known and e.indices != here:
-                return None
-        body = map_loads(body, lambda load: known.get(load.buffer.name, load))
-        if _nodes(body) > MAX_NODES:
-            return None
-        known[stage.name] = body
-        stages.append(Stage(stage.tensor, first.axes, body))
-    return tuple(stages)
-
-
-def _nodes(body: Expr) -> int:
-    count = 0
-    for _ in walk(body):
-        count += 1
-        if count > MAX_NODES:
-            break
-    return count
 
 
 @dataclass(frozen=True)
@@ -106,9 +73,9 @@ class PointwisePlan:
     def knobs(self) -> tuple[Knob, ...]:
         return (
             Knob("vector", self._vectors(), "neighbouring elements that a thread computes at once"),
-            Knob("unroll", (1, 2, 4, 8), "vectors of a thread, all read before the first is computed"),
-            Knob("threads", (128, 256, 512, 1024), "threads of a block"),
-            Knob("resident", (0, 1, 2, 4, 8), "blocks a multiprocessor that work through all tiles; 0: a block a tile"),
+            Knob("unroll", (1, 2, 4), "vectors of a thread, all read before the first is computed"),
+            Knob("threads", (128, 256, 512), "threads of a block"),
+            Knob("persistent", (0, 1), "whether as many blocks as fit work through all tiles, or there is one a tile"),
             Knob("stream", (0, 1), "whether caches need not keep what passes"),
         )
 
@@ -122,25 +89,29 @@ class PointwisePlan:
         ]
         return tuple(v for v in fitting if v * max(sizes) >= 4 or v == fitting[-1])
 
-    def _sizes(self, columns: Columns) -> tuple[Ints, Ints, Ints, Ints]:
+    def sizes(self, vector: Ints, unroll: Ints, threads: Ints, persistent: Bools) -> tuple[Ints, Ints, Ints, Ints]:
         """Vectors in all, tiles, blocks, and registers of a thread."""
-        vector, unroll = columns.ints("vector"), columns.ints("unroll")
         vectors = prod(a.extent for a in self.axes) // vector
-        tiles = -(-vectors // (unroll * columns.ints("threads")))
-        resident = columns.ints("resident")
-        blocks = np.where(resident == 0, tiles, np.minimum(tiles, resident * self.target.threads))
+        tiles = -(-vectors // (unroll * threads))
         held = sum(r.load.dtype.bytes for r in self.wide_reads) * vector
         narrow = 4 * (len(set(self.reads.values())) - len(self.wide_reads))
         registers = SPARE_REGISTERS + -(-(held + narrow) * unroll // 4) + 2 * vector
-        return vectors, tiles, blocks, registers
+        resident = limits_of(self.target).resident_blocks(threads, registers, 0)
+        at_once = np.maximum(resident, 1) * self.target.threads
+        return vectors, tiles, np.where(persistent, np.minimum(tiles, at_once), tiles), registers
+
+    def _sizes(self, columns: Columns) -> tuple[Ints, Ints, Ints, Ints]:
+        vector, unroll, threads = columns.ints("vector"), columns.ints("unroll"), columns.ints("threads")
+        return self.sizes(vector, unroll, threads, columns.flags("persistent", 1))
 
     def legal(self, columns: Columns) -> Bools:
-        threads, unroll, resident = columns.ints("threads"), columns.ints("unroll"), columns.ints("resident")
+        vector, unroll, threads = columns.ints("vector"), columns.ints("unroll"), columns.ints("threads")
         vectors, tiles, blocks, registers = self._sizes(columns)
-        fits = limits_of(self.target).resident_blocks(threads, registers, 0) >= np.maximum(resident, 1)
-        small = (unroll == 1) & (threads == 128)
-        repeats = (resident > 0) & (tiles <= blocks)
-        return fits & ((unroll * threads <= vectors) | small) & ~repeats & (registers <= 160)
+        smallest = (unroll == 1) & (threads == 128)
+        persistent = columns.flags("persistent", 1)
+        # Blocks that stay pay only where each has much to do at a time: few such settings, with the widest vectors.
+        pays = (tiles > blocks) & (unroll > 1) & (vector == self._vectors()[-1])
+        return ((unroll * threads <= vectors) | smallest) & (~persistent | pays) & (registers <= MAX_REGISTERS)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         vector, unroll = columns.ints("vector"), columns.ints("unroll")
@@ -175,14 +146,14 @@ class _Program:
         self.vector, self.unroll, self.threads = (int(setting[k]) for k in ("vector", "unroll", "threads"))
         self.vectors = prod(a.extent for a in plan.axes) // self.vector
         self.tiles = -(-self.vectors // (self.unroll * self.threads))
-        resident = int(setting["resident"])
-        self.blocks = min(self.tiles, resident * plan.target.threads) if resident else self.tiles
+        given = (np.array([n], np.int64) for n in (self.vector, self.unroll, self.threads))
+        self.blocks = int(plan.sizes(*given, np.array([setting["persistent"] == 1]))[2][0])
         buffers = (*plan.workload.inputs, *(s.tensor for s in plan.stages))
         self.streamed = tuple(b.name for b in self._large(buffers)) if setting["stream"] else ()
         self.names = Names({b.name for b in buffers} | {a.name for a in plan.axes})
         self.w = Writer()
 
-    def _large(self, buffers: tuple[object, ...]) -> list[object]:
+    def _large(self, buffers: tuple[Buffer, ...]) -> list[Buffer]:
         """What is as large as an output; smaller buffers are read again."""
         whole = self.plan.stages[0].tensor.elements
         return [b for b in buffers if b.elements >= whole]
