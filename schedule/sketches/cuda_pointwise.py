@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ...core.schedule import KnobValue
 from ...core.target import Target
-from ...ir.build import Writer
 from ...ir.buffer import Buffer
+from ...ir.build import Writer
 from ...ir.expr import Expr, Load, walk
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.workload import Axis, Stage, Workload
@@ -177,7 +177,9 @@ class _Program:
     def _tile(self, tile: Expr, thread: Expr, *, exact: bool) -> None:
         plan, w = self.plan, self.w
         lane = plan.lane_axis.name
-        held = {r: hold(w, self.names, r, (self.unroll,), lane, self.vector) for r in dict.fromkeys(plan.reads.values())}
+        held = {
+            r: hold(w, self.names, r, (self.unroll,), lane, self.vector) for r in dict.fromkeys(plan.reads.values())
+        }
         with w.loop(self.names.fresh("u"), self.unroll, LoopKind.UNROLLED) as u:
             number, inside = self._vector(tile, thread, u, exact)
             with w.when(inside):
@@ -218,9 +220,7 @@ def _plan(workload: Workload, target: Target) -> PointwisePlan | None:
     if stages is None:
         return None
     axes = stages[0].axes
-    reads = {
-        r: unneeded_guards_dropped(r, axes) for r in dict.fromkeys(r for s in stages for r in reads_of(s.body))
-    }
+    reads = {r: unneeded_guards_dropped(r, axes) for r in dict.fromkeys(r for s in stages for r in reads_of(s.body))}
     plan = PointwisePlan(workload, target, stages, reads)
     return plan if all(_lies_alike(r, plan) for r in reads.values()) else None
 

@@ -20,13 +20,13 @@ from math import gcd, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.dtypes import INDEX
+from ...core.dtypes import INDEX, DType, float32
 from ...core.schedule import KnobValue
 from ...core.target import Target
 from ...ir.affine import Affine, affine_of
 from ...ir.buffer import Buffer, Scope
 from ...ir.build import Writer
-from ...ir.expr import Binary, Compare, Expr, Load, Var, index, logical_and, walk
+from ...ir.expr import Binary, Cast, Compare, Expr, Load, Var, index, logical_and, walk
 from ...ir.rewrite import free_variables, loads_of, map_loads
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.inline import inline_stages
@@ -147,15 +147,17 @@ class WindowsPlan:
         width = self.column.axis.extent
         return (
             Knob("vector", self._vectors(), "neighbouring channels that a thread computes"),
-            Knob("run", tuple(r for r in (1, 2, 4, 7, 8, 14) if r <= width), "neighbouring outputs of a thread in a row"),
-            Knob("rows", tuple(q for q in (1, 2, 4, 7) if q <= self.rows), "rows of outputs of a thread"),
-            Knob("threads", (128, 256), "threads of a block"),
+            Knob("run", tuple(r for r in (1, 2, 4, 7, 8) if r <= width), "neighbouring outputs of a thread in a row"),
+            Knob("rows", tuple(q for q in (1, 2, 4, 7, 8, 14) if q <= self.rows), "rows of outputs of a thread"),
+            Knob("threads", (64, 128, 256), "threads of a block"),
         )
 
     def _vectors(self) -> tuple[int, ...]:
         sizes = [s.tensor.dtype.bytes for s in self.outputs] + [r.load.dtype.bytes for r in self.moving]
         fitting = [
-            v for v in (1, 2, 4, 8, 16) if self.channel.extent % v == 0 and v * min(sizes) <= MAX_VECTOR_BYTES and v <= 8
+            v
+            for v in (1, 2, 4, 8, 16)
+            if self.channel.extent % v == 0 and v * min(sizes) <= MAX_VECTOR_BYTES and v <= 8
         ]
         return tuple(v for v in fitting if v * max(sizes) >= 4 or v == fitting[-1])
 
@@ -176,7 +178,9 @@ class WindowsPlan:
         width = self.column.axis.extent
         wasteful = (-(-width // run) * run > 1.25 * width) | (-(-self.rows // rows) * rows > 1.25 * self.rows)
         smallest = (run == 1) & (rows == 1) & (columns.ints("vector") == self._vectors()[0])
-        fits = (registers <= MAX_REGISTERS) & ~wasteful & ((number >= threads * self.target.threads) | (run * rows <= 4))
+        fits = (
+            (registers <= MAX_REGISTERS) & ~wasteful & ((number >= threads * self.target.threads) | (run * rows <= 4))
+        )
         return (fits | smallest) & ((number > 128) | (threads == 128))
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
@@ -245,6 +249,12 @@ class _Program:
         outputs = tuple(dict.fromkeys(plan.workload.output_buffers))
         return Kernel(KERNEL_NAME, plan.workload.inputs, outputs, (), w.finish())
 
+    @property
+    def _wide(self) -> DType:
+        """What totals are kept in."""
+        dtype = self.plan.reduction.tensor.dtype
+        return float32 if dtype.is_float and dtype.bits == 16 else dtype
+
     def _share(self, axis: Axis) -> int:
         """Places along ``axis`` that one thread computes."""
         plan = self.plan
@@ -261,9 +271,9 @@ class _Program:
         start = {**start, **{a.name: index(0) for a in reduction.reduce_axes if a.extent == 1}}
         fixed = self._fixed(start)
         name = self.names.fresh(f"{reduction.name}_held")
-        total = w.allocate(name, (self.rows, self.run, self.vector), reduction.tensor.dtype, Scope.REGISTER)
+        total = w.allocate(name, (self.rows, self.run, self.vector), self._wide, Scope.REGISTER)
         with self._outputs() as (q, p, v):
-            w.store(total, (q, p, v), identity(COMBINE[reduction.reducer], reduction.tensor.dtype))
+            w.store(total, (q, p, v), identity(COMBINE[reduction.reducer], self._wide))
         self._over(plan.others, start, fixed, total)
         self._finish(start, total)
 
@@ -360,7 +370,8 @@ class _Program:
                 point[plan.channel.name] = point[plan.channel.name] + v
                 term = value_at(with_reads(plan.reduction.body, values), point)
                 place_of_total = (index(q), p, v)
-                w.store(total, place_of_total, Binary(COMBINE[reducer], Load(total, place_of_total), term))
+                wide = term if term.dtype == self._wide else Cast(term, self._wide)
+                w.store(total, place_of_total, Binary(COMBINE[reducer], Load(total, place_of_total), wide))
 
     def _kept_inside(self, read: Read) -> Read:
         """``read`` guarded against positions that only outputs beyond the last one read."""
@@ -392,7 +403,10 @@ class _Program:
         with self.w.loop(self.names.fresh("v"), self.vector, LoopKind.VECTORIZED) as v:
 
             def loaded(load: Load) -> Expr:
-                return Load(total, (q, p, v)) if load.buffer.name == plan.reduction.name else load
+                if load.buffer.name != plan.reduction.name:
+                    return load
+                value = Load(total, (q, p, v))
+                return value if value.dtype == load.dtype else Cast(value, load.dtype)
 
             here = {**point, plan.channel.name: point[plan.channel.name] + v}
             indices = tuple(here[a.name] for a in plan.axes)
@@ -402,9 +416,11 @@ class _Program:
 def _plan(workload: Workload, target: Target) -> WindowsPlan | None:
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
-    if len(reductions) != 1 or prod(a.extent for a in reductions[0].reduce_axes) > MAX_WINDOW_POINTS:
+    if len(reductions) != 1:
         return None
     reduction = reductions[0]
+    if reduction.reducer not in COMBINE or prod(a.extent for a in reduction.reduce_axes) > MAX_WINDOW_POINTS:
+        return None
     long = [a for a in reduction.axes if a.extent > 1]
     if len(long) < 2:
         return None

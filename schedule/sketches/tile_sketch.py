@@ -13,9 +13,9 @@ from ...core.target import Target
 from ...ir.stmt import Kernel
 from ...te.workload import Workload
 from ..gpu import GpuLimits
+from ..space import Knob, Quantity, Space
 from .columns import Bools, Columns, Ints, codes_of
 from .enumerate import legal_codes
-from ..space import Knob, Quantity, Space
 
 
 class Plan(Protocol):

@@ -121,4 +121,3 @@ def unneeded_guards_dropped(read: Read, axes: Sequence[Axis]) -> Read:
     if read.otherwise is not None and not always_holds(read.guard, axes):
         return read
     return Read(read.load)
-
