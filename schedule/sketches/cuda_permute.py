@@ -123,17 +123,16 @@ class PermutePlan:
         read, write, group = self.shape(vector)
         source, sink = (prod(a.extent for a in axes) for axes in (self.source, self.sink))
         _, shared, moved = self._sizes(columns)
-        whole = (cells % read == 0) & (rows % np.lcm(write, group) == 0)
-        whole &= (rows // group * (cells // read)) % threads == 0
-        whole &= (cells * (rows // write)) % threads == 0
+        least = (cells == _tiles(source)[0]) & (rows == _tiles(sink)[0])
+        shared_out = (rows // group * (cells // read)) % threads + (cells * (rows // write)) % threads == 0
         area = -(-source // cells) * cells * (-(-sink // rows) * rows)
         chunk = MAX_VECTOR_BYTES // self.bytes
         spread = (group * read >= chunk) & (rows // write >= 8) & (cells >= 8 * chunk // group)
         swizzled = columns.flags("layout", "swizzle")
         repeats = np.array([v != _vectors_first(self._vectors(), int(v), self.source, self.sink) for v in vector])
-        sensible = (area <= WASTE * source * sink) | ((cells == _tiles(source)[0]) & (rows == _tiles(sink)[0]))
+        sensible = ((area <= WASTE * source * sink) & shared_out) | (least & (shared_out | (threads == 128)))
         fits = limits_of(self.target).resident_blocks(threads, self._registers(columns), shared) >= 1
-        return whole & fits & sensible & (~swizzled | spread) & ~repeats & (moved <= MAX_HELD_BYTES)
+        return fits & sensible & (~swizzled | spread) & ~repeats & (moved <= MAX_HELD_BYTES)
 
     def _registers(self, columns: Columns) -> Ints:
         return SPARE_REGISTERS + self._sizes(columns)[2] // 4 + 2 * columns.ints("vector")
@@ -235,20 +234,21 @@ class _Program:
         """Read the tile by vectors along the source, all before the first is put down."""
         w, group = self.w, self.group
         chunks = self.cells // self.read
-        count = self.rows // group * chunks // self.threads
+        total = self.rows // group * chunks
+        count = -(-total // self.threads)
         name = self.names.fresh(f"{read.load.buffer.name}_held")
         held = w.allocate(name, (count, group, self.read), read.load.dtype, Scope.REGISTER)
         with self._unrolled("k", count) as k:
-            chunk, row = self._places(k, thread, chunks)
-            with self._unrolled("h", group) as h:
+            chunk, row, some = self._places(k, thread, chunks, total)
+            with w.when(some), self._unrolled("h", group) as h:
                 point, inside = self._point(at, i0, j0, (chunk, self.read), (row * group + h, 1))
                 with w.when(inside), w.loop(self.names.fresh("v"), self.read, LoopKind.VECTORIZED) as v:
                     inner = self.plan.source[-1].name
                     w.store(held, (k, h, v), value_at(read.load, {**point, inner: point[inner] + v}))
         with self._unrolled("k", count) as k:
-            chunk, row = self._places(k, thread, chunks)
+            chunk, row, some = self._places(k, thread, chunks, total)
             _, inside = self._point(at, i0, j0, (chunk, self.read), (row * group, 1))
-            with w.when(inside):
+            with w.when(some), w.when(inside):
                 self._put(tile, held, k, row, chunk)
 
     def _put(self, tile: Buffer, held: Buffer, k: Expr, row: Expr, chunk: Expr) -> None:
@@ -268,10 +268,11 @@ class _Program:
         """Read columns of the tiles, and write the outputs by vectors along the sink."""
         plan, w, group = self.plan, self.w, self.group
         chunks = self.rows // self.write
-        with self._unrolled("k", self.cells * chunks // self.threads) as k:
-            chunk, cell = self._places(k, thread, chunks)
+        total = self.cells * chunks
+        with self._unrolled("k", -(-total // self.threads)) as k:
+            chunk, cell, some = self._places(k, thread, chunks, total)
             point, inside = self._point(at, i0, j0, (cell, 1), (chunk, self.write))
-            with w.when(inside):
+            with w.when(some), w.when(inside):
                 turned: list[Buffer] = []
                 for read, tile in zip(plan.turned, tiles, strict=True):
                     name = self.names.fresh(f"{read.load.buffer.name}_turned")
@@ -291,10 +292,11 @@ class _Program:
             indices = tuple(here[a.name] for a in self.plan.axes)
             self.w.store(stage.tensor, indices, value_at(with_reads(stage.body, values), here))
 
-    def _places(self, k: Expr, thread: Expr, chunks: int) -> tuple[Expr, Expr]:
-        """Which of ``chunks`` pieces of a line, and which line, thread and turn ``k`` have."""
+    def _places(self, k: Expr, thread: Expr, chunks: int, total: int) -> tuple[Expr, Expr, Expr | None]:
+        """Which of ``chunks`` pieces of a line, and which line, thread and turn ``k`` have, and the condition that they
+        have one of the ``total``."""
         number = k * self.threads + thread
-        return number % chunks, number // chunks
+        return number % chunks, number // chunks, None if total % self.threads == 0 else number < total
 
     def _point(
         self, at: Mapping[str, Expr], i0: Expr, j0: Expr, source: tuple[Expr, int], sink: tuple[Expr, int]

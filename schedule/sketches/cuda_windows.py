@@ -1,4 +1,4 @@
-"""Small windows over neighbouring pixels for graphics processors: pooling and depthwise convolution, channels innermost.
+"""Small windows over neighbouring pixels for graphics processors: pooling, depthwise convolution; channels innermost.
 
 A thread computes ``vector`` channels of ``rows`` by ``run`` neighbouring outputs. It goes through the rows of the input
 that those need, takes each pixel of a row into registers once, and adds it to every output whose window it is in. What
@@ -114,8 +114,8 @@ def slide_of(axis: Axis, reductions: Sequence[Axis], forms: Sequence[Affine]) ->
 @dataclass(frozen=True)
 class WindowsPlan:
     """``reduction``: the stage that sums or compares. ``outputs``: what is stored, on the same axes; bodies read the
-    reduction at their own point, and inputs. ``moving``: reads that change from output to output of a thread; ``fixed``:
-    the others. ``column``, ``row``: the slides along the axis next to the channels, and the one next to that."""
+    reduction at their own point, and inputs. ``moving``: reads that change from output to output of a thread;
+    ``fixed``: the others. ``column``, ``row``: the slides along the axis next to the channels, and the one next to that."""
 
     workload: Workload
     target: Target

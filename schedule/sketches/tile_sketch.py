@@ -104,8 +104,8 @@ class TileSketch:
         columns = Columns(plan.knobs, codes_of(plan.knobs, [schedule]), {})
         if not plan.legal(columns)[0]:
             raise IllegalSchedule(
-                f"these knobs do not fit together for this workload on {target} (registers, shared memory, shapes, or a "
-                f"setting that repeats another): {schedule}",
+                f"these knobs do not fit together for this workload on {target} (registers, shared memory, shapes, or "
+                f"a setting that repeats another): {schedule}",
                 field="/schedule/knobs",
             )
         return plan.lower(dict(schedule.knobs))
