@@ -85,6 +85,12 @@ class DeviceFault(TilewrightError):
         self.lost = lost
 
 
+class OutOfMemory(TilewrightError):
+    """The data of a workload do not fit into the memory of the machine, or of the device."""
+
+    code = "OUT_OF_MEMORY"
+
+
 class NotFound(TilewrightError):
     """What was asked for does not exist."""
 

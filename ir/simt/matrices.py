@@ -29,9 +29,9 @@ def _fragment(atom: str, part: str) -> tuple[Array, Array]:
 
 
 def _fragment_rows(
-    buffer: Buffer, indices: tuple[Expr, ...], elements: int, scope: Scope
+    buffer: Buffer, indices: tuple[Expr, ...], elements: int, whole: int, scope: Scope
 ) -> tuple[PrivateMemory, Callable[[Machine], slice]]:
-    """Code that gives the rows of a private buffer that a fragment takes."""
+    """Code that gives the rows of a private buffer that a fragment takes; it lies within a run of ``whole``."""
     memory = scope.private[buffer.name]
     address = address_of(indices, buffer, scope, value_code)
 
@@ -40,7 +40,7 @@ def _fragment_rows(
         if not is_uniform(flat):
             raise scope.fault(f"a fragment of {buffer.name} begins elsewhere in other threads", m, 0, buffer.name)
         first = int(flat)
-        if first % buffer.shape[-1] + elements > buffer.shape[-1]:
+        if first % whole + elements > whole:
             raise scope.fault(f"{elements} elements from {memory.name(first)} on are out of bounds", m, 0, buffer.name)
         return slice(first, first + elements)
 
@@ -51,7 +51,7 @@ def mma(stmt: Mma, scope: Scope) -> Action:
     atom = ATOMS[stmt.atom]
     operands = {"d": (stmt.d, stmt.d_indices), "a": (stmt.a, stmt.a_indices), "b": (stmt.b, stmt.b_indices)}
     parts = {
-        part: _fragment_rows(buffer, indices, atom.elements(part), scope)
+        part: _fragment_rows(buffer, indices, atom.elements(part), buffer.shape[-1], scope)
         for part, (buffer, indices) in operands.items()
     }
     shapes = {"d": (atom.m, atom.n), "a": (atom.m, atom.k), "b": (atom.k, atom.n)}
@@ -80,7 +80,8 @@ def load_matrix(stmt: LoadMatrix, scope: Scope) -> Action:
     source = scope.shared[stmt.source.name]
     assert isinstance(source, SharedMemory)
     address = shared_flat(stmt.source_indices, source, scope, value_code)
-    target, rows_of = _fragment_rows(stmt.target, stmt.target_indices, 2 * stmt.count, scope)
+    whole = stmt.target.elements
+    target, rows_of = _fragment_rows(stmt.target, stmt.target_indices, 2 * stmt.count, whole, scope)
     count, givers = stmt.count, 8 * stmt.count
     lane = np.arange(WARP_LANES)
     row, column = lane // 4, 2 * (lane % 4)
