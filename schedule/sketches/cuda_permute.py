@@ -8,7 +8,7 @@ axis ``i``, the output along its own, ``j``. Elements of less than 4 bytes chang
     barrier
     for k in unrolled(…):  Y[i, j : j + vector] = epilogue(tile[(j + e) / group, i*group + (j + e) % group])
 
-Rows of the tile are padded by a word, or chunks of 16 bytes exchanged (swizzled), so that columns spread over the banks.
+Lines of the tile are padded by a word, or chunks of 16 bytes exchanged (swizzled), so that columns spread over banks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -132,7 +132,8 @@ class PermutePlan:
         repeats = np.array([v != _vectors_first(self._vectors(), int(v), self.source, self.sink) for v in vector])
         sensible = ((area <= WASTE * source * sink) & shared_out) | (least & (shared_out | (threads == 128)))
         fits = limits_of(self.target).resident_blocks(threads, self._registers(columns), shared) >= 1
-        return fits & sensible & (~swizzled | spread) & ~repeats & (moved <= MAX_HELD_BYTES)
+        legal: Bools = fits & sensible & (~swizzled | spread) & ~repeats & (moved <= MAX_HELD_BYTES)
+        return legal
 
     def _registers(self, columns: Columns) -> Ints:
         return SPARE_REGISTERS + self._sizes(columns)[2] // 4 + 2 * columns.ints("vector")

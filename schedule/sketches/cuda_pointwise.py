@@ -9,6 +9,7 @@ Chains of functions, row and column broadcasts, guarded shifts, several outputs 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -111,7 +112,8 @@ class PointwisePlan:
         persistent = columns.flags("persistent", 1)
         # Blocks that stay pay only where each has much to do at a time: few such settings, with the widest vectors.
         pays = (tiles > blocks) & (unroll > 1) & (vector == self._vectors()[-1])
-        return ((unroll * threads <= vectors) | smallest) & (~persistent | pays) & (registers <= MAX_REGISTERS)
+        legal: Bools = ((unroll * threads <= vectors) | smallest) & (~persistent | pays) & (registers <= MAX_REGISTERS)
+        return legal
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         vector, unroll = columns.ints("vector"), columns.ints("unroll")
@@ -146,8 +148,8 @@ class _Program:
         self.vector, self.unroll, self.threads = (int(setting[k]) for k in ("vector", "unroll", "threads"))
         self.vectors = prod(a.extent for a in plan.axes) // self.vector
         self.tiles = -(-self.vectors // (self.unroll * self.threads))
-        given = (np.array([n], np.int64) for n in (self.vector, self.unroll, self.threads))
-        self.blocks = int(plan.sizes(*given, np.array([setting["persistent"] == 1]))[2][0])
+        vector, unroll, threads = (np.array([n], np.int64) for n in (self.vector, self.unroll, self.threads))
+        self.blocks = int(plan.sizes(vector, unroll, threads, np.array([setting["persistent"] == 1]))[2][0])
         buffers = (*plan.workload.inputs, *(s.tensor for s in plan.stages))
         self.streamed = tuple(b.name for b in self._large(buffers)) if setting["stream"] else ()
         self.names = Names({b.name for b in buffers} | {a.name for a in plan.axes})
@@ -237,7 +239,7 @@ def _lies_alike(read: Read, plan: PointwisePlan) -> bool:
     if strides[-1] not in (0, 1):
         return False
     moving = [s for s in strides if s]
-    ordered = all(a > b for a, b in zip(moving, moving[1:], strict=False))
+    ordered = all(a > b for a, b in pairwise(moving))
     run = plan.lane_axis.extent * read.load.dtype.bytes
     return ordered or (strides[-1] == 1 and run >= LEAST_RUN_BYTES)
 

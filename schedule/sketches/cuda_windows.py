@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from math import gcd, prod
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,8 @@ from ..tile.pointwise import Read, reads_of, value_at, with_reads
 from ..tile.registers import Held, Names, flat_offset, hold, take
 from .columns import Bools, Columns, Ints
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
+
+_Whole = TypeVar("_Whole", int, Ints)
 
 MAX_WINDOW_POINTS = 64
 MAX_VECTOR_BYTES = 16
@@ -69,7 +72,7 @@ class Slide:
     def points(self) -> int:
         return self.window.extent if self.window is not None else 1
 
-    def positions(self, run: Ints) -> Ints:
+    def positions(self, run: _Whole) -> _Whole:
         """How many positions ``run`` neighbouring outputs span."""
         return (run - 1) * self.stride + (self.points - 1) * self.dilation + 1
 
@@ -115,7 +118,8 @@ def slide_of(axis: Axis, reductions: Sequence[Axis], forms: Sequence[Affine]) ->
 class WindowsPlan:
     """``reduction``: the stage that sums or compares. ``outputs``: what is stored, on the same axes; bodies read the
     reduction at their own point, and inputs. ``moving``: reads that change from output to output of a thread;
-    ``fixed``: the others. ``column``, ``row``: the slides along the axis next to the channels, and the one next to that."""
+    ``fixed``: the others. ``column``, ``row``: the slides along the axis next to the channels, and the one next to
+    that."""
 
     workload: Workload
     target: Target
@@ -181,7 +185,8 @@ class WindowsPlan:
         fits = (
             (registers <= MAX_REGISTERS) & ~wasteful & ((number >= threads * self.target.threads) | (run * rows <= 4))
         )
-        return (fits | smallest) & ((number > 128) | (threads == 128))
+        legal: Bools = (fits | smallest) & ((number > 128) | (threads == 128))
+        return legal
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         vector, run, rows = columns.ints("vector"), columns.ints("run"), columns.ints("rows")
@@ -324,7 +329,7 @@ class _Program:
             self._line(at, at, [(0, {})], fixed, total)
             return
         base = at[slide.axis.name]
-        for line in range(int(slide.positions(np.int64(self.rows)))):
+        for line in range(slide.positions(self.rows)):
             readers = [
                 (q, {slide.axis.name: base + q, **({slide.window.name: index(r)} if slide.window is not None else {})})
                 for q in range(self.rows)
@@ -344,7 +349,7 @@ class _Program:
     ) -> None:
         """One row of the input, taken at ``read_at``, added to the rows of outputs that read it."""
         plan, w, slide = self.plan, self.w, self.plan.column
-        positions = int(slide.positions(np.int64(self.run)))
+        positions = slide.positions(self.run)
         base = at[slide.axis.name]
         held = {r: hold(w, self.names, r, (positions,), plan.channel.name, self.vector) for r in plan.moving}
         with self._unrolled("k", positions) as k:
