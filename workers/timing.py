@@ -36,8 +36,8 @@ class TimingRules:
 
 @dataclass(frozen=True, slots=True)
 class FinalRules:
-    """``sample_seconds``, ``most_launches``, ``launch_step``: as in TimingRules. Rounds end after ``most_seconds``, or after ``most_rounds``, but there are
-    at least ``least_rounds``."""
+    """``sample_seconds``, ``most_launches``, ``launch_step``: as in TimingRules. Rounds end after ``most_seconds``, or
+    after ``most_rounds``, but there are at least ``least_rounds``."""
 
     sample_seconds: float = 2e-3
     least_rounds: int = 5
@@ -111,9 +111,7 @@ def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float |
     return Timing(timed, disturbed, spent, noisy=timed.spread > rules.noisy_spread, hopeless=False)
 
 
-def take_turns(
-    timers: Sequence[Timer], rules: FinalRules, begin: Callable[[int], None]
-) -> list[tuple[float, ...]]:
+def take_turns(timers: Sequence[Timer], rules: FinalRules, begin: Callable[[int], None]) -> list[tuple[float, ...]]:
     """Seconds of a launch by each timer, one sample of each in every round. Every other round goes backwards, and every
     pair of rounds begins at another timer: where one stands among the others favours nobody. ``begin`` is told which
     timer is next. Of the rounds that the machine disturbed, only as many are kept as ``least_rounds`` asks for.
