@@ -48,7 +48,7 @@ def test_the_faulty_kernels_compile(fault: str) -> None:
 
 
 def test_a_device_that_is_not_there_is_one_clear_error() -> None:
-    with pytest.raises(UnsupportedTarget, match="cuda device|NVIDIA"):
+    with pytest.raises(UnsupportedTarget, match=r"cuda device|NVIDIA"):
         host_target("cuda", 4711)
 
 
