@@ -79,6 +79,10 @@ class CudaDevice:
         return self._card.ordinal
 
     @property
+    def context(self) -> Context:
+        return self._context
+
+    @property
     def stream(self) -> Stream:
         """Where the device's own work goes."""
         return self._stream
