@@ -88,8 +88,8 @@ def test_finalists_meet_on_the_device(executor: Executor) -> None:
 
 @pytest.mark.cuda
 def test_a_workload_that_does_not_fit_is_one_clear_error_and_nothing_is_lost(executor: Executor) -> None:
-    a = placeholder((1 << 23, 1 << 22), "float32", name="A")
-    large = workload(compute((1 << 23, 1 << 22), lambda i, j: a[i, j] + 1, name="C"))
+    a = placeholder((1 << 20, 1 << 19), "float32", name="A")
+    large = workload(compute((1 << 20, 1 << 19), lambda i, j: a[i, j] + 1, name="C"))
     with pytest.raises(OutOfMemory, match="memory"):
         list(executor.measure(large, [schedule("good")]))
     assert isinstance(outcome(executor, "good"), Timed)

@@ -43,7 +43,7 @@ def test_what_is_mapped_cannot_be_written() -> None:
 
 
 def test_data_that_do_not_fit_into_memory_are_not_begun_with() -> None:
-    a = placeholder((1 << 23, 1 << 22), name="a")
-    large = workload(compute((1 << 23, 1 << 22), lambda i, j: a[i, j] + 1, name="b"))
+    a = placeholder((1 << 20, 1 << 19), name="a")
+    large = workload(compute((1 << 20, 1 << 19), lambda i, j: a[i, j] + 1, name="b"))
     with pytest.raises(MemoryError, match="bytes needed"):
         compute_fixture(large, 0)
