@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codegen.backend import Binary
+from ..core.dtypes import DType
 from ..core.errors import CompileError, InvalidParameter, UnsupportedTarget
 from ..core.target import DeviceInfo, Target
-from . import hardware, peaks
-from .device import Memory
+from . import cpu_checks, hardware, peaks
+from .device import Comparison, Matches, Memory
 from .native import load_object
 from .pool import parallel_for_address, support
 
@@ -136,6 +137,33 @@ class CpuDevice:
         offset = -block.ctypes.data % ALIGNMENT_BYTES
         return CpuMemory(block[offset : offset + nbytes])
 
+    def hold(self, data: NDArray[np.generic]) -> CpuMemory:
+        return CpuMemory(data.reshape(-1).view(np.uint8))
+
+    def fill(self, memory: Memory, pattern: bytes) -> None:
+        cpu_checks.fill(_bytes(memory), pattern)
+
+    def copy(self, into: Memory, source: Memory) -> None:
+        into.write(_bytes(source))
+
+    def sweep(self, memory: Memory) -> None:
+        cpu_checks.sweep(_bytes(memory))
+
+    def changed(self, memory: Memory, pattern: bytes) -> tuple[int, int] | None:
+        return cpu_checks.changed(_bytes(memory), pattern)
+
+    def differs(self, memory: Memory, other: Memory) -> bool:
+        return cpu_checks.differs(_bytes(memory), _bytes(other))
+
+    def matching(self, memory: Memory, pattern: bytes, among: Matches | None = None) -> Matches:
+        return cpu_checks.matching(_bytes(memory), pattern, among)
+
+    def compare(self, got: Memory, dtype: DType, want: Memory, absolute: float, relative: float) -> Comparison:
+        return cpu_checks.compare(_bytes(got), dtype, _bytes(want), absolute, relative)
+
+    def environment(self) -> dict[str, float]:
+        return {}
+
     def load(self, binary: Binary) -> CpuKernel:
         if binary.format != "elf":
             raise CompileError(f"a CPU runs elf objects, not {binary.format}")
@@ -143,3 +171,9 @@ class CpuDevice:
 
     def measure_peaks(self) -> dict[str, float]:
         return peaks.measure(self)
+
+
+def _bytes(memory: Memory) -> NDArray[np.uint8]:
+    if not isinstance(memory, CpuMemory):
+        raise InvalidParameter("not memory of this device", field="memory")
+    return memory.array
