@@ -30,7 +30,6 @@ from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Call, Tensors, interleaved, peers
 from tilewright.core.budget import Budget
 from tilewright.core.schedule import Schedule
-from tilewright.core.target import DeviceInfo
 from tilewright.runtime.devices import open_device
 from tilewright.runtime.module import load_module
 from tilewright.service.service import Service
@@ -110,7 +109,74 @@ def _pool(x: torch.Tensor) -> torch.Tensor:
     return functional.avg_pool2d(x, 3, 1, 1).permute(0, 2, 3, 1)
 
 
-ROWS: dict[str, Row] = {}
+def _norm_rows() -> dict[str, Row]:
+    """Softmax and layer norm on the same three shapes."""
+    found = {}
+    for rows, columns in ((8192, 1024), (8192, 8192), (1024, 65536)):
+        shape = {"rows": rows, "columns": columns, "dtype": "float16"}
+        found[f"softmax-{rows}x{columns}"] = Row("softmax", shape, _softmax)
+        found[f"layer_norm-{rows}x{columns}"] = Row("layer_norm", shape, _layer_norm)
+    return found
+
+
+def _product_rows() -> dict[str, Row]:
+    """Few rows times the transposed weights of a linear layer."""
+    found = {}
+    for dtype in ("float16", "bfloat16"):
+        for rows, outputs in (*((m, 4096) for m in (1, 4, 16, 32, 64)), *((m, 28672) for m in (1, 16, 64))):
+            parameters = {"rows": rows, "inputs": 4096, "outputs": outputs, "bias": False, "dtype": dtype}
+            bar = 1.35 if outputs == 4096 else 0.97
+            name = f"product-{rows}x{outputs}x4096-{dtype}"
+            found[name] = Row("linear", parameters, functional.linear, bar=bar, reads=True)
+    return found
+
+
+def _reduce_row(shape: list[int], axes: list[int], kind: str, dtype: str, peer: Callable[..., object]) -> Row:
+    parameters = {"shape": shape, "axes": axes, "kind": kind, "dtype": dtype}
+    return Row("reduce", parameters, peer, reads=True)
+
+
+def _map_row(shape: list[int], functions: list[str], dtype: str, peer: Callable[..., object]) -> Row:
+    return Row("elementwise", {"shape": shape, "functions": functions, "dtype": dtype}, peer)
+
+
+_IMAGES = {"batch": 32, "channels": 128, "height": 56, "width": 56, "kernel_h": 3, "kernel_w": 3, "padding": 1}
+_WIDE = {"rows": 8192, "columns": 4096, "dtype": "float16"}
+
+ROWS: dict[str, Row] = {
+    "gelu-1024x1024-f32": _map_row([1024, 1024], ["gelu_tanh"], "float32", _gelu),
+    "gelu-8192x8192": _map_row([8192, 8192], ["gelu_tanh"], "float16", _gelu),
+    "chain-4096x4096-f32": _map_row([4096, 4096], ["relu", "mul2", "add1", "sigmoid"], "float32", _chain),
+    "broadcast-8192x8192": Row("broadcast_affine", {"rows": 8192, "columns": 8192, "dtype": "float16"}, _broadcast),
+    **_norm_rows(),
+    "log_softmax-4096x50257": Row("log_softmax", {"rows": 4096, "columns": 50257, "dtype": "float16"}, _log_softmax),
+    "rms_norm-8192x4096": Row("rms_norm", _WIDE, _rms_norm),
+    "rms_norm-16x8192": Row("rms_norm", {"rows": 16, "columns": 8192, "dtype": "float16"}, _rms_norm),
+    "add_rms_norm-8192x4096": Row("add_rms_norm", _WIDE, _add_rms_norm),
+    "row_sum-8192x8192-f32": _reduce_row([8192, 8192], [1], "sum", "float32", lambda x: x.sum(1)),
+    "row_max-8192x8192-f32": _reduce_row([8192, 8192], [1], "max", "float32", lambda x: x.amax(1)),
+    "row_argmax-8192x8192-f32": _reduce_row([8192, 8192], [1], "argmax", "float32", lambda x: x.argmax(1)),
+    "column_sum-8192x8192-f32": _reduce_row([8192, 8192], [0], "sum", "float32", lambda x: x.sum(0)),
+    "mean_nhw-32x56x56x256": _reduce_row([32, 56, 56, 256], [0, 1, 2], "mean", "float16", lambda x: x.mean((0, 1, 2))),
+    "transpose-8192x8192": Row(
+        "transpose", {"shape": [8192, 8192], "axes": [1, 0], "dtype": "float16"}, lambda x: x.t().contiguous()
+    ),
+    "permute_0231-32x256x56x56": Row(
+        "transpose",
+        {"shape": [32, 256, 56, 56], "axes": [0, 2, 3, 1], "dtype": "float16"},
+        lambda x: x.permute(0, 2, 3, 1).contiguous(),
+    ),
+    **_product_rows(),
+    "depthwise-32x56x56x128": Row(
+        "conv2d",
+        {**_IMAGES, "filters": 128, "groups": 128, "layout": "NHWC", "dtype": "float16"},
+        _depthwise,
+        _channels_last,
+    ),
+    "average_pool-32x56x56x128": Row(
+        "pool2d", {**_IMAGES, "kind": "average", "layout": "NHWC", "dtype": "float16"}, _pool, _channels_last
+    ),
+}
 
 
 def run(options: Options) -> Result:
@@ -190,7 +256,7 @@ def _trials(service: Service, view: JobView, task: int) -> list[Any]:
     while True:
         page = service.trials(view.id, task=task, page_size=500, token=token)
         found.extend(page.items)
-        token = page.next_page_token
+        token = page.next_token
         if not token:
             return found
 
@@ -226,7 +292,8 @@ def _row(
             calls[peer] = lambda s, c=call: c(prepared[id(s)])  # type: ignore[misc]
     wrong = _difference(calls["ours"](sets[0]), calls["torch eager"](sets[0]))
     times = interleaved(calls, sets, rounds=_ROUNDS, seconds=_REPLAY_SECONDS)
-    return {"row": name, **_figures(row, total, times, peaks, wrong), **tuned.about[name], "schedule": tuned.schedules[name].to_json()}
+    figures = _figures(row, total, times, peaks, wrong)
+    return {"row": name, **figures, **tuned.about[name], "schedule": tuned.schedules[name].to_json()}
 
 
 def _figures(
@@ -252,15 +319,16 @@ def _figures(
         "spread": _spread(mine),
         "difference": wrong,
     }
-    if isinstance(times.get("twin"), list):
-        twin = median(times["twin"])
-        band = _SAME + max(_spread(mine), _spread(times["twin"]))  # type: ignore[arg-type]
+    again = times.get("twin", "")
+    if not isinstance(again, str):
+        twin = median(again)
+        band = _SAME + max(_spread(mine), _spread(again))
         figures |= {"twin_us": 1e6 * twin, "twin_ratio": twin / median(mine), "band": band}
         figures["same"] = abs(twin / median(mine) - 1) <= band
     return figures
 
 
-def _spread(times: list[float] | str) -> float:
+def _spread(times: list[float]) -> float:
     """Relative distance between the quartiles."""
     low, high = np.percentile(np.asarray(times, dtype=np.float64), [25, 75])
     return float((high - low) / np.median(np.asarray(times, dtype=np.float64)))

@@ -47,10 +47,11 @@ def main() -> None:
     target = host_target("cuda")
     name, parameters, schedule = case_of(sketch, target, seed)
     workload = OPERATORS[name].workload(parameters)
-    kernel = device.load(road.build(workload, target, schedule))
+    binary = road.build(workload, target, schedule)
+    kernel = device.load(binary)
     inputs = random_inputs(workload, seed)
     memories = []
-    for parameter in kernel.parameters:
+    for parameter in binary.parameters:
         memory = device.allocate(parameter.bytes)
         if parameter.role == "input":
             memory.write(np.ascontiguousarray(inputs[parameter.name]).reshape(-1).view(np.uint8))

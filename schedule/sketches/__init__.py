@@ -4,8 +4,9 @@ from ...core.target import Target
 from ...te.workload import Workload
 from ..sketch import Sketch
 from .cpu_loops import CPU_LOOPS
+from .cuda_loops import CUDA_LOOPS
 
-SKETCHES: dict[str, Sketch] = {CPU_LOOPS.name: CPU_LOOPS}
+SKETCHES: dict[str, Sketch] = {CPU_LOOPS.name: CPU_LOOPS, CUDA_LOOPS.name: CUDA_LOOPS}
 """Name -> sketch; a schedule names the sketch that it belongs to."""
 
 
