@@ -74,7 +74,7 @@ def _reduce_serially(
     if not axes:
         add(values)
         return
-    with w.loop(f"{prefix}{axes[0].name}", axes[0].extent) as k:
+    with w.loop(f"{prefix}over_{axes[0].name}", axes[0].extent) as k:
         _reduce_serially(w, axes[1:], {**values, axes[0].name: k}, prefix, add)
 
 

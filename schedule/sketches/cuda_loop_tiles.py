@@ -96,7 +96,7 @@ def write_tiles(w: Writer, group: Group, setting: TileSetting, prefix: str) -> N
 def _write_reduction(w: Writer, tile: _Tile, outer: list[Axis], result: Accumulator) -> None:
     """Loops over the other reduction axes, then over chunks of k."""
     if outer:
-        with w.loop(f"{tile.prefix}{outer[0].name}", outer[0].extent) as v:
+        with w.loop(f"{tile.prefix}over_{outer[0].name}", outer[0].extent) as v:
             fixed = {**tile.fixed, outer[0].name: v}
             _write_reduction(w, _at(tile, fixed, tile.k), outer[1:], result)
         return
