@@ -85,6 +85,18 @@ class DeviceFault(TilewrightError):
         self.lost = lost
 
 
+class ResourcesExceeded(CompileError):
+    """The kernel compiles, but spills registers, or takes more of something than the hardware has."""
+
+    code = "RESOURCES_EXCEEDED"
+
+
+class OutOfMemory(TilewrightError):
+    """The data of a workload do not fit into the memory of the machine, or of the device."""
+
+    code = "OUT_OF_MEMORY"
+
+
 class NotFound(TilewrightError):
     """What was asked for does not exist."""
 

@@ -209,12 +209,11 @@ def _mma(stmt: Mma, names: Names) -> None:
 
 
 def _fits(buffer: Buffer, indices: tuple[Expr, ...], elements: int) -> None:
-    """A fragment lies within the last dimension, where that can be told, and begins at a multiple of two."""
+    """A fragment lies within the last dimension, where that can be told."""
     _run(buffer, elements)
     form = affine_of(indices[-1])
-    if elements > buffer.shape[-1] or (
-        form is not None and form.is_constant and form.constant + elements > buffer.shape[-1]
-    ):
+    first = form.constant if form is not None and form.is_constant else 0
+    if first + elements > buffer.shape[-1]:
         raise Broken("operation", f"{elements} elements of {buffer.name} do not fit {list(buffer.shape)}")
 
 
@@ -225,7 +224,8 @@ def _load_matrix(stmt: LoadMatrix, names: Names) -> None:
         raise Broken("operation", f"{stmt.count} matrices are loaded at once, not 1, 2 or 4")
     if stmt.source.dtype != stmt.target.dtype or stmt.source.dtype.bytes != 2:
         raise Broken("operation", f"matrices of {stmt.source.dtype} are loaded to {stmt.target.dtype}; 16 bits only")
-    _fits(stmt.target, stmt.target_indices, 2 * stmt.count)
+    if 2 * stmt.count > stmt.target.elements:
+        raise Broken("operation", f"{2 * stmt.count} elements do not fit {stmt.target.name} {list(stmt.target.shape)}")
     _run(stmt.source, 8)
     _aligned(stmt.source, stmt.source_indices, 16)
 

@@ -115,16 +115,17 @@ class CpuKernel:
 class CpuDevice:
     """See ``runtime.device.Device``. Opening one starts nothing; threads start with the first parallel kernel."""
 
-    def __init__(self, target: Target | None = None) -> None:
-        """``target`` defaults to the whole host; a narrower one (fewer features or threads) is allowed."""
-        host = hardware.host_target()
+    def __init__(self, target: Target | None = None, ordinal: int = 0) -> None:
+        """``target`` defaults to the whole host; a narrower one (fewer features or threads) is allowed. There is one
+        device, number 0."""
+        host = info(ordinal).target
         self.target = target or host
         if self.target.kind != host.kind or self.target.arch != host.arch:
             raise UnsupportedTarget(f"{self.target} does not run here; this machine is {host}", field="target")
         missing = sorted(set(self.target.features) - set(host.features))
         if missing:
             raise UnsupportedTarget(f"this CPU lacks {', '.join(missing)}", field="features")
-        self._info = DeviceInfo(hardware.cpu_name(), self.target, hardware.hardware_columns(self.target))
+        self._info = _info(self.target)
 
     @property
     def info(self) -> DeviceInfo:
@@ -171,6 +172,22 @@ class CpuDevice:
 
     def measure_peaks(self) -> dict[str, float]:
         return peaks.measure(self)
+
+
+def count() -> int:
+    """How many CPU devices there are: the machine is one."""
+    return 1
+
+
+def info(ordinal: int = 0) -> DeviceInfo:
+    """The whole machine. Raises UnsupportedTarget for any number but 0, and on a machine that code is not made for."""
+    if ordinal != 0:
+        raise UnsupportedTarget(f"llvm device {ordinal}; allowed: 0", field="ordinal")
+    return _info(hardware.host_target())
+
+
+def _info(target: Target) -> DeviceInfo:
+    return DeviceInfo(hardware.cpu_name(), target, hardware.hardware_columns(target))
 
 
 def _bytes(memory: Memory) -> NDArray[np.uint8]:

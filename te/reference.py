@@ -1,7 +1,6 @@
 """What a workload computes: the truth that every kernel is compared with."""
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +13,7 @@ from ..ir.rewrite import loads_of
 from .contraction import contract, contraction_of
 from .evaluate import Array, Evaluator
 from .join import Joined, join
+from .threads import MOST_THREADS, available_threads
 from .workload import Stage, Workload
 
 _CHUNK = 1 << 17
@@ -25,16 +25,14 @@ _LEAST_PART = 64
 _WORTH_THREADS = 1 << 21
 """Points of a stage from which several threads share it."""
 
-MOST_THREADS = 16
-
 
 def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | None = None) -> dict[str, Array]:
     """The outputs by name, for a checked workload and its inputs by name, in the inputs' dtypes.
 
     Floats are computed and returned in float64: only constants and casts round to their dtype. Integers and bools
     are exact, wrap, and come in their own dtype. Sums of products run as matrix products, the rest in chunks that
-    stay in cache, on ``threads`` threads where it is much (None: those this process may run on, at most 16); the
-    result does not depend on their number. A tensor is dropped once nothing reads it any more. Raises
+    stay in cache, on ``threads`` threads where it is much (None: those this process may run on, at most 16); their
+    number changes at most the last digit of float64 sums. A tensor is dropped once nothing reads it any more. Raises
     InvalidParameter naming an input that is missing or has another shape or dtype.
     """
     tensors = {t.name: _input(t, inputs) for t in workload.inputs}
@@ -45,11 +43,6 @@ def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | No
         for name in [t for t in tensors if last.get(t, -1) <= n and t not in workload.outputs and t != stage.name]:
             del tensors[name]
     return {name: tensors[name] for name in workload.outputs}
-
-
-def available_threads() -> int:
-    """The processors this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _input(tensor: Buffer, inputs: Mapping[str, Array]) -> Array:
@@ -69,8 +62,7 @@ def _input(tensor: Buffer, inputs: Mapping[str, Array]) -> Array:
 def _stage(stage: Stage, tensors: Mapping[str, Array], threads: int) -> Array:
     contraction = contraction_of(stage)
     if contraction is not None:
-        with np.errstate(all="ignore"):
-            return contract(contraction, tensors)
+        return contract(contraction, tensors, threads)
     result = np.empty(stage.tensor.shape, _dtype(stage))
     extents = [a.extent for a in stage.axes]
     box = [(0, extent) for extent in extents]

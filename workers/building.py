@@ -7,13 +7,21 @@ from importlib import import_module
 from typing import cast
 
 from ..codegen.backend import Binary
-from ..core.errors import CompileError, IllegalSchedule, InvalidKernel, InvalidParameter, TilewrightError
+from ..core.errors import (
+    CompileError,
+    IllegalSchedule,
+    InvalidKernel,
+    InvalidParameter,
+    ResourcesExceeded,
+    TilewrightError,
+)
 from ..core.schedule import Schedule
 from ..core.target import Target
 from ..core.trial import Failed, Reason, Stage
 from ..te.json import workload_from_json
 from ..te.workload import Workload
 from .frames import Frame
+from .report import Announce
 from .wire import Json, binary_to_frame, outcome_to_json, target_from_json
 
 Build = Callable[[Workload, Target, Schedule], Binary]
@@ -30,7 +38,7 @@ class BuildRole:
         self._build: Build = getattr(import_module(module), name)
         self._workload: tuple[object, Workload] | None = None
 
-    def answer(self, frame: Frame, announce: Callable[[str], None]) -> Frame:
+    def answer(self, frame: Frame, announce: Announce) -> Frame:
         started = time.perf_counter()
         outcome = self._built(frame.header)
         seconds = time.perf_counter() - started
@@ -46,6 +54,8 @@ class BuildRole:
             return Failed(Stage.LOWER, Reason.ILLEGAL_SCHEDULE, _text(error))
         except InvalidKernel as error:
             return Failed(Stage.LOWER, Reason.COMPILE_ERROR, f"lowered to an invalid kernel: {_text(error)}")
+        except ResourcesExceeded as error:
+            return Failed(Stage.COMPILE, Reason.RESOURCES, error.message)
         except CompileError as error:
             return Failed(Stage.COMPILE, Reason.COMPILE_ERROR, error.message)
         except MemoryError:

@@ -280,16 +280,32 @@ class Code:
             return self.value(expr.value)
         dtype = expr.dtype
         known = self.known if self.lane is None else {}
-        array = Code(self.fn, self.text, self.uses, known=known).array(expr.value)
+        count = expr.value.lanes
+        array = Code(self.fn, self.text, self.uses, known=known).array(expr.value, "part")
         type = computed(dtype)
+        if count & (count - 1) == 0:
+            return self._reduce_in_halves(expr, array)
         total = self.fn.fresh("total")
         self.text.line(f"{type} {total} = {array}[0];")
         lane = self.fn.fresh("l")
         step = plain(self.fn, expr.op, dtype, Value(total, type), Value(f"{array}[{lane}]", type))
         self.text.line("#pragma unroll")
-        with self.text.block(f"for (int {lane} = 1; {lane} < {expr.value.lanes}; ++{lane})") as inside:
+        with self.text.block(f"for (int {lane} = 1; {lane} < {count}; ++{lane})") as inside:
             inside.line(f"{total} = {step.text};")
         return Value(total, type)
+
+    def _reduce_in_halves(self, expr: ReduceLanes, array: str) -> Value:
+        """As a tree: the steps of one level do not wait for one another."""
+        type = computed(expr.dtype)
+        half, lane = self.fn.fresh("half"), self.fn.fresh("l")
+        cells = (Value(f"{array}[{at}]", type) for at in (lane, f"{lane} + {half}"))
+        step = plain(self.fn, expr.op, expr.dtype, *cells)
+        self.text.line("#pragma unroll")
+        with self.text.block(f"for (int {half} = {expr.value.lanes // 2}; {half} > 0; {half} /= 2)") as outer:
+            outer.line("#pragma unroll")
+            with outer.block(f"for (int {lane} = 0; {lane} < {half}; ++{lane})") as inside:
+                inside.line(f"{array}[{lane}] = {step.text};")
+        return Value(f"{array}[0]", type)
 
 
 def uses_of(*roots: Expr) -> dict[int, int]:

@@ -44,7 +44,9 @@ def offset(code: Writing, buffer: Buffer, indices: Sequence[Expr]) -> Value:
 
 def base_offset(code: Writing, buffer: Buffer, base: Expr, lane: int) -> Value:
     """Elements from the start to lane ``lane`` of a contiguous vector that begins at ``base``."""
-    return _swizzled(code, buffer, code.value(base + lane if lane else base))
+    place = place_of([base + lane], [1])
+    assert place is not None
+    return _swizzled(code, buffer, code.value(place.base if lane else base))
 
 
 def _swizzled(code: Writing, buffer: Buffer, at: Value) -> Value:

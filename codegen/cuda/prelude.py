@@ -49,7 +49,7 @@ float double_to_odd(double x) {
     ),
     "unpack_half": Function(
         """// N values from N / 2 words
-template <int N> @void unpack_half(const unsigned* words, float* x) {
+template <int N> $void unpack_half(const unsigned* words, float* x) {
 #pragma unroll
   for (int i = 0; i < N / 2; ++i)
     asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
@@ -58,7 +58,7 @@ template <int N> @void unpack_half(const unsigned* words, float* x) {
     ),
     "unpack_bfloat": Function(
         """// N values from N / 2 words
-template <int N> @void unpack_bfloat(const unsigned* words, float* x) {
+template <int N> $void unpack_bfloat(const unsigned* words, float* x) {
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) {
     x[2 * i] = __uint_as_float(words[i] << 16);
@@ -68,7 +68,7 @@ template <int N> @void unpack_bfloat(const unsigned* words, float* x) {
     ),
     "pack_half": Function(
         """// N values into N / 2 words
-template <int N> @void pack_half(const float* x, unsigned* words) {
+template <int N> $void pack_half(const float* x, unsigned* words) {
 #pragma unroll
   for (int i = 0; i < N / 2; ++i)
     asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(words[i]) : "f"(x[2 * i]), "f"(x[2 * i + 1]));
@@ -76,7 +76,7 @@ template <int N> @void pack_half(const float* x, unsigned* words) {
     ),
     "pack_bfloat": Function(
         """// N values into N / 2 words
-template <int N> @void pack_bfloat(const float* x, unsigned* words) {
+template <int N> $void pack_bfloat(const float* x, unsigned* words) {
 #pragma unroll
   for (int i = 0; i < N / 2; ++i)
     asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(words[i]) : "f"(x[2 * i]), "f"(x[2 * i + 1]));
@@ -103,13 +103,13 @@ uint4 load_once(const uint4* from) {
       : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)));
   return x;
 }
-@uint2 load_once(const uint2* from) {
+$uint2 load_once(const uint2* from) {
   uint2 x;
   asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
       : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)));
   return x;
 }
-@unsigned load_once(const unsigned* from) {
+$unsigned load_once(const unsigned* from) {
   unsigned x;
   asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
   return x;
@@ -124,14 +124,14 @@ uint4 load_if(const uint4* from, bool condition) {
       : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }
-@uint2 load_if(const uint2* from, bool condition) {
+$uint2 load_if(const uint2* from, bool condition) {
   uint2 x;
   asm("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
       " @p ld.global.nc.v2.u32 {%0, %1}, [%2]; }"
       : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }
-@unsigned load_if(const unsigned* from, bool condition) {
+$unsigned load_if(const unsigned* from, bool condition) {
   unsigned x;
   asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.u32 %0, [%1]; }"
       : "=r"(x) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
@@ -147,14 +147,14 @@ uint4 load_once_if(const uint4* from, bool condition) {
       : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }
-@uint2 load_once_if(const uint2* from, bool condition) {
+$uint2 load_once_if(const uint2* from, bool condition) {
   uint2 x;
   asm("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
       " @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
       : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }
-@unsigned load_once_if(const unsigned* from, bool condition) {
+$unsigned load_once_if(const unsigned* from, bool condition) {
   unsigned x;
   asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.L1::no_allocate.u32 %0, [%1]; }"
       : "=r"(x) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
@@ -169,7 +169,7 @@ float min_nan(float a, float b) {
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
-@double min_nan(double a, double b) { return a < b || a != a ? a : b; }"""
+$double min_nan(double a, double b) { return a < b || a != a ? a : b; }"""
     ),
     "max_nan": Function(
         """// a NaN on either side is the result
@@ -178,11 +178,11 @@ float max_nan(float a, float b) {
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
-@double max_nan(double a, double b) { return a > b || a != a ? a : b; }"""
+$double max_nan(double a, double b) { return a > b || a != a ? a : b; }"""
     ),
     "floor_divide": Function(
         """// towards minus infinity; by zero it is zero, and the lowest number by -1 wraps around
-template <typename T> @T floor_divide(T a, T b) {
+template <typename T> $T floor_divide(T a, T b) {
   if (b == 0) return 0;
   if (b == (T)-1 && (T)-1 < 0) return (T)(0ull - (unsigned long long)a);
   const T quotient = a / b, rest = a % b;
@@ -191,7 +191,7 @@ template <typename T> @T floor_divide(T a, T b) {
     ),
     "floor_modulo": Function(
         """// with the sign of the divisor; by zero it is zero
-template <typename T> @T floor_modulo(T a, T b) {
+template <typename T> $T floor_modulo(T a, T b) {
   if (b == 0 || (b == (T)-1 && (T)-1 < 0)) return 0;
   const T rest = a % b;
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
@@ -200,12 +200,12 @@ template <typename T> @T floor_modulo(T a, T b) {
     "float_to_int": Function(
         """// towards zero, saturating, a NaN to 0
 int float_to_int(float x) { return x != x ? 0 : __float2int_rz(x); }
-@int float_to_int(double x) { return x != x ? 0 : __double2int_rz(x); }"""
+$int float_to_int(double x) { return x != x ? 0 : __double2int_rz(x); }"""
     ),
     "float_to_long": Function(
         """// towards zero, saturating, a NaN to 0
 long long float_to_long(float x) { return x != x ? 0 : __float2ll_rz(x); }
-@long long float_to_long(double x) { return x != x ? 0 : __double2ll_rz(x); }"""
+$long long float_to_long(double x) { return x != x ? 0 : __double2ll_rz(x); }"""
     ),
     "fast_exp": Function(
         """// relative error about 2^-21 in the range of 16-bit results
@@ -246,7 +246,7 @@ float fast_tanh(float x) {
     ),
     "copy_async": Function(
         """// BYTES from global to shared memory; zeros where the condition is false
-template <int BYTES> @void copy_async(void* to, const void* from, bool condition = true) {
+template <int BYTES> $void copy_async(void* to, const void* from, bool condition = true) {
   const unsigned address = shared_address(to);
   const int size = condition ? BYTES : 0;
   if (BYTES == 16)
@@ -261,7 +261,7 @@ template <int BYTES> @void copy_async(void* to, const void* from, bool condition
     "commit_copies": Function("""void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }"""),
     "await_copies": Function(
         """// until at most PENDING groups of this thread are under way
-template <int PENDING> @void await_copies() {
+template <int PENDING> $void await_copies() {
   asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
 }"""
     ),
@@ -307,25 +307,25 @@ uint4 peer_load(const uint4* from, unsigned block) {
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(shared_address(from)), "r"(block) : "memory");
   return x;
 }
-@uint2 peer_load(const uint2* from, unsigned block) {
+$uint2 peer_load(const uint2* from, unsigned block) {
   uint2 x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %2, %3; ld.shared::cluster.v2.u32 {%0, %1}, [a]; }"
                : "=r"(x.x), "=r"(x.y) : "r"(shared_address(from)), "r"(block) : "memory");
   return x;
 }
-@unsigned peer_load(const unsigned* from, unsigned block) {
+$unsigned peer_load(const unsigned* from, unsigned block) {
   unsigned x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.u32 %0, [a]; }"
                : "=r"(x) : "r"(shared_address(from)), "r"(block) : "memory");
   return x;
 }
-@unsigned short peer_load(const unsigned short* from, unsigned block) {
+$unsigned short peer_load(const unsigned short* from, unsigned block) {
   unsigned short x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.u16 %0, [a]; }"
                : "=h"(x) : "r"(shared_address(from)), "r"(block) : "memory");
   return x;
 }
-@unsigned char peer_load(const unsigned char* from, unsigned block) {
+$unsigned char peer_load(const unsigned char* from, unsigned block) {
   unsigned x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.u8 %0, [a]; }"
                : "=r"(x) : "r"(shared_address(from)), "r"(block) : "memory");
@@ -352,7 +352,7 @@ void mma_m16n8k16_bf16(float* d, const unsigned* a, const unsigned* b) {
     ),
     "load_matrix": Function(
         """// COUNT matrices of 8 rows of 8 16-bit elements; each lane says where one row begins
-template <int COUNT, bool TRANSPOSED> @void load_matrix(unsigned* to, const void* row) {
+template <int COUNT, bool TRANSPOSED> $void load_matrix(unsigned* to, const void* row) {
   const unsigned address = shared_address(row);
   if (COUNT == 4 && TRANSPOSED)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -376,7 +376,7 @@ template <int COUNT, bool TRANSPOSED> @void load_matrix(unsigned* to, const void
         ("shared_address",),
     ),
 }
-"""Name -> function. ``@`` in a text stands for the qualifiers of a device function; without one they come first."""
+"""Name -> function. ``$`` in a text stands for the qualifiers of a device function; without one they come first."""
 
 
 def prelude(used: Iterable[str]) -> str:
@@ -395,5 +395,5 @@ def _qualified(text: str) -> str:
     lines = text.splitlines()
     first = next(i for i, line in enumerate(lines) if not line.startswith("//"))
     if not lines[first].startswith("template"):
-        lines[first] = f"@{lines[first]}"
-    return "\n".join(lines).replace("@", _DEVICE)
+        lines[first] = f"${lines[first]}"
+    return "\n".join(lines).replace("$", _DEVICE)

@@ -55,10 +55,10 @@ def converted(value: Value, type: str) -> Value:
 
 
 def infix(a: Value, operator: str, b: Value, type: str, level: Level) -> Value:
-    """``a operator b``; grouped to the left."""
-    tighter = Level(level - 1)
-    left = a.within(tighter) if level is Level.BITS else a.within(level)
-    return Value(f"{left} {operator} {b.within(tighter)}", type, level)
+    """``a operator b``, grouped to the left; sums and products that are shifted or masked get parentheses."""
+    if level in (Level.SHIFT, Level.BITS):
+        return Value(f"{a.unary} {operator} {b.unary}", type, level)
+    return Value(f"{a.within(level)} {operator} {b.within(Level(level - 1))}", type, level)
 
 
 @dataclass(slots=True)
@@ -80,5 +80,5 @@ class Text:
         inner = Text()
         yield inner
         self.line(f"{header} {{")
-        self.lines.extend(f"  {line}" if not line.startswith("#") else line for line in inner.lines)
+        self.lines.extend(f"  {line}" for line in inner.lines)
         self.line(f"}}{after}")

@@ -201,8 +201,9 @@ def check_read(memory: Watched, m: Machine, scope: Scope, flat: Array, who: Arra
         return
     name = memory.buffer.name
     written = memory.written[flat]
-    if memory.under_way and (flying := memory.landing[flat] > 0).any():
-        at = int(flying.argmax())
+    busy = memory.busy(flat, writing=False)
+    if busy is not None and busy.any():
+        at = int(busy.argmax())
         what = f"{memory.name(int(flat[at]))} is read while an asynchronous copy to it is under way"
         raise scope.fault(what, m, int(who[at]), name)
     if not written.all():
@@ -222,8 +223,9 @@ def check_write(memory: Watched, m: Machine, scope: Scope, flat: Array, who: Arr
     """Raise where a write is not ordered after what others did to an element; note the write."""
     touches, name = memory.touches, memory.buffer.name
     assert memory.written is not None and touches is not None
-    if memory.under_way and (flying := memory.landing[flat] + memory.leaving[flat] > 0).any():
-        at = int(flying.argmax())
+    busy = memory.busy(flat, writing=True)
+    if busy is not None and busy.any():
+        at = int(busy.argmax())
         what = f"{memory.name(int(flat[at]))} is written while an asynchronous copy of it is under way"
         raise scope.fault(what, m, int(who[at]), name)
     race = touches.written_by(m.order, flat, who)

@@ -26,9 +26,8 @@ class GlobalMemory:
         self.data = cells.data
         self.written = None if cells.written is None else cells.written_view.view(np.bool_)
         self.touches: Touches | None = None
-        self.leaving = np.zeros(0, dtype=np.int32)  # asynchronous copies under way from an element
-        self.landing = np.zeros(0, dtype=np.int32)  # and to it (none, in global memory)
         self.under_way = 0
+        self._leaving = np.zeros(0, dtype=np.int32)  # asynchronous copies under way from an element
 
     def enter(self) -> None:
         """A launch starts: all that was done before is ordered."""
@@ -39,14 +38,18 @@ class GlobalMemory:
         if self.written is not None and self.touches is None:
             self.touches = Touches(self.buffer.elements, order, 0)
 
-    def mark(self, flat: Array, change: int, landing: bool) -> None:
-        """Count copies under way from or to elements."""
+    def mark(self, flat: Array, change: int) -> None:
+        """Count copies under way from elements."""
         if self.written is None:
             return  # an input never changes
-        if not len(self.leaving):
-            self.leaving, self.landing = np.zeros((2, len(self.data)), dtype=np.int32)
-        np.add.at(self.landing if landing else self.leaving, flat, change)
+        if not len(self._leaving):
+            self._leaving = np.zeros(len(self.data), dtype=np.int32)
+        np.add.at(self._leaving, flat, change)
         self.under_way += change * len(flat)
+
+    def busy(self, flat: Array, writing: bool) -> Array | None:
+        """The elements that a copy under way forbids to read, or to write; None for none."""
+        return self._leaving[flat] > 0 if self.under_way and writing else None
 
     def name(self, flat: int) -> str:
         return element_name(self.buffer, flat)
@@ -61,8 +64,7 @@ class SharedMemory:
         self.data: Array = np.zeros(0)
         self.written: Array | None = None
         self.touches: Touches | None = None
-        self.leaving = np.zeros(0, dtype=np.int32)
-        self.landing = np.zeros(0, dtype=np.int32)
+        self.landing = np.zeros(0, dtype=np.int32)  # asynchronous copies under way to a place
         self.under_way = 0
         self._order: Order | None = None
         self._names: dict[int, tuple[int, ...]] = {}
@@ -88,9 +90,14 @@ class SharedMemory:
         else:
             self.written.reshape(-1, self.span)[who] = False
 
-    def mark(self, flat: Array, change: int, landing: bool) -> None:
+    def mark(self, flat: Array, change: int) -> None:
+        """Count copies under way to places."""
         np.add.at(self.landing, flat, change)
         self.under_way += change * len(flat)
+
+    def busy(self, flat: Array, writing: bool) -> Array | None:
+        """The places that a copy under way forbids to touch; None for none."""
+        return self.landing[flat] > 0 if self.under_way else None
 
     def name(self, flat: int) -> str:
         """The element at a place, which may be in any block."""

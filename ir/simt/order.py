@@ -36,6 +36,16 @@ class Groups:
         return Groups(block, block * blocks)
 
 
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The end of a phase of an arrival barrier, which brought data. ``waited``: bool[threads], who has waited for it
+    (changes as they do); ``block``: whose, within the chunk. Such data is written by ``-2 - number of the delivery``.
+    """
+
+    waited: Array
+    block: int
+
+
 class Order:
     """The epochs of the threads of one chunk. ``ids``: int64[threads], their numbers; ``levels``: from the widest
     group to the warp, each with the size of the next smaller group."""
@@ -48,6 +58,7 @@ class Order:
         self.sizes = (groups.cluster, groups.block, WARP_LANES, 1) if clustered else (groups.block, WARP_LANES, 1)
         self.epochs = [np.full(len(ids), now, dtype=np.int64) for _ in self.sizes]
         self.epochs[0][:] = launch
+        self.deliveries: list[Delivery] = []
         self._keys: list[tuple[Array, Array, Array, int] | None] = [None] * len(self.sizes)
 
     @property
@@ -82,6 +93,11 @@ class Order:
             same = ids // self.sizes[k - 1] == other // self.sizes[k - 1]
             bound = np.where(same, self.epochs[k][who], bound)
         found: Array = (ids != other) & (time >= bound)
+        for number in np.unique(other[other < NOBODY]).tolist():
+            delivery, at = self.deliveries[-2 - number], np.flatnonzero(other == number)
+            there = (ids[at] - self.ids[0]) // self.groups.block == delivery.block
+            bound_there = np.where(there, self.epochs[self.block_level][who[at]], self.epochs[1][who[at]])
+            found[at] = ~(there & delivery.waited[who[at]]) & (time[at] >= bound_there)
         return found
 
 

@@ -36,6 +36,9 @@ class Machine:
         self.block_number = self.block + first_block
         groups = Groups.of(per_block, self.cluster)
         self.order = Order(self.block_number * groups.block + self.thread, groups, launch_epoch, now)
+        self.flights: list[Any] = []  # asynchronous copies under way (see ``copies``)
+        self.committed = np.zeros(self.threads, dtype=np.int64)  # groups of them, by thread
+        self.phases: dict[str, Any] = {}  # arrival barriers, by buffer
         self.peer_reads = -1  # when shared memory of another block was last read
 
     def axis(self, axis: HardwareAxis) -> Array:
@@ -139,5 +142,7 @@ class Scope:
 
     def thread_name(self, number: int, machine: Machine) -> str:
         """A thread by its number in the launch."""
+        if number < 0:
+            return "a bulk copy"
         block, thread = divmod(number, machine.order.groups.block)
         return f"thread {thread} of block {block}"

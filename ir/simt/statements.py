@@ -1,4 +1,4 @@
-"""Statements of the interpreter of launches: loops, conditions, allocations, barriers."""
+"""Statements of the interpreter of launches: loops, conditions, allocations, barriers; the table of all."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,22 @@ from ...core.errors import InvalidKernel
 from ..bounds import loop_range
 from ..buffer import Scope as Storage
 from ..expr import WARP_LANES
-from ..gpu import Barrier, Level
+from ..gpu import (
+    AwaitArrivals,
+    AwaitCopies,
+    Barrier,
+    BulkCopy,
+    CommitCopies,
+    CopyAsync,
+    InitArrivals,
+    Level,
+    LoadMatrix,
+    Mma,
+)
 from ..stmt import Allocate, For, If, Seq, Stmt, Store
 from .access import is_uniform, store_code, under
+from .copies import await_arrivals, await_copies, bulk_copy, commit_copies, copy_async, init_arrivals
+from .matrices import load_matrix, mma
 from .memory import PrivateMemory, SharedMemory
 from .scope import Machine, Scope
 from .values import value_code
@@ -126,5 +139,13 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     Seq: _seq,
     Allocate: _allocate,
     Barrier: _barrier,
+    CopyAsync: copy_async,
+    CommitCopies: commit_copies,
+    AwaitCopies: await_copies,
+    InitArrivals: init_arrivals,
+    BulkCopy: bulk_copy,
+    AwaitArrivals: await_arrivals,
+    Mma: mma,
+    LoadMatrix: load_matrix,
 }
 """How each class of statement is run."""

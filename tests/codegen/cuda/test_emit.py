@@ -8,6 +8,7 @@ from tilewright.codegen.backends import backend_for
 from tilewright.core.target import Target
 from tilewright.ir.rewrite import map_statements
 from tilewright.ir.stmt import Bound, For, HardwareAxis, Kernel, Launch, LoopKind, Stmt
+from tilewright.tests.codegen.cuda.launches import LAUNCHES
 from tilewright.tests.codegen.kernels import KERNELS
 
 SM90A = Target("cuda", "sm_90a", (), 132, 16)
@@ -24,10 +25,13 @@ def launched(kernel: Kernel) -> Kernel:
     return replace(kernel, body=Launch(kernel.name, bounds, map_statements(kernel.body, serial)))
 
 
-@pytest.mark.parametrize("name", KERNELS)
+ALL = {**{name: launched(kernel) for name, kernel in KERNELS.items()}, **LAUNCHES}
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_every_node_of_the_ir_compiles_without_a_header(name: str) -> None:
     backend = backend_for(SM90A)
-    final = backend.passes(launched(KERNELS[name]), SM90A)[-1][1]
+    final = backend.passes(ALL[name], SM90A)[-1][1]
     source = backend.emit(final, SM90A)
     assert "#include" not in source.text
     binary = backend.compile(source, SM90A)
