@@ -18,7 +18,6 @@ SUITES = {
     "ranking": "benchmarks.ranking",
     "service": "benchmarks.service",
     "kill": "benchmarks.kill",
-    "h200-memory": "benchmarks.h200_memory",
     "sanitizer": "benchmarks.sanitizer",
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
