@@ -19,6 +19,7 @@ SUITES = {
     "service": "benchmarks.service",
     "kill": "benchmarks.kill",
     "sanitizer": "benchmarks.sanitizer",
+    "faults": "benchmarks.faults",
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
 

@@ -1,5 +1,7 @@
 """Kernels with launches, written by hand: between them they hold every node that only graphics processors have."""
 
+from dataclasses import replace
+
 from tilewright.core.dtypes import DType, bfloat16, boolean, float16, float32, float64, int8, int32, int64
 from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
 from tilewright.ir.build import Writer
@@ -34,12 +36,24 @@ from tilewright.ir.gpu import (
     LoadMatrix,
     Mma,
 )
-from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.rewrite import map_statements
+from tilewright.ir.stmt import Bound, For, HardwareAxis, Kernel, Launch, LoopKind, Stmt
 
 X, THREAD, WARP, LANE = HardwareAxis.GRID_X, HardwareAxis.THREAD, HardwareAxis.WARP, HardwareAxis.LANE
 UNROLLED = LoopKind.UNROLLED
 ZERO = index(0)
 EVERY = Ramp(ZERO, 1, 8)
+
+
+def launched(kernel: Kernel) -> Kernel:
+    """A kernel of loops as one launch of one thread."""
+
+    def serial(stmt: Stmt) -> Stmt:
+        is_parallel = isinstance(stmt, For) and stmt.kind is LoopKind.PARALLEL
+        return replace(stmt, kind=LoopKind.SERIAL) if is_parallel else stmt  # type: ignore[type-var]
+
+    bounds = (Bound("one_thread", 1, HardwareAxis.THREAD),)
+    return replace(kernel, body=Launch(kernel.name, bounds, map_statements(kernel.body, serial)))
 
 
 def softmax(rows: int, columns: int, dtype: DType) -> Kernel:
