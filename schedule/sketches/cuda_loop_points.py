@@ -9,9 +9,9 @@ from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, index
 from ...ir.rewrite import map_loads, substitute
 from ...ir.stmt import HardwareAxis, LoopKind
 from ...te.workload import Axis
-from ..tile.accumulate import Accumulator
 from ..tile.reduce import Team
 from .cuda_loop_groups import Group
+from .cuda_loop_results import Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def _write_point(w: Writer, group: Group, point: Expr, lane: Expr, team: Team, p
     if stage.reducer is None:
         w.store(stage.tensor, at, substitute(stage.body, values))
         return
-    result = Accumulator(w, stage, (), f"{prefix}sum")
+    result = Results(w, stage, (), f"{prefix}sum")
     result.start(())
     if team.threads == 1:
         _reduce_serially(w, stage.reduce_axes, values, prefix, lambda v: result.add((), substitute(stage.body, v), v))

@@ -12,10 +12,10 @@ from ...ir.expr import Expr, Load, Select, const, index, logical_and
 from ...ir.rewrite import loads_of
 from ...ir.stmt import HardwareAxis, LoopKind
 from ...te.workload import Axis
-from ..tile.accumulate import Accumulator
 from ..tile.pointwise import value_at
 from .cuda_loop_groups import Group, TileAxes, spans, tile_axes
 from .cuda_loop_points import decoded, finished
+from .cuda_loop_results import Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def write_tiles(w: Writer, group: Group, setting: TileSetting, prefix: str) -> N
     with w.launch(f"{prefix}tiles", bounds) as (block, thread):
         *rest, by, bx = decoded(block, counts)
         fixed = {a.name: e for a, e in zip(others, rest, strict=True)}
-        result = Accumulator(w, group.stage, (setting.items_y, setting.items_x), f"{prefix}sum")
+        result = Results(w, group.stage, (setting.items_y, setting.items_x), f"{prefix}sum")
         with (
             w.loop(f"{prefix}start_y", setting.items_y, LoopKind.UNROLLED) as i,
             w.loop(f"{prefix}start_x", setting.items_x, LoopKind.UNROLLED) as j,
@@ -93,7 +93,7 @@ def write_tiles(w: Writer, group: Group, setting: TileSetting, prefix: str) -> N
                 w.store(group.stored.tensor, at, finished(group, at, result.value((i, j))))
 
 
-def _write_reduction(w: Writer, tile: _Tile, outer: list[Axis], result: Accumulator) -> None:
+def _write_reduction(w: Writer, tile: _Tile, outer: list[Axis], result: Results) -> None:
     """Loops over the other reduction axes, then over chunks of k."""
     if outer:
         with w.loop(f"{tile.prefix}over_{outer[0].name}", outer[0].extent) as v:

@@ -1,89 +1,90 @@
-"""The running result of a reduction, in registers."""
+"""How each reducer accumulates inside a thread: what it keeps, what it starts from, how a value is taken in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ...core.dtypes import INDEX
-from ...ir.buffer import Buffer, Scope
-from ...ir.build import Writer
+from ...core.dtypes import DType, boolean, float32, int32
 from ...ir.expr import (
     Binary,
     BinaryOp,
     Cast,
     Compare,
     CompareOp,
+    Const,
     Expr,
-    Load,
     Logic,
     LogicOp,
     Select,
-    index,
+    const,
 )
-from ...te.workload import Stage
-from ..nest import COMBINE, identity
-from .reduce import Team, team_reduce, team_scratch
+from ...te.workload import Reducer
+
+_COMBINED_BY = {
+    "sum": BinaryOp.ADD,
+    "prod": BinaryOp.MUL,
+    "max": BinaryOp.MAX,
+    "min": BinaryOp.MIN,
+}
+_BETTER = {"argmax": CompareOp.GT, "argmin": CompareOp.LT}
 
 
-class Accumulator:
-    """One running result for each element of ``shape`` (none: a single one), kept by every thread for itself.
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """``reducer`` of values of one dtype into a result of another. A state is one number, or the best value and its
+    position; it is kept wider than 16-bit floats and 8-bit integers are."""
 
-    For a reduction to a position (argmax, argmin) it is the best value so far and where it stood; of equal values the
-    first wins, however the points are shared out.
-    """
+    reducer: Reducer
+    value: DType
+    result: DType
 
-    def __init__(self, w: Writer, stage: Stage, shape: Sequence[int], name: str) -> None:
-        assert stage.reducer is not None
-        self._w = w
-        self._op = COMBINE[stage.reducer.extreme]
-        self._axis = stage.reduce_axes[0].name
-        self._dtype = stage.body.dtype
-        self._tensor = stage.tensor.dtype
-        self._name = name
-        self._value = w.allocate(name, tuple(shape), self._dtype, Scope.REGISTER)
-        self._place: Buffer | None = None
-        if stage.reducer.is_position:
-            self._place = w.allocate(f"{name}_at", tuple(shape), INDEX, Scope.REGISTER)
+    @property
+    def wide(self) -> DType:
+        """What values are accumulated in."""
+        if self.value.is_float and self.value.bits == 16:
+            return float32
+        return int32 if self.value.bits == 8 else self.value
 
-    def start(self, at: Sequence[Expr]) -> None:
-        """Nothing combined yet."""
-        at = tuple(at)
-        self._w.store(self._value, at, identity(self._op, self._dtype))
-        if self._place is not None:
-            self._w.store(self._place, at, index(_NOWHERE))
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        """Of the numbers of a state."""
+        return (self.wide,) if self.reducer in _COMBINED_BY else (self.wide, int32)
 
-    def add(self, at: Sequence[Expr], value: Expr, values: Mapping[str, Expr]) -> None:
-        """Combine with ``value``, the point where the axes have ``values``."""
-        at = tuple(at)
-        if self._place is None:
-            self._w.store(self._value, at, Binary(self._op, Load(self._value, at), value))
-            return
-        held = [Load(self._value, at), Load(self._place, at)]
-        best, place = self._combine(held, [value, values[self._axis]])
-        self._w.store(self._place, at, place)  # before the value that decides it
-        self._w.store(self._value, at, best)
+    @property
+    def neutral(self) -> tuple[Expr, ...]:
+        """The state of nothing. Of positions the first: it stands where all values are the worst there is."""
+        if self.reducer in ("sum", "prod"):
+            return (const(int(self.reducer == "prod"), self.wide),)
+        greatest = self.reducer in ("max", "argmax")
+        worst = limit_of(self.wide, low=greatest)
+        return (worst,) if self.reducer in _COMBINED_BY else (worst, const(0, int32))
 
-    def across(self, team: Team) -> None:
-        """Combine the results of the team's threads; all of them have it afterwards. Of a single element only."""
-        dtypes = [self._dtype] if self._place is None else [self._dtype, INDEX]
-        scratch = team_scratch(self._w, self._name, team, dtypes)
-        values = [self._value] if self._place is None else [self._value, self._place]
-        team_reduce(self._w, self._name, team, values, self._combine, scratch)
+    def taken(self, state: Sequence[Expr], value: Expr, position: Expr) -> tuple[Expr, ...]:
+        """``state`` with one more value, which stands after those it has. The second number goes by the old first."""
+        wide = value if value.dtype == self.wide else Cast(value, self.wide)
+        if self.reducer in _COMBINED_BY:
+            return (Binary(_COMBINED_BY[self.reducer], state[0], wide),)
+        better = Compare(_BETTER[self.reducer], wide, state[0])
+        return Select(better, wide, state[0]), Select(better, Cast(position, int32), state[1])
 
-    def value(self, at: Sequence[Expr]) -> Expr:
-        """The result, of the reduced tensor's dtype."""
-        at = tuple(at)
-        if self._place is None:
-            return Load(self._value, at)
-        place = Load(self._place, at)
-        return place if self._tensor == INDEX else Cast(place, self._tensor)
+    def combined(self, a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Two states as one; of equal values the first position."""
+        if self.reducer in _COMBINED_BY:
+            return (Binary(_COMBINED_BY[self.reducer], a[0], b[0]),)
+        earlier = Logic(LogicOp.AND, Compare(CompareOp.EQ, b[0], a[0]), Compare(CompareOp.LT, b[1], a[1]))
+        better = Logic(LogicOp.OR, Compare(_BETTER[self.reducer], b[0], a[0]), earlier)
+        return Select(better, b[0], a[0]), Select(better, b[1], a[1])
 
-    def _combine(self, a: Sequence[Expr], b: Sequence[Expr]) -> Sequence[Expr]:
-        """Of two partial results what they make together; of two positions the better, of equals the first."""
-        if self._place is None:
-            return [Binary(self._op, a[0], b[0])]
-        better = Compare(CompareOp.GT if self._op is BinaryOp.MAX else CompareOp.LT, b[0], a[0])
-        tie = Logic(LogicOp.AND, Compare(CompareOp.EQ, b[0], a[0]), b[1] < a[1])
-        return [Binary(self._op, a[0], b[0]), Select(Logic(LogicOp.OR, better, tie), b[1], a[1])]
+    def finished(self, state: Sequence[Expr]) -> Expr:
+        """The result of a complete state."""
+        found = state[-1]
+        return found if found.dtype == self.result else Cast(found, self.result)
 
 
-_NOWHERE = (1 << 62) - 1
-"""A position behind every other."""
+def limit_of(dtype: DType, *, low: bool) -> Const:
+    """The lowest (or highest) value: minus infinity where there is one."""
+    if dtype.is_float:
+        return Const(float("-inf") if low else float("inf"), dtype)
+    if dtype == boolean:
+        return Const(not low, dtype)
+    least, greatest = dtype.integer_range
+    return const(least if low else greatest, dtype)
