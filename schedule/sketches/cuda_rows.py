@@ -139,11 +139,11 @@ class RowPlan:
         vector, resident = columns.ints("vector"), columns.ints("resident")
         queue, again = columns.flags("hold", QUEUE), columns.flags("hold", MEMORY)
         fits = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared) >= np.where(queue, resident, 1)
-        shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | (s.threads <= 512)) & (lanes >= s.edges)
+        shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | (s.threads <= 256)) & (lanes >= s.edges)
         shape &= (teams == 1) | (s.threads == 32) | (teams <= form.row_count)
         shape &= (cluster == 1) | ((teams == 1) & (lanes >= 128) & (s.vectors > (cluster - 1) * s.share))
         waste = s.chunks * lanes * cluster <= np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(lanes, 32) - 1)
-        held = (s.chunks <= MOST_CHUNKS) & ~again & ~queue & (resident == 1)
+        held = (s.chunks <= np.where(lanes <= 32, MOST_CHUNKS // 2, MOST_CHUNKS)) & ~again & ~queue & (resident == 1)
         long = form.column_count * form.held_bytes >= LONG_ROW_BYTES
         read = again & long & (lanes >= 256) & (s.chunks > UNROLL) & (resident == 1) & ~columns.flags("early", 1)
         wide = np.array([b.dtype.bytes for b in form.held])[:, None] * vector
