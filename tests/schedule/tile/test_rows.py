@@ -82,16 +82,17 @@ def test_settings_compute_the_same(operator: str, shape: dict[str, Any], setting
     assert_computes(row_kernel(workload, form, setting), workload)
 
 
+@pytest.mark.parametrize("cluster", [1, 2])
 @pytest.mark.parametrize("slots", [3, 4, 5, 7])
 @pytest.mark.parametrize("shape", [ODD, EVEN], ids=["odd", "even"])
-def test_queues_of_any_length_keep_the_order_of_rows(shape: dict[str, Any], slots: int) -> None:
-    """2 chunks of each of 2 blocks: queues of one and a half to three and a half rows."""
+def test_queues_of_any_length_keep_the_order_of_rows(shape: dict[str, Any], slots: int, cluster: int) -> None:
+    """2 chunks of each thread, 2 rows at a time: queues of one and a half to three and a half rows."""
     workload = OPERATORS["layer_norm"].workload(shape)
     form = row_form(workload)
     assert form is not None
-    lanes = 128
     early = shape is EVEN
-    setting = RowSetting(8, lanes, 1, hold=QUEUE, slots=slots, blocks=2, unit=64, early=early)
+    blocks = 2 * cluster
+    setting = RowSetting(8, 128 // cluster, 1, cluster, QUEUE, slots=slots, blocks=blocks, unit=64, early=early)
     assert_computes(row_kernel(workload, form, setting), workload)
 
 
