@@ -39,8 +39,10 @@ from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 MAX_VECTOR_BYTES = 16
 WORD_BYTES = 4
-LEAST_TILE, MOST_TILE = 512, 32768
-"""Elements of a tile."""
+SHORTEST_TILE = 32
+"""Elements of a tile along an axis that has so many."""
+LEAST_TILE = 1024
+"""Elements of a tile, where the shape has so many."""
 SPARE_REGISTERS = 24
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 MAX_HELD_BYTES = 256
@@ -130,7 +132,10 @@ class PermutePlan:
         spread = (group * read >= chunk) & (rows // write >= 8) & (cells >= 8 * chunk // group)
         swizzled = columns.flags("layout", "swizzle")
         repeats = np.array([v != _vectors_first(self._vectors(), int(v), self.source, self.sink) for v in vector])
-        sensible = ((area <= WASTE * source * sink) & shared_out) | (least & (shared_out | (threads == 128)))
+        fewest = min(LEAST_TILE, _tiles(source)[-1] * _tiles(sink)[-1])
+        sensible = ((area <= WASTE * source * sink) & shared_out & (rows * cells >= fewest)) | (
+            least & (shared_out | (threads == 128))
+        )
         fits = limits_of(self.target).resident_blocks(threads, self._registers(columns), shared) >= 1
         legal: Bools = fits & sensible & (~swizzled | spread) & ~repeats & (moved <= MAX_HELD_BYTES)
         return legal
@@ -179,8 +184,8 @@ def _group(size: int, write: int) -> int:
 
 def _tiles(extent: int) -> tuple[int, ...]:
     """Tile extents worth trying along an axis."""
-    fitting = tuple(t for t in (32, 64, 128, 256) if t < 2 * extent)
-    return fitting or (32,)
+    fitting = tuple(t for t in (4, 8, 16, 32, 64, 128, 256) if t < 2 * extent)
+    return tuple(t for t in fitting if t >= SHORTEST_TILE) or fitting[-1:] or (4,)
 
 
 class _Program:
