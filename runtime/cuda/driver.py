@@ -151,11 +151,13 @@ class Context:
         self.card = card
         try:
             self.handle = call("cuDevicePrimaryCtxRetain", card.handle)
-        except (TilewrightError, MemoryError) as error:
+        except (UnsupportedTarget, MemoryError) as error:
             raise UnsupportedTarget(
-                f"cuda device {card.ordinal} is busy (its memory is full, or another process holds it alone): {error}",
+                f"cuda device {card.ordinal} is busy: its memory is full, or another process holds it alone ({error})",
                 field="ordinal",
             ) from error
+        except TilewrightError as error:
+            raise UnsupportedTarget(f"cuda device {card.ordinal} cannot be opened: {error}", field="ordinal") from error
         weakref.finalize(self, release, None, "cuDevicePrimaryCtxRelease", card.handle)
 
     def __enter__(self) -> "Context":
