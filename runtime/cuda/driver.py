@@ -151,13 +151,11 @@ class Context:
         self.card = card
         try:
             self.handle = call("cuDevicePrimaryCtxRetain", card.handle)
-        except (UnsupportedTarget, MemoryError) as error:
+        except (TilewrightError, MemoryError) as error:
             raise UnsupportedTarget(
-                f"cuda device {card.ordinal} is busy: its memory is full, or another process holds it alone ({error})",
+                f"cuda device {card.ordinal} is busy (its memory is full, or another process holds it alone): {error}",
                 field="ordinal",
             ) from error
-        except TilewrightError as error:
-            raise UnsupportedTarget(f"cuda device {card.ordinal} cannot be opened: {error}", field="ordinal") from error
         weakref.finalize(self, release, None, "cuDevicePrimaryCtxRelease", card.handle)
 
     def __enter__(self) -> "Context":
