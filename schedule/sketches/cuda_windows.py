@@ -42,10 +42,14 @@ from .columns import Bools, Columns, Ints
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 MAX_WINDOW_POINTS = 64
-MAX_VECTOR_BYTES = 16
+MAX_VECTOR_BYTES = 8
 SPARE_REGISTERS = 26
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 MAX_REGISTERS = 200
+FEWEST_OUTPUTS, MOST_OUTPUTS = 16, 112
+"""Output elements of a thread, where there are enough of them (measured: the best settings have so many)."""
+BUSY_THREADS = 512
+"""Threads that keep a multiprocessor busy."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -98,13 +102,11 @@ class WindowsPlan:
         )
 
     def _vectors(self) -> tuple[int, ...]:
-        sizes = [s.tensor.dtype.bytes for s in self.outputs] + [r.load.dtype.bytes for r in self.moving]
-        fitting = [
-            v
-            for v in (1, 2, 4, 8, 16)
-            if self.channel.extent % v == 0 and v * min(sizes) <= MAX_VECTOR_BYTES and v <= 8
-        ]
-        return tuple(v for v in fitting if v * max(sizes) >= 4 or v == fitting[-1])
+        """Vectors of 4 and 8 bytes of the input, where they fit. (Measured: wider ones leave fewer threads with more
+        registers each, and are slower.)"""
+        size = max(r.load.dtype.bytes for r in self.moving)
+        fitting = [v for v in (1, 2, 4, 8) if self.channel.extent % v == 0 and v * size <= MAX_VECTOR_BYTES]
+        return tuple(v for v in fitting if v * size >= 4 or v == fitting[-1]) or (1,)
 
     def _sizes(self, columns: Columns) -> tuple[Ints, Ints, Ints]:
         """Threads in all, positions of a row that a thread holds, and registers of a thread."""
@@ -122,11 +124,15 @@ class WindowsPlan:
         number, _, registers = self._sizes(columns)
         width = self.column.axis.extent
         wasteful = (-(-width // run) * run > 1.25 * width) | (-(-self.rows // rows) * rows > 1.25 * self.rows)
-        smallest = (run == 1) & (rows == 1) & (columns.ints("vector") == self._vectors()[0])
-        fits = (
-            (registers <= MAX_REGISTERS) & ~wasteful & ((number >= threads * self.target.threads) | (run * rows <= 4))
-        )
-        legal: Bools = (fits | smallest) & ((number > 128) | (threads == 128))
+        vector = columns.ints("vector")
+        # Threads with few outputs load most pixels again; they are worth it where there are few outputs in all.
+        outputs = run * rows * vector
+        few = prod(a.extent for a in self.axes) < FEWEST_OUTPUTS * BUSY_THREADS * self.target.threads
+        share = (outputs <= MOST_OUTPUTS) & ((outputs >= FEWEST_OUTPUTS) | few)
+        smallest = (run == 1) & (rows == 1) & (vector == self._vectors()[0])
+        busy = (number >= threads * self.target.threads) | (outputs <= FEWEST_OUTPUTS)
+        fits = (registers <= MAX_REGISTERS) & ~wasteful & share & busy
+        legal: Bools = (fits | smallest) & ((number > 64) | (threads == 64))
         return legal
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
