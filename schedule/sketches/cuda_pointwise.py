@@ -34,7 +34,7 @@ from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 MAX_VECTOR_BYTES = 16
 MAX_REGISTERS = 160
-LEAST_RUN_BYTES = 64
+LEAST_RUN_BYTES = 16
 """Neighbours that a read must have along the innermost axis where its other axes stand in another order."""
 SPARE_REGISTERS = 22
 """Registers for addresses and constants, roughly (from compiled kernels)."""
@@ -81,14 +81,14 @@ class PointwisePlan:
         )
 
     def _vectors(self) -> tuple[int, ...]:
-        """Vectors of 4 to 16 bytes of the narrowest element that follows the lanes, 32 of the widest."""
+        """Vectors of 8 and 16 bytes of the narrowest element that follows the lanes, of 32 at most of the widest."""
         sizes = [s.tensor.dtype.bytes for s in self.stages] + [r.load.dtype.bytes for r in self.wide_reads]
         fitting = [
             v
             for v in (1, 2, 4, 8, 16)
             if self.lane_axis.extent % v == 0 and v * min(sizes) <= MAX_VECTOR_BYTES and v * max(sizes) <= 32
         ]
-        return tuple(v for v in fitting if v * max(sizes) >= 4 or v == fitting[-1])
+        return tuple(v for v in fitting if v * min(sizes) >= 8 or v == fitting[-1])
 
     def sizes(self, vector: Ints, unroll: Ints, threads: Ints, persistent: Bools) -> tuple[Ints, Ints, Ints, Ints]:
         """Vectors in all, tiles, blocks, and registers of a thread."""

@@ -150,7 +150,7 @@ class RowPlan:
         queued = queue & (s.chunks <= MOST_CHUNKS) & (s.slots > s.chunks) & (teams == 1) & (cluster == 1)
         queued &= np.isin(wide, (4, 8, 16)).all(axis=0) & (len(form.wide) > 0) & (lanes >= 128)
         queued &= (lanes * resident >= 512) & (lanes * resident <= 1024) & (form.row_count >= 2 * s.blocks)
-        queued &= ~(columns.flags("early", 1) & self._weights_follow_rows)
+        queued &= ~(columns.flags("early", 1) & (self._weights_follow_rows | (s.edges > 0)))
         aligned = columns.flags("unit", 16) | (form.column_count % vector != 0)
         legal: Bools = fits & shape & waste & aligned & (held | read | queued)
         return legal
