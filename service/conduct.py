@@ -260,7 +260,8 @@ class Conductor:
         self.told()
 
     def _note_baseline(self, job: JobRow, task: TaskRow, executor: wiring.Executor) -> None:
-        if task.operator is None or task.baseline_seconds is not None or self._cancelled(job):
+        """NumPy is a baseline for the processor it runs on, and nothing that another device should wait for."""
+        if executor.overlaps or task.operator is None or task.baseline_seconds is not None or self._cancelled(job):
             return
         timed = executor.baseline(task.operator, task.parameters or {})
         if timed is not None:
