@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.schedule.sketches.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tilewright.codegen.backends import backend_for
 from tilewright.codegen.road import finish
 from tilewright.ir.expr import Load, Ramp
 from tilewright.ir.rewrite import loads_of, stores_of
@@ -90,6 +91,15 @@ def test_all_of_a_thread_is_read_in_wide_vectors_before_any_of_it_is_written() -
     for indices in (read.value.indices, written.indices):
         assert isinstance(indices[-1], Ramp) and (indices[-1].stride, indices[-1].count) == (1, 8)
     assert {load.buffer.name for load in loads_of(written.value)} == {read.buffer.name}
+
+
+def test_vectors_run_from_one_odd_row_into_the_next() -> None:
+    workload = workload_of("elementwise", shape=[24, 7, 37], functions=["relu"], dtype="float16")
+    kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, vector=8))
+    text = backend_for(H200).emit(finish(kernel, H200), H200).text
+    assert all(f"uint4>(&{name}[block * 1024 + thread * 8])" in text for name in "XY")
+    rows = workload_of("broadcast_affine", rows=64, columns=37, dtype="float16")  # each row has its own
+    assert [k.values for k in SKETCH.space(rows, H200).knobs if k.name == "vector"] == [(1,)]
 
 
 def test_persistent_blocks_fill_the_device_once() -> None:
