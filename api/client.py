@@ -30,6 +30,7 @@ from .answers import (
     EventList,
     EventOut,
     ExplanationOut,
+    ExportOut,
     HealthOut,
     JobOut,
     JobPage,
@@ -210,10 +211,19 @@ class Client:
         rest = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
         return _parsed(BestOut, self._send("POST", "/v1/schedules/lookup", json=_expression(task) | _given(rest)))
 
-    def explain(self, task: Task, schedule: Schedule | None = None) -> ExplanationOut:
-        """Every layer of a schedule: by default of the best one known, else of the first the sketch has."""
-        body = _expression(task) | ({} if schedule is None else {"schedule": schedule.to_json()})
+    def explain(self, task: Task, schedule: Schedule | None = None, target: str | None = None) -> ExplanationOut:
+        """Every layer of a schedule: by default of the best one known, else of the first the sketch has. ``target``:
+        what code is made for (``cuda``, ``cuda:sm_80``), which the service's host need not have."""
+        body = _shown(task, schedule, target)
         return _parsed(ExplanationOut, self._send("POST", "/v1/schedules/explain", json=body))
+
+    def export(self, task: Task, schedule: Schedule | None = None, target: str | None = None) -> ExportOut:
+        """The schedule that ``explain`` would show, as files."""
+        return _parsed(ExportOut, self._send("POST", "/v1/schedules/export", json=_shown(task, schedule, target)))
+
+    def export_record(self, record_id: int) -> ExportOut:
+        """The schedule of a record as files."""
+        return _parsed(ExportOut, self._send("GET", f"/v1/trials/{record_id}/export"))
 
     # the library and the service
 
@@ -303,6 +313,14 @@ def _job_body(
         "executor": executor,
         "cache": cache,
     }
+
+
+def _shown(task: Task, schedule: Schedule | None, target: str | None) -> dict[str, Any]:
+    """What is to be explained or exported, as a body."""
+    body = _expression(task)
+    if schedule is not None:
+        body["schedule"] = schedule.to_json()
+    return body if target is None else body | {"target": target}
 
 
 def _expression(task: Task) -> dict[str, Any]:

@@ -115,6 +115,11 @@ class ExplainIn(ExpressionIn):
     model_config = ConfigDict(json_schema_extra={"examples": [_EXPRESSION]})
 
     schedule: ScheduleIn | None = None
+    target: Name | None = Field(
+        default=None,
+        description="What code is made for, a kind of target with or without an architecture, like cuda or cuda:sm_80; "
+        "no such device need be there. Without it: a device of the service's host.",
+    )
 
 
 class ParametersIn(Closed):

@@ -2,63 +2,42 @@
 
 import json
 
-from ..core.errors import NotFound, UnsupportedTarget
-from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
-from ..core.trial import Outcome, Timed
-from ..db.rows import TrialRow
+from ..core.target import Target
+from ..core.trial import Timed
 from ..db.store import Store
 from ..te.cost import flops, minimum_bytes
 from ..te.key import workload_key
 from ..te.text import workload_text
 from ..te.workload import Workload
-from . import best, wiring
+from . import wiring
 from .roofline import roofline
-from .views import Explanation, Section
+from .subject import Subject
+from .views import Explanation, ExportView, Section
 
 
-def explain(
-    store: Store,
-    workload: Workload,
-    at_hand: MeasuredOn | None,
-    *,
-    schedule: Schedule | None = None,
-    record: TrialRow | None = None,
-) -> Explanation:
-    """``record``'s schedule and time, or ``schedule``, or the best known, or the first of the space.
-
-    Code is generated for this machine, also when the record is another's. Raises IllegalSchedule, CompileError,
-    UnsupportedTarget.
-    """
-    if at_hand is None:
-        raise UnsupportedTarget("this machine has no device to generate code for", field="target")
-    device, cache = at_hand.device, at_hand.profile.cache
-    key = workload_key(workload)
-    outcome: Outcome | None = None
-    if record is not None:
-        schedule, outcome = record.record.trial.schedule, record.record.trial.outcome
-    elif schedule is None:
-        try:
-            found = best.find(store, best.Wanted(key), best.Here.of(at_hand))
-            schedule, outcome = found.schedule, Timed((found.seconds,))
-        except NotFound:
-            schedule = wiring.first_schedule(workload, device.target)
+def explain(store: Store, workload: Workload, shown: Subject) -> Explanation:
+    """All that can be seen of ``shown``. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    device, schedule, outcome = shown.device, shown.schedule, shown.outcome
     seconds = outcome.seconds if isinstance(outcome, Timed) else None
     road = wiring.anatomy(workload, device.target, schedule)
-    limit = roofline(workload, device, store.measured(device.key), cache)
+    limit = roofline(workload, device, store.measured(device.key), shown.cache)
     operations, traffic = flops(workload), minimum_bytes(workload)
     return Explanation(
-        workload_key=key,
+        workload_key=workload_key(workload),
         schedule=schedule,
         sections=(
             Section("expression", "text", workload_text(workload)),
-            Section("knobs", "text", _knobs(workload, at_hand, schedule)),
+            Section("knobs", "text", _knobs(workload, device.target, schedule)),
             Section("schedule", "json", json.dumps(schedule.to_json(), indent=2)),
             *road.sections,
         ),
         instructions=road.instructions,
+        target=str(device.target),
+        functions=road.functions,
         flops=operations,
         minimum_bytes=traffic,
+        accessed_bytes=road.accessed_bytes,
         flops_per_byte=operations / traffic if traffic else 0.0,
         roofline_seconds=None if limit is None else limit.seconds,
         roofline_by=None if limit is None else limit.by,
@@ -67,8 +46,14 @@ def explain(
     )
 
 
-def _knobs(workload: Workload, at_hand: MeasuredOn, schedule: Schedule) -> str:
-    meanings = wiring.knob_meanings(workload, at_hand.device.target, schedule)
+def export(workload: Workload, shown: Subject) -> ExportView:
+    """``shown`` as files. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    files = wiring.files_of(workload, shown.device.target, shown.schedule)
+    return ExportView(workload_key(workload), shown.schedule, files)
+
+
+def _knobs(workload: Workload, target: Target, schedule: Schedule) -> str:
+    meanings = wiring.knob_meanings(workload, target, schedule)
     width = max((len(f"{name} = {value}") for name, value in schedule.knobs), default=0)
     return "\n".join(
         f"{f'{name} = {value}':<{width}}  {meanings.get(name, '')}".rstrip() for name, value in schedule.knobs

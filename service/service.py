@@ -16,18 +16,20 @@ from ..te.workload import Workload
 from . import best as best_lookup
 from . import convert, listing, logs, wiring
 from .changes import Changes
-from .explain import explain
+from .explain import explain, export
 from .health import check_health
 from .metrics import Metrics
 from .runner import Runner
 from .settings import Settings
 from .states import CANCEL
+from .subject import Subject, subject
 from .submit import checked, checked_key, new_id
 from .views import (
     BestView,
     DeviceView,
     EventView,
     Explanation,
+    ExportView,
     FailureView,
     HealthView,
     JobSpec,
@@ -196,16 +198,39 @@ class Service:
         return found
 
     def explain(
-        self, workload: Workload | None = None, schedule: Schedule | None = None, *, record_id: int | None = None
+        self,
+        workload: Workload | None = None,
+        schedule: Schedule | None = None,
+        *,
+        record_id: int | None = None,
+        target: str | None = None,
     ) -> Explanation:
         """Every layer of a schedule's road: of a record's, of the one given, of the best known for the workload, or
-        else of the first of its space. Raises NotFound, IllegalSchedule, CompileError, UnsupportedTarget."""
-        if record_id is not None:
-            row = self._store.trial(listing.number(record_id, "record_id"))
-            return explain(self._store, self.workload_of(row.record.identity.workload_key), self.here, record=row)
+        else of the first of its space; for ``target`` (see ``subject``), which need not be here. Raises NotFound,
+        IllegalSchedule, CompileError, UnsupportedTarget."""
+        return explain(self._store, *self._subject(workload, schedule, record_id, target))
+
+    def export(
+        self,
+        workload: Workload | None = None,
+        schedule: Schedule | None = None,
+        *,
+        record_id: int | None = None,
+        target: str | None = None,
+    ) -> ExportView:
+        """The schedule that ``explain`` would show, as files. Raises like it."""
+        return export(*self._subject(workload, schedule, record_id, target))
+
+    def _subject(
+        self, workload: Workload | None, schedule: Schedule | None, record_id: int | None, target: str | None
+    ) -> tuple[Workload, Subject]:
+        row = None if record_id is None else self._store.trial(listing.number(record_id, "record_id"))
+        if row is not None:
+            workload = self.workload_of(row.record.identity.workload_key)
         if workload is None:
             raise InvalidParameter("give a workload or a record", field="workload")
-        return explain(self._store, workload, self.here, schedule=schedule)
+        shown = subject(self._store, workload, self.here, schedule=schedule, record=row, target=target)
+        return workload, shown
 
     def workload_of(self, workload_key: str) -> Workload:
         """Raises NotFound."""

@@ -5,8 +5,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..codegen.backend import Grid, Resources
 from ..codegen.backends import BACKENDS, backend_for
+from ..codegen.export import exported
 from ..codegen.road import layers, sketch_of
+from ..codegen.traffic import accessed_bytes
 from ..core.budget import Budget, StopReason
 from ..core.errors import InvalidParameter, UnsupportedTarget
 from ..core.record import MeasuredOn
@@ -19,7 +22,8 @@ from ..cost_model.metrics import pairwise_accuracy, top_score
 from ..cost_model.models import new_model
 from ..ir.text import kernel_text
 from ..runtime.devices import DEVICES, device_infos, host_target
-from ..schedule.sketches import sketches_for
+from ..schedule.gpu import limits_of
+from ..schedule.sketches import SKETCHES, sketches_for
 from ..search.finals import finalists, ranked
 from ..search.pool import Pool
 from ..search.strategies import STRATEGIES
@@ -32,7 +36,7 @@ from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
 from ..workers.settings import Deadlines, ExecutorSettings
 from .settings import Settings
-from .views import Section
+from .views import FunctionView, Section
 
 TARGETS: tuple[str, ...] = tuple(kind for kind in BACKENDS if kind in DEVICES)
 """Target kinds that can be both compiled for and timed on here."""
@@ -205,10 +209,12 @@ def first_schedule(workload: Workload, target: Target) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """Every layer of one schedule's road as text, and the instructions it ends in by class."""
+    """Every layer of one schedule's road as text, the instructions it ends in by class, and its device functions."""
 
     sections: tuple[Section, ...]
     instructions: Mapping[str, int]
+    functions: tuple[FunctionView, ...]
+    accessed_bytes: int
 
 
 def anatomy(workload: Workload, target: Target, schedule: Schedule) -> Anatomy:
@@ -219,7 +225,39 @@ def anatomy(workload: Workload, target: Target, schedule: Schedule) -> Anatomy:
     sections = [Section(title, "ir", text) for title, text in (*before, *after)]
     sections.append(Section("source", road.source.language, road.source.text))
     sections += [Section(layer.title, layer.language, layer.text) for layer in road.anatomy.layers]
-    return Anatomy(tuple(sections), road.anatomy.instructions)
+    final = road.passes[-1][1] if road.passes else road.kernel
+    functions = tuple(_function(grid, road.anatomy.resources, target) for grid in road.source.launches)
+    return Anatomy(tuple(sections), road.anatomy.instructions, functions, accessed_bytes(final))
+
+
+def _function(grid: Grid, resources: Mapping[str, Resources], target: Target) -> FunctionView:
+    taken = resources.get(grid.function, Resources(0))
+    limits = limits_of(target)
+    resident = int(limits.resident_blocks(grid.threads, taken.registers, grid.shared_bytes))
+    return FunctionView(
+        name=grid.function,
+        blocks=grid.blocks,
+        threads=grid.threads,
+        cluster=grid.cluster,
+        shared_bytes=grid.shared_bytes,
+        registers=taken.registers,
+        spill_bytes=taken.spill_bytes,
+        stack_bytes=taken.stack_bytes,
+        resident_blocks=resident,
+        occupancy=resident * grid.threads / limits.threads_per_multiprocessor,
+        waves=float(limits.waves(math.prod(grid.blocks), resident, target.threads)) if resident else 0.0,
+    )
+
+
+def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:
+    """Whether ``schedule`` is one of a sketch that writes ``workload`` for ``target``."""
+    sketch = SKETCHES.get(schedule.sketch)
+    return sketch is not None and sketch.version == schedule.version and sketch.matches(workload, target)
+
+
+def files_of(workload: Workload, target: Target, schedule: Schedule) -> Mapping[str, bytes]:
+    """A schedule as files (see ``codegen.export``). Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    return exported(workload, target, schedule)
 
 
 def knob_meanings(workload: Workload, target: Target, schedule: Schedule) -> Mapping[str, str]:
