@@ -106,7 +106,7 @@ class Client:
         seed: int = 0,
         target: str = "llvm",
         executor: str = "local",
-        cache: str = "warm",
+        cache: str | None = None,
         idempotency_key: str | None = None,
     ) -> JobOut:
         """Submit a job. Without a key a fresh one is sent, so that a repeated request never makes two jobs."""
@@ -116,7 +116,7 @@ class Client:
 
     def validate(self, *tasks: Task, budget: Budget | None = None, **options: Any) -> ValidatedOut:
         """Check what ``submit`` would be given; creates nothing. ``options``: as of ``submit``."""
-        defaults = {"strategy": "model", "seed": 0, "target": "llvm", "executor": "local", "cache": "warm"}
+        defaults = {"strategy": "model", "seed": 0, "target": "llvm", "executor": "local", "cache": None}
         body = _job_body(tasks, budget or Budget(), **{**defaults, **options}) | {"validate_only": True}
         return _parsed(ValidatedOut, self._send("POST", "/v1/jobs", json=body))
 
@@ -194,9 +194,10 @@ class Client:
         device_key: str | None = None,
         toolchain_key: str | None = None,
         profile: str | None = None,
+        target: str | None = None,
     ) -> BestOut:
         """The best schedule known for a workload key. Raises Missing when there is none."""
-        query = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
+        query = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile, "target": target}
         return _parsed(BestOut, self._send("GET", "/v1/schedules/best", params={"workload_key": workload_key, **query}))
 
     def lookup(
@@ -206,18 +207,19 @@ class Client:
         device_key: str | None = None,
         toolchain_key: str | None = None,
         profile: str | None = None,
+        target: str | None = None,
     ) -> BestOut:
         """The best schedule known for an expression. Raises Missing when there is none."""
-        rest = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
+        rest = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile, "target": target}
         return _parsed(BestOut, self._send("POST", "/v1/schedules/lookup", json=_expression(task) | _given(rest)))
 
-    def explain(self, task: Task, schedule: Schedule | None = None, target: str | None = None) -> ExplanationOut:
+    def explain(self, task: Task, schedule: Schedule | None = None, *, target: str | None = None) -> ExplanationOut:
         """Every layer of a schedule: by default of the best one known, else of the first the sketch has. ``target``:
-        what code is made for (``cuda``, ``cuda:sm_80``), which the service's host need not have."""
+        what code is made for, a device of the host (``cuda``) or an architecture (``cuda:sm_90a``)."""
         body = _shown(task, schedule, target)
         return _parsed(ExplanationOut, self._send("POST", "/v1/schedules/explain", json=body))
 
-    def export(self, task: Task, schedule: Schedule | None = None, target: str | None = None) -> ExportOut:
+    def export(self, task: Task, schedule: Schedule | None = None, *, target: str | None = None) -> ExportOut:
         """The schedule that ``explain`` would show, as files."""
         return _parsed(ExportOut, self._send("POST", "/v1/schedules/export", json=_shown(task, schedule, target)))
 
@@ -302,7 +304,7 @@ class Client:
 
 
 def _job_body(
-    tasks: tuple[Task, ...], budget: Budget, strategy: str, seed: int, target: str, executor: str, cache: str
+    tasks: tuple[Task, ...], budget: Budget, strategy: str, seed: int, target: str, executor: str, cache: str | None
 ) -> dict[str, Any]:
     return {
         "tasks": [_expression(task) for task in tasks],
@@ -315,18 +317,16 @@ def _job_body(
     }
 
 
-def _shown(task: Task, schedule: Schedule | None, target: str | None) -> dict[str, Any]:
-    """What is to be explained or exported, as a body."""
-    body = _expression(task)
-    if schedule is not None:
-        body["schedule"] = schedule.to_json()
-    return body if target is None else body | {"target": target}
-
-
 def _expression(task: Task) -> dict[str, Any]:
     if isinstance(task, Workload):
         return {"workload": workload_to_json(task)}
     return task.model_dump(exclude_none=True)
+
+
+def _shown(task: Task, schedule: Schedule | None, target: str | None) -> dict[str, Any]:
+    """What is to be explained or exported, as a body."""
+    given = {"schedule": None if schedule is None else schedule.to_json(), "target": target}
+    return _expression(task) | _given(given)
 
 
 def _given(values: Mapping[str, object]) -> dict[str, Any]:

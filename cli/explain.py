@@ -8,7 +8,7 @@ import typer
 from rich.rule import Rule
 from rich.text import Text
 
-from ..api.answers import ExplanationOut
+from ..api.answers import ExplanationOut, FunctionOut
 from ..core.errors import InvalidParameter
 from ..core.schedule import Schedule
 from .context import Context
@@ -25,17 +25,19 @@ def explain(
     schedule: Annotated[
         Path | None, typer.Option(help="A file with a schedule's JSON; default: the best known.")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="What for: llvm, cuda, cuda:sm_80; default: this machine.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="What code is made for: llvm, cuda, or cuda:sm_90a (needs no such device).")
+    ] = None,
     layer: Annotated[str | None, typer.Option(help="Only the layers whose title contains this.")] = None,
 ) -> None:
-    """Expression, knobs, IR after each pass, source and assembly, with instructions counted and the roofline."""
+    """Expression, knobs, IR after each pass, source, machine instructions and their count, and the roofline."""
     given: Context = context.obj
     with given.client() as client:
         if record is not None:
             told = client.source(record)
         else:
             task = read_task(operator, parameters or [], workload)
-            told = client.explain(task, None if schedule is None else read_schedule(schedule), target)
+            told = client.explain(task, None if schedule is None else read_schedule(schedule), target=target)
     if given.as_json:
         given.print_json(told)
         return
@@ -53,16 +55,7 @@ def _summary(given: Context, told: ExplanationOut) -> None:
         if count:
             given.console.print(f"{count:8d}  {name}")
     for function in told.functions:
-        given.console.print(Rule(function.name, align="left", style="dim"))
-        given.console.print(
-            f"{'x'.join(map(str, function.blocks))} blocks of {function.threads} threads, {function.waves:.2f} waves; "
-            f"{function.shared_bytes:,} bytes of shared memory a block"
-        )
-        given.console.print(
-            f"{function.registers} registers and {function.stack_bytes} bytes of stack a thread, "
-            f"{function.spill_bytes} bytes spilled; {function.resident_blocks} blocks on a multiprocessor, "
-            f"occupancy {100 * function.occupancy:.0f} %"
-        )
+        _launch(given, function)
     given.console.print(Rule("roofline", align="left", style="dim"))
     given.console.print(
         f"{told.flops:,} operations, {told.minimum_bytes:,} bytes at least, {told.flops_per_byte:.3g} per byte; "
@@ -73,6 +66,19 @@ def _summary(given: Context, told: ExplanationOut) -> None:
     if told.seconds is not None:
         reached = "" if told.fraction_of_roofline is None else f", {100 * told.fraction_of_roofline:.0f} % of the limit"
         given.console.print(f"measured {duration(told.seconds)}, {rate(told.flops, told.seconds)}{reached}")
+
+
+def _launch(given: Context, function: FunctionOut) -> None:
+    given.console.print(Rule(function.name, align="left", style="dim"))
+    given.console.print(
+        f"{'x'.join(map(str, function.blocks))} blocks of {function.threads} threads, {function.waves:.2f} waves; "
+        f"{function.shared_bytes:,} bytes of shared memory a block"
+    )
+    given.console.print(
+        f"{function.registers} registers and {function.stack_bytes} bytes of stack a thread, "
+        f"{function.spill_bytes} bytes spilled; {function.resident_blocks} blocks on a multiprocessor, "
+        f"occupancy {100 * function.occupancy:.0f} %"
+    )
 
 
 def read_schedule(file: Path) -> Schedule:

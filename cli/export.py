@@ -22,7 +22,9 @@ def export(
     schedule: Annotated[
         Path | None, typer.Option(help="A file with a schedule's JSON; default: the best known.")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="What for: llvm, cuda, cuda:sm_80; default: this machine.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="What for: llvm, cuda, cuda:sm_90a; default: this machine.")
+    ] = None,
 ) -> None:
     """Source, machine code and a description as files: for cuda a kernel.cu that nvcc builds, a cubin, and PTX."""
     given: Context = context.obj
@@ -31,7 +33,7 @@ def export(
             told = client.export_record(record)
         else:
             task = read_task(operator, parameters or [], workload)
-            told = client.export(task, None if schedule is None else read_schedule(schedule), target)
+            told = client.export(task, None if schedule is None else read_schedule(schedule), target=target)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in told.files.items():

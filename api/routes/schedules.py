@@ -37,6 +37,7 @@ async def best(request: Request) -> Response:
         device_key=wanted.device_key,
         toolchain_key=wanted.toolchain_key,
         profile=wanted.profile,
+        target=wanted.target,
     )
     return Response(BestOut.model_validate(view).model_dump_json(), 200, media_type="application/json")
 
@@ -64,6 +65,7 @@ def lookup(body: LookupIn, service: Serving) -> BestOut:
         device_key=body.device_key,
         toolchain_key=body.toolchain_key,
         profile=body.profile,
+        target=body.target,
     )
     return BestOut.model_validate(view)
 

@@ -352,8 +352,7 @@ def test_faults_are_found(write: Write, message: str) -> None:
         each(and_then_store)
 
 
-def test_a_group_that_does_not_meet_is_found() -> None:
-    """Conditions on data of the block are the same in all its threads only if the threads agree on the data."""
+def test_barriers_stand_under_conditions_on_data_that_all_threads_share() -> None:
 
     def write(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
         flag = w.allocate("F", (2,), boolean, Scope.SHARED)
