@@ -70,11 +70,6 @@ def _shuffles(expr: Expr, under: tuple[Expr, ...]) -> Iterator[tuple[Shuffle, tu
         yield from _shuffles(child, under)
 
 
-def converges(stmt: Stmt) -> bool:
-    """Whether ``stmt`` itself must be reached by whole groups of threads: not to be put under conditions at will."""
-    return any(True for _ in meeting(stmt)) or any(True for _ in shuffles(stmt))
-
-
 @dataclass(frozen=True)
 class Divergence:
     """What is known of one launch. ``ranges``: of the loops inside."""

@@ -13,7 +13,8 @@ from ..buffer import Buffer
 from ..expr import Expr
 from ..gpu import AwaitArrivals, AwaitCopies, BulkCopy, CommitCopies, CopyAsync, InitArrivals
 from ..memory import Array
-from .access import Watched, address_of, check_read, check_write, shared_flat, spread, under
+from .access import check_read, check_write, spread, under
+from .address import Watched, address_of, shared_flat
 from .memory import GlobalMemory, SharedMemory
 from .order import Delivery
 from .scope import Machine, Scope
