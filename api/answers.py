@@ -31,6 +31,7 @@ def _outcome(value: object) -> object:
             "spread": value.spread,
             "samples": value.samples,
             "launches_per_sample": value.launches_per_sample,
+            "final_samples": value.final_samples,
         }
     if isinstance(value, Failed):
         return {"kind": "failed", "stage": value.stage, "reason": value.reason, "detail": value.detail}
@@ -53,6 +54,10 @@ class TimedOut(Answer):
     spread: float = Field(description="Relative distance between the quartiles of the samples.")
     samples: tuple[float, ...]
     launches_per_sample: int
+    final_samples: tuple[float, ...] = Field(
+        default=(),
+        description="Of the final, where it was among the fastest of its task: seconds is their median then.",
+    )
 
 
 class FailedOut(Answer):
@@ -136,6 +141,8 @@ class TaskOut(Answer):
     roofline_seconds: float | None
     roofline_by: str | None
     stop_reason: StopReason | None
+    wall_seconds: float | None = Field(default=None, description="What the task took; null before its end.")
+    timing_seconds: float | None = Field(default=None, description="How long of that the device was timing.")
 
 
 class JobOut(Answer):

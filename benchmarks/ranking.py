@@ -5,7 +5,7 @@ measured candidate, training, ranking and choosing included.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from statistics import median
 
@@ -86,7 +86,7 @@ def _search_seconds(pool: Pool, trials: int, seed: int) -> float:
     """Mean seconds of search for each candidate of a task of ``trials``."""
     rng = stream(seed, "times")
 
-    def measure(schedules: Sequence[Schedule]) -> Iterator[tuple[int, Trial]]:
+    def measure(schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
         for position, schedule in enumerate(schedules):
             yield position, Trial(schedule, Timed((float(rng.lognormal(-7, 1)),)))
 

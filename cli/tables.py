@@ -75,6 +75,7 @@ def best_panel(task: TaskOut) -> RenderableType:
             f"{best.evidence.max_error:.3g} of the tolerance" if best.evidence.max_error is not None else "-",
         ),
         ("device", best.device_name),
+        ("timing", f"{fraction(task.timing_seconds, task.wall_seconds)} of {duration(task.wall_seconds)}"),
         ("workload", task.workload_key),
     ]
     return Panel(_pairs(rows), title=task_name(task), border_style="green")

@@ -3,9 +3,10 @@
 from ..core.errors import UnsupportedTarget
 from ..core.target import Target
 from .backend import Backend
+from .cuda.backend import CudaBackend
 from .llvm.backend import LlvmBackend
 
-BACKENDS: dict[str, Backend] = {"llvm": LlvmBackend()}
+BACKENDS: dict[str, Backend] = {"cuda": CudaBackend(), "llvm": LlvmBackend()}
 
 
 def backend_for(target: Target) -> Backend:

@@ -1,5 +1,7 @@
 """Every error a user can meet. Each says what was given and what is allowed; none is ever swallowed."""
 
+from enum import StrEnum
+
 
 class TilewrightError(Exception):
     """Base of all errors that Tilewright raises on purpose.
@@ -56,6 +58,37 @@ class CompileError(TilewrightError):
     """The code generator or the compiler behind it refused a kernel."""
 
     code = "COMPILE_ERROR"
+
+
+class Fault(StrEnum):
+    """What a device says went wrong with a kernel."""
+
+    ILLEGAL_ACCESS = "illegal_access"
+    """It touched an address that is not its own, or a misaligned one."""
+    BROKEN_OFF = "broken_off"
+    """It broke off otherwise: an illegal instruction, a trap, a hardware fault."""
+    TIMEOUT = "timeout"
+    """The driver's watchdog ended it."""
+    REFUSED = "refused"
+    """It was never started: its launch asks for what the device does not have."""
+
+
+class DeviceFault(TilewrightError):
+    """A device refused to launch a kernel, or the kernel broke off. ``lost``: the device's context is gone with it:
+    every later call fails, and the process that holds it must be replaced."""
+
+    code = "DEVICE_FAULT"
+
+    def __init__(self, message: str, fault: Fault, *, lost: bool) -> None:
+        super().__init__(message)
+        self.fault = fault
+        self.lost = lost
+
+
+class OutOfMemory(TilewrightError):
+    """The data of a workload do not fit into the memory of the machine, or of the device."""
+
+    code = "OUT_OF_MEMORY"
 
 
 class NotFound(TilewrightError):

@@ -1,6 +1,7 @@
 """How a trial ends: timed, or failed at a named stage for a named reason. Never a sentinel number."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -39,22 +40,46 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Samples of the seconds one launch takes; each sample is the mean of ``launches_per_sample`` launches."""
+    """Samples of the seconds one launch takes; each sample is the mean of ``launches_per_sample`` launches.
+
+    ``final_samples``: those of the final, in which the fastest candidates of a task were timed again in turns; empty
+    for one that was not among them. ``final_rank_seconds``: what the final says it is ranked by (see
+    ``search.finals``); None while it is ranked by its own time.
+    """
 
     samples: tuple[float, ...]
     launches_per_sample: int = 1
+    final_samples: tuple[float, ...] = ()
+    final_rank_seconds: float | None = None
 
     @property
     def seconds(self) -> float:
-        """The figure a trial is ranked by: the median sample."""
-        return median(self.samples)
+        """What a launch takes: the median sample, of the final where there was one."""
+        return median(self.final_samples or self.samples)
+
+    @property
+    def rank_seconds(self) -> float:
+        """The figure trials are ranked by: those that are equally fast by all that was measured have the same."""
+        return self.seconds if self.final_rank_seconds is None else self.final_rank_seconds
 
     @property
     def spread(self) -> float:
-        """Relative distance between the quartiles of the samples."""
-        ordered = sorted(self.samples)
+        """Relative distance between the quartiles of the samples that ``seconds`` is the median of."""
+        ordered = sorted(self.final_samples or self.samples)
         low, high = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
         return (high - low) / self.seconds
+
+
+def median_interval(samples: Sequence[float]) -> float:
+    """Half the width of the 95 % confidence interval of the median, relative to it, from order statistics.
+
+    The ranks n/2 -+ 0.98 sqrt(n) enclose the median of any distribution with 95 % probability (Hahn & Meeker 1991).
+    """
+    ordered = sorted(samples)
+    reach = 0.98 * math.sqrt(len(ordered))
+    low = max(0, math.floor(len(ordered) / 2 - reach))
+    high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + reach) - 1)
+    return (ordered[high] - ordered[low]) / 2 / median(ordered)
 
 
 @dataclass(frozen=True, slots=True)

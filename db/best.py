@@ -27,7 +27,7 @@ def _first(place: int, *conditions: ColumnElement[bool]) -> Select[Any]:
     found = (
         select(trials.c.id, literal(place, Integer).label("place"))
         .where(trials.c.seconds.is_not(None), *conditions)
-        .order_by(trials.c.seconds, trials.c.schedule_key, trials.c.id)
+        .order_by(trials.c.rank_seconds, trials.c.schedule_key, trials.c.id)
         .limit(1)
         .subquery()
     )

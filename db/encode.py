@@ -79,9 +79,18 @@ def evidence_from_json(data: Mapping[str, object]) -> Evidence:
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, object]:
-    """``{samples, launches_per_sample}`` or ``{stage, reason, detail}``."""
+    """``{samples, launches_per_sample}``, after a final with ``final_samples`` and ``final_rank_seconds`` as far as it
+    has them; or ``{stage, reason, detail}``."""
     if isinstance(outcome, Timed):
-        return {"samples": list(outcome.samples), "launches_per_sample": outcome.launches_per_sample}
+        data: dict[str, object] = {
+            "samples": list(outcome.samples),
+            "launches_per_sample": outcome.launches_per_sample,
+        }
+        if outcome.final_samples:
+            data["final_samples"] = list(outcome.final_samples)
+        if outcome.final_rank_seconds is not None:
+            data["final_rank_seconds"] = outcome.final_rank_seconds
+        return data
     return {"stage": outcome.stage.value, "reason": outcome.reason.value, "detail": outcome.detail}
 
 
@@ -90,21 +99,27 @@ def outcome_from_json(data: object) -> Outcome:
     if not isinstance(data, Mapping):
         raise InvalidParameter("an outcome is an object", field="/outcome")
     if "samples" in data:
-        _closed(data, {"samples", "launches_per_sample"}, "/outcome")
-        samples = data["samples"]
-        if not isinstance(samples, list) or not 1 <= len(samples) <= 100_000:
-            raise InvalidParameter("samples are a list of 1 to 100000 numbers", field="/outcome/samples")
-        seconds = tuple(_positive(value, f"/outcome/samples/{i}") for i, value in enumerate(samples))
+        _closed(data, {"samples", "launches_per_sample", "final_samples", "final_rank_seconds"}, "/outcome")
+        seconds = _samples(data, "samples")
+        final = _samples(data, "final_samples") if "final_samples" in data else ()
+        rank = data.get("final_rank_seconds")
         launches = _typed(data.get("launches_per_sample", 1), int, "/outcome/launches_per_sample")
         if launches < 1:
             raise InvalidParameter(f"{launches} launches per sample; at least 1", field="/outcome/launches_per_sample")
-        return Timed(seconds, launches)
+        return Timed(seconds, launches, final, None if rank is None else _positive(rank, "/outcome/final_rank_seconds"))
     _closed(data, {"stage", "reason", "detail"}, "/outcome")
     return Failed(
         _member(Stage, data.get("stage"), "/outcome/stage"),
         _member(Reason, data.get("reason"), "/outcome/reason"),
         _typed(data.get("detail", ""), str, "/outcome/detail"),
     )
+
+
+def _samples(data: Mapping[str, object], name: str) -> tuple[float, ...]:
+    samples = data[name]
+    if not isinstance(samples, list) or not 1 <= len(samples) <= 100_000:
+        raise InvalidParameter(f"{name} are a list of 1 to 100000 numbers", field=f"/outcome/{name}")
+    return tuple(_positive(value, f"/outcome/{name}/{i}") for i, value in enumerate(samples))
 
 
 def clocks_to_json(clocks: Clocks) -> dict[str, float]:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 
 from sqlalchemy import Connection, select
+from sqlalchemy.engine import RowMapping
 
 from ..core.errors import Conflict
 from ..core.trial import Outcome, Timed
 from .jobs import add_event, load_task, lock_job, update_job, update_task
 from .rows import NewTrial
-from .tables import workloads
-from .trials import insert_trial
+from .tables import trials, workloads
+from .trials import insert_trial, update_final
 
 
 def record_trial(connection: Connection, new: NewTrial, *, told: bool = True) -> tuple[int, str]:
@@ -35,8 +36,8 @@ def record_trial(connection: Connection, new: NewTrial, *, told: bool = True) ->
     if told:
         add_event(connection, number, "trial", {**place, **_told(outcome, flops)})
     if isinstance(outcome, Timed):
-        if task["best_seconds"] is None or outcome.seconds < task["best_seconds"]:
-            counters.update(best_trial=record_id, best_seconds=outcome.seconds)
+        if _is_better(connection, new, outcome, task):
+            counters.update(best_trial=record_id, best_seconds=outcome.rank_seconds)
             if told:
                 best = {"seconds": outcome.seconds, "gflops": gflops(flops, outcome.seconds)}
                 add_event(connection, number, "best", {**place, **best, "schedule": new.trial.schedule.to_json()})
@@ -46,6 +47,30 @@ def record_trial(connection: Connection, new: NewTrial, *, told: bool = True) ->
     update_task(connection, number, new.task, **counters)
     update_job(connection, number)
     return record_id, str(job["state"])
+
+
+def _is_better(connection: Connection, new: NewTrial, outcome: Timed, task: RowMapping) -> bool:
+    """Whether it is the best of its task by now; among equals of a final the schedule's key decides."""
+    if task["best_seconds"] is None or outcome.rank_seconds != task["best_seconds"] or not outcome.final_samples:
+        return task["best_seconds"] is None or outcome.rank_seconds < task["best_seconds"]
+    found = select(trials.c.schedule_key).where(trials.c.id == task["best_trial"])
+    return new.trial.schedule.key < str(connection.execute(found).scalar_one())
+
+
+def record_final(connection: Connection, job_id: str, position: int, outcomes: Mapping[int, Timed]) -> None:
+    """Keep the outcomes that the final of a task changed, by sequence, and who is its best now."""
+    number = lock_job(connection, job_id)["number"]
+    best = update_final(connection, number, position, outcomes)
+    update_task(connection, number, position, best_trial=best["id"], best_seconds=best["rank_seconds"])
+    update_job(connection, number)
+    finalists = sum(bool(timed.final_samples) for timed in outcomes.values())
+    told = {
+        "task": position,
+        "finalists": finalists,
+        "best_record_id": best["id"],
+        "best_seconds": best["rank_seconds"],
+    }
+    add_event(connection, number, "task", told)
 
 
 def gflops(flops: int, seconds: float) -> float | None:

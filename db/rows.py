@@ -82,6 +82,9 @@ class TaskRow:
     stop_reason: str | None
     history_until: int | None
     """The newest record when the task began: what it learns from does not change when it is resumed."""
+    wall_seconds: float | None
+    timing_seconds: float | None
+    """Of the wall-clock time that the task took, how long the device was timing; None before its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from sqlalchemy import insert, select
 from ..core.errors import Conflict
 from ..core.record import Record
 from ..core.target import DeviceInfo
+from ..core.trial import Timed
 from . import jobs as job_rows
 from . import migrate
 from . import trials as trial_rows
@@ -19,7 +20,7 @@ from .engine import Database, parse_url
 from .failures import Duplicate
 from .lines import Exporter, Importer
 from .models import insert_model, newest_model
-from .record import record_trial
+from .record import record_final, record_trial
 from .rows import (
     BestRow,
     EventRow,
@@ -200,6 +201,11 @@ class Store:
         with self.database.writing() as connection:
             return record_trial(connection, new)
 
+    def add_final(self, job_id: str, task: int, outcomes: Mapping[int, Timed]) -> None:
+        """Keep what the final of a task changed, by sequence, its new best, and the event, in one transaction."""
+        with self.database.writing() as connection:
+            record_final(connection, job_id, task, outcomes)
+
     def trial(self, record_id: int) -> TrialRow:
         """Raises NotFound."""
         with self.database.reading() as connection:
@@ -217,9 +223,9 @@ class Store:
             )
 
     def trials_by_seconds(
-        self, job_id: str, task: int, *, after: tuple[float, int] | None = None, limit: int
+        self, job_id: str, task: int, *, after: tuple[float, str, int] | None = None, limit: int
     ) -> tuple[TrialRow, ...]:
-        """Timed trials of a task, fastest first, beyond (seconds, record number). Raises NotFound."""
+        """Timed trials of a task, fastest first, beyond (seconds, schedule key, record number). Raises NotFound."""
         with self.database.reading() as connection:
             number = job_rows.number_of_job(connection, job_id)
             job_rows.load_task(connection, number, task)

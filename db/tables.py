@@ -109,6 +109,8 @@ tasks = Table(
     Column("roofline_by", String(16)),
     Column("stop_reason", String(16)),
     Column("history_until", BigInteger),
+    Column("wall_seconds", Float),
+    Column("timing_seconds", Float),
     Index(None, "workload"),
     Index(None, "operator"),
 )
@@ -129,7 +131,7 @@ trials = Table(
     Column("profile", String(32), nullable=False),
     Column("schedule_key", KEY, nullable=False),
     Column("knobs", JSON, nullable=False),
-    # outcome: timed, or failed
+    # outcome: timed or failed
     Column("seconds", Float),
     Column("samples", JSON(none_as_null=True)),
     Column("launches_per_sample", Integer),
@@ -144,6 +146,9 @@ trials = Table(
     Column("overhead_seconds", Float, nullable=False),
     Column("elapsed_seconds", Float, nullable=False),
     Column("created_at", TIME, nullable=False),
+    # what a final may add to a timed one: its samples, and what it is ranked by instead of ``seconds``
+    Column("final_samples", JSON(none_as_null=True)),
+    Column("rank_seconds", Float),
     UniqueConstraint("job", "task", "sequence"),
     ForeignKeyConstraint(["job", "task"], ["tasks.job", "tasks.position"]),
     CheckConstraint("(seconds IS NULL) <> (failed_stage IS NULL)", name="outcome"),
@@ -160,7 +165,7 @@ for _columns in (
 ):
     Index(
         "ix_trials_best_by_" + "_".join(_columns),
-        *(trials.c[name] for name in (*_columns, "seconds", "schedule_key", "id")),
+        *(trials.c[name] for name in (*_columns, "rank_seconds", "schedule_key", "id")),
         sqlite_where=TIMED,
         postgresql_where=TIMED,
     )

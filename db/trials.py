@@ -1,9 +1,11 @@
 """Trials: kept once, paged by key, and the best of them found by index."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, insert, or_, select
+from sqlalchemy import Connection, Select, and_, func, insert, or_, select, tuple_, update
 from sqlalchemy.engine import RowMapping
 
 from ..core.errors import NotFound
@@ -58,7 +60,7 @@ def columns_of(new: NewTrial, job: int, workload: int, device: int, toolchain: i
         "profile": str(new.measured_on.profile),
         "schedule_key": trial.schedule.key,
         "knobs": dict(trial.schedule.knobs),
-        "seconds": outcome.seconds if isinstance(outcome, Timed) else None,
+        "seconds": median(outcome.samples) if isinstance(outcome, Timed) else None,
         "samples": list(outcome.samples) if isinstance(outcome, Timed) else None,
         "launches_per_sample": outcome.launches_per_sample if isinstance(outcome, Timed) else None,
         "failed_stage": outcome.stage.value if isinstance(outcome, Failed) else None,
@@ -73,14 +75,29 @@ def columns_of(new: NewTrial, job: int, workload: int, device: int, toolchain: i
         "overhead_seconds": trial.clocks.overhead,
         "elapsed_seconds": new.elapsed_seconds,
         "created_at": new.created_at or now(),
+        "rank_seconds": outcome.rank_seconds if isinstance(outcome, Timed) else None,
+        "final_samples": (list(outcome.final_samples) or None) if isinstance(outcome, Timed) else None,
     }
+
+
+def update_final(connection: Connection, job: int, task: int, outcomes: Mapping[int, Timed]) -> RowMapping:
+    """Keep what a final changed, by sequence; the row of the task's best trial after it."""
+    here = (trials.c.job == job, trials.c.task == task)
+    for sequence, timed in outcomes.items():
+        values = {"rank_seconds": timed.rank_seconds, "final_samples": list(timed.final_samples) or None}
+        connection.execute(update(trials).where(*here, trials.c.sequence == sequence).values(values))
+    ordered = select(trials.c.id, trials.c.rank_seconds).where(*here, trials.c.seconds.is_not(None))
+    ordered = ordered.order_by(trials.c.rank_seconds, trials.c.schedule_key, trials.c.id)
+    return connection.execute(ordered.limit(1)).mappings().one()
 
 
 def trial_of(row: RowMapping) -> Trial:
     """The trial in a row of the table."""
     outcome: Timed | Failed
     if row["seconds"] is not None:
-        outcome = Timed(tuple(row["samples"]), row["launches_per_sample"])
+        outcome = Timed(tuple(row["samples"]), row["launches_per_sample"], tuple(row["final_samples"] or ()))
+        if outcome.seconds != row["rank_seconds"]:
+            outcome = replace(outcome, final_rank_seconds=row["rank_seconds"])
     else:
         outcome = Failed(Stage(row["failed_stage"]), Reason(row["failed_reason"]), row["failed_detail"])
     return Trial(
@@ -143,15 +160,14 @@ def page_by_sequence(
 
 
 def page_by_seconds(
-    connection: Connection, job: int, task: int, *, after: tuple[float, int] | None, limit: int
+    connection: Connection, job: int, task: int, *, after: tuple[float, str, int] | None, limit: int
 ) -> tuple[TrialRow, ...]:
-    """Timed trials of a task, fastest first, beyond (seconds, record number)."""
+    """Timed trials of a task, fastest first, beyond (seconds, schedule key, record number)."""
     query = FULL.where(trials.c.job == job, trials.c.task == task, trials.c.seconds.is_not(None))
+    order = (trials.c.rank_seconds, trials.c.schedule_key, trials.c.id)
     if after is not None:
-        seconds, number = after
-        beyond = or_(trials.c.seconds > seconds, and_(trials.c.seconds == seconds, trials.c.id > number))
-        query = query.where(beyond)
-    return _trials(connection, query.order_by(trials.c.seconds, trials.c.id).limit(limit))
+        query = query.where(tuple_(*order) > tuple_(*after))
+    return _trials(connection, query.order_by(*order).limit(limit))
 
 
 def page_of_failed(

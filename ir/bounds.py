@@ -19,9 +19,11 @@ from .expr import (
     Load,
     Logic,
     LogicOp,
+    PeerLoad,
     Ramp,
     ReduceLanes,
     Select,
+    Shuffle,
     Unary,
     UnaryOp,
     Var,
@@ -267,4 +269,6 @@ _BOUNDS: dict[type[Expr], Callable[[Any, Ranges], Interval]] = {
     Ramp: _ramp,
     Broadcast: lambda e, ranges: interval_of(e.value, ranges),
     ReduceLanes: _reduce,
+    Shuffle: lambda e, ranges: interval_of(e.value, ranges),  # the value of some lane for which the ranges hold too
+    PeerLoad: lambda e, ranges: dtype_interval(e.dtype),
 }

@@ -1,7 +1,8 @@
 """The interpreter: runs a kernel on NumPy arrays and finds what a compiled kernel would do silently.
 
 A kernel is first turned into closures (one per node, so that nothing is looked at twice), then run. Iterations of a
-parallel loop run in order, while a ``Watch`` sees whether they could have run in any other.
+parallel loop run in order, while a ``Watch`` sees whether they could have run in any other. What launches do is in
+``simt``.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from .interpret_access import scalar_store, vector_store
 from .interpret_expr import expr_code
 from .interpret_scope import Code, Env, Scope
 from .memory import Array, Cells, Watch
+from .simt.run import Launches
 from .stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, walk_statements
 from .verify import verify
 
@@ -30,7 +32,10 @@ def interpret(kernel: Kernel, inputs: Mapping[str, Array]) -> dict[str, Array]:
     Raises InvalidKernel for a kernel the verifier refuses, InvalidParameter for inputs that do not fit it, and
     KernelFault for an access out of bounds, a read of an element never written (in an output, the workspace or an
     allocation, whose elements are forgotten at every entry), an output element left unwritten, two iterations of a
-    parallel loop touching one element where one of them writes, and an integer divided by zero.
+    parallel loop touching one element where one of them writes, and an integer divided by zero. In launches also for
+    two threads touching one element where one of them writes and nothing orders them, barriers and operations of whole
+    warps that only a part of a group reaches, waits without end, misaligned copies, and elements touched while an
+    asynchronous copy of them is under way; those copies arrive as late as they can.
     """
     verify(kernel)
     scope = Scope(kernel.name)
@@ -41,9 +46,13 @@ def interpret(kernel: Kernel, inputs: Mapping[str, Array]) -> dict[str, Array]:
             raise InvalidParameter(f"{name} is no input of kernel {kernel.name}", field=name)
     for buffer in kernel.outputs + kernel.workspace:
         scope.cells[buffer.name] = Cells(buffer)
-    run = _statement(kernel.body, scope)
     with np.errstate(all="ignore"):
-        run([None] * scope.slot_count)
+        if kernel.launches:
+            device = Launches(kernel.name, scope.cells)
+            for launch in kernel.launches:
+                device.run(launch)
+        else:
+            _statement(kernel.body, scope)([None] * scope.slot_count)
     for buffer in kernel.outputs:
         _check_written(scope.cells[buffer.name])
     return {buffer.name: scope.cells[buffer.name].result() for buffer in kernel.outputs}

@@ -22,9 +22,11 @@ from .expr import (
     Load,
     Logic,
     LogicOp,
+    PeerLoad,
     Ramp,
     ReduceLanes,
     Select,
+    Shuffle,
     Unary,
     UnaryOp,
     Var,
@@ -80,7 +82,7 @@ class Simplifier:
 
     def _form_of_simple(self, expr: Expr) -> Linear:
         """The form of a simple expression, which may be one that no rule takes apart."""
-        if isinstance(expr, (Select, Load, ReduceLanes, Cast)):
+        if isinstance(expr, (Select, Load, ReduceLanes, Cast, Shuffle, PeerLoad)):
             return Linear({expr: 1}, 0, expr.lanes)
         return self.form(expr)
 
@@ -354,6 +356,13 @@ class Simplifier:
             return value.value
         return rebuild(expr, (value,))
 
+    def _shuffle(self, expr: Shuffle) -> Expr:
+        value, lane = self.simplify(expr.value), self.simplify(expr.lane)
+        return value if isinstance(value, Const) else rebuild(expr, (value, lane))
+
+    def _peer_load(self, expr: PeerLoad) -> Expr:
+        return rebuild(expr, (*self.indices(expr.indices), self.simplify(expr.block)))
+
 
 def _joined(op: LogicOp, a: Expr, b: Expr) -> Expr:
     if isinstance(a, Broadcast) and isinstance(b, Broadcast):
@@ -375,6 +384,8 @@ _RULES: dict[type[Expr], _Rule] = {
     Ramp: Simplifier._ramp,
     Broadcast: Simplifier._broadcast,
     ReduceLanes: Simplifier._reduce_lanes,
+    Shuffle: Simplifier._shuffle,
+    PeerLoad: Simplifier._peer_load,
 }
 """How to simplify each class of node."""
 
@@ -389,5 +400,7 @@ _FORMS: dict[type[Expr], Callable[[Simplifier, Any], Linear]] = {
     Select: Simplifier._form_other,
     Load: Simplifier._form_other,
     ReduceLanes: Simplifier._form_other,
+    Shuffle: Simplifier._form_other,
+    PeerLoad: Simplifier._form_other,
 }
 """How to take each class of index expression apart."""

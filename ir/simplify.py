@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from .bounds import Ranges, loop_range
-from .expr import Const, Expr
+from .expr import Const, Expr, Load, PeerLoad, walk
+from .gpu import CopyAsync
 from .lanes import truth_value
 from .reasoning import Knowledge
-from .rewrite import loads_of
 from .simplifier import Simplifier
-from .stmt import Allocate, For, If, Kernel, Seq, Stmt, Store, seq, walk_statements
+from .stmt import Allocate, For, If, Kernel, Launch, Operation, Seq, Stmt, Store, expressions, seq, walk_statements
 
 NOTHING = Seq(())
 
@@ -46,6 +46,8 @@ def simplify_statement(stmt: Stmt, ranges: Ranges) -> Stmt:
     for loop in walk_statements(stmt):
         if isinstance(loop, For) and loop.extent >= 1:  # names are unique, so all ranges can be known from the start
             known[loop.var] = loop_range(loop.extent)
+        elif isinstance(loop, Launch):
+            known.update((b.var, loop_range(b.extent)) for b in loop.bounds if b.extent >= 1)
     return _statement(stmt, Simplifier(Knowledge(known)))
 
 
@@ -67,6 +69,13 @@ def _statement(stmt: Stmt, simplifier: Simplifier) -> Stmt:
             return _allocated(stmt, simplifier)
         case Store():
             return _store(stmt, simplifier)
+        case Launch(body=body):
+            inner = _statement(body, simplifier)
+            return stmt if inner is body else replace(stmt, body=inner)
+        case CopyAsync(mask=mask) if mask is not None and truth_value(simplifier.simplify(mask)) is True:
+            return _statement(replace(stmt, mask=None), simplifier)
+        case Operation():
+            return stmt.with_expressions([simplifier.simplify(e) for e in stmt.expressions])
     return stmt
 
 
@@ -85,9 +94,18 @@ def _guarded(stmt: If, simplifier: Simplifier) -> Stmt:
 def _allocated(stmt: Allocate, simplifier: Simplifier) -> Stmt:
     body = _statement(stmt.body, simplifier)
     name = stmt.buffer.name
-    if all(load.buffer.name != name for load in loads_of(body)):
+    if not _reads(body, name):
         return _without_stores(body, name)
     return stmt if body is stmt.body else replace(stmt, body=body)
+
+
+def _reads(stmt: Stmt, name: str) -> bool:
+    """Whether anything below ``stmt`` but a plain store needs the buffer."""
+    return any(
+        (isinstance(s, Operation) and any(b.name == name for b in s.buffers))
+        or any(isinstance(e, (Load, PeerLoad)) and e.buffer.name == name for x in expressions(s) for e in walk(x))
+        for s in walk_statements(stmt)
+    )
 
 
 def _without_stores(stmt: Stmt, name: str) -> Stmt:

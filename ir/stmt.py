@@ -188,6 +188,12 @@ class Kernel:
         """The buffers a launch is given, in this order: inputs, outputs, workspace."""
         return self.inputs + self.outputs + self.workspace
 
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The device functions in the order in which they run; none on a CPU."""
+        top = self.body.statements if isinstance(self.body, Seq) else (self.body,)
+        return tuple(s for s in top if isinstance(s, Launch))
+
 
 def seq(*statements: Stmt) -> Stmt:
     """The statements in order, nested sequences flattened; a single one stands alone."""

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.dtypes import INDEX, DType, boolean
-from .buffer import Buffer
+from .buffer import Buffer, Scope
 from .expr import (
     FLOAT_ONLY,
+    WARP_LANES,
     Binary,
     BinaryOp,
     Broadcast,
@@ -17,13 +18,16 @@ from .expr import (
     Expr,
     Load,
     Logic,
+    PeerLoad,
     Ramp,
     ReduceLanes,
     Select,
+    Shuffle,
     Unary,
     UnaryOp,
     Var,
 )
+from .stmt import HardwareAxis, Launch
 
 Type = tuple[DType, int]
 """A dtype and a number of lanes."""
@@ -49,12 +53,17 @@ class Names:
     variables: frozenset[str]
     buffers: dict[str, Buffer]
     known: dict[int, tuple[Expr, Type]] = field(default_factory=dict)
+    launch: Launch | None = None
 
     def with_variable(self, name: str) -> "Names":
-        return Names(self.variables | {name}, self.buffers)
+        return Names(self.variables | {name}, self.buffers, launch=self.launch)
 
     def with_buffer(self, buffer: Buffer) -> "Names":
-        return Names(self.variables, {**self.buffers, buffer.name: buffer})
+        return Names(self.variables, {**self.buffers, buffer.name: buffer}, launch=self.launch)
+
+    def inside(self, launch: Launch) -> "Names":
+        """In the body of ``launch``."""
+        return Names(self.variables | {b.var for b in launch.bounds}, self.buffers, launch=launch)
 
 
 def type_of(expr: Expr, names: Names) -> Type:
@@ -201,6 +210,30 @@ def _reduce_lanes(expr: ReduceLanes, names: Names) -> Type:
     return value[0], 1
 
 
+def _shuffle(expr: Shuffle, names: Names) -> Type:
+    value, lane = type_of(expr.value, names), type_of(expr.lane, names)
+    if names.launch is None or names.launch.threads % WARP_LANES:
+        raise Broken("warps", "a shuffle where there are no whole warps")
+    if lane[0] != INDEX:
+        raise Broken("types", f"a shuffle from a lane numbered by {lane[0]}")
+    if value[1] != 1 or lane[1] != 1:
+        raise Broken("lanes", f"a shuffle of {value[1]} lanes from {lane[1]}")
+    if expr.width not in (2, 4, 8, 16, 32):
+        raise Broken("types", f"a shuffle within groups of {expr.width}")
+    return value[0], 1
+
+
+def _peer_load(expr: PeerLoad, names: Names) -> Type:
+    lanes = accessed(expr.buffer, expr.indices, None, names)
+    if names.launch is None or names.launch.extent(HardwareAxis.CLUSTER) == 1:
+        raise Broken("launch", f"{expr.buffer.name} of another block is loaded where there are no clusters")
+    if expr.buffer.scope is not Scope.SHARED:
+        raise Broken("operation", f"{expr.buffer.name} of another block has scope {expr.buffer.scope}, not shared")
+    if type_of(expr.block, names) != (INDEX, 1):
+        raise Broken("types", "the block of a load is no scalar of the index type")
+    return expr.buffer.dtype, lanes
+
+
 _TYPES: dict[type[Expr], Callable[[Any, Names], Type]] = {
     Var: _var,
     Const: _const,
@@ -214,5 +247,7 @@ _TYPES: dict[type[Expr], Callable[[Any, Names], Type]] = {
     Ramp: _ramp,
     Broadcast: _broadcast,
     ReduceLanes: _reduce_lanes,
+    Shuffle: _shuffle,
+    PeerLoad: _peer_load,
 }
 """How each class of node is typed."""

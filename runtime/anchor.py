@@ -1,9 +1,10 @@
 """The anchor: a fixed kernel timed between candidates, so that a machine that slowed down shows.
 
-It mixes arithmetic with cache traffic on 48 KiB, takes some ten microseconds, runs on one thread, and is written as
-kernel IR, so that no change to a sketch moves it.
+It mixes arithmetic with cache traffic (48 KiB on one thread of a CPU, 768 KiB on all of a graphics processor), takes
+some ten microseconds, and is written as kernel IR, so that no change to a sketch moves it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -11,14 +12,17 @@ import numpy as np
 
 from ..codegen.backends import backend_for
 from ..core.dtypes import float32
+from ..core.errors import UnsupportedTarget
 from ..core.streams import stream
-from ..ir.buffer import Buffer
-from ..ir.expr import Broadcast, Expr, Load, Ramp, Var, const
-from ..ir.stmt import For, Kernel, LoopKind, Store, seq
+from ..ir.buffer import Buffer, Scope
+from ..ir.build import Writer
+from ..ir.expr import Broadcast, Expr, Load, Ramp, Var, const, index
+from ..ir.stmt import For, HardwareAxis, Kernel, LoopKind, Store, seq
 from .device import Device, LoadedKernel, Memory
 
 SIZE = 64
 LANES = 16
+GRID_SIZE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Anchor:
         return median(self.kernel.time([self.arguments], launches) / launches for _ in range(samples))
 
 
-def anchor_kernel() -> Kernel:
+def serial_anchor() -> Kernel:
     """``C = A @ B`` on float32[64, 64], the plain vectorised loop nest."""
     a, b, c = (Buffer(name, (SIZE, SIZE), float32) for name in "ABC")
     i, j, k = Var("i"), Var("j"), Var("k")
@@ -52,11 +56,31 @@ def anchor_kernel() -> Kernel:
     return Kernel("anchor", (a, b), (c,), (), For("i", SIZE, LoopKind.SERIAL, nest))
 
 
+def grid_anchor() -> Kernel:
+    """``C = A @ B`` on float32[256, 256]: a row a block, an element a thread, every operand through the caches."""
+    a, b, c = (Buffer(name, (GRID_SIZE, GRID_SIZE), float32) for name in "ABC")
+    w = Writer()
+    bounds = (("i", GRID_SIZE, HardwareAxis.GRID_X), ("j", GRID_SIZE, HardwareAxis.THREAD))
+    with w.launch("anchor", bounds) as (i, j):
+        total = w.allocate("total", (1,), float32, Scope.REGISTER)
+        w.store(total, (index(0),), const(0.0, float32))
+        with w.loop("k", GRID_SIZE) as k:
+            w.store(total, (index(0),), Load(total, (index(0),)) + Load(a, (i, k)) * Load(b, (k, j)))
+        w.store(c, (i, j), Load(total, (index(0),)))
+    return Kernel("anchor", (a, b), (c,), (), w.finish())
+
+
+ANCHORS: dict[str, Callable[[], Kernel]] = {"llvm": serial_anchor, "cuda": grid_anchor}
+"""Target kind -> its anchor."""
+
+
 def load_anchor(device: Device) -> Anchor:
-    """Compile and load the anchor, with fixed data."""
-    backend = backend_for(device.info.target)
+    """Compile and load the anchor, with fixed data. Raises UnsupportedTarget for a kind without one."""
     target = device.info.target
-    binary = backend.compile(backend.emit(anchor_kernel(), target), target)
+    backend = backend_for(target)
+    if target.kind not in ANCHORS:
+        raise UnsupportedTarget(f"no anchor for {target}; known: {', '.join(ANCHORS)}", field="target")
+    binary = backend.compile(backend.emit(ANCHORS[target.kind](), target), target)
     generator = stream(0, "anchor")
     memories = []
     for parameter in binary.parameters:

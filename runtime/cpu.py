@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codegen.backend import Binary
+from ..core.dtypes import DType
 from ..core.errors import CompileError, InvalidParameter, UnsupportedTarget
 from ..core.target import DeviceInfo, Target
-from . import hardware, peaks
-from .device import Memory
+from . import cpu_checks, hardware, peaks
+from .device import Comparison, Matches, Memory
 from .native import load_object
 from .pool import parallel_for_address, support
 
@@ -114,16 +115,17 @@ class CpuKernel:
 class CpuDevice:
     """See ``runtime.device.Device``. Opening one starts nothing; threads start with the first parallel kernel."""
 
-    def __init__(self, target: Target | None = None) -> None:
-        """``target`` defaults to the whole host; a narrower one (fewer features or threads) is allowed."""
-        host = hardware.host_target()
+    def __init__(self, target: Target | None = None, ordinal: int = 0) -> None:
+        """``target`` defaults to the whole host; a narrower one (fewer features or threads) is allowed. There is one
+        device, number 0."""
+        host = info(ordinal).target
         self.target = target or host
         if self.target.kind != host.kind or self.target.arch != host.arch:
             raise UnsupportedTarget(f"{self.target} does not run here; this machine is {host}", field="target")
         missing = sorted(set(self.target.features) - set(host.features))
         if missing:
             raise UnsupportedTarget(f"this CPU lacks {', '.join(missing)}", field="features")
-        self._info = DeviceInfo(hardware.cpu_name(), self.target, hardware.hardware_columns(self.target))
+        self._info = _info(self.target)
 
     @property
     def info(self) -> DeviceInfo:
@@ -136,6 +138,33 @@ class CpuDevice:
         offset = -block.ctypes.data % ALIGNMENT_BYTES
         return CpuMemory(block[offset : offset + nbytes])
 
+    def hold(self, data: NDArray[np.generic]) -> CpuMemory:
+        return CpuMemory(data.reshape(-1).view(np.uint8))
+
+    def fill(self, memory: Memory, pattern: bytes) -> None:
+        cpu_checks.fill(_bytes(memory), pattern)
+
+    def copy(self, into: Memory, source: Memory) -> None:
+        into.write(_bytes(source))
+
+    def sweep(self, memory: Memory) -> None:
+        cpu_checks.sweep(_bytes(memory))
+
+    def changed(self, memory: Memory, pattern: bytes) -> tuple[int, int] | None:
+        return cpu_checks.changed(_bytes(memory), pattern)
+
+    def differs(self, memory: Memory, other: Memory) -> bool:
+        return cpu_checks.differs(_bytes(memory), _bytes(other))
+
+    def matching(self, memory: Memory, pattern: bytes, among: Matches | None = None) -> Matches:
+        return cpu_checks.matching(_bytes(memory), pattern, among)
+
+    def compare(self, got: Memory, dtype: DType, want: Memory, absolute: float, relative: float) -> Comparison:
+        return cpu_checks.compare(_bytes(got), dtype, _bytes(want), absolute, relative)
+
+    def environment(self) -> dict[str, float]:
+        return {}
+
     def load(self, binary: Binary) -> CpuKernel:
         if binary.format != "elf":
             raise CompileError(f"a CPU runs elf objects, not {binary.format}")
@@ -143,3 +172,25 @@ class CpuDevice:
 
     def measure_peaks(self) -> dict[str, float]:
         return peaks.measure(self)
+
+
+def count() -> int:
+    """How many CPU devices there are: the machine is one."""
+    return 1
+
+
+def info(ordinal: int = 0) -> DeviceInfo:
+    """The whole machine. Raises UnsupportedTarget for any number but 0, and on a machine that code is not made for."""
+    if ordinal != 0:
+        raise UnsupportedTarget(f"llvm device {ordinal}; allowed: 0", field="ordinal")
+    return _info(hardware.host_target())
+
+
+def _info(target: Target) -> DeviceInfo:
+    return DeviceInfo(hardware.cpu_name(), target, hardware.hardware_columns(target))
+
+
+def _bytes(memory: Memory) -> NDArray[np.uint8]:
+    if not isinstance(memory, CpuMemory):
+        raise InvalidParameter("not memory of this device", field="memory")
+    return memory.array

@@ -6,16 +6,18 @@ from ..core.dtypes import DType
 from ..ir.expr import Binary, BinaryOp, Const, Load, Var, const
 from ..ir.rewrite import fresh_name
 from ..ir.stmt import For, Kernel, LoopKind, Stmt, Store, seq
+from ..te.positions import without_positions
 from ..te.workload import Axis, Reducer, Stage, Workload
 
 KERNEL_NAME = "kernel"
 
 COMBINE: dict[Reducer, BinaryOp] = {
     Reducer.SUM: BinaryOp.ADD,
+    Reducer.PROD: BinaryOp.MUL,
     Reducer.MAX: BinaryOp.MAX,
     Reducer.MIN: BinaryOp.MIN,
 }
-"""How a reducer joins two values."""
+"""How a reducer joins two values; argmax and argmin, which join positions, are plain reductions in a loop nest."""
 
 
 def identity(op: BinaryOp, dtype: DType) -> Const:
@@ -61,8 +63,10 @@ def loop_nest(workload: Workload) -> Kernel:
               C[i, j] = C[i, j] + A[i, k] * B[k, j]
 
     Loops are named after the axes, those that initialise with ``_init`` behind it (numbered when that name is
-    taken). Stages that are no outputs live in workspace buffers, in the order of the stages.
+    taken). Stages that are no outputs live in workspace buffers, in the order of the stages. An argmax or argmin is
+    what ``te.positions`` makes of it: two reductions, the extreme value and the first place where it stands.
     """
+    workload = without_positions(workload).workload
     taken = {axis.name for stage in workload.stages for axis in (*stage.axes, *stage.reduce_axes)}
     taken |= {buffer.name for buffer in workload.inputs} | {stage.name for stage in workload.stages}
     statements: list[Stmt] = []

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Recorded:
     def best_seconds(self) -> float:
         return min(o.seconds for o in self.outcomes if isinstance(o, Timed))
 
-    def measure(self, schedules: Sequence[Schedule]) -> Iterator[tuple[int, Trial]]:
+    def measure(self, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
         """The recorded trials, in order; raises NotFound for a schedule that was not recorded."""
         for position, schedule in enumerate(schedules):
             row = self.space.row_of(schedule)

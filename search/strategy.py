@@ -1,6 +1,6 @@
 """What a strategy is. It asks for candidates to be measured and is told how they did."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,11 +28,12 @@ class Problem:
 
 
 class Strategy(Protocol):
-    """Its answers are a function of the problem and of what it was told, in order: never of the clock, of a global
-    generator, or of what it was asked before. So a task resumes by telling the recorded trials to a new strategy."""
+    """Its answers are a function of the problem, of what it was told, in order, and of what is pending: never of the
+    clock or of a global generator. So a task resumes by telling the recorded trials to a new strategy."""
 
-    def ask(self, count: int) -> list[int]:
-        """At most ``count`` distinct candidates, none of which it was told of; fewer only when no more are left."""
+    def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
+        """At most ``count`` distinct candidates, none of which it was told of and none of ``pending``, whose results
+        are yet to come; fewer only when no more are left."""
         ...
 
     def tell(self, observations: Sequence[Observation]) -> None:

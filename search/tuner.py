@@ -1,9 +1,9 @@
 """The tuning loop: ask, measure, tell, until a budget is spent."""
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..core.budget import Budget, StopReason
 from ..core.schedule import Schedule
@@ -11,11 +11,12 @@ from ..core.trial import Timed, Trial
 from .pool import Pool
 from .strategy import Observation, Strategy
 
-Measure = Callable[[Sequence[Schedule]], Iterator[tuple[int, Trial]]]
+Measure = Callable[[Iterable[Schedule]], Iterator[tuple[int, Trial]]]
 """``Measurer.measure`` with the workload given."""
 
 BATCH = 8
-"""Candidates asked for at once: enough to build side by side, few enough to learn between batches."""
+"""Candidates asked for at once: enough to build side by side, few enough to learn between batches. The measurer may
+have some of the last batch still on their way when it wants the next one; the strategy is told all that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +57,53 @@ def tune(
         best = trial.outcome.seconds if better and isinstance(trial.outcome, Timed) else best
         stalled = 0 if better else stalled + 1
         sequence += 1
-    while True:
-        reason = _spent(budget, sequence, stalled, clock() - started, cancelled)
-        if reason is not None:
-            return reason
-        asked_at = clock()
-        candidates = strategy.ask(min(batch, budget.trials - sequence))
-        if not candidates:
-            return StopReason.EXHAUSTED
-        search_seconds = (clock() - asked_at) / len(candidates)
-        told: list[Observation] = []
-        with closing(_generator(measure([pool.schedule(c) for c in candidates]))) as trials:
-            for position, trial in trials:
-                trial = replace(trial, clocks=replace(trial.clocks, search=search_seconds))
-                better = isinstance(trial.outcome, Timed) and trial.outcome.seconds < best
-                best = trial.outcome.seconds if better and isinstance(trial.outcome, Timed) else best
-                stalled = 0 if better else stalled + 1
-                told.append(Observation(candidates[position], trial.outcome))
-                yield Finished(sequence, candidates[position], trial, better)
-                sequence += 1
-                reason = _spent(budget, sequence, stalled, clock() - started, cancelled)
-                if reason is not None:
-                    return reason
-        strategy.tell(told)
+    reason = _spent(budget, sequence, stalled, clock() - started, cancelled)
+    if reason is not None:
+        return reason
+    asking = _Asking(pool, strategy, budget.trials - sequence, batch, clock)
+    with closing(_generator(measure(asking.schedules()))) as trials:
+        for position, trial in trials:
+            candidate = asking.candidates[position]
+            trial = replace(trial, clocks=replace(trial.clocks, search=asking.seconds[position]))
+            better = isinstance(trial.outcome, Timed) and trial.outcome.seconds < best
+            best = trial.outcome.seconds if better and isinstance(trial.outcome, Timed) else best
+            stalled = 0 if better else stalled + 1
+            yield Finished(sequence, candidate, trial, better)
+            sequence += 1
+            reason = _spent(budget, sequence, stalled, clock() - started, cancelled)
+            if reason is not None:
+                return reason
+            strategy.tell([Observation(candidate, trial.outcome)])
+            asking.pending.discard(candidate)
+    return StopReason.EXHAUSTED
+
+
+@dataclass
+class _Asking:
+    """What is asked of a strategy as the measurer draws: ``candidates`` in the order they were drawn, the ``seconds``
+    of search each cost, and those of them that are ``pending``."""
+
+    pool: Pool
+    strategy: Strategy
+    most: int
+    batch: int
+    clock: Callable[[], float]
+    candidates: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    pending: set[int] = field(default_factory=set)
+
+    def schedules(self) -> Iterator[Schedule]:
+        while len(self.candidates) < self.most:
+            began = self.clock()
+            chosen = self.strategy.ask(min(self.batch, self.most - len(self.candidates)), self.pending)
+            if not chosen:
+                return
+            seconds = (self.clock() - began) / len(chosen)
+            for candidate in chosen:
+                self.candidates.append(candidate)
+                self.seconds.append(seconds)
+                self.pending.add(candidate)
+                yield self.pool.schedule(candidate)
 
 
 def _spent(

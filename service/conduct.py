@@ -2,9 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from ..cost_model.dataset import Experience
 from ..db.rows import JobRow, NewTrial, TaskRow, TrialRow
 from ..db.store import Store
 from ..search.pool import Pool
+from ..search.strategy import Strategy
 from ..search.tuner import Finished
 from ..te.json import workload_from_json
 from ..te.workload import Workload
@@ -59,10 +63,14 @@ class Conductor:
             except Conflict:  # cancelled in this very moment
                 return
         executor = self.executor_for(job)
+        tasks = [task for task in job.tasks if task.stop_reason is None]
+        if tasks:
+            executor.prefetch(self._workload(tasks[0]))  # while the ceilings of the device are measured
         on, device = self._settle(job, executor)
-        for task in job.tasks:
-            if task.stop_reason is None and not self._cancelled(job):
-                self._run_task(job, task, executor, on, device)
+        with Preparing(partial(self._prepare, job, executor, device)) as preparing:
+            for task, following in zip(tasks, [*tasks[1:], None], strict=True):
+                if not self._cancelled(job):
+                    self._run_task(job, preparing.of(task), executor, on, partial(preparing.begin, following))
         self._end(job)
 
     def learn(self, job_id: str) -> None:
@@ -135,22 +143,37 @@ class Conductor:
             self.told()
         return replace(on, device=bare), device  # bare: no trial needs to write the peaks again
 
-    def _run_task(
-        self, job: JobRow, task: TaskRow, executor: wiring.Executor, on: MeasuredOn, device: DeviceInfo
-    ) -> None:
+    def _prepare(self, job: JobRow, executor: wiring.Executor, device: DeviceInfo, task: TaskRow) -> "Prepared":
+        """What a task needs before anything is measured. Its first candidates are built in the background, where
+        that disturbs nothing."""
         workload = self._workload(task)
+        executor.prefetch(workload)
         seed = task_seed(job.seed, task.position)
         pool = wiring.pool_of(workload, device, seed)
         self._note_limits(job, task, workload, pool, device)
-        self._note_baseline(job, task, executor)
         strategy = wiring.strategy_named(job.strategy, pool, seed, self._history(job, task, device))
         done = self._trials(job, task.position)
+        if not done:
+            executor.prefetch(workload, wiring.first_schedules(pool, strategy, job.budget))
+        return Prepared(task, workload, pool, strategy, done)
+
+    def _run_task(
+        self,
+        job: JobRow,
+        prepared: "Prepared",
+        executor: wiring.Executor,
+        on: MeasuredOn,
+        prepare_next: Callable[[], None],
+    ) -> None:
+        task, done = prepared.task, prepared.done
+        began = time.monotonic()
+        self._note_baseline(job, task, executor)
         before = self._elapsed(job, task.position)
         elapsed = done[-1].elapsed_seconds if done else before
         cancelling = threading.Event()
         steps = wiring.tuning(
-            pool,
-            strategy,
+            prepared.pool,
+            prepared.strategy,
             executor,
             job.budget,
             resumed=[row.record.trial for row in done],
@@ -162,8 +185,27 @@ class Conductor:
         reason = self._record(job, task, on, steps, elapsed, cancelling)
         if self.interrupted() and not cancelling.is_set():
             raise Interrupted
-        self.store.note_task(job.id, task.position, stop_reason=reason.value)
+        if executor.overlaps:
+            prepare_next()
+        trials = [row.record.trial for row in self._trials(job, task.position)]
+        timing_seconds = sum(trial.clocks.time for trial in trials)
+        if reason is not StopReason.CANCELLED:
+            timing_seconds += self._final(job, prepared, executor, trials)
+        wall_seconds = elapsed - before + time.monotonic() - began
+        self.store.note_task(
+            job.id, task.position, stop_reason=reason.value, wall_seconds=wall_seconds, timing_seconds=timing_seconds
+        )
         self.told()
+
+    def _final(self, job: JobRow, prepared: "Prepared", executor: wiring.Executor, trials: Sequence[Trial]) -> float:
+        """Let the fastest trials meet again, and keep what that says; the seconds it took. It is played anew when a
+        job is taken up again."""
+        began = time.monotonic()
+        changed = wiring.final(prepared.workload, executor, trials)
+        if changed:
+            self.store.add_final(job.id, prepared.task.position, changed)
+            self.told()
+        return time.monotonic() - began
 
     def _record(
         self,
@@ -241,6 +283,42 @@ class Conductor:
             if last:
                 return last[0].elapsed_seconds
         return 0.0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A task that can begin. ``done``: its trials so far."""
+
+    task: TaskRow
+    workload: Workload
+    pool: Pool
+    strategy: Strategy
+    done: Sequence[TrialRow]
+
+
+class Preparing:
+    """Prepares the next task of a job on a thread of its own while the final of the one before is played."""
+
+    def __init__(self, prepare: Callable[[TaskRow], Prepared]) -> None:
+        self._prepare = prepare
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+        self._begun: dict[int, Future[Prepared]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def begin(self, task: TaskRow | None) -> None:
+        """Begin with a task, if there is one, unless it has been begun with."""
+        if task is not None and task.position not in self._begun:
+            self._begun[task.position] = self._thread.submit(self._prepare, task)
+
+    def of(self, task: TaskRow) -> Prepared:
+        """The task, prepared. Raises what that raised."""
+        self.begin(task)
+        return self._begun.pop(task.position).result()
 
 
 def task_seed(seed: int, position: int) -> int:

@@ -107,6 +107,8 @@ def task_view(row: TaskRow) -> TaskView:
         roofline_seconds=row.roofline_seconds,
         roofline_by=row.roofline_by,
         stop_reason=None if row.stop_reason is None else StopReason(row.stop_reason),
+        wall_seconds=row.wall_seconds,
+        timing_seconds=row.timing_seconds,
     )
 
 
@@ -127,7 +129,7 @@ def best_view(row: BestRow, match: tuple[str, ...] = ("exact",)) -> BestView:
         schedule=record.trial.schedule,
         seconds=seconds,
         spread=outcome.spread,
-        samples=outcome.samples,
+        samples=outcome.final_samples or outcome.samples,
         gflops=gflops(row.flops, seconds),
         evidence=record.trial.evidence,
         created_at=record.created_at,

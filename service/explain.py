@@ -40,7 +40,7 @@ def explain(
     elif schedule is None:
         try:
             found = best.find(store, best.Wanted(key), best.Here.of(at_hand))
-            schedule, outcome = found.schedule, Timed(found.samples)
+            schedule, outcome = found.schedule, Timed((found.seconds,))
         except NotFound:
             schedule = wiring.first_schedule(workload, device.target)
     seconds = outcome.seconds if isinstance(outcome, Timed) else None

@@ -55,20 +55,21 @@ def trials(store: Store, job_id: str, task: int, size: int, token: str, order: T
 
 
 def _by_seconds(store: Store, job_id: str, task: int, size: int, token: str) -> Page[TrialView]:
-    # a position is (seconds, record number) among the timed, (-1, record number) among the failed that follow them
+    # a position is (seconds, schedule key, record number) among the timed, (-1, "", record number) among the failed
+    # that follow them
     name = ("trials", job_id, str(task), TrialOrder.BEST.value)
-    position = read_token(token, name, (float, int))
+    position = read_token(token, name, (float, str, int))
     rows: list[TrialRow] = []
     if position is None or float(position[0]) >= 0:
-        after = None if position is None else (float(position[0]), int(position[1]))
+        after = None if position is None else (float(position[0]), str(position[1]), int(position[2]))
         rows += store.trials_by_seconds(job_id, task, after=after, limit=size + 1)
         position = None
     if len(rows) <= size:
-        before = None if position is None else int(position[1])
+        before = None if position is None else int(position[2])
         rows += store.failed_trials(job_id, task, before=before, limit=size + 1 - len(rows))
     if len(rows) <= size:
         return Page(tuple(trial_view(row) for row in rows))
     last = rows[size - 1].record
     outcome = last.trial.outcome
-    seconds = outcome.seconds if isinstance(outcome, Timed) else -1.0
-    return Page(tuple(trial_view(row) for row in rows[:size]), write_token(name, [seconds, last.id]))
+    place = (outcome.rank_seconds, last.trial.schedule.key) if isinstance(outcome, Timed) else (-1.0, "")
+    return Page(tuple(trial_view(row) for row in rows[:size]), write_token(name, [*place, last.id]))

@@ -36,6 +36,7 @@ def read_token(token: str, listing: Sequence[str], kinds: Sequence[type]) -> lis
         data = json.loads(base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True))
         given, position = data
         fits = given == list(listing) and [type(value) for value in position] == list(kinds)
+        fits = fits and all(not isinstance(value, str) or value.isalnum() or not value for value in position)
         # a row number of more than 63 bits cannot be asked for
         fits = fits and all(not isinstance(value, int) or abs(value) < 1 << 63 for value in position)
     except (binascii.Error, ValueError, TypeError, RecursionError):

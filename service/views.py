@@ -94,6 +94,9 @@ class TaskView:
     roofline_seconds: float | None
     roofline_by: str | None
     stop_reason: StopReason | None
+    wall_seconds: float | None = None
+    timing_seconds: float | None = None
+    """How long the device was timing, of the wall-clock time the task took; None before its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The one file that joins the concrete parts: operators, sketches, code generation, devices, executors, search."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,10 +21,11 @@ from ..cost_model.models import new_model
 from ..ir.text import kernel_text
 from ..runtime.devices import DEVICES, device_infos, host_target
 from ..schedule.sketches import sketches_for
+from ..search.finals import finalists, ranked
 from ..search.pool import Pool
 from ..search.strategies import STRATEGIES
 from ..search.strategy import Problem, Strategy
-from ..search.tuner import Finished, tune
+from ..search.tuner import BATCH, Finished, tune
 from ..te.operators import OPERATORS
 from ..te.operators.operator import Operator
 from ..te.workload import Workload
@@ -73,9 +74,16 @@ class Executor(Protocol):
     """What builds, checks and times; see ``workers``."""
 
     @property
+    def overlaps(self) -> bool: ...
+
+    @property
     def measured_on(self) -> MeasuredOn: ...
 
-    def measure(self, workload: Workload, schedules: Sequence[Schedule]) -> Iterator[tuple[int, Trial]]: ...
+    def prefetch(self, workload: Workload, schedules: Sequence[Schedule] = ()) -> None: ...
+
+    def measure(self, workload: Workload, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]: ...
+
+    def final(self, workload: Workload, schedules: Sequence[Schedule]) -> Sequence[tuple[float, ...]]: ...
 
     def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None: ...
 
@@ -124,6 +132,21 @@ def tuning(
         elapsed_seconds=elapsed_seconds,
         cancelled=cancelled,
     )
+
+
+def first_schedules(pool: Pool, strategy: Strategy, budget: Budget) -> list[Schedule]:
+    """Those that ``tuning`` with a strategy that was told nothing yet will begin with."""
+    return [pool.schedule(candidate) for candidate in strategy.ask(min(BATCH, budget.trials))]
+
+
+def final(workload: Workload, executor: Executor, trials: Sequence[Trial]) -> dict[int, Timed]:
+    """Play the final of a task's trials; the outcomes it changes, by position (see ``search.finals``)."""
+    outcomes = [trial.outcome for trial in trials]
+    places = finalists(outcomes)
+    if not places:
+        return {}
+    samples = executor.final(workload, [trials[n].schedule for n in places])
+    return ranked(outcomes, dict(zip(places, samples, strict=True)))
 
 
 def strategy_named(name: str, pool: Pool, seed: int, history: Sequence[Experience]) -> Strategy:

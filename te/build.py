@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..core.dtypes import INDEX, DType
+from ..core.dtypes import INDEX, DType, int64
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
 from ..ir.expr import Expr, Load, Var, const, walk
@@ -55,6 +55,8 @@ __all__ = [
     "absolute",
     "all_of",
     "any_of",
+    "argmax",
+    "argmin",
     "cast",
     "ceil",
     "compute",
@@ -73,6 +75,7 @@ __all__ = [
     "not_equal",
     "placeholder",
     "power",
+    "prod",
     "reduce_axis",
     "rsqrt",
     "select",
@@ -132,6 +135,8 @@ class Reduction:
     reducer: Reducer
     body: Expr
     axes: tuple[ReduceAxis, ...]
+    dtype: DType
+    """Of the result."""
 
 
 _Body: TypeAlias = Callable[..., "Expr | Reduction"]
@@ -143,8 +148,9 @@ def placeholder(shape: Sequence[int], dtype: str | DType = "float32", name: str 
 
 
 def compute(shape: Sequence[int], fn: _Body, name: str | None = None) -> Tensor:
-    """A tensor whose element at indices ``i, j, …`` is ``fn(i, j, …)``: an expression, or one ``sum``, ``max`` or
-    ``min``. Axes are named after the parameters of ``fn``. Raises InvalidWorkload when ``fn`` gives neither."""
+    """A tensor whose element at indices ``i, j, …`` is ``fn(i, j, …)``: an expression, or one reduction (``sum``,
+    ``prod``, ``max``, ``min``, ``argmax``, ``argmin``). Axes are named after the parameters of ``fn``. Raises
+    InvalidWorkload when ``fn`` gives neither."""
     axes = tuple(Axis(f"{n}#{next(_fresh)}", e) for n, e in zip(_axis_names(fn, len(shape)), shape, strict=True))
     value = fn(*[Var(a.name) for a in axes])
     if isinstance(value, Reduction):
@@ -153,7 +159,7 @@ def compute(shape: Sequence[int], fn: _Body, name: str | None = None) -> Tensor:
         stage = _Stage(axes, value)
     else:
         raise InvalidWorkload(f"compute needs an expression or a reduction, but its function gave {value!r}")
-    return Tensor(name or "stage", tuple(shape), stage.body.dtype, stage=stage, named=name is not None)
+    return Tensor(name or "stage", tuple(shape), value.dtype, stage=stage, named=name is not None)
 
 
 def reduce_axis(extent: int, name: str | None = None) -> ReduceAxis:
@@ -163,17 +169,33 @@ def reduce_axis(extent: int, name: str | None = None) -> ReduceAxis:
 
 def sum(expr: Expr, axis: ReduceAxis | Sequence[ReduceAxis]) -> Reduction:
     """The sum of ``expr`` over one or several reduction axes."""
-    return Reduction(Reducer.SUM, expr, _axes(axis))
+    return Reduction(Reducer.SUM, expr, _axes(axis), expr.dtype)
+
+
+def prod(expr: Expr, axis: ReduceAxis | Sequence[ReduceAxis]) -> Reduction:
+    """The product of ``expr`` over one or several reduction axes."""
+    return Reduction(Reducer.PROD, expr, _axes(axis), expr.dtype)
 
 
 def max(expr: Expr, axis: ReduceAxis | Sequence[ReduceAxis]) -> Reduction:
     """The greatest ``expr`` over one or several reduction axes; of two expressions, see ``maximum``."""
-    return Reduction(Reducer.MAX, expr, _axes(axis))
+    return Reduction(Reducer.MAX, expr, _axes(axis), expr.dtype)
 
 
 def min(expr: Expr, axis: ReduceAxis | Sequence[ReduceAxis]) -> Reduction:
     """The least ``expr`` over one or several reduction axes; of two expressions, see ``minimum``."""
-    return Reduction(Reducer.MIN, expr, _axes(axis))
+    return Reduction(Reducer.MIN, expr, _axes(axis), expr.dtype)
+
+
+def argmax(expr: Expr, axis: ReduceAxis, dtype: str | DType = int64) -> Reduction:
+    """The position along ``axis`` of the greatest ``expr``, the first of equal ones, as int64 or int32. Where ``expr``
+    is NaN somewhere the result is some position."""
+    return Reduction(Reducer.ARGMAX, expr, _axes(axis), dtype_of(dtype))
+
+
+def argmin(expr: Expr, axis: ReduceAxis, dtype: str | DType = int64) -> Reduction:
+    """The position along ``axis`` of the least ``expr``; otherwise like ``argmax``."""
+    return Reduction(Reducer.ARGMIN, expr, _axes(axis), dtype_of(dtype))
 
 
 def workload(outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor] | None = None) -> Workload:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.dtypes import DType
+from ..core.dtypes import DType, int32, int64
 from ..core.errors import InvalidWorkload
 from ..ir.affine import Affine, affine_of, sum_of
 from ..ir.buffer import Buffer, Scope
@@ -54,6 +54,7 @@ def check(workload: Workload) -> Workload:
     - names match ``NAME_PATTERN``; each names one tensor or one axis; the numbers of ``limits`` are kept;
     - a stage has one axis per dimension with its extent, its body has its dtype, and it reads only inputs and
       earlier stages; it is read or an output; a reducer goes with reduction axes, and reduces numbers, not bools;
+      argmax and argmin have one reduction axis, a tensor of int64 or int32, and a body of any number's dtype;
     - operands have the dtypes that ``ir.expr`` asks for; ``floordiv`` and ``mod`` divide by a positive constant
       (machines trap on 0); constants fit their dtype, and are not NaN;
     - indices are affine in the stage's axes, and in bounds wherever the conditions of the enclosing selects hold,
@@ -161,11 +162,27 @@ class _StageCheck:
         check_size(stage.body, f"{field}/body")
         box = {a.name: (0, a.extent - 1) for a in (*stage.axes, *stage.reduce_axes)}
         body = self._expr(stage.body, Region(box), f"{field}/body", read)
-        if body.dtype != stage.tensor.dtype:
+        if stage.reducer is not None and stage.reducer.is_position:
+            self._position(body)
+        elif body.dtype != stage.tensor.dtype:
             raise InvalidWorkload(
                 f"the body has dtype {body.dtype}, the tensor {stage.tensor.dtype}", field=f"{field}/body"
             )
         return Stage(stage.tensor, stage.axes, body, stage.reduce_axes, stage.reducer)
+
+    def _position(self, body: Expr) -> None:
+        stage, field = self.stage, self.field
+        if len(stage.reduce_axes) != 1:
+            raise InvalidWorkload(
+                f"{stage.reducer} over {len(stage.reduce_axes)} axes; allowed: 1", field=f"{field}/reduce_axes"
+            )
+        if stage.tensor.dtype not in (int64, int32):
+            raise InvalidWorkload(
+                f"{stage.reducer} gives positions, as {stage.tensor.dtype}; allowed: int64, int32",
+                field=f"{field}/dtype",
+            )
+        if body.dtype.is_bool:
+            raise InvalidWorkload("bools cannot be reduced; cast them", field=f"{field}/body")
 
     def _axes(self, member: str, axes: tuple[Axis, ...]) -> None:
         if len(axes) > MAX_RANK:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +11,8 @@ from ..ir.expr import Binary, BinaryOp, Expr, Var, walk
 from .evaluate import Array, Evaluator
 from .workload import Reducer, Stage
 
-_LIMIT = 1 << 24
-"""Points of the larger operand that are held at once (128 MiB of float64)."""
+_LIMIT = 1 << 22
+"""Points of the larger operand that a thread holds at once (32 MiB of float64)."""
 
 _EXACT = float(1 << 53)
 
@@ -80,21 +81,33 @@ def _factors(e: Expr) -> Iterator[Expr]:
         yield e
 
 
-def contract(c: Contraction, tensors: Mapping[str, Array]) -> Array:
-    """The stage's tensor: float64 for floats, exact (modulo the dtype) for integers."""
+def contract(c: Contraction, tensors: Mapping[str, Array], threads: int = 1) -> Array:
+    """The stage's tensor: float64 for floats, exact (modulo the dtype) for integers. Its parts, which do not depend on
+    the number of ``threads``, are computed by that many at once."""
     stage = c.stage
     dtype = np.dtype(np.float64) if stage.tensor.dtype.is_float else stage.tensor.dtype.numpy
     result = np.empty(stage.tensor.shape, dtype)
     ranges = {a.name: (0, a.extent) for a in (*stage.axes, *stage.reduce_axes)}
     order = [n for n in (*c.batch, *c.rows, *c.columns)]
     back = [order.index(a.name) for a in stage.axes]
-    for part in _parts(c, ranges):
-        evaluate = Evaluator(tensors, part)
-        left = _matrix(evaluate(c.left), part, c.batch, c.rows, c.shared)
-        right = _matrix(evaluate(c.right), part, c.batch, c.columns, c.shared)
-        product = _product(left, np.swapaxes(right, -1, -2)).astype(dtype, copy=False)
+
+    def fill(part: Mapping[str, tuple[int, int]]) -> None:
+        with np.errstate(all="ignore"):  # here: the setting is a thread's own
+            evaluate = Evaluator(tensors, part)
+            left = _matrix(evaluate(c.left), part, c.batch, c.rows, c.shared)
+            right = _matrix(evaluate(c.right), part, c.batch, c.columns, c.shared)
+            product = _product(left, np.swapaxes(right, -1, -2)).astype(dtype, copy=False)
         product = product.reshape([part[n][1] - part[n][0] for n in order]).transpose(back)
         result[tuple(slice(*part[a.name]) for a in stage.axes)] = product
+
+    parts = list(_parts(c, ranges))
+    if threads == 1 or len(parts) == 1:
+        for part in parts:
+            fill(part)
+        return result
+    with ThreadPoolExecutor(min(threads, len(parts))) as pool:
+        for done in [pool.submit(fill, part) for part in parts]:
+            done.result()
     return result
 
 

@@ -1,12 +1,16 @@
 """Random inputs for a workload."""
 
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.dtypes import DType
 from ..core.streams import stream
 from ..ir.buffer import Buffer
+from .threads import MOST_THREADS, available_threads
 from .workload import Workload
 
 WIDE_INTEGERS = 1000
@@ -15,13 +19,15 @@ WIDE_INTEGERS = 1000
 _BLOCK = 1 << 22
 
 
-def random_inputs(workload: Workload, seed: int) -> dict[str, NDArray[Any]]:
+def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> dict[str, NDArray[Any]]:
     """The inputs by name: floats uniform in [-1, 1), 8-bit integers over their range, wider ones from -1000 to 1000,
-    bools even. An input depends on the seed and its position alone, not on its name or on the other inputs."""
-    return {t.name: _drawn(t, stream(seed, "inputs", n)) for n, t in enumerate(workload.inputs)}
+    bools even. An input depends on the seed and its position alone, not on its name, on the other inputs, or on the
+    number of ``threads`` that draw large ones (None: those this process may run on, at most 16)."""
+    count = min(MOST_THREADS, available_threads()) if threads is None else threads
+    return {t.name: _drawn(t, stream(seed, "inputs", n), count) for n, t in enumerate(workload.inputs)}
 
 
-def _drawn(tensor: Buffer, draw: np.random.Generator) -> NDArray[Any]:
+def _drawn(tensor: Buffer, draw: np.random.Generator, threads: int) -> NDArray[Any]:
     dtype = tensor.dtype
     if dtype.is_bool:
         return draw.integers(0, 2, tensor.shape, dtype=np.uint8).astype(bool)
@@ -31,10 +37,32 @@ def _drawn(tensor: Buffer, draw: np.random.Generator) -> NDArray[Any]:
         else:
             low, high = -WIDE_INTEGERS, WIDE_INTEGERS + 1
         return np.asarray(draw.integers(low, high, tensor.shape)).astype(dtype.numpy)
-    if dtype.bits == 64:
-        return np.asarray(draw.random(tensor.shape) * 2.0 - 1.0)
     result = np.empty(tensor.elements, dtype.numpy)
-    for start in range(0, tensor.elements, _BLOCK):  # in blocks: a narrow input never exists in a wide copy
-        part = draw.random(min(_BLOCK, tensor.elements - start), dtype=np.float32)
-        result[start : start + len(part)] = (part * np.float32(2.0) - np.float32(1.0)).astype(dtype.numpy)
+    starts = range(0, tensor.elements, _BLOCK)  # in blocks: a narrow input never exists in a wide copy
+    if len(starts) < 2 or threads == 1:
+        for start in starts:
+            _fill(result[start : start + _BLOCK], draw)
+        return result.reshape(tensor.shape)
+    with ThreadPoolExecutor(min(threads, len(starts))) as pool:
+        drawn = []
+        for start in starts:
+            drawn.append(pool.submit(_fill, result[start : start + _BLOCK], _ahead(draw, start, dtype)))
+        for block in drawn:
+            block.result()
     return result.reshape(tensor.shape)
+
+
+def _fill(block: NDArray[Any], draw: np.random.Generator) -> None:
+    wide = np.float64 if block.dtype == np.float64 else np.float32
+    values: NDArray[Any] = draw.random(len(block), dtype=wide)
+    values *= 2
+    values -= 1
+    block[:] = values.astype(block.dtype, copy=False)
+
+
+def _ahead(draw: np.random.Generator, elements: int, dtype: DType) -> np.random.Generator:
+    """A copy of the fresh ``draw`` that has drawn an even number of ``elements``: one step of the bit generator for
+    each float64, or for two of the float32 that narrower ones are rounded from."""
+    bits = deepcopy(draw.bit_generator)
+    assert isinstance(bits, np.random.PCG64)
+    return np.random.Generator(bits.advance(elements if dtype.bits == 64 else elements // 2))

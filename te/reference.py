@@ -2,32 +2,46 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
 from ..core.errors import InvalidParameter
 from ..ir.buffer import Buffer
+from ..ir.rewrite import loads_of
 from .contraction import contract, contraction_of
 from .evaluate import Array, Evaluator
-from .workload import Reducer, Stage, Workload
+from .join import Joined, join
+from .threads import MOST_THREADS, available_threads
+from .workload import Stage, Workload
 
 _CHUNK = 1 << 17
 """Points evaluated at once: a few arrays of this many float64 stay in a core's cache."""
 
-_COMBINE = {Reducer.SUM: np.add, Reducer.MAX: np.maximum, Reducer.MIN: np.minimum}
+_LEAST_PART = 64
+"""Points of the result computed together, however long their reductions: neighbours share cache lines."""
+
+_WORTH_THREADS = 1 << 21
+"""Points of a stage from which several threads share it."""
 
 
-def reference(workload: Workload, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | None = None) -> dict[str, Array]:
     """The outputs by name, for a checked workload and its inputs by name, in the inputs' dtypes.
 
     Floats are computed and returned in float64: only constants and casts round to their dtype. Integers and bools
     are exact, wrap, and come in their own dtype. Sums of products run as matrix products, the rest in chunks that
-    stay in cache. Raises InvalidParameter naming an input that is missing or has another shape or dtype.
+    stay in cache, on ``threads`` threads where it is much (None: those this process may run on, at most 16); their
+    number changes at most the last digit of float64 sums. A tensor is dropped once nothing reads it any more. Raises
+    InvalidParameter naming an input that is missing or has another shape or dtype.
     """
     tensors = {t.name: _input(t, inputs) for t in workload.inputs}
-    with np.errstate(all="ignore"):
-        for stage in workload.stages:
-            tensors[stage.name] = _stage(stage, tensors)
+    count = min(MOST_THREADS, available_threads()) if threads is None else threads
+    last = {load.buffer.name: n for n, stage in enumerate(workload.stages) for load in loads_of(stage.body)}
+    for n, stage in enumerate(workload.stages):
+        tensors[stage.name] = _stage(stage, tensors, count)
+        for name in [t for t in tensors if last.get(t, -1) <= n and t not in workload.outputs and t != stage.name]:
+            del tensors[name]
     return {name: tensors[name] for name in workload.outputs}
 
 
@@ -45,34 +59,52 @@ def _input(tensor: Buffer, inputs: Mapping[str, Array]) -> Array:
     return np.ascontiguousarray(array).reshape(tensor.shape)
 
 
-def _stage(stage: Stage, tensors: Mapping[str, Array]) -> Array:
+def _stage(stage: Stage, tensors: Mapping[str, Array], threads: int) -> Array:
     contraction = contraction_of(stage)
     if contraction is not None:
-        return contract(contraction, tensors)
-    dtype = np.dtype(np.float64) if stage.tensor.dtype.is_float else stage.tensor.dtype.numpy
-    result = np.full(stage.tensor.shape, _identity(stage), dtype)
-    axes = (*stage.axes, *stage.reduce_axes)
-    extents = [a.extent for a in axes]
-    rank = len(stage.axes)
-    for chunk in chunks(extents, _CHUNK):
-        value = Evaluator(tensors, {a.name: r for a, r in zip(axes, chunk, strict=True)})(stage.body)
-        place = tuple(slice(*r) for r in chunk[:rank])
-        if stage.reducer is None:
-            result[place] = value
-            continue
-        value = np.broadcast_to(value, [stop - start for start, stop in chunk])
-        combine = _COMBINE[stage.reducer]
-        part = combine.reduce(value, axis=tuple(range(rank, len(axes))), dtype=dtype)
-        result[place] = combine(result[place], part)
+        return contract(contraction, tensors, threads)
+    result = np.empty(stage.tensor.shape, _dtype(stage))
+    extents = [a.extent for a in stage.axes]
+    box = [(0, extent) for extent in extents]
+    points = math.prod(extents) * math.prod(a.extent for a in stage.reduce_axes)
+    if not extents or threads == 1 or points < _WORTH_THREADS:
+        _fill(stage, tensors, result, box)
+        return result
+    longest = extents.index(max(extents))
+    step = -(-extents[longest] // threads)
+    boxes = [
+        [*box[:longest], (start, min(start + step, extents[longest])), *box[longest + 1 :]]
+        for start in range(0, extents[longest], step)
+    ]
+    with ThreadPoolExecutor(threads) as pool:  # NumPy computes outside of the interpreter's lock
+        for part in [pool.submit(_fill, stage, tensors, result, b) for b in boxes]:
+            part.result()
     return result
 
 
-def _identity(stage: Stage) -> float | int:
-    if stage.reducer not in (Reducer.MAX, Reducer.MIN):
-        return 0
-    dtype = stage.tensor.dtype
-    low, high = (-math.inf, math.inf) if dtype.is_float else dtype.integer_range
-    return low if stage.reducer is Reducer.MAX else high
+def _dtype(stage: Stage) -> np.dtype[Any]:
+    return np.dtype(np.float64) if stage.tensor.dtype.is_float else stage.tensor.dtype.numpy
+
+
+def _fill(stage: Stage, tensors: Mapping[str, Array], result: Array, box: Sequence[tuple[int, int]]) -> None:
+    """Compute the part ``box`` ((start, stop) for each axis) of the stage's tensor ``result``."""
+    names = [a.name for a in (*stage.axes, *stage.reduce_axes)]
+    reduced = [a.extent for a in stage.reduce_axes]
+    most = max(_LEAST_PART, _CHUNK // math.prod(reduced))
+    with np.errstate(all="ignore"):  # here: the setting is a thread's own
+        for part in chunks([stop - start for start, stop in box], most):
+            place = tuple((start + a, start + b) for (start, _), (a, b) in zip(box, part, strict=True))
+            shape = [stop - start for start, stop in place]
+            joined: Joined | None = None
+            for over in chunks(reduced, max(1, _CHUNK // math.prod(shape))):
+                value = Evaluator(tensors, dict(zip(names, (*place, *over), strict=True)))(stage.body)
+                value = np.broadcast_to(value, [*shape, *(stop - start for start, stop in over)])
+                if stage.reducer is None:
+                    joined = Joined(value)
+                else:
+                    joined = join(stage.reducer, joined, value, over, _dtype(stage))
+            assert joined is not None
+            result[tuple(slice(*r) for r in place)] = joined.value if joined.position is None else joined.position
 
 
 def chunks(extents: Sequence[int], limit: int) -> Iterator[tuple[tuple[int, int], ...]]:

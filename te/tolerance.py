@@ -101,10 +101,26 @@ def _stage(stage: Stage, tensors: Mapping[str, _Sample], draw: np.random.Generat
     value, error = np.broadcast_to(terms.value, shape), np.broadcast_to(terms.error, shape)
     if stage.reducer is None:
         return _Sample(value[:, 0], error[:, 0])
-    if stage.reducer is not Reducer.SUM:
-        best = value.max(axis=1) if stage.reducer is Reducer.MAX else value.min(axis=1)
-        return _Sample(best, error.max(axis=1))
-    return _sum(value, error, length, _roundoff(stage.tensor.dtype))
+    match stage.reducer:
+        case Reducer.SUM:
+            return _sum(value, error, length, _roundoff(stage.tensor.dtype))
+        case Reducer.PROD:
+            return _product(value, error, length, _roundoff(stage.tensor.dtype))
+        case Reducer.ARGMAX | Reducer.ARGMIN:  # a value that is not exact may be overtaken by any other
+            found = value.argmax(axis=1) if stage.reducer is Reducer.ARGMAX else value.argmin(axis=1)
+            return _Sample(found * (length / shape[1]), np.where(error.max(axis=1) > 0, length - 1.0, 0.0))
+    best = value.max(axis=1) if stage.reducer is Reducer.MAX else value.min(axis=1)
+    return _Sample(best, error.max(axis=1))
+
+
+def _product(value: Floats, error: Floats, length: int, unit: float) -> _Sample:
+    """Products of ``length`` terms like those of ``value[rows, terms]``: relative errors add up, one for each term and
+    one for each rounding."""
+    sampled = value.shape[1]
+    total = np.sign(value).prod(axis=1) * np.exp(np.log(np.abs(value)).mean(axis=1) * length)
+    relative = np.where(error > 0, error / np.abs(value), 0.0).mean(axis=1) * length
+    roundings = unit * length if length > 1 else 0.0
+    return _Sample(value.prod(axis=1) if sampled == length else total, np.abs(total) * (relative + roundings))
 
 
 def _sum(value: Floats, error: Floats, length: int, unit: float) -> _Sample:

@@ -294,7 +294,7 @@ def _bad_reduction(data: Data, draw: np.random.Generator) -> Data | None:
     if not reductions:
         return None
     stage = _pick(draw, reductions)
-    stage["reducer"] = _pick(draw, ("prod", "SUM", "", None, 0))
+    stage["reducer"] = _pick(draw, ("product", "SUM", "", None, 0))
     return data
 
 

@@ -5,24 +5,28 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..codegen.backend import Binary, Parameter
-from ..core.errors import CompileError, InvalidParameter, TilewrightError
+from ..core.errors import CompileError, DeviceFault, Fault, InvalidParameter, TilewrightError
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
 from ..runtime.anchor import Anchor
 from ..runtime.device import Device, LoadedKernel
 from ..te.workload import Workload
-from .buffers import Bytes, GuardedBuffer
-from .check import check, check_again
+from .buffers import GuardedBuffer
+from .check import Expected, Truth, Verdict, check, check_again
 from .environment import disturbance, load, stolen_seconds
 from .fixture import Fixture
-from .report import Report
+from .report import Final, Report
 from .rotation import Rotation
-from .timing import TimingRules, take_samples
+from .settings import HOST_KINDS
+from .timing import FinalRules, Timer, TimingRules, take_samples, take_turns
 
 _SLOW_LAUNCH_SECONDS = 0.25
+_FAULTS = {
+    Fault.ILLEGAL_ACCESS: Reason.ILLEGAL_ACCESS,
+    Fault.BROKEN_OFF: Reason.ILLEGAL_ACCESS,
+    Fault.TIMEOUT: Reason.TIMEOUT,
+    Fault.REFUSED: Reason.LAUNCH_ERROR,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class BenchRules:
     """``cold_bytes``: how much memory launches go through before they meet the same again (0: none, warm caches)."""
 
     timing: TimingRules
+    final: FinalRules
     cold_bytes: int
     seed: int
 
@@ -41,15 +46,21 @@ class Bench:
     def __init__(self, device: Device, workload: Workload, fixture: Fixture, rules: BenchRules) -> None:
         self._device = device
         self._rules = rules
-        self._expected = fixture.expected
-        self._inputs = {name: as_bytes(array) for name, array in fixture.inputs.items()}
+        self._is_host = device.info.target.kind in HOST_KINDS
+        self._truth = Truth(
+            device,
+            {name: device.hold(array) for name, array in fixture.inputs.items()},
+            {n: Expected(device.hold(e.values), e.absolute, e.relative) for n, e in fixture.expected.items()},
+        )
         inputs = [Parameter(b.name, "input", b.shape, b.dtype) for b in workload.inputs]
         outputs = [Parameter(b.name, "output", b.shape, b.dtype) for b in workload.output_buffers]
         self._buffers = {p.name: GuardedBuffer(device, p, n) for n, p in enumerate((*inputs, *outputs))}
         for p in inputs:
-            self._buffers[p.name].write(self._inputs[p.name])
+            device.copy(self._buffers[p.name].payload, self._truth.inputs[p.name])
         payloads = {name: b.payload for name, b in self._buffers.items()}
-        self._rotation = Rotation(device, payloads, (*inputs, *outputs), self._inputs, rules.cold_bytes)
+        self._rotation = Rotation(
+            device, payloads, (*inputs, *outputs), self._truth.inputs, rules.cold_bytes, is_host=self._is_host
+        )
 
     def run(
         self,
@@ -63,41 +74,78 @@ class Bench:
             input_seed=self._rules.seed,
             binary_key=hashlib.sha256(binary.code).hexdigest(),
             binary_bytes=len(binary.code),
-            environment=load(),
+            environment={**load(), **resources(binary)},
         )
-        started = time.perf_counter()
+        started, at = time.perf_counter(), Stage.LOAD
+
+        def enter(stage: Stage) -> None:
+            nonlocal at
+            at = stage
+            announce(stage)
+
+        checked = None
         try:
-            announce(Stage.LOAD)
+            enter(Stage.LOAD)
             kernel = self._device.load(binary)
-            announce(Stage.CHECK)
+            enter(Stage.CHECK)
             buffers = self._arguments(binary.parameters)
-            verdict = check(kernel, buffers, self._inputs, self._expected)
+            verdict = check(kernel, buffers, self._truth)
+            evidence = self._judged(evidence, verdict)
+            if verdict.failed is not None:
+                return self._failed(verdict.failed, started, evidence)
+            checked = time.perf_counter()
+            if incumbent_seconds is not None and verdict.launch_seconds > self._patience_seconds(incumbent_seconds):
+                evidence = replace(evidence, environment={**evidence.environment, "stopped_early": 1.0})
+                return Report(Timed((verdict.launch_seconds,)), Clocks(check=checked - started), evidence)
+            enter(Stage.TIME)
+            outcome, evidence = self._time(kernel, buffers, evidence, anchor, incumbent_seconds)
+            timed = time.perf_counter()
+            if isinstance(outcome, Timed):
+                outcome = check_again(buffers, self._truth) or outcome
+        except DeviceFault as error:
+            failed = Failed(at, _FAULTS[error.fault], error.message)
+            return self._failed(failed, started, evidence, checked, tainted=error.lost)
         except CompileError as error:
-            return self._failed(Failed(Stage.LOAD, Reason.LAUNCH_ERROR, error.message), started, evidence)
+            return self._failed(Failed(at, Reason.LAUNCH_ERROR, error.message), started, evidence, checked)
         except MemoryError as error:
-            return self._failed(Failed(Stage.CHECK, Reason.RESOURCES, f"out of memory {error}"), started, evidence)
+            return self._failed(Failed(at, Reason.RESOURCES, f"out of memory: {error}"), started, evidence, checked)
         except TilewrightError as error:
-            return self._failed(Failed(Stage.CHECK, Reason.LAUNCH_ERROR, error.message), started, evidence)
-        evidence = replace(
+            return self._failed(Failed(at, Reason.LAUNCH_ERROR, error.message), started, evidence, checked)
+        clocks = Clocks(check=checked - started + time.perf_counter() - timed, time=timed - checked)
+        return Report(outcome, clocks, evidence, tainted=_taints(outcome))
+
+    def _judged(self, evidence: Evidence, verdict: Verdict) -> Evidence:
+        return replace(
             evidence,
             guard_bands_intact=verdict.guard_bands_intact,
             outputs_written=verdict.outputs_written,
             max_error=verdict.max_error,
-            absolute_tolerance=max(e.absolute for e in self._expected.values()),
-            relative_tolerance=max(e.relative for e in self._expected.values()),
+            absolute_tolerance=max(e.absolute for e in self._truth.expected.values()),
+            relative_tolerance=max(e.relative for e in self._truth.expected.values()),
         )
-        if verdict.failed is not None:
-            return self._failed(verdict.failed, started, evidence)
-        checked = time.perf_counter()
-        if incumbent_seconds is not None and verdict.launch_seconds > self._patience_seconds(incumbent_seconds):
-            evidence = replace(evidence, environment={**evidence.environment, "stopped_early": 1.0})
-            return Report(Timed((verdict.launch_seconds,)), Clocks(check=checked - started), evidence)
-        announce(Stage.TIME)
-        outcome, evidence = self._time(kernel, buffers, evidence, anchor, incumbent_seconds)
-        if isinstance(outcome, Timed):
-            outcome = check_again(buffers, self._inputs, self._expected) or outcome
-        clocks = Clocks(check=checked - started, time=time.perf_counter() - checked)
-        return Report(outcome, clocks, evidence, tainted=_taints(outcome))
+
+    def final(self, binaries: Sequence[Binary], begin: Callable[[int], None]) -> Final:
+        """Time binaries that were checked before, interleaved; ``begin`` is told which one is next."""
+        timers: list[Timer] = []
+        at = 0
+
+        def next_is(n: int) -> None:
+            nonlocal at
+            at = n
+            begin(n)
+
+        try:
+            for n, binary in enumerate(binaries):
+                next_is(n)
+                timers.append(self._timer(self._device.load(binary), self._arguments(binary.parameters)))
+            launches = self._rotation.rules(self._rules.timing).most_launches
+            return Final(tuple(take_turns(timers, self._rules.final, launches, next_is)))
+        except (TilewrightError, MemoryError) as error:
+            return Final(failed=at, tainted=isinstance(error, DeviceFault) and error.lost)
+
+    def _timer(self, kernel: LoadedKernel, buffers: Sequence[GuardedBuffer]) -> Timer:
+        workspace = {b.parameter.name: b.payload for b in buffers if b.parameter.role == "workspace"}
+        return self._rotation.timer(kernel, [b.parameter.name for b in buffers], workspace)
 
     def _arguments(self, parameters: Sequence[Parameter]) -> list[GuardedBuffer]:
         """The buffers of a launch in the binary's order. Raises InvalidParameter where the binary wants others."""
@@ -126,20 +174,24 @@ class Bench:
         anchor: Anchor | None,
         incumbent_seconds: float | None,
     ) -> tuple[Outcome, Evidence]:
-        workspace = {b.parameter.name: b.payload for b in buffers if b.parameter.role == "workspace"}
-        timer = self._rotation.timer(kernel, [b.parameter.name for b in buffers], workspace)
+        timer = self._timer(kernel, buffers)
         before, stolen = disturbance(), stolen_seconds()
         timing = take_samples(timer, self._rotation.rules(self._rules.timing), incumbent_seconds=incumbent_seconds)
-        spoilt = disturbance().since(before)
         environment = {
             **evidence.environment,
-            "waiting_seconds": round(spoilt.waiting_seconds, 6),
-            "stolen_seconds": round(stolen_seconds() - stolen, 3),
-            "preemptions": float(spoilt.preemptions),
-            "disturbed_samples": float(timing.disturbed),
-            "stopped_early": float(timing.hopeless),
+            **self._device.environment(),
+            "timed_launches": float(timing.timed.launches_per_sample * len(timing.timed.samples)),
             "argument_sets": float(len(self._rotation)),
+            "stopped_early": float(timing.hopeless),
         }
+        if self._is_host:
+            spoilt = disturbance().since(before)
+            environment |= {
+                "waiting_seconds": round(spoilt.waiting_seconds, 6),
+                "stolen_seconds": round(stolen_seconds() - stolen, 3),
+                "preemptions": float(spoilt.preemptions),
+                "disturbed_samples": float(timing.disturbed),
+            }
         evidence = replace(
             evidence, environment=environment, anchor_seconds=None if anchor is None else anchor.seconds()
         )
@@ -154,13 +206,33 @@ class Bench:
         incumbent, and too slow for the machine to have made it so."""
         return max(_SLOW_LAUNCH_SECONDS, 2 * self._rules.timing.hopeless_ratio * incumbent_seconds)
 
-    def _failed(self, failed: Failed, started: float, evidence: Evidence) -> Report:
-        return Report(failed, Clocks(check=time.perf_counter() - started), evidence, tainted=_taints(failed))
+    def _failed(
+        self,
+        failed: Failed,
+        started: float,
+        evidence: Evidence,
+        checked: float | None = None,
+        *,
+        tainted: bool = False,
+    ) -> Report:
+        """``checked``: when its check ended well, if it did."""
+        ended = time.perf_counter()
+        clocks = Clocks(check=(checked or ended) - started, time=0.0 if checked is None else ended - checked)
+        return Report(failed, clocks, evidence, tainted or _taints(failed))
 
 
-def as_bytes(array: NDArray[np.generic]) -> Bytes:
-    """The bytes of a C-contiguous array, flat and without a copy."""
-    return array.reshape(-1).view(np.uint8)
+def resources(binary: Binary) -> dict[str, float]:
+    """What the compiler said the binary takes, the most of any of its functions; empty where it said nothing."""
+    if not binary.resources:
+        return {}
+    dynamic = {grid.function: grid.shared_bytes for grid in binary.launches}
+    found = binary.resources.items()
+    return {
+        "registers": float(max(r.registers for _, r in found)),
+        "spill_bytes": float(max(r.spill_bytes for _, r in found)),
+        "stack_bytes": float(max(r.stack_bytes for _, r in found)),
+        "shared_bytes": float(max(r.static_shared_bytes + dynamic.get(name, 0) for name, r in found)),
+    }
 
 
 def _taints(outcome: Outcome) -> bool:

@@ -1,24 +1,18 @@
 """Device buffers between guard bands, filled with values that no kernel leaves there by accident."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..codegen.backend import Parameter
 from ..core.dtypes import DType
-from ..runtime.device import Device, Memory
+from ..runtime.device import Device, Matches, Memory
 
 GUARD_BYTES = 64 * 1024
 """On each side of every buffer: sixteen pages, so that a whole stray tile or row still lands inside."""
 
-BLOCK_BYTES = 512 * 1024
-"""Memory is filled and read in blocks that stay in a second-level cache."""
-
 FILLINGS = 2
 """How many different fillings there are: a check launches once on each."""
-
-Bytes = NDArray[np.uint8]
 
 
 def filling(dtype: DType, number: int, which: int) -> bytes:
@@ -46,6 +40,7 @@ class GuardedBuffer:
     def __init__(self, device: Device, parameter: Parameter, number: int) -> None:
         self.parameter = parameter
         self.nbytes = parameter.bytes
+        self._device = device
         whole = device.allocate(2 * GUARD_BYTES + self.nbytes)
         self.payload: Memory = whole.view(GUARD_BYTES, self.nbytes)
         self._before = whole.view(0, GUARD_BYTES)
@@ -60,55 +55,29 @@ class GuardedBuffer:
 
     def guard(self, which: int) -> None:
         """Fill both bands with filling ``which``."""
-        band = _repeated(self._guards[which], GUARD_BYTES)
-        self._before.write(band)
-        self._after.write(band)
+        self._device.fill(self._before, self._guards[which])
+        self._device.fill(self._after, self._guards[which])
 
     def poison(self, which: int) -> None:
         """Fill the payload with filling ``which``."""
-        block = _repeated(self._fills[which], min(BLOCK_BYTES, self.nbytes))
-        for start in range(0, self.nbytes, BLOCK_BYTES):
-            size = min(BLOCK_BYTES, self.nbytes - start)
-            self.payload.view(start, size).write(block[:size])
-
-    def write(self, data: Bytes) -> None:
-        self.payload.write(data)
-
-    def blocks(self) -> Iterator[tuple[int, Bytes]]:
-        """(first byte, bytes) of the payload, block by block; blocks are whole elements."""
-        for start in range(0, self.nbytes, BLOCK_BYTES):
-            yield start, self.payload.view(start, min(BLOCK_BYTES, self.nbytes - start)).read()
+        self._device.fill(self.payload, self._fills[which])
 
     def trespass(self, which: int) -> str | None:
         """What was written into the bands since ``guard(which)``, in words; None when they are intact."""
-        wanted = _repeated(self._guards[which], GUARD_BYTES)
-        changed = np.flatnonzero(self._after.read() != wanted)
-        if len(changed):
-            first, last = int(changed[0]), int(changed[-1])
-            return f"{self.name} was written past its end: bytes {first} to {last} after it"
-        changed = np.flatnonzero(self._before.read() != wanted)
-        if len(changed):
-            first, last = GUARD_BYTES - int(changed[-1]), GUARD_BYTES - int(changed[0])
+        changed = self._device.changed(self._after, self._guards[which])
+        if changed is not None:
+            return f"{self.name} was written past its end: bytes {changed[0]} to {changed[1]} after it"
+        changed = self._device.changed(self._before, self._guards[which])
+        if changed is not None:
+            first, last = GUARD_BYTES - changed[1], GUARD_BYTES - changed[0]
             return f"{self.name} was written before its start: bytes {first} to {last} before it"
         return None
 
-    def differs_from(self, data: Bytes) -> bool:
-        """Whether the payload is not exactly ``data``."""
-        return any(not np.array_equal(block, data[start : start + len(block)]) for start, block in self.blocks())
-
-    def poisoned(self, which: int) -> NDArray[np.int64]:
-        """Flat numbers of the elements that still hold filling ``which``, ascending."""
-        wanted = self._fills[which]
-        unsigned = np.dtype(f"u{len(wanted)}")
-        value = np.frombuffer(wanted, unsigned)[0]
-        found = [np.flatnonzero(b.view(unsigned) == value) + start // len(wanted) for start, b in self.blocks()]
-        return np.concatenate(found).astype(np.int64)
+    def poisoned(self, which: int, among: Matches | None = None) -> Matches:
+        """The elements that still hold filling ``which``, of those ``among`` others where these are given."""
+        return self._device.matching(self.payload, self._fills[which], among)
 
 
 def position(index: int, shape: Sequence[int]) -> str:
     """The element with flat number ``index`` as a person writes it: ``[3, 0]``."""
     return str([int(i) for i in np.unravel_index(index, tuple(shape))]) if shape else "[]"
-
-
-def _repeated(element: bytes, nbytes: int) -> Bytes:
-    return np.tile(np.frombuffer(element, np.uint8), nbytes // len(element))

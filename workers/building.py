@@ -14,6 +14,7 @@ from ..core.trial import Failed, Reason, Stage
 from ..te.json import workload_from_json
 from ..te.workload import Workload
 from .frames import Frame
+from .report import Announce
 from .wire import Json, binary_to_frame, outcome_to_json, target_from_json
 
 Build = Callable[[Workload, Target, Schedule], Binary]
@@ -30,7 +31,7 @@ class BuildRole:
         self._build: Build = getattr(import_module(module), name)
         self._workload: tuple[object, Workload] | None = None
 
-    def answer(self, frame: Frame, announce: Callable[[str], None]) -> Frame:
+    def answer(self, frame: Frame, announce: Announce) -> Frame:
         started = time.perf_counter()
         outcome = self._built(frame.header)
         seconds = time.perf_counter() - started

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from typing import cast
 
 from ..core.errors import TilewrightError, WorkerLost
 from .frames import Frame, receive, send
@@ -20,14 +21,15 @@ _TAIL_BYTES = 2_000
 
 
 class ChildDied(TilewrightError):
-    """The child ended in the middle of a request. ``stage``: the last it announced; ``signal``: what killed it,
-    0 when it exited by itself."""
+    """The child ended in the middle of a request. ``stage``: the last it announced, and ``item``, of several things,
+    which one it was at; ``signal``: what killed it, 0 when it exited by itself."""
 
     code = "CHILD_DIED"
 
-    def __init__(self, message: str, *, stage: str, signal: int) -> None:
+    def __init__(self, message: str, *, stage: str, item: int | None, signal: int) -> None:
         super().__init__(message)
         self.stage = stage
+        self.item = item
         self.signal = signal
 
 
@@ -36,9 +38,10 @@ class ChildHung(TilewrightError):
 
     code = "CHILD_HUNG"
 
-    def __init__(self, message: str, *, stage: str) -> None:
+    def __init__(self, message: str, *, stage: str, item: int | None) -> None:
         super().__init__(message)
         self.stage = stage
+        self.item = item
 
 
 class Child:
@@ -105,18 +108,18 @@ class Child:
         WorkerLost for an answer that is no frame; then the child is dead and reaped.
         """
         self._words_from = self._words_bytes()
-        stage = first_stage
+        stage, item = first_stage, None
         try:
             send(self._connection, frame)
             while True:
                 answer = self._await(deadlines[stage])
                 if answer is None:
-                    raise ChildHung(f"{stage} took over {deadlines[stage]:g} s and was killed", stage=stage)
+                    raise ChildHung(f"{stage} took over {deadlines[stage]:g} s and was killed", stage=stage, item=item)
                 if "stage" not in answer.header:
                     return answer
-                stage = str(answer.header["stage"])
+                stage, item = str(answer.header["stage"]), cast(int | None, answer.header.get("item"))
         except (EOFError, OSError) as error:
-            raise self._died(stage) from error
+            raise self._died(stage, item) from error
         except (ChildHung, WorkerLost):
             self.kill()
             raise
@@ -139,7 +142,7 @@ class Child:
     def _await(self, seconds: float) -> Frame | None:
         return receive(self._connection) if self._connection.poll(seconds) else None
 
-    def _died(self, stage: str) -> ChildDied:
+    def _died(self, stage: str, item: int | None) -> ChildDied:
         """Reap what the closed pipe announced. The group is killed before its leader is reaped, because until then
         its number cannot belong to anybody else."""
         deadline = time.monotonic() + _REAP_SECONDS
@@ -154,7 +157,7 @@ class Child:
         code = self._process.returncode
         number = -code if code < 0 else 0
         how = f"was killed by {signal.Signals(number).name}" if number else f"ended by itself with status {code}"
-        return ChildDied(f"its process {how} in {stage}. {self._tail()}".strip(), stage=stage, signal=number)
+        return ChildDied(f"its process {how} in {stage}. {self._tail()}".strip(), stage=stage, item=item, signal=number)
 
     def _words_bytes(self) -> int:
         return os.fstat(self._output.fileno()).st_size

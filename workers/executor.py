@@ -1,7 +1,6 @@
 """The way of a candidate through builders and runner, the same for every executor."""
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,13 +17,16 @@ from ..te.key import workload_key
 from ..te.workload import Workload
 from .crew import Crew, Worker
 from .report import Built, Report
-from .stations import Posting
+from .settings import HOST_KINDS
+from .station import Posting
 from .wire import Json
 
 T = TypeVar("T")
 
-HOST_KINDS = ("llvm",)
-"""Target kinds whose device is the processor that also builds: building and timing must not overlap there."""
+QUEUED = 2
+"""Binaries handed to the runner at once: while one is timed, the next one waits at the device."""
+KEPT = 64
+"""Binaries of a workload that are kept for its final."""
 
 
 class Builder(Worker, Protocol):
@@ -36,7 +38,11 @@ class Builder(Worker, Protocol):
 class Runner(Worker, Protocol):
     """Has one device and measures one binary at a time; see RunStation."""
 
+    def prefetch(self, workload: Json) -> None: ...
+
     def run(self, workload: Json, binary: Binary, incumbent_seconds: float | None) -> Report: ...
+
+    def final(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]: ...
 
     def describe(self) -> tuple[DeviceInfo, Toolchain]: ...
 
@@ -47,55 +53,120 @@ class Runner(Worker, Protocol):
 
 @dataclass
 class _Round:
-    """The candidates of one ``measure`` call on their way."""
+    """The candidates of one ``measure`` call on their way; ``drawn``: their schedules, by position."""
 
-    waiting: deque[int]
+    key: str
+    workload: Json
+    source: Iterator[Schedule]
+    drawn: list[Schedule] = field(default_factory=list)
+    is_drained: bool = False
     building: dict[Future[Built], int] = field(default_factory=dict)
     built: dict[int, Built] = field(default_factory=dict)
-    running: tuple[Future[Report], int, Built] | None = None
+    running: dict[Future[Report], tuple[int, Built]] = field(default_factory=dict)
+
+    def draw(self) -> Schedule | None:
+        """The next schedule; None when there are no more."""
+        schedule = None if self.is_drained else next(self.source, None)
+        if schedule is None:
+            self.is_drained = True
+        else:
+            self.drawn.append(schedule)
+        return schedule
 
     def wait(self) -> None:
-        """Until a build or the run has ended."""
-        futures: set[Future[Any]] = {*self.building}
-        if self.running is not None:
-            futures.add(self.running[0])
-        wait(futures, return_when=FIRST_COMPLETED)
+        """Until a build or a run has ended."""
+        futures: set[Future[Any]] = {*self.building, *self.running}
+        if futures:
+            wait(futures, return_when=FIRST_COMPLETED)
 
     @property
     def in_flight(self) -> int:
-        return len(self.building) + len(self.built) + (self.running is not None)
+        return len(self.building) + len(self.built) + len(self.running)
+
+
+@dataclass
+class _Known:
+    """What is known of the workload in hand: the fastest time, and the fastest binaries by schedule key."""
+
+    key: str
+    incumbent_seconds: float | None = None
+    binaries: dict[str, tuple[float, Binary]] = field(default_factory=dict)
+
+    def add(self, schedule: Schedule, binary: Binary, seconds: float) -> None:
+        if self.incumbent_seconds is None or seconds < self.incumbent_seconds:
+            self.incumbent_seconds = seconds
+        self.binaries[schedule.key] = (seconds, binary)
+        if len(self.binaries) > KEPT:
+            del self.binaries[max(self.binaries, key=lambda key: self.binaries[key][0])]
 
 
 class Executor:
-    """A Measurer over builders and one runner. One thread at a time may measure."""
+    """A Measurer over builders and one runner. One thread at a time may measure; ``prefetch`` may come from another."""
 
     def __init__(self, posting: Posting, builders: Sequence[Builder], runner: Runner) -> None:
         self._posting = posting
         self._builders = Crew(builders, "builder")
         self._runner = Crew([runner], "runner")
-        self._overlap = posting.target.kind not in HOST_KINDS
-        self._incumbents: dict[str, float] = {}
+        self.overlaps = posting.target.kind not in HOST_KINDS
+        """Whether building, and other work of the processor, may go on while the device is timing."""
+        self._known = _Known("")
+        self._ahead: dict[tuple[str, str], Future[Built]] = {}
         self._measured_on: MeasuredOn | None = None
         self._closed = False
 
-    def measure(self, workload: Workload, schedules: Sequence[Schedule]) -> Iterator[tuple[int, Trial]]:
+    def prefetch(self, workload: Workload, schedules: Sequence[Schedule] = ()) -> None:
+        """A workload that will be measured soon, and its first schedules as far as they are known: its inputs and
+        reference are computed and those schedules built meanwhile; where that would disturb timing, nothing is done.
+        Returns at once; whatever fails here fails again when it is measured, and is told then."""
+        self._check_open()
+        if not self.overlaps:
+            return
+        data, key = workload_to_json(workload), workload_key(workload)
+        self._runner.submit(lambda r: r.prefetch(data))
+        for schedule in schedules:
+            place = (key, schedule.key)
+            if place not in self._ahead:
+                self._ahead[place] = self._builders.submit(partial(_build, data, schedule.to_json()))
+
+    def measure(self, workload: Workload, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
         """See ``search.measurer.Measurer``. Where building and timing must not overlap, candidates are built in
         parallel by the batch and then timed alone."""
         self._check_open()
-        data, key = workload_to_json(workload), workload_key(workload)
-        todo = _Round(deque(range(len(schedules))))
+        todo = _Round(workload_key(workload), workload_to_json(workload), iter(schedules))
+        if self._known.key != todo.key:
+            self._known = _Known(todo.key)
         try:
-            while todo.waiting or todo.in_flight:
-                self._begin(todo, key, data, schedules)
+            self._begin(todo)
+            while todo.in_flight:
                 todo.wait()
-                ended = self._collect(todo, key, schedules)
-                if self._overlap:  # the device must not idle while the caller thinks about what we yield
-                    self._begin(todo, key, data, schedules)
+                ended = self._collect(todo)
+                if self.overlaps:  # the device must not idle while the caller thinks about what we yield
+                    self._run_built(todo)
                 yield from ended
+                self._begin(todo)
         finally:
             if todo.in_flight:
                 self._builders.abandon()
                 self._runner.abandon()
+
+    def final(self, workload: Workload, schedules: Sequence[Schedule]) -> list[tuple[float, ...]]:
+        """See ``search.measurer.Measurer``. What is no longer at hand is built again."""
+        self._check_open()
+        data, key = workload_to_json(workload), workload_key(workload)
+        kept = self._known.binaries if self._known.key == key else {}
+        found: dict[int, Binary] = {n: kept[s.key][1] for n, s in enumerate(schedules) if s.key in kept}
+        missing = {
+            n: self._builders.submit(partial(_build, data, s.to_json()))
+            for n, s in enumerate(schedules)
+            if n not in found
+        }
+        for n, future in missing.items():
+            result = _result(future).result
+            if isinstance(result, Binary):
+                found[n] = result
+        order = sorted(found)
+        samples = _result(self._runner.submit(lambda r: r.final(data, [found[n] for n in order])))
+        return [samples[order.index(n)] if n in found else () for n in range(len(schedules))]
 
     @property
     def measured_on(self) -> MeasuredOn:
@@ -134,21 +205,44 @@ class Executor:
         if self._closed:
             raise WorkerLost("this executor is closed")
 
-    def _begin(self, todo: _Round, key: str, data: Json, schedules: Sequence[Schedule]) -> None:
+    def _begin(self, todo: _Round) -> None:
         """Start every build and run that may start now."""
-        if self._overlap or not todo.in_flight:
-            while todo.waiting and todo.in_flight < self._posting.settings.batch:
-                position = todo.waiting.popleft()
-                schedule = schedules[position].to_json()
-                todo.building[self._builders.submit(partial(_build, data, schedule))] = position
-        if todo.running is None and todo.built and (self._overlap or not todo.building):
-            position = min(todo.built)  # in the order given, however long builds took
-            built = todo.built.pop(position)
-            assert isinstance(built.result, Binary)
-            binary, incumbent = built.result, self._incumbents.get(key)
-            todo.running = (self._runner.submit(lambda r: r.run(data, binary, incumbent)), position, built)
+        settings = self._posting.settings
+        self._run_built(todo)
+        if self.overlaps or not todo.in_flight:
+            most = settings.ahead if self.overlaps else settings.batch
+            while todo.in_flight < most and (schedule := todo.draw()) is not None:
+                todo.building[self._start_build(todo, schedule)] = len(todo.drawn) - 1
+                self._run_built(todo)
 
-    def _collect(self, todo: _Round, key: str, schedules: Sequence[Schedule]) -> list[tuple[int, Trial]]:
+    def _start_build(self, todo: _Round, schedule: Schedule) -> Future[Built]:
+        begun = self._ahead.pop((todo.key, schedule.key), None)
+        if begun is not None and not begun.cancelled():
+            return begun
+        return self._builders.submit(partial(_build, todo.workload, schedule.to_json()))
+
+    def _run_built(self, todo: _Round) -> None:
+        """Hand binaries to the runner, as many as may wait there, in the order given, however long builds took."""
+        most = QUEUED if self.overlaps else 1
+        while todo.built and len(todo.running) < most and (self.overlaps or not todo.building):
+            position = min(todo.built)
+            built = todo.built.pop(position)
+            todo.running[self._runner.submit(self._run(todo, position, built))] = (position, built)
+
+    def _run(self, todo: _Round, position: int, built: Built) -> Callable[[Runner], Report]:
+        """What the runner's thread does: it knows the incumbent at the moment it begins."""
+        known, schedule, binary = self._known, todo.drawn[position], built.result
+        assert isinstance(binary, Binary)
+
+        def run(runner: Runner) -> Report:
+            report = runner.run(todo.workload, binary, known.incumbent_seconds)
+            if isinstance(report.outcome, Timed):
+                known.add(schedule, binary, report.outcome.seconds)
+            return report
+
+        return run
+
+    def _collect(self, todo: _Round) -> list[tuple[int, Trial]]:
         """Take what has finished; returns the candidates whose way ends here."""
         ended: list[tuple[int, Trial]] = []
         for future in [f for f in todo.building if f.done()]:
@@ -157,19 +251,15 @@ class Executor:
             if isinstance(built.result, Failed):
                 clocks = Clocks(compile=built.seconds, overhead=built.overhead_seconds)
                 evidence = Evidence(input_seed=self._posting.seed)
-                ended.append((position, Trial(schedules[position], built.result, clocks, evidence)))
+                ended.append((position, Trial(todo.drawn[position], built.result, clocks, evidence)))
             else:
                 todo.built[position] = built
-        if todo.running is not None and todo.running[0].done():
-            running, position, built = todo.running
-            todo.running = None
+        for running in [f for f in todo.running if f.done()]:
+            position, built = todo.running.pop(running)
             report = _result(running)
-            if isinstance(report.outcome, Timed):
-                best = self._incumbents.get(key, report.outcome.seconds)
-                self._incumbents[key] = min(best, report.outcome.seconds)
             overhead = report.clocks.overhead + built.overhead_seconds
             clocks = replace(report.clocks, compile=built.seconds, overhead=overhead)
-            ended.append((position, Trial(schedules[position], report.outcome, clocks, report.evidence)))
+            ended.append((position, Trial(todo.drawn[position], report.outcome, clocks, report.evidence)))
         return ended
 
 

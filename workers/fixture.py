@@ -1,6 +1,6 @@
 """A workload's seeded inputs and float64 reference, computed once and mapped read-only by every runner child.
 
-The bytes live in an anonymous file that the executor owns and its children inherit, so a child that replaces a
+The bytes live in an anonymous file that a runner owns and its children inherit, so a child that replaces a
 killed one need not compute them again, and a kernel that writes wildly cannot change what it is judged by.
 """
 
@@ -20,9 +20,17 @@ from ..te.data import random_inputs
 from ..te.reference import reference
 from ..te.tolerance import tolerance
 from ..te.workload import Workload
-from .check import Expected
 
 _ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One output as it should be. ``values``: float64, or the native dtype for integers and bool; C-contiguous."""
+
+    values: NDArray[np.generic]
+    absolute: float
+    relative: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,7 @@ class Fixture:
     """``inputs``: native dtypes, by name; ``expected``: the outputs with their tolerances, by name."""
 
     inputs: Mapping[str, NDArray[np.generic]]
-    expected: Mapping[str, Expected]
+    expected: Mapping[str, Reference]
 
 
 def anonymous_file() -> int:
@@ -46,7 +54,7 @@ def compute_fixture(workload: Workload, seed: int) -> Fixture:
     inputs = random_inputs(workload, seed)
     tolerances = tolerance(workload)
     outputs = reference(workload, inputs)
-    return Fixture(inputs, {name: Expected(values, *tolerances[name]) for name, values in outputs.items()})
+    return Fixture(inputs, {name: Reference(values, *tolerances[name]) for name, values in outputs.items()})
 
 
 def store_fixture(fixture: Fixture, descriptor: int) -> dict[str, object]:
@@ -62,22 +70,22 @@ def store_fixture(fixture: Fixture, descriptor: int) -> dict[str, object]:
         entries.append(["output", name, dtype, list(e.values.shape), offset, e.absolute, e.relative])
         offset = _write(descriptor, e.values, offset)
     os.ftruncate(descriptor, max(offset, 1))
-    return {"entries": entries, "bytes": max(offset, 1)}
+    return {"entries": entries, "bytes": max(offset, 1), "descriptor": descriptor}
 
 
-def map_fixture(layout: Mapping[str, object], descriptor: int) -> Fixture:
+def map_fixture(layout: Mapping[str, object]) -> Fixture:
     """The arrays that ``store_fixture`` wrote, as read-only views of the file."""
     size = cast(int, layout["bytes"])
-    data = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+    data = mmap.mmap(cast(int, layout["descriptor"]), size, prot=mmap.PROT_READ)
     inputs: dict[str, NDArray[np.generic]] = {}
-    expected: dict[str, Expected] = {}
+    expected: dict[str, Reference] = {}
     entries = cast(list[tuple[str, str, str, list[int], int, float, float]], layout["entries"])
     for role, name, dtype, shape, offset, absolute, relative in entries:
         flat = np.frombuffer(data, dtype_named(dtype).numpy, math.prod(shape), offset)
         if role == "input":
             inputs[name] = flat.reshape(shape)
         else:
-            expected[name] = Expected(flat.reshape(shape), absolute, relative)
+            expected[name] = Reference(flat.reshape(shape), absolute, relative)
     return Fixture(inputs, expected)
 
 

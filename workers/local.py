@@ -1,14 +1,16 @@
 """The default executor: spawned children on this machine."""
 
 from ..core.target import Profile, Target
+from .builder import BuildStation
 from .executor import Executor
-from .settings import ExecutorSettings
-from .stations import BuildStation, Posting, RunStation
+from .runner import RunStation
+from .settings import ExecutorSettings, builder_count
+from .station import Posting
 
 
 class LocalExecutor(Executor):
-    """As many builder children as the target has threads, and one runner child. The children die with this process,
-    and a child that hangs or crashes is replaced before the next candidate."""
+    """Builder children, one runner child for the device, and one that computes the data ahead of it. The children
+    die with this process, and a child that hangs or crashes is replaced before the next candidate."""
 
     def __init__(
         self,
@@ -19,4 +21,5 @@ class LocalExecutor(Executor):
         settings: ExecutorSettings | None = None,
     ) -> None:
         posting = Posting(target, profile or Profile(), seed, settings or ExecutorSettings())
-        super().__init__(posting, [BuildStation(posting) for _ in range(target.threads)], RunStation(posting))
+        builders = [BuildStation(posting) for _ in range(builder_count(posting.settings))]
+        super().__init__(posting, builders, RunStation(posting))

@@ -5,25 +5,25 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol
 
 from .frames import Frame, receive, send
+from .report import Announce
 
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
 class Role(Protocol):
-    """What a child is for. ``announce`` names the stage that begins, which restarts the parent's clock."""
+    """What a child is for."""
 
-    def answer(self, frame: Frame, announce: Callable[[str], None]) -> Frame: ...
+    def answer(self, frame: Frame, announce: Announce) -> Frame: ...
 
 
-ROLES = {"build": "building:BuildRole", "run": "running:RunRole"}
+ROLES = {"build": "building:BuildRole", "prepare": "preparing:PrepareRole", "run": "running:RunRole"}
 """Role -> ``module:class`` in this folder, called with the header of the setup frame. Named rather than imported,
 because a builder needs no device and a child that starts quickly is replaced quickly."""
 
@@ -42,8 +42,12 @@ def main(descriptor: int, parent: int) -> None:
             send(connection, Frame({"error": f"{type(error).__name__}: {error}"}))
             return
         send(connection, Frame({"ready": True}))
+
+        def announce(stage: str, item: int | None = None) -> None:
+            send(connection, Frame({"stage": stage} if item is None else {"stage": stage, "item": item}))
+
         while True:
-            send(connection, role.answer(receive(connection), lambda s: send(connection, Frame({"stage": s}))))
+            send(connection, role.answer(receive(connection), announce))
     except (EOFError, OSError):
         return
 

@@ -9,7 +9,7 @@ had an effect.
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import ray
@@ -19,10 +19,12 @@ from ..codegen.backend import Binary
 from ..core.errors import TilewrightError, WorkerLost
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage
-from .executor import HOST_KINDS, Executor
+from .builder import BuildStation
+from .executor import Executor
 from .report import Built, Report
-from .settings import Deadlines, ExecutorSettings
-from .stations import BuildStation, Posting, RunStation
+from .runner import RunStation
+from .settings import HOST_KINDS, Deadlines, ExecutorSettings, builder_count
+from .station import Posting
 from .wire import Json
 
 _LOSSES = 2
@@ -30,7 +32,7 @@ _LOSSES = 2
 
 
 class RayExecutor(Executor):
-    """One builder actor per thread of the target, wherever Ray has room, and one runner actor on this machine.
+    """Builder actors, wherever Ray has room, and one runner actor on this machine.
 
     Uses the Ray that this process is connected to, or else starts one for itself, without dashboard and with token
     authentication, and then stops it in ``close``. Raises WorkerLost when Ray does not start.
@@ -46,7 +48,7 @@ class RayExecutor(Executor):
     ) -> None:
         posting = Posting(target, profile or Profile(), seed, settings or ExecutorSettings())
         self._started_ray = _connect()
-        builders = [RemoteBuilder(_builder_actors(posting), posting) for _ in range(target.threads)]
+        builders = [RemoteBuilder(_builder_actors(posting), posting) for _ in range(builder_count(posting.settings))]
         super().__init__(posting, builders, RemoteRunner(_runner_actors(posting), posting))
 
     def close(self) -> None:
@@ -137,6 +139,15 @@ class RemoteRunner(RemoteStation):
             return cast(Report, self._call("run", workload, binary, incumbent_seconds))
         except ActorsLost as lost:
             return Report(Failed(Stage.CHECK, Reason.WORKER_LOST, lost.message), Clocks(), Evidence())
+
+    def prefetch(self, workload: Json) -> None:
+        self._call("prefetch", workload)
+
+    def final(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]:
+        try:
+            return cast(list[tuple[float, ...]], self._call("final", workload, list(binaries)))
+        except ActorsLost:
+            return [()] * len(binaries)
 
     def describe(self) -> tuple[DeviceInfo, Toolchain]:
         return cast(tuple[DeviceInfo, Toolchain], self._call("describe"))

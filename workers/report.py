@@ -1,6 +1,7 @@
 """What came of one candidate at each of the two benches it passes."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..codegen.backend import Binary
 from ..core.trial import Clocks, Evidence, Failed, Outcome
@@ -23,3 +24,20 @@ class Report:
     clocks: Clocks
     evidence: Evidence
     tainted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """What the runner says of finalists: the ``samples`` of each, in the order given; or which one ``failed``, and then
+    there are none. ``tainted``: as in Report."""
+
+    samples: tuple[tuple[float, ...], ...] = ()
+    failed: int | None = None
+    tainted: bool = False
+
+
+class Announce(Protocol):
+    """How a child says which stage begins, and of several things which one, from 0: this restarts the parent's
+    clock for the stage."""
+
+    def __call__(self, stage: str, item: int | None = None) -> None: ...

@@ -3,11 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from ..codegen.backend import Parameter
 from ..runtime.device import Device, LoadedKernel, Memory
-from .buffers import BLOCK_BYTES, Bytes
 from .environment import disturbance
 from .timing import Sample, Timer, TimingRules
 
@@ -28,16 +25,25 @@ class Rotation:
         device: Device,
         first: Mapping[str, Memory],
         parameters: Sequence[Parameter],
-        inputs: Mapping[str, Bytes],
+        inputs: Mapping[str, Memory],
         cold_bytes: int,
+        *,
+        is_host: bool,
     ) -> None:
+        """``first``: the memory of the first set; ``inputs``: what inputs hold. ``is_host``: whether launches run on
+        the processor, where other work of the machine can keep them waiting."""
+        self._device = device
+        self._is_host = is_host
         each = sum(p.bytes for p in parameters)
         wanted = max(2, -(-cold_bytes // each)) if cold_bytes else 1
         self._sets: list[Mapping[str, Memory]] = [first]
         for _ in range(min(wanted, _MOST_SETS) - 1):
             memories = {p.name: device.allocate(p.bytes) for p in parameters}
             for p in parameters:
-                memories[p.name].write(inputs.get(p.name, np.zeros(p.bytes, np.uint8)))
+                if p.name in inputs:
+                    device.copy(memories[p.name], inputs[p.name])
+                else:
+                    device.fill(memories[p.name], b"\0")
             self._sets.append(memories)
         self._sweep = device.allocate(cold_bytes) if wanted > _MOST_SETS else None
 
@@ -59,6 +65,8 @@ class Rotation:
             ordered = [*sets[following:], *sets[:following]][:launches]
             following = (following + launches) % len(sets)
             self._evict()
+            if not self._is_host:
+                return Sample(kernel.time(ordered, launches), launches)
             before = disturbance()
             seconds = kernel.time(ordered, launches)
             return Sample(seconds, launches, disturbance().since(before).waiting_seconds)
@@ -68,5 +76,4 @@ class Rotation:
     def _evict(self) -> None:
         """Read through a region that is larger than the caches. Reading leaves no dirty lines to write back later."""
         if self._sweep is not None:
-            for start in range(0, self._sweep.nbytes, BLOCK_BYTES):
-                self._sweep.view(start, min(BLOCK_BYTES, self._sweep.nbytes - start)).read()
+            self._device.sweep(self._sweep)

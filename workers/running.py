@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from ..codegen.backends import backend_for
-from ..core.errors import InvalidParameter, TilewrightError, WorkerLost
+from ..core.errors import InvalidParameter, OutOfMemory, TilewrightError, WorkerLost
 from ..core.target import DeviceInfo, Profile
+from ..core.trial import Stage
 from ..runtime.anchor import load_anchor
 from ..runtime.devices import open_device
 from ..te.data import random_inputs
@@ -14,13 +15,16 @@ from ..te.json import workload_from_json
 from ..te.operators import OPERATORS
 from .bench import Bench, BenchRules
 from .environment import disturbance
-from .fixture import compute_fixture, map_fixture, store_fixture
+from .fixture import map_fixture
 from .frames import Frame
+from .report import Announce
 from .timing import Sample, take_samples
 from .wire import (
     Json,
+    binaries_from_frame,
     binary_from_frame,
     device_to_json,
+    final_from_json,
     outcome_to_json,
     profile_from_json,
     report_to_json,
@@ -39,15 +43,17 @@ class RunRole:
         self._device = open_device(self._target.kind, self._target)
         self._profile = profile_from_json(setup["profile"])
         self._timing = rules_from_json(setup["timing"])
+        self._final = final_from_json(setup["final"])
         self._seed = cast(int, setup["seed"])
-        self._descriptor = cast(int, setup["fixture_descriptor"])
         self._anchor = load_anchor(self._device)
         self._bench: Bench | None = None
 
-    def answer(self, frame: Frame, announce: Callable[[str], None]) -> Frame:
+    def answer(self, frame: Frame, announce: Announce) -> Frame:
         question = str(frame.header["ask"])
-        if question == "run":
-            return self._run(frame, announce)
+        if question in ("run", "final"):
+            if self._bench is None:
+                raise WorkerLost("a binary came before its workload")
+            return Frame((self._run if question == "run" else self._play)(self._bench, frame, announce))
         answers: Mapping[str, Callable[[Json], Json]] = {
             "describe": self._describe,
             "prepare": self._prepare,
@@ -59,7 +65,8 @@ class RunRole:
         except TilewrightError as error:
             return Frame({"error": error.message, "field": error.field})
         except MemoryError as error:
-            return Frame({"error": f"out of memory {error}".strip(), "field": ""})
+            text = f"the buffers of this workload do not fit into the memory of {self._device.info.name}: {error}"
+            return Frame({"error": text, "field": "", "code": OutOfMemory.code})
 
     def _describe(self, request: Json) -> Json:
         del request
@@ -67,26 +74,22 @@ class RunRole:
         return {"device": device_to_json(self._device.info), "toolchain": dict(toolchain.components)}
 
     def _prepare(self, request: Json) -> Json:
-        """Set the bench up for a workload; the fixture is computed unless ``layout`` says where it already is."""
+        """Set the bench up for a workload, whose fixture is where ``layout`` says."""
         self._bench = None  # the memory of the last workload goes before that of the next comes
         workload = workload_from_json(request["workload"])
-        layout = cast(Json | None, request["layout"])
-        if layout is None:
-            layout = store_fixture(compute_fixture(workload, self._seed), self._descriptor)
-        rules = BenchRules(self._timing, cold_bytes(self._device.info, self._profile), self._seed)
-        self._bench = Bench(self._device, workload, map_fixture(layout, self._descriptor), rules)
-        return {"layout": layout}
+        fixture = map_fixture(cast(Json, request["layout"]))
+        rules = BenchRules(self._timing, self._final, cold_bytes(self._device.info, self._profile), self._seed)
+        self._bench = Bench(self._device, workload, fixture, rules)
+        return {}
 
-    def _run(self, frame: Frame, announce: Callable[[str], None]) -> Frame:
-        if self._bench is None:
-            raise WorkerLost("a binary came before its workload")
-        report = self._bench.run(
-            binary_from_frame(frame),
-            lambda stage: announce(stage.value),
-            self._anchor,
-            cast(float | None, frame.header["incumbent_seconds"]),
-        )
-        return Frame(report_to_json(report))
+    def _run(self, bench: Bench, frame: Frame, announce: Announce) -> Json:
+        incumbent = cast(float | None, frame.header["incumbent_seconds"])
+        report = bench.run(binary_from_frame(frame), lambda stage: announce(stage.value), self._anchor, incumbent)
+        return report_to_json(report)
+
+    def _play(self, bench: Bench, frame: Frame, announce: Announce) -> Json:
+        final = bench.final(binaries_from_frame(frame), lambda n: announce(Stage.TIME.value, n))
+        return {"samples": [list(s) for s in final.samples], "failed": final.failed, "tainted": final.tainted}
 
     def _baseline(self, request: Json) -> Json:
         """Time the operator's NumPy form on the data that candidates get."""

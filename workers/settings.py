@@ -1,10 +1,14 @@
 """What an executor can be told: deadlines, how children start, and how long timing may take."""
 
+import os
 import sys
 from dataclasses import dataclass, field
 
 from ..core.errors import InvalidParameter
-from .timing import TimingRules
+from .timing import FinalRules, TimingRules
+
+HOST_KINDS = ("llvm",)
+"""Target kinds whose device is the processor that also builds: building and timing must not overlap there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class Deadlines:
     time: float = 30.0
     baseline: float = 120.0
     peaks: float = 120.0
+    wait: float = 86_400.0
+    """For a device that another program is timing on."""
 
     def by_stage(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in Deadlines.__slots__}
@@ -34,18 +40,30 @@ class Deadlines:
 class ExecutorSettings:
     """``builder``: ``module:function`` with the signature ``(workload, target, schedule) -> Binary`` that builder
     children call. ``python_path``: where children look for modules (the parent's own path).
-    ``batch``: how many candidates are built before they are timed where the two must not overlap.
-    ``builder_memory_bytes``: address space of a builder child, so that a runaway compile hurts nobody else."""
+    ``batch``: how many candidates are built before they are timed where the two must not overlap; ``ahead``: how many
+    are on their way at once where they do. ``builders``: children that build (None: as many as the processor has
+    threads). ``builder_memory_bytes``: address space of a builder child, so that a runaway compile hurts nobody else.
+    ``final``: how finalists are timed."""
 
     builder: str = "tilewright.codegen.road:build"
     deadlines: Deadlines = field(default_factory=Deadlines)
     timing: TimingRules = field(default_factory=TimingRules)
-    batch: int = 16
+    final: FinalRules = field(default_factory=FinalRules)
+    batch: int = 8
+    ahead: int = 12
+    builders: int | None = None
     builder_memory_bytes: int = 8 << 30
     python_path: tuple[str, ...] = field(default_factory=lambda: tuple(p for p in sys.path if p))
 
     def __post_init__(self) -> None:
         if ":" not in self.builder:
             raise InvalidParameter(f"builder {self.builder!r}; allowed: module:function", field="builder")
-        if not 1 <= self.batch <= 10_000:
-            raise InvalidParameter(f"batch of {self.batch} candidates; allowed: 1 to 10000", field="batch")
+        for name in ("batch", "ahead", "builders"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= 10_000:
+                raise InvalidParameter(f"{name} of {value}; allowed: 1 to 10000", field=name)
+
+
+def builder_count(settings: ExecutorSettings) -> int:
+    """How many children build on this machine."""
+    return settings.builders or len(os.sched_getaffinity(0))

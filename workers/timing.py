@@ -4,9 +4,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
-from ..core.trial import Timed
+from ..core.trial import Timed, median_interval
 
 _TOLERATED_WAIT_SECONDS = 50e-6
 _TOLERATED_WAIT_SHARE = 0.02
@@ -31,6 +30,17 @@ class TimingRules:
     hopeless_ratio: float = 3.0
     noisy_spread: float = 1.0
     most_launches: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRules:
+    """``sample_seconds``: as in TimingRules. Rounds end after ``most_seconds``, or after ``most_rounds``, but there are
+    at least ``least_rounds``."""
+
+    sample_seconds: float = 2e-3
+    least_rounds: int = 5
+    most_rounds: int = 31
+    most_seconds: float = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +88,7 @@ def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float |
     many of the least disturbed. A kernel slower than ``sample_seconds`` is warmed up by a single launch.
     """
     began = time.perf_counter()
-    spent, estimate = _warm_up(timer, rules)
+    spent, estimate = _warm_up(timer, rules.sample_seconds, rules.most_launches)
     launches = max(1, min(rules.most_launches, math.ceil(rules.sample_seconds / estimate)))
     taken: list[Sample] = []
     while True:
@@ -97,28 +107,41 @@ def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float |
     return Timing(timed, disturbed, spent, noisy=timed.spread > rules.noisy_spread, hopeless=False)
 
 
-def median_interval(samples: Sequence[float]) -> float:
-    """Half the width of the 95 % confidence interval of the median, relative to it, from order statistics.
-
-    The ranks n/2 -+ 0.98 sqrt(n) enclose the median of any distribution with 95 % probability (Hahn & Meeker 1991).
+def take_turns(
+    timers: Sequence[Timer], rules: FinalRules, most_launches: int, begin: Callable[[int], None]
+) -> list[tuple[float, ...]]:
+    """Seconds of a launch by each timer, one sample of each in every round. Every other round goes backwards, and every
+    pair of rounds begins at another timer: where one stands among the others favours nobody. ``begin`` is told which
+    timer is next. Of the rounds that the machine disturbed, only as many are kept as ``least_rounds`` asks for.
     """
-    ordered = sorted(samples)
-    reach = 0.98 * math.sqrt(len(ordered))
-    low = max(0, math.floor(len(ordered) / 2 - reach))
-    high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + reach) - 1)
-    return (ordered[high] - ordered[low]) / 2 / median(ordered)
+    began = time.perf_counter()
+    launches = []
+    for n, timer in enumerate(timers):
+        begin(n)
+        _, estimate = _warm_up(timer, rules.sample_seconds, most_launches)
+        launches.append(max(1, min(most_launches, math.ceil(rules.sample_seconds / estimate))))
+    taken: list[list[Sample]] = [[] for _ in timers]
+    for number in range(rules.most_rounds):
+        if number >= rules.least_rounds and time.perf_counter() - began >= rules.most_seconds:
+            break
+        shift = number // 2 % len(timers)
+        order = [*range(shift, len(timers)), *range(shift)]
+        for n in order if number % 2 == 0 else reversed(order):
+            begin(n)
+            taken[n].append(timers[n](launches[n]))
+    return [tuple(s.per_launch for s in _least_disturbed(samples, rules.least_rounds)) for samples in taken]
 
 
-def _warm_up(timer: Timer, rules: TimingRules) -> tuple[float, float]:
+def _warm_up(timer: Timer, sample_seconds: float, most_launches: int) -> tuple[float, float]:
     """(seconds spent, seconds per launch): doubles the launches until they last half a sample."""
     spent, launches = 0.0, 1
     while True:
         seconds = timer(launches).seconds
         spent += seconds
-        if seconds >= rules.sample_seconds / 2 or launches >= rules.most_launches:
+        if seconds >= sample_seconds / 2 or launches >= most_launches:
             return spent, max(seconds / launches, 1e-9)
-        grow = rules.sample_seconds / max(seconds, 1e-9)
-        launches = min(rules.most_launches, max(2 * launches, math.ceil(launches * min(grow, 64.0))))
+        grow = sample_seconds / max(seconds, 1e-9)
+        launches = min(most_launches, max(2 * launches, math.ceil(launches * min(grow, 64.0))))
 
 
 def _least_disturbed(taken: Sequence[Sample], least: int) -> list[Sample]:

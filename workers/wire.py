@@ -1,6 +1,6 @@
 """Frozen values to and from the JSON that crosses between an executor and its children."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import cast
 
@@ -10,14 +10,35 @@ from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
 from .frames import Frame
 from .report import Report
-from .timing import TimingRules
+from .timing import FinalRules, TimingRules
 
 Json = dict[str, object]
 
 
 def binary_to_frame(binary: Binary, header: Json) -> Frame:
-    """``header`` with the binary beside it: its description under ``binary``, its code as the only blob."""
-    description: Json = {
+    """``header`` with the binary beside it: its description under ``binaries``, its code as the only blob."""
+    return binaries_to_frame([binary], header)
+
+
+def binaries_to_frame(binaries: Sequence[Binary], header: Json) -> Frame:
+    """``header`` with binaries beside it: their descriptions under ``binaries``, their code as blobs."""
+    return Frame({**header, "binaries": [_description(b) for b in binaries]}, tuple(b.code for b in binaries))
+
+
+def binary_from_frame(frame: Frame) -> Binary:
+    """The inverse of ``binary_to_frame``."""
+    (binary,) = binaries_from_frame(frame)
+    return binary
+
+
+def binaries_from_frame(frame: Frame) -> list[Binary]:
+    """The inverse of ``binaries_to_frame``."""
+    descriptions = cast(list[Json], frame.header["binaries"])
+    return [_binary(d, code) for d, code in zip(descriptions, frame.blobs, strict=True)]
+
+
+def _description(binary: Binary) -> Json:
+    return {
         "format": binary.format,
         "entry": binary.entry,
         "parameters": [[p.name, p.role, list(p.shape), p.dtype.name] for p in binary.parameters],
@@ -25,16 +46,13 @@ def binary_to_frame(binary: Binary, header: Json) -> Frame:
         "launches": [asdict(grid) for grid in binary.launches],
         "resources": {name: asdict(r) for name, r in binary.resources.items()},
     }
-    return Frame({**header, "binary": description}, (binary.code,))
 
 
-def binary_from_frame(frame: Frame) -> Binary:
-    """The inverse of ``binary_to_frame``."""
-    description = cast(Json, frame.header["binary"])
+def _binary(description: Json, code: bytes) -> Binary:
     parameters = cast(list[tuple[str, str, list[int], str]], description["parameters"])
     return Binary(
         str(description["format"]),
-        frame.blobs[0],
+        code,
         str(description["entry"]),
         tuple(Parameter(name, role, tuple(shape), dtype_named(dtype)) for name, role, shape, dtype in parameters),
         Toolchain(cast(dict[str, str], description["toolchain"])),
@@ -92,12 +110,16 @@ def profile_from_json(data: object) -> Profile:
     return Profile(str(fields["cache"]), cast(int, fields["protocol"]))
 
 
-def rules_to_json(rules: TimingRules) -> Json:
-    return {name: getattr(rules, name) for name in TimingRules.__slots__}
+def rules_to_json(rules: TimingRules | FinalRules) -> Json:
+    return asdict(rules)
 
 
 def rules_from_json(data: object) -> TimingRules:
     return TimingRules(**cast(dict[str, float], data))  # type: ignore[arg-type]
+
+
+def final_from_json(data: object) -> FinalRules:
+    return FinalRules(**cast(dict[str, float], data))  # type: ignore[arg-type]
 
 
 def outcome_to_json(outcome: Outcome) -> Json:

@@ -1,20 +1,23 @@
 """Copies of a statement: names that a statement binds are unique in a kernel, so each copy gets its own."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ...ir.buffer import Buffer
-from ...ir.expr import Expr, Load, Var, rebuild
-from ...ir.stmt import Allocate, For, If, Seq, Stmt, Store, walk_statements
+from ...ir.expr import Expr, Load, PeerLoad, Var, rebuild
+from ...ir.stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, walk_statements
 
 
 def bound_names(stmt: Stmt) -> set[str]:
-    """Loop variables and buffers that ``stmt`` binds."""
+    """Variables and buffers that ``stmt`` binds."""
     names: set[str] = set()
     for below in walk_statements(stmt):
         if isinstance(below, For):
             names.add(below.var)
         elif isinstance(below, Allocate):
             names.add(below.buffer.name)
+        elif isinstance(below, Launch):
+            names.update(b.var for b in below.bounds)
     return names
 
 
@@ -45,12 +48,13 @@ class Names:
 
 
 def replace_names(stmt: Stmt, values: Mapping[str, Expr], names: Mapping[str, str]) -> Stmt:
-    """``stmt`` with the variables in ``values`` replaced and the loops and buffers in ``names`` renamed."""
+    """``stmt`` with the variables in ``values`` replaced and the loops and buffers in ``names`` renamed; variables of
+    launches keep their names."""
     memo: dict[int, Expr] = {}  # by identity: every expression here outlives the walk
 
     def buffer_of(buffer: Buffer) -> Buffer:
         name = names.get(buffer.name)
-        return buffer if name is None else Buffer(name, buffer.shape, buffer.dtype, buffer.scope)
+        return buffer if name is None else replace(buffer, name=name)
 
     def expr(e: Expr) -> Expr:
         known = memo.get(id(e))
@@ -60,8 +64,8 @@ def replace_names(stmt: Stmt, values: Mapping[str, Expr], names: Mapping[str, st
             new: Expr = values[e.name] if e.name in values else Var(names[e.name]) if e.name in names else e
         else:
             new = rebuild(e, [expr(c) for c in e.children]) if e.children else e
-            if isinstance(new, Load) and new.buffer.name in names:
-                new = Load(buffer_of(new.buffer), new.indices, new.mask)
+            if isinstance(new, (Load, PeerLoad)) and new.buffer.name in names:
+                new = replace(new, buffer=buffer_of(new.buffer))
         memo[id(e)] = new
         return new
 
@@ -82,6 +86,11 @@ def replace_names(stmt: Stmt, values: Mapping[str, Expr], names: Mapping[str, st
                 return Seq(tuple(statement(x) for x in statements))
             case Allocate(buffer=buffer, body=body):
                 return Allocate(buffer_of(buffer), statement(body))
+            case Launch(body=body):
+                return replace(s, body=statement(body))
+            case Operation():
+                moved = s.with_expressions([expr(e) for e in s.expressions])
+                return moved.with_buffers([buffer_of(b) for b in s.buffers])
         return s
 
     return statement(stmt)

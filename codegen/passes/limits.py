@@ -4,7 +4,19 @@ from collections.abc import Mapping
 
 from ...ir.expr import Binary, BinaryOp, Const, Expr, walk
 from ...ir.expr import Var as Variable
+from ...ir.stmt import For, Launch, Stmt, walk_statements
 from ...schedule.linear import linear
+
+
+def extents_of(stmt: Stmt) -> dict[str, int]:
+    """Variable -> how many values it takes, for all loops and launches in ``stmt``."""
+    extents: dict[str, int] = {}
+    for below in walk_statements(stmt):
+        if isinstance(below, For):
+            extents[below.var] = below.extent
+        elif isinstance(below, Launch):
+            extents.update({b.var: b.extent for b in below.bounds})
+    return extents
 
 
 def limits(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:

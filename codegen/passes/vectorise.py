@@ -40,7 +40,9 @@ from ...ir.stmt import (
     For,
     If,
     Kernel,
+    Launch,
     LoopKind,
+    Operation,
     Seq,
     Stmt,
     Store,
@@ -51,7 +53,7 @@ from ...ir.stmt import (
 )
 from ...schedule.linear import Linear, linear
 from .copies import replace_names
-from .limits import limits, variables
+from .limits import extents_of, limits, variables
 
 REDUCIBLE = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
 
@@ -63,8 +65,7 @@ class _NoVectorForm(Exception):
 def vectorise(kernel: Kernel) -> Kernel:
     """Every VECTORIZED loop as vector statements (see the module); the rest of the kernel unchanged."""
     inputs = frozenset(b.name for b in kernel.inputs)
-    extents = {s.var: s.extent for s in walk_statements(kernel.body) if isinstance(s, For)}
-    facts = _Facts(inputs, extents, _spare_buffers(kernel.body))
+    facts = _Facts(inputs, extents_of(kernel.body), _spare_buffers(kernel.body))
     return replace(kernel, body=_statement(kernel.body, facts))
 
 
@@ -89,6 +90,8 @@ def _spare_buffers(body: Stmt) -> frozenset[str]:
         if not guarded:
             if isinstance(stmt, Store):
                 used.add(stmt.buffer.name)
+            elif isinstance(stmt, Operation):
+                used.update(b.name for b in stmt.buffers)
             used.update(e.buffer.name for root in expressions(stmt) for e in walk(root) if isinstance(e, Load))
         if isinstance(stmt, For) and stmt.kind is LoopKind.VECTORIZED:
             lane, guarded = stmt.var, False
@@ -119,6 +122,8 @@ def _statement(stmt: Stmt, facts: _Facts) -> Stmt:
             return seq(*(_statement(s, facts) for s in statements))
         case Allocate(buffer=buffer, body=body):
             return Allocate(buffer, _statement(body, facts))
+        case Launch(body=body):
+            return replace(stmt, body=_statement(body, facts))
     return stmt
 
 
@@ -161,7 +166,7 @@ class _Lanes:
                 return For(var, extent, kind, self.statement(body, mask))
             case Seq(statements=statements):
                 return seq(*(self.statement(s, mask) for s in statements))
-            case Allocate(buffer=buffer, body=body):
+            case Allocate(buffer=buffer, body=body) if buffer.scope is not Scope.SHARED:
                 lanes = Buffer(buffer.name, (*buffer.shape, self.count), buffer.dtype, buffer.scope)
                 self.wide[buffer.name] = lanes
                 return Allocate(lanes, self.statement(body, mask))

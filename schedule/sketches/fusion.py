@@ -13,6 +13,7 @@ from math import prod
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Expr, Load, Select, Unary, UnaryOp, Var
 from ...ir.rewrite import free_variables, fresh_name, loads_of, map_loads, substitute
+from ...te.positions import without_positions
 from ...te.workload import Axis, Stage, Workload
 from .long_reductions import chunked
 
@@ -122,7 +123,9 @@ def repeats(stage: Stage, readers: Iterable[Stage]) -> float:
 
 def plan(workload: Workload, *, inline_paddings: bool, threads: int) -> Plan:
     """Group the stages of ``workload`` for a target of ``threads`` threads. ``inline_paddings``: see ``paddings``."""
-    skipped = frozenset() if inline_paddings else frozenset(paddings(workload))
+    plain = without_positions(workload)
+    workload = plain.workload
+    skipped = plain.compared | (frozenset() if inline_paddings else frozenset(paddings(workload)))
     workload = chunked(_inlined(workload, skipped, inline_paddings), threads)
     forced: set[str] = set(workload.outputs)
     while True:
@@ -131,11 +134,11 @@ def plan(workload: Workload, *, inline_paddings: bool, threads: int) -> Plan:
         if bad:
             forced |= bad
             continue
-        plain = next((g.root for g in groups if g.root.reducer is not None and g.kind != "scalar"), None)
-        if plain is None:
+        bare = next((g.root for g in groups if g.root.reducer is not None and g.kind != "scalar"), None)
+        if bare is None:
             return Plan(workload, tuple(groups))
-        forced.add(plain.name)
-        workload = with_epilogue(workload, plain)
+        forced.add(bare.name)
+        workload = with_epilogue(workload, bare)
 
 
 def _inlined(workload: Workload, skipped: frozenset[str], inline_paddings: bool) -> Workload:

@@ -1,6 +1,6 @@
 """Evolution: the fastest schedules so far are crossed and mutated."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +25,19 @@ class Evolution:
         self._seed = problem.seed
         self._seen = Seen(problem.pool)
 
-    def ask(self, count: int) -> list[int]:
+    def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
         told = len(self._seen.observations)
-        rng = stream(self._seed, "evolution", told)
+        rng = stream(self._seed, "evolution", told + len(pending))
         parents = self._seen.best(_PARENTS)
         chosen: list[int] = []
         if told >= _FIRST and len(parents) >= 2:
             wanted = count - int(rng.binomial(count, _RANDOM_SHARE))
             for _ in range(8):  # offspring are often illegal or known already
                 children = offspring(self._pool, parents, 8 * count, rng)
-                chosen += self._seen.fresh(children, wanted - len(chosen), chosen)
+                chosen += self._seen.fresh(children, wanted - len(chosen), [*pending, *chosen])
                 if len(chosen) >= wanted:
                     break
-        return chosen + self._seen.draw(count - len(chosen), rng, chosen)
+        return chosen + self._seen.draw(count - len(chosen), rng, [*pending, *chosen])
 
     def tell(self, observations: Sequence[Observation]) -> None:
         self._seen.add(observations)

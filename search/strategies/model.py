@@ -1,6 +1,6 @@
 """Search led by a learned cost model that ranks the whole pool in one go."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import ceil
 
 import numpy as np
@@ -37,15 +37,15 @@ class ModelSearch:
         self._scores: NDArray[np.float32] | None = None
         self._learned_from = -1
 
-    def ask(self, count: int) -> list[int]:
+    def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
         told = len(self._seen.observations)
-        rng = stream(self._seed, "model", told)
+        rng = stream(self._seed, "model", told + len(pending))
         if told < _FIRST and len(self._earlier[1]) == 0:
-            return self._seen.draw(count, rng)
+            return self._seen.draw(count, rng, pending)
         scores = self._ranking(_learning_point(told))
         explore = int(rng.binomial(count, _RANDOM_SHARE if told >= _FIRST else 2 * _RANDOM_SHARE))
-        chosen = self._pick(scores, count - explore)
-        return chosen + self._seen.draw(count - len(chosen), rng, chosen)
+        chosen = self._pick(scores, count - explore, pending)
+        return chosen + self._seen.draw(count - len(chosen), rng, [*pending, *chosen])
 
     def tell(self, observations: Sequence[Observation]) -> None:
         self._seen.add(observations)
@@ -65,18 +65,20 @@ class ModelSearch:
             self._learned_from = learn_from
         return self._scores
 
-    def _pick(self, scores: NDArray[np.float32], count: int) -> list[int]:
+    def _pick(self, scores: NDArray[np.float32], count: int, pending: Collection[int]) -> list[int]:
         """The best ``count`` fresh candidates, no two of them equal in all but one knob while others are to be had."""
-        scores = np.where(self._seen.known, -np.inf, scores)
+        taken = self._seen.known.copy()
+        taken[list(pending)] = True
+        scores = np.where(taken, -np.inf, scores)
         shortlist = np.argpartition(-scores, min(16 * count, len(scores) - 1))[: 16 * count]
         shortlist = shortlist[np.argsort(-scores[shortlist], kind="stable")]
         chosen: list[int] = []
         for candidate in shortlist:
             if len(chosen) == count:
                 break
-            if not self._seen.known[candidate] and all(self._differ(int(candidate), other) > 1 for other in chosen):
+            if not taken[candidate] and all(self._differ(int(candidate), other) > 1 for other in chosen):
                 chosen.append(int(candidate))
-        return chosen + self._seen.fresh(shortlist, count - len(chosen), chosen)
+        return chosen + self._seen.fresh(shortlist, count - len(chosen), [*pending, *chosen])
 
     def _differ(self, a: int, b: int) -> int:
         """In how many knobs two candidates differ; many when their sketches do."""

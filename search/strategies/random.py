@@ -1,6 +1,6 @@
 """Uniform random search without replacement: the baseline every other strategy must beat."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...core.streams import stream
 from ..seen import Seen
@@ -14,8 +14,9 @@ class RandomSearch:
         self._seed = problem.seed
         self._seen = Seen(problem.pool)
 
-    def ask(self, count: int) -> list[int]:
-        return self._seen.draw(count, stream(self._seed, "random", len(self._seen.observations)))
+    def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
+        drawn = len(self._seen.observations) + len(pending)
+        return self._seen.draw(count, stream(self._seed, "random", drawn), pending)
 
     def tell(self, observations: Sequence[Observation]) -> None:
         self._seen.add(observations)

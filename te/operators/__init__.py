@@ -2,14 +2,16 @@
 ``tests/contracts/test_operators.py`` then runs it by itself, from its schema alone."""
 
 from .batch_matmul import BATCH_MATMUL
+from .broadcast_affine import BROADCAST_AFFINE
 from .conv2d import CONV2D
 from .elementwise import ELEMENTWISE
 from .linear import LINEAR
 from .matmul import MATMUL
-from .norm import LAYER_NORM, RMS_NORM
+from .norm import ADD_RMS_NORM, LAYER_NORM, RMS_NORM
 from .operator import Operator
+from .pool2d import POOL2D
 from .reduce import REDUCE
-from .softmax import SOFTMAX
+from .softmax import LOG_SOFTMAX, SOFTMAX
 from .transpose import TRANSPOSE
 
 OPERATORS: dict[str, Operator] = {
@@ -19,12 +21,16 @@ OPERATORS: dict[str, Operator] = {
         BATCH_MATMUL,
         LINEAR,
         CONV2D,
+        POOL2D,
         SOFTMAX,
+        LOG_SOFTMAX,
         LAYER_NORM,
         RMS_NORM,
+        ADD_RMS_NORM,
         REDUCE,
         TRANSPOSE,
         ELEMENTWISE,
+        BROADCAST_AFFINE,
     )
 }
 

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from ...core.errors import InvalidParameter
 from ...ir.expr import Expr
-from ..build import Reduction, Tensor, all_of, cast, compute, constant, placeholder, reduce_axis, select, sum, workload
+from ..build import Reduction, cast, compute, placeholder, reduce_axis, sum, workload
 from ..workload import Workload
 from .matmul import product, returned
 from .operator import Operator, accumulator, result_dtype
+from .padding import padded
 from .parameter import NUMBERS, Choice, Integer, Parameter, Values, dtype_parameter
 
 
@@ -108,7 +109,9 @@ def _build(v: Values) -> Workload:
     s, dtype = _sizes(v), v.text("dtype")
     x = placeholder(s.image(s.channels, s.height, s.width), dtype, "X")
     weights = placeholder(s.weights, dtype, "W")
-    image, wide = _padded(s, x) if s.padding else x, accumulator(dtype)
+    row = len(x.shape) - 2 if s.first else 1
+    image = padded(x, {row: s.padding, row + 1: s.padding}) if s.padding else x
+    wide = accumulator(dtype)
     c = reduce_axis(s.channels // s.groups, "c")
     r, q = reduce_axis(s.kernel_h, "r"), reduce_axis(s.kernel_w, "s")
 
@@ -131,23 +134,6 @@ def _build(v: Values) -> Workload:
     else:
         total = compute(shape, lambda n, y, x, g, o: terms((g,), n, o, y, x), name)
     return workload(returned(total, dtype, "Y"), inputs=[x, weights])
-
-
-def _padded(s: _Sizes, x: Tensor) -> Tensor:
-    shape = s.image(s.channels, s.height + 2 * s.padding, s.width + 2 * s.padding)
-    row = len(shape) - 2 if s.first else 1
-
-    def body(*at: Expr) -> Expr:
-        inside = all_of(
-            at[row] >= s.padding,
-            at[row] < s.height + s.padding,
-            at[row + 1] >= s.padding,
-            at[row + 1] < s.width + s.padding,
-        )
-        moved = [i - s.padding if d in (row, row + 1) else i for d, i in enumerate(at)]
-        return select(inside, x[tuple(moved)], constant(0, x.dtype))
-
-    return compute(shape, body, "padded")
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:

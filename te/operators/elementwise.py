@@ -12,7 +12,7 @@ from ..build import Tensor, cast, compute, placeholder, workload
 from ..workload import Workload
 from .maps import MAPS
 from .operator import Operator, accumulator
-from .parameter import FLOATS, Choice, Integer, ListOf, Parameter, Values, dtype_parameter
+from .parameter import NUMBERS, Choice, Integer, ListOf, Parameter, Values, dtype_parameter
 
 
 def _build(v: Values) -> Workload:
@@ -67,7 +67,7 @@ ELEMENTWISE = Operator(
     parameters=(
         Parameter("shape", "extents of X", ListOf(Integer())),
         Parameter("functions", "what is applied, in order", ListOf(Choice(tuple(MAPS)), 1, 16)),
-        dtype_parameter(*FLOATS, "int8", "int32", "int64"),
+        dtype_parameter(*NUMBERS),
     ),
     examples=(
         {"shape": [5, 37], "functions": ["relu", "mul2", "add1", "negative"]},

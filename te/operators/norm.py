@@ -68,6 +68,28 @@ def _rms_norm_numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDAr
     return (y.astype(inputs["X"].dtype, copy=False),)
 
 
+def _add_rms_norm(v: Values) -> Workload:
+    rows, columns, dtype = v.integer("rows"), v.integer("columns"), v.text("dtype")
+    wide, shape = accumulator(dtype), (rows, columns)
+    x, residual = placeholder(shape, dtype, "X"), placeholder(shape, dtype, "R")
+    added = compute(shape, lambda i, j: cast(cast(x[i, j], wide) + cast(residual[i, j], wide), dtype), "S")
+    given = [x, residual]
+    k = reduce_axis(columns, "k")
+    square = compute((rows,), lambda i: sum(cast(added[i, k], wide) * cast(added[i, k], wide), axis=k), "square")
+    weights: list[Tensor] = [placeholder((columns,), dtype, "G")] if v.flag("affine") else []
+
+    def body(i: Expr, j: Expr) -> Expr:
+        e = cast(added[i, j], wide) * rsqrt(square[i] * (1.0 / columns) + v.number("epsilon"))
+        return cast(e * cast(weights[0][j], wide) if weights else e, dtype)
+
+    return workload([added, compute(shape, body, "Y")], inputs=[*given, *weights])
+
+
+def _add_rms_norm_numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    added = (widened(inputs["X"]) + widened(inputs["R"])).astype(inputs["X"].dtype, copy=False)
+    return (added, *_rms_norm_numpy(v, {**inputs, "X": added}))
+
+
 _PARAMETERS = (
     Parameter("rows", "how many rows", Integer()),
     Parameter("columns", "length of a row", Integer()),
@@ -101,4 +123,13 @@ RMS_NORM = Operator(
     examples=_EXAMPLES,
     build=_rms_norm,
     baseline=_rms_norm_numpy,
+)
+
+ADD_RMS_NORM = Operator(
+    name="add_rms_norm",
+    summary="S = X + R, rounded to dtype; Y = S / sqrt(mean square of the row of S + epsilon) * G; both are outputs",
+    parameters=(*_PARAMETERS, Parameter("affine", "whether there is G, of one element per column", Flag(), True)),
+    examples=(*_EXAMPLES[:3], {"rows": 3, "columns": 2, "epsilon": 0.1}),
+    build=_add_rms_norm,
+    baseline=_add_rms_norm_numpy,
 )

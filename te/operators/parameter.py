@@ -197,5 +197,5 @@ def dtype_parameter(*names: str, default: str = "float32") -> Parameter:
 
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
-NUMBERS = (*FLOATS, "int8", "int32")
-EVERY = (*NUMBERS, "int64", "uint8", "bool")
+NUMBERS = (*FLOATS, "int8", "uint8", "int32", "int64")
+EVERY = (*NUMBERS, "bool")

@@ -151,7 +151,7 @@ def test_a_good_trial_brings_its_evidence(executor: Executor) -> None:
     assert evidence.binary_key is not None and len(evidence.binary_key) == 64 and evidence.binary_bytes
     assert set(evidence.environment) == {
         *("load_average_1min", "waiting_seconds", "stolen_seconds", "preemptions"),
-        *("disturbed_samples", "stopped_early", "argument_sets"),
+        *("disturbed_samples", "stopped_early", "argument_sets", "timed_launches"),
     }
 
 
@@ -160,6 +160,36 @@ def test_a_hopeless_candidate_is_stopped_early(executor: Executor) -> None:
     assert isinstance(good, Timed) and isinstance(slow, Timed)
     assert slow.seconds > 10 * good.seconds
     assert len(slow.samples) <= 3  # one, where the machine did not disturb it
+
+
+def test_finalists_are_timed_again_and_one_that_fails_now_is_left_out(executor: Executor) -> None:
+    work, chosen = add_one(), [schedule(f) for f in ("good", "hangs_after_many_launches", "slow", "segfaults", "good")]
+    good, _, slow, *_ = executor.final(work, chosen)
+    assert len(good) >= 3 and len(slow) >= 3 and min(slow) > 10 * max(good)
+    assert [bool(s) for s in executor.final(work, chosen)] == [True, False, True, False, True]
+    assert isinstance(measured(executor, "good")[0].outcome, Timed)
+
+
+def test_what_is_prefetched_is_measured_as_ever(executor: Executor) -> None:
+    executor.prefetch(add_one("int32"), [schedule("good"), schedule("builder_segfaults")])
+    executor.prefetch(add_one("float64"))
+    good, bad = measured(executor, "good", "builder_segfaults", dtype="int32")
+    assert isinstance(good.outcome, Timed) and isinstance(bad.outcome, Failed)
+    assert isinstance(measured(executor, "good", dtype="float64")[0].outcome, Timed)
+
+
+def test_schedules_are_drawn_as_they_are_wanted(executor: Executor) -> None:
+    drawn: list[int] = []
+
+    def source() -> Iterator[Schedule]:
+        for n in range(3 * FAULTY.batch):
+            drawn.append(n)
+            yield schedule("good")
+
+    results = executor.measure(add_one(), source())
+    next(results)
+    assert len(drawn) == FAULTY.batch
+    assert len(list(results)) == 3 * FAULTY.batch - 1 and len(drawn) == 3 * FAULTY.batch
 
 
 def test_results_come_one_by_one_and_an_early_close_abandons_the_rest(executor: Executor) -> None:

@@ -186,10 +186,11 @@ def test_trials_are_paged_in_every_order(store: Store) -> None:
     assert [row.record.sequence for row in store.trials("j", 0, limit=5)] == [0, 1, 2, 3, 4]
     assert [row.record.sequence for row in store.trials("j", 0, after=17, limit=5)] == [18, 19]
     assert [row.record.sequence for row in store.trials("j", 0, after=2, limit=5, newest_first=True)] == [1, 0]
-    timed = sorted((s, i) for i, s in zip(ids, seconds, strict=True) if s is not None)
-    got: list[tuple[float, int]] = []
+    keys = [trial(i, 1.0).trial.schedule.key for i in range(20)]
+    timed = sorted((s, k, i) for i, k, s in zip(ids, keys, seconds, strict=True) if s is not None)
+    got: list[tuple[float, str, int]] = []
     while page := store.trials_by_seconds("j", 0, after=got[-1] if got else None, limit=4):
-        got += [(timed_seconds(row.record.trial), row.record.id) for row in page]
+        got += [(timed_seconds(t), t.schedule.key, row.record.id) for row in page for t in [row.record.trial]]
     assert got == timed
     failed = [row.record.id for row in store.failed_trials("j", 0, limit=3)]
     assert failed == [ids[19], ids[15], ids[11]]
@@ -200,6 +201,26 @@ def test_trials_are_paged_in_every_order(store: Store) -> None:
     assert (failure.count, failure.newest_detail, failure.newest_record_id) == (5, "offby 19", ids[19])
     with pytest.raises(NotFound):
         store.trials("j", 1, limit=1)
+
+
+def test_a_final_ranks_anew_and_its_ties_go_by_the_schedules_key(store: Store) -> None:
+    store.create_job(new_job("j"))
+    for sequence, seconds in enumerate([1e-6, 1.1e-6, 1.2e-6, None, 3e-6]):
+        store.add_trial(trial(sequence, seconds))
+    met = {n: Timed((s,), 1, (2e-6 + n * 1e-9,) * 3, 2e-6 if n else None) for n, s in enumerate([1e-6, 1.1e-6, 1.2e-6])}
+    store.add_final("j", 0, met)
+    rows = store.trials("j", 0, limit=9)
+    assert [row.record.trial.outcome for row in rows[:3]] == list(met.values())
+    order = [row.record.sequence for row in store.trials_by_seconds("j", 0, limit=9)]
+    assert order == [*sorted(range(3), key=lambda n: trial(n, 1.0).trial.schedule.key), 4]
+    (task,) = store.job("j").tasks
+    found = store.best(TASK.workload_key, device_key=None, toolchain_key=None, profile=None)
+    assert task.best is not None and found is not None and task.best == found
+    assert found.record.sequence == order[0]
+    told = [event for event in store.events("j", after=0, limit=99) if "finalists" in event.data]
+    assert [event.data["finalists"] for event in told] == [3]
+    lines = list(store.export_lines())
+    assert sum("final_samples" in line for line in lines) == 3
 
 
 def timed_seconds(kept: Trial) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tilewright.core.dtypes import boolean, float32, int32
+from tilewright.core.dtypes import boolean, float32, int32, int64
 from tilewright.core.errors import InvalidWorkload
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.expr import Const, Expr, Load, Ramp, Var, index
@@ -97,6 +97,22 @@ def test_reducers_and_their_axes_go_together() -> None:
     huge = Stage(Y, (Axis("i", 4),), _read(I), tuple(Axis(f"k{n}", 1 << 30) for n in range(2)), Reducer.SUM)
     with pytest.raises(InvalidWorkload, match="points to compute"):
         check(Workload((X,), (huge,), ("y",)))
+
+
+def test_positions_have_one_axis_and_an_integer_type() -> None:
+    k, at = Axis("k", 8), (Axis("i", 4),)
+    y = Buffer("y", (4,), int64)
+    check(Workload((X,), (Stage(y, at, _read(I), (k,), Reducer.ARGMAX),), ("y",)))
+    for stage, field in (
+        (Stage(y, at, _read(I), (k, Axis("r", 2)), Reducer.ARGMAX), "reduce_axes"),
+        (Stage(Buffer("y", (4,), float32), at, _read(I), (k,), Reducer.ARGMIN), "dtype"),
+        (Stage(y, at, Const(True, boolean), (k,), Reducer.ARGMIN), "body"),
+        (Stage(y, at, _read(I), (k,), Reducer.MAX), "body"),
+        (Stage(y, at, _read(I), (), Reducer.ARGMAX), "reducer"),
+    ):
+        with pytest.raises(InvalidWorkload) as caught:
+            check(Workload((X,), (stage,), ("y",)))
+        assert caught.value.field == f"/stages/0/{field}"
 
 
 def test_stages_that_nobody_needs_are_refused() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tilewright.te import build as te
+from tilewright.te import data as data_module
 from tilewright.te.data import WIDE_INTEGERS, random_inputs
 from tilewright.te.operators import OPERATORS
 from tilewright.te.rename import renamed
@@ -45,3 +46,13 @@ def test_inputs_without_dimensions() -> None:
     x = te.placeholder((), "float16", "X")
     w = te.workload(te.compute((), lambda: x[()]))
     assert random_inputs(w, 0)["X"].shape == ()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_threads_draw_the_same(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = te.placeholder((7, 101), dtype, "X")
+    w = te.workload(te.compute((1,), lambda i: x[i, i]))
+    whole = random_inputs(w, 0, threads=1)["X"]
+    monkeypatch.setattr(data_module, "_BLOCK", 64)
+    for threads in (1, 3):
+        np.testing.assert_array_equal(random_inputs(w, 0, threads)["X"], whole)

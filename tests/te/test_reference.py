@@ -19,9 +19,10 @@ from tilewright.te.contraction import contraction_of
 from tilewright.te.data import random_inputs
 from tilewright.te.erf import erf
 from tilewright.te.operators import OPERATORS
+from tilewright.te.positions import without_positions
 from tilewright.te.reference import chunks, reference
 from tilewright.te.tolerance import tolerance
-from tilewright.te.workload import Workload
+from tilewright.te.workload import Reducer, Workload
 
 CONTRACTIONS = ("matmul", "batch_matmul", "linear", "conv2d")
 
@@ -43,6 +44,60 @@ def _slow(w: Workload, inputs: dict[str, Any], patch: pytest.MonkeyPatch, chunk:
         p.setattr(reference_module, "contraction_of", lambda stage: None)
         p.setattr(reference_module, "_CHUNK", chunk)
         return reference(w, inputs)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_threads_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference_module, "_WORTH_THREADS", 1)
+    monkeypatch.setattr(contraction_module, "_LIMIT", 100)
+    for case in OPERATORS[name].examples:
+        w = OPERATORS[name].workload(case)
+        inputs = random_inputs(w, 1)
+        one, three = reference(w, inputs, threads=1), reference(w, inputs, threads=3)
+        for output in w.outputs:
+            np.testing.assert_allclose(one[output], three[output], 1e-13, 1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64"])
+@pytest.mark.parametrize("chunk", [3, 1000])
+def test_positions_are_those_of_the_first_best(dtype: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few different values, so that there are ties within a chunk and across chunks."""
+    monkeypatch.setattr(reference_module, "_CHUNK", chunk)
+    monkeypatch.setattr(reference_module, "_LEAST_PART", 1)
+    x = np.random.default_rng(0).integers(-2, 3, (5, 23, 4)).astype(dtype)
+    a, k = te.placeholder((5, 23, 4), dtype, "A"), te.reduce_axis(23)
+    best = te.compute((5, 4), lambda i, j: te.argmax(a[i, k, j], k), "best")
+    r = te.reduce_axis(23)
+    worst = te.compute((4, 5), lambda i, j: te.argmin(a[j, r, i], r, "int32"), "worst")
+    w = te.workload([best, worst])
+    for results in (reference(w, {"A": x}), interpret(loop_nest(w), {"A": x})):
+        assert [results[n].dtype.name for n in ("best", "worst")] == ["int64", "int32"]
+        np.testing.assert_array_equal(results["best"], x.argmax(axis=1))
+        np.testing.assert_array_equal(results["worst"], x.argmin(axis=1).T)
+
+
+def test_positions_of_infinities_and_nan() -> None:
+    a, k = te.placeholder((4, 3), "float32", "A"), te.reduce_axis(3)
+    w = te.workload(te.compute((4,), lambda i: te.argmax(a[i, k], k), "Y"))
+    inf, nan = math.inf, math.nan
+    x = np.array([[-inf, -inf, -inf], [-inf, inf, inf], [nan, nan, nan], [1, nan, 0]], np.float32)
+    for results in (reference(w, {"A": x}), interpret(loop_nest(w), {"A": x})):
+        assert list(results["Y"][:2]) == [0, 1]
+        assert all(0 <= position < 3 for position in results["Y"])
+
+
+def test_positions_of_computed_values_agree_on_what_is_compared() -> None:
+    """The values are rounded to float16 once, so the place where the greatest stands is found again."""
+    a, k = te.placeholder((7, 61), "float16", "A"), te.reduce_axis(61)
+    w = te.workload(te.compute((7,), lambda i: te.argmax(a[i, k] * a[6 - i, k] + a[i, k], k), "Y"))
+    plain = without_positions(w)
+    assert plain.compared == {"Y_values"}
+    assert [s.reducer for s in plain.workload.stages] == [None, Reducer.MAX, Reducer.MIN]
+    x = random_inputs(w, 0)
+    result = interpret(loop_nest(w), x)["Y"]
+    wide = x["A"].astype(np.float32)
+    values = (wide * wide[::-1] + wide).astype(np.float16)
+    np.testing.assert_array_equal(result, values.argmax(axis=1))
 
 
 @pytest.mark.parametrize("name", CONTRACTIONS)

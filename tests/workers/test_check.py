@@ -13,8 +13,8 @@ from tilewright.core.dtypes import DTYPES, DType
 from tilewright.core.trial import Reason
 from tilewright.runtime.cpu import CpuDevice, CpuMemory
 from tilewright.runtime.device import Memory
-from tilewright.workers.buffers import GUARD_BYTES, Bytes, GuardedBuffer, filling
-from tilewright.workers.check import Expected, Verdict, check, check_again, compare
+from tilewright.workers.buffers import GUARD_BYTES, GuardedBuffer, filling
+from tilewright.workers.check import Expected, Truth, Verdict, check, check_again, compare
 
 SIZE = 300
 Arrays = Sequence[NDArray[np.generic]]
@@ -56,14 +56,18 @@ class Setting:
         roles = {"a": "input", "c": "output", "w": "workspace"}
         parameters = [Parameter(name, role, (SIZE,), dtype) for name, role in roles.items()]
         self.buffers = [GuardedBuffer(device, p, n) for n, p in enumerate(parameters)]
-        self.inputs: dict[str, Bytes] = {"a": self.a.view(np.uint8)}
-        self.buffers[0].write(self.inputs["a"])
-        want = self.a.astype(np.float64) if dtype.is_float else self.a
-        tolerance = (1e-6, 1e-3) if dtype.is_float else (0.0, 0.0)
-        self.expected = {"c": Expected(want, *tolerance)}
+        self.device = device
+        self.set(*((1e-6, 1e-3) if dtype.is_float else (0.0, 0.0)))
+
+    def set(self, absolute: float, relative: float) -> None:
+        """``a`` goes into its buffer and is the expected output."""
+        want = self.a.astype(np.float64) if self.dtype.is_float else self.a
+        expected = {"c": Expected(self.device.hold(want), absolute, relative)}
+        self.truth = Truth(self.device, {"a": self.device.hold(self.a.copy())}, expected)
+        self.device.copy(self.buffers[0].payload, self.truth.inputs["a"])
 
     def check(self, body: Callable[[Arrays], None]) -> Verdict:
-        return check(HostKernel(self.dtype, body), self.buffers, self.inputs, self.expected)
+        return check(HostKernel(self.dtype, body), self.buffers, self.truth)
 
 
 INNER = slice(4, 4 + SIZE)
@@ -183,19 +187,17 @@ def test_results_that_equal_a_filling_are_results(dtype: DType, which: int) -> N
     setting = Setting(dtype)
     guard, poison = (np.frombuffer(filling(dtype, n, which), dtype.numpy)[0] for n in (2, 3))
     setting.a[:2] = guard, poison
-    setting.buffers[0].write(setting.inputs["a"])
-    want = setting.a.astype(np.float64) if dtype.is_float else setting.a
-    setting.expected = {"c": Expected(want, 0.0, 0.0)}
+    setting.set(0.0, 0.0)
     assert setting.check(copy).failed is None
 
 
 def test_a_race_shows_after_repeated_launches() -> None:
     setting = Setting(DTYPES["float32"])
     assert setting.check(copy).failed is None
-    assert check_again(setting.buffers, setting.inputs, setting.expected) is None
+    assert check_again(setting.buffers, setting.truth) is None
     kernel = HostKernel(setting.dtype, lambda arrays: arrays[1].__setitem__(8, arrays[0][4 + 90]))
     kernel.launch([b.payload for b in setting.buffers])
-    failed = check_again(setting.buffers, setting.inputs, setting.expected)
+    failed = check_again(setting.buffers, setting.truth)
     assert failed is not None and failed.reason is Reason.WRONG_RESULT
 
 
@@ -219,29 +221,28 @@ def test_a_race_shows_after_repeated_launches() -> None:
 def test_values_are_compared_as_numbers(dtype: str, got: list[float], want: list[float], passes: bool) -> None:
     kind = DTYPES[dtype]
     array = np.array(got, kind.numpy)
-    buffer = GuardedBuffer(CpuDevice(), Parameter("c", "output", array.shape, kind), 0)
-    buffer.write(array.view(np.uint8))
-    expected = Expected(
-        np.array(want, np.float64 if kind.is_float else kind.numpy), 0.0, 1e-3 if kind.is_float else 0.0
-    )
-    error, wrong = compare(buffer, expected)
+    device = CpuDevice()
+    buffer = GuardedBuffer(device, Parameter("c", "output", array.shape, kind), 0)
+    buffer.payload.write(array.view(np.uint8))
+    values = np.array(want, np.float64 if kind.is_float else kind.numpy)
+    expected = Expected(device.hold(values), 0.0, 1e-3 if kind.is_float else 0.0)
+    error, wrong = compare(buffer, Truth(device, {}, {"c": expected}))
     assert (wrong is None) == passes == (error <= 1.0)
 
 
 @pytest.mark.parametrize("size", [1, 131_072, 131_073, 400_001])
 def test_large_buffers_are_judged_to_the_last_element(size: int) -> None:
-    buffer = GuardedBuffer(CpuDevice(), Parameter("c", "output", (size,), DTYPES["float32"]), 0)
-    want = np.ones(size)
+    device = CpuDevice()
+    buffer = GuardedBuffer(device, Parameter("c", "output", (size,), DTYPES["float32"]), 0)
+    want = device.hold(np.ones(size))
     buffer.poison(0)
-    assert len(buffer.poisoned(0)) == size and len(buffer.poisoned(1)) == 0
+    assert buffer.poisoned(0).count == size and buffer.poisoned(1).count == 0
     got = np.ones(size, np.float32)
     got[-1] = 2.0
-    buffer.write(got.view(np.uint8))
-    assert not buffer.differs_from(got.view(np.uint8))
-    assert buffer.differs_from(np.ones(size, np.float32).view(np.uint8))
-    error, wrong = compare(buffer, Expected(want, 1.0, 0.0))
+    buffer.payload.write(got.view(np.uint8))
+    error, wrong = compare(buffer, Truth(device, {}, {"c": Expected(want, 1.0, 0.0)}))
     assert error == 1.0 and wrong is None
-    _, wrong = compare(buffer, Expected(want, 0.5, 0.0))
+    _, wrong = compare(buffer, Truth(device, {}, {"c": Expected(want, 0.5, 0.0)}))
     assert wrong is not None and f"c[{size - 1}] is 2.0" in wrong
 
 

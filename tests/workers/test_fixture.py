@@ -17,7 +17,7 @@ def test_what_is_stored_is_what_is_mapped(dtype: str) -> None:
     descriptor = anonymous_file()
     try:
         os.pwrite(descriptor, b"left from before" * 1000, 0)
-        mapped = map_fixture(store_fixture(fixture, descriptor), descriptor)
+        mapped = map_fixture(store_fixture(fixture, descriptor))
     finally:
         os.close(descriptor)
     assert mapped.inputs.keys() == {"a"} and mapped.expected.keys() == {"b", "c"}
@@ -35,7 +35,7 @@ def test_what_is_mapped_cannot_be_written() -> None:
     work = workload(compute((8,), lambda i: cast(a[i], "float64"), name="b"))
     descriptor = anonymous_file()
     try:
-        mapped = map_fixture(store_fixture(compute_fixture(work, 0), descriptor), descriptor)
+        mapped = map_fixture(store_fixture(compute_fixture(work, 0), descriptor))
     finally:
         os.close(descriptor)
     assert not mapped.inputs["a"].flags.writeable

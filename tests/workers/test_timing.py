@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tilewright.core.streams import stream
-from tilewright.workers.timing import Sample, TimingRules, median_interval, take_samples
+from tilewright.core.trial import median_interval
+from tilewright.workers.timing import FinalRules, Sample, TimingRules, take_samples, take_turns
 
 RULES = TimingRules()
 
@@ -101,3 +102,20 @@ def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
         covered += bool(ordered[25 // 2 - 5] <= 1.0 <= ordered[25 // 2 + 5])
         assert 0.0 < median_interval(list(map(float, samples))) < 0.5
     assert covered > 0.93 * 400
+
+
+def test_finalists_take_turns_in_every_round_whatever_their_place() -> None:
+    order: list[int] = []
+    clocks = [Clock(1e-3), Clock(2e-3), Clock(5e-6)]
+    rules = FinalRules(most_rounds=6)
+    samples = take_turns(clocks, rules, 100_000, order.append)
+    assert [s[0] for s in samples] == pytest.approx([1e-3, 2e-3, 5e-6])
+    assert all(len(s) == 6 for s in samples)
+    rounds = [order[3 + 3 * n : 6 + 3 * n] for n in range(6)]
+    assert all(sorted(r) == [0, 1, 2] for r in rounds) and {r[0] for r in rounds} == {0, 1, 2}
+    assert clocks[2].calls[-1] == 400
+
+
+def test_a_final_of_slow_kernels_has_its_least_rounds_and_drops_the_disturbed() -> None:
+    samples = take_turns([Clock(1.0, waits=[0.0, 0.5])], FinalRules(most_seconds=0.0), 10, lambda n: None)
+    assert len(samples[0]) == FinalRules().least_rounds

@@ -1,0 +1,27 @@
+"""The CUDA backend: kernel IR -> CUDA C++ -> cubin."""
+
+from ...core.target import Target, Toolchain
+from ...ir.stmt import Kernel
+from ..backend import Binary, Source
+from . import compile as compiler
+from .emit import emit
+from .passes import run_passes
+
+
+class CudaBackend:
+    """See ``codegen.backend.Backend``."""
+
+    def toolchain(self, target: Target) -> Toolchain:
+        return compiler.toolchain(target)
+
+    def passes(self, kernel: Kernel, target: Target) -> tuple[tuple[str, Kernel], ...]:
+        return run_passes(kernel)
+
+    def emit(self, kernel: Kernel, target: Target) -> Source:
+        return emit(kernel, target)
+
+    def compile(self, source: Source, target: Target) -> Binary:
+        return compiler.compile_source(source, target)
+
+    def assembly(self, source: Source, target: Target) -> str:
+        return compiler.ptx(source, target)

@@ -1,0 +1,58 @@
+"""CUDA C++ to machine code by NVRTC."""
+
+import re
+
+from ... import __version__
+from ...core.errors import UnsupportedTarget
+from ...core.target import Target, Toolchain
+from ..backend import Binary, Source
+from . import nvrtc
+from .resources import check, parse_log
+
+CODEGEN_VERSION = 1
+"""Grows whenever the emitter or the options change what a kernel compiles to."""
+
+_OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--fmad=true", "--diag-suppress=177", "--restrict")
+_ARCH = re.compile(r"sm_(\d+)([af]?)$")
+
+
+def toolchain(target: Target) -> Toolchain:
+    """Raises UnsupportedTarget where NVRTC is missing or does not know the target's architecture."""
+    return Toolchain(
+        {
+            "tilewright": __version__,
+            "codegen": str(CODEGEN_VERSION),
+            "nvrtc": nvrtc.version(),
+            "flags": " ".join(options(target)),
+        }
+    )
+
+
+def options(target: Target) -> tuple[str, ...]:
+    """What NVRTC is given for ``target``. Raises UnsupportedTarget for an architecture it does not know."""
+    known = nvrtc.architectures()
+    match = _ARCH.match(target.arch)
+    if match is None or int(match.group(1)) not in known:
+        named = ", ".join(f"sm_{n}" for n in known)
+        raise UnsupportedTarget(
+            f"NVRTC {nvrtc.version()} does not know {target.arch!r}; it knows {named} (and from sm_90 on, each with a "
+            "suffix a)",
+            field="target",
+        )
+    return (f"--gpu-architecture={target.arch}", *_OPTIONS)
+
+
+def compile_source(source: Source, target: Target) -> Binary:
+    """A cubin with what its functions take. Raises CompileError with the compiler's log, and its ResourceError for a
+    kernel that spills or takes what the hardware does not have."""
+    compiled = nvrtc.compile_program(source.text, f"{source.entry}.cu", options(target))
+    resources = parse_log(compiled.log)
+    check(resources, compiled.log)
+    return Binary(
+        "cubin", compiled.cubin, source.entry, source.parameters, toolchain(target), source.launches, resources
+    )
+
+
+def ptx(source: Source, target: Target) -> str:
+    """The virtual instructions that ``compile_source`` assembles."""
+    return nvrtc.compile_program(source.text, f"{source.entry}.cu", options(target)).ptx

@@ -1,0 +1,88 @@
+"""What is known, and gathered, while one device function is written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...ir.buffer import Buffer, Scope
+from ...ir.expr import Expr, Load, PeerLoad
+from .places import Ranges
+from .types import is_half
+
+KEYWORDS = frozenset(
+    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const constexpr
+    const_cast continue co_await co_return co_yield decltype default delete do double dynamic_cast else enum explicit
+    export extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr
+    operator or or_eq private protected public register reinterpret_cast requires return short signed sizeof static
+    static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename union
+    unsigned using virtual void volatile wchar_t while xor xor_eq
+    blockIdx blockDim gridDim threadIdx warpSize uint2 uint4 shared main min max abs""".split()
+)
+"""Names that variables of a kernel must not have. (Functions are called ``…f``, ``__…`` or as in the prelude.)"""
+
+
+@dataclass(slots=True)
+class Function:
+    """One device function as it grows.
+
+    ``ranges``: of all variables. ``read_only``: global buffers that the launch never writes. ``streamed``: those
+    touched once. ``offsets``: where shared buffers begin, in bytes. ``approximate``: whether cheap functions will do
+    (see ``arithmetic``). ``used``: functions of the prelude. ``unrolled``: variables of loops written out.
+    """
+
+    name: str
+    arch: str
+    ranges: Ranges
+    read_only: frozenset[str]
+    streamed: frozenset[str]
+    offsets: Mapping[str, int]
+    approximate: bool
+    taken: set[str]
+    used: set[str] = field(default_factory=set)
+    unrolled: set[str] = field(default_factory=set)
+    _reads: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def use(self, function: str) -> str:
+        """The name of a function of the prelude, which will be there."""
+        self.used.add(function)
+        return function
+
+    def reads(self, expr: Expr) -> bool:
+        """Whether computing ``expr`` reads memory other than registers."""
+        found = self._reads.get(id(expr))
+        if found is None:
+            is_load = isinstance(expr, PeerLoad) or (isinstance(expr, Load) and expr.buffer.scope is not Scope.REGISTER)
+            result = is_load or any(self.reads(child) for child in expr.children)
+            self._reads[id(expr)] = found = (expr, result)
+        return found[1]
+
+    def name_of(self, name: str) -> str:
+        """The C++ name of a variable or buffer of the kernel."""
+        found = self._names.get(name)
+        if found is None:
+            found = name if name.isascii() and name not in self.taken else self.fresh(ascii_name(name))
+            self.taken.add(found)
+            self._names[name] = found
+        return found
+
+    def fresh(self, base: str) -> str:
+        """A name nobody has: ``base``, or with a number behind it."""
+        name, number = base, self._counts.get(base, 0)
+        while name in self.taken:
+            number += 1
+            name = f"{base}_{number}"
+        self._counts[base] = number
+        self.taken.add(name)
+        return name
+
+
+def ascii_name(name: str) -> str:
+    """``name`` with everything that C++ might mind replaced."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+    return f"v{plain}" if not plain or plain[0].isdigit() else plain
+
+
+def is_packed(buffer: Buffer) -> bool:
+    """Whether a buffer lies in registers, two elements in a word."""
+    return buffer.scope is Scope.REGISTER and is_half(buffer.dtype)

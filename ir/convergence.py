@@ -1,0 +1,154 @@
+"""Who decides alike: whether all threads of a warp, block or cluster find the same value for an expression.
+
+Barriers and operations of whole warps may only stand under conditions that all who must meet decide alike. Thread
+``t`` of a launch is taken apart into its warp and lane here, so that conditions like ``t < 64`` or ``t // 32 == 0``
+are known to be the same in all lanes of a warp.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from .bounds import Interval, Ranges, loop_range
+from .buffer import Scope
+from .expr import (
+    WARP_LANES,
+    Binary,
+    BinaryOp,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    PeerLoad,
+    Select,
+    Shuffle,
+    ShuffleMode,
+    Var,
+    index,
+    walk,
+)
+from .gpu import Barrier, Level, LoadMatrix, Mma
+from .reasoning import Knowledge
+from .rewrite import substitute
+from .simplifier import Simplifier
+from .stmt import HardwareAxis, Launch, Stmt, expressions
+
+_WIDTH = {Level.WARP: 0, Level.BLOCK: 1, Level.CLUSTER: 2}
+_SPREADS = {  # the smallest group within which an axis takes different values
+    HardwareAxis.THREAD: Level.WARP,
+    HardwareAxis.LANE: Level.WARP,
+    HardwareAxis.WARP: Level.BLOCK,
+    HardwareAxis.CLUSTER: Level.CLUSTER,
+}
+
+
+def meeting(stmt: Stmt) -> Iterator[tuple[Level, str]]:
+    """What of ``stmt`` itself must be reached by whole groups: (the group, its name). Shuffles are found by
+    ``shuffles``."""
+    match stmt:
+        case Barrier(level=level):
+            yield level, f"a barrier of the {level.value}"
+        case Mma() | LoadMatrix():
+            yield Level.WARP, "a matrix operation"
+
+
+def shuffles(stmt: Stmt) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:
+    """Every shuffle in the expressions of ``stmt`` itself, with the conditions of the selects it is a branch of."""
+    for expr in expressions(stmt):
+        if any(isinstance(e, Shuffle) for e in walk(expr)):
+            yield from _shuffles(expr, ())
+
+
+def _shuffles(expr: Expr, under: tuple[Expr, ...]) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:
+    if isinstance(expr, Shuffle):
+        yield expr, under
+    if isinstance(expr, Select):
+        yield from _shuffles(expr.condition, under)
+        for branch in (expr.then, expr.otherwise):
+            yield from _shuffles(branch, (*under, expr.condition))
+        return
+    for child in expr.children:
+        yield from _shuffles(child, under)
+
+
+def converges(stmt: Stmt) -> bool:
+    """Whether ``stmt`` itself must be reached by whole groups of threads: not to be put under conditions at will."""
+    return any(True for _ in meeting(stmt)) or any(True for _ in shuffles(stmt))
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """What is known of one launch. ``ranges``: of the loops inside."""
+
+    launch: Launch
+    ranges: Ranges
+
+    def varies(self, expr: Expr, level: Level) -> bool:
+        """Whether threads of one group at ``level`` may find different values; sound, so True where unknown."""
+        values: dict[str, Expr] = {}
+        ranges: dict[str, Interval] = {**self.ranges}
+        spread: dict[str, Level] = {}
+        for bound in self.launch.bounds:
+            ranges[bound.var] = loop_range(bound.extent)
+            if bound.axis is HardwareAxis.THREAD and bound.extent % WARP_LANES == 0:
+                warp, lane = f"{bound.var}.warp", f"{bound.var}.lane"
+                values[bound.var] = Var(warp) * WARP_LANES + Var(lane)
+                ranges[warp], ranges[lane] = loop_range(bound.extent // WARP_LANES), loop_range(WARP_LANES)
+                spread[warp], spread[lane] = Level.BLOCK, Level.WARP
+            elif bound.axis in _SPREADS:
+                spread[bound.var] = _SPREADS[bound.axis]
+        return _Judge(Simplifier(Knowledge(ranges)), spread, level).varies(substitute(expr, values))
+
+
+@dataclass(frozen=True)
+class _Judge:
+    simplifier: Simplifier
+    spread: Mapping[str, Level]
+    level: Level
+
+    def reaches(self, level: Level) -> bool:
+        """Whether what differs within groups of ``level`` differs within those asked about."""
+        return _WIDTH[level] <= _WIDTH[self.level]
+
+    def varies(self, expr: Expr) -> bool:
+        simple = self.simplifier.simplify(expr)
+        if not self.node(simple):
+            return False
+        if isinstance(simple, Compare) and simple.a.dtype.name == "int64" and self.level is Level.WARP:
+            return any(self.node(self.simplifier.simplify(form)) for form in _thresholds(simple))
+        if simple.dtype.is_bool and not isinstance(simple, (Load, PeerLoad, Shuffle)):
+            return any(map(self.varies, simple.children))
+        return True
+
+    def node(self, expr: Expr) -> bool:
+        """Whether ``expr``, as it stands, reads something that differs."""
+        match expr:
+            case Var(name=name):
+                return name in self.spread and self.reaches(self.spread[name])
+            case Load(buffer=buffer) if buffer.scope in (Scope.LOCAL, Scope.REGISTER):
+                return True
+            case Load(buffer=buffer) if buffer.scope is Scope.SHARED and self.reaches(Level.CLUSTER):
+                return True
+            case Shuffle(mode=ShuffleMode.INDEX, lane=lane, width=width) if width == WARP_LANES:
+                if self.level is Level.WARP:
+                    return self.node(lane)
+        return any(map(self.node, expr.children))
+
+
+def _thresholds(compare: Compare) -> tuple[Expr, ...]:
+    """Index expressions that decide a comparison: it is the same in all lanes if these are. ``f >= 0`` holds exactly
+    if ``f // 32 >= 0`` does, in which the lanes often cancel out."""
+    a, b = compare.a, compare.b
+    zero = index(0)
+    forms: tuple[Expr, ...]
+    match compare.op:
+        case CompareOp.LT:
+            forms = (b - a - 1,)
+        case CompareOp.LE:
+            forms = (b - a,)
+        case CompareOp.GT:
+            forms = (a - b - 1,)
+        case CompareOp.GE:
+            forms = (a - b,)
+        case _:
+            forms = (a - b, b - a)
+    return tuple(Binary(BinaryOp.FLOORDIV, zero + f, index(WARP_LANES)) for f in forms)

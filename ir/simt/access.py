@@ -1,0 +1,431 @@
+"""Loads and stores of the interpreter of launches: addresses, bounds, what was written, races."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..affine import sum_of
+from ..bounds import interval_of, loop_range
+from ..buffer import Buffer
+from ..expr import Binary, BinaryOp, Broadcast, Const, Expr, Load, Ramp, Unary, UnaryOp, Var
+from ..memory import VECTOR_ROUNDING, Array, computed
+from ..stmt import Store
+from .memory import GlobalMemory, PrivateMemory, SharedMemory
+from .scope import Code, Machine, Scope
+
+Compile = Callable[[Expr, Scope], Code]
+"""Turns an expression into code; given by ``values``, which in turn builds on this module."""
+
+Watched = GlobalMemory | SharedMemory
+
+
+def is_uniform(value: Any) -> bool:
+    """Whether a value is one number for all threads."""
+    return not isinstance(value, np.ndarray) or value.ndim == 0
+
+
+# Addresses -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where an access goes: the element numbers are ``base + steps``, and in range for all who run (``check``).
+
+    ``base`` gives an int, [threads] or [lanes, threads]; ``steps``, int64[lanes, 1], are those of ramps.
+    """
+
+    base: Code
+    check: Callable[[Machine], Array | None]
+    steps: Array | None
+
+    def flat(self, m: Machine) -> Any:
+        """The element numbers; those of threads that do not run are in range too."""
+        inside = self.check(m)
+        found = self.base(m) if self.steps is None else self.base(m) + self.steps
+        return found if inside is None else np.where(inside, found, 0)
+
+
+def address_of(indices: tuple[Expr, ...], buffer: Buffer, scope: Scope, compile_: Compile) -> Address:
+    """The address of an access, by row-major number, or by the strides of the buffer's layout without its swizzle."""
+    lanes = max((i.lanes for i in indices), default=1)
+    total: list[tuple[Expr, int]] = []
+    constant = 0
+    step = 0
+    for i, stride in zip(indices, buffer.strides, strict=True):
+        scalar = i
+        if isinstance(i, Ramp) and i.count > 1:
+            step += i.stride * stride
+            scalar = i.base
+        elif isinstance(i, (Ramp, Broadcast)):
+            scalar = i.base if isinstance(i, Ramp) else i.value
+        for atom, c in _terms(scalar, stride):
+            if isinstance(atom, Const):
+                constant += int(atom.value) * c
+            else:
+                total.append((atom, c))
+    steps = None if lanes == 1 else np.arange(lanes, dtype=np.int64)[:, None] * step
+    return Address(sum_code(total, constant, scope, compile_), _bounds_check(indices, buffer, scope, compile_), steps)
+
+
+def _terms(expr: Expr, factor: int) -> Iterator[tuple[Expr, int]]:
+    """A sum taken apart: (atom, coefficient)."""
+    match expr:
+        case Binary(op=BinaryOp.ADD, a=a, b=b):
+            yield from _terms(a, factor)
+            yield from _terms(b, factor)
+        case Binary(op=BinaryOp.SUB, a=a, b=b):
+            yield from _terms(a, factor)
+            yield from _terms(b, -factor)
+        case Binary(op=BinaryOp.MUL, a=a, b=Const(value=c)):
+            yield from _terms(a, factor * int(c))
+        case Binary(op=BinaryOp.MUL, a=Const(value=c), b=b):
+            yield from _terms(b, factor * int(c))
+        case Unary(op=UnaryOp.NEG, value=value):
+            yield from _terms(value, -factor)
+        case _:
+            yield expr, factor
+
+
+def sum_code(terms: list[tuple[Expr, int]], constant: int, scope: Scope, compile_: Compile) -> Code:
+    """A sum of index expressions: what launch variables decide worked out once, loop variables as plain numbers."""
+    settled: dict[Expr, int] = {}
+    loops: list[tuple[int, int]] = []
+    others: list[tuple[Code, int]] = []
+    for atom, c in terms:
+        if atom.lanes == 1 and scope.settled(atom):
+            settled[atom] = settled.get(atom, 0) + c
+        elif isinstance(atom, Var):
+            loops.append((scope.slots[atom.name], c))
+        else:
+            others.append((compile_(atom, scope), c))
+    thread_part = None
+    settled = {atom: c for atom, c in settled.items() if c}
+    if settled:
+        thread_part = compile_(sum_of(list(settled.items()), constant), scope)
+        constant = 0
+
+    def add(m: Machine) -> Any:
+        env, result = m.env, constant
+        for slot, c in loops:
+            result += env[slot] * c
+        if thread_part is not None:
+            result = thread_part(m) + result
+        for code, c in others:
+            result = result + code(m) * c
+        return result
+
+    if thread_part is not None and not loops and not others:
+        return thread_part
+    return add
+
+
+def _bounds_check(
+    indices: tuple[Expr, ...], buffer: Buffer, scope: Scope, compile_: Compile
+) -> Callable[[Machine], Array | None]:
+    """Code that raises where somebody who runs leaves the buffer; who is inside, None where all are."""
+    open_ = [
+        (compile_(i, scope), extent)
+        for i, extent in zip(indices, buffer.shape, strict=True)
+        if not interval_of(i, scope.ranges).within(loop_range(extent))
+    ]
+    if not open_:
+        return lambda m: None
+    codes = [compile_(i, scope) for i in indices]
+    lanes = max((i.lanes for i in indices), default=1)
+
+    def check(m: Machine) -> Array | None:
+        inside: Any = True
+        for code, extent in open_:
+            i = code(m)
+            inside = inside & np.greater_equal(i, 0) & np.less(i, extent)
+        if np.all(inside):
+            return None
+        shape = (m.threads,) if lanes == 1 else (lanes, m.threads)
+        inside = np.broadcast_to(np.asarray(inside), shape)
+        active = m.running(shape)
+        wrong = ~inside if active is None else ~inside & active
+        if wrong.any():
+            at = np.unravel_index(int(wrong.argmax()), shape)
+            given = ", ".join(str(np.broadcast_to(code(m), shape)[at]) for code in codes)
+            lane = f" in lane {at[0]}" if lanes > 1 else ""
+            what = f"{buffer.name}[{given}]{lane} is out of bounds {list(buffer.shape)}"
+            raise scope.fault(what, m, int(at[-1]), buffer.name)
+        return np.asarray(inside)
+
+    return check
+
+
+def shared_flat(indices: tuple[Expr, ...], memory: SharedMemory, scope: Scope, compile_: Compile) -> Code:
+    """The places of an access to shared memory, in this thread's block."""
+    address = address_of(indices, memory.buffer, scope, compile_)
+    swizzle = None if memory.buffer.layout is None else memory.buffer.layout.swizzle
+    offset = scope.slot()
+    scope.prologue.append((offset, lambda m: m.block * memory.span))
+    if swizzle is None:
+        return lambda m: m.env[offset] + address.flat(m)
+    mask, base, shift = (1 << swizzle.bits) - 1, swizzle.base, swizzle.base + swizzle.shift
+
+    def swizzled(m: Machine) -> Any:
+        place = address.flat(m)
+        return m.env[offset] + (place ^ (((place >> shift) & mask) << base))
+
+    return swizzled
+
+
+def watched_flat(indices: tuple[Expr, ...], memory: Watched, scope: Scope, compile_: Compile) -> Code:
+    """The element numbers (places) of an access to global or shared memory."""
+    if isinstance(memory, SharedMemory):
+        return shared_flat(indices, memory, scope, compile_)
+    return address_of(indices, memory.buffer, scope, compile_).flat
+
+
+# Watched memory ------------------------------------------------------------------------------------------------
+
+
+def spread(m: Machine, flat: Any, lanes: int, only: Array | None = None) -> tuple[Array, Array]:
+    """(element numbers, places of threads) of all who run an access (of ``only`` them), in one dimension."""
+    shape = (m.threads,) if lanes == 1 else (lanes, m.threads)
+    active = m.running(shape)
+    if only is not None:
+        only = np.broadcast_to(only, shape)
+        active = only if active is None else active & only
+    flat, who = np.broadcast_to(flat, shape), np.broadcast_to(m.places, shape)
+    return (flat.ravel(), who.ravel()) if active is None else (flat[active], who[active])
+
+
+def check_read(memory: Watched, m: Machine, scope: Scope, flat: Array, who: Array) -> None:
+    """Raise where what is read was not written, is under way, or is not ordered after its write; note the read."""
+    if memory.written is None:
+        return
+    name = memory.buffer.name
+    written = memory.written[flat]
+    busy = memory.busy(flat, writing=False)
+    if busy is not None and busy.any():
+        at = int(busy.argmax())
+        what = f"{memory.name(int(flat[at]))} is read while an asynchronous copy to it is under way"
+        raise scope.fault(what, m, int(who[at]), name)
+    if not written.all():
+        at = int(written.argmin())
+        raise scope.fault(f"{memory.name(int(flat[at]))} is read before it is written", m, int(who[at]), name)
+    touches = memory.touches
+    assert touches is not None
+    race = touches.written_by(m.order, flat, who)
+    if race is not None:
+        writer = scope.thread_name(int(touches.writer[flat[race]]), m)
+        what = f"race on {memory.name(int(flat[race]))}: read here, written by {writer}, with nothing to order them"
+        raise scope.fault(what, m, int(who[race]), name)
+    touches.note_read(m.order, flat, who)
+
+
+def check_write(memory: Watched, m: Machine, scope: Scope, flat: Array, who: Array) -> None:
+    """Raise where a write is not ordered after what others did to an element; note the write."""
+    touches, name = memory.touches, memory.buffer.name
+    assert memory.written is not None and touches is not None
+    busy = memory.busy(flat, writing=True)
+    if busy is not None and busy.any():
+        at = int(busy.argmax())
+        what = f"{memory.name(int(flat[at]))} is written while an asynchronous copy of it is under way"
+        raise scope.fault(what, m, int(who[at]), name)
+    race = touches.written_by(m.order, flat, who)
+    if race is not None:
+        writer = scope.thread_name(int(touches.writer[flat[race]]), m)
+        what = f"race on {memory.name(int(flat[race]))}: written here and by {writer}, with nothing to order them"
+        raise scope.fault(what, m, int(who[race]), name)
+    found = touches.read_by(m.order, flat, who)
+    if found is not None:
+        reader = scope.thread_name(found[1], m)
+        what = f"race on {memory.name(int(flat[found[0]]))}: written here, read by {reader}, with nothing to order them"
+        raise scope.fault(what, m, int(who[found[0]]), name)
+    twice = touches.note_write(m.order, flat, who)
+    if twice is not None:
+        other = scope.thread_name(int(touches.writer[flat[twice]]), m)
+        what = f"race on {memory.name(int(flat[twice]))}: written here and at once by {other}"
+        raise scope.fault(what, m, int(who[twice]), name)
+    memory.written[flat] = True
+
+
+# Loads and stores ----------------------------------------------------------------------------------------------
+
+
+def under(m: Machine, mask: Array) -> bool:
+    """Let only those run for whom ``mask`` holds too; whether there are any. The caller puts ``m.active`` back."""
+    m.active = mask if m.active is None else mask & m.active
+    return bool(m.active.any())
+
+
+def load_code(expr: Load, scope: Scope, compile_: Compile) -> Code:
+    """A load of one element or a vector in every thread; what its mask leaves out is zero."""
+    private = scope.private.get(expr.buffer.name)
+    if private is not None:
+        plain = _private_load(expr, private, scope, compile_)
+    else:
+        memory = scope.shared[expr.buffer.name]
+        plain = watched_load(memory, watched_flat(expr.indices, memory, scope, compile_), expr.lanes, scope)
+    if expr.mask is None:
+        return plain
+    mask_code, zero = compile_(expr.mask, scope), computed(expr.dtype).type(0)
+
+    def masked(m: Machine) -> Any:
+        mask = mask_code(m)
+        if is_uniform(mask):
+            return plain(m) if mask else zero
+        outer = m.active
+        value = np.where(mask, plain(m), zero) if under(m, mask) else zero
+        m.active = outer
+        return value
+
+    return masked
+
+
+def watched_load(memory: Watched, flat_code: Code, lanes: int, scope: Scope) -> Code:
+    """A load from global or shared memory."""
+
+    def load(m: Machine) -> Any:
+        flat = flat_code(m)
+        if memory.written is not None:
+            check_read(memory, m, scope, *spread(m, flat, lanes))
+        return memory.data[flat]
+
+    return load
+
+
+def _private_load(expr: Load, memory: PrivateMemory, scope: Scope, compile_: Compile) -> Code:
+    address = address_of(expr.indices, memory.buffer, scope, compile_)
+    rows_of = _rows(address)
+
+    def load(m: Machine) -> Any:
+        rows = rows_of(m)
+        if rows is not None:
+            if not all(memory.full[rows]):
+                active = m.running((m.threads,))
+                check_private(memory, m, scope, rows, active)
+            return memory.data[rows] if address.steps is not None else memory.data[rows.start]
+        flat = address.flat(m)
+        written = memory.written[flat, m.places]
+        active = m.running(written.shape)
+        missing = ~written if active is None else ~written & active
+        if missing.any():
+            at = np.unravel_index(int(missing.argmax()), missing.shape)
+            first = int(np.broadcast_to(flat, missing.shape)[at])
+            raise scope.fault(f"{memory.name(first)} is read before it is written", m, int(at[-1]), memory.buffer.name)
+        return memory.data[flat, m.places]
+
+    return load
+
+
+def check_private(memory: PrivateMemory, m: Machine, scope: Scope, rows: slice, active: Array | None) -> None:
+    """Raise where somebody of ``active`` reads an element of ``rows`` that this thread has not written."""
+    written = memory.written[rows]
+    missing = ~written if active is None else ~written & active
+    if missing.any():
+        row, place = np.unravel_index(int(missing.argmax()), missing.shape)
+        name = memory.name(range(memory.buffer.elements)[rows][row])
+        raise scope.fault(f"{name} is read before it is written", m, int(place), memory.buffer.name)
+
+
+def _rows(address: Address) -> Callable[[Machine], slice | None]:
+    """The rows of a private buffer that an access takes, where it is the same in all threads."""
+    steps = address.steps
+    count = 1 if steps is None else len(steps)
+    step = 1 if steps is None or count == 1 else int(steps[1, 0] - steps[0, 0])
+    if step < 1:
+        return lambda m: None
+
+    def rows(m: Machine) -> slice | None:
+        base = address.base(m)
+        if not is_uniform(base):
+            return None
+        address.check(m)
+        return slice(int(base), int(base) + (count - 1) * step + 1, step)
+
+    return rows
+
+
+def store_code(stmt: Store, scope: Scope, compile_: Compile) -> Code:
+    """A store of one element or a vector by every thread that runs."""
+    lanes = max((i.lanes for i in stmt.indices), default=1)
+    value_code = compile_(stmt.value, scope)
+    rounding = VECTOR_ROUNDING.get(stmt.buffer.dtype.name)
+    mask_code = None if stmt.mask is None else compile_(stmt.mask, scope)
+    private = scope.private.get(stmt.buffer.name)
+    if private is not None:
+        put = _private_store(stmt, private, scope, compile_)
+    else:
+        put = _watched_store(stmt, lanes, scope.shared[stmt.buffer.name], scope, compile_)
+
+    def store(m: Machine) -> None:
+        outer = m.active
+        if mask_code is not None:
+            mask = mask_code(m)
+            if is_uniform(mask):
+                if not mask:
+                    return
+            elif not under(m, mask):
+                m.active = outer
+                return
+        value = value_code(m)
+        put(m, value if rounding is None else rounding(np.asarray(value)))
+        m.active = outer
+
+    return store
+
+
+def _watched_store(
+    stmt: Store, lanes: int, memory: Watched, scope: Scope, compile_: Compile
+) -> Callable[[Machine, Any], None]:
+    flat_code = watched_flat(stmt.indices, memory, scope, compile_)
+
+    def put(m: Machine, value: Any) -> None:
+        places = flat_code(m)
+        flat, who = spread(m, places, lanes)
+        check_write(memory, m, scope, flat, who)
+        if is_uniform(value):
+            memory.data[flat] = value
+            return
+        shape = (m.threads,) if lanes == 1 else (lanes, m.threads)
+        active = m.running(shape)
+        wide = np.broadcast_to(value, shape)
+        memory.data[flat] = wide.ravel() if active is None else wide[active]
+
+    return put
+
+
+def _private_store(
+    stmt: Store, memory: PrivateMemory, scope: Scope, compile_: Compile
+) -> Callable[[Machine, Any], None]:
+    address = address_of(stmt.indices, memory.buffer, scope, compile_)
+    rows_of = _rows(address)
+    vector = address.steps is not None
+
+    def put(m: Machine, value: Any) -> None:
+        rows = rows_of(m)
+        if rows is not None:
+            write_private(memory, m, rows, value if vector or is_uniform(value) else value[None])
+            return
+        flat = address.flat(m)
+        shape = (len(address.steps), m.threads) if address.steps is not None else (m.threads,)
+        active = m.running(shape)
+        flat, who = np.broadcast_to(flat, shape), np.broadcast_to(m.places, shape)
+        wide = np.broadcast_to(value, shape)
+        if active is not None:
+            flat, who, wide = flat[active], who[active], wide[active]
+        memory.data[flat, who] = wide
+        memory.written[flat, who] = True
+
+    return put
+
+
+def write_private(memory: PrivateMemory, m: Machine, rows: slice, value: Any) -> None:
+    """Write rows of a private buffer in all threads that run; ``value`` broadcasts to [rows, threads]."""
+    target = memory.data[rows]
+    active = None if m.active is None else m.running(target.shape)
+    if active is None:
+        target[...] = value
+        if not all(memory.full[rows]):
+            memory.written[rows] = True
+            memory.full[rows] = [True] * len(target)
+    else:
+        np.copyto(target, value, where=active)
+        memory.written[rows] |= active

@@ -1,0 +1,159 @@
+"""What orders the threads of a launch, and who touched an element since.
+
+Time is a counter that every meeting of threads moves on. A thread's *epoch* at a level (launch, cluster, block, warp)
+is the time at which it last met all others of that group; an access is ordered before one that follows it by another
+thread exactly if it is older than the epoch of the smallest group that holds both. Threads are numbered so that
+every group is a range of numbers; hence the lowest and the highest reader since a group's last meeting tell whether
+anybody outside a smaller group has read.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..expr import WARP_LANES
+from ..memory import Array
+
+SHIFT = 36
+"""Keys hold an epoch above, and a thread's number in the lowest ``SHIFT`` bits."""
+_NUMBERS = (1 << SHIFT) - 1
+
+NOBODY = -1
+"""The writer of what no thread wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """How threads are numbered: ``warp``, ``block``, ``cluster`` numbers make one of each."""
+
+    block: int
+    cluster: int
+
+    @staticmethod
+    def of(threads: int, blocks: int) -> "Groups":
+        """For blocks of ``threads`` (padded to whole warps) in clusters of ``blocks``."""
+        block = -(-threads // WARP_LANES) * WARP_LANES
+        return Groups(block, block * blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The end of a phase of an arrival barrier, which brought data. ``waited``: bool[threads], who has waited for it
+    (changes as they do); ``block``: whose, within the chunk. Such data is written by ``-2 - number of the delivery``.
+    """
+
+    waited: Array
+    block: int
+
+
+class Order:
+    """The epochs of the threads of one chunk. ``ids``: int64[threads], their numbers; ``levels``: from the widest
+    group to the warp, each with the size of the next smaller group."""
+
+    def __init__(self, ids: Array, groups: Groups, launch: int, now: int) -> None:
+        self.ids = ids
+        self.groups = groups
+        self.now = now
+        clustered = groups.cluster != groups.block
+        self.sizes = (groups.cluster, groups.block, WARP_LANES, 1) if clustered else (groups.block, WARP_LANES, 1)
+        self.epochs = [np.full(len(ids), now, dtype=np.int64) for _ in self.sizes]
+        self.epochs[0][:] = launch
+        self.deliveries: list[Delivery] = []
+        self._keys: list[tuple[Array, Array, Array, int] | None] = [None] * len(self.sizes)
+
+    @property
+    def block_level(self) -> int:
+        return len(self.sizes) - 2
+
+    def meet(self, level: int, who: Array | None) -> None:
+        """All threads (of ``who``, bool[threads]) meet the others of their group at ``level``."""
+        self.now += 1
+        for k in range(level, len(self.sizes)):
+            if who is None:
+                self.epochs[k][:] = self.now
+            else:
+                self.epochs[k][who] = self.now
+            self._keys[k] = None
+
+    def keys(self, level: int) -> tuple[Array, Array, Array, int]:
+        """(epoch key, key that is highest for the highest reader, key that is highest for the lowest, earliest
+        epoch) of every thread."""
+        found = self._keys[level]
+        if found is None:
+            base = self.epochs[level] << SHIFT
+            found = self._keys[level] = (base, base + self.ids, base + (_NUMBERS - self.ids), int(base.min()) >> SHIFT)
+        return found
+
+    def unordered(self, who: Array, other: Array, time: Array) -> Array:
+        """Whether accesses at ``time`` by the threads numbered ``other`` are not ordered before now, for the threads
+        at the places ``who``."""
+        ids = self.ids[who]
+        bound = self.epochs[0][who]
+        for k in range(1, len(self.sizes)):
+            same = ids // self.sizes[k - 1] == other // self.sizes[k - 1]
+            bound = np.where(same, self.epochs[k][who], bound)
+        found: Array = (ids != other) & (time >= bound)
+        for number in np.unique(other[other < NOBODY]).tolist():
+            delivery, at = self.deliveries[-2 - number], np.flatnonzero(other == number)
+            there = (ids[at] - self.ids[0]) // self.groups.block == delivery.block
+            bound_there = np.where(there, self.epochs[self.block_level][who[at]], self.epochs[1][who[at]])
+            found[at] = ~(there & delivery.waited[who[at]]) & (time[at] >= bound_there)
+        return found
+
+
+class Touches:
+    """Who touched the elements of one memory. ``outer``: the widest level at which threads share it."""
+
+    def __init__(self, elements: int, order: Order, outer: int) -> None:
+        self.outer = outer
+        self.writer = np.full(elements, NOBODY, dtype=np.int64)
+        self.time = np.full(elements, -1, dtype=np.int64)
+        levels = len(order.sizes) - outer
+        self.highest = np.zeros((levels, elements), dtype=np.int64)
+        self.lowest = np.zeros((levels, elements), dtype=np.int64)
+        self.was_read = False
+
+    def written_by(self, order: Order, flat: Array, who: Array) -> int | None:
+        """The position in ``flat`` of an element that another thread wrote with nothing ordering it before ``who``
+        (places of threads)."""
+        time = self.time[flat]
+        recent = time >= order.keys(self.outer)[3]
+        if not recent.any():
+            return None
+        at = np.flatnonzero(recent)
+        bad = order.unordered(who[at], self.writer[flat[at]], time[at])
+        return int(at[bad.argmax()]) if bad.any() else None
+
+    def read_by(self, order: Order, flat: Array, who: Array) -> tuple[int, int] | None:
+        """(position in ``flat``, number of the thread) of an element that another thread read, likewise."""
+        if not self.was_read:
+            return None
+        for row, level in enumerate(range(self.outer, len(order.sizes))):
+            highest = self.highest[row][flat]
+            recent = highest >= order.keys(level)[0][who]
+            if not recent.any():
+                continue
+            at = np.flatnonzero(recent)
+            size = order.sizes[level]
+            mine = order.ids[who[at]] // size
+            for reader in (highest[at] & _NUMBERS, _NUMBERS - (self.lowest[row][flat[at]] & _NUMBERS)):
+                bad = reader // size != mine
+                if bad.any():
+                    first = int(bad.argmax())
+                    return int(at[first]), int(reader[first])
+        return None
+
+    def note_read(self, order: Order, flat: Array, who: Array) -> None:
+        self.was_read = True
+        for row, level in enumerate(range(self.outer, len(order.sizes))):
+            _, high, low, _ = order.keys(level)
+            np.maximum.at(self.highest[row], flat, high[who])
+            np.maximum.at(self.lowest[row], flat, low[who])
+
+    def note_write(self, order: Order, flat: Array, who: Array) -> int | None:
+        """Note that ``who`` write; the position of an element that two of them write at once."""
+        ids = order.ids[who]
+        self.writer[flat] = ids
+        self.time[flat] = order.now
+        twice = self.writer[flat] != ids
+        return int(twice.argmax()) if twice.any() else None

@@ -1,0 +1,151 @@
+"""Statements of the interpreter of launches: loops, conditions, allocations, barriers; the table of all."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.errors import InvalidKernel
+from ..bounds import loop_range
+from ..buffer import Scope as Storage
+from ..expr import WARP_LANES
+from ..gpu import (
+    AwaitArrivals,
+    AwaitCopies,
+    Barrier,
+    BulkCopy,
+    CommitCopies,
+    CopyAsync,
+    InitArrivals,
+    Level,
+    LoadMatrix,
+    Mma,
+)
+from ..stmt import Allocate, For, If, Seq, Stmt, Store
+from .access import is_uniform, store_code, under
+from .copies import await_arrivals, await_copies, bulk_copy, commit_copies, copy_async, init_arrivals
+from .matrices import load_matrix, mma
+from .memory import PrivateMemory, SharedMemory
+from .scope import Machine, Scope
+from .values import value_code
+
+Action = Callable[[Machine], None]
+
+
+def statement_code(stmt: Stmt, scope: Scope) -> Action:
+    """``stmt`` as code; raises InvalidKernel for a statement that no launch holds."""
+    handler = _STATEMENTS.get(type(stmt))
+    if handler is None:
+        raise InvalidKernel(f"{type(stmt).__name__} cannot be interpreted in a launch")
+    return handler(stmt, scope)
+
+
+def _for(stmt: For, scope: Scope) -> Action:
+    inner = scope.with_variable(stmt.var, loop_range(stmt.extent))
+    slot, extent = inner.slots[stmt.var], stmt.extent
+    body = statement_code(stmt.body, inner)
+
+    def run(m: Machine) -> None:
+        for i in range(extent):
+            m.env[slot] = i
+            body(m)
+
+    return run
+
+
+def _if(stmt: If, scope: Scope) -> Action:
+    condition, then = value_code(stmt.condition, scope), statement_code(stmt.then, scope)
+
+    def run(m: Machine) -> None:
+        holds = condition(m)
+        if is_uniform(holds):
+            if holds:
+                then(m)
+            return
+        if m.active is None and holds.all():
+            then(m)
+            return
+        outer = m.active
+        if under(m, holds):
+            then(m)
+        m.active = outer
+
+    return run
+
+
+def _seq(stmt: Seq, scope: Scope) -> Action:
+    steps = tuple(statement_code(s, scope) for s in stmt.statements)
+
+    def run(m: Machine) -> None:
+        for step in steps:
+            step(m)
+
+    return run
+
+
+def _allocate(stmt: Allocate, scope: Scope) -> Action:
+    buffer = stmt.buffer
+    if buffer.scope is Storage.SHARED:
+        return _allocate_shared(stmt, scope)
+    memory = scope.private[buffer.name] = PrivateMemory(buffer)
+    body = statement_code(stmt.body, scope)
+
+    def run(m: Machine) -> None:
+        if memory.data.shape[1] != m.threads:
+            memory.begin(m.threads)
+        memory.forget(m.active)
+        body(m)
+
+    return run
+
+
+def _allocate_shared(stmt: Allocate, scope: Scope) -> Action:
+    memory = SharedMemory(stmt.buffer)
+    scope.shared[stmt.buffer.name] = memory
+    body = statement_code(stmt.body, scope)
+
+    def run(m: Machine) -> None:
+        memory.begin(m.order, m.blocks)
+        who = m.divided(m.launch.threads, f"the allocation of {stmt.buffer.name}", scope)
+        memory.forget(None if who is None else who.reshape(m.blocks, -1)[:, 0])
+        body(m)
+        if memory.under_way:
+            at = int((memory.landing > 0).argmax())
+            what = f"an asynchronous copy to {memory.name(at)} is still under way where {stmt.buffer.name} ends"
+            raise scope.fault(what, m, at // memory.span * m.launch.threads, stmt.buffer.name)
+
+    return run
+
+
+def _barrier(stmt: Barrier, scope: Scope) -> Action:
+    what = f"a barrier of the {stmt.level.value}"
+
+    def run(m: Machine) -> None:
+        levels = len(m.order.sizes)
+        match stmt.level:
+            case Level.WARP:
+                group, level = min(WARP_LANES, m.launch.threads), levels - 1
+            case Level.BLOCK:
+                group, level = m.launch.threads, levels - 2
+            case Level.CLUSTER:
+                group, level = m.launch.threads * m.cluster, 1
+        m.order.meet(level, m.divided(group, what, scope))
+
+    return run
+
+
+_STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
+    For: _for,
+    Store: lambda stmt, scope: store_code(stmt, scope, value_code),
+    If: _if,
+    Seq: _seq,
+    Allocate: _allocate,
+    Barrier: _barrier,
+    CopyAsync: copy_async,
+    CommitCopies: commit_copies,
+    AwaitCopies: await_copies,
+    InitArrivals: init_arrivals,
+    BulkCopy: bulk_copy,
+    AwaitArrivals: await_arrivals,
+    Mma: mma,
+    LoadMatrix: load_matrix,
+}
+"""How each class of statement is run."""

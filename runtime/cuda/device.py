@@ -1,0 +1,197 @@
+"""NVIDIA graphics processors as devices."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...codegen.backend import Binary
+from ...core.dtypes import DType
+from ...core.errors import InvalidParameter, UnsupportedTarget
+from ...core.target import DeviceInfo, Target
+from ..device import Comparison, Matches, Memory
+from . import nvml, peaks
+from .checks import Checks
+from .driver import Card, Context, call, device_count
+from .kernel import CudaKernel
+from .launching import Stopwatch
+from .memory import Allocation, CudaMemory, Stream, Transfers, array_bytes
+from .peaks import Workbench
+
+VECTOR_BYTES = 16
+
+_RUNS: dict[int, Mapping[int, str]] = {8: {0: "sm_80", 9: "sm_89"}, 9: {0: "sm_90a"}, 10: {0: "sm_100a"}}
+"""Major compute capability -> least minor one -> what is compiled for it. Code runs on later minor ones of the same
+major, unless its name ends in a letter: that runs on its own only (CUDA C++ Programming Guide, "Compute Capabilities").
+"""
+
+_COLUMNS = {
+    "cores": "MULTIPROCESSOR_COUNT",
+    "multiprocessors": "MULTIPROCESSOR_COUNT",
+    "warp_threads": "WARP_SIZE",
+    "threads_per_block": "MAX_THREADS_PER_BLOCK",
+    "threads_per_multiprocessor": "MAX_THREADS_PER_MULTIPROCESSOR",
+    "blocks_per_multiprocessor": "MAX_BLOCKS_PER_MULTIPROCESSOR",
+    "registers_per_block": "MAX_REGISTERS_PER_BLOCK",
+    "registers_per_multiprocessor": "MAX_REGISTERS_PER_MULTIPROCESSOR",
+    "shared_bytes_per_block": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+    "shared_bytes_per_multiprocessor": "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR",
+    "reserved_shared_bytes_per_block": "RESERVED_SHARED_MEMORY_PER_BLOCK",
+    "l2_bytes": "L2_CACHE_SIZE",
+    "constant_bytes": "TOTAL_CONSTANT_MEMORY",
+    "memory_bus_bits": "GLOBAL_MEMORY_BUS_WIDTH",
+    "copy_engines": "ASYNC_ENGINE_COUNT",
+}
+"""Column -> the driver's attribute. None of them depends on a setting, the driver's version or the last boot."""
+_KILOHERTZ = {"clock_hertz": "CLOCK_RATE", "memory_clock_hertz": "MEMORY_CLOCK_RATE"}
+_GIB = 1 << 30
+
+
+class CudaDevice:
+    """See ``runtime.device.Device``. Opening one makes its context in this process (a fifth of a second)."""
+
+    def __init__(self, target: Target | None = None, ordinal: int = 0) -> None:
+        """``target`` defaults to the whole device; one with fewer multiprocessors, or an earlier architecture whose
+        code runs here, is allowed. Raises UnsupportedTarget where there is no driver, no such device, or no room."""
+        self._card = Card(ordinal)
+        host = _target(self._card)
+        self.target = target or host
+        _check_target(self.target, host, self._card.capability)
+        self._info = _info(self._card, self.target)
+        self._context = Context(self._card)
+        self._stream = Stream(self._context)
+        self._stopwatch = Stopwatch(self._stream)
+        self._transfers = Transfers(self._stream)
+        self._checks = Checks(self._stream, self._transfers, host)
+        self._bus_id = self._card.bus_id
+
+    @property
+    def info(self) -> DeviceInfo:
+        return self._info
+
+    @property
+    def ordinal(self) -> int:
+        """Which of this machine's devices it is, as the driver counts."""
+        return self._card.ordinal
+
+    @property
+    def stream(self) -> Stream:
+        """Where the device's own work goes."""
+        return self._stream
+
+    def allocate(self, nbytes: int) -> CudaMemory:
+        if nbytes < 0:
+            raise InvalidParameter(f"{nbytes} bytes; allowed: 0 and more", field="nbytes")
+        allocation = Allocation(self._context, nbytes)
+        return CudaMemory(self._transfers, allocation.address, nbytes, allocation)
+
+    def hold(self, data: NDArray[np.generic]) -> CudaMemory:
+        memory = self.allocate(data.nbytes)
+        memory.write(array_bytes(data))
+        return memory
+
+    def fill(self, memory: Memory, pattern: bytes) -> None:
+        self._checks.fill(_own(memory), pattern)
+
+    def copy(self, into: Memory, source: Memory) -> None:
+        target, origin = _own(into), _own(source)
+        if target.nbytes != origin.nbytes:
+            raise InvalidParameter(f"{origin.nbytes} bytes written to a span of {target.nbytes}", field="source")
+        with self._context:
+            if origin.nbytes:
+                call("cuMemcpyDtoDAsync", target.address, origin.address, origin.nbytes, self._stream.handle)
+            self._stream.wait()
+
+    def sweep(self, memory: Memory) -> None:
+        self._checks.sweep(_own(memory))
+
+    def changed(self, memory: Memory, pattern: bytes) -> tuple[int, int] | None:
+        return self._checks.changed(_own(memory), pattern)
+
+    def differs(self, memory: Memory, other: Memory) -> bool:
+        return self._checks.differs(_own(memory), _own(other))
+
+    def matching(self, memory: Memory, pattern: bytes, among: Matches | None = None) -> Matches:
+        return self._checks.matching(_own(memory), pattern, among)
+
+    def compare(self, got: Memory, dtype: DType, want: Memory, absolute: float, relative: float) -> Comparison:
+        return self._checks.compare(_own(got), dtype, _own(want), absolute, relative)
+
+    def environment(self) -> dict[str, float]:
+        return nvml.environment(self._bus_id)
+
+    def load(self, binary: Binary) -> CudaKernel:
+        return CudaKernel(self._stream, self._stopwatch, binary)
+
+    def measure_peaks(self) -> dict[str, float]:
+        free_bytes = self._card.memory_bytes
+        return peaks.measure(Workbench(self._stream, self._transfers, self._stopwatch, _target(self._card), free_bytes))
+
+
+def info(ordinal: int = 0) -> DeviceInfo:
+    """Device ``ordinal`` as a whole; makes no context. Raises UnsupportedTarget where there is none, or one that
+    nothing can be compiled for."""
+    card = Card(ordinal)
+    return _info(card, _target(card))
+
+
+def count() -> int:
+    """How many devices the driver shows; 0 without one. (``CUDA_VISIBLE_DEVICES`` hides some from it.)"""
+    try:
+        return device_count()
+    except UnsupportedTarget:
+        return 0
+
+
+def arch_of(capability: tuple[int, int]) -> str:
+    """What is compiled for a compute capability. Raises UnsupportedTarget for one nothing can be compiled for."""
+    major, minor = capability
+    fitting = [arch for least, arch in sorted(_RUNS.get(major, {}).items()) if _fits(arch, least, minor)]
+    if not fitting:
+        known = ", ".join(arch for archs in _RUNS.values() for arch in archs.values())
+        raise UnsupportedTarget(
+            f"a device of compute capability {major}.{minor}; code is made for {known} only", field="target"
+        )
+    return fitting[-1]
+
+
+def _fits(arch: str, least: int, minor: int) -> bool:
+    return least == minor if arch[-1].isalpha() else least <= minor
+
+
+def _target(card: Card) -> Target:
+    return Target("cuda", arch_of(card.capability), (), card.number("MULTIPROCESSOR_COUNT"), VECTOR_BYTES)
+
+
+def _info(card: Card, target: Target) -> DeviceInfo:
+    return DeviceInfo(card.name, target, _columns(card, target))
+
+
+def _check_target(target: Target, host: Target, capability: tuple[int, int]) -> None:
+    major, minor = capability
+    runs = {arch for least, arch in _RUNS[major].items() if _fits(arch, least, minor)}
+    if target.kind != host.kind or target.arch not in runs:
+        raise UnsupportedTarget(f"{target} does not run here; this device is {host}", field="target")
+    if not 0 < target.threads <= host.threads:
+        raise UnsupportedTarget(
+            f"{target.threads} multiprocessors asked for; this device has {host.threads}", field="threads"
+        )
+
+
+def _columns(card: Card, target: Target) -> dict[str, float]:
+    """Numbers that tell this device from another of any kind; memory in whole GiB, since the system takes a share."""
+    major, minor = card.capability
+    columns = {name: float(card.number(attribute)) for name, attribute in _COLUMNS.items()}
+    columns.update({name: 1e3 * card.number(attribute) for name, attribute in _KILOHERTZ.items()})
+    columns["threads"] = float(target.threads)
+    columns["vector_bytes"] = float(target.vector_bytes)
+    columns["compute_capability"] = major + minor / 10
+    columns["memory_bytes"] = float(card.memory_bytes // _GIB * _GIB)
+    columns["cluster_blocks"] = 16.0 if card.number("CLUSTER_LAUNCH") else 1.0
+    return {name: value for name, value in columns.items() if value > 0}
+
+
+def _own(memory: Memory) -> CudaMemory:
+    if not isinstance(memory, CudaMemory):
+        raise InvalidParameter("not memory of this device", field="memory")
+    return memory

@@ -1,0 +1,109 @@
+"""A binary loaded on a CUDA device."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from ...codegen.backend import Binary
+from ...core.errors import CompileError, InvalidParameter
+from ..device import Memory
+from .launching import Code, Function, Graph, Packed, Stopwatch
+from .memory import CudaMemory, Stream
+
+MOST_CAPTURED = 2048
+"""Launches in one graph; more are done by replaying it."""
+MOST_GRAPHS = 16
+"""Graphs a kernel keeps."""
+ALIGNMENT_BYTES = 16
+"""The widest access of a thread: every buffer must begin at a multiple of it."""
+
+
+class CudaKernel:
+    """See ``runtime.device.LoadedKernel``."""
+
+    def __init__(self, stream: Stream, stopwatch: Stopwatch, binary: Binary) -> None:
+        """Raises CompileError when the binary does not load here."""
+        if binary.format != "cubin":
+            raise CompileError(f"a CUDA device runs cubins, not {binary.format}")
+        if not binary.launches:
+            raise CompileError("the binary has no launches")
+        self.parameters = binary.parameters
+        self._stream = stream
+        self._stopwatch = stopwatch
+        code = Code(stream.context, binary.code)
+        self._steps = [(code.function(grid), grid.arguments) for grid in binary.launches]
+        self._graphs: OrderedDict[tuple[object, ...], Graph] = OrderedDict()
+
+    def launch(self, arguments: Sequence[Memory]) -> None:
+        self.enqueue(self._addresses(arguments), self._stream)
+        with self._stream.context:
+            self._stream.wait()
+
+    def enqueue(self, addresses: Sequence[int], stream: Stream) -> None:
+        """Put one call into a stream, without waiting, on raw device addresses, one per parameter; the caller answers
+        for their sizes and alignment."""
+        with stream.context:
+            for function, packed in self._packed(addresses):
+                function.enqueue(stream.handle, packed)
+
+    def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:
+        """By the replay of a graph, between two events. The graph is kept for the next time with the same arguments."""
+        if not argument_sets or launches < 1:
+            raise InvalidParameter(
+                f"{launches} launches over {len(argument_sets)} argument sets; allowed: at least one of each",
+                field="launches",
+            )
+        sets = tuple(self._addresses(arguments) for arguments in argument_sets)
+        whole = max(MOST_CAPTURED // len(sets), 1) * len(sets)
+        rounds, rest = divmod(launches, whole) if launches > MOST_CAPTURED else (0, launches)
+        with self._stream.context:
+            parts = [self._graph(sets, whole)] * rounds + [self._graph(sets, rest)] * (rest > 0)
+            return self._stopwatch.seconds(lambda: _replay(parts))
+
+    def _graph(self, sets: tuple[tuple[int, ...], ...], launches: int) -> Graph:
+        key = (sets, launches)
+        if key in self._graphs:
+            self._graphs.move_to_end(key)
+            return self._graphs[key]
+        packed = [self._packed(addresses) for addresses in sets[:launches]]
+
+        def enqueue() -> None:
+            for n in range(launches):
+                for function, arguments in packed[n % len(packed)]:
+                    function.enqueue(self._stream.handle, arguments)
+
+        while len(self._graphs) >= MOST_GRAPHS:
+            self._graphs.popitem(last=False)
+        self._graphs[key] = Graph(self._stream, enqueue)
+        return self._graphs[key]
+
+    def _packed(self, addresses: Sequence[int]) -> list[tuple[Function, Packed]]:
+        return [(function, Packed([addresses[n] for n in taken])) for function, taken in self._steps]
+
+    def _addresses(self, arguments: Sequence[Memory]) -> tuple[int, ...]:
+        if len(arguments) != len(self.parameters):
+            raise InvalidParameter(
+                f"{len(arguments)} arguments for {len(self.parameters)} parameters: "
+                f"{', '.join(p.name for p in self.parameters)}",
+                field="arguments",
+            )
+        addresses = []
+        for parameter, memory in zip(self.parameters, arguments, strict=True):
+            if not isinstance(memory, CudaMemory):
+                raise InvalidParameter(f"{parameter.name}: not memory of this device", field="arguments")
+            if memory.nbytes != parameter.bytes:
+                raise InvalidParameter(
+                    f"{parameter.name}: {memory.nbytes} bytes given, {parameter.bytes} needed "
+                    f"({parameter.dtype}{list(parameter.shape)})",
+                    field="arguments",
+                )
+            if memory.address % ALIGNMENT_BYTES:
+                raise InvalidParameter(
+                    f"{parameter.name}: address is no multiple of {ALIGNMENT_BYTES} bytes", field="arguments"
+                )
+            addresses.append(memory.address)
+        return tuple(addresses)
+
+
+def _replay(parts: Sequence[Graph]) -> None:
+    for part in parts:
+        part.replay()

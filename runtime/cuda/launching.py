@@ -1,0 +1,135 @@
+"""Device functions: loaded from a cubin, launched with packed arguments, captured into graphs."""
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...codegen.backend import Grid
+from ...core.errors import CompileError, DeviceFault
+from .driver import Context, attribute, call, error_of
+from .memory import Stream
+
+PORTABLE_CLUSTER = 8
+"""Blocks of a cluster that every device with clusters takes; more must be asked for (CUDA C++ Programming Guide)."""
+
+
+class Code:
+    """A cubin on the device."""
+
+    def __init__(self, context: Context, cubin: bytes) -> None:
+        """Raises CompileError when it is none, or is for another architecture."""
+        if not cubin.startswith(b"\x7fELF"):
+            raise CompileError("the binary is no cubin: it does not begin as an ELF file")
+        self.context = context
+        with context:
+            self.handle = context.own(self, "cuModuleUnload", call("cuModuleLoadData", cubin))
+
+    def function(self, grid: Grid) -> "Function":
+        """Raises CompileError when there is none of the name, or it cannot have what ``grid`` gives it."""
+        with self.context:
+            handle = call("cuModuleGetFunction", self.handle, grid.function.encode())
+            try:
+                if grid.shared_bytes:
+                    _allow(handle, "MAX_DYNAMIC_SHARED_SIZE_BYTES", grid.shared_bytes)
+                if grid.cluster > PORTABLE_CLUSTER:
+                    _allow(handle, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
+            except DeviceFault as error:
+                raise CompileError(
+                    f"{grid.function} cannot have {grid.shared_bytes} bytes of dynamic shared memory and clusters of "
+                    f"{grid.cluster} here: {error}"
+                ) from error
+        return Function(self, handle, grid)
+
+
+class Function:
+    """A device function with the shape of its launch."""
+
+    def __init__(self, code: Code, handle: Any, grid: Grid) -> None:
+        self._code = code
+        self._handle = handle
+        self._grid = grid
+        self._config = _config(grid)
+        self._launch: Callable[..., Any] = attribute("cuLaunchKernelEx")
+
+    def enqueue(self, stream: Any, arguments: "Packed") -> None:
+        """Put one launch into ``stream`` (a handle), which must be of the current context."""
+        self._config.hStream = stream
+        (status,) = self._launch(self._config, self._handle, arguments.address, 0)
+        if status:
+            raise error_of(int(status), f"launch of {self._grid.function}")
+
+
+class Packed:
+    """Arguments as a launch wants them: eight bytes each, integers (addresses) and floats (doubles)."""
+
+    def __init__(self, values: Sequence[int | float]) -> None:
+        count = len(values)
+        codes = "".join("d" if isinstance(v, float) else "Q" for v in values)
+        self._values = ctypes.create_string_buffer(struct.pack(f"={codes}", *values), max(8 * count, 1))
+        start = ctypes.addressof(self._values)
+        self._pointers = (ctypes.c_void_p * max(count, 1))(*(start + 8 * n for n in range(count)))
+        self.address = ctypes.addressof(self._pointers)
+
+
+class Graph:
+    """Launches captured once, to be replayed as a whole."""
+
+    def __init__(self, stream: Stream, enqueue: Callable[[], None]) -> None:
+        """``enqueue`` puts the launches into ``stream``, which runs none of them now."""
+        self._stream = stream
+        mode = attribute("CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
+        with stream.context as context:
+            call("cuStreamBeginCapture", stream.handle, mode)
+            try:
+                enqueue()
+            finally:
+                graph = call("cuStreamEndCapture", stream.handle)
+            try:
+                self._handle = context.own(self, "cuGraphExecDestroy", call("cuGraphInstantiate", graph, 0))
+            finally:
+                call("cuGraphDestroy", graph)
+            call("cuGraphUpload", self._handle, stream.handle)
+
+    def replay(self) -> None:
+        """Put one run of it into its stream."""
+        call("cuGraphLaunch", self._handle, self._stream.handle)
+
+
+class Stopwatch:
+    """Seconds between two points of a stream, by the device's clock (steps of half a microsecond)."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        with stream.context as context:
+            self._events = [context.own(self, "cuEventDestroy", call("cuEventCreate", 0)) for _ in range(2)]
+
+    def seconds(self, enqueue: Callable[[], None]) -> float:
+        """How long the device takes for what ``enqueue`` puts into the stream. Waits for it."""
+        start, end = self._events
+        call("cuEventRecord", start, self._stream.handle)
+        enqueue()
+        call("cuEventRecord", end, self._stream.handle)
+        call("cuEventSynchronize", end)
+        milliseconds: float = call("cuEventElapsedTime", start, end)
+        return milliseconds / 1e3
+
+
+def _config(grid: Grid) -> Any:
+    config = attribute("CUlaunchConfig")()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid.blocks
+    config.blockDimX, config.blockDimY, config.blockDimZ = grid.threads, 1, 1
+    config.sharedMemBytes = grid.shared_bytes
+    if grid.cluster > 1:
+        size = attribute("CUlaunchAttributeValue")()
+        size.clusterDim.x, size.clusterDim.y, size.clusterDim.z = grid.cluster, 1, 1
+        clusters = attribute("CUlaunchAttribute")()
+        clusters.id = attribute("CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION")
+        clusters.value = size
+        config.attrs = [clusters]
+        config.numAttrs = 1
+    return config
+
+
+def _allow(handle: Any, name: str, value: int) -> None:
+    call("cuFuncSetAttribute", handle, attribute(f"CUfunction_attribute.CU_FUNC_ATTRIBUTE_{name}"), value)

@@ -1,0 +1,69 @@
+"""The sensors of an NVIDIA card through NVML. Only reads: no setting is ever changed."""
+
+import functools
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+_REASONS = {
+    0x4: "software_power_cap",
+    0x8: "hardware_slowdown",
+    0x10: "sync_boost",
+    0x20: "software_thermal",
+    0x40: "hardware_thermal",
+    0x80: "power_brake",
+}
+"""Bits that say why the clocks are lower than they could be (NVML API, "Clocks Event Reasons")."""
+
+
+def environment(bus_id: str) -> dict[str, float]:
+    """What the card at a PCI address does just now: ``sm_clock_mhz``, ``memory_clock_mhz``, ``power_watts``,
+    ``temperature_celsius``, ``clock_event_bits`` (NVML's mask) and, for each reason in it that slows the card down,
+    ``throttled_REASON`` = 1. What this card does not tell is left out; empty without NVML. Some ten microseconds."""
+    nvml = _library()
+    card = None if nvml is None else _card(bus_id)
+    if nvml is None or card is None:
+        return {}
+    readings: dict[str, Callable[[], Any]] = {
+        "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM),
+        "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(card) / 1e3,
+        "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU),
+        "clock_event_bits": lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(card),
+    }
+    found: dict[str, float] = {}
+    for name, read in readings.items():
+        try:
+            found[name] = float(read())
+        except nvml.NVMLError:  # this card, or this machine's rights, do not give it
+            continue
+    return {**found, **throttled(int(found.get("clock_event_bits", 0)))}
+
+
+def throttled(bits: int) -> dict[str, float]:
+    """``throttled_REASON`` = 1 for each reason in NVML's mask that slows the card down."""
+    return {f"throttled_{name}": 1.0 for bit, name in _REASONS.items() if bits & bit}
+
+
+@functools.cache
+def _library() -> Any:
+    """NVML, started; None where it is not installed or there is no driver."""
+    try:
+        nvml = import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    return nvml
+
+
+@functools.cache
+def _card(bus_id: str) -> Any:
+    """NVML's handle; None where it does not know the address."""
+    nvml = _library()
+    try:
+        return nvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode())
+    except nvml.NVMLError:
+        return None

@@ -1,0 +1,104 @@
+"""Measured ceilings of a CUDA device: traffic, arithmetic, launches, each by a small kernel written for it.
+
+Every figure is the best of several runs: a ceiling is what the device does when nothing disturbs it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...codegen.backend import Grid, Source
+from ...codegen.cuda.compile import compile_source
+from ...core.streams import stream as random_stream
+from ...core.target import Target
+from .launching import Code, Graph, Packed, Stopwatch
+from .memory import Allocation, CudaMemory, Stream, Transfers, array_bytes
+from .peaks_source import ACCUMULATORS, PEAKS, ROUNDS, TENSOR_ACCUMULATORS, TENSOR_ROUNDS, UNROLL
+
+MOST_TRAFFIC_BYTES = 1 << 30
+"""Of one buffer: many times the last-level cache, and long enough for the cost of a launch not to count."""
+REPEATS = 7
+THREADS = 256
+_LAUNCHES = 1000
+_TENSOR_FLOPS = 2 * 16 * 8 * 16
+"""Of one matrix instruction of a warp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """Where the peaks of a device are measured."""
+
+    stream: Stream
+    transfers: Transfers
+    stopwatch: Stopwatch
+    target: Target
+    memory_bytes: int
+
+
+def measure(bench: Workbench) -> dict[str, float]:
+    """``Device.measure_peaks``, and besides ``write_bytes_per_second``, ``peak_float16_flops_per_second`` (paired
+    multiply-adds) and ``peak_tensor_{float16,bfloat16}_flops_per_second`` (``mma.sync``, float32 sums);
+    ``launch_seconds`` is what an empty kernel of one block a multiprocessor takes in a graph of many."""
+    source = Source("cuda-c++", PEAKS, "tilewright_peaks", ())
+    code = Code(bench.stream.context, compile_source(source, bench.target).code)
+    return {**_traffic(bench, code), **_arithmetic(bench, code), "launch_seconds": _launch(bench, code)}
+
+
+def _traffic(bench: Workbench, code: Code) -> dict[str, float]:
+    chunk = 16 * UNROLL * THREADS
+    nbytes = min(MOST_TRAFFIC_BYTES, bench.memory_bytes // 8) // chunk * chunk
+    memories = [_random(bench, nbytes) for _ in range(2)]
+    addresses = [memory.address for memory in memories]
+
+    def rate(name: str, moved: int) -> float:
+        return moved / _best_seconds(bench, code, Grid(name, (nbytes // chunk, 1, 1), THREADS), addresses)
+
+    return {
+        "copy_bytes_per_second": rate("copy", 2 * nbytes),
+        "read_bytes_per_second": rate("read", nbytes),
+        "write_bytes_per_second": rate("write", nbytes),
+    }
+
+
+def _arithmetic(bench: Workbench, code: Code) -> dict[str, float]:
+    blocks = 8 * bench.target.threads
+    memory = _random(bench, 4096)
+    peaks = {}
+    for name, lanes in (("float32", 1), ("float64", 1), ("float16", 2)):
+        grid = Grid(f"multiply_add_{name}", (blocks, 1, 1), THREADS)
+        flops = 2 * lanes * ACCUMULATORS * ROUNDS * THREADS * blocks
+        peaks[f"peak_{name}_flops_per_second"] = flops / _best_seconds(bench, code, grid, [memory.address])
+    for name in ("float16", "bfloat16"):
+        grid = Grid(f"matrix_{name}", (blocks, 1, 1), THREADS)
+        flops = _TENSOR_FLOPS * TENSOR_ACCUMULATORS * TENSOR_ROUNDS * THREADS // 32 * blocks
+        peaks[f"peak_tensor_{name}_flops_per_second"] = flops / _best_seconds(bench, code, grid, [memory.address])
+    return peaks
+
+
+def _launch(bench: Workbench, code: Code) -> float:
+    grid = Grid("empty", (bench.target.threads, 1, 1), THREADS)
+    return _best_seconds(bench, code, grid, [], _LAUNCHES) / _LAUNCHES
+
+
+def _best_seconds(bench: Workbench, code: Code, grid: Grid, addresses: list[int], launches: int = 1) -> float:
+    function, arguments = code.function(grid), Packed(addresses)
+
+    def enqueue() -> None:
+        for _ in range(launches):
+            function.enqueue(bench.stream.handle, arguments)
+
+    graph = Graph(bench.stream, enqueue)
+    with bench.stream.context:
+        bench.stopwatch.seconds(graph.replay)
+        return min(bench.stopwatch.seconds(graph.replay) for _ in range(REPEATS))
+
+
+def _random(bench: Workbench, nbytes: int) -> CudaMemory:
+    """Memory of random numbers between 0 and 1: zeros take less power, and with it less time."""
+    allocation = Allocation(bench.stream.context, nbytes)
+    memory = CudaMemory(bench.transfers, allocation.address, nbytes, allocation)
+    block = random_stream(0, "peaks").random(min(nbytes, 64 << 20) // 4, np.float32)
+    for start in range(0, nbytes, block.nbytes):
+        size = min(block.nbytes, nbytes - start)
+        memory.view(start, size).write(array_bytes(block)[:size])
+    return memory

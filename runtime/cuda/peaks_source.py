@@ -1,0 +1,120 @@
+"""The CUDA C++ of the kernels that measure a device's ceilings."""
+
+UNROLL = 4
+"""Accesses of 16 bytes that a thread has under way."""
+ACCUMULATORS = 16
+ROUNDS = 2048
+"""Independent chains of multiply-adds of a thread, enough to hide their latency, and steps of each."""
+TENSOR_ACCUMULATORS = 8
+TENSOR_ROUNDS = 1024
+
+_TRAFFIC = f"""
+#define UNROLL {UNROLL}
+#define AT(part) ((unsigned long long)blockIdx.x * (blockDim.x * UNROLL) + (part) * blockDim.x + threadIdx.x)
+"""
+
+_KERNELS = r"""
+__device__ __forceinline__ uint4 get(const uint4* at)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+    return v;
+}
+
+extern "C" __global__ void copy(const uint4* x, uint4* y)
+{
+    uint4 v[UNROLL];
+    #pragma unroll
+    for (int part = 0; part < UNROLL; ++part) v[part] = get(x + AT(part));
+    #pragma unroll
+    for (int part = 0; part < UNROLL; ++part) y[AT(part)] = v[part];
+}
+
+extern "C" __global__ void read(const uint4* x, uint4* y)
+{
+    uint4 v[UNROLL];
+    unsigned mixed = 0;
+    #pragma unroll
+    for (int part = 0; part < UNROLL; ++part) v[part] = get(x + AT(part));
+    #pragma unroll
+    for (int part = 0; part < UNROLL; ++part) mixed ^= v[part].x ^ v[part].y ^ v[part].z ^ v[part].w;
+    if (mixed == 0x9e3779b9u) y[AT(0)] = v[0]; /* next to never: it keeps the loads alive */
+}
+
+extern "C" __global__ void write(const uint4* x, uint4* y)
+{
+    #pragma unroll
+    for (int part = 0; part < UNROLL; ++part)
+        y[AT(part)] = make_uint4(blockIdx.x, threadIdx.x, part, 0x3f000000u);
+}
+
+extern "C" __global__ void empty() {}
+"""
+
+_MULTIPLY_ADD = r"""
+extern "C" __global__ void __launch_bounds__(256) multiply_add_{name}({type}* data)
+{{
+    {type} x = data[0], y = data[1], sum[{accumulators}];
+    #pragma unroll
+    for (int n = 0; n < {accumulators}; ++n) sum[n] = data[n + threadIdx.x % 32];
+    #pragma unroll 4
+    for (int round = 0; round < {rounds}; ++round) {{
+        #pragma unroll
+        for (int n = 0; n < {accumulators}; ++n) {step};
+    }}
+    {type} all = sum[0];
+    #pragma unroll
+    for (int n = 1; n < {accumulators}; ++n) all += sum[n];
+    if (all == ({type})12345) data[threadIdx.x % 32] = all; /* next to never: it keeps the sums alive */
+}}
+"""
+_STEPS = {
+    "float32": ("float", "sum[n] = __fmaf_rn(sum[n], x, y)"),
+    "float64": ("double", "sum[n] = __fma_rn(sum[n], x, y)"),
+    "float16": ("unsigned", 'asm volatile("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(sum[n]) : "r"(x), "r"(y))'),
+}
+
+_MATRIX = r"""
+extern "C" __global__ void __launch_bounds__(256) matrix_{name}(unsigned* data)
+{{
+    unsigned a[4], b[2];
+    float sum[{accumulators}][4];
+    #pragma unroll
+    for (int n = 0; n < 4; ++n) a[n] = data[n + threadIdx.x % 32] & 0x83ff83ffu | 0x38003800u;
+    #pragma unroll
+    for (int n = 0; n < 2; ++n) b[n] = data[n + 64 + threadIdx.x % 32] & 0x83ff83ffu | 0x38003800u;
+    #pragma unroll
+    for (int n = 0; n < {accumulators}; ++n)
+        for (int m = 0; m < 4; ++m) sum[n][m] = 0.0f;
+    #pragma unroll 2
+    for (int round = 0; round < {rounds}; ++round) {{
+        #pragma unroll
+        for (int n = 0; n < {accumulators}; ++n)
+            asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{type}.{type}.f32 "
+                         "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+                         : "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }}
+    float all = 0.0f;
+    #pragma unroll
+    for (int n = 0; n < {accumulators}; ++n) all += sum[n][0] + sum[n][1] + sum[n][2] + sum[n][3];
+    if (all == 12345.0f) data[threadIdx.x] = (unsigned)all; /* next to never: it keeps the sums alive */
+}}
+"""
+
+PEAKS = "".join(
+    [
+        _TRAFFIC,
+        _KERNELS,
+        *(
+            _MULTIPLY_ADD.format(name=name, type=kind, step=step, accumulators=ACCUMULATORS, rounds=ROUNDS)
+            for name, (kind, step) in _STEPS.items()
+        ),
+        *(
+            _MATRIX.format(name=name, type=kind, accumulators=TENSOR_ACCUMULATORS, rounds=TENSOR_ROUNDS)
+            for name, kind in (("float16", "f16"), ("bfloat16", "bf16"))
+        ),
+    ]
+)
+"""One translation unit."""

@@ -1,0 +1,330 @@
+"""Kernels with launches, written by hand: between them they hold every node that only graphics processors have."""
+
+from tilewright.core.dtypes import DType, bfloat16, boolean, float16, float32, float64, int8, int32, int64
+from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
+from tilewright.ir.build import Writer
+from tilewright.ir.expr import (
+    Binary,
+    BinaryOp,
+    Broadcast,
+    Cast,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    PeerLoad,
+    Ramp,
+    ReduceLanes,
+    Select,
+    Shuffle,
+    ShuffleMode,
+    Unary,
+    UnaryOp,
+    const,
+    index,
+)
+from tilewright.ir.gpu import (
+    AwaitArrivals,
+    AwaitCopies,
+    BulkCopy,
+    CommitCopies,
+    CopyAsync,
+    InitArrivals,
+    Level,
+    LoadMatrix,
+    Mma,
+)
+from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+
+X, THREAD, WARP, LANE = HardwareAxis.GRID_X, HardwareAxis.THREAD, HardwareAxis.WARP, HardwareAxis.LANE
+UNROLLED = LoopKind.UNROLLED
+ZERO = index(0)
+EVERY = Ramp(ZERO, 1, 8)
+
+
+def softmax(rows: int, columns: int, dtype: DType) -> Kernel:
+    """One block a row, the row kept in registers; shuffles, then shared memory, join the threads."""
+    threads, vectors = columns // 32, 4
+    source, result = Buffer("A", (rows, columns), dtype), Buffer("O", (rows, columns), dtype)
+    w = Writer()
+    with w.launch("softmax", [("row", rows, X), ("t", threads, THREAD)], streamed=("A", "O")) as (row, t):
+        x = w.allocate("x", (vectors, 8), float32, Scope.REGISTER)
+        value = w.allocate("value", (2,), float32, Scope.REGISTER)
+        parts = w.allocate("parts", (2, threads // 32), float32, Scope.SHARED)
+        with w.loop("i", vectors, UNROLLED) as i:
+            at = (row, Ramp((i * threads + t) * 8, 1, 8))
+            w.store(x, (i, EVERY), Cast(Load(source, at), float32))
+        for which, op, start in ((0, BinaryOp.MAX, float("-inf")), (1, BinaryOp.ADD, 0.0)):
+            slot = (index(which),)
+            w.store(value, slot, const(start, float32))
+            with w.loop(f"j{which}", vectors, UNROLLED) as j:
+                lanes = Load(x, (j, EVERY))
+                if op is BinaryOp.ADD:
+                    largest = Broadcast(Load(value, (ZERO,)), 8)
+                    w.store(x, (j, EVERY), Unary(UnaryOp.EXP, Binary(BinaryOp.SUB, lanes, largest)))
+                    lanes = Load(x, (j, EVERY))
+                w.store(value, slot, Binary(op, Load(value, slot), ReduceLanes(op, lanes)))
+            for distance in (16, 8, 4, 2, 1):
+                other = Shuffle(ShuffleMode.XOR, Load(value, slot), index(distance))
+                w.store(value, slot, Binary(op, Load(value, slot), other))
+            with w.when(Compare(CompareOp.EQ, t % 32, ZERO)):
+                w.store(parts, (index(which), t // 32), Load(value, slot))
+            w.barrier()
+            w.store(value, slot, const(start, float32))
+            with w.loop(f"k{which}", threads // 32, UNROLLED) as k:
+                w.store(value, slot, Binary(op, Load(value, slot), Load(parts, (index(which), k))))
+        with w.loop("o", vectors, UNROLLED) as o:
+            total = Broadcast(Load(value, (index(1),)), 8)
+            at = (row, Ramp((o * threads + t) * 8, 1, 8))
+            w.store(result, at, Cast(Binary(BinaryOp.DIV, Load(x, (o, EVERY)), total), dtype))
+    return Kernel("softmax", (source,), (result,), (), w.finish())
+
+
+def transpose(rows: int, columns: int, dtype: DType, layout: Layout | None) -> Kernel:
+    """Tiles of 64 by 64 through shared memory, wide accesses on the side of global memory."""
+    tile, lanes = 64, 16 // dtype.bytes
+    wide = tile // lanes
+    source, result = Buffer("A", (rows, columns), dtype), Buffer("O", (columns, rows), dtype)
+    w = Writer()
+    bounds = [("bx", columns // tile, X), ("by", rows // tile, HardwareAxis.GRID_Y), ("t", 256, THREAD)]
+    steps = tile * wide // 256
+    with w.launch("transpose", bounds) as (bx, by, t):
+        block = w.allocate("tile", (tile, tile), dtype, Scope.SHARED, layout)
+        stage = w.allocate("stage", (lanes,), dtype, Scope.REGISTER)
+        every = Ramp(ZERO, 1, lanes)
+        with w.loop("i", steps, UNROLLED) as i:
+            row, column = (i * 256 + t) // wide, (i * 256 + t) % wide * lanes
+            w.store(stage, (every,), Load(source, (by * tile + row, Ramp(bx * tile + column, 1, lanes))))
+            w.store(block, (row, Ramp(column, 1, lanes)), Load(stage, (every,)))
+        w.barrier()
+        with w.loop("j", steps, UNROLLED) as j:
+            row, column = (j * 256 + t) // wide, (j * 256 + t) % wide * lanes
+            w.store(
+                result,
+                (bx * tile + row, Ramp(by * tile + column, 1, lanes)),
+                Load(block, (Ramp(column, 1, lanes), Broadcast(row, lanes))),
+            )
+    return Kernel("transpose", (source,), (result,), (), w.finish())
+
+
+def shuffles(dtype: DType) -> Kernel:
+    """Every mode of exchange, whole warps and groups of 8, of every type that can be exchanged."""
+    source = Buffer("A", (2, 32), dtype)
+    result = Buffer("O", (5, 2, 32), dtype)
+    w = Writer()
+    with w.launch("shuffles", [("warp", 2, WARP), ("lane", 32, LANE)]) as (warp, lane):
+        mine = Load(source, (warp, lane))
+        forms = [
+            Shuffle(ShuffleMode.XOR, mine, index(5)),
+            Shuffle(ShuffleMode.DOWN, mine, index(3)),
+            Shuffle(ShuffleMode.INDEX, mine, index(7)),
+            Shuffle(ShuffleMode.DOWN, mine, index(3), 8),
+            Shuffle(ShuffleMode.INDEX, mine, (lane + 1) % 8, 8),
+        ]
+        for number, form in enumerate(forms):
+            w.store(result, (index(number), warp, lane), form)
+    return Kernel("shuffles", (source,), (result,), (), w.finish())
+
+
+def cluster_sum(blocks: int) -> Kernel:
+    """Each block of a cluster sums its part of a row; all add up what the others have in shared memory."""
+    source, result = Buffer("A", (3, blocks, 64), float32), Buffer("O", (3, blocks, 4), float32)
+    w = Writer()
+    bounds = [("row", 3, X), ("rank", blocks, HardwareAxis.CLUSTER), ("t", 64, THREAD)]
+    with w.launch("cluster_sum", bounds) as (row, rank, t):
+        parts = w.allocate("parts", (64,), float32, Scope.SHARED)
+        sums = w.allocate("sums", (4,), float32, Scope.SHARED)
+        w.store(parts, (t,), Load(source, (row, rank, t)))
+        w.barrier()
+        with w.when(t < 4):
+            lanes = Load(parts, (Ramp(t * 16, 1, 16),))
+            w.store(sums, (t,), ReduceLanes(BinaryOp.ADD, lanes))
+        w.barrier(Level.CLUSTER)
+        with w.when(t < 1):
+            total = w.allocate("total", (4,), float32, Scope.REGISTER)
+            four = Ramp(ZERO, 1, 4)
+            w.store(total, (four,), Broadcast(const(0.0, float32), 4))
+            with w.loop("other", blocks) as other:
+                w.store(total, (four,), Load(total, (four,)) + PeerLoad(sums, (four,), other))
+            first = PeerLoad(sums, (index(1),), (rank + 1) % blocks)
+            w.store(result, (row, rank, four), Load(total, (four,)) + Broadcast(first, 4))
+        w.barrier(Level.CLUSTER)
+    return Kernel("cluster_sum", (source,), (result,), (), w.finish())
+
+
+def copied(dtype: DType) -> Kernel:
+    """Rows come by asynchronous copies, two stages deep; the last rows are masked off."""
+    rows, width = 6, 64
+    lanes = 16 // dtype.bytes
+    threads = width // lanes
+    source, result = Buffer("A", (rows, width), dtype), Buffer("O", (rows + 1, width), dtype)
+    w = Writer()
+    with w.launch("copied", [("t", threads, THREAD)]) as (t,):
+        stages = w.allocate("stages", (2, width), dtype, Scope.SHARED)
+
+        def start(row: Expr) -> None:
+            to, start = (row % 2, t * lanes), (row, t * lanes)
+            w.emit(CopyAsync(stages, to, source, start, lanes, row < rows))
+            w.emit(CommitCopies())
+
+        start(ZERO)
+        with w.loop("row", rows + 1) as row:
+            start(row + 1)
+            w.emit(AwaitCopies(1))
+            w.barrier()
+            at = Ramp(t * lanes, 1, lanes)
+            twice = Load(stages, (row % 2, Ramp(((t + 1) % threads) * lanes, 1, lanes)))
+            w.store(result, (row, at), twice)
+            w.barrier()
+    return Kernel("copied", (source,), (result,), (), w.finish())
+
+
+def bulk(dtype: DType) -> Kernel:
+    """Rows come by bulk copies that one thread starts, two stages deep; arrival barriers say when."""
+    rows, width = 5, 256
+    source, result = Buffer("A", (rows, width), dtype), Buffer("O", (rows, width), dtype)
+    w = Writer()
+    with w.launch("bulk", [("t", 64, THREAD)]) as (t,):
+        stages = w.allocate("stages", (2, width), dtype, Scope.SHARED)
+        ready = w.allocate("ready", (2,), int64, Scope.SHARED)
+
+        def start(row: Expr) -> None:
+            w.emit(BulkCopy(stages, (row % 2, ZERO), source, (row, ZERO), width, ready, row % 2))
+
+        first = Compare(CompareOp.EQ, t, ZERO)
+        with w.when(first):
+            w.emit(InitArrivals(ready, ZERO, 1))
+            w.emit(InitArrivals(ready, index(1), 1))
+        w.barrier()
+        with w.when(first):
+            start(ZERO)
+            start(index(1))
+        with w.loop("row", rows) as row:
+            w.emit(AwaitArrivals(ready, row % 2, row // 2 % 2))
+            lanes = Ramp(t * 4, 1, 4)
+            data = Load(stages, (row % 2, lanes))
+            w.store(result, (row, lanes), data + data)
+            w.barrier()
+            with w.when(first), w.when(row < rows - 2):
+                start(row + 2)
+    return Kernel("bulk", (source,), (result,), (), w.finish())
+
+
+def matrix(dtype: DType) -> Kernel:
+    """One warp multiplies 16x32 by 32x8: fragments by ldmatrix from swizzled shared memory, B transposed on the way."""
+    a, b = Buffer("A", (16, 32), dtype), Buffer("B", (32, 8), dtype)
+    c = Buffer("C", (16, 8), float32)
+    atom = "m16n8k16_f16" if dtype == float16 else "m16n8k16_bf16"
+    w = Writer()
+    with w.launch("matrix", [("warp", 1, WARP), ("lane", 32, LANE)]) as (_, lane):
+        rows = w.allocate("a_tile", (16, 32), dtype, Scope.SHARED, Layout((32, 1), Swizzle(2, 3, 3)))
+        columns = w.allocate("b_tile", (32, 8), dtype, Scope.SHARED, Layout((16, 1)))
+        left = w.allocate("left", (8,), dtype, Scope.REGISTER)
+        right = w.allocate("right", (2, 4), dtype, Scope.REGISTER)
+        total = w.allocate("total", (4,), float32, Scope.REGISTER)
+        with w.loop("i", 2, UNROLLED) as i:
+            row, column = (i * 32 + lane) // 4, (i * 32 + lane) % 4 * 8
+            w.store(rows, (row, Ramp(column, 1, 8)), Load(a, (row, Ramp(column, 1, 8))))
+        w.store(columns, (lane, EVERY), Load(b, (lane, EVERY)))
+        w.barrier()
+        w.store(total, (Ramp(ZERO, 1, 4),), Broadcast(const(0.0, float32), 4))
+        w.emit(LoadMatrix(right, (ZERO, ZERO), columns, (lane, ZERO), 4, transposed=True))
+        with w.loop("k", 2, UNROLLED) as k:
+            w.emit(LoadMatrix(left, (ZERO,), rows, (lane % 16, k * 16 + lane // 16 * 8), 4))
+            w.emit(Mma(atom, total, (ZERO,), left, (ZERO,), right, (k, ZERO)))
+        with w.loop("half", 2, UNROLLED) as half:
+            at = (lane // 4 + half * 8, Ramp(lane % 4 * 2, 1, 2))
+            w.store(c, at, Load(total, (Ramp(half * 2, 1, 2),)))
+    return Kernel("matrix", (a, b), (c,), (), w.finish())
+
+
+def two_launches() -> Kernel:
+    """Column sums in two launches, joined by a workspace; vectors of columns, masks at the ragged end."""
+    rows, columns, blocks = 24, 100, 4
+    source, part = Buffer("A", (rows, columns), float32), Buffer("part", (blocks, columns), float32)
+    result = Buffer("O", (columns,), float32)
+    w = Writer()
+    with w.launch("parts", [("b", blocks, X), ("t", 32, THREAD)], min_blocks=2) as (b, t):
+        total = w.allocate("total", (4,), float32, Scope.REGISTER)
+        four, at = Ramp(ZERO, 1, 4), Ramp(t * 4, 1, 4)
+        inside = Compare(CompareOp.LT, at, Broadcast(index(columns), 4))
+        w.store(total, (four,), Broadcast(const(0.0, float32), 4))
+        with w.loop("r", rows // blocks) as r:
+            w.store(total, (four,), Load(total, (four,)) + Load(source, (b * (rows // blocks) + r, at), inside))
+        w.store(part, (b, at), Load(total, (four,)), inside)
+    with w.launch("whole", [("t2", columns, THREAD)]) as (t2,):
+        whole = w.allocate("sum", (1,), float32, Scope.REGISTER)
+        w.store(whole, (ZERO,), const(0.0, float32))
+        with w.loop("p", blocks, UNROLLED) as p:
+            w.store(whole, (ZERO,), Load(whole, (ZERO,)) + Load(part, (p, t2)))
+        w.store(result, (t2,), Load(whole, (ZERO,)))
+    return Kernel("two_launches", (source,), (result,), (part,), w.finish())
+
+
+def halves(dtype: DType) -> Kernel:
+    """16-bit values in registers: whole words moved, single elements read and written, chosen and masked vectors."""
+    count = 64
+    source, result = Buffer("A", (count,), dtype), Buffer("O", (4, count), dtype)
+    w = Writer()
+    with w.launch("halves", [("t", 8, THREAD)]) as (t,):
+        x = w.allocate("x", (8,), dtype, Scope.REGISTER)
+        y = w.allocate("y", (8,), dtype, Scope.REGISTER)
+        at = Ramp(t * 8, 1, 8)
+        w.store(x, (EVERY,), Load(source, (at,)))
+        with w.loop("i", 8, UNROLLED) as i:
+            w.store(y, (index(7) - i,), Load(x, (i,)))
+        w.store(result, (ZERO, at), Load(y, (EVERY,)))
+        one = Broadcast(const(1.0, dtype), 8)
+        w.store(y, (EVERY,), Binary(BinaryOp.ADD, Load(x, (EVERY,)), one))
+        w.store(result, (index(1), at), Load(y, (EVERY,)))
+        even = Broadcast(Compare(CompareOp.EQ, t % 2, ZERO), 8)
+        w.store(result, (index(2), at), Select(even, Load(source, (at,)), Broadcast(const(-2.0, dtype), 8)))
+        ahead = Ramp(t * 8 + 8, 1, 8)
+        inside = Compare(CompareOp.LT, ahead, Broadcast(index(count), 8))
+        w.store(result, (index(3), at), Load(source, (ahead,), inside))
+    return Kernel("halves", (source,), (result,), (), w.finish())
+
+
+def uneven(dtype: DType) -> Kernel:
+    """Vectors whose places are not aligned, lie backwards or apart; a mask that differs from lane to lane."""
+    count = 66
+    source, result = Buffer("A", (count,), dtype), Buffer("O", (4, count), dtype)
+    w = Writer()
+    with w.launch("uneven", [("t", 8, THREAD)]) as (t,):
+        at = Ramp(t * 8 + 2, 1, 8)
+        w.store(result, (ZERO, at), Load(source, (at,)))
+        w.store(result, (index(1), at), Load(source, (Ramp(index(65) - t * 8, -1, 8),)))
+        inside = Compare(CompareOp.LT, at, Broadcast(index(35), 8))
+        w.store(result, (index(2), at), Load(source, (at,), inside))
+        w.store(result, (index(3), at), Load(source, (at,)), inside)
+        with w.when(Compare(CompareOp.EQ, t, ZERO)):
+            with w.loop("n", 2) as n:
+                with w.loop("k", 4) as k:
+                    w.store(result, (k, n), Load(source, (n,)))
+            with w.loop("m", 31) as m:
+                w.store(result, (index(3), m + 35), Load(source, (m,)))
+    return Kernel("uneven", (source,), (result,), (), w.finish())
+
+
+PADDED = Layout((66, 1))
+SPREAD = Layout((64, 1), Swizzle(3, 3, 3))
+
+LAUNCHES: dict[str, Kernel] = {
+    "softmax_float16": softmax(3, 1024, float16),
+    "softmax_bfloat16": softmax(2, 2048, bfloat16),
+    "softmax_float32": softmax(2, 1024, float32),
+    "transpose_float16": transpose(128, 64, float16, SPREAD),
+    "transpose_bfloat16": transpose(64, 128, bfloat16, PADDED),
+    "transpose_float32": transpose(128, 128, float32, Layout((65, 1))),
+    "transpose_int8": transpose(64, 64, int8, None),
+    **{f"shuffles_{d}": shuffles(d) for d in (float32, float16, float64, int32, int64, int8, boolean)},
+    "cluster_sum_2": cluster_sum(2),
+    "cluster_sum_8": cluster_sum(8),
+    **{f"copied_{d}": copied(d) for d in (float16, float32)},
+    **{f"bulk_{d}": bulk(d) for d in (float32, float16)},
+    **{f"matrix_{d}": matrix(d) for d in (float16, bfloat16)},
+    "two_launches": two_launches(),
+    **{f"halves_{d}": halves(d) for d in (float16, bfloat16)},
+    **{f"uneven_{d}": uneven(d) for d in (float16, float32, int8)},
+}
+"""Name -> kernel made of launches, all final."""

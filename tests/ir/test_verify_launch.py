@@ -1,0 +1,245 @@
+"""The verifier's rules for launches: every one has kernels that break it and nothing else."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tilewright.core.dtypes import INDEX, float16, float32
+from tilewright.core.errors import InvalidKernel
+from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
+from tilewright.ir.build import Writer
+from tilewright.ir.expr import (
+    Cast,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    PeerLoad,
+    Select,
+    Shuffle,
+    ShuffleMode,
+    Var,
+    const,
+    index,
+)
+from tilewright.ir.gpu import (
+    AwaitArrivals,
+    AwaitCopies,
+    Barrier,
+    BulkCopy,
+    CopyAsync,
+    InitArrivals,
+    Level,
+    LoadMatrix,
+    Mma,
+)
+from tilewright.ir.stmt import Allocate, For, HardwareAxis, If, Kernel, LoopKind, Operation, Stmt, Store, seq
+from tilewright.ir.verify import verify
+
+IN, OUT = Buffer("I", (64, 64), float16), Buffer("O", (8,), float32)
+B, T, C = Var("b"), Var("t"), Var("c")
+ONE = const(1.0, float32)
+PUT = Store(OUT, (index(0),), ONE)
+Z = index(0)
+Axes = tuple[tuple[str, int, HardwareAxis], ...]
+GRID = ("b", 4, HardwareAxis.GRID_X)
+THREADS: Axes = (GRID, ("t", 128, HardwareAxis.THREAD))
+CLUSTERS: Axes = (GRID, ("c", 2, HardwareAxis.CLUSTER), ("t", 128, HardwareAxis.THREAD))
+
+
+def shared(name: str, *shape: int, layout: Layout | None = None, scope: Scope = Scope.SHARED) -> Buffer:
+    return Buffer(name, shape, float16, scope, layout)
+
+
+S, R = shared("S", 64, 64), shared("R", 16, scope=Scope.REGISTER)
+D = Buffer("D", (4,), float32, Scope.REGISTER)
+FULL = Buffer("full", (2,), INDEX, Scope.SHARED)
+
+
+def kernel(body: Stmt, *buffers: Buffer, axes: Axes = THREADS, streamed: tuple[str, ...] = ()) -> Kernel:
+    for buffer in buffers:
+        body = Allocate(buffer, body)
+    w = Writer()
+    with w.launch("f", axes, streamed=streamed):
+        w.emit(PUT)
+        w.emit(body)
+    return Kernel("k", (IN,), (OUT,), (), w.finish())
+
+
+def under(condition: Expr, body: Stmt = Barrier()) -> Stmt:  # noqa: B008
+    return If(condition, body)
+
+
+def shuffled(value: Expr, width: int = 32, lane: Expr = Z) -> Stmt:
+    return Store(OUT, (Z,), Shuffle(ShuffleMode.XOR, value, lane, width))
+
+
+def copy(target: Buffer, at: tuple[Expr, ...], source: tuple[Expr, ...], elements: int) -> CopyAsync:
+    return CopyAsync(target, at, IN, source, elements)
+
+
+def bulk(target: Buffer, at: tuple[Expr, ...], source: tuple[Expr, ...], elements: int) -> BulkCopy:
+    return BulkCopy(target, at, IN, source, elements, FULL, Z)
+
+
+def mma(atom: str = "m16n8k16_f16", d: Buffer = D, a: Buffer = R, at: Expr = Z) -> Mma:
+    return Mma(atom, d, (Z,), a, (at,), R, (Z,))
+
+
+def eq(a: Expr, b: int) -> Expr:
+    return Compare(CompareOp.EQ, a, index(b))
+
+
+def beside() -> Kernel:
+    good = kernel(PUT)
+    return Kernel("k", (IN,), (OUT,), (), seq(good.body, PUT))
+
+
+def inside_loop() -> Kernel:
+    good = kernel(PUT)
+    return Kernel("k", (IN,), (OUT,), (), For("i", 2, LoopKind.SERIAL, good.body))
+
+
+def axes(*bounds: tuple[str, int, HardwareAxis]) -> Kernel:
+    return kernel(PUT, axes=bounds)
+
+
+H = HardwareAxis
+LOAD = Load(S, (Z, Z))
+BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
+    ("launch", "stands beside launches", beside),
+    ("launch", "launch f is not at the top level", inside_loop),
+    ("launch", "binds an axis twice", lambda: axes(("t", 2, H.THREAD), ("u", 2, H.THREAD))),
+    ("launch", "binds thread, warp, lane", lambda: axes(("t", 2, H.THREAD), ("u", 2, H.WARP), ("v", 32, H.LANE))),
+    ("launch", "binds warp: thread alone, or", lambda: axes(("u", 2, H.WARP))),
+    ("launch", "has 16 lanes, not 32", lambda: axes(("u", 2, H.WARP), ("v", 16, H.LANE))),
+    ("launch", "has 1056 threads a block, 1024", lambda: axes(("u", 33, H.WARP), ("v", 32, H.LANE))),
+    ("launch", "has clusters of 3", lambda: axes(GRID, ("c", 3, H.CLUSTER), ("t", 32, H.THREAD))),
+    ("launch", "has 65536 blocks along y", lambda: axes(("y", 65536, H.GRID_Y))),
+    ("launch", "streams X, no parameter", lambda: kernel(PUT, streamed=("I", "X"))),
+    ("launch", "an operation outside", lambda: Kernel("k", (IN,), (OUT,), (), seq(PUT, Barrier()))),
+    ("launch", "a barrier of the cluster where there are no clusters", lambda: kernel(Barrier(Level.CLUSTER))),
+    (
+        "launch",
+        "S of another block is loaded where there are no clusters",
+        lambda: kernel(Store(OUT, (Z,), Cast(PeerLoad(S, (Z, Z), Z), float32)), S),
+    ),
+    ("extent", "thread t has extent 0", lambda: axes(("t", 0, H.THREAD))),
+    ("names", "t is bound twice", lambda: axes(("t", 2, H.THREAD), ("t", 2, H.GRID_X))),
+    ("nesting", "parallel loop i is inside a launch", lambda: kernel(For("i", 2, LoopKind.PARALLEL, PUT))),
+    ("allocation", "S has scope shared", lambda: Kernel("k", (IN,), (OUT,), (), Allocate(S, PUT))),
+    ("meeting", "the allocation of S under `t < 32`", lambda: kernel(under(T < index(32), Allocate(S, PUT)))),
+    (
+        "layout",
+        "R has a layout and scope register",
+        lambda: kernel(PUT, shared("R", 4, layout=Layout((1,)), scope=Scope.REGISTER)),
+    ),
+    ("layout", "S of 2 dimensions has strides", lambda: kernel(PUT, shared("S", 4, 4, layout=Layout((1,))))),
+    ("layout", "two elements of S lie at one place", lambda: kernel(PUT, shared("S", 4, 4, layout=Layout((3, 1))))),
+    (
+        "layout",
+        "two elements of S lie at one place",
+        lambda: kernel(PUT, shared("S", 4, 8, layout=Layout((8, 1), Swizzle(2, 0, 0)))),
+    ),
+    (
+        "warps",
+        "a shuffle where there are no whole warps",
+        lambda: kernel(shuffled(ONE), axes=(GRID, ("t", 48, H.THREAD))),
+    ),
+    ("warps", "a matrix operation in blocks of 48", lambda: kernel(mma(), D, R, axes=(("t", 48, H.THREAD),))),
+    ("types", "a shuffle within groups of 12", lambda: kernel(shuffled(ONE, 12))),
+    ("types", "from a lane numbered by float32", lambda: kernel(shuffled(ONE, lane=ONE))),
+    ("meeting", "a barrier of the block under `t < 32`, which", lambda: kernel(under(T < index(32)))),
+    ("meeting", "a barrier of the block under `t%32 == 0`", lambda: kernel(under(eq(T % 32, 0)))),
+    ("meeting", "a barrier of the warp under `t < 33`", lambda: kernel(under(T < index(33), Barrier(Level.WARP)))),
+    (
+        "meeting",
+        "a barrier of the cluster under `c == 0`",
+        lambda: kernel(under(eq(C, 0), Barrier(Level.CLUSTER)), axes=CLUSTERS),
+    ),
+    ("meeting", "a shuffle under `t == 0`", lambda: kernel(under(eq(T, 0), shuffled(ONE)))),
+    (
+        "meeting",
+        "a shuffle under `t < 8`",
+        lambda: kernel(Store(OUT, (Z,), Select(T < index(8), Shuffle(ShuffleMode.XOR, ONE, Z), ONE))),
+    ),
+    ("meeting", "a matrix operation under `R.0. < ", lambda: kernel(under(Load(R, (Z,)) < 0.0, mma()), D, R)),
+    ("operation", "an asynchronous copy of 6 bytes", lambda: kernel(copy(S, (Z, Z), (Z, Z), 3), S)),
+    (
+        "operation",
+        "S is accessed at bytes that are no multiple of 16",
+        lambda: kernel(copy(S, (Z, T * 8 + 4), (Z, Z), 8), S),
+    ),
+    (
+        "operation",
+        "I is accessed at bytes that are no multiple of 8",
+        lambda: kernel(copy(S, (Z, Z), (Z, index(2)), 4), S),
+    ),
+    ("operation", "R has scope register, not shared", lambda: kernel(copy(R, (Z,), (Z, Z), 8), R)),
+    (
+        "operation",
+        "the swizzle of S tears runs of 16 bytes",
+        lambda: kernel(
+            copy(shared("S", 8, 64, layout=Layout((64, 1), Swizzle(3, 2, 4))), (Z, Z), (Z, Z), 8),
+            shared("S", 8, 64, layout=Layout((64, 1), Swizzle(3, 2, 4))),
+        ),
+    ),
+    ("operation", "a bulk copy of 24 bytes", lambda: kernel(bulk(S, (Z, Z), (Z, Z), 12), S, FULL)),
+    (
+        "operation",
+        "which is swizzled",
+        lambda: kernel(
+            bulk(shared("S", 8, 64, layout=Layout((64, 1), Swizzle(3, 3, 3))), (Z, Z), (Z, Z), 8),
+            shared("S", 8, 64, layout=Layout((64, 1), Swizzle(3, 3, 3))),
+            FULL,
+        ),
+    ),
+    ("operation", "arrival barriers S of float16", lambda: kernel(InitArrivals(shared("S", 2), Z, 1), shared("S", 2))),
+    (
+        "operation",
+        "a barrier for 0 arrivals".replace("a barrier", "an arrival barrier"),
+        lambda: kernel(InitArrivals(FULL, Z, 0), FULL),
+    ),
+    ("operation", "the parity of a wait", lambda: kernel(AwaitArrivals(FULL, Z, ONE), FULL)),
+    (
+        "operation",
+        "arrival barriers full are accessed as data",
+        lambda: kernel(seq(InitArrivals(FULL, Z, 1), Store(FULL, (Z,), index(1))), FULL),
+    ),
+    ("operation", "a wait for all but -1", lambda: kernel(AwaitCopies(-1))),
+    ("operation", "no matrix instruction m8", lambda: kernel(mma("m8"), D, R)),
+    ("operation", "a of m16n8k16_bf16 is float16, not bfloat16", lambda: kernel(mma("m16n8k16_bf16"), D, R)),
+    ("operation", "8 elements of R do not fit", lambda: kernel(mma(at=index(9)), D, R)),
+    ("operation", "3 matrices are loaded at once", lambda: kernel(LoadMatrix(R, (Z,), S, (Z, Z), 3), R, S)),
+    ("operation", "S is accessed at bytes", lambda: kernel(LoadMatrix(R, (Z,), S, (Z, index(4)), 4), R, S)),
+    ("types", "Operation is no operation", lambda: kernel(Operation())),
+]
+
+
+@pytest.mark.parametrize(("rule", "detail", "build"), BROKEN, ids=[f"{r}: {d}" for r, d, _ in BROKEN])
+def test_a_broken_rule_is_named(rule: str, detail: str, build: Callable[[], Kernel]) -> None:
+    with pytest.raises(InvalidKernel, match=f"kernel k: .*{detail}.*; rule {rule}: "):
+        verify(build())
+
+
+def test_conditions_that_all_decide_alike_are_known() -> None:
+    for condition, body, axes in (
+        (T < index(64), Barrier(Level.WARP), THREADS),
+        (eq(T // 32, 1), shuffled(ONE), THREADS),
+        (T >= index(96), mma(), THREADS),
+        (T < index(128), Barrier(), THREADS),
+        (eq(B, 1), Barrier(), THREADS),
+        (eq(C, 1), Barrier(), CLUSTERS),
+        (Load(S, (Z, B)) < 1.0, Barrier(), THREADS),
+        (Load(IN, (Z, B)) < 1.0, Barrier(Level.CLUSTER), CLUSTERS),
+    ):
+        verify(kernel(under(condition, body), D, R, S, axes=axes))
+
+
+def test_unrolled_loops_stay_in_final_kernels() -> None:
+    registers = For("i", 8, LoopKind.UNROLLED, Store(R, (Var("i"),), const(0.0, float16)))
+    verify(kernel(registers, R), final=True)
+    looped = For("i", 8, LoopKind.SERIAL, Store(R, (Var("i"),), const(0.0, float16)))
+    verify(kernel(looped, R))
+    with pytest.raises(InvalidKernel, match=r"register buffer R is accessed.*; rule final: "):
+        verify(kernel(looped, R), final=True)

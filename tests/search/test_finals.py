@@ -1,0 +1,50 @@
+"""Who meets again, and what that changes."""
+
+from tilewright.core.trial import Failed, Outcome, Reason, Stage, Timed
+from tilewright.search.finals import BAND, MOST, finalists, ranked
+
+BROKEN = Failed(Stage.CHECK, Reason.WRONG_RESULT)
+
+
+def around(seconds: float) -> tuple[float, ...]:
+    return tuple(seconds * f for f in (0.9999, 1.0, 1.0001, 0.9998, 1.0002, 1.0, 1.0))
+
+
+def test_finalists_are_the_fastest_within_the_band_fastest_first() -> None:
+    outcomes: list[Outcome] = [Timed((1.05,)), BROKEN, Timed((1.0,)), Timed((1.0 + BAND + 0.01,)), Timed((1.01,))]
+    assert finalists(outcomes) == [2, 4, 0]
+    assert len(finalists([Timed((1.0,))] * 40)) == MOST
+
+
+def test_one_alone_plays_no_final() -> None:
+    assert finalists([]) == finalists([BROKEN]) == finalists([Timed((1.0,)), Timed((2.0,))]) == []
+
+
+def test_the_final_turns_the_order_round() -> None:
+    changed = ranked([Timed((1.0,)), Timed((1.01,))], {0: around(1.2), 1: around(1.1)})
+    assert changed[1].rank_seconds < changed[0].rank_seconds == changed[0].seconds
+    assert changed[0].samples == (1.0,) and changed[0].final_samples == around(1.2)
+
+
+def test_those_it_cannot_tell_apart_get_the_same_rank_and_keep_their_own_time() -> None:
+    changed = ranked(
+        [Timed((1.0,)), Timed((1.01,)), Timed((1.02,))], {0: around(1.003), 1: around(1.0), 2: around(1.1)}
+    )
+    assert changed[0].rank_seconds == changed[1].rank_seconds == changed[1].seconds < changed[0].seconds
+    assert changed[2].rank_seconds == changed[2].seconds
+
+
+def test_nobody_who_was_not_there_comes_before_those_who_were() -> None:
+    outcomes: list[Outcome] = [Timed((1.0,)), Timed((1.001,)), Timed((1.002,)), BROKEN, Timed((3.0,))]
+    changed = ranked(outcomes, {0: around(1.2), 1: around(1.3), 2: ()})
+    assert set(changed) == {0, 1, 2}
+    assert changed[2].rank_seconds == changed[1].rank_seconds and changed[2].seconds == 1.002
+    assert ranked(outcomes, {0: (), 1: ()}) == {}
+
+
+def test_playing_it_again_changes_nothing_but_the_samples() -> None:
+    outcomes: list[Timed] = [Timed((1.0,)), Timed((1.01,)), Timed((1.02,))]
+    samples = {0: around(1.05), 1: around(1.0), 2: around(1.0)}
+    once = ranked(outcomes, samples)
+    again = ranked([once[n] for n in range(3)], samples)
+    assert again == once

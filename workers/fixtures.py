@@ -1,0 +1,103 @@
+"""Fixtures of workloads, computed by a child of their own, ahead of the time they are needed at.
+
+They lie in a few anonymous files that every child of a runner inherits. When all are in use, the one that was asked
+for longest ago, and is not that of the workload in hand, makes room.
+"""
+
+import os
+from concurrent.futures import CancelledError, Future
+
+from ..core.errors import WorkerLost
+from .crew import Crew
+from .fixture import anonymous_file
+from .station import Posting, Station, library_threads
+from .wire import Json
+
+SLOTS = 3
+"""Fixtures kept: that of the workload in hand, that of the next, and one that is being computed."""
+_THREADS = 4
+
+
+class Fixtures:
+    """``prepare`` and ``layout`` come from one thread, ``abandon`` from any."""
+
+    def __init__(self, posting: Posting) -> None:
+        self.descriptors = tuple(anonymous_file() for _ in range(SLOTS))
+        self._free = list(self.descriptors)
+        self._kept: list[_Kept] = []
+        self._current: _Kept | None = None
+        self._crew = Crew([DataStation(posting, self.descriptors)], "data")
+
+    def prepare(self, workload: Json) -> None:
+        """Begin with a workload, unless it has been begun with; returns at once."""
+        self._find(workload)
+
+    def layout(self, workload: Json) -> Json:
+        """Where the fixture of ``workload`` is: what ``map_fixture`` takes. Waits for it.
+
+        Raises WorkerLost or OutOfMemory when there is none."""
+        kept = self._current = self._find(workload)
+        try:
+            return kept.layout.result()
+        except CancelledError as error:
+            self._forget(kept)
+            raise WorkerLost("the measurement was abandoned") from error
+        except BaseException:
+            self._forget(kept)
+            raise
+
+    def abandon(self) -> None:
+        """Stop what is being computed."""
+        self._crew.abandon()
+
+    def close(self) -> None:
+        self._crew.close()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+    def _find(self, workload: Json) -> "_Kept":
+        """The fixture of ``workload``, done or begun, now the one that was needed last."""
+        for kept in self._kept:
+            if kept.workload == workload and not kept.layout.cancelled():
+                self._kept.remove(kept)
+                self._kept.append(kept)
+                return kept
+        for stale in [k for k in self._kept if k.layout.cancelled()]:
+            self._forget(stale)
+        if not self._free:
+            oldest = next(k for k in self._kept if k is not self._current)  # that one is being read
+            oldest.layout.cancel()
+            self._forget(oldest)
+        descriptor = self._free.pop()
+        # the one child works in the order it is asked, so a file is never written by two, nor while it is still read
+        kept = _Kept(workload, descriptor, self._crew.submit(lambda station: station.prepare(workload, descriptor)))
+        self._kept.append(kept)
+        return kept
+
+    def _forget(self, kept: "_Kept") -> None:
+        self._kept.remove(kept)
+        self._free.append(kept.descriptor)
+
+
+class _Kept:
+    """A fixture and its file; ``layout`` is there once it is computed."""
+
+    def __init__(self, workload: Json, descriptor: int, layout: Future[Json]) -> None:
+        self.workload = workload
+        self.descriptor = descriptor
+        self.layout = layout
+
+
+class DataStation(Station):
+    """Workloads to fixtures, in a child without a device."""
+
+    def __init__(self, posting: Posting, descriptors: tuple[int, ...]) -> None:
+        setup: Json = {"role": "prepare", "seed": posting.seed}
+        super().__init__(setup, posting, environment=library_threads(_THREADS), descriptors=descriptors)
+
+    def prepare(self, workload: Json, descriptor: int) -> Json:
+        """Compute the fixture into the file and say where it is. Raises WorkerLost, OutOfMemory."""
+        question: Json = {"ask": "prepare", "workload": workload, "descriptor": descriptor}
+        layout = self._question(question, "prepare")["layout"]
+        assert isinstance(layout, dict)
+        return layout

@@ -1,0 +1,28 @@
+"""The data child: random inputs and float64 references, computed apart from whatever has the device."""
+
+from typing import cast
+
+from ..core.errors import OutOfMemory, TilewrightError
+from ..te.json import workload_from_json
+from .fixture import compute_fixture, store_fixture
+from .frames import Frame
+from .report import Announce
+from .wire import Json
+
+
+class PrepareRole:
+    """Answers ``{workload, descriptor}`` with ``{layout}``, where it put the fixture in that file, or ``{error}``."""
+
+    def __init__(self, setup: Json) -> None:
+        self._seed = cast(int, setup["seed"])
+
+    def answer(self, frame: Frame, announce: Announce) -> Frame:
+        del announce
+        try:
+            fixture = compute_fixture(workload_from_json(frame.header["workload"]), self._seed)
+            return Frame({"layout": store_fixture(fixture, cast(int, frame.header["descriptor"]))})
+        except TilewrightError as error:
+            return Frame({"error": error.message, "field": error.field})
+        except MemoryError as error:
+            text = f"inputs and reference do not fit into this machine's memory: {error}"
+            return Frame({"error": text, "field": "", "code": OutOfMemory.code})

@@ -1,0 +1,159 @@
+"""A station owns one child, replaces it when it dies, and turns deaths into outcomes. All calls block."""
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..core.errors import OutOfMemory, TilewrightError, WorkerLost
+from ..core.target import Profile, Target
+from ..core.trial import Failed, Reason, Stage
+from .child import Child, ChildDied, ChildHung
+from .frames import Frame
+from .settings import ExecutorSettings
+from .wire import Json
+
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """What a station needs to know to work: the same for all stations of an executor."""
+
+    target: Target
+    profile: Profile
+    seed: int
+    settings: ExecutorSettings
+
+
+class Station:
+    """One child and its replacement. Calls come from one thread, which must live as long as the station (see Child);
+    ``interrupt`` may come from any."""
+
+    def __init__(
+        self, setup: Json, posting: Posting, *, environment: Mapping[str, str], descriptors: tuple[int, ...] = ()
+    ) -> None:
+        self._setup = Frame(setup)
+        self._posting = posting
+        self._deadlines = posting.settings.deadlines.by_stage()
+        self._environment = environment
+        self._descriptors = descriptors
+        self._child: Child | None = None
+        self._candidates = 0
+        self._interrupted = False
+
+    def start(self) -> None:
+        """Spawn a child if there is none; its start-up is awaited by the first request."""
+        if self._child is None:
+            self._candidates = 0
+            self._child = Child(
+                self._setup,
+                python_path=self._posting.settings.python_path,
+                environment=self._environment,
+                descriptors=self._descriptors,
+            )
+
+    def resume(self) -> None:
+        """Forget earlier interruptions: a new call begins."""
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """Make the call in progress raise WorkerLost soon, by killing the child under it."""
+        self._interrupted = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def close(self) -> None:
+        """End the child."""
+        self._drop()
+
+    def _candidate(
+        self, frame: Frame, first_stage: Stage, before: Callable[[], None], deadlines: Mapping[str, float] | None = None
+    ) -> Frame | Failed:
+        """The answer to one candidate, or how it killed the child.
+
+        A candidate that crashes a child which served others before it gets a second chance in a fresh one: memory
+        that an earlier candidate damaged must not be blamed on it. So does one whose child was killed from outside.
+        """
+        for attempt in (1, 2):
+            before()
+            self._candidates += 1
+            try:
+                return self._ask(frame, first_stage.value, deadlines)
+            except ChildHung as hung:
+                return Failed(Stage(hung.stage), Reason.TIMEOUT, hung.message)
+            except ChildDied as died:
+                blameless = died.signal == signal.SIGKILL or self._candidates > 1
+                if attempt == 2 or not blameless:
+                    return failure_of(died)
+            finally:
+                if self._child is None:
+                    self.start()
+        raise AssertionError("unreachable: the second attempt returns")
+
+    def _ask(self, frame: Frame, first_stage: str, deadlines: Mapping[str, float] | None = None) -> Frame:
+        """One request; whatever kills the child also drops it."""
+        child = self._greeted()
+        try:
+            return child.request(frame, first_stage=first_stage, deadlines=deadlines or self._deadlines)
+        except TilewrightError as error:
+            self._drop()
+            if self._interrupted:
+                raise WorkerLost("the measurement was abandoned") from error
+            raise
+
+    def _greeted(self) -> Child:
+        """The child, ready. One that was killed while it started is replaced once. Raises WorkerLost."""
+        for attempt in (1, 2):
+            self.start()
+            assert self._child is not None
+            try:
+                if self._interrupted:  # looked at after there is a child that ``interrupt`` could have seen
+                    raise WorkerLost("the measurement was abandoned")
+                self._child.greet(self._deadlines["start"])
+                break
+            except WorkerLost:
+                self._drop()
+                if self._interrupted or attempt == 2:
+                    raise
+        assert self._child is not None
+        return self._child
+
+    def _drop(self) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def _question(self, question: Json, stage: str) -> Json:
+        """Raises WorkerLost with the child's own words when there is no answer, OutOfMemory when those say so. A child
+        killed from outside is replaced and asked once more."""
+        for attempt in (1, 2):
+            try:
+                answer = self._ask(Frame(question), stage).header
+                break
+            except (ChildDied, ChildHung) as error:
+                killed = isinstance(error, ChildDied) and error.signal == signal.SIGKILL
+                if not killed or attempt == 2:
+                    raise WorkerLost(f"a worker failed to {question['ask']}: {error.message}") from error
+        if answer.get("code") == OutOfMemory.code:
+            raise OutOfMemory(str(answer["error"]))
+        if "error" in answer:
+            raise WorkerLost(f"a worker failed to {question['ask']}: {answer['error']}")
+        return answer
+
+
+def library_threads(count: int) -> dict[str, str]:
+    """How many threads NumPy's libraries use in a child: they read it when they are loaded."""
+    return {name: str(count) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+
+
+def failure_of(died: ChildDied) -> Failed:
+    """What the death of a child says about the candidate that was in it."""
+    stage = Stage(died.stage)
+    if died.signal == signal.SIGKILL:
+        reason = Reason.WORKER_LOST
+    elif stage is Stage.COMPILE:
+        reason = Reason.COMPILE_ERROR
+    else:
+        reason = Reason.ILLEGAL_ACCESS if died.signal in _CRASHES else Reason.LAUNCH_ERROR
+    return Failed(stage, reason, died.message)
