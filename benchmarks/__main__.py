@@ -18,6 +18,7 @@ SUITES = {
     "ranking": "benchmarks.ranking",
     "service": "benchmarks.service",
     "kill": "benchmarks.kill",
+    "faults": "benchmarks.faults",
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
 

@@ -77,6 +77,25 @@ class Binary:
     resources: Mapping[str, Resources] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One form of a kernel as text. ``language``: ``assembly``, ``ptx``, …"""
+
+    title: str
+    language: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """What a source becomes. ``layers``: its forms below the source, in order. ``instructions``: class -> count in the
+    last of them. ``resources``: as in Binary, also of a kernel that ``compile`` refuses for what it takes."""
+
+    layers: tuple[Layer, ...]
+    instructions: Mapping[str, int]
+    resources: Mapping[str, Resources] = field(default_factory=dict)
+
+
 class Backend(Protocol):
     """One per target kind; stateless. The road is ``passes`` -> ``emit`` -> ``compile``."""
 
@@ -98,4 +117,8 @@ class Backend(Protocol):
 
     def assembly(self, source: Source, target: Target) -> str:
         """The machine instructions of ``source`` as text."""
+        ...
+
+    def anatomy(self, source: Source, target: Target) -> Anatomy:
+        """All there is to see of ``source`` below its text. Raises CompileError."""
         ...

@@ -6,7 +6,7 @@ from .backend import Backend
 from .cuda.backend import CudaBackend
 from .llvm.backend import LlvmBackend
 
-BACKENDS: dict[str, Backend] = {"cuda": CudaBackend(), "llvm": LlvmBackend()}
+BACKENDS: dict[str, Backend] = {"llvm": LlvmBackend(), "cuda": CudaBackend()}
 
 
 def backend_for(target: Target) -> Backend:

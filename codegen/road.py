@@ -9,7 +9,7 @@ from ..ir.stmt import Kernel
 from ..schedule.sketch import Sketch
 from ..schedule.sketches import SKETCHES
 from ..te.workload import Workload
-from .backend import Binary, Source
+from .backend import Anatomy, Binary, Source
 from .backends import backend_for
 
 
@@ -20,7 +20,7 @@ class Layers:
     kernel: Kernel
     passes: tuple[tuple[str, Kernel], ...]
     source: Source
-    assembly: str
+    anatomy: Anatomy
 
 
 def sketch_of(schedule: Schedule) -> Sketch:
@@ -70,4 +70,4 @@ def layers(workload: Workload, target: Target, schedule: Schedule) -> Layers:
     kernel = lower(workload, target, schedule)
     passes = backend.passes(kernel, target)
     source = backend.emit(passes[-1][1] if passes else kernel, target)
-    return Layers(kernel, passes, source, backend.assembly(source, target))
+    return Layers(kernel, passes, source, backend.anatomy(source, target))

@@ -85,6 +85,12 @@ class DeviceFault(TilewrightError):
         self.lost = lost
 
 
+class ResourcesExceeded(CompileError):
+    """The kernel compiles, but spills registers, or takes more of something than the hardware has."""
+
+    code = "RESOURCES_EXCEEDED"
+
+
 class OutOfMemory(TilewrightError):
     """The data of a workload do not fit into the memory of the machine, or of the device."""
 

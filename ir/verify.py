@@ -284,17 +284,17 @@ def _check_registers(stmt: Stmt, place: _Place) -> None:
             accesses += [(stmt.d, stmt.d_indices), (stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices)]
         case LoadMatrix():
             accesses.append((stmt.target, stmt.target_indices))
-    unrolled = place.unrolled if place.names.launch is not None else frozenset()
+    unrolled = place.unrolled if place.names.launch is not None else None
     for buffer, indices in accesses:
         if buffer.scope is Scope.REGISTER and not all(_is_constant(i, unrolled) for i in indices):
             raise Broken("final", f"register buffer {buffer.name} is accessed at an index that varies")
 
 
-def _is_constant(index: Expr, unrolled: frozenset[str]) -> bool:
-    """A constant, or a vector of them: one machine register holds neighbouring lanes of a register buffer. Variables
-    of ``unrolled`` loops count as constants."""
+def _is_constant(index: Expr, unrolled: frozenset[str] | None) -> bool:
+    """A constant, or a vector of them: one machine register holds neighbouring lanes of a register buffer. In a launch
+    (``unrolled``: the unrolled loops around) whatever is constant once those are written out."""
     if isinstance(index, (Ramp, Broadcast)):
         index = index.base if isinstance(index, Ramp) else index.value
-    if isinstance(index, Const):
-        return True
-    return not loads_of(index) and bool(unrolled) and free_variables(index) <= unrolled
+    if isinstance(index, Const) or unrolled is None:
+        return isinstance(index, Const)
+    return not loads_of(index) and free_variables(index) <= unrolled

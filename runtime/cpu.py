@@ -131,6 +131,10 @@ class CpuDevice:
     def info(self) -> DeviceInfo:
         return self._info
 
+    @property
+    def lock_name(self) -> str:
+        return ""
+
     def allocate(self, nbytes: int) -> CpuMemory:
         if nbytes < 0:
             raise InvalidParameter(f"{nbytes} bytes; allowed: 0 and more", field="nbytes")

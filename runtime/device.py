@@ -71,6 +71,12 @@ class Device(Protocol):
     @property
     def info(self) -> DeviceInfo: ...
 
+    @property
+    def lock_name(self) -> str:
+        """What programs that time on this device lock: its own among all devices of this machine; empty where programs
+        share it anyway."""
+        ...
+
     def allocate(self, nbytes: int) -> Memory:
         """Uninitialised memory; raises MemoryError."""
         ...

@@ -1,7 +1,7 @@
-"""A tuned kernel in the user's process: a schedule compiled here, called with NumPy arrays."""
+"""A tuned kernel in the user's process: a schedule compiled here, called with NumPy arrays, or on device arrays."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..core.schedule import Schedule
 from ..core.target import Target
 from ..te.workload import Workload
 from .cpu import CpuDevice, CpuKernel
+from .cuda.module import CudaModule, load_cuda_module
 
 Array = NDArray[Any]
 
@@ -65,15 +66,29 @@ class Module:
         return dict(zip(names, out, strict=True))
 
 
-def load_module(workload: Workload, schedule: Schedule, target: Target | None = None) -> Module:
-    """Compile ``schedule`` for ``target`` (default: this machine) and load it.
+def load_module(
+    workload: Workload, schedule: Schedule, target: Target | None = None, *, ordinal: int = 0
+) -> Module | CudaModule:
+    """Compile ``schedule`` for ``target`` (default: this machine's CPU) and load it on its device ``ordinal``.
 
     Raises IllegalSchedule, CompileError, and UnsupportedTarget where the target cannot run here.
     """
-    if target is not None and target.kind != "llvm":
-        raise UnsupportedTarget(f"a module runs on the host's CPU, not on {target}", field="target")
-    device = CpuDevice(target)
+    kind = "llvm" if target is None else target.kind
+    if kind not in _LOADERS:
+        raise UnsupportedTarget(f"no modules for {target}; known: {', '.join(_LOADERS)}", field="target")
+    return _LOADERS[kind](workload, schedule, target, ordinal)
+
+
+def _load_cpu_module(workload: Workload, schedule: Schedule, target: Target | None, ordinal: int) -> Module:
+    device = CpuDevice(target, ordinal)
     return Module(workload, schedule, device.load(build(workload, device.target, schedule)))
+
+
+_LOADERS: dict[str, Callable[[Workload, Schedule, Target | None, int], Module | CudaModule]] = {
+    "llvm": _load_cpu_module,
+    "cuda": load_cuda_module,
+}
+"""Target kind -> how its modules are made."""
 
 
 def _check_apart(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:

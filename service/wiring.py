@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..codegen.backends import BACKENDS, backend_for
-from ..codegen.llvm.instructions import count_instructions
 from ..codegen.road import layers, sketch_of
 from ..core.budget import Budget, StopReason
 from ..core.errors import InvalidParameter, UnsupportedTarget
@@ -219,8 +218,8 @@ def anatomy(workload: Workload, target: Target, schedule: Schedule) -> Anatomy:
     after = [(f"after {name}", kernel_text(kernel)) for name, kernel in road.passes]
     sections = [Section(title, "ir", text) for title, text in (*before, *after)]
     sections.append(Section("source", road.source.language, road.source.text))
-    sections.append(Section("assembly", "assembly", road.assembly))
-    return Anatomy(tuple(sections), count_instructions(road.assembly))
+    sections += [Section(layer.title, layer.language, layer.text) for layer in road.anatomy.layers]
+    return Anatomy(tuple(sections), road.anatomy.instructions)
 
 
 def knob_meanings(workload: Workload, target: Target, schedule: Schedule) -> Mapping[str, str]:

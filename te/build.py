@@ -147,16 +147,17 @@ def placeholder(shape: Sequence[int], dtype: str | DType = "float32", name: str 
     return Tensor(name or "input", tuple(shape), dtype_of(dtype), named=name is not None)
 
 
-def compute(shape: Sequence[int], fn: _Body, name: str | None = None) -> Tensor:
+def compute(shape: Sequence[int], fn: _Body, name: str | None = None, axes: Sequence[str] | None = None) -> Tensor:
     """A tensor whose element at indices ``i, j, …`` is ``fn(i, j, …)``: an expression, or one reduction (``sum``,
-    ``prod``, ``max``, ``min``, ``argmax``, ``argmin``). Axes are named after the parameters of ``fn``. Raises
-    InvalidWorkload when ``fn`` gives neither."""
-    axes = tuple(Axis(f"{n}#{next(_fresh)}", e) for n, e in zip(_axis_names(fn, len(shape)), shape, strict=True))
-    value = fn(*[Var(a.name) for a in axes])
+    ``prod``, ``max``, ``min``, ``argmax``, ``argmin``). The axes are called ``axes``, or after the
+    parameters of ``fn``. Raises InvalidWorkload when ``fn`` gives neither."""
+    names = _axis_names(fn, len(shape)) if axes is None else axes
+    over = tuple(Axis(f"{n}#{next(_fresh)}", e) for n, e in zip(names, shape, strict=True))
+    value = fn(*[Var(a.name) for a in over])
     if isinstance(value, Reduction):
-        stage = _Stage(axes, value.body, tuple(Axis(a.name, a.extent) for a in value.axes), value.reducer)
+        stage = _Stage(over, value.body, tuple(Axis(a.name, a.extent) for a in value.axes), value.reducer)
     elif isinstance(value, Expr):
-        stage = _Stage(axes, value)
+        stage = _Stage(over, value)
     else:
         raise InvalidWorkload(f"compute needs an expression or a reduction, but its function gave {value!r}")
     return Tensor(name or "stage", tuple(shape), value.dtype, stage=stage, named=name is not None)

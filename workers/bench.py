@@ -138,8 +138,7 @@ class Bench:
             for n, binary in enumerate(binaries):
                 next_is(n)
                 timers.append(self._timer(self._device.load(binary), self._arguments(binary.parameters)))
-            launches = self._rotation.rules(self._rules.timing).most_launches
-            return Final(tuple(take_turns(timers, self._rules.final, launches, next_is)))
+            return Final(tuple(take_turns(timers, self._rotation.rules(self._rules.final), next_is)))
         except (TilewrightError, MemoryError) as error:
             return Final(failed=at, tainted=isinstance(error, DeviceFault) and error.lost)
 

@@ -7,7 +7,14 @@ from importlib import import_module
 from typing import cast
 
 from ..codegen.backend import Binary
-from ..core.errors import CompileError, IllegalSchedule, InvalidKernel, InvalidParameter, TilewrightError
+from ..core.errors import (
+    CompileError,
+    IllegalSchedule,
+    InvalidKernel,
+    InvalidParameter,
+    ResourcesExceeded,
+    TilewrightError,
+)
 from ..core.schedule import Schedule
 from ..core.target import Target
 from ..core.trial import Failed, Reason, Stage
@@ -47,6 +54,8 @@ class BuildRole:
             return Failed(Stage.LOWER, Reason.ILLEGAL_SCHEDULE, _text(error))
         except InvalidKernel as error:
             return Failed(Stage.LOWER, Reason.COMPILE_ERROR, f"lowered to an invalid kernel: {_text(error)}")
+        except ResourcesExceeded as error:
+            return Failed(Stage.COMPILE, Reason.RESOURCES, error.message)
         except CompileError as error:
             return Failed(Stage.COMPILE, Reason.COMPILE_ERROR, error.message)
         except MemoryError:

@@ -1,6 +1,7 @@
 """A spawned child, seen from its parent: requests with a deadline per stage, and a death that is always noticed."""
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ from .frames import Frame, receive, send
 
 _REAP_SECONDS = 2.0
 _TAIL_BYTES = 2_000
+_log = logging.getLogger(__name__)
 
 
 class ChildDied(TilewrightError):
@@ -118,6 +120,8 @@ class Child:
                 if "stage" not in answer.header:
                     return answer
                 stage, item = str(answer.header["stage"]), cast(int | None, answer.header.get("item"))
+                if answer.header.get("note"):
+                    _log.warning("%s", answer.header["note"])
         except (EOFError, OSError) as error:
             raise self._died(stage, item) from error
         except (ChildHung, WorkerLost):

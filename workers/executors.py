@@ -20,8 +20,11 @@ def open_executor(
     profile: Profile | None = None,
     seed: int = 0,
     settings: ExecutorSettings | None = None,
+    ordinal: int = 0,
 ) -> Executor:
-    """Start the executor called ``name``; close it when done. Raises InvalidParameter for an unknown name or one whose
+    """Start the executor called ``name`` for the machine's device ``ordinal`` of the target's kind; close it when done.
+
+    Raises InvalidParameter for an unknown name or one whose
     optional dependency is not installed."""
     if name not in EXECUTORS:
         raise InvalidParameter(f"no executor {name!r}; allowed: {', '.join(EXECUTORS)}", field="executor")
@@ -34,4 +37,4 @@ def open_executor(
         raise InvalidParameter(
             f"the executor {name!r} is not installed; pip install 'tilewright[{name}]' brings it", field="executor"
         ) from error
-    return make(target, profile=profile, seed=seed, settings=settings)
+    return make(target, profile=profile, seed=seed, settings=settings, ordinal=ordinal)

@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..te.tolerance import tolerance
 from ..te.workload import Workload
 
 _ALIGNMENT = 64
+_MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,30 @@ def anonymous_file() -> int:
         return os.dup(file.fileno())
 
 
+def needed_bytes(workload: Workload) -> int:
+    """About what computing a fixture takes: inputs, every stage in the reference's types, and both once more in the
+    file."""
+    inputs = sum(b.elements * b.dtype.bytes for b in workload.inputs)
+    tensors = [stage.tensor for stage in workload.stages]
+    stages = {t.name: t.elements * (8 if t.dtype.is_float else t.dtype.bytes) for t in tensors}
+    return 2 * inputs + sum(stages.values()) + sum(stages[name] for name in workload.outputs)
+
+
+def available_bytes() -> int | None:
+    """Memory that can be had without swapping (Linux; None elsewhere)."""
+    try:
+        fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+        return int(fields["MemAvailable"].split()[0]) << 10
+    except (OSError, KeyError, ValueError):
+        return None
+
+
 def compute_fixture(workload: Workload, seed: int) -> Fixture:
-    """Inputs drawn under ``seed`` and what the workload makes of them. Raises MemoryError where they do not fit."""
+    """Inputs drawn under ``seed`` and what the workload makes of them. Raises MemoryError where they do not fit: asked
+    beforehand, because a system that promises more memory than it has kills who uses it."""
+    needed, available = needed_bytes(workload), available_bytes()
+    if available is not None and needed > available:
+        raise MemoryError(f"{needed:,} bytes needed, {available:,} available")
     inputs = random_inputs(workload, seed)
     tolerances = tolerance(workload)
     outputs = reference(workload, inputs)

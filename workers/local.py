@@ -19,7 +19,8 @@ class LocalExecutor(Executor):
         profile: Profile | None = None,
         seed: int = 0,
         settings: ExecutorSettings | None = None,
+        ordinal: int = 0,
     ) -> None:
-        posting = Posting(target, profile or Profile(), seed, settings or ExecutorSettings())
+        posting = Posting(target, profile or Profile(), seed, settings or ExecutorSettings(), ordinal)
         builders = [BuildStation(posting) for _ in range(builder_count(posting.settings))]
         super().__init__(posting, builders, RunStation(posting))

@@ -43,8 +43,9 @@ def main(descriptor: int, parent: int) -> None:
             return
         send(connection, Frame({"ready": True}))
 
-        def announce(stage: str, item: int | None = None) -> None:
-            send(connection, Frame({"stage": stage} if item is None else {"stage": stage, "item": item}))
+        def announce(stage: str, item: int | None = None, note: str = "") -> None:
+            header: dict[str, object] = {"stage": stage, "note": note}
+            send(connection, Frame(header if item is None else {**header, "item": item}))
 
         while True:
             send(connection, role.answer(receive(connection), announce))

@@ -45,8 +45,9 @@ class RayExecutor(Executor):
         profile: Profile | None = None,
         seed: int = 0,
         settings: ExecutorSettings | None = None,
+        ordinal: int = 0,
     ) -> None:
-        posting = Posting(target, profile or Profile(), seed, settings or ExecutorSettings())
+        posting = Posting(target, profile or Profile(), seed, settings or ExecutorSettings(), ordinal)
         self._started_ray = _connect()
         builders = [RemoteBuilder(_builder_actors(posting), posting) for _ in range(builder_count(posting.settings))]
         super().__init__(posting, builders, RemoteRunner(_runner_actors(posting), posting))

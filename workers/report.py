@@ -38,6 +38,6 @@ class Final:
 
 class Announce(Protocol):
     """How a child says which stage begins, and of several things which one, from 0: this restarts the parent's
-    clock for the stage."""
+    clock for the stage. ``note``: what people should be told meanwhile."""
 
-    def __call__(self, stage: str, item: int | None = None) -> None: ...
+    def __call__(self, stage: str, item: int | None = None, note: str = "") -> None: ...

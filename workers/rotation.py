@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from ..codegen.backend import Parameter
 from ..runtime.device import Device, LoadedKernel, Memory
 from .environment import disturbance
-from .timing import Sample, Timer, TimingRules
+from .timing import FinalRules, Sample, Timer, TimingRules
 
 _MOST_SETS = 256
+
+Rules = TypeVar("Rules", TimingRules, FinalRules)
 
 
 class Rotation:
@@ -50,8 +53,11 @@ class Rotation:
     def __len__(self) -> int:
         return len(self._sets)
 
-    def rules(self, rules: TimingRules) -> TimingRules:
-        """``rules`` with samples that are short enough to find cold caches to their end."""
+    def rules(self, rules: Rules) -> Rules:
+        """``rules`` for samples that are short enough to find cold caches to their end. Elsewhere than on the processor
+        they are whole rounds through the sets, so that all samples are one prepared sequence of launches."""
+        if not self._is_host:
+            rules = replace(rules, launch_step=len(self._sets))
         return rules if self._sweep is None else replace(rules, most_launches=len(self._sets))
 
     def timer(self, kernel: LoadedKernel, names: Sequence[str], fixed: Mapping[str, Memory]) -> Timer:

@@ -39,6 +39,7 @@ class RunStation(Station):
         setup: Json = {
             "role": "run",
             "target": posting.target.to_json(),
+            "ordinal": posting.ordinal,
             "profile": profile_to_json(posting.profile),
             "timing": rules_to_json(posting.settings.timing),
             "final": rules_to_json(posting.settings.final),

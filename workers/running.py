@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import cast
 
 from ..codegen.backends import backend_for
@@ -17,6 +18,7 @@ from .bench import Bench, BenchRules
 from .environment import disturbance
 from .fixture import map_fixture
 from .frames import Frame
+from .lease import Lease
 from .report import Announce
 from .timing import Sample, take_samples
 from .wire import (
@@ -34,13 +36,17 @@ from .wire import (
 
 _ASSUMED_CACHE_BYTES = 64 << 20
 
+TIMED = ("prepare", "run", "final", "peaks")
+"""Questions for which the device must be ours: they time on it, or would disturb who does."""
+
 
 class RunRole:
     """Answers ``{ask: ...}``; every answer is an object, ``error`` in it says why there is nothing else."""
 
     def __init__(self, setup: Json) -> None:
         self._target = target_from_json(setup["target"])
-        self._device = open_device(self._target.kind, self._target)
+        self._device = open_device(self._target.kind, self._target, cast(int, setup["ordinal"]))
+        self._lease = Lease(self._device.lock_name)
         self._profile = profile_from_json(setup["profile"])
         self._timing = rules_from_json(setup["timing"])
         self._final = final_from_json(setup["final"])
@@ -50,6 +56,17 @@ class RunRole:
 
     def answer(self, frame: Frame, announce: Announce) -> Frame:
         question = str(frame.header["ask"])
+        if question not in TIMED:
+            return self._answer(question, frame, announce)
+        with self._lease.held(partial(self._tell_of_waiting, announce)):
+            announce("load" if question in ("run", "final") else question)
+            return self._answer(question, frame, announce)
+
+    def _tell_of_waiting(self, announce: Announce) -> None:
+        name = self._device.info.name
+        announce("wait", note=f"waiting for {name}: another program is timing on it ({self._device.lock_name})")
+
+    def _answer(self, question: str, frame: Frame, announce: Announce) -> Frame:
         if question in ("run", "final"):
             if self._bench is None:
                 raise WorkerLost("a binary came before its workload")

@@ -17,12 +17,14 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """What a station needs to know to work: the same for all stations of an executor."""
+    """What a station needs to know to work: the same for all stations of an executor. ``ordinal``: which of the
+    machine's devices of the target's kind."""
 
     target: Target
     profile: Profile
     seed: int
     settings: ExecutorSettings
+    ordinal: int = 0
 
 
 class Station:

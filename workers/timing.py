@@ -18,7 +18,8 @@ class TimingRules:
     ``hopeless_ratio``: a first clean sample this many times slower than the incumbent ends it. ``noisy_spread``:
     quartiles further apart than this (relative) in the end are no measurement. Sampling normally lasts
     ``most_seconds``; while fewer than ``least_samples`` clean samples were had, or they are noisy, it may last
-    ``extended_seconds``. Three samples are the least, but a kernel that used ``slow_seconds`` may stop at one."""
+    ``extended_seconds``. Three samples are the least, but a kernel that used ``slow_seconds`` may stop at one.
+    The launches of a sample are a multiple of ``launch_step``, and at most ``most_launches``."""
 
     sample_seconds: float = 1e-3
     least_samples: int = 7
@@ -30,17 +31,20 @@ class TimingRules:
     hopeless_ratio: float = 3.0
     noisy_spread: float = 1.0
     most_launches: int = 100_000
+    launch_step: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class FinalRules:
-    """``sample_seconds``: as in TimingRules. Rounds end after ``most_seconds``, or after ``most_rounds``, but there are
-    at least ``least_rounds``."""
+    """``sample_seconds``, ``most_launches``, ``launch_step``: as in TimingRules. Rounds end after ``most_seconds``, or
+    after ``most_rounds``, but there are at least ``least_rounds``."""
 
     sample_seconds: float = 2e-3
     least_rounds: int = 5
     most_rounds: int = 31
     most_seconds: float = 1.5
+    most_launches: int = 100_000
+    launch_step: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,8 @@ def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float |
     many of the least disturbed. A kernel slower than ``sample_seconds`` is warmed up by a single launch.
     """
     began = time.perf_counter()
-    spent, estimate = _warm_up(timer, rules.sample_seconds, rules.most_launches)
-    launches = max(1, min(rules.most_launches, math.ceil(rules.sample_seconds / estimate)))
+    spent, estimate = _warm_up(timer, rules)
+    launches = _launches(rules.sample_seconds / estimate, rules)
     taken: list[Sample] = []
     while True:
         taken.append(timer(launches))
@@ -107,9 +111,7 @@ def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float |
     return Timing(timed, disturbed, spent, noisy=timed.spread > rules.noisy_spread, hopeless=False)
 
 
-def take_turns(
-    timers: Sequence[Timer], rules: FinalRules, most_launches: int, begin: Callable[[int], None]
-) -> list[tuple[float, ...]]:
+def take_turns(timers: Sequence[Timer], rules: FinalRules, begin: Callable[[int], None]) -> list[tuple[float, ...]]:
     """Seconds of a launch by each timer, one sample of each in every round. Every other round goes backwards, and every
     pair of rounds begins at another timer: where one stands among the others favours nobody. ``begin`` is told which
     timer is next. Of the rounds that the machine disturbed, only as many are kept as ``least_rounds`` asks for.
@@ -118,8 +120,8 @@ def take_turns(
     launches = []
     for n, timer in enumerate(timers):
         begin(n)
-        _, estimate = _warm_up(timer, rules.sample_seconds, most_launches)
-        launches.append(max(1, min(most_launches, math.ceil(rules.sample_seconds / estimate))))
+        _, estimate = _warm_up(timer, rules)
+        launches.append(_launches(rules.sample_seconds / estimate, rules))
     taken: list[list[Sample]] = [[] for _ in timers]
     for number in range(rules.most_rounds):
         if number >= rules.least_rounds and time.perf_counter() - began >= rules.most_seconds:
@@ -132,16 +134,22 @@ def take_turns(
     return [tuple(s.per_launch for s in _least_disturbed(samples, rules.least_rounds)) for samples in taken]
 
 
-def _warm_up(timer: Timer, sample_seconds: float, most_launches: int) -> tuple[float, float]:
+def _warm_up(timer: Timer, rules: TimingRules | FinalRules) -> tuple[float, float]:
     """(seconds spent, seconds per launch): doubles the launches until they last half a sample."""
     spent, launches = 0.0, 1
     while True:
         seconds = timer(launches).seconds
         spent += seconds
-        if seconds >= sample_seconds / 2 or launches >= most_launches:
+        if seconds >= rules.sample_seconds / 2 or launches >= rules.most_launches:
             return spent, max(seconds / launches, 1e-9)
-        grow = sample_seconds / max(seconds, 1e-9)
-        launches = min(most_launches, max(2 * launches, math.ceil(launches * min(grow, 64.0))))
+        grow = rules.sample_seconds / max(seconds, 1e-9)
+        launches = _launches(max(2 * launches, launches * min(grow, 64.0)), rules)
+
+
+def _launches(wanted: float, rules: TimingRules | FinalRules) -> int:
+    """``wanted`` launches, as far as the rules allow."""
+    steps = max(1, math.ceil(wanted / rules.launch_step))
+    return min(steps * rules.launch_step, rules.most_launches)
 
 
 def _least_disturbed(taken: Sequence[Sample], least: int) -> list[Sample]:

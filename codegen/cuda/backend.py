@@ -2,8 +2,9 @@
 
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
-from ..backend import Binary, Source
+from ..backend import Anatomy, Binary, Source
 from . import compile as compiler
+from .anatomy import anatomy
 from .emit import emit
 from .passes import run_passes
 
@@ -24,4 +25,7 @@ class CudaBackend:
         return compiler.compile_source(source, target)
 
     def assembly(self, source: Source, target: Target) -> str:
-        return compiler.ptx(source, target)
+        return anatomy(source, target).layers[-1].text
+
+    def anatomy(self, source: Source, target: Target) -> Anatomy:
+        return anatomy(source, target)

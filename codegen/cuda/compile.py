@@ -7,7 +7,8 @@ from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
 from ..backend import Binary, Source
 from . import nvrtc
-from .resources import check, parse_log
+from .cache import CompileCache, cache_folder, key_of
+from .resources import check_launches, check_log, parse_log
 
 CODEGEN_VERSION = 1
 """Grows whenever the emitter or the options change what a kernel compiles to."""
@@ -43,16 +44,22 @@ def options(target: Target) -> tuple[str, ...]:
 
 
 def compile_source(source: Source, target: Target) -> Binary:
-    """A cubin with what its functions take. Raises CompileError with the compiler's log, and its ResourceError for a
-    kernel that spills or takes what the hardware does not have."""
-    compiled = nvrtc.compile_program(source.text, f"{source.entry}.cu", options(target))
-    resources = parse_log(compiled.log)
-    check(resources, compiled.log)
-    return Binary(
-        "cubin", compiled.cubin, source.entry, source.parameters, toolchain(target), source.launches, resources
-    )
+    """A cubin with what its functions take. Raises CompileError with the compiler's log, and ResourcesExceeded
+    for a kernel that spills or takes what the hardware does not have."""
+    result = compiled(source, target)
+    resources = parse_log(result.log)
+    check_log(resources, result.log)
+    check_launches(source.launches, resources, target)
+    return Binary("cubin", result.cubin, source.entry, source.parameters, toolchain(target), source.launches, resources)
 
 
-def ptx(source: Source, target: Target) -> str:
-    """The virtual instructions that ``compile_source`` assembles."""
-    return nvrtc.compile_program(source.text, f"{source.entry}.cu", options(target)).ptx
+def compiled(source: Source, target: Target) -> nvrtc.Compiled:
+    """Machine code, PTX and log of ``source``: cached, or from NVRTC. Raises CompileError, UnsupportedTarget."""
+    given = options(target)
+    cache = CompileCache(cache_folder())
+    key = key_of(source.text, given, nvrtc.version())
+    found = cache.get(key)
+    if found is None:
+        found = nvrtc.compile_program(source.text, f"{source.entry}.cu", given)
+        cache.put(key, found)
+    return found

@@ -100,8 +100,8 @@ def peer_element(code: Writing, expr: PeerLoad) -> Value:
     wide = WIDE[buffer.dtype.bytes]
     source = address(code, buffer, offset(code, buffer, expr.indices))
     block = code.value(expr.block)
-    read = f"{fn.use('peer_load')}(reinterpret_cast<const {wide}*>({source}), {block.text})"
-    code.text.line(f"*reinterpret_cast<{wide}*>(&{cell}) = {read};")
+    read = f"{fn.use('peer_load')}({fn.use('as')}<{wide}>({source}), {block.text})"
+    code.text.line(f"*{fn.use('as')}<{wide}>(&{cell}) = {read};")
     return _as_computed(fn, Value(cell, stored(buffer.dtype)), buffer.dtype)
 
 
@@ -204,7 +204,7 @@ def _fill(code: Writing, expr: Load | PeerLoad, base: Expr, cell: Callable[[int]
     test = None if scalar is None else code.value(scalar)
     for lane, size in pieces([(expr.buffer, base)], expr.lanes):
         read = read_piece(code, expr, base, lane, size, test)
-        code.text.line(f"*reinterpret_cast<{WIDE[size]}*>(&{cell(lane)}) = {read};")
+        code.text.line(f"*{code.fn.use('as')}<{WIDE[size]}>(&{cell(lane)}) = {read};")
 
 
 def read_piece(code: Writing, expr: Load | PeerLoad, base: Expr, lane: int, size: int, test: Value | None) -> str:
@@ -212,9 +212,9 @@ def read_piece(code: Writing, expr: Load | PeerLoad, base: Expr, lane: int, size
     fn, buffer = code.fn, expr.buffer
     at = base_offset(code, buffer, base, lane)
     if is_packed(buffer):
-        source = f"reinterpret_cast<const {WIDE[size]}*>(&{fn.name_of(buffer.name)}[{half_of(at)}])"
+        source = f"{code.fn.use('as')}<{WIDE[size]}>(&{fn.name_of(buffer.name)}[{half_of(at)}])"
     else:
-        source = f"reinterpret_cast<const {WIDE[size]}*>({address(code, buffer, at)})"
+        source = f"{code.fn.use('as')}<{WIDE[size]}>({address(code, buffer, at)})"
     if isinstance(expr, PeerLoad):
         return f"{fn.use('peer_load')}({source}, {code.value(expr.block).text})"
     read_only = buffer.scope is Scope.GLOBAL and buffer.name in fn.read_only

@@ -2,6 +2,7 @@
 
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel
+from ...ir.verify import verify
 from ..passes.partition import partition
 from ..passes.pipeline import Pass
 from ..passes.vectorise import vectorise
@@ -15,9 +16,10 @@ CUDA_PASSES: tuple[tuple[str, Pass], ...] = (
 
 
 def run_passes(kernel: Kernel) -> tuple[tuple[str, Kernel], ...]:
-    """(name, kernel after it) for each pass, in order."""
+    """(name, kernel after it) for each pass, in order. Raises InvalidKernel where the last one is not legal."""
     after: list[tuple[str, Kernel]] = []
     for name, run in CUDA_PASSES:
         kernel = run(kernel)
         after.append((name, kernel))
+    verify(kernel, final=True)
     return tuple(after)

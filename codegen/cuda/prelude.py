@@ -15,6 +15,11 @@ class Function:
 _DEVICE = "static __device__ __forceinline__ "
 
 FUNCTIONS: dict[str, Function] = {
+    "as": Function(
+        """// several elements as what moves them at once
+template <typename T> $T* as(void* place) { return reinterpret_cast<T*>(place); }
+template <typename T> $const T* as(const void* place) { return reinterpret_cast<const T*>(place); }"""
+    ),
     # --- 16-bit floats, kept as their bits
     "half_to_float": Function(
         """float half_to_float(unsigned short x) {

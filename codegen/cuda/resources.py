@@ -1,19 +1,15 @@
 """What the assembler says a kernel takes, and the gates that refuse kernels which could only be slow or not run."""
 
 import re
+from collections.abc import Mapping, Sequence
 
-from ...core.errors import CompileError
-from ..backend import Resources
+from ...core.errors import ResourcesExceeded
+from ...core.target import Target
+from ...schedule.gpu import LIMITS
+from ..backend import Grid, Resources
 
 STATIC_SHARED_LIMIT_BYTES = 48 << 10
 """Most static shared memory of a block on every architecture."""
-
-
-class ResourceError(CompileError):
-    """The kernel compiles, but spills registers, or asks for more than the hardware has."""
-
-    code = "RESOURCES"
-
 
 _FUNCTION = re.compile(r"Function properties for (\S+)")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -37,20 +33,39 @@ def parse_log(log: str) -> dict[str, Resources]:
     return found
 
 
-def check(resources: dict[str, Resources], log: str) -> None:
-    """Raise ResourceError for a kernel that spills, that the assembler warns about (C75xx: matrix instructions it had
-    to serialise, register requests it ignored), or with too much static shared memory."""
+def check_launches(launches: Sequence[Grid], resources: Mapping[str, Resources], target: Target) -> None:
+    """Raise ResourcesExceeded for a launch of which not even one block fits on a multiprocessor of ``target``."""
+    limits = LIMITS.get(target.arch)
+    if limits is None:
+        return
+    for grid in launches:
+        if grid.shared_bytes > limits.shared_bytes_per_block:
+            raise ResourcesExceeded(
+                f"{grid.function} takes {grid.shared_bytes} bytes of shared memory a block; "
+                f"{target.arch} has {limits.shared_bytes_per_block}"
+            )
+        registers = resources[grid.function].registers if grid.function in resources else 1
+        if not limits.resident_blocks(grid.threads, registers, grid.shared_bytes):
+            raise ResourcesExceeded(
+                f"{grid.function} takes {registers} registers in each of {grid.threads} threads; "
+                f"{target.arch} has {limits.registers_per_multiprocessor} for a block"
+            )
+
+
+def check_log(resources: Mapping[str, Resources], log: str) -> None:
+    """Raise ResourcesExceeded for a kernel that spills, that the assembler warns about (C75xx: matrix instructions it
+    had to serialise, register requests it ignored), or with too much static shared memory."""
     for name, taken in resources.items():
         if taken.spill_bytes:
-            raise ResourceError(
+            raise ResourcesExceeded(
                 f"{name} spills {taken.spill_bytes} bytes with {taken.registers} registers a thread: "
                 "it holds more values than there are registers"
             )
         if taken.static_shared_bytes > STATIC_SHARED_LIMIT_BYTES:
-            raise ResourceError(
+            raise ResourcesExceeded(
                 f"{name} takes {taken.static_shared_bytes} bytes of static shared memory; "
                 f"at most {STATIC_SHARED_LIMIT_BYTES}"
             )
     for line in log.splitlines():
         if _WARNING.search(line):
-            raise ResourceError(f"the assembler warns: {line.strip()}")
+            raise ResourcesExceeded(f"the assembler warns: {line.strip()}")

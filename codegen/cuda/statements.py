@@ -16,7 +16,7 @@ from ...ir.gpu import (
     LoadMatrix,
     Mma,
 )
-from ...ir.stmt import Allocate, For, If, LoopKind, Operation, Seq, Stmt, Store, expressions
+from ...ir.stmt import Allocate, For, If, LoopKind, Operation, Seq, Stmt, Store, expressions, walk_statements
 from .expressions import Code, uses_of
 from .function import Function, is_packed
 from .memory import address, half_of, offset
@@ -62,6 +62,10 @@ def _loop(fn: Function, text: Text, loop: For) -> None:
     if loop.kind is LoopKind.UNROLLED:
         fn.unrolled.add(loop.var)
         text.line("#pragma unroll")
+    elif any(isinstance(s, (For, Operation)) for s in walk_statements(loop.body)):
+        # left alone, the compiler writes out whole nests with few iterations, and spills; a loop that holds no other
+        # it unrolls with measure
+        text.line("#pragma unroll 1")
     with text.block(f"for ({type} {var} = 0; {var} < {loop.extent}; ++{var})") as inside:
         emit_statement(fn, inside, loop.body)
 

@@ -145,7 +145,7 @@ def _write_piece(code: Code, buffer: Buffer, base: Expr, lane: int, size: int, b
     where = address(code, buffer, at)
     if is_packed(buffer):
         where = f"&{code.fn.name_of(buffer.name)}[{half_of(at)}]"
-    pointer = f"reinterpret_cast<{WIDE[size]}*>({where})"
+    pointer = f"{code.fn.use('as')}<{WIDE[size]}>({where})"
     if buffer.name in code.fn.streamed and buffer.scope is Scope.GLOBAL and size >= 4:
         code.text.line(f"__stcs({pointer}, {bits});")
     else:
@@ -159,7 +159,7 @@ def _store_wide(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
     if not is_half(buffer.dtype):
         array = _stored_array(code, stmt.value)
         for lane, size in parts:
-            cell = f"*reinterpret_cast<const {WIDE[size]}*>(&{array}[{lane}])"
+            cell = f"*{code.fn.use('as')}<{WIDE[size]}>(&{array}[{lane}])"
             _write_piece(code, buffer, base, lane, size, cell)
         return True
     if min(size for _, size in parts) < 4:
@@ -185,7 +185,7 @@ def _store_wide(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
             code.close(loop, lanes, f"{fn.use('set_bits')}({target}, {loop.lane.text}, {bits.text});")
     if not is_packed(buffer):
         for lane, size in parts:
-            cell = f"*reinterpret_cast<const {WIDE[size]}*>(&{words}[{lane // 2}])"
+            cell = f"*{code.fn.use('as')}<{WIDE[size]}>(&{words}[{lane // 2}])"
             _write_piece(code, buffer, base, lane, size, cell)
     return True
 

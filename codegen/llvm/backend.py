@@ -2,10 +2,11 @@
 
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
-from ..backend import Binary, Source
+from ..backend import Anatomy, Binary, Layer, Source
 from ..passes.pipeline import run_passes
 from . import compile as compiler
 from .emit import emit
+from .instructions import count_instructions
 
 
 class LlvmBackend:
@@ -25,3 +26,7 @@ class LlvmBackend:
 
     def assembly(self, source: Source, target: Target) -> str:
         return compiler.assembly(source, target)
+
+    def anatomy(self, source: Source, target: Target) -> Anatomy:
+        text = compiler.assembly(source, target)
+        return Anatomy((Layer("assembly", "assembly", text),), count_instructions(text))

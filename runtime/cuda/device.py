@@ -70,9 +70,17 @@ class CudaDevice:
         return self._info
 
     @property
+    def lock_name(self) -> str:
+        return f"pci-{self._bus_id}"
+
+    @property
     def ordinal(self) -> int:
         """Which of this machine's devices it is, as the driver counts."""
         return self._card.ordinal
+
+    @property
+    def context(self) -> Context:
+        return self._context
 
     @property
     def stream(self) -> Stream:

@@ -1,7 +1,9 @@
 """A binary loaded on a CUDA device."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 from ...codegen.backend import Binary
 from ...core.errors import CompileError, InvalidParameter
@@ -31,19 +33,20 @@ class CudaKernel:
         self._stopwatch = stopwatch
         code = Code(stream.context, binary.code)
         self._steps = [(code.function(grid), grid.arguments) for grid in binary.launches]
+        self._lock = threading.Lock()  # a function knows one stream at a time
         self._graphs: OrderedDict[tuple[object, ...], Graph] = OrderedDict()
 
     def launch(self, arguments: Sequence[Memory]) -> None:
-        self.enqueue(self._addresses(arguments), self._stream)
         with self._stream.context:
+            self.enqueue(self._addresses(arguments), self._stream.handle)
             self._stream.wait()
 
-    def enqueue(self, addresses: Sequence[int], stream: Stream) -> None:
-        """Put one call into a stream, without waiting, on raw device addresses, one per parameter; the caller answers
-        for their sizes and alignment."""
-        with stream.context:
+    def enqueue(self, addresses: Sequence[int], stream: Any) -> None:
+        """Put one call into a stream (its handle) of the current context, without waiting, on raw device addresses, one
+        per parameter; the caller answers for their sizes and alignment."""
+        with self._lock:
             for function, packed in self._packed(addresses):
-                function.enqueue(stream.handle, packed)
+                function.enqueue(stream, packed)
 
     def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:
         """By the replay of a graph, between two events. The graph is kept for the next time with the same arguments."""

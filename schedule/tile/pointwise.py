@@ -1,10 +1,11 @@
 """Bodies of stages inside tile programs: axes become index expressions, loads may come from registers."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...ir.expr import (
     Broadcast,
+    Const,
     Expr,
     Load,
     Ramp,
@@ -15,6 +16,7 @@ from ...ir.expr import (
     const,
     logical_and,
     rebuild,
+    walk,
 )
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ..linear import Linear, linear
@@ -82,47 +84,50 @@ def _spread(expr: Expr, lanes: int) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A load of a body and the condition under which it happens (None: always), both on the stage's axes."""
+    """A load of a body, the condition on axes under which it happens (None: always), and what stands for it elsewhere
+    (None: nothing asks), all on the stage's axes."""
 
     load: Load
-    guard: Expr | None
+    guard: Expr | None = None
+    otherwise: Const | None = None
 
 
 def reads_of(body: Expr) -> tuple[Read, ...]:
     """The distinct guarded loads of ``body``, in the order in which they are met: what can be taken into registers
-    before anything is computed. Loads in the condition of a select count as any others."""
-    return tuple(dict.fromkeys(_reads(body, ())))
+    before anything is computed. A select between a load and a constant is one guarded read. Conditions on data do not
+    count as guards: they keep no load in bounds."""
+    found: dict[Read, None] = {}
 
+    def note(read: Read, expr: Expr) -> Expr:
+        found[read] = None
+        return expr
 
-def _reads(expr: Expr, guards: tuple[Expr, ...]) -> Iterator[Read]:
-    match expr:
-        case Select(condition=condition, then=then, otherwise=otherwise):
-            yield from _reads(condition, guards)
-            yield from _reads(then, (*guards, condition))
-            yield from _reads(otherwise, (*guards, Unary(UnaryOp.NOT, condition)))
-        case Load():
-            for index in expr.indices:
-                yield from _reads(index, guards)
-            yield Read(expr, logical_and(*guards) if guards else None)
-        case _:
-            for child in expr.children:
-                yield from _reads(child, guards)
+    _visit(body, (), note)
+    return tuple(found)
 
 
 def with_reads(body: Expr, values: Mapping[Read, Expr]) -> Expr:
-    """``body`` with each guarded load (as ``reads_of`` tells them apart) replaced by its value; others stay. The values
-    must be defined wherever ``body`` is evaluated on a lane that uses them."""
-    return _with_reads(body, (), values)
+    """``body`` with each guarded read (as ``reads_of`` tells them apart) replaced by its value; others stay. A value
+    must be defined where the guard holds, and be ``otherwise`` elsewhere if there is one."""
+    return _visit(body, (), lambda read, expr: values.get(read, expr))
 
 
-def _with_reads(expr: Expr, guards: tuple[Expr, ...], values: Mapping[Read, Expr]) -> Expr:
+def _visit(expr: Expr, guards: tuple[Expr, ...], f: Callable[[Read, Expr], Expr]) -> Expr:
+    """``expr`` with everything that is one guarded read replaced by ``f`` of it and the expression that it was."""
     match expr:
+        case Select(condition=condition, then=Load() as load, otherwise=Const() as otherwise) if _on_axes(condition):
+            return f(Read(load, logical_and(*guards, condition), otherwise), expr)
         case Select(condition=condition, then=then, otherwise=otherwise):
-            return Select(
-                _with_reads(condition, guards, values),
-                _with_reads(then, (*guards, condition), values),
-                _with_reads(otherwise, (*guards, Unary(UnaryOp.NOT, condition)), values),
-            )
+            below = _visit(condition, guards, f)
+            if not _on_axes(condition):
+                return rebuild(expr, [below, _visit(then, guards, f), _visit(otherwise, guards, f)])
+            unless = Unary(UnaryOp.NOT, condition)
+            children = [below, _visit(then, (*guards, condition), f), _visit(otherwise, (*guards, unless), f)]
+            return rebuild(expr, children)
         case Load():
-            return values.get(Read(expr, logical_and(*guards) if guards else None), expr)
-    return rebuild(expr, [_with_reads(child, guards, values) for child in expr.children])
+            return f(Read(expr, logical_and(*guards) if guards else None), expr)
+    return rebuild(expr, [_visit(child, guards, f) for child in expr.children])
+
+
+def _on_axes(condition: Expr) -> bool:
+    return not any(isinstance(e, Load) for e in walk(condition))

@@ -3,7 +3,7 @@
 
 from .batch_matmul import BATCH_MATMUL
 from .broadcast_affine import BROADCAST_AFFINE
-from .conv2d import CONV2D
+from .convolution import CONV1D, CONV2D, CONV3D
 from .elementwise import ELEMENTWISE
 from .linear import LINEAR
 from .matmul import MATMUL
@@ -20,7 +20,9 @@ OPERATORS: dict[str, Operator] = {
         MATMUL,
         BATCH_MATMUL,
         LINEAR,
+        CONV1D,
         CONV2D,
+        CONV3D,
         POOL2D,
         SOFTMAX,
         LOG_SOFTMAX,

@@ -7,18 +7,18 @@ from numpy.typing import NDArray
 
 from ..build import cast, compute, placeholder, reduce_axis, sum, workload
 from ..workload import Workload
-from .matmul import product, returned
-from .operator import Operator, accumulator, result_dtype
+from .matmul import product
+from .operator import Operator, accumulation, accumulation_parameter
 from .parameter import NUMBERS, Flag, Integer, Parameter, Values, dtype_parameter
 
 
 def _build(v: Values) -> Workload:
     batch, m, n, k = (v.integer(name) for name in ("batch", "m", "n", "k"))
-    dtype = v.text("dtype")
+    dtype, (wide, wanted) = v.text("dtype"), accumulation(v)
     a_transposed, b_transposed = v.flag("transpose_a"), v.flag("transpose_b")
     a = placeholder((batch, k, m) if a_transposed else (batch, m, k), dtype, "A")
     b = placeholder((batch, n, k) if b_transposed else (batch, k, n), dtype, "B")
-    r, wide = reduce_axis(k, "k"), accumulator(dtype)
+    r = reduce_axis(k, "k")
     c = compute(
         (batch, m, n),
         lambda b_, i, j: sum(
@@ -26,15 +26,19 @@ def _build(v: Values) -> Workload:
             * cast(b[b_, j, r] if b_transposed else b[b_, r, j], wide),
             axis=r,
         ),
-        "C" if result_dtype(dtype) == wide else "total",
+        "C" if wanted == wide else "total",
     )
-    return workload(returned(c, dtype), inputs=[a, b])
+    if wanted != wide:
+        total = c
+        c = compute(total.shape, lambda *at: cast(total[at], wanted), "C")
+    return workload(c, inputs=[a, b])
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
     a = inputs["A"].swapaxes(1, 2) if v.flag("transpose_a") else inputs["A"]
     b = inputs["B"].swapaxes(1, 2) if v.flag("transpose_b") else inputs["B"]
-    return (product(a, b, v.text("dtype")),)
+    wide, wanted = accumulation(v)
+    return (product(a, b, wide).astype(wanted.numpy, copy=False),)
 
 
 BATCH_MATMUL = Operator(
@@ -48,12 +52,14 @@ BATCH_MATMUL = Operator(
         dtype_parameter(*NUMBERS),
         Parameter("transpose_a", "whether A is stored as [batch, k, m]", Flag(), False),
         Parameter("transpose_b", "whether B is stored as [batch, n, k]", Flag(), False),
+        accumulation_parameter("float32", "float64", "int32", "int64"),
     ),
     examples=(
         {"batch": 3, "m": 5, "n": 7, "k": 13},
         {"batch": 1, "m": 1, "n": 17, "k": 1},
         {"batch": 3, "m": 33, "n": 1, "k": 31, "transpose_a": True},
         {"batch": 3, "m": 8, "n": 16, "k": 4, "transpose_b": True},
+        {"batch": 2, "m": 3, "n": 5, "k": 7, "accumulate": "float64", "dtype": "float16"},
     ),
     build=_build,
     baseline=_numpy,

@@ -3,69 +3,45 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from ...ir.expr import Expr
-from ..build import Tensor, cast, compute, placeholder, reduce_axis, sum, workload
+from ..build import cast, compute, placeholder, reduce_axis, sum, workload
 from ..workload import Workload
-from .maps import ACTIVATIONS, MAPS
-from .operator import Operator, accumulator, widened
-from .parameter import FLOATS, Choice, Flag, Integer, Parameter, Values, dtype_parameter
+from .epilogue import epilogue_of, epilogue_parameters
+from .matmul import product
+from .operator import Operator, accumulation_parameter
+from .parameter import FLOATS, Integer, Parameter, Values, dtype_parameter
 
 
 def _build(v: Values) -> Workload:
     rows, inputs, outputs = v.integer("rows"), v.integer("inputs"), v.integer("outputs")
-    dtype, activation = v.text("dtype"), v.text("activation")
-    wide = accumulator(dtype)
-    x = placeholder((rows, inputs), dtype, "X")
-    weight = placeholder((outputs, inputs), dtype, "W")
-    given = [x, weight]
+    dtype, epilogue = v.text("dtype"), epilogue_of(v)
+    x, weight = placeholder((rows, inputs), dtype, "X"), placeholder((outputs, inputs), dtype, "W")
     k = reduce_axis(inputs, "k")
-    shape, plain = (rows, outputs), activation == "none" and not v.flag("bias") and accumulator(dtype).name == dtype
     total = compute(
-        shape,
-        lambda i, j: sum(cast(x[i, k], wide) * cast(weight[j, k], wide), axis=k),
-        "Y" if plain else "total",
+        (rows, outputs),
+        lambda i, j: sum(cast(x[i, k], epilogue.wide) * cast(weight[j, k], epilogue.wide), axis=k),
+        "Y" if epilogue.is_nothing else "total",
     )
-    if plain:
-        return workload(total, inputs=given)
-    bias = placeholder((outputs,), dtype, "B") if v.flag("bias") else None
-    if bias is None:
-        return workload(_activated(total, None, activation, dtype), inputs=given)
-    if activation != "none" and MAPS[activation].uses > 1:  # the operand is worth a tensor
-        biased = compute(shape, lambda i, j: total[i, j] + cast(bias[j], wide), "biased")
-        return workload(_activated(biased, None, activation, dtype), inputs=[*given, bias])
-    return workload(_activated(total, bias, activation, dtype), inputs=[*given, bias])
-
-
-def _activated(total: Tensor, bias: Tensor | None, activation: str, dtype: str) -> Tensor:
-    def body(i: Expr, j: Expr) -> Expr:
-        e: Expr = total[i, j] if bias is None else total[i, j] + cast(bias[j], total.dtype)
-        return cast(e if activation == "none" else MAPS[activation].expr(e), dtype)
-
-    return compute(total.shape, body, "Y")
+    y, further = epilogue.apply(total, "Y", (1,))
+    return workload(y, inputs=[x, weight, *further])
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-    y: NDArray[Any] = np.matmul(widened(inputs["X"]), widened(inputs["W"]).T)
-    if v.flag("bias"):
-        y += widened(inputs["B"])
-    if v.text("activation") != "none":
-        y = MAPS[v.text("activation")].numpy(y)
-    return (y.astype(inputs["X"].dtype, copy=False),)
+    epilogue = epilogue_of(v)
+    return (epilogue.numpy(product(inputs["X"], inputs["W"].T, epilogue.wide), inputs, (-1,)),)
 
 
 LINEAR = Operator(
     name="linear",
-    summary="Y[i, j] = activation(sum over k of X[i, k] * W[j, k] + B[j])",
+    summary="Y[i, j] = activation(sum over k of X[i, k] * W[j, k] + B[j] + R[i, j])",
     parameters=(
         Parameter("rows", "rows of X and Y", Integer()),
         Parameter("inputs", "columns of X: length of the sums", Integer()),
         Parameter("outputs", "columns of Y", Integer()),
         dtype_parameter(*FLOATS),
-        Parameter("bias", "whether B is added", Flag(), True),
-        Parameter("activation", "what is applied last", Choice(ACTIVATIONS), "none"),
+        accumulation_parameter("float32", "float64"),
+        *epilogue_parameters(bias=True),
     ),
     examples=(
         {"rows": 5, "inputs": 13, "outputs": 7},
@@ -73,6 +49,7 @@ LINEAR = Operator(
         {"rows": 3, "inputs": 17, "outputs": 31, "activation": "gelu_tanh"},
         {"rows": 16, "inputs": 8, "outputs": 4, "bias": False, "activation": "gelu_erf"},
         {"rows": 2, "inputs": 19, "outputs": 3, "activation": "silu"},
+        {"rows": 5, "inputs": 7, "outputs": 11, "residual": True, "accumulate": "float64", "dtype": "float16"},
     ),
     build=_build,
     baseline=_numpy,

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from ...ir.expr import Expr
 from ..build import Tensor, cast, compute, placeholder, reduce_axis, rsqrt, sum, workload
 from ..workload import Workload
-from .operator import Operator, accumulator, widened
+from .operator import Operator, accumulation, accumulation_parameter, widened
 from .parameter import FLOATS, Flag, Integer, Number, Parameter, Values, dtype_parameter
 
 
 def _layer_norm(v: Values) -> Workload:
     rows, columns, dtype = v.integer("rows"), v.integer("columns"), v.text("dtype")
-    x, wide = placeholder((rows, columns), dtype, "X"), accumulator(dtype)
+    x, wide = placeholder((rows, columns), dtype, "X"), accumulation(v)[0]
     k, r = reduce_axis(columns, "k"), reduce_axis(columns, "r")
     total = compute((rows,), lambda i: sum(cast(x[i, k], wide), axis=k), "total")
 
@@ -47,7 +47,7 @@ def _layer_norm_numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[ND
 
 def _rms_norm(v: Values) -> Workload:
     rows, columns, dtype = v.integer("rows"), v.integer("columns"), v.text("dtype")
-    x, wide = placeholder((rows, columns), dtype, "X"), accumulator(dtype)
+    x, wide = placeholder((rows, columns), dtype, "X"), accumulation(v)[0]
     k = reduce_axis(columns, "k")
     square = compute((rows,), lambda i: sum(cast(x[i, k], wide) * cast(x[i, k], wide), axis=k), "square")
     weights: list[Tensor] = [placeholder((columns,), dtype, "G")] if v.flag("affine") else []
@@ -70,7 +70,7 @@ def _rms_norm_numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDAr
 
 def _add_rms_norm(v: Values) -> Workload:
     rows, columns, dtype = v.integer("rows"), v.integer("columns"), v.text("dtype")
-    wide, shape = accumulator(dtype), (rows, columns)
+    wide, shape = accumulation(v)[0], (rows, columns)
     x, residual = placeholder(shape, dtype, "X"), placeholder(shape, dtype, "R")
     added = compute(shape, lambda i, j: cast(cast(x[i, j], wide) + cast(residual[i, j], wide), dtype), "S")
     given = [x, residual]
@@ -94,6 +94,7 @@ _PARAMETERS = (
     Parameter("rows", "how many rows", Integer()),
     Parameter("columns", "length of a row", Integer()),
     dtype_parameter(*FLOATS),
+    accumulation_parameter("float32", "float64"),
     Parameter("epsilon", "added to the mean square before the root", Number(1e-12, 1.0), 1e-5),
 )
 
@@ -102,6 +103,7 @@ _EXAMPLES = (
     {"rows": 1, "columns": 1, "affine": False},
     {"rows": 8, "columns": 64, "epsilon": 0.5},
     {"rows": 3, "columns": 2},
+    {"rows": 3, "columns": 5, "accumulate": "float64", "dtype": "float16"},
 )
 
 LAYER_NORM = Operator(

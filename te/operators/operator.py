@@ -48,10 +48,17 @@ class Operator:
         return ()
 
     def cases(self) -> Iterator[dict[str, object]]:
-        """Every example with every dtype it may have: what every layer's tests run an operator on."""
+        """Every example with every dtype it may have: what the tests of values run an operator on."""
         for example in self.examples:
             for dtype in [example["dtype"]] if "dtype" in example else self.dtypes:
                 yield {**example, "dtype": dtype}
+
+    def few_cases(self) -> Iterator[dict[str, object]]:
+        """Some of ``cases``: every example and every dtype at least once. For tests that cannot run all of them."""
+        free = [e for e in self.examples if "dtype" not in e]
+        for n in range(max(len(free), len(self.dtypes)) if free else 0):
+            yield {**free[n % len(free)], "dtype": self.dtypes[n % len(self.dtypes)]}
+        yield from (dict(e) for e in self.examples if "dtype" in e)
 
     def values(self, parameters: Mapping[str, object]) -> Values:
         """All parameters, defaults filled in; raises InvalidParameter naming the first that is wrong."""
@@ -80,6 +87,28 @@ class Operator:
         """The outputs by plain NumPy, in the order and dtypes of the workload's; raises like ``workload``."""
         with np.errstate(all="ignore"):
             return self.baseline(self.values(parameters), inputs)
+
+
+def accumulation_parameter(*names: str) -> Parameter:
+    """The parameter ``accumulate`` of an operator that sums."""
+    meaning = "what sums are kept in: auto is float32 for 16-bit floats, int32 for 8-bit integers, else dtype itself"
+    return Parameter("accumulate", meaning, Choice(("auto", *names)), "auto")
+
+
+def accumulation(v: Values) -> tuple[DType, DType]:
+    """What sums are kept in, by the parameters ``dtype`` and ``accumulate``, and what they are returned in: integers as
+    accumulated, floats as given. Raises InvalidParameter where that is of another kind or narrower than the dtype."""
+    given, chosen = DTYPES[v.text("dtype")], v.text("accumulate")
+    if chosen == "auto":
+        return accumulator(given), result_dtype(given)
+    wide = DTYPES[chosen]
+    if wide.is_float != given.is_float or wide.bits < given.bits:
+        kind = "float" if given.is_float else "int"
+        allowed = [d.name for d in DTYPES.values() if d.kind == kind and d.bits >= max(32, given.bits)]
+        raise InvalidParameter(
+            f"accumulate is {chosen}; allowed for {given}: auto, {', '.join(allowed)}", field="accumulate"
+        )
+    return wide, given if given.is_float else wide
 
 
 def accumulator(dtype: str | DType) -> DType:

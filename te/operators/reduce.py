@@ -13,7 +13,7 @@ from ...ir.expr import Expr
 from ..build import Reduction, argmax, argmin, cast, compute, max, min, placeholder, prod, reduce_axis, sum, workload
 from ..limits import MAX_RANK
 from ..workload import Workload
-from .operator import Operator, accumulator, result_dtype, widened
+from .operator import Operator, accumulation, accumulation_parameter, widened
 from .parameter import NUMBERS, Choice, Integer, ListOf, Parameter, Values, dtype_parameter
 
 _POSITIONS = ("argmax", "argmin")
@@ -23,7 +23,7 @@ _KINDS = ("sum", "mean", "max", "min", "prod", *_POSITIONS)
 def _build(v: Values) -> Workload:
     shape, over, kind, dtype = v.integers("shape"), v.integers("axes"), v.text("kind"), v.text("dtype")
     _check(shape, over, kind, dtype)
-    wide, wanted = _dtypes(kind, dtype)
+    wide, wanted = _dtypes(v)
     kept = [d for d in range(len(shape)) if d not in over]
     x = placeholder(shape, dtype, "X")
     axes = {d: reduce_axis(shape[d], f"k{d}") for d in sorted(over)}
@@ -61,17 +61,17 @@ def _check(shape: tuple[int, ...], over: tuple[int, ...], kind: str, dtype: str)
         raise InvalidParameter(f"axes has {len(over)} dimensions, and kind is {kind}; allowed: one", field="axes")
 
 
-def _dtypes(kind: str, dtype: str) -> tuple[DType, DType]:
+def _dtypes(v: Values) -> tuple[DType, DType]:
     """What is accumulated in, and what is returned."""
-    given = DTYPES[dtype]
+    given, kind, sums = DTYPES[v.text("dtype")], v.text("kind"), accumulation(v)
     if kind in _POSITIONS:
         return int64, int64
-    return (given, given) if kind in ("max", "min") else (accumulator(given), result_dtype(given))
+    return (given, given) if kind in ("max", "min") else sums
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
     kind, axes, x = v.text("kind"), v.integers("axes"), inputs["X"]
-    wide, wanted = _dtypes(kind, v.text("dtype"))
+    wide, wanted = _dtypes(v)
     if kind in _POSITIONS:
         y = (np.argmax if kind == "argmax" else np.argmin)(widened(x), axis=axes[0])
     elif kind == "prod":
@@ -96,6 +96,7 @@ REDUCE = Operator(
         ),
         Parameter("kind", "how elements are combined", Choice(_KINDS), "sum"),
         dtype_parameter(*NUMBERS),
+        accumulation_parameter("float32", "float64", "int32", "int64"),
     ),
     examples=(
         {"shape": [5, 37], "axes": [1]},
@@ -104,6 +105,7 @@ REDUCE = Operator(
         {"shape": [13, 17], "axes": [0], "kind": "min"},
         {"shape": [2, 64], "axes": [0, 1]},
         {"shape": [3, 5, 7], "axes": [1, 0], "kind": "mean", "dtype": "float16"},
+        {"shape": [3, 11], "axes": [1], "accumulate": "float64", "dtype": "float32"},
         {"shape": [7, 41], "axes": [1], "kind": "argmax"},
         {"shape": [19, 5], "axes": [0], "kind": "argmin"},
         {"shape": [5, 3, 2], "axes": [0, 2], "kind": "prod"},

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from ..build import cast, compute, exp, log, max, placeholder, reduce_axis, sum, workload
 from ..workload import Workload
-from .operator import Operator, accumulator, widened
+from .operator import Operator, accumulation, accumulation_parameter, widened
 from .parameter import FLOATS, Integer, Parameter, Values, dtype_parameter
 
 
 def _build(v: Values) -> Workload:
     rows, columns, dtype = v.integer("rows"), v.integer("columns"), v.text("dtype")
-    x, wide = placeholder((rows, columns), dtype, "X"), accumulator(dtype)
+    x, wide = placeholder((rows, columns), dtype, "X"), accumulation(v)[0]
     k, r = reduce_axis(columns, "k"), reduce_axis(columns, "r")
     top = compute((rows,), lambda i: max(cast(x[i, k], wide), axis=k), "top")
     power = compute((rows, columns), lambda i, j: exp(cast(x[i, j], wide) - top[i]), "power")
@@ -33,7 +33,7 @@ def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any],
 
 def _log_build(v: Values) -> Workload:
     rows, columns, dtype = v.integer("rows"), v.integer("columns"), v.text("dtype")
-    x, wide = placeholder((rows, columns), dtype, "X"), accumulator(dtype)
+    x, wide = placeholder((rows, columns), dtype, "X"), accumulation(v)[0]
     k, r = reduce_axis(columns, "k"), reduce_axis(columns, "r")
     top = compute((rows,), lambda i: max(cast(x[i, k], wide), axis=k), "top")
     total = compute((rows,), lambda i: sum(exp(cast(x[i, r], wide) - top[i]), axis=r), "total")
@@ -53,6 +53,7 @@ _PARAMETERS = (
     Parameter("rows", "how many rows", Integer()),
     Parameter("columns", "length of a row", Integer()),
     dtype_parameter(*FLOATS),
+    accumulation_parameter("float32", "float64"),
 )
 
 _EXAMPLES = (
@@ -60,6 +61,7 @@ _EXAMPLES = (
     {"rows": 1, "columns": 1},
     {"rows": 8, "columns": 64},
     {"rows": 3, "columns": 2},
+    {"rows": 3, "columns": 5, "accumulate": "float64", "dtype": "float16"},
 )
 
 SOFTMAX = Operator(

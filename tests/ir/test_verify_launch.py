@@ -9,12 +9,16 @@ from tilewright.core.errors import InvalidKernel
 from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import (
+    Binary,
+    BinaryOp,
+    Broadcast,
     Cast,
     Compare,
     CompareOp,
     Expr,
     Load,
     PeerLoad,
+    Ramp,
     Select,
     Shuffle,
     ShuffleMode,
@@ -239,6 +243,9 @@ def test_conditions_that_all_decide_alike_are_known() -> None:
 def test_unrolled_loops_stay_in_final_kernels() -> None:
     registers = For("i", 8, LoopKind.UNROLLED, Store(R, (Var("i"),), const(0.0, float16)))
     verify(kernel(registers, R), final=True)
+    eight = Ramp(Z, 1, 8)
+    turned = Binary(BinaryOp.MOD, eight + Broadcast(Z, 8), Broadcast(index(4), 8))
+    verify(kernel(Store(R, (eight,), Load(R, (turned,))), R), final=True)
     looped = For("i", 8, LoopKind.SERIAL, Store(R, (Var("i"),), const(0.0, float16)))
     verify(kernel(looped, R))
     with pytest.raises(InvalidKernel, match=r"register buffer R is accessed.*; rule final: "):

@@ -40,3 +40,10 @@ def test_what_is_mapped_cannot_be_written() -> None:
         os.close(descriptor)
     assert not mapped.inputs["a"].flags.writeable
     assert not mapped.expected["b"].values.flags.writeable
+
+
+def test_data_that_do_not_fit_into_memory_are_not_begun_with() -> None:
+    a = placeholder((1 << 20, 1 << 19), name="a")
+    large = workload(compute((1 << 20, 1 << 19), lambda i, j: a[i, j] + 1, name="b"))
+    with pytest.raises(MemoryError, match="bytes needed"):
+        compute_fixture(large, 0)

@@ -108,7 +108,7 @@ def test_finalists_take_turns_in_every_round_whatever_their_place() -> None:
     order: list[int] = []
     clocks = [Clock(1e-3), Clock(2e-3), Clock(5e-6)]
     rules = FinalRules(most_rounds=6)
-    samples = take_turns(clocks, rules, 100_000, order.append)
+    samples = take_turns(clocks, rules, order.append)
     assert [s[0] for s in samples] == pytest.approx([1e-3, 2e-3, 5e-6])
     assert all(len(s) == 6 for s in samples)
     rounds = [order[3 + 3 * n : 6 + 3 * n] for n in range(6)]
@@ -117,5 +117,5 @@ def test_finalists_take_turns_in_every_round_whatever_their_place() -> None:
 
 
 def test_a_final_of_slow_kernels_has_its_least_rounds_and_drops_the_disturbed() -> None:
-    samples = take_turns([Clock(1.0, waits=[0.0, 0.5])], FinalRules(most_seconds=0.0), 10, lambda n: None)
+    samples = take_turns([Clock(1.0, waits=[0.0, 0.5])], FinalRules(most_seconds=0.0), lambda n: None)
     assert len(samples[0]) == FinalRules().least_rounds

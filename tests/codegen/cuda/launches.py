@@ -1,5 +1,7 @@
 """Kernels with launches, written by hand: between them they hold every node that only graphics processors have."""
 
+from dataclasses import replace
+
 from tilewright.core.dtypes import DType, bfloat16, boolean, float16, float32, float64, int8, int32, int64
 from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
 from tilewright.ir.build import Writer
@@ -34,12 +36,24 @@ from tilewright.ir.gpu import (
     LoadMatrix,
     Mma,
 )
-from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.rewrite import map_statements
+from tilewright.ir.stmt import Bound, For, HardwareAxis, Kernel, Launch, LoopKind, Stmt
 
 X, THREAD, WARP, LANE = HardwareAxis.GRID_X, HardwareAxis.THREAD, HardwareAxis.WARP, HardwareAxis.LANE
 UNROLLED = LoopKind.UNROLLED
 ZERO = index(0)
 EVERY = Ramp(ZERO, 1, 8)
+
+
+def launched(kernel: Kernel) -> Kernel:
+    """A kernel of loops as one launch of one thread."""
+
+    def serial(stmt: Stmt) -> Stmt:
+        is_parallel = isinstance(stmt, For) and stmt.kind is LoopKind.PARALLEL
+        return replace(stmt, kind=LoopKind.SERIAL) if is_parallel else stmt  # type: ignore[type-var]
+
+    bounds = (Bound("one_thread", 1, HardwareAxis.THREAD),)
+    return replace(kernel, body=Launch(kernel.name, bounds, map_statements(kernel.body, serial)))
 
 
 def softmax(rows: int, columns: int, dtype: DType) -> Kernel:
@@ -220,7 +234,7 @@ def matrix(dtype: DType) -> Kernel:
         rows = w.allocate("a_tile", (16, 32), dtype, Scope.SHARED, Layout((32, 1), Swizzle(2, 3, 3)))
         columns = w.allocate("b_tile", (32, 8), dtype, Scope.SHARED, Layout((16, 1)))
         left = w.allocate("left", (8,), dtype, Scope.REGISTER)
-        right = w.allocate("right", (2, 4), dtype, Scope.REGISTER)
+        right = w.allocate("right", (8,), dtype, Scope.REGISTER)
         total = w.allocate("total", (4,), float32, Scope.REGISTER)
         with w.loop("i", 2, UNROLLED) as i:
             row, column = (i * 32 + lane) // 4, (i * 32 + lane) % 4 * 8
@@ -228,10 +242,10 @@ def matrix(dtype: DType) -> Kernel:
         w.store(columns, (lane, EVERY), Load(b, (lane, EVERY)))
         w.barrier()
         w.store(total, (Ramp(ZERO, 1, 4),), Broadcast(const(0.0, float32), 4))
-        w.emit(LoadMatrix(right, (ZERO, ZERO), columns, (lane, ZERO), 4, transposed=True))
+        w.emit(LoadMatrix(right, (ZERO,), columns, (lane, ZERO), 4, transposed=True))
         with w.loop("k", 2, UNROLLED) as k:
             w.emit(LoadMatrix(left, (ZERO,), rows, (lane % 16, k * 16 + lane // 16 * 8), 4))
-            w.emit(Mma(atom, total, (ZERO,), left, (ZERO,), right, (k, ZERO)))
+            w.emit(Mma(atom, total, (ZERO,), left, (ZERO,), right, (k * 4,)))
         with w.loop("half", 2, UNROLLED) as half:
             at = (lane // 4 + half * 8, Ramp(lane % 4 * 2, 1, 2))
             w.store(c, at, Load(total, (Ramp(half * 2, 1, 2),)))

@@ -52,9 +52,9 @@ def test_small_workloads(name: str) -> None:
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators(name: str) -> None:
-    """Every example of every operator in every dtype that is small enough to be interpreted in no time."""
+    """Cases of every operator that are small enough to be interpreted in no time."""
     tried = 0
-    for number, case in enumerate(OPERATORS[name].cases()):
+    for number, case in enumerate(OPERATORS[name].few_cases()):
         workload = OPERATORS[name].workload(case)
         if steps(loop_nest(workload).body) <= 3000:
             check(workload, number)

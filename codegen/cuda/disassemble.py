@@ -1,0 +1,38 @@
+"""Machine instructions as text, by NVIDIA's disassembler where there is one."""
+
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+_TIMEOUT_SECONDS = 60
+
+
+def disassembler() -> Path | None:
+    """``nvdisasm`` on the path, or in the package that brings it into this environment."""
+    found = shutil.which("nvdisasm")
+    if found is not None:
+        return Path(found)
+    spec = find_spec("nvidia")
+    for folder in () if spec is None or spec.submodule_search_locations is None else spec.submodule_search_locations:
+        for candidate in sorted(Path(folder).glob("*/bin/nvdisasm"), reverse=True):
+            return candidate
+    return None
+
+
+def sass_of(cubin: bytes) -> str | None:
+    """The instructions of a cubin; None where no disassembler is installed, or it does not know the architecture."""
+    program = disassembler()
+    if program is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        try:
+            done = subprocess.run(
+                [str(program), "-c", str(file)], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+    return done.stdout

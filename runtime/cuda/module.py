@@ -1,0 +1,153 @@
+"""A tuned kernel on device arrays of the user's process."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...codegen.backend import Parameter
+from ...codegen.road import build
+from ...core.errors import InvalidParameter
+from ...core.schedule import Schedule
+from ...core.target import Target
+from ...te.workload import Workload
+from . import arrays
+from .arrays import Framework, View
+from .device import CudaDevice
+from .kernel import CudaKernel
+from .memory import CudaMemory, array_bytes
+
+_PER_THREAD_STREAM = 2
+
+
+class CudaModule:
+    """``module(a, b)`` runs the kernel on arrays of torch, CuPy or JAX, or on anything with ``__dlpack__`` or
+    ``__cuda_array_interface__``, as they lie in memory, without a copy.
+
+    It is put into a stream and not waited for: ``stream``, or else the one the arrays' library works on just now.
+    JAX has none to tell, so that calls on its arrays wait. Outputs are new arrays of the same library as the first
+    input, or ``out``. NumPy arrays are copied to the device and the results back, which costs far more than most
+    kernels. Safe to call from several threads; every stream has a workspace of its own.
+    """
+
+    def __init__(self, workload: Workload, schedule: Schedule, device: CudaDevice, kernel: CudaKernel) -> None:
+        self.workload = workload
+        self.schedule = schedule
+        self._device = device
+        self._kernel = kernel
+        self._parameters = {p.name: p for p in kernel.parameters}
+        self._lock = threading.Lock()
+        self._workspaces: dict[tuple[int, int], dict[str, CudaMemory]] = {}
+
+    def __call__(self, *inputs: Any, out: Sequence[Any] | None = None, stream: object | None = None) -> tuple[Any, ...]:
+        """The outputs, in the order of ``workload.outputs``.
+
+        Raises InvalidParameter for a wrong number of arrays, a wrong shape, dtype or device, arrays that are not
+        contiguous or not aligned to 16 bytes, ``out`` arrays that overlap another array, and where an output's
+        library is unknown and no ``out`` is given.
+        """
+        given = _named("arrays", [b.name for b in self.workload.inputs], inputs, "inputs")
+        results = None if out is None else _named("out arrays", self.workload.outputs, out, "out")
+        if inputs and all(isinstance(a, np.ndarray) for a in inputs):
+            return self._on_host(given, results)
+        return self._on_device(given, results, stream)
+
+    def _on_device(
+        self, given: Mapping[str, Any], results: Mapping[str, Any] | None, stream: object | None
+    ) -> tuple[Any, ...]:
+        first = next(iter([*given.values(), *(results or {}).values()]), None)
+        framework = arrays.framework_of(first)
+        queue, wait = self._queue(framework, stream)
+        ordinal = self._device.ordinal
+        with self._device.context:
+            views = {name: arrays.view(self._parameters[name], a, queue, ordinal) for name, a in given.items()}
+            written = results is not None
+            if results is None:
+                if framework is None:
+                    raise InvalidParameter(
+                        f"no library is known to make outputs like a {type(first).__name__}: give out=", field="out"
+                    )
+                results = {n: framework.empty(self._parameters[n], first, queue) for n in self.workload.outputs}
+            for name, array in results.items():
+                views[name] = arrays.view(self._parameters[name], array, queue, ordinal, written=written)
+            _check_apart(given, results, views)
+            with self._lock:
+                workspace = self._workspace(queue)
+            addresses = {**{n: v.address for n, v in views.items()}, **{n: m.address for n, m in workspace.items()}}
+            self._kernel.enqueue([addresses[p.name] for p in self._kernel.parameters], queue)
+            if wait:
+                self._device.stream.wait()
+        return tuple(results.values())
+
+    def _queue(self, framework: Framework | None, stream: object | None) -> tuple[int, bool]:
+        """(the handle of the stream to use, whether to wait for it)."""
+        if stream is not None:
+            return arrays.stream_handle(stream), framework is not None and framework.current_stream is None
+        if framework is not None and framework.current_stream is not None:
+            return framework.current_stream(self._device.ordinal), False
+        return int(self._device.stream.handle), True
+
+    def _workspace(self, queue: int) -> Mapping[str, CudaMemory]:
+        """Launches of one stream follow each other, so they can share a workspace; the per-thread stream is many."""
+        key = (queue, threading.get_ident() if queue == _PER_THREAD_STREAM else 0)
+        if key not in self._workspaces:
+            needed = [p for p in self._kernel.parameters if p.role == "workspace"]
+            self._workspaces[key] = {p.name: self._device.allocate(p.bytes) for p in needed}
+        return self._workspaces[key]
+
+    def _on_host(self, given: Mapping[str, Any], results: Mapping[str, Any] | None) -> tuple[Any, ...]:
+        """NumPy arrays: to the device, run, wait, and back."""
+        for name, array in given.items():
+            _check_host(self._parameters[name], array)
+        for name, array in (results or {}).items():
+            _check_host(self._parameters[name], array)
+            if not array.flags.c_contiguous or not array.flags.writeable:
+                raise InvalidParameter(f"out {name} must be contiguous and writeable", field=name)
+        memories = {name: self._device.hold(np.ascontiguousarray(array)) for name, array in given.items()}
+        for parameter in self._kernel.parameters:
+            if parameter.role != "input":
+                memories[parameter.name] = self._device.allocate(parameter.bytes)
+        self._kernel.launch([memories[p.name] for p in self._kernel.parameters])
+        outputs = []
+        for name in self.workload.outputs:
+            parameter = self._parameters[name]
+            array = np.empty(parameter.shape, parameter.dtype.numpy) if results is None else results[name]
+            array_bytes(array)[...] = memories[name].read()
+            outputs.append(array)
+        return tuple(outputs)
+
+
+def load_cuda_module(workload: Workload, schedule: Schedule, target: Target | None, ordinal: int) -> CudaModule:
+    """Compile ``schedule`` for ``target`` (default: device ``ordinal``) and load it there.
+
+    Raises IllegalSchedule, CompileError, and UnsupportedTarget where the target cannot run here.
+    """
+    device = CudaDevice(target, ordinal)
+    return CudaModule(workload, schedule, device, device.load(build(workload, device.target, schedule)))
+
+
+def _named(what: str, names: Sequence[str], given: Sequence[Any], field: str) -> dict[str, Any]:
+    if len(given) != len(names):
+        raise InvalidParameter(f"{len(given)} {what} given, {len(names)} needed: {', '.join(names)}", field=field)
+    return dict(zip(names, given, strict=True))
+
+
+def _check_apart(inputs: Mapping[str, Any], outputs: Mapping[str, Any], views: Mapping[str, View]) -> None:
+    """A kernel takes it that no two of its arrays overlap, unless it reads both."""
+    earlier = {name: f"input {name}" for name in inputs}
+    for name in outputs:
+        for other, words in earlier.items():
+            if views[name].overlaps(views[other]):
+                raise InvalidParameter(f"out {name} overlaps {words}", field=name)
+        earlier[name] = f"out {name}"
+
+
+def _check_host(parameter: Parameter, array: Any) -> None:
+    name = parameter.name
+    if not isinstance(array, np.ndarray):
+        raise InvalidParameter(f"{name} is a {type(array).__name__}, the inputs are NumPy arrays", field=name)
+    if array.dtype != parameter.dtype.numpy:
+        raise InvalidParameter(f"{name} is {array.dtype}, needed: {parameter.dtype}", field=name)
+    if array.shape != parameter.shape:
+        raise InvalidParameter(f"{name} has shape {list(array.shape)}, needed: {list(parameter.shape)}", field=name)

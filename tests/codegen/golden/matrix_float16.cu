@@ -1,0 +1,73 @@
+// matrix for cuda sm_90a: tw_matrix<<<1, 32, 2032>>>
+
+// several elements as what moves them at once
+template <typename T> static __device__ __forceinline__ T* as(void* place) { return reinterpret_cast<T*>(place); }
+template <typename T> static __device__ __forceinline__ const T* as(const void* place) { return reinterpret_cast<const T*>(place); }
+
+static __device__ __forceinline__ unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
+
+// d += a * b, all three as fragments of a warp
+static __device__ __forceinline__ void mma_m16n8k16_f16(float* d, const unsigned* a, const unsigned* b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// COUNT matrices of 8 rows of 8 16-bit elements; each lane says where one row begins
+template <int COUNT, bool TRANSPOSED> static __device__ __forceinline__ void load_matrix(unsigned* to, const void* row) {
+  const unsigned address = shared_address(row);
+  if (COUNT == 4 && TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+  else if (COUNT == 4)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+  else if (COUNT == 2 && TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1]) : "r"(address) : "memory");
+  else if (COUNT == 2)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1]) : "r"(address) : "memory");
+  else if (TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                 : "=r"(to[0]) : "r"(address) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                 : "=r"(to[0]) : "r"(address) : "memory");
+}
+
+extern "C" __global__ void __launch_bounds__(32) tw_matrix(
+    const unsigned short* __restrict__ A,
+    const unsigned short* __restrict__ B,
+    float* __restrict__ C) {
+  const int lane = threadIdx.x % 32;
+  extern __shared__ __align__(512) unsigned char shared[];
+  unsigned short* const a_tile = reinterpret_cast<unsigned short*>(shared + 0);
+  unsigned short* const b_tile = reinterpret_cast<unsigned short*>(shared + 1024);
+  __align__(16) unsigned left[4];
+  __align__(16) unsigned right[4];
+  __align__(16) float total[4];
+  #pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int t = lane & 3;
+    const int place = i * 256 + (lane >> 2) * 32 + t * 8;
+    *as<uint4>(&a_tile[(place ^ ((place >> 3) & 24))]) = __ldg(as<uint4>(&A[i * 256 + (lane >> 2) * 32 + t * 8]));
+  }
+  *as<uint4>(&b_tile[lane * 16]) = __ldg(as<uint4>(&B[lane * 8]));
+  __syncthreads();
+  #pragma unroll
+  for (int l = 0; l < 4; ++l) {
+    total[l] = 0.0f;
+  }
+  load_matrix<4, true>(right, &b_tile[lane * 16]);
+  #pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const int place_1 = (lane & 15) * 32 + k * 16 + (lane >> 4) * 8;
+    load_matrix<4, false>(left, &a_tile[(place_1 ^ ((place_1 >> 3) & 24))]);
+    mma_m16n8k16_f16(total, left, right + k * 4 / 2);
+  }
+  #pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    *as<uint2>(&C[(lane >> 2) * 8 + half * 64 + (lane & 3) * 2]) = *as<uint2>(&total[half * 2]);
+  }
+}

@@ -1,0 +1,194 @@
+"""A kernel on the arrays of torch, CuPy and JAX: no copy, on their stream, and errors that say what was wrong."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.road import build_kernel
+from tilewright.core.errors import InvalidParameter
+from tilewright.core.schedule import Schedule
+from tilewright.runtime.cuda.device import CudaDevice
+from tilewright.runtime.cuda.module import CudaModule
+from tilewright.tests.runtime.cuda.kernels import SHAPE, data, two_launches, workload
+
+pytestmark = pytest.mark.cuda
+A, B = data()
+C, D = (A + B) * 2, A + B - 1
+
+
+@pytest.fixture(scope="module")
+def module() -> Iterator[CudaModule]:
+    device = CudaDevice()
+    kernel = device.load(build_kernel(two_launches(), device.target))
+    yield CudaModule(workload(), Schedule("plain", 1, ()), device, kernel)
+
+
+class Foreign:
+    """An array of a library nobody knows, with one of the two protocols."""
+
+    def __init__(self, array: Any) -> None:
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+        self.array = array
+
+
+@pytest.fixture
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def cupy() -> Any:
+    return pytest.importorskip("cupy")
+
+
+def check(got: tuple[Any, ...]) -> None:
+    for array, want in zip(got, (C, D), strict=True):
+        np.testing.assert_allclose(array, want, rtol=1e-6, atol=1e-6)
+
+
+def test_torch_in_torch_out(module: CudaModule, torch: Any) -> None:
+    a, b = (torch.tensor(x, device="cuda") for x in (A, B))
+    got = module(a, b)
+    assert all(isinstance(x, torch.Tensor) and x.is_cuda for x in got)
+    check(tuple(x.cpu().numpy() for x in got))
+
+
+def test_results_go_where_they_are_asked_for(module: CudaModule, torch: Any) -> None:
+    a, b = (torch.tensor(x, device="cuda") for x in (A, B))
+    out = [torch.zeros(SHAPE, device="cuda") for _ in range(2)]
+    got = module(a, b, out=out)
+    assert got[0] is out[0] and got[1] is out[1]
+    check(tuple(x.cpu().numpy() for x in out))
+
+
+def test_a_call_follows_what_its_stream_has_to_do(module: CudaModule, torch: Any) -> None:
+    """The inputs are ready only after half a second of other work on the stream; nobody waits; the result is right."""
+    big = torch.rand(8192, 8192, device="cuda")
+    a, b = (torch.zeros(SHAPE, device="cuda") for _ in range(2))
+    source = [torch.tensor(x, device="cuda") for x in (A, B)]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(20):
+            big @ big
+        a.copy_(source[0])
+        b.copy_(source[1])
+        assert not side.query()
+        got = module(a, b)
+        assert not side.query()
+        copies = [x.clone() for x in got]
+    side.synchronize()
+    check(tuple(x.cpu().numpy() for x in copies))
+
+
+@pytest.mark.parametrize("as_handle", [True, False])
+def test_a_stream_can_be_given(module: CudaModule, torch: Any, as_handle: bool) -> None:
+    a, b = (torch.tensor(x, device="cuda") for x in (A, B))
+    stream = torch.cuda.Stream()
+    got = module(a, b, stream=stream.cuda_stream if as_handle else stream)
+    stream.synchronize()
+    check(tuple(x.cpu().numpy() for x in got))
+    with pytest.raises(InvalidParameter, match="is no stream"):
+        module(a, b, stream="fast")
+
+
+def test_a_call_can_be_captured_into_a_graph(module: CudaModule, torch: Any) -> None:
+    a, b = (torch.zeros(SHAPE, device="cuda") for _ in range(2))
+    out = [torch.zeros(SHAPE, device="cuda") for _ in range(2)]
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        module(a, b, out=out)  # allocates the workspace of this stream
+    with torch.cuda.graph(graph, stream=stream):
+        module(a, b, out=out)
+    a.copy_(torch.tensor(A))
+    b.copy_(torch.tensor(B))
+    graph.replay()
+    torch.cuda.synchronize()
+    check(tuple(x.cpu().numpy() for x in out))
+
+
+def test_cupy_in_cupy_out(module: CudaModule, cupy: Any) -> None:
+    got = module(cupy.asarray(A), cupy.asarray(B))
+    assert all(isinstance(x, cupy.ndarray) for x in got)
+    check(tuple(cupy.asnumpy(x) for x in got))
+    with cupy.cuda.Stream(non_blocking=True):
+        check(tuple(cupy.asnumpy(x) for x in module(cupy.asarray(A), cupy.asarray(B))))
+
+
+def test_jax_in_jax_out(module: CudaModule) -> None:
+    jax = pytest.importorskip("jax")
+    gpu = jax.devices("gpu")[0]
+    a, b = (jax.device_put(x, gpu) for x in (A, B))
+    got = module(a, b)
+    assert all(isinstance(x, jax.Array) for x in got)
+    check(tuple(np.asarray(x) for x in got))
+    np.testing.assert_array_equal(np.asarray(a), A)
+
+
+def test_arrays_of_an_unknown_library_need_out(module: CudaModule, cupy: Any) -> None:
+    a, b = Foreign(cupy.asarray(A)), Foreign(cupy.asarray(B))
+    with pytest.raises(InvalidParameter, match="make outputs like a Foreign: give out="):
+        module(a, b)
+    out = [Foreign(cupy.zeros(SHAPE, np.float32)) for _ in range(2)]
+    module(a, b, out=out)
+    check(tuple(cupy.asnumpy(x.array) for x in out))
+
+
+def test_numpy_arrays_are_copied_in_and_out(module: CudaModule) -> None:
+    check(module(A, B))
+    check(module(np.asfortranarray(A), np.repeat(B, 2, axis=1)[:, ::2]))
+    out = [np.zeros(SHAPE, np.float32) for _ in range(2)]
+    assert module(A, B, out=out)[0] is out[0]
+    check(tuple(out))
+
+
+def test_wrong_arrays_are_named(module: CudaModule, torch: Any) -> None:
+    a, b = (torch.tensor(x, device="cuda") for x in (A, B))
+    rows, columns = SHAPE
+    crooked = torch.zeros(rows * columns + 1, device="cuda")[1:].view(SHAPE)
+    for wrong, words in (
+        (b.double(), "B is float64, needed: float32"),
+        (b[:1], r"B has shape \[1, 64\], needed: \[37, 64\]"),
+        (b.cpu(), "B lies in the host's memory; the kernel runs on cuda device 0"),
+        (torch.zeros(columns, rows, device="cuda").T, r"B is not contiguous \(strides \[1, 37\]\)"),
+        (crooked, "B begins 4 bytes past a multiple of 16"),
+        ([1, 2], "B is a list; allowed: arrays with __dlpack__"),
+        (B, "B lies in the host's memory"),
+    ):
+        with pytest.raises(InvalidParameter, match=words) as caught:
+            module(a, wrong)
+        assert caught.value.field == "B"
+    with pytest.raises(InvalidParameter, match="1 arrays given, 2 needed: A, B"):
+        module(a)
+    with pytest.raises(InvalidParameter, match="1 out arrays given, 2 needed: C, D"):
+        module(a, b, out=[a.clone()])
+    with pytest.raises(InvalidParameter, match="out C overlaps input A"):
+        module(a, b, out=[a, b.clone()])
+    both = torch.zeros(SHAPE, device="cuda")
+    with pytest.raises(InvalidParameter, match="out D overlaps out C"):
+        module(a, b, out=[both, both])
+
+
+def test_threads_on_their_own_streams_do_not_disturb_each_other(module: CudaModule, torch: Any) -> None:
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        a, b = data(seed)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x, y = torch.tensor(a, device="cuda"), torch.tensor(b, device="cuda")
+            for _ in range(50):
+                c, d = module(x, y)
+                if not np.allclose(c.cpu().numpy(), (a + b) * 2, atol=1e-6) or not np.allclose(
+                    d.cpu().numpy(), a + b - 1, atol=1e-6
+                ):
+                    wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
