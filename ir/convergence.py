@@ -113,7 +113,7 @@ class _Judge:
         simple = self.simplifier.simplify(expr)
         if not self.node(simple):
             return False
-        if isinstance(simple, Compare) and simple.a.dtype.name == "int64" and self.level is Level.WARP:
+        if isinstance(simple, Compare) and _counts(simple) and self.level is Level.WARP:
             return any(self.node(self.simplifier.simplify(form)) for form in _thresholds(simple))
         if simple.dtype.is_bool and not isinstance(simple, (Load, PeerLoad, Shuffle)):
             return any(map(self.varies, simple.children))
@@ -132,6 +132,11 @@ class _Judge:
                 if self.level is Level.WARP:
                     return self.node(lane)
         return any(map(self.node, expr.children))
+
+
+def _counts(compare: Compare) -> bool:
+    """Whether scalar indices are compared."""
+    return compare.a.dtype.name == "int64" and compare.lanes == 1
 
 
 def _thresholds(compare: Compare) -> tuple[Expr, ...]:

@@ -1,7 +1,7 @@
 """Loads and stores of the interpreter of launches: addresses, bounds, what was written, races."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from ..affine import sum_of
 from ..bounds import interval_of, loop_range
 from ..buffer import Buffer
-from ..expr import Binary, BinaryOp, Broadcast, Const, Expr, Load, Ramp, Unary, UnaryOp, Var
+from ..expr import Binary, BinaryOp, Broadcast, Const, Expr, Load, Ramp, Shuffle, Unary, UnaryOp, Var, walk
 from ..memory import VECTOR_ROUNDING, Array, computed
 from ..stmt import Store
 from .memory import GlobalMemory, PrivateMemory, SharedMemory
@@ -346,6 +346,7 @@ def _rows(address: Address) -> Callable[[Machine], slice | None]:
 def store_code(stmt: Store, scope: Scope, compile_: Compile) -> Code:
     """A store of one element or a vector by every thread that runs."""
     lanes = max((i.lanes for i in stmt.indices), default=1)
+    first, scope = ([], scope) if stmt.mask is None else _ahead(stmt.value, scope, compile_)
     value_code = compile_(stmt.value, scope)
     rounding = VECTOR_ROUNDING.get(stmt.buffer.dtype.name)
     mask_code = None if stmt.mask is None else compile_(stmt.mask, scope)
@@ -357,6 +358,8 @@ def store_code(stmt: Store, scope: Scope, compile_: Compile) -> Code:
 
     def store(m: Machine) -> None:
         outer = m.active
+        for slot, code in first:
+            m.env[slot] = code(m)
         if mask_code is not None:
             mask = mask_code(m)
             if is_uniform(mask):
@@ -370,6 +373,18 @@ def store_code(stmt: Store, scope: Scope, compile_: Compile) -> Code:
         m.active = outer
 
     return store
+
+
+def _ahead(value: Expr, scope: Scope, compile_: Compile) -> tuple[list[tuple[int, Code]], Scope]:
+    """A masked store's shuffles, which all lanes take part in whatever the mask: (slot, code), and the scope in which
+    they are known."""
+    found: list[tuple[int, Code]] = []
+    ahead = dict(scope.ahead)
+    for expr in walk(value):
+        if isinstance(expr, Shuffle) and expr not in ahead:
+            found.append((scope.slot(), compile_(expr, scope)))
+            ahead[expr] = found[-1][0]
+    return found, replace(scope, ahead=ahead)
 
 
 def _watched_store(

@@ -12,7 +12,7 @@ CHUNK_THREADS = 8192
 """How many threads run side by side at most (never less than a cluster)."""
 CHUNK_BYTES = 1 << 26
 """What the private and shared memory of those takes at most, likewise."""
-_STATE_BYTES = 16  # about what the interpreter keeps for one element
+_SHARED_BYTES, _PRIVATE_BYTES = 80, 9  # about what the interpreter keeps for one element
 
 
 class Launches:
@@ -52,9 +52,10 @@ class Launches:
 
 def _check_end(m: Machine, scope: Scope) -> None:
     """No block may end while another one of its cluster reads its shared memory."""
-    if m.peer_reads >= 0 and m.order.epochs[1].min() <= m.peer_reads:
-        at = int(m.order.epochs[1].argmin())
-        raise scope.fault("the cluster does not meet between its last load from another block and the end", m, at)
+    early = m.order.epochs[1] <= m.peer_reads
+    if early.any():
+        what = "the cluster does not meet between a load from another block and the end"
+        raise scope.fault(what, m, int(early.argmax()))
 
 
 def _blocks_at_once(launch: Launch) -> int:
@@ -62,8 +63,8 @@ def _blocks_at_once(launch: Launch) -> int:
     per_block = 0
     for stmt in walk_statements(launch.body):
         if isinstance(stmt, Allocate):
-            copies = 1 if stmt.buffer.scope is Storage.SHARED else launch.threads
-            per_block += stmt.buffer.span * copies * _STATE_BYTES
+            shared = stmt.buffer.scope is Storage.SHARED
+            per_block += stmt.buffer.span * (_SHARED_BYTES if shared else launch.threads * _PRIVATE_BYTES)
     most = min(CHUNK_THREADS // launch.threads, CHUNK_BYTES // max(per_block, 1))
     cluster = launch.extent(HardwareAxis.CLUSTER)
     return max(most // cluster, 1) * cluster

@@ -39,7 +39,7 @@ class Machine:
         self.flights: list[Any] = []  # asynchronous copies under way (see ``copies``)
         self.committed = np.zeros(self.threads, dtype=np.int64)  # groups of them, by thread
         self.phases: dict[str, Any] = {}  # arrival barriers, by buffer
-        self.peer_reads = -1  # when shared memory of another block was last read
+        self.peer_reads = np.full(self.threads, -1, dtype=np.int64)  # when threads last read another block's memory
 
     def axis(self, axis: HardwareAxis) -> Array:
         """int64[threads]: where every thread is along an axis."""
@@ -66,7 +66,7 @@ class Machine:
         if active is None:
             return None
         if len(shape) == 1:
-            return active if active.ndim == 1 else np.asarray(active.any(axis=0))
+            active = active if active.ndim == 1 else np.asarray(active.any(axis=0))
         return np.broadcast_to(active, shape)
 
     def divided(self, group: int, what: str, scope: "Scope") -> Array | None:
@@ -93,7 +93,8 @@ the same in all threads may be a plain number (an int for indices)."""
 @dataclass(frozen=True)
 class Scope:
     """Names at one place of a launch. ``launch_slots``: the slots of launch variables; ``prologue``: what to work out
-    once per chunk (slot, code), in order; ``once``: the expressions that are, with their slots."""
+    once per chunk (slot, code), in order; ``once``: the expressions that are, with their slots; ``ahead``: shuffles
+    worked out before the mask of the store they stand in, with their slots."""
 
     kernel: str
     launch: Launch
@@ -104,6 +105,7 @@ class Scope:
     counter: list[int] = field(default_factory=lambda: [0])
     prologue: list[tuple[int, Code]] = field(default_factory=list)
     once: dict[Expr, int] = field(default_factory=dict)
+    ahead: dict[Expr, int] = field(default_factory=dict)
 
     def slot(self) -> int:
         """A new slot of the environment."""

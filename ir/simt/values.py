@@ -72,6 +72,9 @@ def value_code(expr: Expr, scope: Scope) -> Code:
     handler = _VALUES.get(type(expr))
     if handler is None:
         raise InvalidKernel(f"{type(expr).__name__} cannot be interpreted in a launch")
+    if isinstance(expr, Shuffle) and expr in scope.ahead:
+        early = scope.ahead[expr]
+        return lambda m: m.env[early]
     if isinstance(expr, (Var, Const)) or expr.lanes > 1 or not scope.settled(expr):
         return handler(expr, scope)
     slot = scope.once.get(expr)
@@ -195,7 +198,7 @@ def _reduce_lanes(expr: ReduceLanes, scope: Scope) -> Code:
     def reduce(m: Machine) -> Any:
         outer = m.active
         if outer is not None and outer.ndim == 2:  # its lanes are its own, not those of a select around it
-            m.active = np.asarray(outer.any(axis=0))
+            m.active = m.running((m.threads,))
         total = ufunc.reduce(np.broadcast_to(value(m), (lanes, m.threads)), axis=0, dtype=dtype)
         m.active = outer
         return total
@@ -266,7 +269,7 @@ def _peer_load(expr: PeerLoad, scope: Scope) -> Code:
             raise scope.fault(f"block {given} is none of a cluster of {m.cluster}", m, at, expr.buffer.name)
         if active is not None:
             number = np.where(active, number, 0)
-        m.peer_reads = m.order.now
+        m.peer_reads[slice(None) if active is None else active] = m.order.now
         return here(m) + (number - m.block % m.cluster) * memory.span
 
     return watched_load(memory, flat, expr.lanes, scope)

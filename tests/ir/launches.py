@@ -311,7 +311,7 @@ FAULTS: dict[Build, dict[str, str]] = {
     },
     cluster_sum: {
         "missing cluster barrier": r"race on parts\[0\]: read here, written by thread 0 of block 1",
-        "ends too early": "the cluster does not meet between its last load from another block and the end",
+        "ends too early": "the cluster does not meet between a load from another block and the end",
         "no such block": "block 4 is none of a cluster of 4",
     },
     transpose: {

@@ -1,5 +1,7 @@
 """Kernels for the tests of CUDA devices, some written in CUDA C++ because no correct IR could do what they do."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from tilewright.codegen.backend import Binary, Grid, Parameter, Source
@@ -49,10 +51,11 @@ def target() -> Target:
 
 
 def binary(function: str, on: Target, blocks: int = 1, threads: int = COUNT, **grid: int) -> Binary:
-    """One launch of a function of ``TEXT`` on float32 X and Y of ``COUNT`` elements."""
+    """One launch of a function of ``TEXT`` on float32 X and Y of ``COUNT`` elements, asking for anything."""
     parameters = (Parameter("X", "input", (COUNT,), float32), Parameter("Y", "output", (COUNT,), float32))
     launches = (Grid(function, (blocks, 1, 1), threads, arguments=(0, 1), **grid),)
-    return compile_source(Source("cuda-c++", TEXT, function, parameters, launches), on)
+    compiled = compile_source(Source("cuda-c++", TEXT, "unit", parameters), on)
+    return replace(compiled, entry=function, launches=launches)
 
 
 def workload() -> Workload:

@@ -1,0 +1,172 @@
+"""Row kernels for graphics processors: softmax, norms, sums and positions of rows, with what is fused to them.
+
+A team of threads takes a row, reads it once into registers, reduces it as often as needed and writes the outputs
+(``tile.row_program``). Long rows are shared by the blocks of a cluster, or read again where they fit nowhere.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.schedule import KnobValue
+from ...core.target import Target
+from ...ir.stmt import Kernel
+from ...te.workload import Workload
+from ..gpu import limits_of
+from ..space import Knob, Quantity
+from ..tile.row_form import RowForm, row_form
+from ..tile.row_program import MEMORY, REGISTERS, RowSetting, accumulation, row_kernel
+from .columns import Bools, Columns, Ints
+from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
+
+MOST_CHUNKS = 16
+"""Vectors of a row that a thread holds."""
+CLUSTER_ROW_BYTES = 32 << 10
+"""Shorter rows gain nothing from a cluster: its barriers cost more than a block's."""
+LONG_ROW_BYTES = 64 << 10
+"""Rows from here on may be read again instead of held."""
+MOST_WASTE = 4 / 3
+"""Vectors that threads could hold over those there are."""
+SPARE_REGISTERS = 22
+"""Registers for addresses and partial results, roughly (from compiled kernels)."""
+
+QUANTITIES = (
+    *GPU_QUANTITIES,
+    Quantity("row_bytes", "B", "what is read of a row"),
+    Quantity("chunks", "vectors", "vectors of a row that a thread takes"),
+    Quantity("idle_share", "fraction", "of the vectors that threads could take, those there are none of"),
+    Quantity("row_threads", "threads", "threads that work on a row"),
+    Quantity("meetings", "barriers", "barriers of a block or cluster for a row"),
+    Quantity("passes", "passes", "times that a row is read from memory"),
+)
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    workload: Workload
+    target: Target
+    form: RowForm
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        longest = max(1, self.form.column_count // min(self._vectors()))
+        lanes = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < 2 * longest)
+        long = self.form.column_count * self.form.held_bytes
+        clusters = (1, 2, 4, 8, 16) if limits_of(self.target).clusters and long >= CLUSTER_ROW_BYTES else (1,)
+        return (
+            Knob("vector", self._vectors(), "neighbouring elements that a thread reads at once"),
+            Knob("lanes", lanes, "threads of a row in a block"),
+            Knob("teams", (1, 2, 4, 8, 16, 32), "rows of a block"),
+            Knob("cluster", clusters, "blocks of a row"),
+            Knob("hold", (REGISTERS, MEMORY), "where a row stays between the passes over it; memory: it is read again"),
+        )
+
+    def _vectors(self) -> tuple[int, ...]:
+        """Vectors of 16 bytes of the narrowest and of the widest element; where they do not divide a row of one axis,
+        also smaller ones that do. Rows of several axes are only read in vectors that divide the last one."""
+        sizes = [b.dtype.bytes for b in self.form.held] + [c.tensor.dtype.bytes for c in self.form.wide]
+        last = self.form.columns[-1]
+        wished = sorted({max(1, 16 // min(sizes)), max(1, 16 // max(sizes))})
+        exact = [v for v in (1, 2, 4, 8, 16) if last % v == 0 and v <= max(wished)]
+        if len(self.form.columns) > 1 or last < 32 * max(wished):
+            return tuple(exact[-2:] if len(exact) > 1 and exact[-1] >= max(wished) else exact[-1:])
+        return tuple(dict.fromkeys([*wished, *(v for v in exact[-1:] if v >= 2)]))
+
+    def _sizes(self, c: Columns) -> "_Sizes":
+        vector, lanes, cluster = c.ints("vector"), c.ints("lanes"), c.ints("cluster")
+        columns = self.form.column_count
+        vectors = np.where(columns % vector == 0, columns // vector, (columns - vector + 1) // vector)
+        share = -(-vectors // cluster)
+        chunks = -(-share // lanes)
+        kept = np.where(c.flags("hold", MEMORY), UNROLL, chunks)
+        words = -(-self.form.held_bytes * vector // 4)
+        registers = SPARE_REGISTERS + words * kept + vector + len(self.form.beside) * -(-vector // 2)
+        values = sum(d.bytes for r in self.form.reductions for d in accumulation(r).dtypes)
+        threads = lanes * c.ints("teams")
+        warps = np.maximum(1, lanes // 32)
+        shared = np.where(warps * cluster > 1, c.ints("teams") * warps * values, 0)
+        blocks = -(-self.form.row_count // c.ints("teams")) * cluster
+        return _Sizes(vectors, share, chunks, columns - vectors * vector, registers, shared, threads, blocks)
+
+    def legal(self, columns: Columns) -> Bools:
+        s, form = self._sizes(columns), self.form
+        lanes, teams, cluster = columns.ints("lanes"), columns.ints("teams"), columns.ints("cluster")
+        again = columns.flags("hold", MEMORY)
+        fits = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared) >= 1
+        shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | (s.threads <= 512)) & (lanes >= s.edges)
+        shape &= (teams == 1) | (s.threads == 32) | (teams <= form.row_count)
+        shape &= (cluster == 1) | ((teams == 1) & (lanes >= 128) & (s.vectors > (cluster - 1) * s.share))
+        waste = s.chunks * lanes * cluster <= np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(lanes, 32) - 1)
+        held = (s.chunks <= MOST_CHUNKS) & ~again
+        long = form.column_count * form.held_bytes >= LONG_ROW_BYTES
+        read = again & long & (lanes >= 256) & (s.chunks > UNROLL)
+        legal: Bools = fits & shape & waste & (held | read)
+        return legal
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        s, form = self._sizes(columns), self.form
+        lanes, cluster = columns.ints("lanes"), columns.ints("cluster")
+        again = columns.flags("hold", MEMORY)
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=s.blocks,
+            threads=s.threads,
+            registers=s.registers,
+            shared=s.shared,
+            wanted=np.where(again, UNROLL, s.chunks) * columns.ints("vector") * form.held_bytes,
+        )
+        meets = np.where((lanes > 32) | (cluster > 1), len(form.reductions), 0) + (cluster > 1)
+        passes = len(form.reductions) + bool(form.wide)
+        return {
+            **common,
+            "row_bytes": np.full(len(columns), float(form.column_count * form.held_bytes)),
+            "chunks": s.chunks.astype(np.float64),
+            "idle_share": 1 - s.vectors / np.maximum(s.chunks * lanes * cluster, 1),
+            "row_threads": (lanes * cluster).astype(np.float64),
+            "meetings": meets.astype(np.float64),
+            "passes": np.where(again, passes, 1).astype(np.float64),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        return row_kernel(
+            self.workload,
+            self.form,
+            RowSetting(
+                vector=int(setting["vector"]),
+                lanes=int(setting["lanes"]),
+                teams=int(setting["teams"]),
+                cluster=int(setting["cluster"]),
+                hold=str(setting["hold"]),
+                unroll=UNROLL,
+            ),
+        )
+
+
+UNROLL = 4
+"""Vectors of a thread under way at once where a row is read again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sizes:
+    """Columns: whole vectors of a row, those of a block, those of a thread, single columns, registers of a thread,
+    shared bytes, threads, blocks."""
+
+    vectors: Ints
+    share: Ints
+    chunks: Ints
+    edges: Ints
+    registers: Ints
+    shared: Ints
+    threads: Ints
+    blocks: Ints
+
+
+def _plan(workload: Workload, target: Target) -> RowPlan | None:
+    form = row_form(workload)
+    return None if form is None else RowPlan(workload, target, form)
+
+
+CUDA_ROWS = TileSketch("cuda_rows", 1, QUANTITIES, _plan)

@@ -1,0 +1,158 @@
+"""Races: the interpreter's short memory of who touched what agrees with comparing every two accesses."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tilewright.core.dtypes import INDEX, float32
+from tilewright.core.errors import KernelFault
+from tilewright.core.streams import stream
+from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.build import Writer
+from tilewright.ir.expr import Load, PeerLoad, Var, const, index
+from tilewright.ir.gpu import Level
+from tilewright.ir.interpret import interpret
+from tilewright.ir.stmt import HardwareAxis, Kernel
+
+BLOCKS, THREADS, ELEMENTS = 4, 64, 24
+X, CLUSTER, THREAD = HardwareAxis.GRID_X, HardwareAxis.CLUSTER, HardwareAxis.THREAD
+Z = index(0)
+
+
+@dataclass(frozen=True)
+class Step:
+    """All threads of which ``who`` holds access element ``at`` (of the shared buffer of block ``peer`` where it is one
+    of a cluster), or the threads meet. ``kind``: load, store, peer, global load, global store, or a level."""
+
+    kind: str
+    who: np.ndarray  # bool[blocks, threads]
+    at: np.ndarray  # int64[blocks, threads]
+    peer: np.ndarray  # int64[blocks, threads]
+
+
+def draw(seed: int, cluster: int) -> list[Step]:
+    """A few steps, most of which touch few elements in few threads, so that about half of all programs are right."""
+    rng = stream(seed, "races")
+    kinds = ["load", "store", "global load", "global store", Level.WARP, Level.BLOCK, Level.BLOCK]
+    kinds += ["peer", Level.CLUSTER, Level.CLUSTER] if cluster > 1 else []
+    steps = []
+    for _ in range(int(rng.integers(3, 12))):
+        kind = kinds[int(rng.integers(len(kinds)))]
+        shape = (BLOCKS, THREADS)
+        who = np.zeros(shape, dtype=bool)
+        base = int(rng.integers(THREADS))
+        span = int(rng.integers(1, 6))
+        who[:, base : base + span] = rng.random((BLOCKS, min(span, THREADS - base))) < 0.7
+        own = np.arange(THREADS) % ELEMENTS + np.zeros((BLOCKS, 1), dtype=np.int64)
+        at = own if rng.random() < 0.6 else (own + int(rng.integers(3))) % ELEMENTS
+        if kind.startswith("global") and rng.random() < 0.7:
+            at = at + np.arange(BLOCKS)[:, None] * ELEMENTS
+        steps.append(Step(str(kind), who, at, rng.integers(0, cluster, shape)))
+    return steps
+
+
+def kernel_of(steps: list[Step], cluster: int) -> tuple[Kernel, dict[str, np.ndarray]]:
+    shape = (max(len(steps), 1), BLOCKS, THREADS)
+    who, at, peer = (Buffer(n, shape, INDEX) for n in ("who", "at", "peer"))
+    out, kept = Buffer("O", (BLOCKS,), float32), Buffer("G", (BLOCKS * ELEMENTS,), float32)
+    w = Writer()
+    with w.launch("fill", [("f", BLOCKS * ELEMENTS, THREAD)]) as (f,):
+        w.store(kept, (f,), const(0.0, float32))
+        with w.when(f < index(BLOCKS)):
+            w.store(out, (f,), const(0.0, float32))
+    bounds = [("b", BLOCKS // cluster, X), ("t", THREADS, THREAD)]
+    if cluster > 1:
+        bounds.insert(1, ("c", cluster, CLUSTER))
+    with w.launch("steps", bounds):
+        t = Var("t")
+        block = Var("b") * cluster + Var("c") if cluster > 1 else Var("b")
+        shared = w.allocate("S", (ELEMENTS,), float32, Scope.SHARED)
+        held = w.allocate("R", (1,), float32, Scope.REGISTER)
+        with w.when(t < index(ELEMENTS)):
+            w.store(shared, (t,), const(1.0, float32))
+        w.barrier(Level.CLUSTER if cluster > 1 else Level.BLOCK)
+        for n, step in enumerate(steps):
+            place = (Load(at, (index(n), block, t)),)
+            if step.kind in tuple(Level):
+                w.barrier(Level(step.kind))
+                continue
+            with w.when(Load(who, (index(n), block, t)) > index(0)):
+                match step.kind:
+                    case "load":
+                        w.store(held, (Z,), Load(shared, place))
+                    case "store":
+                        w.store(shared, place, const(2.0, float32))
+                    case "peer":
+                        w.store(held, (Z,), PeerLoad(shared, place, Load(peer, (index(n), block, t))))
+                    case "global load":
+                        w.store(held, (Z,), Load(kept, place))
+                    case _:
+                        w.store(kept, place, const(2.0, float32))
+        if cluster > 1:
+            w.barrier(Level.CLUSTER)
+    data = {
+        name: np.array([getattr(s, name) for s in steps], dtype=np.int64).reshape(shape)
+        for name in ("who", "at", "peer")
+    }
+    return Kernel("races", (who, at, peer), (out,), (kept,), w.finish()), data
+
+
+def accesses(steps: list[Step], cluster: int) -> Iterator[tuple[int, tuple[int, int], tuple[str, int, int], bool]]:
+    """(number of the step, (block, thread), what it touches, whether it writes)."""
+    for n, step in enumerate(steps):
+        if step.kind in tuple(Level):
+            continue
+        for block, thread in np.argwhere(step.who).tolist():
+            element = int(step.at[block, thread])
+            if step.kind.startswith("global"):
+                yield n, (block, thread), ("global", 0, element), step.kind.endswith("store")
+            else:
+                owner = block // cluster * cluster + int(step.peer[block, thread]) if step.kind == "peer" else block
+                yield n, (block, thread), ("shared", owner, element), step.kind == "store"
+
+
+def races(steps: list[Step], cluster: int) -> bool:
+    """Whether two threads touch one element, one of them writing, with no meeting of both in between."""
+    touched: dict[tuple[str, int, int], list[tuple[int, tuple[int, int], bool]]] = {}
+    for n, thread, element, writes in accesses(steps, cluster):
+        touched.setdefault(element, []).append((n, thread, writes))
+    for several in touched.values():
+        for i, (n, one, first) in enumerate(several):
+            for m, other, second in several[:i]:
+                if (
+                    one != other
+                    and (first or second)
+                    and not any(meets(s.kind, one, other, cluster) for s in steps[m + 1 : n])
+                ):
+                    return True
+    return False
+
+
+def meets(kind: str, one: tuple[int, int], other: tuple[int, int], cluster: int) -> bool:
+    match kind:
+        case Level.WARP:
+            return one[0] == other[0] and one[1] // 32 == other[1] // 32
+        case Level.BLOCK:
+            return one[0] == other[0]
+        case Level.CLUSTER:
+            return one[0] // cluster == other[0] // cluster
+    return False
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_a_race_is_found_exactly_where_two_accesses_are_not_ordered(cluster: int) -> None:
+    found = 0
+    for seed in range(200):
+        steps = draw(seed, cluster)
+        kernel, data = kernel_of(steps, cluster)
+        expected = races(steps, cluster)
+        found += expected
+        try:
+            interpret(kernel, data)
+        except KernelFault as fault:
+            assert expected and "race on" in str(fault), f"seed {seed}: {fault}"
+        else:
+            assert not expected, f"seed {seed}"
+    assert 50 <= found <= 150
