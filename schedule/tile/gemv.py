@@ -1,8 +1,8 @@
 """Products of a few rows with plain arithmetic: every thread multiplies wide pieces of the weights as they arrive.
 
-Weights that lie along ``k``: a warp takes some rows of weights, its lanes neighbouring pieces of ``k``. Weights that lie
-along ``n``: the lanes of a warp share out neighbouring ``n`` and several ``k``. Either way the warps of a block may share
-out ``k`` too; partial sums meet in shared memory, and whoever adds them up computes the outputs.
+Weights that lie along ``k``: a warp takes some rows of them, its lanes neighbouring pieces of ``k``. Weights that lie
+along ``n``: the lanes of a warp share out neighbouring ``n`` and several ``k``. Either way the warps of a block may
+share out ``k`` too; partial sums meet in shared memory, and whoever adds them up computes the outputs.
 """
 
 from collections.abc import Sequence
@@ -30,6 +30,7 @@ from ...ir.expr import (
 )
 from ...ir.gpu import Level
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
+from .naming import NamingWriter
 from .pointwise import value_at, vector_at
 from .product import Operand, Product
 
@@ -38,8 +39,8 @@ UNROLLED = LoopKind.UNROLLED
 
 @dataclass(frozen=True, slots=True)
 class GemvSetting:
-    """``rows``: outputs of a warp (of a lane, where weights lie along ``n``). ``warps_n``, ``warps_k``: warps of a block
-    along each. ``lanes_n``: lanes along ``n``. ``unroll``: pieces of ``k`` that a thread has under way for each row."""
+    """``rows``: outputs of a warp where weights lie along ``k``; ``lanes_n``: its lanes along ``n`` where they do not.
+    ``warps_n``, ``warps_k``: warps of a block along each. ``unroll``: pieces of each row that a thread has under way."""
 
     rows: int
     warps_n: int
@@ -67,7 +68,7 @@ def lower_gemv(p: Product, name: str, s: GemvSetting) -> Kernel:
     """The kernel of one setting."""
     along_k = weights_along_k(p)
     width = s.rows if along_k else s.lanes_n * piece_elements(p)
-    w = Writer()
+    w = NamingWriter(p.names)
     bounds = [
         ("block", -(-p.n.extent // (s.warps_n * width)), HardwareAxis.GRID_X),
         ("warp", s.warps, HardwareAxis.WARP),
@@ -89,9 +90,7 @@ def _of(warp: Expr, inner: int, outer: int) -> Expr:
     return warp // inner if outer > 1 else index(0)
 
 
-def _along_k(
-    w: Writer, p: Product, s: GemvSetting, first: Expr, warp: Expr, lane: Expr, partials: Buffer
-) -> None:
+def _along_k(w: Writer, p: Product, s: GemvSetting, first: Expr, warp: Expr, lane: Expr, partials: Buffer) -> None:
     piece, m_extent, dtype = piece_elements(p), p.m.extent, p.total.dtype
     chunk = WARP_LANES * piece
     steps = -(-p.k.extent // (chunk * s.warps_k * s.unroll))
@@ -133,9 +132,7 @@ def _along_k(
                 w.store(partials, (own, index(m), column + r), Load(sums, place))
 
 
-def _along_n(
-    w: Writer, p: Product, s: GemvSetting, first: Expr, warp: Expr, lane: Expr, partials: Buffer
-) -> None:
+def _along_n(w: Writer, p: Product, s: GemvSetting, first: Expr, warp: Expr, lane: Expr, partials: Buffer) -> None:
     piece, m_extent, dtype = piece_elements(p), p.m.extent, p.total.dtype
     lanes_k = WARP_LANES // s.lanes_n
     steps = -(-p.k.extent // (s.unroll * lanes_k * s.warps_k))
@@ -180,7 +177,11 @@ def _along_n(
     block_column = _of(warp, s.warps_k, s.warps_n) * (s.lanes_n * piece) + column
     with w.when(Compare(CompareOp.LT, lane, index(s.lanes_n)) if lanes_k > 1 else None):
         with w.loop("mp", m_extent, UNROLLED) as m:
-            w.store(partials, (own, m, block_column + _ramp(piece) if piece == 1 else Ramp(block_column, 1, piece)), Load(sums, (m, _ramp(piece))))
+            w.store(
+                partials,
+                (own, m, block_column + _ramp(piece) if piece == 1 else Ramp(block_column, 1, piece)),
+                Load(sums, (m, _ramp(piece))),
+            )
 
 
 def _finish(w: Writer, p: Product, s: GemvSetting, first: Expr, thread: Expr, partials: Buffer) -> None:
@@ -266,4 +267,3 @@ def _across(w: Writer, values: Buffer, place: Sequence[Expr], other: Buffer, nea
         w.store(other, (), Shuffle(ShuffleMode.XOR, Load(values, tuple(place)), index(distance)))
         w.store(values, place, Load(values, tuple(place)) + Load(other, ()))
         distance //= 2
-

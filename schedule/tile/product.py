@@ -7,13 +7,13 @@ and make up the time.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...ir.affine import Affine, affine_of
 from ...ir.buffer import Buffer
 from ...ir.expr import Cast, Expr, Load, Var, index, rebuild
 from ...ir.rewrite import map_loads, substitute
 from ...te.contraction import contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
+from .registers import flat_offset
 
 LONGEST_TOKENS = 64
 """Rows of the short matrix up to which a product counts as skinny."""
@@ -53,6 +53,11 @@ class Product:
     n: Axis
     k: Axis
     results: tuple[Result, ...]
+
+    @property
+    def names(self) -> set[str]:
+        """The names that are taken."""
+        return {b.name for b in self.inputs} | {r.tensor.name for r in self.results} | {self.total.name, "m", "n", "k"}
 
 
 def product_of(workload: Workload) -> Product | None:
@@ -102,26 +107,13 @@ def _only(names: tuple[str, ...], single: set[str]) -> str | None:
 
 
 def _operand(body: Expr, own: str) -> Operand:
-    inner = body
-    while isinstance(inner, Cast):
-        inner = inner.value
+    inner = body.value if isinstance(body, Cast) else body
     if not isinstance(inner, Load):
         return Operand(body, None, 0, 0)
-    place = flat_place(inner)
+    place = flat_offset(inner)
     if place is None:
         return Operand(body, None, 0, 0)
     return Operand(body, inner, place.coefficient(own), place.coefficient("k"))
-
-
-def flat_place(load: Load) -> Affine | None:
-    """Where ``load`` reads, in elements from the start of its tensor; None where that is not affine."""
-    total = Affine.of({})
-    for i, stride in zip(load.indices, load.buffer.strides, strict=True):
-        form = affine_of(i)
-        if form is None:
-            return None
-        total = total + form.scaled(stride)
-    return total
 
 
 def _result(stage: Stage, total: Stage, places: Mapping[str, Expr]) -> Result | None:
@@ -171,4 +163,3 @@ def _loads(body: Expr) -> list[Load]:
     found: list[Load] = []
     map_loads(body, lambda e: found.append(e) or e)  # type: ignore[func-returns-value]
     return found
-

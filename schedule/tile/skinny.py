@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from ...core.dtypes import float32
 from ...ir.buffer import Buffer, Layout, Scope, Swizzle
-from ...ir.build import Writer
 from ...ir.expr import (
     WARP_LANES,
     Broadcast,
@@ -31,8 +30,10 @@ from ...ir.expr import (
 from ...ir.gpu import ATOMS, AwaitCopies, CommitCopies, CopyAsync, Level, LoadMatrix, Mma
 from ...ir.rewrite import substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
+from .naming import NamingWriter
 from .pointwise import vector_at
-from .product import Operand, Product, flat_place
+from .product import Operand, Product
+from .registers import flat_offset
 
 UNROLLED = LoopKind.UNROLLED
 
@@ -85,12 +86,14 @@ class _Program:
         self.p, self.s, self.name = p, s, name
         self.weights, self.tokens = p.weights.load, p.tokens.load
         self.dtype = self.weights.buffer.dtype
-        self.atom = next(a for a in ATOMS.values() if a.operand == self.dtype and (a.m, a.n, a.k) == (ROWS, COLUMNS, DEPTH))
+        self.atom = next(
+            a for a in ATOMS.values() if a.operand == self.dtype and (a.m, a.n, a.k) == (ROWS, COLUMNS, DEPTH)
+        )
         self.token_tiles = -(-p.m.extent // COLUMNS)
         self.along_k = p.weights.k == 1
         self.steps = s.steps(p.k.extent)
         self.shared_tokens = s.warps_n > 1
-        self.w = Writer()
+        self.w = NamingWriter(p.names)
         self.copies = 0
 
     def kernel(self) -> Kernel:
@@ -120,11 +123,8 @@ class _Program:
     def _ring(self, name: str, owners: int, rows: int, columns: int) -> Buffer:
         """Stages of tiles of ``rows`` by ``columns``: (owner, stage, row, column). Eight rows at one column lie in
         different banks: by a swizzle, or by 16 bytes of padding where a row is no power of two."""
-        stages = self.s.stages
-        swizzle = None
-        pitch = columns + PIECE
-        if columns >= 64 and columns & (columns - 1) == 0:
-            swizzle, pitch = Swizzle(3, 3, columns.bit_length() - 4), columns
+        stages, pitch = self.s.stages, tile_pitch(columns)
+        swizzle = Swizzle(3, 3, columns.bit_length() - 4) if pitch == columns else None
         layout = Layout((stages * rows * pitch, rows * pitch, pitch, 1), swizzle)
         return self.w.allocate(name, (owners, stages, rows, columns), self.dtype, Scope.SHARED, layout)
 
@@ -257,23 +257,15 @@ class _Program:
             n = self.warp_n * (s.rows * ROWS) + i * ROWS + h * 8 + self.lane // 4
             with w.when(Compare(CompareOp.LT, m, index(m_extent)) if m_extent % COLUMNS else None):
                 w.store(partials, (self.warp_k, m, n), Load(sums, (i, j, h * 2 + e)))
-        w.barrier()
+        w.barrier(Level.CLUSTER if s.split > 1 else Level.BLOCK)
         width = 4 if p.n.extent % 4 == 0 else 1
-        items = m_extent * columns // width
-        thread = self.warp * WARP_LANES + self.lane
         total = w.allocate("total", (width,), float32, Scope.REGISTER)
-        if s.split > 1:
-            if s.warps_k > 1:
-                with self._items("local", items, thread, 1, index(0), width) as (m, column):
-                    self._add_parts(total, partials, m, column, width)
-                    w.store(partials, (index(0), m, _run(column, width)), Load(total, (_run(index(0), width),)))
-            w.barrier(Level.CLUSTER)
-        with self._items("item", items, thread, s.split, self.rank, width) as (m, column):
-            if s.split == 1:
-                self._add_parts(total, partials, m, column, width)
-            else:
-                for peer in range(s.split):
-                    self._add(total, PeerLoad(partials, (index(0), m, _run(column, width)), index(peer)), peer, width)
+        with self._items(m_extent * columns // width, width) as (m, column):
+            for peer in range(s.split):
+                for part in range(s.warps_k):
+                    at = (index(part), m, _run(column, width))
+                    value = PeerLoad(partials, at, index(peer)) if s.split > 1 else Load(partials, at)
+                    self._add(total, value, peer + part, width)
             n = self.block * columns + column
             with w.when(Compare(CompareOp.LT, n, index(p.n.extent)) if p.n.extent % columns else None):
                 self._store(m, n, total, width)
@@ -281,22 +273,19 @@ class _Program:
             w.barrier(Level.CLUSTER)
 
     @contextmanager
-    def _items(
-        self, tag: str, items: int, thread: Expr, sharers: int, number: Expr, width: int
-    ) -> Iterator[tuple[Expr, Expr]]:
-        """Runs of ``width`` neighbours of the block's outputs, dealt out to its threads, and those of ``sharers`` blocks
-        of which this one is ``number``: their ``m``, and ``n`` within the block."""
+    def _items(self, items: int, width: int) -> Iterator[tuple[Expr, Expr]]:
+        """Runs of ``width`` neighbours of the block's outputs, a part of them for each block of the cluster, dealt out
+        to its threads: their ``m``, and ``n`` within the block."""
         w, s = self.w, self.s
-        runs = s.block_n // width
-        with w.loop(tag, -(-items // (s.threads * sharers))) as turn:
-            item = (turn * s.threads + thread) * sharers + number
-            with w.when(Compare(CompareOp.LT, item, index(items)) if items % (s.threads * sharers) else None):
+        runs, share = s.block_n // width, -(-items // s.split)
+        thread = self.warp * WARP_LANES + self.lane
+        with w.loop("turn", -(-share // s.threads), UNROLLED) as turn:
+            place = turn * s.threads + thread
+            item = self.rank * share + place
+            inside = [Compare(CompareOp.LT, place, index(share))] if share % s.threads else []
+            inside += [Compare(CompareOp.LT, item, index(items))] if items % s.split else []
+            with w.when(logical_and(*inside) if inside else None):
                 yield (item // runs if self.p.m.extent > 1 else index(0)), (item % runs) * width
-
-    def _add_parts(self, total: Buffer, partials: Buffer, m: Expr, column: Expr, width: int) -> None:
-        """The sums of all warps along ``k``."""
-        for part in range(self.s.warps_k):
-            self._add(total, Load(partials, (index(part), m, _run(column, width))), part, width)
 
     def _add(self, total: Buffer, value: Expr, number: int, width: int) -> None:
         """``total`` becomes ``value`` (number 0) or that much more."""
@@ -321,6 +310,11 @@ def _run(start: Expr, width: int) -> Expr:
     return Ramp(start, 1, width) if width > 1 else start
 
 
+def tile_pitch(columns: int) -> int:
+    """Elements from line to line of a tile with ``columns``: padded unless a swizzle can spread it over the banks."""
+    return columns if columns >= 64 and columns & (columns - 1) == 0 else columns + PIECE
+
+
 def can_lower(p: Product) -> bool:
     """Whether both operands are plain loads of one type that matrix instructions take, in rows of whole copies: the
     tokens along ``k``, the weights along ``k`` or ``n``."""
@@ -337,5 +331,7 @@ def can_lower(p: Product) -> bool:
 def _in_pieces(operand: Operand, extent: int, inner: int, outer: int) -> bool:
     """Whether rows lie one element beside the other, begin at whole pieces and have a whole number of them."""
     assert operand.load is not None
-    start = flat_place(operand.load)
-    return inner == 1 and extent % PIECE == 0 and outer % PIECE == 0 and start is not None and start.constant % PIECE == 0
+    start = flat_offset(operand.load)
+    return (
+        inner == 1 and extent % PIECE == 0 and outer % PIECE == 0 and start is not None and start.constant % PIECE == 0
+    )
