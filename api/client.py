@@ -105,7 +105,7 @@ class Client:
         seed: int = 0,
         target: str = "llvm",
         executor: str = "local",
-        cache: str = "warm",
+        cache: str | None = None,
         idempotency_key: str | None = None,
     ) -> JobOut:
         """Submit a job. Without a key a fresh one is sent, so that a repeated request never makes two jobs."""
@@ -115,7 +115,7 @@ class Client:
 
     def validate(self, *tasks: Task, budget: Budget | None = None, **options: Any) -> ValidatedOut:
         """Check what ``submit`` would be given; creates nothing. ``options``: as of ``submit``."""
-        defaults = {"strategy": "model", "seed": 0, "target": "llvm", "executor": "local", "cache": "warm"}
+        defaults = {"strategy": "model", "seed": 0, "target": "llvm", "executor": "local", "cache": None}
         body = _job_body(tasks, budget or Budget(), **{**defaults, **options}) | {"validate_only": True}
         return _parsed(ValidatedOut, self._send("POST", "/v1/jobs", json=body))
 
@@ -193,9 +193,10 @@ class Client:
         device_key: str | None = None,
         toolchain_key: str | None = None,
         profile: str | None = None,
+        target: str | None = None,
     ) -> BestOut:
         """The best schedule known for a workload key. Raises Missing when there is none."""
-        query = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
+        query = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile, "target": target}
         return _parsed(BestOut, self._send("GET", "/v1/schedules/best", params={"workload_key": workload_key, **query}))
 
     def lookup(
@@ -205,14 +206,17 @@ class Client:
         device_key: str | None = None,
         toolchain_key: str | None = None,
         profile: str | None = None,
+        target: str | None = None,
     ) -> BestOut:
         """The best schedule known for an expression. Raises Missing when there is none."""
-        rest = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
+        rest = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile, "target": target}
         return _parsed(BestOut, self._send("POST", "/v1/schedules/lookup", json=_expression(task) | _given(rest)))
 
-    def explain(self, task: Task, schedule: Schedule | None = None) -> ExplanationOut:
-        """Every layer of a schedule: by default of the best one known, else of the first the sketch has."""
-        body = _expression(task) | ({} if schedule is None else {"schedule": schedule.to_json()})
+    def explain(self, task: Task, schedule: Schedule | None = None, *, target: str | None = None) -> ExplanationOut:
+        """Every layer of a schedule: by default of the best one known, else of the first the sketch has. ``target``:
+        what code is made for, a device of the host (``cuda``) or an architecture (``cuda:sm_90a``)."""
+        given = {"schedule": None if schedule is None else schedule.to_json(), "target": target}
+        body = _expression(task) | _given(given)
         return _parsed(ExplanationOut, self._send("POST", "/v1/schedules/explain", json=body))
 
     # the library and the service
@@ -292,7 +296,7 @@ class Client:
 
 
 def _job_body(
-    tasks: tuple[Task, ...], budget: Budget, strategy: str, seed: int, target: str, executor: str, cache: str
+    tasks: tuple[Task, ...], budget: Budget, strategy: str, seed: int, target: str, executor: str, cache: str | None
 ) -> dict[str, Any]:
     return {
         "tasks": [_expression(task) for task in tasks],

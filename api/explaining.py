@@ -33,7 +33,9 @@ def explain_record(service: Service, record_id: int) -> Explanation:
         return service.explain(service.workload_of(task.workload_key), record_id=record_id)
 
 
-def explain_workload(service: Service, workload: Workload, schedule: Schedule | None) -> Explanation:
+def explain_workload(
+    service: Service, workload: Workload, schedule: Schedule | None, target: str | None = None
+) -> Explanation:
     """Every layer of ``schedule``, or of the best one known, or of the sketch's first."""
     with _slot():
-        return service.explain(workload, schedule)
+        return service.explain(workload, schedule, target=target)

@@ -69,10 +69,13 @@ class JobIn(Closed):
     budget: BudgetIn = Field(default_factory=BudgetIn)  # type: ignore[arg-type]
     strategy: Name = Field(default="model", description="Search strategy: model, evolution or random.")
     seed: int = Field(default=0, ge=0, le=limits.MAX_ID, description="Same seed and records: same search.")
-    target: Name = Field(default="llvm", description="A target kind of the service's host.")
+    target: Name = Field(
+        default="llvm", description="A device of the service's host: llvm, cuda, or cuda:1 for the second."
+    )
     executor: Name = Field(default="local", description="Who compiles and measures: local or ray.")
-    cache: Literal["warm", "cold"] = Field(
-        default="warm", description="Whether the caches hold the data when timing starts."
+    cache: Literal["warm", "cold"] | None = Field(
+        default=None,
+        description="Whether the caches hold the data when timing starts; null: warm on llvm, cold on cuda.",
     )
     validate_only: bool = Field(
         default=False, description="Check everything, create nothing; answers 200 without a job."
@@ -98,6 +101,7 @@ class LookupIn(ExpressionIn):
     device_key: Key | None = None
     toolchain_key: Key | None = None
     profile: Name | None = Field(default=None, description="Measuring profile, like warm-v1.")
+    target: Name | None = Field(default=None, description="Which device of the host is meant where no key is given.")
 
 
 class BestQuery(Closed):
@@ -107,6 +111,7 @@ class BestQuery(Closed):
     device_key: Key | None = None
     toolchain_key: Key | None = None
     profile: Name | None = Field(default=None, description="Measuring profile, like warm-v1.")
+    target: Name | None = Field(default=None, description="Which device of the host is meant where no key is given.")
 
 
 class ExplainIn(ExpressionIn):
@@ -115,6 +120,10 @@ class ExplainIn(ExpressionIn):
     model_config = ConfigDict(json_schema_extra={"examples": [_EXPRESSION]})
 
     schedule: ScheduleIn | None = None
+    target: Name | None = Field(
+        default=None,
+        description="What code is made for: a device of the host (cuda), or an architecture (cuda:sm_90a).",
+    )
 
 
 class ParametersIn(Closed):

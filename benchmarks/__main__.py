@@ -18,6 +18,8 @@ SUITES = {
     "ranking": "benchmarks.ranking",
     "service": "benchmarks.service",
     "kill": "benchmarks.kill",
+    "h200-memory": "benchmarks.h200_memory",
+    "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""

@@ -17,16 +17,19 @@ def best(
     parameters: Annotated[list[str] | None, typer.Argument(help="The operator's parameters, NAME=VALUE.")] = None,
     workload: Annotated[Path | None, typer.Option(help="A file with a workload's JSON.")] = None,
     device: Annotated[str | None, typer.Option(help="Only on the device with this key.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Which device stands for this machine: llvm, cuda, cuda:1.")
+    ] = None,
     profile: Annotated[str | None, typer.Option(help="Only under this measuring profile, like warm-v1.")] = None,
 ) -> None:
     """The best schedule known for an expression; says which identity parts were relaxed to find it."""
     given: Context = context.obj
     with given.client() as client:
         if subject is not None and re.fullmatch(r"[0-9a-f]{64}", subject):
-            found = client.best(subject, device_key=device, profile=profile)
+            found = client.best(subject, device_key=device, profile=profile, target=target)
         else:
             task = read_task(subject, parameters or [], workload)
-            found = client.lookup(task, device_key=device, profile=profile)
+            found = client.lookup(task, device_key=device, profile=profile, target=target)
     if given.as_json:
         given.print_json(found)
     else:

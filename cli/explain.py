@@ -25,16 +25,19 @@ def explain(
     schedule: Annotated[
         Path | None, typer.Option(help="A file with a schedule's JSON; default: the best known.")
     ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="What code is made for: llvm, cuda, or cuda:sm_90a (needs no such device).")
+    ] = None,
     layer: Annotated[str | None, typer.Option(help="Only the layers whose title contains this.")] = None,
 ) -> None:
-    """Expression, knobs, IR after each pass, LLVM IR and assembly, with instructions counted and the roofline."""
+    """Expression, knobs, IR after each pass, source, machine instructions and their count, and the roofline."""
     given: Context = context.obj
     with given.client() as client:
         if record is not None:
             told = client.source(record)
         else:
             task = read_task(operator, parameters or [], workload)
-            told = client.explain(task, None if schedule is None else _read_schedule(schedule))
+            told = client.explain(task, None if schedule is None else _read_schedule(schedule), target=target)
     if given.as_json:
         given.print_json(told)
         return

@@ -21,14 +21,16 @@ def tune(
     workload: Annotated[
         Path | None, typer.Option(help="A file with a workload's JSON, instead of an operator.")
     ] = None,
-    target: Annotated[str, typer.Option(help="Target kind.")] = "llvm",
+    target: Annotated[str, typer.Option(help="llvm, cuda, or cuda:1 for the second such device.")] = "llvm",
     trials: Annotated[int, typer.Option(help="Candidates to measure.")] = 64,
     seconds: Annotated[float | None, typer.Option(help="Wall-clock limit.")] = None,
     stall: Annotated[int | None, typer.Option(help="Stop after this many trials without a new best.")] = None,
     strategy: Annotated[str, typer.Option(help="model, evolution or random.")] = "model",
     seed: Annotated[int, typer.Option(help="Same seed and records: same search.")] = 0,
     executor: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    cache: Annotated[str, typer.Option(help="warm or cold: what the caches hold when timing starts.")] = "warm",
+    cache: Annotated[
+        str | None, typer.Option(help="warm (usual on llvm) or cold (on cuda): what the caches hold.")
+    ] = None,
     detach: Annotated[bool, typer.Option(help="Print the job and leave (needs --url).")] = False,
 ) -> None:
     """Find the best schedule of an expression on this machine, or on the service's."""

@@ -70,11 +70,6 @@ def _shuffles(expr: Expr, under: tuple[Expr, ...]) -> Iterator[tuple[Shuffle, tu
         yield from _shuffles(child, under)
 
 
-def converges(stmt: Stmt) -> bool:
-    """Whether ``stmt`` itself must be reached by whole groups of threads: not to be put under conditions at will."""
-    return any(True for _ in meeting(stmt)) or any(True for _ in shuffles(stmt))
-
-
 @dataclass(frozen=True)
 class Divergence:
     """What is known of one launch. ``ranges``: of the loops inside."""
@@ -96,14 +91,19 @@ class Divergence:
                 spread[warp], spread[lane] = Level.BLOCK, Level.WARP
             elif bound.axis in _SPREADS:
                 spread[bound.var] = _SPREADS[bound.axis]
-        return _Judge(Simplifier(Knowledge(ranges)), spread, level).varies(substitute(expr, values))
+        together = WARP_LANES if level is Level.WARP else self.launch.threads
+        return _Judge(Simplifier(Knowledge(ranges)), spread, level, together).varies(substitute(expr, values))
 
 
 @dataclass(frozen=True)
 class _Judge:
+    """``spread``: variables, with the smallest group within which they differ. ``together``: threads that a
+    comparison of thread numbers may tell apart in groups only."""
+
     simplifier: Simplifier
     spread: Mapping[str, Level]
     level: Level
+    together: int
 
     def reaches(self, level: Level) -> bool:
         """Whether what differs within groups of ``level`` differs within those asked about."""
@@ -113,8 +113,8 @@ class _Judge:
         simple = self.simplifier.simplify(expr)
         if not self.node(simple):
             return False
-        if isinstance(simple, Compare) and _counts(simple) and self.level is Level.WARP:
-            return any(self.node(self.simplifier.simplify(form)) for form in _thresholds(simple))
+        if isinstance(simple, Compare) and _counts(simple):
+            return any(self.node(self.simplifier.simplify(form)) for form in _thresholds(simple, self.together))
         if simple.dtype.is_bool and not isinstance(simple, (Load, PeerLoad, Shuffle)):
             return any(map(self.varies, simple.children))
         return True
@@ -139,11 +139,10 @@ def _counts(compare: Compare) -> bool:
     return compare.a.dtype.name == "int64" and compare.lanes == 1
 
 
-def _thresholds(compare: Compare) -> tuple[Expr, ...]:
-    """Index expressions that decide a comparison: it is the same in all lanes if these are. ``f >= 0`` holds exactly
+def _thresholds(compare: Compare, together: int) -> tuple[Expr, ...]:
+    """Index expressions that decide a comparison: it is the same in all threads if these are. ``f >= 0`` holds exactly
     if ``f // 32 >= 0`` does, in which the lanes often cancel out."""
     a, b = compare.a, compare.b
-    zero = index(0)
     forms: tuple[Expr, ...]
     match compare.op:
         case CompareOp.LT:
@@ -156,4 +155,4 @@ def _thresholds(compare: Compare) -> tuple[Expr, ...]:
             forms = (a - b,)
         case _:
             forms = (a - b, b - a)
-    return tuple(Binary(BinaryOp.FLOORDIV, zero + f, index(WARP_LANES)) for f in forms)
+    return tuple(Binary(BinaryOp.FLOORDIV, f, index(together)) for f in forms)

@@ -41,7 +41,9 @@ class Here:
     @classmethod
     def of(cls, at_hand: MeasuredOn | None) -> "Here":
         """The identity of what jobs are measured on here."""
-        return cls() if at_hand is None else cls(at_hand.device.key, at_hand.toolchain.key)
+        if at_hand is None:
+            return cls()
+        return cls(at_hand.device.key, at_hand.toolchain.key, str(at_hand.profile))
 
 
 def find(store: Store, wanted: Wanted, here: Here) -> BestView:

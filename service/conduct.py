@@ -30,6 +30,7 @@ from .history import experiences
 from .roofline import best_peaks, roofline
 from .settings import Settings
 from .states import to
+from .targets import place_named
 from .views import JobState
 
 PAGE = 1000
@@ -81,7 +82,7 @@ class Conductor:
         last = job.tasks[-1]
         limit, until = self.settings.history_records, self.store.newest_record()
         this = (job.id, last.position)
-        earlier = self.store.history(target_kind=job.target, until=until, but=this, limit=limit)
+        earlier = self.store.history(target_kind=place_named(job.target).kind, until=until, but=this, limit=limit)
         own = [row.record for row in self._trials(job, last.position)]
         (newest,) = experiences(self.store, own)
         trained = wiring.train(experiences(self.store, earlier), newest, job.seed % (1 << 31))

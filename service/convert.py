@@ -49,7 +49,8 @@ def body_sha256(spec: JobSpec) -> str:
 
 
 def new_job(job_id: str, spec: JobSpec) -> NewJob:
-    """The job to keep; raises InvalidWorkload for one too large to count."""
+    """The job to keep, of a spec that was checked; raises InvalidWorkload for one too large to count."""
+    assert spec.cache is not None
     return NewJob(
         id=job_id,
         state=JobState.QUEUED.value,

@@ -27,7 +27,7 @@ def explain(
 ) -> Explanation:
     """``record``'s schedule and time, or ``schedule``, or the best known, or the first of the space.
 
-    Code is generated for this machine, also when the record is another's. Raises IllegalSchedule, CompileError,
+    Code is generated for ``at_hand``, also when the record is another's. Raises IllegalSchedule, CompileError,
     UnsupportedTarget.
     """
     if at_hand is None:
@@ -40,9 +40,12 @@ def explain(
     elif schedule is None:
         try:
             found = best.find(store, best.Wanted(key), best.Here.of(at_hand))
-            schedule, outcome = found.schedule, Timed((found.seconds,))
+            if wiring.fits(workload, device.target, found.schedule):
+                schedule, outcome = found.schedule, Timed((found.seconds,))
         except NotFound:
-            schedule = wiring.first_schedule(workload, device.target)
+            pass
+    if schedule is None:
+        schedule = wiring.first_schedule(workload, device.target)
     seconds = outcome.seconds if isinstance(outcome, Timed) else None
     road = wiring.anatomy(workload, device.target, schedule)
     limit = roofline(workload, device, store.measured(device.key), cache)

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.target import DeviceInfo
-from ..te.cost import flops, minimum_bytes
-from ..te.workload import Workload
+from ..ir.buffer import Buffer
+from ..ir.expr import Load, walk
+from ..te.contraction import contraction_of
+from ..te.cost import minimum_bytes, stage_flops
+from ..te.workload import Stage, Workload
 
 COPY, READ = "copy_bytes_per_second", "read_bytes_per_second"
 
@@ -22,20 +25,42 @@ def roofline(workload: Workload, device: DeviceInfo, measured: Mapping[str, floa
     """None when nothing that limits the workload was measured.
 
     Bytes count only where they must come from memory: with a warm cache, tensors that fit into the last level
-    need not. Integer and half-float arithmetic has no measured peak of its own here and is held to float32's.
+    need not. They are held to the rate of copying where half of them are written, to that of reading where none is,
+    and in between to what lies between. Products of half floats are held to the matrix units' peak where that was
+    measured, other arithmetic to float32's or float64's (half floats are computed in float32).
     """
-    wide = any(stage.tensor.dtype.name == "float64" for stage in workload.stages)
-    peak = measured.get(f"peak_float{64 if wide else 32}_flops_per_second")
-    bandwidth = max((measured[name] for name in (COPY, READ) if name in measured), default=None)
     last_level = max((size for name, size in device.hardware.items() if _is_cache(name)), default=0.0)
+    limits = [Roofline(seconds, "flops") for seconds in _arithmetic_seconds(workload, measured)]
     traffic = minimum_bytes(workload)
-    limits: list[Roofline] = []
-    if peak:
-        limits.append(Roofline(flops(workload) / peak, "flops"))
-    if bandwidth and not (cache == "warm" and traffic <= last_level):
-        limits.append(Roofline(traffic / bandwidth, "bytes"))
+    if not (cache == "warm" and traffic <= last_level):
+        limits += [Roofline(seconds, "bytes") for seconds in _traffic_seconds(workload, traffic, measured)]
     found = max(limits, key=lambda limit: limit.seconds, default=None)
     return found if found is not None and found.seconds > 0 else None
+
+
+def _arithmetic_seconds(workload: Workload, measured: Mapping[str, float]) -> list[float]:
+    """What each kind of unit takes for its share, as far as its peak is known; they work side by side."""
+    shares: dict[str, int] = {}
+    for stage in workload.stages:
+        peak = f"peak_float{64 if stage.tensor.dtype.name == 'float64' else 32}_flops_per_second"
+        product = contraction_of(stage)
+        if product is not None:
+            operands = {tensor.dtype.name for tensor in _loaded(stage)}
+            (only,) = operands if len(operands) == 1 else ("",)
+            peak = (
+                f"peak_tensor_{only}_flops_per_second" if f"peak_tensor_{only}_flops_per_second" in measured else peak
+            )
+        shares[peak] = shares.get(peak, 0) + stage_flops(stage)
+    return [count / measured[peak] for peak, count in shares.items() if measured.get(peak)]
+
+
+def _traffic_seconds(workload: Workload, traffic: int, measured: Mapping[str, float]) -> list[float]:
+    rates = {name: measured[name] for name in (COPY, READ) if measured.get(name)}
+    if len(rates) < 2:
+        return [traffic / rate for rate in rates.values()]
+    written = sum(tensor.bytes for tensor in workload.output_buffers) / max(traffic, 1)
+    copied = min(1.0, 2 * written)
+    return [traffic * (copied / rates[COPY] + (1.0 - copied) / max(rates.values()))]
 
 
 def best_peaks(known: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
@@ -49,3 +74,7 @@ def best_peaks(known: Mapping[str, float], now: Mapping[str, float]) -> dict[str
 
 def _is_cache(column: str) -> bool:
     return column in ("l2_bytes", "l3_bytes", "l4_bytes")
+
+
+def _loaded(stage: Stage) -> list[Buffer]:
+    return [e.buffer for e in walk(stage.body) if isinstance(e, Load)]

@@ -14,7 +14,7 @@ from ..db.store import Store
 from ..te.json import workload_from_json
 from ..te.workload import Workload
 from . import best as best_lookup
-from . import convert, listing, logs, wiring
+from . import convert, listing, logs, targets, wiring
 from .changes import Changes
 from .explain import explain
 from .health import check_health
@@ -102,7 +102,8 @@ class Service:
         Raises InvalidParameter, InvalidWorkload, UnsupportedTarget for what cannot be run, and Conflict for a key
         used before with another body.
         """
-        new = convert.new_job(new_id(), checked(spec))
+        spec = checked(spec)
+        new = convert.new_job(new_id(), spec)
         key = None if idempotency_key is None else checked_key(idempotency_key)
         row, created = self._store.create_job(new, key=key, body_sha256=convert.body_sha256(spec))
         self._changed()
@@ -178,9 +179,11 @@ class Service:
         profile: str | None = None,
         operator: str | None = None,
         parameters: Mapping[str, object] | None = None,
+        target: str | None = None,
     ) -> BestView:
-        """The fastest record of a workload: see ``service.best`` for what matches. Raises NotFound naming the
-        nearest workloads known; ``operator`` and ``parameters`` help where the workload was never seen."""
+        """The fastest record of a workload: see ``service.best`` for what matches; ``target``: which device stands for
+        this machine, by default its processor. Raises NotFound naming the nearest workloads known; ``operator`` and
+        ``parameters`` help where the workload was never seen."""
         wanted = best_lookup.Wanted(
             listing.key(workload_key, "workload_key"),
             None if device_key is None else listing.key(device_key, "device_key"),
@@ -188,7 +191,8 @@ class Service:
             None if profile is None else listing.key(profile, "profile"),
         )
         try:
-            found = best_lookup.find(self._store, wanted, self._identity)
+            here = self._identity if target is None else best_lookup.Here.of(self._at(target))
+            found = best_lookup.find(self._store, wanted, here)
         except NotFound:
             self.metrics_registry.lookup("miss")
             raise best_lookup.miss(self._store, wanted, operator, parameters) from None
@@ -196,16 +200,24 @@ class Service:
         return found
 
     def explain(
-        self, workload: Workload | None = None, schedule: Schedule | None = None, *, record_id: int | None = None
+        self,
+        workload: Workload | None = None,
+        schedule: Schedule | None = None,
+        *,
+        record_id: int | None = None,
+        target: str | None = None,
     ) -> Explanation:
         """Every layer of a schedule's road: of a record's, of the one given, of the best known for the workload, or
-        else of the first of its space. Raises NotFound, IllegalSchedule, CompileError, UnsupportedTarget."""
+        else of the first of its space. Code is made for ``target`` (see ``service.targets``), by default for this
+        machine's processor, and for a record of another kind of device for that one. Raises NotFound,
+        IllegalSchedule, CompileError, UnsupportedTarget."""
         if record_id is not None:
             row = self._store.trial(listing.number(record_id, "record_id"))
-            return explain(self._store, self.workload_of(row.record.identity.workload_key), self.here, record=row)
+            at_hand = self._kind_of(row.record.identity.device_key) if target is None else self._at(target)
+            return explain(self._store, self.workload_of(row.record.identity.workload_key), at_hand, record=row)
         if workload is None:
             raise InvalidParameter("give a workload or a record", field="workload")
-        return explain(self._store, workload, self.here, schedule=schedule)
+        return explain(self._store, workload, self._at(target), schedule=schedule)
 
     def workload_of(self, workload_key: str) -> Workload:
         """Raises NotFound."""
@@ -265,9 +277,20 @@ class Service:
     def here(self) -> MeasuredOn | None:
         """What a job submitted with the defaults is measured on; None where this machine has no such device."""
         try:
-            return wiring.measured_on(wiring.TARGETS[0], wiring.CACHES[0])
+            return targets.measured_on(targets.Place(targets.TARGETS[0]))
         except UnsupportedTarget:
             return None
+
+    def _at(self, target: str | None) -> MeasuredOn | None:
+        """What code for a target is made for. Raises UnsupportedTarget."""
+        return self.here if target is None else targets.made_for(target, self._store.devices())
+
+    def _kind_of(self, device_key: str) -> MeasuredOn | None:
+        """What code for the kind of a device is made for: for this machine's where it is of that kind."""
+        device = next((info for info in self._store.devices() if info.key == device_key), None)
+        if device is None or (self.here is not None and self.here.device.target.kind == device.target.kind):
+            return self.here
+        return self._at(f"{device.target.kind}:{device.target.arch}")
 
     @functools.cached_property
     def _identity(self) -> best_lookup.Here:

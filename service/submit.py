@@ -2,10 +2,12 @@
 
 import re
 import secrets
+from dataclasses import replace
 
-from ..core.errors import InvalidParameter, UnsupportedTarget
+from ..core.errors import InvalidParameter
 from ..te.check import check
 from . import wiring
+from .targets import Place, default_cache, measured_on, place_named
 from .views import JobSpec
 
 LARGEST_JOB = 256
@@ -15,21 +17,22 @@ KEY = re.compile(r"[\x21-\x7e]{1,64}")
 
 
 def checked(spec: JobSpec) -> JobSpec:
-    """``spec`` if it can be run here; raises InvalidParameter, InvalidWorkload or UnsupportedTarget with the field."""
+    """``spec``, with its defaults filled in, if it can be run here; raises InvalidParameter, InvalidWorkload or
+    UnsupportedTarget with the field."""
     if not 1 <= len(spec.tasks) <= LARGEST_JOB:
         raise InvalidParameter(f"a job of {len(spec.tasks)} tasks; allowed: 1 to {LARGEST_JOB}", field="tasks")
     _one_of("strategy", spec.strategy, wiring.STRATEGY_NAMES)
     _one_of("executor", spec.executor, wiring.EXECUTOR_NAMES)
-    _one_of("cache", spec.cache, wiring.CACHES)
-    if spec.target not in wiring.TARGETS:
-        raise UnsupportedTarget(
-            f"{spec.target[:80]!r} cannot be timed here; allowed: {', '.join(wiring.TARGETS)}", field="target"
-        )
+    place = place_named(spec.target)
+    cache = default_cache(place.kind) if spec.cache is None else spec.cache
+    _one_of("cache", cache, wiring.CACHES)
+    if place != Place(place.kind):
+        measured_on(place)  # that there is such a device can only be told here
     if not 0 <= spec.seed < 1 << 63:
         raise InvalidParameter(f"seed {spec.seed}; allowed: 0 to 2^63 - 1", field="seed")
     for task in spec.tasks:
         check(task.workload)
-    return spec
+    return replace(spec, cache=cache)
 
 
 def checked_key(key: str) -> str:

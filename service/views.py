@@ -40,7 +40,8 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a user submits. ``budget`` holds for each task. ``target``: a target kind of this host (``llvm``)."""
+    """What a user submits. ``budget`` holds for each task. ``target``: a device of this host (``llvm``, ``cuda``,
+    ``cuda:1``). ``cache``: None for what is usual on such devices."""
 
     tasks: tuple[TaskSpec, ...]
     budget: Budget = Budget()
@@ -48,7 +49,7 @@ class JobSpec:
     seed: int = 0
     target: str = "llvm"
     executor: str = "local"
-    cache: str = "warm"
+    cache: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

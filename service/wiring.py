@@ -5,10 +5,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..codegen.backends import BACKENDS, backend_for
 from ..codegen.road import layers, sketch_of
 from ..core.budget import Budget, StopReason
-from ..core.errors import InvalidParameter, UnsupportedTarget
+from ..core.errors import IllegalSchedule, InvalidParameter, UnsupportedTarget
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo, Profile, Target
@@ -18,7 +17,7 @@ from ..cost_model.features import FEATURE_VERSION
 from ..cost_model.metrics import pairwise_accuracy, top_score
 from ..cost_model.models import new_model
 from ..ir.text import kernel_text
-from ..runtime.devices import DEVICES, device_infos, host_target
+from ..runtime.devices import device_infos, host_target
 from ..schedule.sketches import sketches_for
 from ..search.finals import finalists, ranked
 from ..search.pool import Pool
@@ -30,12 +29,10 @@ from ..te.operators.operator import Operator
 from ..te.workload import Workload
 from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
-from ..workers.settings import Deadlines, ExecutorSettings
+from ..workers.settings import Deadlines, settings_for
 from .settings import Settings
+from .targets import place_named
 from .views import Section
-
-TARGETS: tuple[str, ...] = tuple(kind for kind in BACKENDS if kind in DEVICES)
-"""Target kinds that can be both compiled for and timed on here."""
 
 STRATEGY_NAMES: tuple[str, ...] = tuple(STRATEGIES)
 EXECUTOR_NAMES: tuple[str, ...] = tuple(EXECUTORS)
@@ -61,14 +58,6 @@ def present_devices() -> tuple[DeviceInfo, ...]:
     return device_infos()
 
 
-def measured_on(kind: str, cache: str) -> MeasuredOn:
-    """What a job for the target kind would be measured on here. Raises UnsupportedTarget."""
-    for info in device_infos():
-        if info.target.kind == kind:
-            return MeasuredOn(info, backend_for(info.target).toolchain(info.target), Profile(cache))
-    raise UnsupportedTarget(f"this machine has no device for {kind!r}", field="target")
-
-
 class Executor(Protocol):
     """What builds, checks and times; see ``workers``."""
 
@@ -91,14 +80,19 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-def open_executor(name: str, kind: str, cache: str, settings: Settings) -> Executor:
-    """Start an executor for this machine's device of a kind; close it when done.
+def open_executor(name: str, target: str, cache: str, settings: Settings) -> Executor:
+    """Start an executor for a device of this machine (see ``targets.place_named``); close it when done.
 
     Raises InvalidParameter (not installed), UnsupportedTarget (no such device), WorkerLost (it does not start).
     """
+    place = place_named(target)
     deadlines = Deadlines(compile=settings.compile_seconds, check=settings.check_seconds, time=settings.time_seconds)
     return _open_executor(
-        name, host_target(kind), profile=Profile(cache), settings=ExecutorSettings(deadlines=deadlines)
+        name,
+        host_target(place.kind, place.ordinal),
+        profile=Profile(cache),
+        settings=settings_for(place.kind, deadlines),
+        ordinal=place.ordinal,
     )
 
 
@@ -220,6 +214,14 @@ def anatomy(workload: Workload, target: Target, schedule: Schedule) -> Anatomy:
     sections.append(Section("source", road.source.language, road.source.text))
     sections += [Section(layer.title, layer.language, layer.text) for layer in road.anatomy.layers]
     return Anatomy(tuple(sections), road.anatomy.instructions)
+
+
+def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:
+    """Whether the schedule's sketch, as it is now, can write the workload for the target."""
+    try:
+        return sketch_of(schedule).matches(workload, target)
+    except IllegalSchedule:
+        return False
 
 
 def knob_meanings(workload: Workload, target: Target, schedule: Schedule) -> Mapping[str, str]:

@@ -218,7 +218,7 @@ def _own(f: Floats, errors: tuple[Floats, ...], dtype: DType) -> Floats:
     """The rounding of results ``f`` to ``dtype``: none where the operands are exact and ``f`` is a number of it (for
     float64, one of so few digits that its own computation was hardly rounded)."""
     unit = _roundoff(dtype)
-    size: Floats = unit * np.abs(f)
+    size: Floats = np.where(np.isinf(f), 0.0, unit * np.abs(f))  # an infinity is exact: masked scores are
     if unit == 0.0:
         return size
     inexact = rounded(f, float32 if dtype.bits == 64 else dtype) != f

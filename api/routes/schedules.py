@@ -37,6 +37,7 @@ async def best(request: Request) -> Response:
         device_key=wanted.device_key,
         toolchain_key=wanted.toolchain_key,
         profile=wanted.profile,
+        target=wanted.target,
     )
     return Response(BestOut.model_validate(view).model_dump_json(), 200, media_type="application/json")
 
@@ -64,6 +65,7 @@ def lookup(body: LookupIn, service: Serving) -> BestOut:
         device_key=body.device_key,
         toolchain_key=body.toolchain_key,
         profile=body.profile,
+        target=body.target,
     )
     return BestOut.model_validate(view)
 
@@ -73,4 +75,4 @@ def explain(body: ExplainIn, service: Serving) -> ExplanationOut:
     """Every layer of a schedule as text, the instructions in its assembly, and its place under the roofline."""
     task = task_of(service, body)
     schedule = None if body.schedule is None else schedule_of(body.schedule)
-    return ExplanationOut.model_validate(explain_workload(service, task.workload, schedule))
+    return ExplanationOut.model_validate(explain_workload(service, task.workload, schedule, body.target))

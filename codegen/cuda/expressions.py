@@ -155,7 +155,9 @@ class Code:
         test = self.value(condition)
         yes, no = self._branch(then), self._branch(otherwise)
         first, second = yes[1], no[1]
-        type = first.type if first.type == second.type else "long long"
+        type = first.type
+        if type != second.type:  # whole numbers of two widths: as C++ makes them one
+            type = "long long" if "long long" in (type, second.type) else "int"
         if not yes[0].lines and not no[0].lines:
             text = f"{test.within(Level.OR)} ? {first.within(Level.OR)} : {second.within(Level.OR)}"
             return Value(text, type, Level.CHOICE)

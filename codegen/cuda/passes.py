@@ -1,15 +1,14 @@
-"""The passes for devices with launches: as for loops, but unrolled loops stay loops, for the compiler to write out."""
+"""The passes for devices with launches: as for loops, but unrolled loops stay loops, for the compiler to write out, and
+guarded ones stay whole: guards differ between threads, which run in step, so that two versions would cost both."""
 
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel
 from ...ir.verify import verify
-from ..passes.partition import partition
 from ..passes.pipeline import Pass
 from ..passes.vectorise import vectorise
 
 CUDA_PASSES: tuple[tuple[str, Pass], ...] = (
     ("simplify", simplify_kernel),
-    ("partition", partition),
     ("vectorise", vectorise),
     ("simplify vectors", simplify_kernel),
 )

@@ -9,7 +9,8 @@ from ..buffer import Buffer
 from ..expr import WARP_LANES, Expr
 from ..gpu import ATOMS, LoadMatrix, Mma
 from ..memory import Array
-from .access import address_of, check_private, check_read, is_uniform, shared_flat, write_private
+from .access import check_private, check_read, write_private
+from .address import address_of, is_uniform, shared_flat
 from .memory import PrivateMemory, SharedMemory
 from .scope import Machine, Scope
 from .values import value_code

@@ -20,7 +20,8 @@ from ..gpu import (
     Mma,
 )
 from ..stmt import Allocate, For, If, Seq, Stmt, Store
-from .access import is_uniform, store_code, under
+from .access import store_code, under
+from .address import is_uniform
 from .copies import await_arrivals, await_copies, bulk_copy, commit_copies, copy_async, init_arrivals
 from .matrices import load_matrix, mma
 from .memory import PrivateMemory, SharedMemory

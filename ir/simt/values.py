@@ -36,7 +36,8 @@ from ..expr import (
 )
 from ..interpret_math import VECTOR_FUNCTIONS, vector_cast
 from ..memory import Array, computed
-from .access import is_uniform, load_code, shared_flat, under, watched_load
+from .access import load_code, under, watched_load
+from .address import is_uniform, shared_flat
 from .memory import SharedMemory
 from .scope import Code, Machine, Scope
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from ...codegen.backend import Parameter
 from ...core.errors import InvalidParameter, UnsupportedTarget
 from .kernel import ALIGNMENT_BYTES
@@ -42,6 +44,16 @@ class View:
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Handle:
+    """A stream for those who ask for one by ``__cuda_stream__``."""
+
+    value: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.value
+
+
 def framework_of(array: object) -> Framework | None:
     """The library ``array`` belongs to; None for an unknown one."""
     for kind in type(array).__mro__:
@@ -68,6 +80,8 @@ def view(parameter: Parameter, array: Any, stream: int, ordinal: int, *, written
             f"{name} is a {type(array).__name__}; allowed: arrays with __dlpack__ or __cuda_array_interface__",
             field=name,
         )
+    if isinstance(array, np.ndarray):
+        raise InvalidParameter(f"{name} lies in the host's memory, other arrays on the device", field=name)
     try:
         found = _strided_view()(array, stream_ptr=stream or _default(array))
     except (BufferError, TypeError, RuntimeError, ValueError) as error:
@@ -161,7 +175,10 @@ def _cupy_stream(ordinal: int) -> int:
 
 def _cupy_empty(parameter: Parameter, beside: Any, stream: int) -> Any:
     cupy = sys.modules["cupy"]
-    with beside.device, cupy.cuda.ExternalStream(stream):
+    place: AbstractContextManager[object] = nullcontext()
+    if stream != _cupy_stream(beside.device.id):
+        place = cupy.cuda.Stream.from_external(_Handle(stream))
+    with beside.device, place:
         return cupy.empty(parameter.shape, parameter.dtype.numpy)
 
 

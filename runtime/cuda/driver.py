@@ -156,14 +156,17 @@ class Context:
                 f"cuda device {card.ordinal} is busy (its memory is full, or another process holds it alone): {error}",
                 field="ordinal",
             ) from error
+        self._push, self._pop = library().cuCtxPushCurrent, library().cuCtxPopCurrent
         weakref.finalize(self, release, None, "cuDevicePrimaryCtxRelease", card.handle)
 
     def __enter__(self) -> "Context":
-        call("cuCtxPushCurrent", self.handle)
+        (status,) = self._push(self.handle)
+        if status:
+            raise error_of(int(status), "cuCtxPushCurrent")
         return self
 
     def __exit__(self, *failure: object) -> None:
-        library().cuCtxPopCurrent()
+        self._pop()
 
     def own(self, owner: object, destroy: str, handle: Any) -> Any:
         """``handle``, to be destroyed by the driver function ``destroy`` when ``owner`` is no more."""

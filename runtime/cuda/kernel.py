@@ -34,6 +34,7 @@ class CudaKernel:
         code = Code(stream.context, binary.code)
         self._steps = [(code.function(grid), grid.arguments) for grid in binary.launches]
         self._lock = threading.Lock()  # a function knows one stream at a time
+        self._latest: tuple[tuple[int, ...], list[tuple[Function, Packed]]] | None = None
         self._graphs: OrderedDict[tuple[object, ...], Graph] = OrderedDict()
 
     def launch(self, arguments: Sequence[Memory]) -> None:
@@ -41,11 +42,13 @@ class CudaKernel:
             self.enqueue(self._addresses(arguments), self._stream.handle)
             self._stream.wait()
 
-    def enqueue(self, addresses: Sequence[int], stream: Any) -> None:
+    def enqueue(self, addresses: tuple[int, ...], stream: Any) -> None:
         """Put one call into a stream (its handle) of the current context, without waiting, on raw device addresses, one
         per parameter; the caller answers for their sizes and alignment."""
         with self._lock:
-            for function, packed in self._packed(addresses):
+            if self._latest is None or self._latest[0] != addresses:
+                self._latest = (addresses, self._packed(addresses))
+            for function, packed in self._latest[1]:
                 function.enqueue(stream, packed)
 
     def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:

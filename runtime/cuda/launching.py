@@ -50,11 +50,13 @@ class Function:
         self._handle = handle
         self._grid = grid
         self._config = _config(grid)
+        self._stream: Any = None
         self._launch: Callable[..., Any] = attribute("cuLaunchKernelEx")
 
     def enqueue(self, stream: Any, arguments: "Packed") -> None:
         """Put one launch into ``stream`` (a handle), which must be of the current context."""
-        self._config.hStream = stream
+        if stream != self._stream:  # the bindings take longer to set it than to launch
+            self._config.hStream = self._stream = stream
         (status,) = self._launch(self._config, self._handle, arguments.address, 0)
         if status:
             raise error_of(int(status), f"launch of {self._grid.function}")

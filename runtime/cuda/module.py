@@ -75,7 +75,7 @@ class CudaModule:
             with self._lock:
                 workspace = self._workspace(queue)
             addresses = {**{n: v.address for n, v in views.items()}, **{n: m.address for n, m in workspace.items()}}
-            self._kernel.enqueue([addresses[p.name] for p in self._kernel.parameters], queue)
+            self._kernel.enqueue(tuple(addresses[p.name] for p in self._kernel.parameters), queue)
             if wait:
                 self._device.stream.wait()
         return tuple(results.values())

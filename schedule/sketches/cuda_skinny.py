@@ -141,7 +141,9 @@ class SkinnyPlan:
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         knobs = {name: int(value) for name, value in setting.items()}
         columns = Columns(self.knobs, _codes(self.knobs, knobs), {})
-        return lower_skinny(self.product, KERNEL_NAME, SkinnySetting(**knobs, stages=int(self._sizes(columns)["stages"][0])))
+        return lower_skinny(
+            self.product, KERNEL_NAME, SkinnySetting(**knobs, stages=int(self._sizes(columns)["stages"][0]))
+        )
 
 
 def _codes(knobs: tuple[Knob, ...], values: Mapping[str, int]) -> NDArray[np.int16]:

@@ -1,8 +1,12 @@
 """The operator library. A new operator is one file here and one line in this table; the contract suite
 ``tests/contracts/test_operators.py`` then runs it by itself, from its schema alone."""
 
+from .attention import ATTENTION
 from .batch_matmul import BATCH_MATMUL
 from .broadcast_affine import BROADCAST_AFFINE
+from .channel_norm import BATCH_NORM, GROUP_NORM
+from .concatenate import CONCATENATE
+from .conv2d_transpose import CONV2D_TRANSPOSE
 from .convolution import CONV1D, CONV2D, CONV3D
 from .elementwise import ELEMENTWISE
 from .linear import LINEAR
@@ -23,14 +27,19 @@ OPERATORS: dict[str, Operator] = {
         CONV1D,
         CONV2D,
         CONV3D,
+        CONV2D_TRANSPOSE,
         POOL2D,
         SOFTMAX,
         LOG_SOFTMAX,
         LAYER_NORM,
         RMS_NORM,
         ADD_RMS_NORM,
+        BATCH_NORM,
+        GROUP_NORM,
+        ATTENTION,
         REDUCE,
         TRANSPOSE,
+        CONCATENATE,
         ELEMENTWISE,
         BROADCAST_AFFINE,
     )

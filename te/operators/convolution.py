@@ -141,7 +141,7 @@ def _build(form: _Form, v: Values) -> Workload:
     s, dtype, epilogue = _sizes(form, v), v.text("dtype"), epilogue_of(v)
     x = placeholder(s.image(s.channels, s.extents), dtype, "X")
     weights = placeholder(s.weights, dtype, "W")
-    image = padded(x, dict.fromkeys(s.spatial, s.padding)) if s.padding else x
+    image = padded(x, dict.fromkeys(s.spatial, (s.padding, s.padding)))
     c = reduce_axis(s.channels // s.groups, "c")
     taps = tuple(reduce_axis(k, n) for k, n in zip(s.kernels, ("q", "r", "s")[-form.rank :], strict=True))
 

@@ -73,7 +73,7 @@ def _build(v: Values) -> Workload:
 
     x = placeholder(image(rows.extent, columns.extent), dtype, "X")
     border = 0 if average else float("-inf") if dtype.is_float else dtype.integer_range[0]
-    source = padded(x, {row: rows.padding, row + 1: columns.padding}, border) if v.integer("padding") else x
+    source = padded(x, dict.fromkeys((row, row + 1), (rows.padding, rows.padding)), border)
     wide = accumulator(dtype) if average else dtype
     r, s = reduce_axis(rows.kernel, "r"), reduce_axis(columns.kernel, "s")
 
@@ -82,7 +82,8 @@ def _build(v: Values) -> Workload:
         return (sum if average else max)(cast(source[(*at[:row], y, z, *at[row + 2 :])], wide), axis=(r, s))
 
     shape = image(rows.count, columns.count)
-    total = compute(shape, window, "total" if average else "Y")
+    names = ("n", "c", "y", "x") if first else ("n", "y", "x", "c")
+    total = compute(shape, window, "total" if average else "Y", names)
     if not average:
         return workload(total)
     every = v.flag("count_include_pad") or not v.integer("padding")
@@ -93,7 +94,7 @@ def _build(v: Values) -> Workload:
         count = rows.inside(at[row]) * columns.inside(at[row + 1])
         return cast(total[at] / cast(count, wide), dtype)
 
-    return workload(compute(shape, mean, "Y"))
+    return workload(compute(shape, mean, "Y", names))
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:

@@ -26,11 +26,11 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
 RANDOM_EXPRESSIONS = 100
-RANDOM_SCHEDULES = 10
+RANDOM_SCHEDULES = {"llvm": 10, "cuda": 3}
 OPERATOR_SCHEDULES = 4
 """For each of an operator's cases, of which there are ten or so."""
 DEVICE_SCHEDULES = 20
-"""The same for kernels of devices, which are interpreted alone."""
+"""The same for sketches of one class, which take few of them."""
 GROUP = 10
 """Random expressions that one test works through."""
 
@@ -75,7 +75,7 @@ def answers(request: pytest.FixtureRequest) -> Iterator[Answers]:
         found: Answers = {}
         for sketch in SKETCHES:
             target = _target(sketch)
-            count = OPERATOR_SCHEDULES if target.kind == "llvm" else DEVICE_SCHEDULES
+            count = OPERATOR_SCHEDULES if SKETCHES[sketch].generic else DEVICE_SCHEDULES
             for name, operator in OPERATORS.items():
                 if (sketch, name) not in asked:
                     continue
@@ -86,7 +86,7 @@ def answers(request: pytest.FixtureRequest) -> Iterator[Answers]:
                 if (sketch, _group(seed)) not in asked:
                     continue
                 group = found.setdefault((sketch, _group(seed)), [])
-                group.append(pool.submit(check_random, sketch, target, seed, RANDOM_SCHEDULES))
+                group.append(pool.submit(check_random, sketch, target, seed, RANDOM_SCHEDULES[target.kind]))
         yield found
         pool.shutdown(cancel_futures=True)
 

@@ -230,6 +230,11 @@ def test_conditions_that_all_decide_alike_are_known() -> None:
     for condition, body, axes in (
         (T < index(64), Barrier(Level.WARP), THREADS),
         (eq(T // 32, 1), shuffled(ONE), THREADS),
+        (T % 64 < index(32), shuffled(ONE), THREADS),
+        ((B * 128 + T) // 32 < index(9), shuffled(ONE), THREADS),
+        (B * 128 + T < index(320), mma(), THREADS),
+        (B * 128 + T < index(256), Barrier(), THREADS),
+        (Select(B < index(3), T < index(64), T < index(96)), Barrier(Level.WARP), THREADS),
         (T >= index(96), mma(), THREADS),
         (T < index(128), Barrier(), THREADS),
         (eq(B, 1), Barrier(), THREADS),

@@ -41,3 +41,28 @@ def test_of_two_measurements_the_better_one_counts() -> None:
         "gone": 1.0,
         "new": 4.0,
     }
+
+
+GPU = DeviceInfo("a GPU", Target("cuda", "sm_90a"), {"l2_bytes": 5e7})
+GPU_PEAKS = {
+    "peak_float32_flops_per_second": 5e13,
+    "peak_tensor_float16_flops_per_second": 5e14,
+    "copy_bytes_per_second": 4e12,
+    "read_bytes_per_second": 4.4e12,
+}
+
+
+def test_traffic_is_held_to_copying_as_far_as_it_is_written() -> None:
+    chain = OPERATORS["elementwise"].workload({"shape": [8192, 8192], "functions": ["relu"]})
+    total = OPERATORS["reduce"].workload({"shape": [8192, 8192], "axes": [1], "kind": "sum"})
+    copied, read = roofline(chain, GPU, GPU_PEAKS, "cold"), roofline(total, GPU, GPU_PEAKS, "cold")
+    assert copied is not None and copied.seconds == pytest.approx(2 * 4 * 8192**2 / 4e12)
+    assert read is not None and read.seconds == pytest.approx(4 * 8192**2 / 4.4e12, rel=1e-3)
+
+
+def test_products_of_half_floats_are_held_to_the_matrix_units() -> None:
+    sizes = {"m": 8192, "n": 8192, "k": 8192}
+    half = roofline(OPERATORS["matmul"].workload({**sizes, "dtype": "float16"}), GPU, GPU_PEAKS, "cold")
+    single = roofline(OPERATORS["matmul"].workload(sizes), GPU, GPU_PEAKS, "cold")
+    assert half is not None and half.seconds == pytest.approx(2 * 8192**3 / 5e14, rel=0.01)
+    assert single is not None and single.seconds == pytest.approx(2 * 8192**3 / 5e13)

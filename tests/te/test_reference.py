@@ -24,7 +24,7 @@ from tilewright.te.reference import chunks, reference
 from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Reducer, Workload
 
-CONTRACTIONS = ("matmul", "batch_matmul", "linear", "conv2d")
+CONTRACTIONS = ("matmul", "batch_matmul", "linear", "conv2d", "conv2d_transpose")
 
 
 @pytest.mark.parametrize("block", range(4))

@@ -26,7 +26,7 @@ BODIES = {
     "  if (x == 12345.0f) C[0] = x;\n  " + _PLAIN,
     "illegal_write": "C[i + (1ll << 44)] = A[i % SIZE];",
     "illegal_read": "if (i < SIZE) C[i] = A[i - (1ll << 44)] + 1.0f;",
-    "misaligned": "*(double*)((char*)C + 4 * (i % 8) + 4) = 1.0;",
+    "misaligned": "if (i < 32) *(double*)((char*)C + 8 * i + 4) = 1.0;",
     "illegal_shared": "extern __shared__ float s[]; s[i + (1 << 24)] = A[i % SIZE]; C[i % SIZE] = s[i + (1 << 24)];",
     "traps": 'asm volatile("trap;");',
     "loops_for_ever": f"{_PLAIN}\n  while (*(volatile unsigned*)&flag == 0u) {{ }}",

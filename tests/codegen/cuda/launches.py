@@ -190,6 +190,7 @@ def copied(dtype: DType) -> Kernel:
             twice = Load(stages, (row % 2, Ramp(((t + 1) % threads) * lanes, 1, lanes)))
             w.store(result, (row, at), twice)
             w.barrier()
+        w.emit(AwaitCopies(0))
     return Kernel("copied", (source,), (result,), (), w.finish())
 
 

@@ -26,8 +26,10 @@ extern "C" __global__ void add_one(const float* x, float* y)
 extern "C" __global__ void add_first(const float* x, float* y) { y[threadIdx.x] += x[0]; }
 extern "C" __global__ void cluster_size(const float* x, float* y)
 {
-    unsigned blocks;
+    unsigned blocks = 1;
+#if __CUDA_ARCH__ >= 900
     asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
+#endif
     y[blockIdx.x * blockDim.x + threadIdx.x] = (float)blocks;
 }
 extern "C" __global__ void through_shared(const float* x, float* y)

@@ -1,0 +1,103 @@
+"""PyTorch as a peer on an NVIDIA GPU: eager, torch.compile and its max-autotune mode, timed by graph replay.
+
+Everything runs in one process on the same device buffers, rotated so that launches find cold caches; every output has
+memory of its own for each set of buffers, for peers as for us, so that nobody writes into lines that are still cached.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+Tensors = tuple[torch.Tensor, ...]
+Call = Callable[[Tensors], object]
+"""One computation on one set of inputs; what it returns is kept until its set comes round again."""
+
+MODES: Mapping[str, str | None] = {
+    "torch eager": None,
+    "torch.compile": "default",
+    "torch.compile max-autotune": "max-autotune-no-cudagraphs",
+}
+"""Peer -> mode of torch.compile (the graphs are ours, so its own are off)."""
+
+_MOST_LAUNCHES = 4000
+
+
+def peers(function: Callable[..., object]) -> dict[str, Call]:
+    """``function`` of the inputs in every mode; compiling happens at the first call."""
+    torch._dynamo.reset()
+    calls: dict[str, Call] = {}
+    for name, mode in MODES.items():
+        compiled = function if mode is None else torch.compile(function, mode=mode, dynamic=False)
+        calls[name] = lambda inputs, f=compiled: f(*inputs)  # type: ignore[misc]
+    return calls
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A captured graph of ``launches`` calls."""
+
+    graph: torch.cuda.CUDAGraph
+    launches: int
+    kept: list[object]
+
+    def seconds(self, stream: torch.cuda.Stream) -> float:
+        """Of one call, from one replay."""
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        with torch.cuda.stream(stream):
+            begin.record()
+            self.graph.replay()
+            end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3 / self.launches
+
+
+def capture(call: Call, sets: Sequence[Tensors], seconds: float, stream: torch.cuda.Stream) -> Replay:
+    """A graph of so many calls, in whole rounds over ``sets``, that one replay takes about ``seconds``."""
+    with torch.cuda.stream(stream), torch.no_grad():
+        kept: list[object] = [call(inputs) for inputs in sets]  # compiles, and loads lazily loaded kernels
+        stream.synchronize()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for position, inputs in enumerate(sets):
+            kept[position] = call(inputs)
+        end.record()
+        end.synchronize()
+        each = max(1e-6, begin.elapsed_time(end) / 1e3 / len(sets))
+        rounds = max(1, min(_MOST_LAUNCHES, round(seconds / each)) // len(sets))
+        kept = [None] * len(sets)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(rounds):
+                for position, inputs in enumerate(sets):
+                    kept[position] = call(inputs)
+    return Replay(graph, rounds * len(sets), kept)
+
+
+def interleaved(
+    calls: Mapping[str, Call], sets: Sequence[Tensors], *, rounds: int, seconds: float
+) -> dict[str, list[float] | str]:
+    """Seconds per call of each, one figure a round: in every round each graph is replayed once, in turn. A call that
+    fails gives the error's first line instead."""
+    stream = torch.cuda.Stream()
+    graphs: dict[str, Replay] = {}
+    results: dict[str, list[float] | str] = {}
+    for name, call in calls.items():
+        try:
+            graphs[name] = capture(call, sets, seconds, stream)
+            graphs[name].seconds(stream)
+        except Exception as error:  # a peer may fail in any way; the row says so and goes on
+            results[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            torch.cuda.synchronize()
+    taken: dict[str, list[float]] = {name: [] for name in graphs}
+    for turn in range(rounds):
+        names = list(graphs)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            taken[name].append(graphs[name].seconds(stream))
+    return {**results, **taken}
+
+
+def middle(times: list[float] | str) -> float | None:
+    """The median, or None for a failure."""
+    return None if isinstance(times, str) else median(times)

@@ -1,0 +1,91 @@
+"""Scaled dot-product attention."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import InvalidParameter
+from ...ir.expr import Expr
+from ..build import cast, compute, constant, exp, max, placeholder, reduce_axis, select, sum, workload
+from ..workload import Workload
+from .operator import Operator, accumulation, accumulation_parameter
+from .parameter import FLOATS, Flag, Integer, Parameter, Values, dtype_parameter
+
+
+def _check(v: Values) -> None:
+    if v.flag("causal") and v.integer("queries") > v.integer("keys"):
+        raise InvalidParameter(
+            f"queries is {v.integer('queries')}; allowed with causal: at most keys, {v.integer('keys')}, so that every "
+            "query has a key",
+            field="queries",
+        )
+
+
+def _build(v: Values) -> Workload:
+    _check(v)
+    heads, shared, m, n = v.integer("heads"), v.integer("queries_per_key"), v.integer("queries"), v.integer("keys")
+    depth, dtype, wide = v.integer("depth"), v.text("dtype"), accumulation(v)[0]
+    q = placeholder((heads, shared, m, depth), dtype, "Q")
+    k, value = placeholder((heads, n, depth), dtype, "K"), placeholder((heads, n, depth), dtype, "V")
+    rows, r = (heads, shared, m), reduce_axis(depth, "r")
+    product = compute(
+        (*rows, n), lambda h, g, i, j: sum(cast(q[h, g, i, r], wide) * cast(k[h, j, r], wide), axis=r), "product"
+    )
+
+    def score(h: Expr, g: Expr, i: Expr, j: Expr) -> Expr:
+        e = product[h, g, i, j] * (1.0 / math.sqrt(depth))
+        return select(j <= i + (n - m), e, constant(-math.inf, wide)) if v.flag("causal") else e
+
+    scores = compute((*rows, n), score, "scores")
+    t, u, w = (reduce_axis(n, name) for name in ("t", "u", "w"))
+    top = compute(rows, lambda h, g, i: max(scores[h, g, i, t], axis=t), "top")
+    power = compute((*rows, n), lambda h, g, i, j: exp(scores[h, g, i, j] - top[h, g, i]), "power")
+    total = compute(rows, lambda h, g, i: sum(power[h, g, i, u], axis=u), "total")
+    mixed = compute(
+        (*rows, depth), lambda h, g, i, d: sum(power[h, g, i, w] * cast(value[h, w, d], wide), axis=w), "mixed"
+    )
+    y = compute((*rows, depth), lambda h, g, i, d: cast(mixed[h, g, i, d] / total[h, g, i], dtype), "Y")
+    return workload(y, inputs=[q, k, value])
+
+
+def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    _check(v)
+    wide, (m, n) = accumulation(v)[0].numpy, (v.integer("queries"), v.integer("keys"))
+    q, k, value = (inputs[name].astype(wide, copy=False) for name in ("Q", "K", "V"))
+    scores = np.matmul(q, k[:, None].swapaxes(-1, -2))
+    scores *= 1.0 / math.sqrt(v.integer("depth"))
+    if v.flag("causal"):
+        scores[..., ~np.tri(m, n, n - m, dtype=bool)] = -np.inf
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    y = np.matmul(scores, value[:, None])
+    y /= scores.sum(axis=-1, keepdims=True)
+    return (y.astype(inputs["Q"].dtype, copy=False),)
+
+
+ATTENTION = Operator(
+    name="attention",
+    summary="Y[h, g, i] = softmax over j of Q[h, g, i] . K[h, j] / sqrt(depth), times V[h, j]; causal: over j up to "
+    "i + keys - queries",
+    parameters=(
+        Parameter("heads", "heads of K and V, those of all batches together", Integer()),
+        Parameter("queries", "rows of Q and Y of a head", Integer()),
+        Parameter("keys", "rows of K and V of a head", Integer()),
+        Parameter("depth", "length of a row", Integer()),
+        Parameter("queries_per_key", "heads of Q that share a head of K and V (grouped queries)", Integer(), 1),
+        Parameter("causal", "whether a query sees only the keys that are not behind it", Flag(), False),
+        dtype_parameter(*FLOATS),
+        accumulation_parameter("float32", "float64"),
+    ),
+    examples=(
+        {"heads": 3, "queries": 5, "keys": 11, "depth": 7},
+        {"heads": 1, "queries": 7, "keys": 7, "depth": 4, "causal": True},
+        {"heads": 1, "queries": 1, "keys": 13, "depth": 8, "queries_per_key": 3, "causal": True, "dtype": "float16"},
+        {"heads": 1, "queries": 1, "keys": 1, "depth": 1, "dtype": "bfloat16"},
+    ),
+    build=_build,
+    baseline=_numpy,
+)

@@ -1,0 +1,64 @@
+"""The passes on kernels with launches: legal before and after, and the same results bit for bit."""
+
+import numpy as np
+import pytest
+
+from tests.codegen.cuda.launches import LAUNCHES
+from tests.ir.launches import FAULTS, data_of
+from tilewright.codegen.cuda.passes import run_passes
+from tilewright.codegen.passes.partition import partition
+from tilewright.codegen.passes.vectorise import vectorise
+from tilewright.core.dtypes import float32
+from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.build import Writer
+from tilewright.ir.expr import Load, Shuffle, ShuffleMode, index
+from tilewright.ir.interpret import interpret
+from tilewright.ir.simplify import simplify_kernel
+from tilewright.ir.stmt import For, HardwareAxis, Kernel, LoopKind, walk_statements
+from tilewright.ir.verify import verify
+
+
+def guarded_vectors() -> Kernel:
+    """A tail guarded element by element in vectorised loops, shared memory and a barrier between, a loop that meets."""
+    n, threads, lanes = 250, 32, 4
+    a, o = Buffer("A", (n,), float32), Buffer("O", (n,), float32)
+    w = Writer()
+    with w.launch("tail", [("b", 2, HardwareAxis.GRID_X), ("t", threads, HardwareAxis.THREAD)]) as (b, t):
+        kept = w.allocate("S", (threads * lanes,), float32, Scope.SHARED)
+        for name, shared_to_global in (("v", False), ("u", True)):
+            with w.loop(name, lanes, LoopKind.VECTORIZED) as v:
+                place = b * (threads * lanes) + t * lanes + v
+                with w.when(place < index(n)):
+                    local = (t * lanes + v,)
+                    if shared_to_global:
+                        w.store(o, (place,), Load(kept, local) * 2.0)
+                    else:
+                        w.store(kept, local, Load(a, (place,)))
+            w.barrier()
+        with w.loop("i", 3) as i, w.when(b * 3 + i < index(4)):
+            w.barrier()
+            w.store(o, (b * 128 + t,), Load(o, (b * 128 + t,)) + Shuffle(ShuffleMode.XOR, Load(kept, (t,)), index(1)))
+            w.barrier()
+    return Kernel("tail", (a,), (o,), (), w.finish())
+
+
+KERNELS = {**LAUNCHES, **{build.__name__: build("") for build in FAULTS}, "guarded_vectors": guarded_vectors()}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_passes_keep_results(name: str) -> None:
+    kernel = KERNELS[name]
+    data = data_of(kernel)
+    wanted = interpret(kernel, data)
+    final = run_passes(kernel)[-1][1]
+    verify(final, final=True)
+    cut = simplify_kernel(vectorise(partition(simplify_kernel(kernel))))
+    for variant in (final, cut):
+        for output, result in interpret(variant, data).items():
+            np.testing.assert_array_equal(result, wanted[output])
+
+
+def test_loops_that_meet_stay_whole_and_vectors_are_made() -> None:
+    final = run_passes(guarded_vectors())[-1][1]
+    loops = [s.var for s in walk_statements(final.body) if isinstance(s, For)]
+    assert loops == ["i"]

@@ -1,0 +1,39 @@
+"""Hand-written kernels on the device: what they give is what the interpreter gives."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.codegen.cuda.launches import LAUNCHES
+from tests.ir.launches import FAULTS, data_of
+from tilewright.codegen.road import build_kernel
+from tilewright.ir.interpret import interpret
+from tilewright.runtime.cuda.device import CudaDevice
+
+pytestmark = pytest.mark.cuda
+KERNELS = {**LAUNCHES, **{build.__name__: build("") for build in FAULTS}}
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CudaDevice]:
+    yield CudaDevice()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_device_and_the_interpreter_agree(device: CudaDevice, name: str) -> None:
+    kernel = KERNELS[name]
+    data = data_of(kernel)
+    wanted = interpret(kernel, data)
+    memories = [device.hold(np.ascontiguousarray(data[b.name])) for b in kernel.inputs]
+    for b in kernel.parameters[len(kernel.inputs) :]:
+        memories.append(device.allocate(b.bytes))
+        device.fill(memories[-1], bytes([0xA5, 0x5A, 0xA5, 0x5A]))
+    device.load(build_kernel(kernel, device.target)).launch(memories)
+    for b, memory in zip(kernel.outputs, memories[len(kernel.inputs) :], strict=False):
+        got = memory.read().view(b.dtype.numpy).reshape(b.shape)
+        if b.dtype.is_float:
+            got, want = got.astype(np.float64), wanted[b.name].astype(np.float64)
+            np.testing.assert_allclose(got, want, rtol=2e-3 if b.dtype.bits == 16 else 1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(got, wanted[b.name])

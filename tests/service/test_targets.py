@@ -1,0 +1,49 @@
+"""How targets are named, and what a name that means nothing here is told."""
+
+import pytest
+
+from tilewright.core.errors import UnsupportedTarget
+from tilewright.core.target import DeviceInfo, Target
+from tilewright.runtime.devices import host_target
+from tilewright.service.submit import checked
+from tilewright.service.targets import TARGETS, Place, default_cache, made_for, measured_on, place_named
+from tilewright.service.views import JobSpec, TaskSpec
+from tilewright.te.operators import OPERATORS
+
+TASK = TaskSpec(OPERATORS["matmul"].workload({"m": 8, "n": 8, "k": 8}))
+
+
+def test_kinds_and_ordinals_are_read() -> None:
+    assert place_named("llvm") == Place("llvm", 0) and place_named("cuda:1") == Place("cuda", 1)
+    for bad in ("", "cpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cuda:\u0661", "cuda:1000000"):
+        with pytest.raises(UnsupportedTarget, match="allowed: " + ", ".join(TARGETS)) as refused:
+            place_named(bad)
+        assert refused.value.field == "target"
+
+
+def test_the_profile_of_a_job_is_what_is_usual_on_its_device() -> None:
+    assert checked(JobSpec((TASK,))).cache == "warm" == default_cache("llvm")
+    assert checked(JobSpec((TASK,), target="cuda")).cache == "cold"
+    assert checked(JobSpec((TASK,), target="cuda", cache="warm")).cache == "warm"
+    with pytest.raises(UnsupportedTarget):
+        checked(JobSpec((TASK,), target="cuda:99"))
+
+
+def test_this_machines_processor_is_there() -> None:
+    on = measured_on(Place("llvm"))
+    assert on.device.target == host_target("llvm") and str(on.profile) == "warm-v1"
+    assert made_for("llvm", ()) == on
+    with pytest.raises(UnsupportedTarget, match="llvm:7 is none of them"):
+        measured_on(Place("llvm", 7))
+
+
+def test_code_for_an_architecture_needs_no_device_of_it() -> None:
+    on = made_for("cuda:sm_80", ())
+    assert (on.device.target.arch, on.profile.cache) == ("sm_80", "cold")
+    assert "nvrtc" in on.toolchain.components
+    known = DeviceInfo("an A100", Target("cuda", "sm_80", (), 108), {"l2_bytes": 4e7})
+    assert made_for("cuda:sm_80", [known]).device in (known, on.device)
+    with pytest.raises(UnsupportedTarget, match="sm_12345"):
+        made_for("cuda:sm_12345", ())
+    with pytest.raises(UnsupportedTarget, match="such a machine"):
+        made_for("llvm:riscv64", ())
