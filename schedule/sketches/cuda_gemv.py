@@ -30,6 +30,8 @@ MOST_SUMS = 32
 """Sums of a thread."""
 MOST_LOADS = 16
 """Pieces of the weights that a thread has under way."""
+SMALL = 1 << 20
+"""Weights below which it hardly matters how they are read: every setting that makes sense is legal."""
 LEAST_IN_FLIGHT = 24 * 1024
 """Bytes that a multiprocessor must have under way to come near the rate of its memory."""
 SPARE_REGISTERS = 24
@@ -99,12 +101,15 @@ class GemvPlan:
 
     def _usual(self, columns: Columns) -> Bools:
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
-        enough = (size["threads"] >= 128) & (size["loads"] >= 2) & (size["blocks"] >= self._least_blocks)
-        narrow = (size["reach"] <= self._reach_of_all) & (size["spare_n"] < max(p.n.extent, WARP_LANES))
-        most_sums = max(MOST_SUMS, p.m.extent * piece_elements(p))
         resident = limits.resident_blocks(size["threads"], size["registers"], size["shared"])
-        busy = 16 * size["loads"] * size["threads"] * resident >= min(LEAST_IN_FLIGHT, p.n.extent * p.k.extent // 8)
-        return busy & enough & narrow & (size["sums"] <= most_sums) & (size["loads"] <= MOST_LOADS)
+        modest = (size["sums"] <= max(MOST_SUMS, p.m.extent * piece_elements(p))) & (size["loads"] <= MOST_LOADS)
+        usual: Bools = (resident >= 1) & modest & (size["reach"] <= self._reach_of_all)
+        if p.n.extent * p.k.extent < SMALL:
+            return usual & (size["threads"] <= 256)
+        here = np.minimum(resident, -(-size["blocks"] // self.target.threads))
+        busy = 16 * size["loads"] * size["threads"] * here >= LEAST_IN_FLIGHT
+        enough = (size["threads"] >= 128) & (size["loads"] >= 2) & (size["blocks"] >= self._least_blocks)
+        return usual & busy & enough & (size["spare_n"] < max(p.n.extent, WARP_LANES))
 
     @property
     def _least_blocks(self) -> int:
@@ -116,7 +121,8 @@ class GemvPlan:
     def _reach_of_all(self) -> int:
         """``k`` in one step of a block, rounded up to what a warp takes."""
         piece = WARP_LANES * piece_elements(self.product) if self.along_k else WARP_LANES
-        return -(-self.product.k.extent // piece) * piece
+        least = 4 * piece if self.product.n.extent * self.product.k.extent < SMALL else piece
+        return max(-(-self.product.k.extent // piece) * piece, least)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         size = self._sizes(columns)

@@ -1,7 +1,7 @@
 """Products of up to 64 rows for graphics processors, on matrix instructions: see ``schedule.tile.skinny``.
 
-16-bit floats summed in float32, the tokens along ``k``, the weights along ``k`` or ``n``, any pointwise functions of the
-sum.
+16-bit floats summed in float32, the tokens along ``k``, the weights along ``k`` or ``n``, any pointwise functions of
+the sum.
 """
 
 from collections.abc import Mapping
@@ -27,6 +27,8 @@ from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 SPARE_REGISTERS = 44
 """Registers for addresses and constants, roughly (from compiled kernels)."""
+SMALL = 1 << 20
+"""Weights below which it hardly matters how they are read: every setting that fits is legal."""
 LEAST_IN_FLIGHT = 24 * 1024
 """Bytes of the weights that a multiprocessor must have under way to keep up with memory."""
 
@@ -98,23 +100,24 @@ class SkinnyPlan:
 
     def _usual(self, columns: Columns) -> Bools:
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
-        warps_n, warps_k, resident = columns.ints("warps_n"), columns.ints("warps_k"), columns.ints("resident")
+        warps_n, resident = columns.ints("warps_n"), columns.ints("resident")
         block_n = ROWS * columns.ints("rows") * warps_n
         fits = limits.resident_blocks(size["threads"], size["registers"], size["shared"]) >= resident
         deep = (size["stages"] >= 3) & (size["shared"] <= size["room"])
         under_way = size["stage_weights"] * (size["stages"] - 1) * resident
-        busy = under_way >= min(LEAST_IN_FLIGHT, p.n.extent * p.k.extent // 16)
+        busy = under_way >= LEAST_IN_FLIGHT
         wide = (size["threads"] >= 128) & (size["steps"] >= 2) & (block_n - p.n.extent < ROWS)
         spread = (size["blocks"] >= self._least_blocks) & ((resident == 1) | (size["blocks"] > self._slots(columns)))
-        return fits & deep & busy & wide & spread
+        usual: Bools = fits & deep
+        return usual if p.n.extent * p.k.extent < SMALL else usual & busy & wide & spread
 
     @property
     def _least_blocks(self) -> int:
         return min(self.target.threads * 3 // 4, -(-self.product.n.extent // (4 * ROWS)))
 
     def _slots(self, columns: Columns) -> Ints:
-        """Blocks that run at once with one a multiprocessor. Clusters of more than 2 leave some idle, since they have to
-        fit into parts of the device of 16 or 18 (measured on an H200: 120 of 132 run blocks in clusters of 4 or 8)."""
+        """Blocks that run at once with one a multiprocessor. Clusters of more than 2 leave some idle, since they have
+        to fit into parts of the device of 16 or 18 (measured on an H200: 120 of 132 run clusters of 4 or 8)."""
         split, count = columns.ints("split"), self.target.threads
         return np.where(split <= 2, count // split, count * 10 // 11 // split) * split
 

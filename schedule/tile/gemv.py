@@ -40,7 +40,7 @@ UNROLLED = LoopKind.UNROLLED
 @dataclass(frozen=True, slots=True)
 class GemvSetting:
     """``rows``: outputs of a warp where weights lie along ``k``; ``lanes_n``: its lanes along ``n`` where they do not.
-    ``warps_n``, ``warps_k``: warps of a block along each. ``unroll``: pieces of each row that a thread has under way."""
+    ``warps_n``, ``warps_k``: warps of a block along each. ``unroll``: pieces of a row that a thread has under way."""
 
     rows: int
     warps_n: int
@@ -123,13 +123,13 @@ def _along_k(w: Writer, p: Product, s: GemvSetting, first: Expr, warp: Expr, lan
             w.store(sums, (r, m), Load(sums, (r, m)) + product)
     other = w.allocate("other", (), dtype, Scope.REGISTER)
     column = _of(warp, s.warps_k, s.warps_n) * s.rows
-    for r in range(s.rows):
-        for m in range(m_extent):
-            place = (index(r), index(m))
+    for row in range(s.rows):
+        for token in range(m_extent):
+            place = (index(row), index(token))
             _across(w, sums, place, other, 1)
-            number = (r * m_extent + m) % WARP_LANES
+            number = (row * m_extent + token) % WARP_LANES
             with w.when(Compare(CompareOp.EQ, lane, index(number))):
-                w.store(partials, (own, index(m), column + r), Load(sums, place))
+                w.store(partials, (own, index(token), column + row), Load(sums, place))
 
 
 def _along_n(w: Writer, p: Product, s: GemvSetting, first: Expr, warp: Expr, lane: Expr, partials: Buffer) -> None:
@@ -171,9 +171,9 @@ def _along_n(w: Writer, p: Product, s: GemvSetting, first: Expr, warp: Expr, lan
             product = _wide(Load(weights, (u, v)), dtype) * _wide(Load(tokens, (m, u)), dtype)
             w.store(sums, (m, v), Load(sums, (m, v)) + product)
     other = w.allocate("other", (), dtype, Scope.REGISTER)
-    for m in range(m_extent):
-        for v in range(piece):
-            _across(w, sums, (index(m), index(v)), other, s.lanes_n)
+    for token in range(m_extent):
+        for number in range(piece):
+            _across(w, sums, (index(token), index(number)), other, s.lanes_n)
     block_column = _of(warp, s.warps_k, s.warps_n) * (s.lanes_n * piece) + column
     with w.when(Compare(CompareOp.LT, lane, index(s.lanes_n)) if lanes_k > 1 else None):
         with w.loop("mp", m_extent, UNROLLED) as m:

@@ -43,7 +43,7 @@ CASES: dict[str, Callable[[], Workload]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
-    assert assert_agrees(SKETCH, CASES[case]()) >= 3
+    assert assert_agrees(SKETCH, CASES[case]()) == 20
 
 
 def test_what_it_leaves_to_others() -> None:
@@ -77,7 +77,7 @@ def test_shared_memory_is_what_the_sketch_says(workload: Workload) -> None:
     for row in range(0, len(space), max(1, len(space) // 6)):
         kernel = finish(SKETCH.lower(workload, H200, space.schedule(row)), H200)
         (launch,) = backend_for(H200).emit(kernel, H200).launches
-        assert launch.shared_bytes == int(space.quantities["shared_bytes"][row])
+        assert 0 <= int(space.quantities["shared_bytes"][row]) - launch.shared_bytes <= 64  # padding of the last line
 
 
 def test_older_devices_have_no_clusters() -> None:
@@ -99,4 +99,4 @@ def test_nothing_spills_and_the_matrix_units_are_used(workload: Workload, knobs:
     assert resources.spill_bytes == 0 and resources.stack_bytes == 0
     kernel = finish(SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, **knobs)), H200)
     backend = backend_for(H200)
-    assert "mma.sync.aligned.m16n8k16" in backend.assembly(backend.emit(kernel, H200), H200)
+    assert "HMMA.16816.F32" in backend.assembly(backend.emit(kernel, H200), H200)
