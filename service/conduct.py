@@ -71,7 +71,10 @@ class Conductor:
         with Preparing(partial(self._prepare, job, executor, device)) as preparing:
             for task, following in zip(tasks, [*tasks[1:], None], strict=True):
                 if not self._cancelled(job):
-                    self._run_task(job, preparing.of(task), executor, on, partial(preparing.begin, following))
+                    prepared = preparing.of(task)
+                    if following is not None:
+                        executor.prefetch(self._workload(following))  # its data take seconds, this task takes more
+                    self._run_task(job, prepared, executor, on, partial(preparing.begin, following))
         self._end(job)
 
     def learn(self, job_id: str) -> None:
