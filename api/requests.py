@@ -9,6 +9,7 @@ from ..core.budget import Budget
 from . import limits
 
 Name = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
+TargetName = Annotated[str, StringConstraints(pattern=limits.TARGET_PATTERN)]
 Key = Annotated[str, StringConstraints(pattern=limits.KEY_PATTERN)]
 
 
@@ -69,7 +70,7 @@ class JobIn(Closed):
     budget: BudgetIn = Field(default_factory=BudgetIn)  # type: ignore[arg-type]
     strategy: Name = Field(default="model", description="Search strategy: model, evolution or random.")
     seed: int = Field(default=0, ge=0, le=limits.MAX_ID, description="Same seed and records: same search.")
-    target: Name = Field(
+    target: TargetName = Field(
         default="llvm", description="A device of the service's host: llvm, cuda, or cuda:1 for the second."
     )
     executor: Name = Field(default="local", description="Who compiles and measures: local or ray.")
@@ -101,7 +102,9 @@ class LookupIn(ExpressionIn):
     device_key: Key | None = None
     toolchain_key: Key | None = None
     profile: Name | None = Field(default=None, description="Measuring profile, like warm-v1.")
-    target: Name | None = Field(default=None, description="Which device of the host is meant where no key is given.")
+    target: TargetName | None = Field(
+        default=None, description="Which device of the host is meant where no key is given."
+    )
 
 
 class BestQuery(Closed):
@@ -111,7 +114,9 @@ class BestQuery(Closed):
     device_key: Key | None = None
     toolchain_key: Key | None = None
     profile: Name | None = Field(default=None, description="Measuring profile, like warm-v1.")
-    target: Name | None = Field(default=None, description="Which device of the host is meant where no key is given.")
+    target: TargetName | None = Field(
+        default=None, description="Which device of the host is meant where no key is given."
+    )
 
 
 class ExplainIn(ExpressionIn):
@@ -120,7 +125,7 @@ class ExplainIn(ExpressionIn):
     model_config = ConfigDict(json_schema_extra={"examples": [_EXPRESSION]})
 
     schedule: ScheduleIn | None = None
-    target: Name | None = Field(
+    target: TargetName | None = Field(
         default=None,
         description="What code is made for: a device of the host (cuda), or an architecture (cuda:sm_90a).",
     )
