@@ -104,6 +104,8 @@ class Service:
         used before with another body.
         """
         spec = checked(spec)
+        if self.settings.run_jobs:  # else it runs where another process is, which has its own devices
+            targets.measured_on(targets.place_named(spec.target))
         new = convert.new_job(new_id(), spec)
         key = None if idempotency_key is None else checked_key(idempotency_key)
         row, created = self._store.create_job(new, key=key, body_sha256=convert.body_sha256(spec))

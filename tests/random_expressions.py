@@ -8,16 +8,18 @@ and extremes of them) are compared, rounded to whole numbers or cast to integers
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
-from tilewright.core.dtypes import DTYPES, DType
+from tilewright.core.dtypes import DTYPES, DType, int64
 from tilewright.core.streams import stream
-from tilewright.ir.expr import Expr
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import Expr, Load, walk
 from tilewright.te import build as te
-from tilewright.te.workload import Workload
+from tilewright.te.check import check
+from tilewright.te.workload import Reducer, Workload
 
 MAX_POINTS = 3000
 """Points of a stage, reduction axes included."""
@@ -352,3 +354,20 @@ def _read_by_stages(writer: _Writer) -> set[te.Tensor]:
     for known in writer.stages:
         found.update(te.reads(known.tensor))
     return found
+
+
+def other_reducers(workload: Workload) -> Workload | None:
+    """``workload`` with products for sums of integers and positions for extremes along one axis, in the stages that no
+    other reads; None where there is no such stage."""
+    read = {e.buffer.name for s in workload.stages for e in walk(s.body) if isinstance(e, Load)}
+    stages = []
+    for s in workload.stages:
+        new = s
+        if s.name not in read and s.reducer is Reducer.SUM and s.tensor.dtype.is_integer:
+            new = replace(s, reducer=Reducer.PROD)
+        elif s.name not in read and s.reducer in (Reducer.MAX, Reducer.MIN) and len(s.reduce_axes) == 1:
+            finds = Reducer.ARGMAX if s.reducer is Reducer.MAX else Reducer.ARGMIN
+            new = replace(s, reducer=finds, tensor=Buffer(s.name, s.tensor.shape, int64))
+        stages.append(new)
+    changed = replace(workload, stages=tuple(stages))
+    return None if changed == workload else check(changed)

@@ -1,6 +1,7 @@
 """Asynchronous copies of the interpreter of launches. They arrive as late as they can: when somebody awaits them.
 
-Until then their target must be left alone and their source must not change.
+Until then their target must be left alone and their source must not change. What an arrival barrier is awaited for
+must have been started earlier in program order: threads run in lockstep.
 """
 
 from collections.abc import Callable
@@ -114,8 +115,6 @@ def _take_off(m: Machine, scope: Scope, memory: SharedMemory, target: Array, who
     """The target is given up: nobody may touch it before the copy has landed."""
     flat = target.ravel()
     check_write(memory, m, scope, flat, np.repeat(who, target.shape[1]))
-    assert memory.written is not None
-    memory.written[flat] = False
     memory.mark(flat, 1)
 
 

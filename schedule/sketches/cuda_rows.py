@@ -10,15 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.schedule import KnobValue
+from ...core.schedule import KnobValue, Schedule
 from ...core.target import Target
+from ...ir.expr import Load, walk
+from ...ir.rewrite import free_variables
 from ...ir.stmt import Kernel
 from ...te.workload import Workload
 from ..gpu import limits_of
 from ..space import Knob, Quantity
-from ..tile.row_form import RowForm, row_form
-from ..tile.row_program import MEMORY, REGISTERS, RowSetting, accumulation, row_kernel
-from .columns import Bools, Columns, Ints
+from ..tile.row_form import RowForm, row_axis, row_form
+from ..tile.row_passes import MEMORY, QUEUE, REGISTERS, RowSetting, accumulation
+from ..tile.row_program import row_kernel
+from .columns import Bools, Columns, Ints, codes_of
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 MOST_CHUNKS = 16
@@ -38,6 +41,7 @@ QUANTITIES = (
     Quantity("chunks", "vectors", "vectors of a row that a thread takes"),
     Quantity("idle_share", "fraction", "of the vectors that threads could take, those there are none of"),
     Quantity("row_threads", "threads", "threads that work on a row"),
+    Quantity("rows_in_turn", "rows", "rows that a team takes one after the other"),
     Quantity("meetings", "barriers", "barriers of a block or cluster for a row"),
     Quantity("passes", "passes", "times that a row is read from memory"),
 )
@@ -60,8 +64,27 @@ class RowPlan:
             Knob("lanes", lanes, "threads of a row in a block"),
             Knob("teams", (1, 2, 4, 8, 16, 32), "rows of a block"),
             Knob("cluster", clusters, "blocks of a row"),
-            Knob("hold", (REGISTERS, MEMORY), "where a row stays between the passes over it; memory: it is read again"),
+            Knob("hold", (REGISTERS, QUEUE, MEMORY), "where a row stays between the passes; memory: it is read again"),
+            Knob("resident", (1, 2, 4, 8), "queue: blocks of a multiprocessor, which share its shared memory"),
+            Knob("unit", self._units(), "bytes that vectors are aligned to in rows that are no whole number of them"),
+            Knob("early", (0, 1) if self._weights else (0,), "whether weights are read before the rows are reduced"),
         )
+
+    @property
+    def _weights(self) -> list[Load]:
+        """What the outputs read beside the rows."""
+        read = {e for c in self.form.wide for e in walk(c.body) if isinstance(e, Load)}
+        return [load for load in self.form.beside if load in read]
+
+    @property
+    def _weights_follow_rows(self) -> bool:
+        return any(
+            name.startswith(row_axis(0)[:-1]) for w in self._weights for i in w.indices for name in free_variables(i)
+        )
+
+    def _units(self) -> tuple[int, ...]:
+        """Whole lines of memory where every row begins elsewhere in one, besides the vector's own size."""
+        return (16, 128) if any(self.form.column_count % v for v in self._vectors()) else (16,)
 
     def _vectors(self) -> tuple[int, ...]:
         """Vectors of 16 bytes of the narrowest and of the widest element; where they do not divide a row of one axis,
@@ -75,40 +98,68 @@ class RowPlan:
         return tuple(dict.fromkeys([*wished, *(v for v in exact[-1:] if v >= 2)]))
 
     def _sizes(self, c: Columns) -> "_Sizes":
-        vector, lanes, cluster = c.ints("vector"), c.ints("lanes"), c.ints("cluster")
-        columns = self.form.column_count
-        vectors = np.where(columns % vector == 0, columns // vector, (columns - vector + 1) // vector)
+        form, limits = self.form, limits_of(self.target)
+        vector, lanes, cluster, teams = c.ints("vector"), c.ints("lanes"), c.ints("cluster"), c.ints("teams")
+        columns = form.column_count
+        unit = np.maximum(vector, c.ints("unit") // self._narrowest)
+        vectors = np.where(columns % vector == 0, columns // vector, (columns - unit + 1) // vector)
         share = -(-vectors // cluster)
         chunks = -(-share // lanes)
-        kept = np.where(c.flags("hold", MEMORY), UNROLL, chunks)
-        words = -(-self.form.held_bytes * vector // 4)
-        registers = SPARE_REGISTERS + words * kept + vector + len(self.form.beside) * -(-vector // 2)
-        values = sum(d.bytes for r in self.form.reductions for d in accumulation(r).dtypes)
-        threads = lanes * c.ints("teams")
+        values = sum(d.bytes for r in form.reductions for d in accumulation(r).dtypes)
+        queue, again = c.flags("hold", QUEUE), c.flags("hold", MEMORY)
         warps = np.maximum(1, lanes // 32)
-        shared = np.where(warps * cluster > 1, c.ints("teams") * warps * values, 0)
-        blocks = -(-self.form.row_count // c.ints("teams")) * cluster
-        return _Sizes(vectors, share, chunks, columns - vectors * vector, registers, shared, threads, blocks)
+        scratch = np.where(warps * cluster > 1, np.where(queue, 2, 1) * teams * warps * values, 0)
+        room = limits.shared_bytes_per_multiprocessor // c.ints("resident") - 1024
+        room = np.minimum(room, limits.shared_bytes_per_block) - scratch - 256
+        slots = np.minimum(2 * chunks, room // np.maximum(lanes * vector * form.held_bytes, 1))
+        kept = np.where(queue, np.maximum(2 * chunks - slots, 0) + 1, np.where(again, UNROLL, chunks))
+        words = -(-form.held_bytes * vector // 4)
+        weights = sum(-(-load.dtype.bytes * vector // 4) for load in self._weights)
+        weights = weights * np.where(c.flags("early", 1), chunks, 1)
+        everywhere = np.minimum(c.ints("resident") * self.target.threads, form.row_count)
+        return _Sizes(
+            vectors=vectors,
+            share=share,
+            chunks=chunks,
+            edges=columns - vectors * vector,
+            slots=slots,
+            registers=SPARE_REGISTERS + words * kept + vector + weights,
+            shared=scratch + np.where(queue, slots * lanes * vector * form.held_bytes, 0),
+            threads=lanes * teams,
+            blocks=np.where(queue, everywhere, -(-form.row_count // teams) * cluster),
+        )
+
+    @property
+    def _narrowest(self) -> int:
+        return min([b.dtype.bytes for b in self.form.held] + [c.tensor.dtype.bytes for c in self.form.wide])
 
     def legal(self, columns: Columns) -> Bools:
         s, form = self._sizes(columns), self.form
         lanes, teams, cluster = columns.ints("lanes"), columns.ints("teams"), columns.ints("cluster")
-        again = columns.flags("hold", MEMORY)
-        fits = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared) >= 1
+        vector, resident = columns.ints("vector"), columns.ints("resident")
+        queue, again = columns.flags("hold", QUEUE), columns.flags("hold", MEMORY)
+        fits = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared) >= np.where(queue, resident, 1)
         shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | (s.threads <= 512)) & (lanes >= s.edges)
         shape &= (teams == 1) | (s.threads == 32) | (teams <= form.row_count)
         shape &= (cluster == 1) | ((teams == 1) & (lanes >= 128) & (s.vectors > (cluster - 1) * s.share))
         waste = s.chunks * lanes * cluster <= np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(lanes, 32) - 1)
-        held = (s.chunks <= MOST_CHUNKS) & ~again
+        held = (s.chunks <= MOST_CHUNKS) & ~again & ~queue & (resident == 1)
         long = form.column_count * form.held_bytes >= LONG_ROW_BYTES
-        read = again & long & (lanes >= 256) & (s.chunks > UNROLL)
-        legal: Bools = fits & shape & waste & (held | read)
+        read = again & long & (lanes >= 256) & (s.chunks > UNROLL) & (resident == 1) & ~columns.flags("early", 1)
+        wide = np.array([b.dtype.bytes for b in form.held])[:, None] * vector
+        queued = queue & (s.chunks <= MOST_CHUNKS) & (s.slots > s.chunks) & (teams == 1) & (cluster == 1)
+        queued &= np.isin(wide, (4, 8, 16)).all(axis=0) & (len(form.wide) > 0) & (lanes >= 128)
+        queued &= (lanes * resident >= 512) & (lanes * resident <= 1024) & (form.row_count >= 2 * s.blocks)
+        queued &= ~(columns.flags("early", 1) & (self._weights_follow_rows | (s.edges > 0)))
+        aligned = columns.flags("unit", 16) | (form.column_count % vector != 0)
+        legal: Bools = fits & shape & waste & aligned & (held | read | queued)
         return legal
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         s, form = self._sizes(columns), self.form
         lanes, cluster = columns.ints("lanes"), columns.ints("cluster")
-        again = columns.flags("hold", MEMORY)
+        queue, again = columns.flags("hold", QUEUE), columns.flags("hold", MEMORY)
+        at_once = np.where(again, UNROLL, np.where(queue, s.slots, s.chunks))
         common = gpu_columns(
             limits_of(self.target),
             self.target.threads,
@@ -116,7 +167,7 @@ class RowPlan:
             threads=s.threads,
             registers=s.registers,
             shared=s.shared,
-            wanted=np.where(again, UNROLL, s.chunks) * columns.ints("vector") * form.held_bytes,
+            wanted=at_once * columns.ints("vector") * form.held_bytes,
         )
         meets = np.where((lanes > 32) | (cluster > 1), len(form.reductions), 0) + (cluster > 1)
         passes = len(form.reductions) + bool(form.wide)
@@ -126,11 +177,14 @@ class RowPlan:
             "chunks": s.chunks.astype(np.float64),
             "idle_share": 1 - s.vectors / np.maximum(s.chunks * lanes * cluster, 1),
             "row_threads": (lanes * cluster).astype(np.float64),
+            "rows_in_turn": np.where(queue, form.row_count / s.blocks, 1.0),
             "meetings": meets.astype(np.float64),
             "passes": np.where(again, passes, 1).astype(np.float64),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        columns = Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {})
+        sizes = self._sizes(columns)
         return row_kernel(
             self.workload,
             self.form,
@@ -141,6 +195,10 @@ class RowPlan:
                 cluster=int(setting["cluster"]),
                 hold=str(setting["hold"]),
                 unroll=UNROLL,
+                slots=int(sizes.slots[0]),
+                blocks=int(sizes.blocks[0]),
+                unit=int(setting["unit"]) // self._narrowest,
+                early=bool(setting["early"]),
             ),
         )
 
@@ -151,13 +209,14 @@ UNROLL = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sizes:
-    """Columns: whole vectors of a row, those of a block, those of a thread, single columns, registers of a thread,
-    shared bytes, threads, blocks."""
+    """Columns: whole vectors of a row, those of a block, those of a thread, single columns, vectors of a thread in its
+    queue, registers of a thread, shared bytes, threads, blocks."""
 
     vectors: Ints
     share: Ints
     chunks: Ints
     edges: Ints
+    slots: Ints
     registers: Ints
     shared: Ints
     threads: Ints

@@ -61,6 +61,23 @@ def test_explain_shows_every_layer(tuned: Path) -> None:
     assert "roofline" in text and "define" in text
 
 
+def test_code_for_an_architecture_is_explained_without_such_a_device(tuned: Path) -> None:
+    asked = ("explain", "softmax", "rows=64", "columns=512")
+    told = json.loads(tilewright(tuned, "--json", *asked, "--target", "cuda:sm_90a").stdout)
+    sections = {section["title"]: section for section in told["sections"]}
+    assert "__global__" in sections["source"]["text"] and sections["source"]["language"] == "cuda-c++"
+    assert told["schedule"]["sketch"].startswith(("cuda", "gpu"))
+    unknown = tilewright(tuned, *asked, "--target", "cuda:sm_12345")
+    assert unknown.returncode == 2 and "sm_12345" in unknown.stderr and "sm_90" in unknown.stderr
+
+
+def test_a_device_that_is_not_there_is_one_line_and_no_job(tuned: Path) -> None:
+    before = tilewright(tuned, "--json", "job", "list").stdout
+    refused = tilewright(tuned, "tune", *MATMUL, "--target", "cuda:99")
+    assert refused.returncode == 2 and len(refused.stderr.strip().splitlines()) == 1, refused.stderr
+    assert "cuda" in refused.stderr and tilewright(tuned, "--json", "job", "list").stdout == before
+
+
 def test_records_travel_to_another_database(tuned: Path, tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl"
     assert tilewright(tuned, "records", "export", str(file)).returncode == 0

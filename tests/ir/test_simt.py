@@ -42,7 +42,8 @@ from tilewright.ir.gpu import (
     Mma,
 )
 from tilewright.ir.interpret import interpret
-from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.simt.run import Launches
+from tilewright.ir.stmt import HardwareAxis, Kernel, Launch, LoopKind
 from tilewright.ir.verify import verify
 
 X, Y, AXIS_Z = HardwareAxis.GRID_X, HardwareAxis.GRID_Y, HardwareAxis.GRID_Z
@@ -137,6 +138,23 @@ def test_masks_and_lane_reductions() -> None:
     kept = np.array([[DATA[i, t] if (t + i) % 4 else 0 for t in T] for i in range(4)])
     expected = kept.sum(axis=0) + DATA.max(axis=0)
     expected[::2] = expected[1::2]
+    np.testing.assert_array_equal(each(write)[0], expected)
+
+
+def test_conditions_within_conditions() -> None:
+    def write(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
+        w.store(o, (Z, t), const(0.0, float32))
+        with w.when(t < index(40)):
+            with w.when(eq(t % 2, 0)):
+                w.store(o, (Z, t), const(1.0, float32))
+                w.store(o, (Z, t), const(2.0, float32), eq(t % 4, 0))
+            with w.when(t >= index(30)):
+                inner = Select(eq(t % 3, 0), Load(a, (Z, t)), Load(a, (t - 30, t)))
+                w.store(o, (Z, t), Select(t < index(34), inner, const(3.0, float32)))
+
+    expected = np.where(T < 40, np.where(T % 4 == 0, 2, np.where(T % 2 == 0, 1, 0)), 0).astype(np.float32)
+    expected[30:40] = 3
+    expected[30:34] = [DATA[0 if t % 3 == 0 else t - 30, t] for t in range(30, 34)]
     np.testing.assert_array_equal(each(write)[0], expected)
 
 
@@ -258,6 +276,14 @@ def forgotten(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
         w.store(o, (Z, t), Load(s, (t,)))
 
 
+def forgotten_register(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
+    with w.loop("i", 2) as i:
+        r = w.allocate("R", (2,), float32, Scope.REGISTER)
+        with w.when(eq(i, 0)):
+            w.store(r, (Z,), given(a, t))
+        w.store(o, (Z, t), Load(r, (Z,)))
+
+
 def next_round(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
     with w.loop("i", 2):
         s = w.allocate("S", (THREADS,), float32, Scope.SHARED)
@@ -330,6 +356,7 @@ def different_fragments(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
     [
         (unwritten_lane, r"R\[1\] is read before it is written at t=40"),
         (forgotten, r"S\[0\] is read before it is written at t=0, i=1"),
+        (forgotten_register, r"R\[0\] is read before it is written at t=0, i=1"),
         (next_round, r"race on S\[0\]: written here, read by thread 63 of block 0.* at t=0, i=1"),
         (divided, r"7 floordiv 0 at t=9"),
         (uneven_copy, r"a copy of 16 bytes at S\[1, 0\], which is byte 20: not aligned at t=1"),
@@ -365,6 +392,23 @@ def test_barriers_stand_under_conditions_on_data_that_all_threads_share() -> Non
             w.store(o, (Z, t), Load(o, (Z, t)) + 1.0)
 
     np.testing.assert_array_equal(each(write)[0], DATA[0] + 1)
+
+
+@pytest.mark.parametrize("level", Level)
+def test_a_barrier_that_only_some_reach_is_found(level: Level) -> None:
+    """The verifier refuses such kernels; should it ever miss one, the interpreter does not."""
+    w = Writer()
+    with w.launch("f", [("b", 2, X), ("c", 2, CLUSTER), ("t", THREADS, THREAD)]) as (b, c, t):
+        whole = index({Level.WARP: 32, Level.BLOCK: THREADS, Level.CLUSTER: 2 * THREADS}[level])
+        number = c * THREADS + t
+        with w.when(number < whole):
+            w.barrier(level)
+        with w.when(number + b < whole):
+            w.barrier(level)
+    launch = w.finish()
+    assert isinstance(launch, Launch)
+    with pytest.raises(KernelFault, match=f"a barrier of the {level} is reached by .* of .* threads .* at b=1"):
+        Launches("k", {}).run(launch)
 
 
 def test_a_source_must_not_change_under_a_copy() -> None:

@@ -25,8 +25,7 @@ def test_the_profile_of_a_job_is_what_is_usual_on_its_device() -> None:
     assert checked(JobSpec((TASK,))).cache == "warm" == default_cache("llvm")
     assert checked(JobSpec((TASK,), target="cuda")).cache == "cold"
     assert checked(JobSpec((TASK,), target="cuda", cache="warm")).cache == "warm"
-    with pytest.raises(UnsupportedTarget):
-        checked(JobSpec((TASK,), target="cuda:99"))
+    assert checked(JobSpec((TASK,), target="cuda:99")).target == "cuda:99"  # perhaps another process has as many
 
 
 def test_this_machines_processor_is_there() -> None:

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.random_expressions import random_workload
+from tests.random_expressions import other_reducers, random_workload
 from tilewright.core.errors import InvalidParameter
 from tilewright.ir.expr import Const, Expr
 from tilewright.ir.interpret import interpret
@@ -37,6 +37,22 @@ def test_random_expressions_agree_with_the_interpreter(block: int) -> None:
             absolute, relative = limits[name]
             a, b = np.asarray(result, np.float64), np.asarray(wanted[name], np.float64)
             np.testing.assert_allclose(a, b, relative, absolute, err_msg=f"{seed} {name}")
+
+
+def test_positions_and_products_agree_with_the_interpreter() -> None:
+    found: set[Reducer | None] = set()
+    for seed in range(150):
+        w = other_reducers(random_workload(seed))
+        if w is None:
+            continue
+        found |= {s.reducer for s in w.stages}
+        inputs = random_inputs(w, seed)
+        wanted, limits = reference(w, inputs), tolerance(w)
+        for name, result in interpret(loop_nest(w), inputs).items():
+            absolute, relative = limits[name]
+            a, b = np.asarray(result, np.float64), np.asarray(wanted[name], np.float64)
+            np.testing.assert_allclose(a, b, relative, absolute, err_msg=f"{seed} {name}")
+    assert {Reducer.PROD, Reducer.ARGMAX, Reducer.ARGMIN} <= found
 
 
 def _slow(w: Workload, inputs: dict[str, Any], patch: pytest.MonkeyPatch, chunk: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.random_expressions import random_workload
+from tests.random_expressions import other_reducers, random_workload
 from tests.schedule.agreement import assert_computes
 from tests.schedule.primitives import workloads
 from tests.schedule.primitives.moves import random_moves, steps
@@ -42,6 +42,13 @@ def check(workload: Workload, seed: int) -> None:
 def test_random_workloads(chunk: int) -> None:
     for seed in range(chunk * 16, chunk * 16 + 16):
         check(random_workload(seed), seed)
+
+
+def test_products_and_positions() -> None:
+    for seed in range(100):
+        workload = other_reducers(random_workload(seed))
+        if workload is not None:
+            check(workload, seed)
 
 
 @pytest.mark.parametrize("name", SMALL)
