@@ -42,7 +42,7 @@ WORD_BYTES = 4
 SOURCE_BYTES, SINK_BYTES = (128, 256, 512), (64, 128, 256)
 """Bytes that lie side by side in a tile of the input, and of the output, in elements of the input's size (measured: of
 tiles from 64 to 512 bytes either way, these hold the best)."""
-SPARE_REGISTERS = 24
+SPARE_REGISTERS = 16
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 MAX_HELD_BYTES = 256
 """Bytes of the input that a thread takes into registers at once."""
@@ -153,7 +153,7 @@ class PermutePlan:
         return other
 
     def _registers(self, columns: Columns) -> Ints:
-        return SPARE_REGISTERS + self._sizes(columns)[2] // 4 + 2 * columns.ints("vector")
+        return SPARE_REGISTERS + self._sizes(columns)[2] // 4
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         blocks, shared, moved = self._sizes(columns)

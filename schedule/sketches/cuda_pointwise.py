@@ -37,7 +37,7 @@ MAX_VECTOR_BYTES = 16
 MAX_REGISTERS = 160
 LEAST_RUN_BYTES = 16
 """Neighbours that a read must have along the innermost axis where its other axes stand in another order."""
-SPARE_REGISTERS = 22
+SPARE_REGISTERS = 12
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 
 QUANTITIES = (

@@ -43,7 +43,7 @@ from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 MAX_WINDOW_POINTS = 64
 MAX_VECTOR_BYTES = 8
-SPARE_REGISTERS = 26
+SPARE_REGISTERS = 15
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 MAX_REGISTERS = 200
 FEWEST_OUTPUTS, MOST_OUTPUTS = 16, 112
