@@ -21,6 +21,7 @@ from tilewright.core.budget import Budget
 from tilewright.core.schedule import Schedule
 from tilewright.core.trial import Timed
 from tilewright.runtime.cpu import CpuDevice
+from tilewright.search.finals import finalists, ranked
 from tilewright.search.pool import Pool
 from tilewright.search.strategies import STRATEGIES
 from tilewright.search.strategy import Problem
@@ -210,8 +211,14 @@ def _tune(workload: Workload, executor: LocalExecutor, device: CpuDevice, option
     pool = Pool.of(workload, device.info, seed=options.seed)
     strategy = STRATEGIES["model"](Problem(pool, options.seed))
     steps = tune(pool, strategy, lambda s: executor.measure(workload, s), Budget(options.trials or _TRIALS))
-    done = [(f.trial.outcome.seconds, f.trial.schedule) for f in steps if isinstance(f.trial.outcome, Timed)]
-    return min(done, key=lambda pair: pair[0])[1], options.trials or _TRIALS
+    trials = [finished.trial for finished in steps]
+    outcomes = [trial.outcome for trial in trials]
+    places = finalists(outcomes)
+    samples = executor.final(workload, [trials[n].schedule for n in places]) if places else []
+    final = ranked(outcomes, dict(zip(places, samples, strict=True)))
+    timed = [(final.get(n, o), trials[n].schedule) for n, o in enumerate(outcomes) if isinstance(o, Timed)]
+    best = min(timed, key=lambda pair: (pair[0].rank_seconds, pair[1].key))
+    return best[1], len(trials)
 
 
 def _ours(

@@ -34,7 +34,8 @@ from tilewright.runtime.devices import open_device
 from tilewright.runtime.module import load_module
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
-from tilewright.service.views import JobSpec, JobView, TaskSpec
+from tilewright.service.targets import Place, measured_on
+from tilewright.service.views import JobSpec, TaskSpec
 from tilewright.te.cost import minimum_bytes
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
@@ -235,9 +236,8 @@ def _tuned(rows: Mapping[str, Row], options: Options, folder: Path) -> Tuned:
         seconds = time.perf_counter() - began
         if view.error is not None:
             print("the job says:", view.error)
-        timing = sum(trial.clocks.time for task in view.tasks for trial in _trials(service, view, task.index))
+        timing = sum(task.timing_seconds or 0.0 for task in view.tasks)
         device = next(d for d in service.devices() if d.info.key == view.device_key)
-        here = service.here
     best = {name: task.best for name, task in zip(rows, view.tasks, strict=True)}
     spent = {name: task for name, task in zip(rows, view.tasks, strict=True)}
     about = {
@@ -245,20 +245,9 @@ def _tuned(rows: Mapping[str, Row], options: Options, folder: Path) -> Tuned:
         for name, b in best.items()
         if b is not None
     }
-    toolchain = {} if here is None else dict(here.toolchain.components)
+    toolchain = dict(measured_on(Place("cuda")).toolchain.components)
     schedules = {name: b.schedule for name, b in best.items() if b is not None}
     return Tuned(schedules, about, seconds, timing / seconds, dict(device.info.measured), toolchain)
-
-
-def _trials(service: Service, view: JobView, task: int) -> list[Any]:
-    found: list[Any] = []
-    token = ""
-    while True:
-        page = service.trials(view.id, task=task, page_size=500, token=token)
-        found.extend(page.items)
-        token = page.next_token
-        if not token:
-            return found
 
 
 def _schedules(path: str) -> dict[str, Schedule]:

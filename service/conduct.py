@@ -71,7 +71,10 @@ class Conductor:
         with Preparing(partial(self._prepare, job, executor, device)) as preparing:
             for task, following in zip(tasks, [*tasks[1:], None], strict=True):
                 if not self._cancelled(job):
-                    self._run_task(job, preparing.of(task), executor, on, partial(preparing.begin, following))
+                    prepared = preparing.of(task)
+                    if following is not None:
+                        executor.prefetch(self._workload(following))  # its data take seconds, this task takes more
+                    self._run_task(job, prepared, executor, on, partial(preparing.begin, following))
         self._end(job)
 
     def learn(self, job_id: str) -> None:
@@ -260,7 +263,8 @@ class Conductor:
         self.told()
 
     def _note_baseline(self, job: JobRow, task: TaskRow, executor: wiring.Executor) -> None:
-        if task.operator is None or task.baseline_seconds is not None or self._cancelled(job):
+        """NumPy is a baseline for the processor it runs on, and nothing that another device should wait for."""
+        if executor.overlaps or task.operator is None or task.baseline_seconds is not None or self._cancelled(job):
             return
         timed = executor.baseline(task.operator, task.parameters or {})
         if timed is not None:

@@ -180,6 +180,7 @@ class Bench:
             **evidence.environment,
             **self._device.environment(),
             "timed_launches": float(timing.timed.launches_per_sample * len(timing.timed.samples)),
+            "launched_seconds": round(timing.launched_seconds, 6),
             "argument_sets": float(len(self._rotation)),
             "stopped_early": float(timing.hopeless),
         }

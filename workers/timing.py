@@ -72,11 +72,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What sampling gave. ``noisy``: the samples do not agree even after the extension. ``hopeless``: stopped early."""
+    """What sampling gave. ``seconds``: what it took, of which ``launched_seconds`` in launches. ``noisy``: the samples
+    do not agree even after the extension. ``hopeless``: stopped early."""
 
     timed: Timed
     disturbed: int
     seconds: float
+    launched_seconds: float
     noisy: bool
     hopeless: bool
 
@@ -92,23 +94,25 @@ def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float |
     many of the least disturbed. A kernel slower than ``sample_seconds`` is warmed up by a single launch.
     """
     began = time.perf_counter()
-    spent, estimate = _warm_up(timer, rules)
+    launched, estimate = _warm_up(timer, rules)
+    spent = launched
     launches = _launches(rules.sample_seconds / estimate, rules)
     taken: list[Sample] = []
     while True:
         taken.append(timer(launches))
+        launched += taken[-1].seconds
         spent = max(spent + taken[-1].seconds, time.perf_counter() - began)  # what the timer does besides counts, too
         disturbed = sum(not s.is_clean for s in taken)
         timed = Timed(tuple(s.per_launch for s in _least_disturbed(taken, rules.least_samples)), launches)
         if incumbent_seconds is not None and _is_hopeless(taken, rules.hopeless_ratio * incumbent_seconds):
-            return Timing(timed, disturbed, spent, noisy=False, hopeless=True)
+            return Timing(timed, disturbed, spent, launched, noisy=False, hopeless=True)
         enough = len(taken) - disturbed >= rules.least_samples
         if enough and median_interval(timed.samples) <= rules.spread:
             break
         settled = enough and timed.spread <= rules.noisy_spread
         if (len(taken) >= 3 or spent >= rules.slow_seconds) and _is_spent(spent, len(taken), settled, rules):
             break
-    return Timing(timed, disturbed, spent, noisy=timed.spread > rules.noisy_spread, hopeless=False)
+    return Timing(timed, disturbed, spent, launched, noisy=timed.spread > rules.noisy_spread, hopeless=False)
 
 
 def take_turns(timers: Sequence[Timer], rules: FinalRules, begin: Callable[[int], None]) -> list[tuple[float, ...]]:

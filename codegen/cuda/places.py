@@ -54,43 +54,88 @@ class _Form:
         return _Form(kept, self.constant + factor * other.constant, self.step + factor * other.step)
 
 
-def _form(expr: Expr) -> _Form | None:
-    """The form of an index; None where its lanes do not step evenly."""
+def _form(expr: Expr, vectors: bool = False) -> _Form | None:
+    """The form of an index; None where its lanes do not step evenly (with ``vectors`` what does not is a term)."""
     match expr:
         case Const(value=value):
             return _Form({}, int(value))
         case Broadcast(value=value):
-            return _form(value)
+            return _form(value, vectors)
         case Ramp(base=base, stride=stride):
-            inner = _form(base)
+            inner = _form(base, vectors)
             return None if inner is None else inner.plus(_Form({}, 0, stride))
         case Binary(op=BinaryOp.ADD | BinaryOp.SUB as op, a=a, b=b):
-            left, right = _form(a), _form(b)
+            left, right = _form(a, vectors), _form(b, vectors)
             if left is None or right is None:
                 return None
             return left.plus(right, 1 if op is BinaryOp.ADD else -1)
         case Binary(op=BinaryOp.MUL, a=a, b=b):
-            left, right = _form(a), _form(b)
+            left, right = _form(a, vectors), _form(b, vectors)
             if left is not None and right is not None:
                 if not right.terms and not right.step:
                     return _Form({}).plus(left, right.constant)
                 if not left.terms and not left.step:
                     return _Form({}).plus(right, left.constant)
         case Unary(op=UnaryOp.NEG, value=value):
-            inner = _form(value)
+            inner = _form(value, vectors)
             return None if inner is None else _Form({}).plus(inner, -1)
-    return _Form({expr: 1}) if expr.lanes == 1 else None
+    return _Form({expr: 1}) if vectors or expr.lanes == 1 else None
 
 
 def place_of(indices: Sequence[Expr], strides: Sequence[int]) -> Place | None:
     """The place at ``indices``; None where the lanes do not step evenly."""
     total = _Form({})
     for at, stride in zip(indices, strides, strict=True):
-        form = _form(at)
-        if form is None:
-            return None
+        form = _form(at, vectors=True)
+        assert form is not None
         total = total.plus(form, stride)
+    total = _joined(total)
+    if any(term.lanes > 1 for term in total.terms):
+        return None
     return Place(sum_of(total.terms.items(), total.constant), total.step)
+
+
+def _joined(form: _Form) -> _Form:
+    """``form`` with what a number was taken apart into put together again: ``x // n * n + x % n`` is ``x``, and
+    ``x // n % m * n + x % n`` is ``x % (n * m)``. So a flat number that runs over several dimensions is one place."""
+    for low, c in form.terms.items():
+        if not isinstance(low, Binary) or low.op is not BinaryOp.MOD:
+            continue
+        n = _divisor(low)
+        for high, weight in form.terms.items():
+            if n is None or weight != c * n or not isinstance(high, Binary):
+                continue
+            whole = high.a if high.op is BinaryOp.MOD else high
+            m = _divisor(high) if high.op is BinaryOp.MOD else 0
+            if not isinstance(whole, Binary) or whole.op is not BinaryOp.FLOORDIV or m is None:
+                continue
+            if _divisor(whole) != n or not _alike(whole.a, low.a, n):
+                continue
+            rest = {t: f for t, f in form.terms.items() if t is not low and t is not high}
+            number = whole.a if not m else Binary(BinaryOp.MOD, whole.a, _spread(index(n * m), whole.a.lanes))
+            joined = _form(number, vectors=True)
+            assert joined is not None
+            return _joined(_Form(rest, form.constant, form.step).plus(joined, c))
+    return form
+
+
+def _divisor(expr: Binary) -> int | None:
+    """The positive constant that ``expr`` divides by; None where it is none."""
+    b = expr.b.value if isinstance(expr.b, Broadcast) else expr.b
+    return int(b.value) if isinstance(b, Const) and b.value > 0 else None
+
+
+def _alike(a: Expr, b: Expr, n: int) -> bool:
+    """Whether two indices provably differ by a multiple of ``n``."""
+    left, right = _form(a, vectors=True), _form(b, vectors=True)
+    if left is None or right is None:
+        return False
+    difference = left.plus(right, -1)
+    return all(c % n == 0 for c in (*difference.terms.values(), difference.constant, difference.step))
+
+
+def _spread(scalar: Expr, lanes: int) -> Expr:
+    return scalar if lanes == 1 else Broadcast(scalar, lanes)
 
 
 def flat_place(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:

@@ -39,9 +39,10 @@ from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 MAX_VECTOR_BYTES = 16
 WORD_BYTES = 4
-LEAST_TILE, MOST_TILE = 512, 32768
-"""Elements of a tile."""
-SPARE_REGISTERS = 24
+SOURCE_BYTES, SINK_BYTES = (128, 256, 512), (64, 128, 256)
+"""Bytes that lie side by side in a tile of the input, and of the output, in elements of the input's size (measured: of
+tiles from 64 to 512 bytes either way, these hold the best)."""
+SPARE_REGISTERS = 16
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 MAX_HELD_BYTES = 256
 """Bytes of the input that a thread takes into registers at once."""
@@ -82,17 +83,27 @@ class PermutePlan:
         return max(r.load.dtype.bytes for r in self.turned)
 
     @property
+    def extents(self) -> tuple[int, int]:
+        """How long source and sink are."""
+        return prod(a.extent for a in self.source), prod(a.extent for a in self.sink)
+
+    @property
     def knobs(self) -> tuple[Knob, ...]:
-        source, sink = (prod(a.extent for a in axes) for axes in (self.source, self.sink))
+        sources, sinks = self._tiles()
         return (
             Knob("vector", self._vectors(), "neighbouring elements that a thread reads, and writes, at once"),
-            Knob("tile_source", _tiles(source), "elements of a tile along the contiguous axis of the input"),
-            Knob("tile_sink", _tiles(sink), "elements of a tile along the contiguous axis of the output"),
-            Knob("threads", (128, 256, 512), "threads of a block"),
+            Knob("tile_source", sources, "elements of a tile along the contiguous axis of the input"),
+            Knob("tile_sink", sinks, "elements of a tile along the contiguous axis of the output"),
+            Knob("threads", (256, 512, 128), "threads of a block"),
             Knob("layout", ("pad", "swizzle"), "what keeps columns of the tile out of one bank"),
             Knob("order", ("source", "sink"), "along which axis of the tile neighbouring blocks follow one another"),
             Knob("stream", (0, 1), "whether caches need not keep what passes"),
         )
+
+    def _tiles(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Extents of tiles worth trying."""
+        source, sink = self.extents
+        return _fitting(SOURCE_BYTES, self.bytes, source), _fitting(SINK_BYTES, self.bytes, sink)
 
     def _vectors(self) -> tuple[int, ...]:
         most = max(self.bytes, max(s.tensor.dtype.bytes for s in self.stages))
@@ -109,34 +120,40 @@ class PermutePlan:
     def _sizes(self, columns: Columns) -> tuple[Ints, Ints, Ints]:
         """Blocks, bytes of shared memory, and bytes of the input that a thread moves."""
         rows, cells = columns.ints("tile_sink"), columns.ints("tile_source")
-        source, sink = (prod(a.extent for a in axes) for axes in (self.source, self.sink))
+        source, sink = self.extents
         blocks = -(-source // cells) * -(-sink // rows) * prod(a.extent for a in self.others)
-        group = self.shape(columns.ints("vector"))[2]
         padded = np.where(columns.flags("layout", "pad"), cells + 1, cells)
         shared = sum(r.load.dtype.bytes for r in self.turned) * rows * padded
         moved = sum(r.load.dtype.bytes for r in self.turned) * rows * cells // columns.ints("threads")
-        return blocks, shared + 0 * group, moved
+        return blocks, shared, moved
 
     def legal(self, columns: Columns) -> Bools:
         rows, cells, threads = columns.ints("tile_sink"), columns.ints("tile_source"), columns.ints("threads")
         vector = columns.ints("vector")
         read, write, group = self.shape(vector)
-        source, sink = (prod(a.extent for a in axes) for axes in (self.source, self.sink))
         _, shared, moved = self._sizes(columns)
-        least = (cells == _tiles(source)[0]) & (rows == _tiles(sink)[0])
-        shared_out = (rows // group * (cells // read)) % threads + (cells * (rows // write)) % threads == 0
+        (source, sink), (sources, sinks) = self.extents, self._tiles()
+        least = (cells == sources[0]) & (rows == sinks[0])
+        even = (rows // group * (cells // read)) % threads + (cells * (rows // write)) % threads == 0
         area = -(-source // cells) * cells * (-(-sink // rows) * rows)
-        chunk = MAX_VECTOR_BYTES // self.bytes
+        sensible = (area <= WASTE * source * sink) & even & (threads != 128)
+        chunk, swizzled = MAX_VECTOR_BYTES // self.bytes, columns.flags("layout", "swizzle")
         spread = (group * read >= chunk) & (rows // write >= 8) & (cells >= 8 * chunk // group)
-        swizzled = columns.flags("layout", "swizzle")
-        repeats = np.array([v != _vectors_first(self._vectors(), int(v), self.source, self.sink) for v in vector])
-        sensible = ((area <= WASTE * source * sink) & shared_out) | (least & (shared_out | (threads == 128)))
+        # Shorter vectors do hardly less well: they are tried with one of the layouts.
+        repeats = (vector != self._vectors()[0]) & (swizzled | ~self._shorter(vector))
         fits = limits_of(self.target).resident_blocks(threads, self._registers(columns), shared) >= 1
-        legal: Bools = fits & sensible & (~swizzled | spread) & ~repeats & (moved <= MAX_HELD_BYTES)
+        fits &= (~swizzled | spread) & (moved <= MAX_HELD_BYTES)
+        legal: Bools = fits & (sensible | (least & (even | (threads == 128)))) & ~repeats
         return legal
 
+    def _shorter(self, vector: Ints) -> Bools:
+        """Whether a vector comes down to other accesses than the longest one does."""
+        first = np.array(self._vectors()[:1])
+        other: Bools = np.any([a != b for a, b in zip(self.shape(vector), self.shape(first), strict=True)], axis=0)
+        return other
+
     def _registers(self, columns: Columns) -> Ints:
-        return SPARE_REGISTERS + self._sizes(columns)[2] // 4 + 2 * columns.ints("vector")
+        return SPARE_REGISTERS + self._sizes(columns)[2] // 4
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         blocks, shared, moved = self._sizes(columns)
@@ -166,21 +183,16 @@ def _vector(most: int, axes: Sequence[Axis]) -> int:
     return next(v for v in (16, 8, 4, 2, 1) if v <= most and axes[-1].extent % v == 0)
 
 
-def _vectors_first(vectors: Sequence[int], vector: int, source: Sequence[Axis], sink: Sequence[Axis]) -> int:
-    """The first of ``vectors`` that comes down to the same accesses as ``vector``."""
-    wanted = (_vector(vector, source), _vector(vector, sink))
-    return next(v for v in vectors if (_vector(v, source), _vector(v, sink)) == wanted)
-
-
 def _group(size: int, write: int) -> int:
     """Rows that share a word."""
     return max(1, min(WORD_BYTES // size, write)) if size < WORD_BYTES else 1
 
 
-def _tiles(extent: int) -> tuple[int, ...]:
-    """Tile extents worth trying along an axis."""
-    fitting = tuple(t for t in (32, 64, 128, 256) if t < 2 * extent)
-    return fitting or (32,)
+def _fitting(bytes_of_tiles: Sequence[int], size: int, extent: int) -> tuple[int, ...]:
+    """Tile extents, in elements of ``size`` bytes, worth trying along an axis; the next power of two, at least 4, where
+    the axis is shorter than they are."""
+    found = tuple(n for n in (b // size for b in bytes_of_tiles) if n < 2 * extent)
+    return found or (max(4, 1 << (extent - 1).bit_length()),)
 
 
 class _Program:
@@ -197,7 +209,7 @@ class _Program:
         self.streamed = tuple(b.name for b in buffers if b.name in moved) if setting["stream"] else ()
         self.names = Names({b.name for b in buffers} | {a.name for a in plan.axes})
         self.w = Writer()
-        self.source, self.sink = (prod(a.extent for a in axes) for axes in (plan.source, plan.sink))
+        self.source, self.sink = plan.extents
 
     def kernel(self) -> Kernel:
         plan, w = self.plan, self.w

@@ -8,7 +8,7 @@ Chains of functions, row and column broadcasts, guarded shifts, several outputs 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
@@ -19,7 +19,8 @@ from ...core.schedule import KnobValue
 from ...core.target import Target
 from ...ir.buffer import Buffer
 from ...ir.build import Writer
-from ...ir.expr import Expr, Load, walk
+from ...ir.expr import Expr, Load, Var, const, walk
+from ...ir.rewrite import free_variables, map_loads, substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.workload import Axis, Stage, Workload
 from ..gpu import limits_of
@@ -34,9 +35,9 @@ from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 MAX_VECTOR_BYTES = 16
 MAX_REGISTERS = 160
-LEAST_RUN_BYTES = 64
+LEAST_RUN_BYTES = 16
 """Neighbours that a read must have along the innermost axis where its other axes stand in another order."""
-SPARE_REGISTERS = 22
+SPARE_REGISTERS = 12
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 
 QUANTITIES = (
@@ -49,16 +50,15 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class PointwisePlan:
-    """``stages``: the outputs, on the same axes. ``reads``: what they read, as the bodies have it -> as it is done."""
+    """``stages``: the outputs, with bodies on ``axes``, whose element at ``place`` they compute. ``reads``: what they
+    read, as the bodies have it -> as it is done."""
 
     workload: Workload
     target: Target
     stages: tuple[Stage, ...]
+    axes: tuple[Axis, ...]
+    place: tuple[Expr, ...]
     reads: Mapping[Read, Read]
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        return self.stages[0].axes
 
     @property
     def lane_axis(self) -> Axis:
@@ -81,14 +81,14 @@ class PointwisePlan:
         )
 
     def _vectors(self) -> tuple[int, ...]:
-        """Vectors of 4 to 16 bytes of the narrowest element that follows the lanes, 32 of the widest."""
+        """Vectors of 8 and 16 bytes of the narrowest element that follows the lanes, of 32 at most of the widest."""
         sizes = [s.tensor.dtype.bytes for s in self.stages] + [r.load.dtype.bytes for r in self.wide_reads]
         fitting = [
             v
             for v in (1, 2, 4, 8, 16)
             if self.lane_axis.extent % v == 0 and v * min(sizes) <= MAX_VECTOR_BYTES and v * max(sizes) <= 32
         ]
-        return tuple(v for v in fitting if v * max(sizes) >= 4 or v == fitting[-1])
+        return tuple(v for v in fitting if v * min(sizes) >= 8 or v == fitting[-1])
 
     def sizes(self, vector: Ints, unroll: Ints, threads: Ints, persistent: Bools) -> tuple[Ints, Ints, Ints, Ints]:
         """Vectors in all, tiles, blocks, and registers of a thread."""
@@ -213,7 +213,7 @@ class _Program:
         with w.loop(self.names.fresh("v"), self.vector, LoopKind.VECTORIZED) as v:
             values = {given: held[done].value((u,), v) for given, done in self.plan.reads.items()}
             here = {**at, lane: at[lane] + v} if lane in at else dict(at)
-            indices = tuple(here[a.name] for a in stage.axes)
+            indices = tuple(value_at(i, here) for i in self.plan.place)
             w.store(stage.tensor, indices, value_at(with_reads(stage.body, values), here))
 
 
@@ -222,9 +222,37 @@ def _plan(workload: Workload, target: Target) -> PointwisePlan | None:
     if stages is None:
         return None
     axes = stages[0].axes
-    reads = {r: unneeded_guards_dropped(r, axes) for r in dict.fromkeys(r for s in stages for r in reads_of(s.body))}
-    plan = PointwisePlan(workload, target, stages, reads)
-    return plan if all(_lies_alike(r, plan) for r in reads.values()) else None
+    plan = _plan_on(workload, target, stages, axes, tuple(Var(a.name) for a in axes))
+    if not all(_lies_alike(r, plan) for r in plan.reads.values()):
+        return None
+    if plan.lane_axis.extent % MAX_VECTOR_BYTES and _lie_side_by_side(plan):
+        return _flattened(plan)
+    return plan
+
+
+def _plan_on(
+    workload: Workload, target: Target, stages: tuple[Stage, ...], axes: tuple[Axis, ...], place: tuple[Expr, ...]
+) -> PointwisePlan:
+    reads = dict.fromkeys(r for s in stages for r in reads_of(s.body))
+    done = {r: unneeded_guards_dropped(r, axes) for r in reads}
+    return PointwisePlan(workload, target, stages, axes, place, done)
+
+
+def _lie_side_by_side(plan: PointwisePlan) -> bool:
+    """Whether all that is read lies just as the outputs do, so that rows may be taken for one long one."""
+    whole = flat_offset(Load(plan.stages[0].tensor, plan.place))
+    alike = all(r.guard is None and flat_offset(r.load) == whole for r in plan.reads.values())
+    values = (map_loads(s.body, lambda load: const(0, load.dtype)) for s in plan.stages)
+    return alike and not any(free_variables(v) for v in values)
+
+
+def _flattened(plan: PointwisePlan) -> PointwisePlan:
+    """The same on one axis: vectors may run from one row into the next, which no length of rows keeps them from."""
+    flat = Axis("flat#", prod(a.extent for a in plan.axes))
+    at = places(Var(flat.name), plan.axes)
+    stages = tuple(replace(s, body=substitute(s.body, at)) for s in plan.stages)
+    place = tuple(at[a.name] for a in plan.axes)
+    return _plan_on(plan.workload, plan.target, stages, (flat,), place)
 
 
 def _lies_alike(read: Read, plan: PointwisePlan) -> bool:

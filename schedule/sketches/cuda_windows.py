@@ -15,20 +15,18 @@ does not change from output to output (weights) is held in registers throughout:
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from math import gcd, prod
-from typing import TypeVar
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.dtypes import INDEX, DType, float32
+from ...core.dtypes import DType, float32
 from ...core.schedule import KnobValue
 from ...core.target import Target
-from ...ir.affine import Affine, affine_of
 from ...ir.buffer import Buffer, Scope
 from ...ir.build import Writer
-from ...ir.expr import Binary, Cast, Compare, Expr, Load, Var, index, logical_and, walk
-from ...ir.rewrite import free_variables, loads_of, map_loads
+from ...ir.expr import Binary, Cast, Expr, Load, Var, index, logical_and
+from ...ir.rewrite import free_variables
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
@@ -36,18 +34,22 @@ from ..gpu import limits_of
 from ..nest import COMBINE, KERNEL_NAME, identity
 from ..space import Knob, Quantity
 from ..tile.digits import places
+from ..tile.outputs import outputs_of
 from ..tile.pointwise import Read, reads_of, value_at, with_reads
 from ..tile.registers import Held, Names, flat_offset, hold, take
+from ..tile.slides import Slide, forms_of, slide_of
 from .columns import Bools, Columns, Ints
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
-_Whole = TypeVar("_Whole", int, Ints)
-
 MAX_WINDOW_POINTS = 64
-MAX_VECTOR_BYTES = 16
-SPARE_REGISTERS = 26
+MAX_VECTOR_BYTES = 8
+SPARE_REGISTERS = 15
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 MAX_REGISTERS = 200
+FEWEST_OUTPUTS, MOST_OUTPUTS = 16, 112
+"""Output elements of a thread, where there are enough of them (measured: the best settings have so many)."""
+BUSY_THREADS = 512
+"""Threads that keep a multiprocessor busy."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -55,63 +57,6 @@ QUANTITIES = (
     Quantity("outputs", "elements", "outputs that a thread computes for each of its channels"),
     Quantity("loads_per_output", "loads", "input elements loaded for each output element"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Slide:
-    """An axis of the outputs along which windows overlap: output ``p`` at point ``s`` of the window needs position
-    ``stride*p + dilation*s`` of the input, in steps of it (``window`` is None where no axis of the reduction belongs to
-    it). One of stride and dilation is 1."""
-
-    axis: Axis
-    window: Axis | None = None
-    stride: int = 1
-    dilation: int = 1
-
-    @property
-    def points(self) -> int:
-        return self.window.extent if self.window is not None else 1
-
-    def positions(self, run: _Whole) -> _Whole:
-        """How many positions ``run`` neighbouring outputs span."""
-        return (run - 1) * self.stride + (self.points - 1) * self.dilation + 1
-
-    def at(self, start: Expr, position: Expr) -> dict[str, Expr]:
-        """The axes at a point that reads ``position``, counted from the first one of output ``start``."""
-        if self.window is None:
-            return {self.axis.name: start + position}
-        if self.stride == 1:
-            return {self.axis.name: start + position, self.window.name: index(0)}
-        return {self.axis.name: start, self.window.name: position}
-
-
-def forms_of(read: Read) -> list[Affine] | None:
-    """All that the indices and the guard of ``read`` compare or address by; None where something is not affine."""
-    found = [affine_of(i) for i in read.load.indices]
-    for e in walk(read.guard) if read.guard is not None else ():
-        if isinstance(e, Compare):
-            a, b = affine_of(e.a), affine_of(e.b)
-            found.append(None if a is None or b is None else a - b)
-        elif isinstance(e, (Load, Binary)) and e.dtype != INDEX:
-            return None
-    return None if None in found else [f for f in found if f is not None]
-
-
-def slide_of(axis: Axis, reductions: Sequence[Axis], forms: Sequence[Affine]) -> Slide | None:
-    """How windows move along ``axis``; None where the forms do not depend on it and one axis of the reduction by their
-    positions alone."""
-    partners = {a.name: a for f in forms if f.coefficient(axis.name) for a in reductions if f.coefficient(a.name)}
-    if not partners:
-        return Slide(axis)
-    if len(partners) > 1:
-        return None
-    window = next(iter(partners.values()))
-    pairs = {(f.coefficient(axis.name), f.coefficient(window.name)) for f in forms} - {(0, 0)}
-    ratios = {(a // gcd(a, b), b // gcd(a, b)) if a > 0 else (-a // gcd(a, b), -b // gcd(a, b)) for a, b in pairs}
-    if len(ratios) != 1:
-        return None
-    stride, dilation = next(iter(ratios))
-    return Slide(axis, window, stride, dilation) if min(stride, dilation) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -157,13 +102,11 @@ class WindowsPlan:
         )
 
     def _vectors(self) -> tuple[int, ...]:
-        sizes = [s.tensor.dtype.bytes for s in self.outputs] + [r.load.dtype.bytes for r in self.moving]
-        fitting = [
-            v
-            for v in (1, 2, 4, 8, 16)
-            if self.channel.extent % v == 0 and v * min(sizes) <= MAX_VECTOR_BYTES and v <= 8
-        ]
-        return tuple(v for v in fitting if v * max(sizes) >= 4 or v == fitting[-1])
+        """Vectors of 4 and 8 bytes of the input, where they fit. (Measured: wider ones leave fewer threads with more
+        registers each, and are slower.)"""
+        size = max(r.load.dtype.bytes for r in self.moving)
+        fitting = [v for v in (1, 2, 4, 8) if self.channel.extent % v == 0 and v * size <= MAX_VECTOR_BYTES]
+        return tuple(v for v in fitting if v * size >= 4 or v == fitting[-1]) or (1,)
 
     def _sizes(self, columns: Columns) -> tuple[Ints, Ints, Ints]:
         """Threads in all, positions of a row that a thread holds, and registers of a thread."""
@@ -181,11 +124,15 @@ class WindowsPlan:
         number, _, registers = self._sizes(columns)
         width = self.column.axis.extent
         wasteful = (-(-width // run) * run > 1.25 * width) | (-(-self.rows // rows) * rows > 1.25 * self.rows)
-        smallest = (run == 1) & (rows == 1) & (columns.ints("vector") == self._vectors()[0])
-        fits = (
-            (registers <= MAX_REGISTERS) & ~wasteful & ((number >= threads * self.target.threads) | (run * rows <= 4))
-        )
-        legal: Bools = (fits | smallest) & ((number > 128) | (threads == 128))
+        vector = columns.ints("vector")
+        # Threads with few outputs load most pixels again; they are worth it where there are few outputs in all.
+        outputs = run * rows * vector
+        few = prod(a.extent for a in self.axes) < FEWEST_OUTPUTS * BUSY_THREADS * self.target.threads
+        share = (outputs <= MOST_OUTPUTS) & ((outputs >= FEWEST_OUTPUTS) | few)
+        smallest = (run == 1) & (rows == 1) & (vector == self._vectors()[0])
+        busy = (number >= threads * self.target.threads) | (outputs <= FEWEST_OUTPUTS)
+        fits = (registers <= MAX_REGISTERS) & ~wasteful & share & busy
+        legal: Bools = (fits | smallest) & ((number > 64) | (threads == 64))
         return legal
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
@@ -434,16 +381,17 @@ def _plan(workload: Workload, target: Target) -> WindowsPlan | None:
     offsets = [flat_offset(r.load) for r in reads]
     if any(o is None or o.coefficient(channel.name) not in (0, 1) for o in offsets):
         return None
-    outputs = _outputs(inlined, reduction)
+    outputs = outputs_of(inlined, reduction)
     spatial = {a.name for a in long[-3:-1]}
     moving = tuple(r for r in reads if _free(r) & spatial)
     if outputs is None or not any(channel.name in _free(r) for r in moving):
         return None
-    forms = _all_forms(moving)
+    forms = forms_of(moving)
     if forms is None:
         return None
     across = slide_of(column, reduction.reduce_axes, forms)
-    if across is None:
+    along = slide_of(channel, reduction.reduce_axes, forms)
+    if across is None or along is None or along.window is not None:  # windows over neighbouring lanes share no vectors
         return None
     row = slide_of(long[-3], reduction.reduce_axes, forms) if len(long) > 2 else None
     if len(long) > 2 and (row is None or (row.window is not None and row.window == across.window)):
@@ -458,40 +406,6 @@ def _plan(workload: Workload, target: Target) -> WindowsPlan | None:
 def _free(read: Read) -> frozenset[str]:
     guard = free_variables(read.guard) if read.guard is not None else frozenset()
     return free_variables(read.load) | guard
-
-
-def _all_forms(reads: Sequence[Read]) -> list[Affine] | None:
-    found: list[Affine] = []
-    for read in reads:
-        forms = forms_of(read)
-        if forms is None:
-            return None
-        found.extend(forms)
-    return found
-
-
-def _outputs(workload: Workload, reduction: Stage) -> tuple[Stage, ...] | None:
-    """The outputs on the axes of the reduction, each from the reduction at its own point and inputs; None where one is
-    anything else."""
-    here = tuple(Var(a.name) for a in reduction.axes)
-    known: dict[str, Expr] = {reduction.name: Load(reduction.tensor, here)}
-    stages: list[Stage] = []
-    for stage in workload.stages:
-        if stage.name == reduction.name:
-            body: Expr = known[stage.name]
-        elif stage.tensor.shape != reduction.tensor.shape:
-            return None
-        else:
-            body = value_at(stage.body, {a.name: i for a, i in zip(stage.axes, here, strict=True)})
-            if any(load.buffer.name in known and load.indices != here for load in loads_of(body)):
-                return None
-            body = map_loads(body, lambda load: known.get(load.buffer.name, load))
-            known[stage.name] = body
-        if stage.name in workload.outputs:
-            stages.append(Stage(stage.tensor, reduction.axes, body))
-    if any(load.buffer.name not in {b.name for b in workload.inputs} for load in loads_of(reduction.body)):
-        return None
-    return tuple(stages)
 
 
 CUDA_WINDOWS = TileSketch("cuda_windows", 1, QUANTITIES, _plan)

@@ -1,4 +1,4 @@
-"""The outputs of a workload without reductions, each from inputs alone."""
+"""The outputs of a workload, each as one expression of inputs, or of one reduction and inputs."""
 
 from ...ir.expr import Expr, Load, Var, walk
 from ...ir.rewrite import loads_of, map_loads, substitute
@@ -29,6 +29,32 @@ def resolved_outputs(workload: Workload) -> tuple[Stage, ...] | None:
         known[stage.name] = body
         if stage.name in workload.outputs:
             stages.append(Stage(stage.tensor, first.axes, body))
+    return tuple(stages)
+
+
+def outputs_of(workload: Workload, reduction: Stage) -> tuple[Stage, ...] | None:
+    """The outputs on the axes of the reduction, each from the reduction at its own point and inputs; None where one is
+    anything else."""
+    here = tuple(Var(a.name) for a in reduction.axes)
+    known: dict[str, Expr] = {reduction.name: Load(reduction.tensor, here)}
+    stages: list[Stage] = []
+    for stage in workload.stages:
+        if stage.name == reduction.name:
+            body: Expr = known[stage.name]
+        elif stage.tensor.shape != reduction.tensor.shape:
+            return None
+        else:
+            body = substitute(stage.body, {a.name: i for a, i in zip(stage.axes, here, strict=True)})
+            if any(load.buffer.name in known and load.indices != here for load in loads_of(body)):
+                return None
+            body = map_loads(body, lambda load: known.get(load.buffer.name, load))
+            if not _is_small(body):
+                return None
+            known[stage.name] = body
+        if stage.name in workload.outputs:
+            stages.append(Stage(stage.tensor, reduction.axes, body))
+    if any(load.buffer.name not in {b.name for b in workload.inputs} for load in loads_of(reduction.body)):
+        return None
     return tuple(stages)
 
 

@@ -7,43 +7,42 @@ from numpy.typing import NDArray
 
 from ..build import cast, compute, placeholder, reduce_axis, sum, workload
 from ..workload import Workload
+from .epilogue import epilogue_of, epilogue_parameters
 from .matmul import product
-from .operator import Operator, accumulation, accumulation_parameter
+from .operator import Operator, accumulation_parameter
 from .parameter import NUMBERS, Flag, Integer, Parameter, Values, dtype_parameter
 
 
 def _build(v: Values) -> Workload:
     batch, m, n, k = (v.integer(name) for name in ("batch", "m", "n", "k"))
-    dtype, (wide, wanted) = v.text("dtype"), accumulation(v)
+    dtype, epilogue = v.text("dtype"), epilogue_of(v, "D")
     a_transposed, b_transposed = v.flag("transpose_a"), v.flag("transpose_b")
     a = placeholder((batch, k, m) if a_transposed else (batch, m, k), dtype, "A")
     b = placeholder((batch, n, k) if b_transposed else (batch, k, n), dtype, "B")
-    r = reduce_axis(k, "k")
-    c = compute(
+    r, wide = reduce_axis(k, "k"), epilogue.wide
+    total = compute(
         (batch, m, n),
         lambda b_, i, j: sum(
             cast(a[b_, r, i] if a_transposed else a[b_, i, r], wide)
             * cast(b[b_, j, r] if b_transposed else b[b_, r, j], wide),
             axis=r,
         ),
-        "C" if wanted == wide else "total",
+        "C" if epilogue.is_nothing else "total",
     )
-    if wanted != wide:
-        total = c
-        c = compute(total.shape, lambda *at: cast(total[at], wanted), "C")
-    return workload(c, inputs=[a, b])
+    c, further = epilogue.apply(total, "C", (2,))
+    return workload(c, inputs=[a, b, *further])
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    epilogue = epilogue_of(v, "D")
     a = inputs["A"].swapaxes(1, 2) if v.flag("transpose_a") else inputs["A"]
     b = inputs["B"].swapaxes(1, 2) if v.flag("transpose_b") else inputs["B"]
-    wide, wanted = accumulation(v)
-    return (product(a, b, wide).astype(wanted.numpy, copy=False),)
+    return (epilogue.numpy(product(a, b, epilogue.wide), inputs, (-1,)),)
 
 
 BATCH_MATMUL = Operator(
     name="batch_matmul",
-    summary="C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]",
+    summary="C[b, i, j] = activation(sum over k of A[b, i, k] * B[b, k, j] + D[j] + R[b, i, j])",
     parameters=(
         Parameter("batch", "how many products", Integer()),
         Parameter("m", "rows of each C", Integer()),
@@ -53,13 +52,15 @@ BATCH_MATMUL = Operator(
         Parameter("transpose_a", "whether A is stored as [batch, k, m]", Flag(), False),
         Parameter("transpose_b", "whether B is stored as [batch, n, k]", Flag(), False),
         accumulation_parameter("float32", "float64", "int32", "int64"),
+        *epilogue_parameters(name="D"),
     ),
     examples=(
         {"batch": 3, "m": 5, "n": 7, "k": 13},
         {"batch": 1, "m": 1, "n": 17, "k": 1},
         {"batch": 3, "m": 33, "n": 1, "k": 31, "transpose_a": True},
         {"batch": 3, "m": 8, "n": 16, "k": 4, "transpose_b": True},
-        {"batch": 2, "m": 3, "n": 5, "k": 7, "accumulate": "float64", "dtype": "float16"},
+        {"batch": 2, "m": 3, "n": 5, "k": 7, "accumulate": "float64", "residual": True, "dtype": "float16"},
+        {"batch": 2, "m": 3, "n": 5, "k": 7, "bias": True, "activation": "gelu_erf", "dtype": "float32"},
     ),
     build=_build,
     baseline=_numpy,

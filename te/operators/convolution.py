@@ -252,8 +252,10 @@ CONV3D = _operator(
     "Y[n, o, z, y, x] = activation(sum over c, q, r, s of X[n, c, z*stride + q*dilation, y*stride + r*dilation, "
     "x*stride + s*dilation] * W[o, c, q, r, s] + B[o] + R[n, o, z, y, x])",
     (
-        {**_BLOCK, "kernel_d": 2, "kernel_h": 3, "kernel_w": 3},
+        {"batch": 1, "channels": 2, "depth": 3, "height": 1, "width": 5, "filters": 1,
+         "kernel_d": 2, "kernel_h": 1, "kernel_w": 3},
+        {**_BLOCK, "kernel_d": 2, "kernel_h": 3, "kernel_w": 3, "dtype": "float64"},
         {**_BLOCK, "kernel_d": 3, "kernel_h": 1, "kernel_w": 2, "padding": 1, "stride": 2, "dtype": "float32"},
         {**_BLOCK, "kernel_d": 1, "kernel_h": 2, "kernel_w": 3, "layout": "NDHWC", "bias": True, "dtype": "float16"},
     ),
-)
+)  # fmt: skip

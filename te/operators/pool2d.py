@@ -13,7 +13,7 @@ from ...core.errors import InvalidParameter
 from ...ir.expr import Expr
 from ..build import Reduction, cast, compute, constant, max, maximum, minimum, placeholder, reduce_axis, sum, workload
 from ..workload import Workload
-from .operator import Operator, accumulator, widened
+from .operator import Operator, accumulation, accumulation_parameter, widened
 from .padding import padded
 from .parameter import NUMBERS, Choice, Flag, Integer, Parameter, Values, dtype_parameter
 
@@ -74,7 +74,7 @@ def _build(v: Values) -> Workload:
     x = placeholder(image(rows.extent, columns.extent), dtype, "X")
     border = 0 if average else float("-inf") if dtype.is_float else dtype.integer_range[0]
     source = padded(x, dict.fromkeys((row, row + 1), (rows.padding, rows.padding)), border)
-    wide = accumulator(dtype) if average else dtype
+    wide = accumulation(v)[0] if average else dtype
     r, s = reduce_axis(rows.kernel, "r"), reduce_axis(columns.kernel, "s")
 
     def window(*at: Expr) -> Reduction:
@@ -100,7 +100,8 @@ def _build(v: Values) -> Workload:
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
     """One pass over the whole image for each element of the kernel."""
     rows, columns = _windows(v)
-    x, average, row = widened(inputs["X"]), v.text("kind") == "average", 2 if v.text("layout") == "NCHW" else 1
+    average, row = v.text("kind") == "average", 2 if v.text("layout") == "NCHW" else 1
+    x = inputs["X"].astype(accumulation(v)[0].numpy, copy=False) if average else widened(inputs["X"])
     if v.integer("padding"):
         border = 0 if average else -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
         widths = [(v.integer("padding"),) * 2 if d in (row, row + 1) else (0, 0) for d in range(4)]
@@ -160,13 +161,14 @@ POOL2D = Operator(
         ),
         Parameter("layout", "whether channels stand second or last", Choice(("NCHW", "NHWC")), "NCHW"),
         dtype_parameter(*NUMBERS),
+        accumulation_parameter("float32", "float64"),
     ),
     examples=(
         {**_SMALL, "padding": 1},
         {**_SMALL, "layout": "NHWC", "stride": 2},
         {**_SMALL, "kind": "average", "layout": "NHWC", "padding": 1, "dtype": "float16"},
         {**_SMALL, "kind": "average", "padding": 1, "count_include_pad": False, "stride": 2, "dtype": "float32"},
-        {**_SMALL, "kind": "average", "batch": 2, "dtype": "bfloat16"},
+        {**_SMALL, "kind": "average", "batch": 2, "accumulate": "float64", "dtype": "bfloat16"},
         {"batch": 1, "channels": 1, "height": 1, "width": 1, "kernel_h": 1, "kernel_w": 1},
     ),
     build=_build,

@@ -151,7 +151,7 @@ def test_a_good_trial_brings_its_evidence(executor: Executor) -> None:
     assert evidence.binary_key is not None and len(evidence.binary_key) == 64 and evidence.binary_bytes
     assert set(evidence.environment) == {
         *("load_average_1min", "waiting_seconds", "stolen_seconds", "preemptions"),
-        *("disturbed_samples", "stopped_early", "argument_sets", "timed_launches"),
+        *("disturbed_samples", "stopped_early", "argument_sets", "timed_launches", "launched_seconds"),
     }
 
 

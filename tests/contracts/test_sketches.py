@@ -186,5 +186,12 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
             "kernel_h": 3, "kernel_w": 3, "padding": 1,
         },
     ),
+    (
+        "pool2d",
+        {
+            "batch": 4, "channels": 64, "height": 28, "width": 28, "kernel_h": 3, "kernel_w": 3, "padding": 1,
+            "kind": "average", "layout": "NHWC", "dtype": "float16",
+        },
+    ),
 )  # fmt: skip
 """Operators with sizes that have many schedules."""

@@ -49,9 +49,8 @@ extern "C" __global__ void __launch_bounds__(32) tw_matrix(
   __align__(16) float total[4];
   #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int t = lane & 3;
-    const int place = i * 256 + (lane >> 2) * 32 + t * 8;
-    *as<uint4>(&a_tile[(place ^ ((place >> 3) & 24))]) = __ldg(as<uint4>(&A[i * 256 + (lane >> 2) * 32 + t * 8]));
+    const int place = i * 256 + lane * 8;
+    *as<uint4>(&a_tile[(place ^ ((place >> 3) & 24))]) = __ldg(as<uint4>(&A[i * 256 + lane * 8]));
   }
   *as<uint4>(&b_tile[lane * 16]) = __ldg(as<uint4>(&B[lane * 8]));
   __syncthreads();
@@ -68,6 +67,6 @@ extern "C" __global__ void __launch_bounds__(32) tw_matrix(
   }
   #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    *as<uint2>(&C[(lane >> 2) * 8 + half * 64 + (lane & 3) * 2]) = *as<uint2>(&total[half * 2]);
+    *as<uint2>(&C[half * 64 + lane * 2]) = *as<uint2>(&total[half * 2]);
   }
 }

@@ -35,6 +35,6 @@ extern "C" __global__ void __launch_bounds__(256) tw_transpose(
     for (int l = 0; l < 8; ++l) {
       set_bits(O_words, l, tile[t_1 * 528 + j * 32 + t_2 + l * 66]);
     }
-    *as<uint4>(&O[bx * 4096 + j * 2048 + t_2 * 64 + t_1 * 8]) = *as<uint4>(&O_words[0]);
+    *as<uint4>(&O[bx * 4096 + j * 2048 + t * 8]) = *as<uint4>(&O_words[0]);
   }
 }

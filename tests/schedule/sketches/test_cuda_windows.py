@@ -1,0 +1,122 @@
+"""Kernels of small windows: what they take, what they compute, and that no pixel is loaded twice."""
+
+import pytest
+
+from tests.schedule.sketches.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tilewright.ir.expr import Load
+from tilewright.ir.rewrite import loads_of
+from tilewright.ir.stmt import For, Launch, Stmt, Store, walk_statements
+from tilewright.schedule.sketches.cuda_windows import CUDA_WINDOWS as SKETCH
+from tilewright.te import build as te
+from tilewright.te.workload import Workload
+
+DEPTHWISE = workload_of(
+    "conv2d", batch=32, channels=128, height=56, width=56, filters=128, kernel_h=3, kernel_w=3, padding=1, groups=128,
+    layout="NHWC", dtype="float16",
+)  # fmt: skip
+POOL = workload_of(
+    "pool2d", batch=32, channels=128, height=56, width=56, kernel_h=3, kernel_w=3, padding=1, kind="average",
+    layout="NHWC", dtype="float16",
+)  # fmt: skip
+
+
+def _pool(**more: object) -> Workload:
+    given: dict[str, object] = dict(batch=2, channels=8, height=9, width=10, kernel_h=3, kernel_w=2, layout="NHWC")
+    return workload_of("pool2d", **{**given, **more})
+
+
+def _depthwise(**more: object) -> Workload:
+    given: dict[str, object] = dict(
+        batch=1, channels=6, filters=6, groups=6, height=9, width=11, kernel_h=3, kernel_w=3, layout="NHWC"
+    )
+    return workload_of("conv2d", **{**given, **more})
+
+
+def _with_epilogue() -> Workload:
+    x, w, b = (te.placeholder(s, "float16", n) for n, s in (("X", (7, 6, 8)), ("W", (3, 8)), ("B", (8,))))
+    k = te.reduce_axis(3, "k")
+    total = te.compute(
+        (7, 4, 8),
+        lambda y, z, c: te.sum(te.cast(x[y, z + k, c], "float32") * te.cast(w[k, c], "float32"), axis=k),
+        "total",
+    )
+    y = te.compute(
+        (7, 4, 8), lambda i, j, c: te.cast(te.maximum(total[i, j, c] + te.cast(b[c], "float32"), 0.0), "float16"), "Y"
+    )
+    return te.workload([total, y])
+
+
+def _several_terms() -> Workload:
+    """Two images and two axes of windows, one of which does not slide."""
+    x, z = te.placeholder((2, 5, 12, 4), "float32", "X"), te.placeholder((5, 12, 4), "float32", "Z")
+    g, s = te.reduce_axis(2, "g"), te.reduce_axis(3, "s")
+    return te.workload(
+        te.compute((5, 10, 4), lambda i, j, c: te.max(x[g, i, j + s, c] + z[i, j + s, c], axis=(g, s)), "Y")
+    )
+
+
+CASES = {
+    "greatest": lambda: _pool(padding=1, dtype="float16"),
+    "strided": lambda: _pool(stride=2, dtype="float32"),
+    "counted": lambda: _pool(kind="average", padding=1, count_include_pad=False, dtype="float16"),
+    "apart": lambda: _pool(kernel_h=2, kernel_w=2, stride=2, kind="average", dtype="bfloat16"),
+    "bytes": lambda: _pool(padding=1, dtype="int8"),
+    "depthwise": lambda: _depthwise(padding=1, dtype="float16"),
+    "depthwise strided": lambda: _depthwise(padding=1, stride=2, dtype="float32"),
+    "depthwise dilated": lambda: _depthwise(padding=2, dilation=2, dtype="float16"),
+    "epilogue": _with_epilogue,
+    "several terms": _several_terms,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_their_expression(case: str) -> None:
+    assert assert_agrees(SKETCH, CASES[case]()) >= 2
+
+
+def test_what_it_leaves_to_others() -> None:
+    channels_first = workload_of("pool2d", batch=1, channels=8, height=32, width=32, kernel_h=3, kernel_w=3)
+    wide = _pool(height=20, width=20, kernel_h=9, kernel_w=9)  # 81 points
+    for workload in (
+        channels_first,
+        wide,
+        _depthwise(stride=2, dilation=3, height=20, width=20),  # neither positions nor windows are neighbours
+        workload_of("matmul", m=64, n=64, k=32),
+        workload_of("reduce", shape=[64, 16, 64], axes=[1]),
+    ):
+        assert not SKETCH.matches(workload, H200)
+
+
+@pytest.mark.parametrize("workload", [DEPTHWISE, POOL], ids=["depthwise", "pool"])
+def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
+    space = SKETCH.space(workload, H200)
+    assert 40 <= len(space) <= 250
+    assert (space.quantities["registers_estimate"] <= 200).all()
+    assert space.quantities["loads_per_output"].min() < 1.7 and space.quantities["loads_per_output"].max() == 9
+
+
+def _times(root: Stmt, name: str) -> int:
+    """How many loads of the buffer ``name`` a thread performs, a vector counting one."""
+    match root:
+        case For(extent=extent, kind=kind, body=body):
+            return (1 if kind == "vectorized" else extent) * _times(body, name)
+        case Store():
+            return sum(isinstance(x, Load) and x.buffer.name == name for x in loads_of(root))
+    below = [s for s in walk_statements(root) if s is not root and isinstance(s, (For, Store))]
+    nested = {id(inner) for s in below for inner in walk_statements(s) if inner is not s}
+    return sum(_times(s, name) for s in below if id(s) not in nested)
+
+
+@pytest.mark.parametrize(("run", "rows"), [(4, 1), (4, 2), (2, 7)])
+def test_a_thread_loads_no_pixel_and_no_weight_twice(run: int, rows: int) -> None:
+    kernel = SKETCH.lower(DEPTHWISE, H200, schedule_of(SKETCH, DEPTHWISE, vector=4, run=run, rows=rows))
+    assert isinstance(kernel.body, Launch)
+    assert _times(kernel.body, "X") == (run + 2) * (rows + 2)
+    assert _times(kernel.body, "W") == 9
+
+
+@pytest.mark.parametrize(("vector", "run", "rows"), [(4, 2, 8), (2, 7, 7)])
+@pytest.mark.parametrize("workload", [DEPTHWISE, POOL], ids=["depthwise", "pool"])
+def test_compiled_kernels_keep_to_registers(workload: Workload, vector: int, run: int, rows: int) -> None:
+    resources = compiled(SKETCH, workload, vector=vector, run=run, rows=rows, threads=128)
+    assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
