@@ -3,6 +3,7 @@
 Times are RFC 3339 in UTC; durations in seconds. Fields may be added; none is renamed or removed within ``/v1``.
 """
 
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -240,6 +241,36 @@ class SectionOut(Answer):
     text: str
 
 
+class FunctionOut(Answer):
+    """One device function: its launch, what a thread of it takes, and how many blocks run at once."""
+
+    name: str
+    blocks: tuple[int, int, int]
+    threads: int
+    cluster: int = Field(description="Blocks of one cluster; 1: none.")
+    shared_bytes: int = Field(description="Dynamic shared memory of a block.")
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    resident_blocks: int = Field(description="Blocks on one multiprocessor at once.")
+    occupancy: float = Field(description="Share of the threads of a multiprocessor that they fill.")
+    waves: float = Field(description="How often the device fills up until all blocks have run.")
+
+
+def _encoded(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {k: b64encode(v).decode() if isinstance(v, bytes) else v for k, v in value.items()}
+    return value
+
+
+class ExportOut(Answer):
+    """A schedule as files."""
+
+    workload_key: str
+    schedule: ScheduleOut
+    files: Annotated[dict[str, str], BeforeValidator(_encoded)] = Field(description="File name: its content in base64.")
+
+
 class ExplanationOut(Answer):
     """Every layer of the road of one schedule, and what it reached."""
 
@@ -247,8 +278,13 @@ class ExplanationOut(Answer):
     schedule: ScheduleOut
     sections: tuple[SectionOut, ...]
     instructions: Annotated[dict[str, int], BeforeValidator(_plain)]
+    target: str = ""
+    functions: tuple[FunctionOut, ...] = Field(default=(), description="Those of a device with launches.")
     flops: int
     minimum_bytes: int
+    accessed_bytes: int = Field(
+        default=0, description="What loads and stores of global memory ask for, repeats that caches serve included."
+    )
     flops_per_byte: float
     roofline_seconds: float | None
     roofline_by: str | None

@@ -30,6 +30,7 @@ from .answers import (
     EventList,
     EventOut,
     ExplanationOut,
+    ExportOut,
     HealthOut,
     JobOut,
     JobPage,
@@ -215,9 +216,16 @@ class Client:
     def explain(self, task: Task, schedule: Schedule | None = None, *, target: str | None = None) -> ExplanationOut:
         """Every layer of a schedule: by default of the best one known, else of the first the sketch has. ``target``:
         what code is made for, a device of the host (``cuda``) or an architecture (``cuda:sm_90a``)."""
-        given = {"schedule": None if schedule is None else schedule.to_json(), "target": target}
-        body = _expression(task) | _given(given)
+        body = _shown(task, schedule, target)
         return _parsed(ExplanationOut, self._send("POST", "/v1/schedules/explain", json=body))
+
+    def export(self, task: Task, schedule: Schedule | None = None, *, target: str | None = None) -> ExportOut:
+        """The schedule that ``explain`` would show, as files."""
+        return _parsed(ExportOut, self._send("POST", "/v1/schedules/export", json=_shown(task, schedule, target)))
+
+    def export_record(self, record_id: int) -> ExportOut:
+        """The schedule of a record as files."""
+        return _parsed(ExportOut, self._send("GET", f"/v1/trials/{record_id}/export"))
 
     # the library and the service
 
@@ -313,6 +321,12 @@ def _expression(task: Task) -> dict[str, Any]:
     if isinstance(task, Workload):
         return {"workload": workload_to_json(task)}
     return task.model_dump(exclude_none=True)
+
+
+def _shown(task: Task, schedule: Schedule | None, target: str | None) -> dict[str, Any]:
+    """What is to be explained or exported, as a body."""
+    given = {"schedule": None if schedule is None else schedule.to_json(), "target": target}
+    return _expression(task) | _given(given)
 
 
 def _given(values: Mapping[str, object]) -> dict[str, Any]:

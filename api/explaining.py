@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from ..core.schedule import Schedule
 from ..service.service import Service
-from ..service.views import Explanation
+from ..service.views import Explanation, ExportView
 from ..te.workload import Workload
 from .problems import Refused
 
@@ -39,3 +39,17 @@ def explain_workload(
     """Every layer of ``schedule``, or of the best one known, or of the sketch's first."""
     with _slot():
         return service.explain(workload, schedule, target=target)
+
+
+def export_record(service: Service, record_id: int) -> ExportView:
+    """The schedule of one record as files. Raises NotFound."""
+    with _slot():
+        return service.export(record_id=record_id)
+
+
+def export_workload(
+    service: Service, workload: Workload, schedule: Schedule | None, target: str | None = None
+) -> ExportView:
+    """``schedule``, or the best one known, or the sketch's first, as files."""
+    with _slot():
+        return service.export(workload, schedule, target=target)

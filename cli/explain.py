@@ -8,7 +8,7 @@ import typer
 from rich.rule import Rule
 from rich.text import Text
 
-from ..api.answers import ExplanationOut
+from ..api.answers import ExplanationOut, FunctionOut
 from ..core.errors import InvalidParameter
 from ..core.schedule import Schedule
 from .context import Context
@@ -37,7 +37,7 @@ def explain(
             told = client.source(record)
         else:
             task = read_task(operator, parameters or [], workload)
-            told = client.explain(task, None if schedule is None else _read_schedule(schedule), target=target)
+            told = client.explain(task, None if schedule is None else read_schedule(schedule), target=target)
     if given.as_json:
         given.print_json(told)
         return
@@ -54,9 +54,12 @@ def _summary(given: Context, told: ExplanationOut) -> None:
     for name, count in sorted(told.instructions.items(), key=lambda pair: -pair[1]):
         if count:
             given.console.print(f"{count:8d}  {name}")
+    for function in told.functions:
+        _launch(given, function)
     given.console.print(Rule("roofline", align="left", style="dim"))
     given.console.print(
-        f"{told.flops:,} operations, {told.minimum_bytes:,} bytes at least, {told.flops_per_byte:.3g} per byte"
+        f"{told.flops:,} operations, {told.minimum_bytes:,} bytes at least, {told.flops_per_byte:.3g} per byte; "
+        f"loads and stores ask for {told.accessed_bytes:,} bytes"
     )
     if told.roofline_seconds is not None:
         given.console.print(f"limit {duration(told.roofline_seconds)}, by {told.roofline_by}")
@@ -65,7 +68,21 @@ def _summary(given: Context, told: ExplanationOut) -> None:
         given.console.print(f"measured {duration(told.seconds)}, {rate(told.flops, told.seconds)}{reached}")
 
 
-def _read_schedule(file: Path) -> Schedule:
+def _launch(given: Context, function: FunctionOut) -> None:
+    given.console.print(Rule(function.name, align="left", style="dim"))
+    given.console.print(
+        f"{'x'.join(map(str, function.blocks))} blocks of {function.threads} threads, {function.waves:.2f} waves; "
+        f"{function.shared_bytes:,} bytes of shared memory a block"
+    )
+    given.console.print(
+        f"{function.registers} registers and {function.stack_bytes} bytes of stack a thread, "
+        f"{function.spill_bytes} bytes spilled; {function.resident_blocks} blocks on a multiprocessor, "
+        f"occupancy {100 * function.occupancy:.0f} %"
+    )
+
+
+def read_schedule(file: Path) -> Schedule:
+    """The schedule in a file. Raises InvalidParameter for one that holds none."""
     try:
         return Schedule.from_json(json.loads(file.read_text(encoding="utf-8")))
     except OSError as error:

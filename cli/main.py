@@ -11,7 +11,7 @@ from rich.console import Console
 from .. import __version__
 from ..core.errors import TilewrightError
 from ..service.settings import Settings
-from . import best, db, devices, explain, job, operators, records, serve, tune
+from . import best, db, devices, explain, export, job, operators, records, serve, tune
 from .context import Context
 from .exits import Exit, exit_code
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command("tune")(tune.tune)
 app.command("best")(best.best)
 app.command("explain")(explain.explain)
+app.command("export")(export.export)
 app.command("serve")(serve.serve)
 app.command("devices")(devices.devices)
 app.command("operators")(operators.operators)

@@ -122,3 +122,8 @@ class Backend(Protocol):
     def anatomy(self, source: Source, target: Target) -> Anatomy:
         """All there is to see of ``source`` below its text. Raises CompileError."""
         ...
+
+    def files(self, source: Source, target: Target) -> Mapping[str, bytes]:
+        """What a person takes away to build and use ``source`` without Tilewright: file name -> content. Raises
+        CompileError."""
+        ...

@@ -48,6 +48,12 @@ class Writer:
             yield Var(name)
 
     @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Statements in a row; what is allocated among them lives no longer."""
+        with self._block(lambda body: body):
+            yield
+
+    @contextmanager
     def when(self, condition: Expr | None) -> Iterator[None]:
         """Statements under a condition; None is no condition."""
         if condition is None:

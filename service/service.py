@@ -16,7 +16,7 @@ from ..te.workload import Workload
 from . import best as best_lookup
 from . import convert, listing, logs, targets, wiring
 from .changes import Changes
-from .explain import explain
+from .explain import Subject, explain, export, subject
 from .health import check_health
 from .metrics import Metrics
 from .runner import Runner
@@ -28,6 +28,7 @@ from .views import (
     DeviceView,
     EventView,
     Explanation,
+    ExportView,
     FailureView,
     HealthView,
     JobSpec,
@@ -213,13 +214,29 @@ class Service:
         else of the first of its space. Code is made for ``target`` (see ``service.targets``), by default for this
         machine's processor, and for a record of another kind of device for that one. Raises NotFound,
         IllegalSchedule, CompileError, UnsupportedTarget."""
+        return explain(self._store, self._subject(workload, schedule, record_id, target))
+
+    def export(
+        self,
+        workload: Workload | None = None,
+        schedule: Schedule | None = None,
+        *,
+        record_id: int | None = None,
+        target: str | None = None,
+    ) -> ExportView:
+        """The schedule that ``explain`` would show, as files. Raises like it."""
+        return export(self._subject(workload, schedule, record_id, target))
+
+    def _subject(
+        self, workload: Workload | None, schedule: Schedule | None, record_id: int | None, target: str | None
+    ) -> Subject:
         if record_id is not None:
             row = self._store.trial(listing.number(record_id, "record_id"))
             at_hand = self._kind_of(row.record.identity.device_key) if target is None else self._at(target)
-            return explain(self._store, self.workload_of(row.record.identity.workload_key), at_hand, record=row)
+            return subject(self._store, self.workload_of(row.record.identity.workload_key), at_hand, record=row)
         if workload is None:
             raise InvalidParameter("give a workload or a record", field="workload")
-        return explain(self._store, workload, self._at(target), schedule=schedule)
+        return subject(self._store, workload, self._at(target), schedule=schedule)
 
     def workload_of(self, workload_key: str) -> Workload:
         """Raises NotFound."""

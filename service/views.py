@@ -212,18 +212,53 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionView:
+    """One device function: its launch, what a thread of it takes, and how many blocks run at once.
+
+    ``resident_blocks``: on one multiprocessor. ``occupancy``: the share of the threads a multiprocessor has room for
+    that they fill. ``waves``: how often the device fills up until all blocks have run.
+    """
+
+    name: str
+    blocks: tuple[int, int, int]
+    threads: int
+    cluster: int
+    shared_bytes: int
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    resident_blocks: int
+    occupancy: float
+    waves: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExportView:
+    """A schedule as files. ``files``: name -> content."""
+
+    workload_key: str
+    schedule: Schedule
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Every layer of the road of one schedule, and what it reached.
 
-    ``instructions``: class (``vector_fma``, ``vector_load``, ``scalar``, ``call``, …) -> count in the assembly.
+    ``target``: what the code is for. ``instructions``: class (``vector_fma``, ``vector_load``, ``scalar``, ``call``, …)
+    -> count in the assembly. ``functions``: those of a device with launches. ``accessed_bytes``: what loads and stores
+    of global memory ask for, repeats that caches serve included.
     """
 
     workload_key: str
     schedule: Schedule
     sections: tuple[Section, ...]
     instructions: Mapping[str, int]
+    target: str
+    functions: tuple[FunctionView, ...]
     flops: int
     minimum_bytes: int
+    accessed_bytes: int
     flops_per_byte: float
     roofline_seconds: float | None
     roofline_by: str | None

@@ -5,7 +5,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..codegen.backend import Grid, Resources
+from ..codegen.export import exported
 from ..codegen.road import layers, sketch_of
+from ..codegen.traffic import accessed_bytes
 from ..core.budget import Budget, StopReason
 from ..core.errors import IllegalSchedule, InvalidParameter, UnsupportedTarget
 from ..core.record import MeasuredOn
@@ -18,6 +21,7 @@ from ..cost_model.metrics import pairwise_accuracy, top_score
 from ..cost_model.models import new_model
 from ..ir.text import kernel_text
 from ..runtime.devices import device_infos, host_target
+from ..schedule.gpu import limits_of
 from ..schedule.sketches import sketches_for
 from ..search.finals import finalists, ranked
 from ..search.pool import Pool
@@ -32,7 +36,7 @@ from ..workers.executors import open_executor as _open_executor
 from ..workers.settings import Deadlines, settings_for
 from .settings import Settings
 from .targets import place_named
-from .views import Section
+from .views import FunctionView, Section
 
 STRATEGY_NAMES: tuple[str, ...] = tuple(STRATEGIES)
 EXECUTOR_NAMES: tuple[str, ...] = tuple(EXECUTORS)
@@ -199,10 +203,12 @@ def first_schedule(workload: Workload, target: Target) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """Every layer of one schedule's road as text, and the instructions it ends in by class."""
+    """Every layer of one schedule's road as text, the instructions it ends in by class, and its device functions."""
 
     sections: tuple[Section, ...]
     instructions: Mapping[str, int]
+    functions: tuple[FunctionView, ...]
+    accessed_bytes: int
 
 
 def anatomy(workload: Workload, target: Target, schedule: Schedule) -> Anatomy:
@@ -213,7 +219,33 @@ def anatomy(workload: Workload, target: Target, schedule: Schedule) -> Anatomy:
     sections = [Section(title, "ir", text) for title, text in (*before, *after)]
     sections.append(Section("source", road.source.language, road.source.text))
     sections += [Section(layer.title, layer.language, layer.text) for layer in road.anatomy.layers]
-    return Anatomy(tuple(sections), road.anatomy.instructions)
+    final = road.passes[-1][1] if road.passes else road.kernel
+    functions = tuple(_function(grid, road.anatomy.resources, target) for grid in road.source.launches)
+    return Anatomy(tuple(sections), road.anatomy.instructions, functions, accessed_bytes(final))
+
+
+def _function(grid: Grid, resources: Mapping[str, Resources], target: Target) -> FunctionView:
+    taken = resources.get(grid.function, Resources(0))
+    limits = limits_of(target)
+    resident = int(limits.resident_blocks(grid.threads, taken.registers, grid.shared_bytes))
+    return FunctionView(
+        name=grid.function,
+        blocks=grid.blocks,
+        threads=grid.threads,
+        cluster=grid.cluster,
+        shared_bytes=grid.shared_bytes,
+        registers=taken.registers,
+        spill_bytes=taken.spill_bytes,
+        stack_bytes=taken.stack_bytes,
+        resident_blocks=resident,
+        occupancy=resident * grid.threads / limits.threads_per_multiprocessor,
+        waves=float(limits.waves(math.prod(grid.blocks), resident, target.threads)) if resident else 0.0,
+    )
+
+
+def files_of(workload: Workload, target: Target, schedule: Schedule) -> Mapping[str, bytes]:
+    """A schedule as files (see ``codegen.export``). Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    return exported(workload, target, schedule)
 
 
 def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:

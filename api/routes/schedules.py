@@ -5,10 +5,10 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from ...te.key import workload_key
-from ..answers import BestOut, ExplanationOut
+from ..answers import BestOut, ExplanationOut, ExportOut
 from ..context import Serving
 from ..documents import COMPUTES, FINDS
-from ..explaining import explain_workload
+from ..explaining import explain_workload, export_workload
 from ..expressions import schedule_of, task_of
 from ..requests import BestQuery, ExplainIn, LookupIn
 from ..strict_route import DirectRoute, StrictRoute, refuse_others
@@ -76,3 +76,11 @@ def explain(body: ExplainIn, service: Serving) -> ExplanationOut:
     task = task_of(service, body)
     schedule = None if body.schedule is None else schedule_of(body.schedule)
     return ExplanationOut.model_validate(explain_workload(service, task.workload, schedule, body.target))
+
+
+@router.post("/export", operation_id="exportSchedule", responses=COMPUTES)
+def export(body: ExplainIn, service: Serving) -> ExportOut:
+    """A schedule as files to use without Tilewright: source, machine code, and how to call it."""
+    task = task_of(service, body)
+    schedule = None if body.schedule is None else schedule_of(body.schedule)
+    return ExportOut.model_validate(export_workload(service, task.workload, schedule, body.target))

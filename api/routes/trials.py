@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from ...service.views import TrialOrder
-from ..answers import ExplanationOut, SeriesOut, TrialOut, TrialPage
+from ..answers import ExplanationOut, ExportOut, SeriesOut, TrialOut, TrialPage
 from ..context import JobId, PageSize, PageToken, RecordId, Serving, TaskIndex
 from ..documents import FINDS
-from ..explaining import explain_record
+from ..explaining import explain_record, export_record
 from ..strict_route import StrictRoute
 
 router = APIRouter(prefix="/v1", tags=["trials"], route_class=StrictRoute)
@@ -45,3 +45,9 @@ def trial(record_id: RecordId, service: Serving) -> TrialOut:
 def source(record_id: RecordId, service: Serving) -> ExplanationOut:
     """Every layer of a trial's schedule as text: expression, knobs, IR before and after passes, LLVM IR, assembly."""
     return ExplanationOut.model_validate(explain_record(service, record_id))
+
+
+@router.get("/trials/{record_id}/export", operation_id="exportTrial", responses=FINDS)
+def export(record_id: RecordId, service: Serving) -> ExportOut:
+    """A trial's schedule as files to use without Tilewright: source, machine code, and how to call it."""
+    return ExportOut.model_validate(export_record(service, record_id))

@@ -1,11 +1,14 @@
 """The CUDA backend: kernel IR -> CUDA C++ -> cubin."""
 
+from collections.abc import Mapping
+
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
 from ..backend import Anatomy, Binary, Source
 from . import compile as compiler
 from .anatomy import anatomy
 from .emit import emit
+from .launcher import with_launcher
 from .passes import run_passes
 
 
@@ -29,3 +32,11 @@ class CudaBackend:
 
     def anatomy(self, source: Source, target: Target) -> Anatomy:
         return anatomy(source, target)
+
+    def files(self, source: Source, target: Target) -> Mapping[str, bytes]:
+        """The source with a host program that nvcc builds, the cubin, and the PTX."""
+        return {
+            "kernel.cu": with_launcher(source, target.arch).encode(),
+            "kernel.cubin": compiler.compile_source(source, target).code,
+            "kernel.ptx": compiler.compiled(source, target).ptx.encode(),
+        }

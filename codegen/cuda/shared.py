@@ -1,11 +1,11 @@
 """Where the shared buffers of a launch lie in its dynamic shared memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.buffer import Buffer, Scope
-from ...ir.gpu import BulkCopy
-from ...ir.stmt import Allocate, Stmt, walk_statements
+from ...ir.gpu import Barrier, BulkCopy, Level
+from ...ir.stmt import Allocate, For, Seq, Stmt, substatements, walk_statements
 
 _PLAIN, _BULK = 16, 128
 
@@ -21,21 +21,64 @@ class SharedPlan:
 
 
 def plan_shared(body: Stmt) -> SharedPlan:
-    """Buffers one behind the other, those with the strictest alignment first.
+    """Where every shared buffer lies. Those that may live at once lie one behind the other; two in a row of statements
+    of a launch, with a barrier of the block (or cluster) between them, take the same place.
 
     A target of bulk copies starts at a multiple of 128 bytes, a swizzled buffer at a multiple of its swizzle's period
     (so that the exchange of places is one of banks), any other at one of 16.
     """
     bulk = {s.target.name for s in walk_statements(body) if isinstance(s, BulkCopy)}
-    found = [s.buffer for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is Scope.SHARED]
-    aligned = {b.name: _alignment(b, b.name in bulk) for b in found}
-    offsets: dict[str, int] = {}
-    end = 0
-    for buffer in sorted(found, key=lambda b: -aligned[b.name]):
-        start = -(-end // aligned[buffer.name]) * aligned[buffer.name]
-        offsets[buffer.name] = start
-        end = start + buffer.bytes
-    return SharedPlan(tuple(found), offsets, end, max(aligned.values(), default=_PLAIN))
+    found = tuple(s.buffer for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is Scope.SHARED)
+    planner = _Planner({b.name: _alignment(b, b.name in bulk) for b in found})
+    end = planner.place(body, 0, once=True)
+    return SharedPlan(found, planner.offsets, end, max(planner.aligned.values(), default=_PLAIN))
+
+
+class _Planner:
+    """Gives places from the outermost statement inwards. ``aligned``: name -> what its place is a multiple of."""
+
+    def __init__(self, aligned: Mapping[str, int]) -> None:
+        self.aligned = aligned
+        self.offsets: dict[str, int] = {}
+
+    def place(self, stmt: Stmt, start: int, *, once: bool) -> int:
+        """Place what ``stmt`` allocates from ``start`` on; gives the end. ``once``: it does not run again and again."""
+        match stmt:
+            case Allocate(buffer=buffer, body=body) if buffer.scope is Scope.SHARED:
+                run = [buffer]
+                while isinstance(body, Allocate):  # allocated together: the strictest alignment first leaves no gaps
+                    if body.buffer.scope is Scope.SHARED:
+                        run.append(body.buffer)
+                    body = body.body
+                for b in sorted(run, key=lambda b: -self.aligned[b.name]):
+                    start = -(-start // self.aligned[b.name]) * self.aligned[b.name]
+                    self.offsets[b.name] = start
+                    start += b.bytes
+                return self.place(body, start, once=once)
+            case Seq(statements=statements):
+                return self._row(statements, start, once)
+            case For():
+                return self.place(stmt.body, start, once=False)
+        return max([start, *(self.place(below, start, once=once) for below in substatements(stmt))])
+
+    def _row(self, statements: Sequence[Stmt], start: int, once: bool) -> int:
+        free = end = start
+        for stmt in statements:
+            end = max(end, self.place(stmt, free, once=once))
+            free = start if once and _ends_in_barrier(stmt) else end
+        return end
+
+
+def _ends_in_barrier(stmt: Stmt) -> bool:
+    """Whether all threads of a block have met when ``stmt`` is done."""
+    match stmt:
+        case Barrier(level=level):
+            return level is not Level.WARP
+        case Allocate(body=body):
+            return _ends_in_barrier(body)
+        case Seq(statements=statements):
+            return bool(statements) and _ends_in_barrier(statements[-1])
+    return False
 
 
 def _alignment(buffer: Buffer, is_bulk: bool) -> int:

@@ -1,5 +1,7 @@
 """The LLVM backend: kernel IR -> LLVM IR -> object code, all in process."""
 
+from collections.abc import Mapping
+
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
 from ..backend import Anatomy, Binary, Layer, Source
@@ -30,3 +32,11 @@ class LlvmBackend:
     def anatomy(self, source: Source, target: Target) -> Anatomy:
         text = compiler.assembly(source, target)
         return Anatomy((Layer("assembly", "assembly", text),), count_instructions(text))
+
+    def files(self, source: Source, target: Target) -> Mapping[str, bytes]:
+        """LLVM IR, assembly, and the object that they become."""
+        return {
+            "kernel.ll": source.text.encode(),
+            "kernel.s": compiler.assembly(source, target).encode(),
+            "kernel.o": compiler.compile_source(source, target).code,
+        }

@@ -5,14 +5,27 @@ from ...te.workload import Workload
 from ..sketch import Sketch
 from .cpu_loops import CPU_LOOPS
 from .cuda_columns import CUDA_COLUMNS
+from .cuda_gemv import CUDA_GEMV
 from .cuda_loops import CUDA_LOOPS
 from .cuda_permute import CUDA_PERMUTE
 from .cuda_pointwise import CUDA_POINTWISE
 from .cuda_rows import CUDA_ROWS
+from .cuda_skinny import CUDA_SKINNY
 from .cuda_windows import CUDA_WINDOWS
 
 SKETCHES: dict[str, Sketch] = {
-    s.name: s for s in (CPU_LOOPS, CUDA_LOOPS, CUDA_POINTWISE, CUDA_PERMUTE, CUDA_WINDOWS, CUDA_ROWS, CUDA_COLUMNS)
+    s.name: s
+    for s in (
+        CPU_LOOPS,
+        CUDA_LOOPS,
+        CUDA_POINTWISE,
+        CUDA_PERMUTE,
+        CUDA_WINDOWS,
+        CUDA_ROWS,
+        CUDA_COLUMNS,
+        CUDA_GEMV,
+        CUDA_SKINNY,
+    )
 }
 """Name -> sketch; a schedule names the sketch that it belongs to."""
 

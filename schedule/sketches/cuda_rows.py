@@ -116,7 +116,9 @@ class RowPlan:
         words = -(-form.held_bytes * vector // 4)
         weights = sum(-(-load.dtype.bytes * vector // 4) for load in self._weights)
         weights = weights * np.where(c.flags("early", 1), chunks, 1)
-        everywhere = np.minimum(c.ints("resident") * self.target.threads, form.row_count)
+        everywhere = self.target.threads * c.ints("resident") // cluster
+        everywhere = np.where(cluster > 2, everywhere * 15 // 16, everywhere)  # clusters do not cross parts of the chip
+        everywhere = np.minimum(everywhere, form.row_count) * cluster
         return _Sizes(
             vectors=vectors,
             share=share,
@@ -139,17 +141,17 @@ class RowPlan:
         vector, resident = columns.ints("vector"), columns.ints("resident")
         queue, again = columns.flags("hold", QUEUE), columns.flags("hold", MEMORY)
         fits = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared) >= np.where(queue, resident, 1)
-        shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | (s.threads <= 512)) & (lanes >= s.edges)
+        shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | (s.threads <= 256)) & (lanes >= s.edges)
         shape &= (teams == 1) | (s.threads == 32) | (teams <= form.row_count)
         shape &= (cluster == 1) | ((teams == 1) & (lanes >= 128) & (s.vectors > (cluster - 1) * s.share))
         waste = s.chunks * lanes * cluster <= np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(lanes, 32) - 1)
-        held = (s.chunks <= MOST_CHUNKS) & ~again & ~queue & (resident == 1)
+        held = (s.chunks <= np.where(lanes <= 32, MOST_CHUNKS // 2, MOST_CHUNKS)) & ~again & ~queue & (resident == 1)
         long = form.column_count * form.held_bytes >= LONG_ROW_BYTES
         read = again & long & (lanes >= 256) & (s.chunks > UNROLL) & (resident == 1) & ~columns.flags("early", 1)
         wide = np.array([b.dtype.bytes for b in form.held])[:, None] * vector
-        queued = queue & (s.chunks <= MOST_CHUNKS) & (s.slots > s.chunks) & (teams == 1) & (cluster == 1)
+        queued = queue & (s.chunks <= MOST_CHUNKS) & (s.slots > s.chunks) & (teams == 1) & (cluster <= 8)
         queued &= np.isin(wide, (4, 8, 16)).all(axis=0) & (len(form.wide) > 0) & (lanes >= 128)
-        queued &= (lanes * resident >= 512) & (lanes * resident <= 1024) & (form.row_count >= 2 * s.blocks)
+        queued &= (lanes * resident >= 512) & (lanes * resident <= 1024) & (form.row_count * cluster >= 2 * s.blocks)
         queued &= ~(columns.flags("early", 1) & (self._weights_follow_rows | (s.edges > 0)))
         aligned = columns.flags("unit", 16) | (form.column_count % vector != 0)
         legal: Bools = fits & shape & waste & aligned & (held | read | queued)
@@ -177,7 +179,7 @@ class RowPlan:
             "chunks": s.chunks.astype(np.float64),
             "idle_share": 1 - s.vectors / np.maximum(s.chunks * lanes * cluster, 1),
             "row_threads": (lanes * cluster).astype(np.float64),
-            "rows_in_turn": np.where(queue, form.row_count / s.blocks, 1.0),
+            "rows_in_turn": np.where(queue, form.row_count * cluster / s.blocks, 1.0),
             "meetings": meets.astype(np.float64),
             "passes": np.where(again, passes, 1).astype(np.float64),
         }

@@ -58,6 +58,12 @@ def legal_codes(
     return codes, max(total, len(codes))
 
 
+def all_settings(knobs: tuple[Knob, ...]) -> Columns:
+    """Every combination of the knobs' values, legal or not."""
+    sizes = [len(k.values) for k in knobs]
+    return Columns(knobs, _grid(len(knobs), range(len(knobs)), sizes, np.arange(prod(sizes))), {})
+
+
 def _grid(width: int, positions: Sequence[int], sizes: Sequence[int], numbers: NDArray[np.int64]) -> Codes:
     """int16[n, width]: the numbered settings of the knobs in ``positions``, 0 for the others."""
     codes = np.zeros((len(numbers), width), dtype=np.int16)

@@ -26,6 +26,7 @@ from ...ir.expr import (
     minimum,
     walk,
 )
+from ...ir.gpu import Level
 from ...ir.rewrite import map_expr, substitute
 from ...ir.stmt import LoopKind
 from ...te.workload import Workload
@@ -271,6 +272,8 @@ class RowThread:
     def passes(self, row: Row, scratch: Sequence[Sequence[Buffer]], slot: Expr | None) -> None:
         for n, reduced in enumerate(self.form.reductions):
             self.reduce(row, n, reduced, scratch[n], slot)
+        if self.setting.cluster > 1 and self.setting.hold != QUEUE:
+            self.w.barrier(Level.CLUSTER)  # before the writes: at the end it would wait for them
         if self.form.wide:
             self.write(row)
         if self.form.narrow:

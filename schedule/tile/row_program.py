@@ -18,7 +18,7 @@ def row_kernel(workload: Workload, form: RowForm, setting: RowSetting) -> Kernel
     do = RowThread(workload, form, setting)
     w, rows = do.w, form.row_count
     queued = setting.hold == QUEUE
-    grid = setting.blocks if queued else -(-rows // setting.teams)
+    grid = setting.blocks // setting.cluster if queued else -(-rows // setting.teams)
     bounds = [(do.name("block"), grid, HardwareAxis.GRID_X)]
     if setting.cluster > 1:
         bounds.append((do.name("rank"), setting.cluster, HardwareAxis.CLUSTER))
@@ -29,8 +29,6 @@ def row_kernel(workload: Workload, form: RowForm, setting: RowSetting) -> Kernel
             _queue(do, variables[0], grid)
         else:
             _once(do, variables[0])
-        if setting.cluster > 1:
-            w.barrier(Level.CLUSTER)
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), w.finish())
 
 
@@ -109,6 +107,8 @@ def _queue(do: RowThread, block: Expr, grid: int) -> None:
             following = _next_edges(do, Row(at + grid, None))
             do.passes(row, scratch, turn % 2)
             _moved(do, following, do.edge)
+    if s.cluster > 1:
+        w.barrier(Level.CLUSTER)
 
 
 def _next_edges(do: RowThread, row: Row) -> dict[str, Buffer]:

@@ -12,9 +12,9 @@ import pytest
 
 CONFIG = Path(__file__).parent / "schemathesis.toml"
 QUICK = """
-# These two take the same expressions as submitJob, whose boundaries are all walked.
+# These take the same expressions as submitJob, whose boundaries are all walked.
 [[operations]]
-include-operation-id = ["lookUpSchedule", "explainSchedule"]
+include-operation-id = ["lookUpSchedule", "explainSchedule", "exportSchedule"]
 phases.coverage.enabled = false
 """
 EXAMPLES = int(os.environ.get("TILEWRIGHT_FUZZ_EXAMPLES", "8"))
@@ -30,4 +30,4 @@ def test_the_whole_api_under_fuzzing(address: str, tmp_path: Path) -> None:
     options = ["--checks=all", f"--seed={SEED}", f"--max-examples={EXAMPLES}", "--continue-on-failure", "--no-shrink"]
     ran = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
-    assert "20 selected / 20 total" in ran.stdout
+    assert "22 selected / 22 total" in ran.stdout

@@ -1,0 +1,47 @@
+"""``tilewright export``: a schedule as files to use without Tilewright."""
+
+from base64 import b64decode
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..core.errors import InvalidParameter
+from .context import Context
+from .explain import read_schedule
+from .expression import read_task
+
+
+def export(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="Where the files go; made if need be.")],
+    operator: Annotated[str | None, typer.Argument(help="An operator.")] = None,
+    parameters: Annotated[list[str] | None, typer.Argument(help="Its parameters, NAME=VALUE.")] = None,
+    workload: Annotated[Path | None, typer.Option(help="A file with a workload's JSON.")] = None,
+    record: Annotated[int | None, typer.Option(help="The schedule of this record.")] = None,
+    schedule: Annotated[
+        Path | None, typer.Option(help="A file with a schedule's JSON; default: the best known.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="What for: llvm, cuda, cuda:sm_90a; default: this machine.")
+    ] = None,
+) -> None:
+    """Source, machine code and a description as files: for cuda a kernel.cu that nvcc builds, a cubin, and PTX."""
+    given: Context = context.obj
+    with given.client() as client:
+        if record is not None:
+            told = client.export_record(record)
+        else:
+            task = read_task(operator, parameters or [], workload)
+            told = client.export(task, None if schedule is None else read_schedule(schedule), target=target)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in told.files.items():
+            (folder / Path(name).name).write_bytes(b64decode(content))
+    except OSError as error:
+        raise InvalidParameter(f"cannot write to {folder}: {error.strerror}", field="folder") from error
+    if given.as_json:
+        given.print_json({"folder": str(folder), "files": sorted(told.files)})
+        return
+    for name in sorted(told.files):
+        given.console.print(str(folder / name), soft_wrap=True)

@@ -1,0 +1,164 @@
+"""Products of up to eight rows for graphics processors, with plain arithmetic: see ``schedule.tile.gemv``.
+
+Any element types, any producers of the operands, any pointwise functions of the sum.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.schedule import KnobValue
+from ...core.target import Target
+from ...ir.expr import WARP_LANES
+from ...ir.stmt import Kernel
+from ...te.workload import Workload
+from ..gpu import limits_of
+from ..nest import KERNEL_NAME
+from ..space import Knob, Quantity
+from ..tile.gemv import GemvSetting, lower_gemv, piece_elements, weights_along_k
+from ..tile.product import Product, product_of
+from .columns import Bools, Columns, Ints
+from .enumerate import all_settings
+from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
+
+LONGEST_TOKENS = 8
+"""Rows of tokens up to which plain arithmetic keeps up with memory."""
+MOST_SUMS = 32
+"""Sums of a thread."""
+MOST_LOADS = 16
+"""Pieces of the weights that a thread has under way."""
+SMALL = 1 << 20
+"""Weights below which it hardly matters how they are read: every setting that makes sense is legal."""
+LEAST_IN_FLIGHT = 24 * 1024
+"""Bytes that a multiprocessor must have under way to come near the rate of its memory."""
+SPARE_REGISTERS = 24
+"""Registers for addresses and constants, roughly (from compiled kernels)."""
+
+QUANTITIES = (
+    *GPU_QUANTITIES,
+    Quantity("thread_loads", "loads", "accesses to the weights that a thread has under way"),
+    Quantity("steps", "steps", "how often a thread waits for weights"),
+    Quantity("partial_sums", "values", "sums that the warps of a block exchange for each output"),
+)
+
+
+@dataclass(frozen=True)
+class GemvPlan:
+    product: Product
+    target: Target
+
+    @property
+    def along_k(self) -> bool:
+        return weights_along_k(self.product)
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        own = (
+            Knob("rows", (1, 2, 4, 8), "outputs n of a warp")
+            if self.along_k
+            else Knob("lanes", (4, 8, 16, 2, 32), "lanes of a warp along n, each with 16 bytes; the others along k")
+        )
+        return (
+            own,
+            Knob("warps_n", (1, 2, 4), "warps of a block along n"),
+            Knob("warps_k", (1, 2, 4, 8, 16, 32), "warps of a block along k"),
+            Knob("unroll", (1, 2, 4, 8, 16), "accesses of a thread along k before it uses the first"),
+        )
+
+    def _sizes(self, columns: Columns) -> dict[str, Ints]:
+        p, piece = self.product, piece_elements(self.product)
+        warps_n, warps_k, unroll = columns.ints("warps_n"), columns.ints("warps_k"), columns.ints("unroll")
+        one = np.ones_like(unroll)
+        rows, lanes = (columns.ints("rows"), one) if self.along_k else (one, columns.ints("lanes"))
+        width = rows if self.along_k else lanes * piece
+        reach = warps_k * unroll * (WARP_LANES * piece if self.along_k else WARP_LANES // lanes)
+        words = -(-16 // 4)
+        sums = p.m.extent * (rows if self.along_k else piece * one)
+        tokens = p.m.extent * (words * one if self.along_k else unroll)
+        return {
+            "threads": WARP_LANES * warps_n * warps_k,
+            "blocks": -(-p.n.extent // (warps_n * width)),
+            "steps": -(-p.k.extent // reach),
+            "loads": rows * unroll,
+            "sums": sums,
+            "registers": SPARE_REGISTERS + words * rows * unroll + tokens + sums,
+            "shared": warps_k * p.m.extent * warps_n * width * p.total.dtype.bytes,
+            "spare_n": warps_n * width - p.n.extent,
+            "reach": reach,
+        }
+
+    def legal(self, columns: Columns) -> Bools:
+        usual = self._usual(columns)
+        return usual if self._some_usual else usual | (columns.codes == 0).all(axis=1)
+
+    @cached_property
+    def _some_usual(self) -> bool:
+        """Whether any setting is as it should be; for the smallest shapes the plainest one stands in."""
+        return bool(self._usual(all_settings(self.knobs)).any())
+
+    def _usual(self, columns: Columns) -> Bools:
+        p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
+        resident = limits.resident_blocks(size["threads"], size["registers"], size["shared"])
+        modest = (size["sums"] <= max(MOST_SUMS, p.m.extent * piece_elements(p))) & (size["loads"] <= MOST_LOADS)
+        usual: Bools = (resident >= 1) & modest & (size["reach"] <= self._reach_of_all)
+        if p.n.extent * p.k.extent < SMALL:
+            return usual & (size["threads"] <= 256)
+        here = np.minimum(resident, -(-size["blocks"] // self.target.threads))
+        busy = 16 * size["loads"] * size["threads"] * here >= LEAST_IN_FLIGHT
+        enough = (size["threads"] >= 128) & (size["loads"] >= 2) & (size["blocks"] >= self._least_blocks)
+        return usual & busy & enough & (size["spare_n"] < max(p.n.extent, WARP_LANES))
+
+    @property
+    def _least_blocks(self) -> int:
+        """Blocks that a setting must have: most of the multiprocessors' worth, where ``n`` is long enough."""
+        narrowest = 1 if self.along_k else 4 * piece_elements(self.product)
+        return min(self.target.threads * 3 // 4, self.product.n.extent // narrowest)
+
+    @property
+    def _reach_of_all(self) -> int:
+        """``k`` in one step of a block, rounded up to what a warp takes."""
+        piece = WARP_LANES * piece_elements(self.product) if self.along_k else WARP_LANES
+        least = 4 * piece if self.product.n.extent * self.product.k.extent < SMALL else piece
+        return max(-(-self.product.k.extent // piece) * piece, least)
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        size = self._sizes(columns)
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=size["blocks"],
+            threads=size["threads"],
+            registers=np.minimum(size["registers"], 255),
+            shared=size["shared"],
+            wanted=16 * size["loads"],
+        )
+        return {
+            **common,
+            "thread_loads": size["loads"].astype(np.float64),
+            "steps": size["steps"].astype(np.float64),
+            "partial_sums": columns.ints("warps_k").astype(np.float64),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        knobs = {name: int(value) for name, value in setting.items()}
+        chosen = GemvSetting(
+            rows=knobs.get("rows", 1),
+            warps_n=knobs["warps_n"],
+            warps_k=knobs["warps_k"],
+            lanes_n=knobs.get("lanes", 1),
+            unroll=knobs["unroll"],
+        )
+        return lower_gemv(self.product, KERNEL_NAME, chosen)
+
+
+def _plan(workload: Workload, target: Target) -> GemvPlan | None:
+    product = product_of(workload)
+    if product is None or product.m.extent > LONGEST_TOKENS:
+        return None
+    return GemvPlan(product, target)
+
+
+CUDA_GEMV = TileSketch("cuda_gemv", 1, QUANTITIES, _plan)

@@ -1,0 +1,90 @@
+"""Schedules for devices that are not here: explained and exported all the same."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tilewright.codegen.export import exported
+from tilewright.core.errors import UnsupportedTarget
+from tilewright.core.schedule import Schedule
+from tilewright.core.target import Target
+from tilewright.schedule.sketches import sketches_for
+from tilewright.service.service import Service
+from tilewright.service.settings import Settings
+from tilewright.te.operators import OPERATORS
+from tilewright.te.workload import Workload
+
+SM90A = Target("cuda", "sm_90a", (), 132, 16)
+
+
+def softmax() -> tuple[Workload, Schedule]:
+    workload = OPERATORS["softmax"].workload({"rows": 256, "columns": 1024, "dtype": "float16"})
+    return workload, sketches_for(workload, SM90A)[0].space(workload, SM90A, limit=16).schedule(0)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    return Service.open(Settings(database_url=f"sqlite:///{tmp_path / 'tw.sqlite3'}", run_jobs=False))
+
+
+def test_a_schedule_for_an_absent_gpu_is_explained(service: Service) -> None:
+    workload, schedule = softmax()
+    with service:
+        told = service.explain(workload, schedule, target="cuda:sm_90a")
+    assert told.target == "cuda sm_90a"
+    titles = [section.title for section in told.sections]
+    assert "source" in titles and titles[-1] in ("SASS", "assembly")
+    (function,) = told.functions
+    assert function.registers > 0 and function.spill_bytes == 0
+    assert 0 < function.occupancy <= 1 and function.resident_blocks >= 1 and function.waves > 0
+    assert told.accessed_bytes == told.minimum_bytes
+
+
+def test_a_processor_has_no_device_functions(service: Service) -> None:
+    workload = OPERATORS["matmul"].workload({"m": 8, "n": 8, "k": 8})
+    with service:
+        told = service.explain(workload)
+    assert told.functions == () and told.target.startswith("llvm")
+    assert told.accessed_bytes >= told.minimum_bytes
+
+
+def test_an_architecture_that_no_compiler_knows_is_refused(service: Service) -> None:
+    with service, pytest.raises(UnsupportedTarget, match="does not know 'sm_11'"):
+        service.explain(softmax()[0], target="cuda:sm_11")
+
+
+def test_an_export_holds_source_machine_code_and_how_to_call_it(service: Service) -> None:
+    workload, schedule = softmax()
+    with service:
+        files = service.export(workload, schedule, target="cuda:sm_90a").files
+    assert set(files) == {"kernel.cu", "kernel.cubin", "kernel.ptx", "kernel.json"}
+    assert files["kernel.cubin"].startswith(b"\x7fELF")
+    assert b".target sm_90a" in files["kernel.ptx"]
+    text = files["kernel.cu"].decode()
+    kernel, host = text.split("#ifndef __CUDACC_RTC__")
+    assert "#include" not in kernel and "int main()" in host
+    told = json.loads(files["kernel.json"])
+    assert [p["role"] for p in told["parameters"]] == ["input", "output"]
+    assert told["launches"][0]["function"] in kernel
+    assert told["schedule"] == schedule.to_json()
+
+
+def test_for_a_processor_it_is_llvm_ir_and_an_object(service: Service) -> None:
+    workload = OPERATORS["matmul"].workload({"m": 8, "n": 8, "k": 8})
+    with service:
+        files = service.export(workload).files
+    assert set(files) == {"kernel.ll", "kernel.s", "kernel.o", "kernel.json"}
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
+def test_the_exported_file_builds_and_runs(tmp_path: Path) -> None:
+    for name, content in exported(softmax()[0], SM90A, softmax()[1]).items():
+        (tmp_path / name).write_bytes(content)
+    build = ["nvcc", "-arch=sm_90a", "kernel.cu", "-o", "kernel"]
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    ran = subprocess.run(["./kernel"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60)
+    assert "us a run" in ran.stdout and "FNV-1a" in ran.stdout
