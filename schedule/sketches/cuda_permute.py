@@ -27,7 +27,7 @@ from ...ir.build import Writer
 from ...ir.expr import Expr, Load, Var, index, logical_and
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.workload import Axis, Stage, Workload
-from ..gpu import limits_of
+from ..gpu import MOST_BLOCKS, limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
 from ..tile.digits import places
@@ -131,7 +131,7 @@ class PermutePlan:
         rows, cells, threads = columns.ints("tile_sink"), columns.ints("tile_source"), columns.ints("threads")
         vector = columns.ints("vector")
         read, write, group = self.shape(vector)
-        _, shared, moved = self._sizes(columns)
+        blocks, shared, moved = self._sizes(columns)
         (source, sink), (sources, sinks) = self.extents, self._tiles()
         least = (cells == sources[0]) & (rows == sinks[0])
         even = (rows // group * (cells // read)) % threads + (cells * (rows // write)) % threads == 0
@@ -142,7 +142,7 @@ class PermutePlan:
         # Shorter vectors do hardly less well: they are tried with one of the layouts.
         repeats = (vector != self._vectors()[0]) & (swizzled | ~self._shorter(vector))
         fits = limits_of(self.target).resident_blocks(threads, self._registers(columns), shared) >= 1
-        fits &= (~swizzled | spread) & (moved <= MAX_HELD_BYTES)
+        fits &= (~swizzled | spread) & (moved <= MAX_HELD_BYTES) & (blocks <= MOST_BLOCKS)
         legal: Bools = fits & (sensible | (least & (even | (threads == 128)))) & ~repeats
         return legal
 
