@@ -28,8 +28,8 @@ MOST_CHUNKS = 16
 """Vectors of a row that a thread holds."""
 CLUSTER_ROW_BYTES = 32 << 10
 """Shorter rows gain nothing from a cluster: its barriers cost more than a block's."""
-LONG_ROW_BYTES = 64 << 10
-"""Rows from here on may be read again instead of held."""
+LONG_ROW_BYTES = 256 << 10
+"""Rows from here on may be read again instead of held: they are beyond the registers of a block."""
 MOST_WASTE = 4 / 3
 """Vectors that threads could hold over those there are."""
 SPARE_REGISTERS = 22
@@ -58,7 +58,9 @@ class RowPlan:
         longest = max(1, self.form.column_count // min(self._vectors()))
         lanes = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < 2 * longest)
         long = self.form.column_count * self.form.held_bytes
-        clusters = (1, 2, 4, 8, 16) if limits_of(self.target).clusters and long >= CLUSTER_ROW_BYTES else (1,)
+        clusters: tuple[int, ...] = (1,)
+        if limits_of(self.target).clusters and long >= CLUSTER_ROW_BYTES:
+            clusters = (1, 2, 4, 8, 16) if long >= LONG_ROW_BYTES else (1, 2, 4, 8)
         return (
             Knob("vector", self._vectors(), "neighbouring elements that a thread reads at once"),
             Knob("lanes", lanes, "threads of a row in a block"),
@@ -144,10 +146,12 @@ class RowPlan:
         shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | (s.threads <= 256)) & (lanes >= s.edges)
         shape &= (teams == 1) | (s.threads == 32) | (teams <= form.row_count)
         shape &= (cluster == 1) | ((teams == 1) & (lanes >= 128) & (s.vectors > (cluster - 1) * s.share))
+        shape &= (cluster == 1) | (s.chunks >= 2)
         waste = s.chunks * lanes * cluster <= np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(lanes, 32) - 1)
         held = (s.chunks <= np.where(lanes <= 32, MOST_CHUNKS // 2, MOST_CHUNKS)) & ~again & ~queue & (resident == 1)
-        long = form.column_count * form.held_bytes >= LONG_ROW_BYTES
-        read = again & long & (lanes >= 256) & (s.chunks > UNROLL) & (resident == 1) & ~columns.flags("early", 1)
+        read = again & (form.column_count * form.held_bytes >= LONG_ROW_BYTES)
+        read &= cluster == 1 if form.wide else True
+        read &= (lanes >= 256) & (s.chunks > UNROLL) & (resident == 1) & ~columns.flags("early", 1)
         wide = np.array([b.dtype.bytes for b in form.held])[:, None] * vector
         queued = queue & (s.chunks <= MOST_CHUNKS) & (s.slots > s.chunks) & (teams == 1) & (cluster <= 8)
         queued &= np.isin(wide, (4, 8, 16)).all(axis=0) & (len(form.wide) > 0) & (lanes >= 128)
@@ -201,6 +205,7 @@ class RowPlan:
                 blocks=int(sizes.blocks[0]),
                 unit=int(setting["unit"]) // self._narrowest,
                 early=bool(setting["early"]),
+                resident=int(setting["resident"]) if setting["hold"] == QUEUE else 0,
             ),
         )
 

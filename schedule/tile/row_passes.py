@@ -49,7 +49,8 @@ class RowSetting:
     ``cluster``: blocks of a row. ``hold``: REGISTERS, QUEUE or MEMORY. ``unroll``: vectors of a thread at a time, from
     memory. ``slots``: vectors of a thread in the queue. ``blocks``: those of the launch where each takes rows in turn
     (with a queue). ``unit``: elements that vectors are aligned to in rows that are no whole number of them. ``early``:
-    whether what stands beside the rows is read before the row is reduced (with a queue: before all rows)."""
+    whether what stands beside the rows is read before the row is reduced (with a queue: before all rows).
+    ``resident``: blocks that a multiprocessor must have room for (0: no matter)."""
 
     vector: int
     lanes: int
@@ -61,6 +62,7 @@ class RowSetting:
     blocks: int = 0
     unit: int = 1
     early: bool = False
+    resident: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def row_kernel(workload: Workload, form: RowForm, setting: RowSetting) -> Kernel
         bounds.append((do.name("rank"), setting.cluster, HardwareAxis.CLUSTER))
     bounds.append((do.name("t"), setting.lanes * setting.teams, HardwareAxis.THREAD))
     streamed = [b.name for b in (*form.held, *(c.tensor for c in form.wide))]
-    with w.launch(KERNEL_NAME, bounds, streamed=streamed) as variables:
+    with w.launch(KERNEL_NAME, bounds, min_blocks=setting.resident, streamed=streamed) as variables:
         if queued:
             _queue(do, variables[0], grid)
         else:
