@@ -23,7 +23,7 @@ from ...core.schedule import KnobValue
 from ...core.target import Target
 from ...ir.stmt import Kernel
 from ...te.workload import Workload
-from ..gpu import limits_of
+from ..gpu import MOST_BLOCKS, limits_of
 from ..space import Knob, Quantity
 from ..tile.window_program import window_kernel
 from ..tile.windows import Windows, windows_of
@@ -105,7 +105,8 @@ class WindowsPlan:
         smallest = (run == 1) & (rows == 1) & (vector == self._vectors()[0])
         busy = (number >= threads * self.target.threads) | (outputs <= FEWEST_OUTPUTS)
         fits = (registers <= MAX_REGISTERS) & ~wasteful & share & busy
-        legal: Bools = (fits | smallest) & ((number > 64) | (threads == 64))
+        possible = ((number > 64) | (threads == 64)) & (number <= MOST_BLOCKS * threads)
+        legal: Bools = (fits | smallest) & possible
         return legal
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
