@@ -153,7 +153,7 @@ class RowPlan:
         read &= cluster == 1 if form.wide else True
         read &= (lanes >= 256) & (s.chunks > UNROLL) & (resident == 1) & ~columns.flags("early", 1)
         wide = np.array([b.dtype.bytes for b in form.held])[:, None] * vector
-        queued = queue & (s.chunks <= MOST_CHUNKS) & (s.slots > s.chunks) & (teams == 1) & (cluster <= 8)
+        queued = queue & (s.chunks <= MOST_CHUNKS) & (s.slots >= s.chunks) & (teams == 1) & (cluster <= 8)
         queued &= np.isin(wide, (4, 8, 16)).all(axis=0) & (len(form.wide) > 0) & (lanes >= 128)
         queued &= (lanes * resident >= 512) & (lanes * resident <= 1024) & (form.row_count * cluster >= 2 * s.blocks)
         queued &= ~(columns.flags("early", 1) & (self._weights_follow_rows | (s.edges > 0)))
