@@ -14,7 +14,7 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
 SM90A = Target("cuda", "sm_90a", (), 132, 16)
-WORKLOADS = {
+WORKLOADS: dict[str, tuple[str, dict[str, object]]] = {
     "softmax": ("softmax", {"rows": 256, "columns": 1024, "dtype": "float16"}),
     "column_sum": ("reduce", {"shape": [512, 640], "axes": [0], "kind": "sum", "dtype": "float32"}),
     "transpose": ("transpose", {"shape": [256, 384], "axes": [1, 0], "dtype": "bfloat16"}),
