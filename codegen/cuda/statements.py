@@ -81,7 +81,7 @@ def _declaration(fn: Function, buffer: Buffer) -> str:
 
 
 def _alignment(size: int) -> str:
-    return next((f"__align__({n}) " for n in (16, 8) if size % n == 0), "")
+    return next((f"__align__({n}) " for n in (16, 8) if size >= n), "")
 
 
 def check_registers(fn: Function, stmt: Stmt) -> None:
