@@ -44,18 +44,18 @@ from .reduce import Team, team_reduce, team_scratch
 from .row_form import Reduced, RowForm, column_axis, row_axis
 from .runs import run_of
 
-REGISTERS, QUEUE, MEMORY = "registers", "queue", "memory"
-"""Where a row stays between the passes over it: in registers, in a queue in shared memory that the next rows already
-stand in, or nowhere: it is read again."""
+REGISTERS, SPLIT, QUEUE, MEMORY = "registers", "split", "queue", "memory"
+"""Where a row stays between the passes over it: in registers, partly in registers and partly in shared memory, in a queue
+in shared memory that the next rows already stand in, or nowhere: it is read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSetting:
     """``vector``: elements of an access. ``lanes``: threads of one row in a block. ``teams``: rows of a block at once.
-    ``cluster``: blocks of a row. ``hold``: REGISTERS, QUEUE or MEMORY. ``unroll``: vectors of a thread at a time, from
-    memory. ``slots``: vectors of a thread in the queue. ``blocks``: those of the launch where each takes rows in turn
-    (with a queue). ``early``: whether what stands beside the rows is read before the row is reduced
-    (with a queue: before all rows). ``resident``: blocks that a multiprocessor must have room for (0: no matter)."""
+    ``cluster``: blocks of a row. ``hold``: REGISTERS, SPLIT, QUEUE or MEMORY. ``unroll``: vectors of a thread at a
+    time, from memory. ``slots``: vectors of a thread in shared memory. ``blocks``: those of the launch where each takes
+    rows in turn (with a queue). ``early``: whether what stands beside the rows is read before the row is reduced (with
+    a queue: before all rows). ``resident``: blocks that a multiprocessor must have room for (0: no matter)."""
 
     vector: int
     lanes: int
@@ -141,7 +141,8 @@ class RowThread:
     def __post_init__(self) -> None:
         s = self.setting
         self.shape = RowShape(self.form.column_count, s.vector, s.lanes, s.cluster)
-        self.kept = max(0, 2 * self.shape.chunks - s.slots) if s.hold == QUEUE else self.shape.chunks
+        held = {QUEUE: max(0, 2 * self.shape.chunks - s.slots), SPLIT: self.shape.chunks - s.slots}
+        self.kept = held.get(s.hold, self.shape.chunks)
         self.tensors = frozenset(b.name for b in (*self.workload.inputs, *self.workload.output_buffers))
         self.thread = Var(self.name("t"))
         self.rank: Expr = Var(self.name("rank")) if s.cluster > 1 else index(0)
@@ -161,7 +162,8 @@ class RowThread:
 
     def declare(self) -> None:
         """Registers for the thread's part of the row, or for what is fetched of it at a time."""
-        chunks = {MEMORY: self.setting.unroll, QUEUE: self.kept + 1}.get(self.setting.hold, self.shape.chunks)
+        room = {MEMORY: self.setting.unroll, QUEUE: self.kept + 1, SPLIT: self.kept + 1}
+        chunks = room.get(self.setting.hold, self.shape.chunks)
         for n, tensor in enumerate(self.form.held):
             self.raw[tensor.name] = self.w.allocate(
                 self.name(f"own{n}"), (chunks, self.setting.vector), tensor.dtype, Scope.REGISTER
@@ -195,8 +197,8 @@ class RowThread:
         return run_of((self.held_slot(chunk), index(0)), self.setting.vector)
 
     def held_slot(self, chunk: Chunk) -> Expr:
-        """Which of the registers' chunks it is; those in the queue share the last."""
-        return minimum(chunk.slot, index(self.kept)) if self.setting.hold == QUEUE else chunk.slot
+        """Which of the registers' chunks it is; those in shared memory have the last in turn."""
+        return minimum(chunk.slot, index(self.kept)) if self.setting.hold in (QUEUE, SPLIT) else chunk.slot
 
     def first_vector(self, row: Row) -> Expr:
         """The column of the row's first vector; a whole number of vectors from the start of the tensor."""

@@ -6,7 +6,7 @@ import pytest
 
 from tests.schedule.tile.interpreted import assert_computes
 from tilewright.schedule.tile.row_form import row_form
-from tilewright.schedule.tile.row_passes import MEMORY, QUEUE, REGISTERS, RowSetting
+from tilewright.schedule.tile.row_passes import MEMORY, QUEUE, REGISTERS, SPLIT, RowSetting
 from tilewright.schedule.tile.row_program import row_kernel
 from tilewright.te import build as te
 from tilewright.te.operators import OPERATORS
@@ -71,6 +71,9 @@ EVEN = {"rows": 6, "columns": 2048, "dtype": "float16"}
     RowSetting(8, 128, 1, cluster=4),
     RowSetting(8, 64, 1, hold=MEMORY, unroll=2),
     RowSetting(8, 128, 1, hold=MEMORY),
+    RowSetting(8, 32, 1, hold=SPLIT, slots=3),
+    RowSetting(8, 64, 2, hold=SPLIT, slots=2),
+    RowSetting(8, 32, 1, cluster=2, hold=SPLIT, slots=1, early=True),
 ])  # fmt: skip
 @pytest.mark.parametrize("shape", [ODD, EVEN], ids=["odd", "even"])
 @pytest.mark.parametrize("operator", ["softmax", "add_rms_norm"])
