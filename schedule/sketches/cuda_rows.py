@@ -28,8 +28,8 @@ MOST_CHUNKS = 16
 """Vectors of a row that a thread holds."""
 CLUSTER_ROW_BYTES = 32 << 10
 """Shorter rows gain nothing from a cluster: its barriers cost more than a block's."""
-LONG_ROW_BYTES = 64 << 10
-"""Rows from here on may be read again instead of held."""
+LONG_ROW_BYTES = 256 << 10
+"""Rows from here on may be read again instead of held: they are beyond the registers of a block."""
 MOST_WASTE = 4 / 3
 """Vectors that threads could hold over those there are."""
 SPARE_REGISTERS = 22
@@ -58,7 +58,9 @@ class RowPlan:
         longest = max(1, self.form.column_count // min(self._vectors()))
         lanes = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < 2 * longest)
         long = self.form.column_count * self.form.held_bytes
-        clusters = (1, 2, 4, 8, 16) if limits_of(self.target).clusters and long >= CLUSTER_ROW_BYTES else (1,)
+        clusters: tuple[int, ...] = (1,)
+        if limits_of(self.target).clusters and long >= CLUSTER_ROW_BYTES:
+            clusters = (1, 2, 4, 8, 16) if long >= LONG_ROW_BYTES else (1, 2, 4, 8)
         return (
             Knob("vector", self._vectors(), "neighbouring elements that a thread reads at once"),
             Knob("lanes", lanes, "threads of a row in a block"),
@@ -116,7 +118,9 @@ class RowPlan:
         words = -(-form.held_bytes * vector // 4)
         weights = sum(-(-load.dtype.bytes * vector // 4) for load in self._weights)
         weights = weights * np.where(c.flags("early", 1), chunks, 1)
-        everywhere = np.minimum(c.ints("resident") * self.target.threads, form.row_count)
+        everywhere = self.target.threads * c.ints("resident") // cluster
+        everywhere = np.where(cluster > 2, everywhere * 15 // 16, everywhere)  # clusters do not cross parts of the chip
+        everywhere = np.minimum(everywhere, form.row_count) * cluster
         return _Sizes(
             vectors=vectors,
             share=share,
@@ -139,17 +143,19 @@ class RowPlan:
         vector, resident = columns.ints("vector"), columns.ints("resident")
         queue, again = columns.flags("hold", QUEUE), columns.flags("hold", MEMORY)
         fits = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared) >= np.where(queue, resident, 1)
-        shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | (s.threads <= 512)) & (lanes >= s.edges)
+        shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | (s.threads <= 256)) & (lanes >= s.edges)
         shape &= (teams == 1) | (s.threads == 32) | (teams <= form.row_count)
         shape &= (cluster == 1) | ((teams == 1) & (lanes >= 128) & (s.vectors > (cluster - 1) * s.share))
+        shape &= (cluster == 1) | (s.chunks >= 2)
         waste = s.chunks * lanes * cluster <= np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(lanes, 32) - 1)
-        held = (s.chunks <= MOST_CHUNKS) & ~again & ~queue & (resident == 1)
-        long = form.column_count * form.held_bytes >= LONG_ROW_BYTES
-        read = again & long & (lanes >= 256) & (s.chunks > UNROLL) & (resident == 1) & ~columns.flags("early", 1)
+        held = (s.chunks <= np.where(lanes <= 32, MOST_CHUNKS // 2, MOST_CHUNKS)) & ~again & ~queue & (resident == 1)
+        read = again & (form.column_count * form.held_bytes >= LONG_ROW_BYTES)
+        read &= cluster == 1 if form.wide else True
+        read &= (lanes >= 256) & (s.chunks > UNROLL) & (resident == 1) & ~columns.flags("early", 1)
         wide = np.array([b.dtype.bytes for b in form.held])[:, None] * vector
-        queued = queue & (s.chunks <= MOST_CHUNKS) & (s.slots > s.chunks) & (teams == 1) & (cluster == 1)
+        queued = queue & (s.chunks <= MOST_CHUNKS) & (s.slots >= s.chunks) & (teams == 1) & (cluster <= 8)
         queued &= np.isin(wide, (4, 8, 16)).all(axis=0) & (len(form.wide) > 0) & (lanes >= 128)
-        queued &= (lanes * resident >= 512) & (lanes * resident <= 1024) & (form.row_count >= 2 * s.blocks)
+        queued &= (lanes * resident >= 512) & (lanes * resident <= 1024) & (form.row_count * cluster >= 2 * s.blocks)
         queued &= ~(columns.flags("early", 1) & (self._weights_follow_rows | (s.edges > 0)))
         aligned = columns.flags("unit", 16) | (form.column_count % vector != 0)
         legal: Bools = fits & shape & waste & aligned & (held | read | queued)
@@ -177,7 +183,7 @@ class RowPlan:
             "chunks": s.chunks.astype(np.float64),
             "idle_share": 1 - s.vectors / np.maximum(s.chunks * lanes * cluster, 1),
             "row_threads": (lanes * cluster).astype(np.float64),
-            "rows_in_turn": np.where(queue, form.row_count / s.blocks, 1.0),
+            "rows_in_turn": np.where(queue, form.row_count * cluster / s.blocks, 1.0),
             "meetings": meets.astype(np.float64),
             "passes": np.where(again, passes, 1).astype(np.float64),
         }
@@ -199,6 +205,7 @@ class RowPlan:
                 blocks=int(sizes.blocks[0]),
                 unit=int(setting["unit"]) // self._narrowest,
                 early=bool(setting["early"]),
+                resident=int(setting["resident"]) if setting["hold"] == QUEUE else 0,
             ),
         )
 

@@ -116,7 +116,7 @@ class _Program:
             if clustered:
                 self.join_cluster(found, outer, first, part, thread)
             else:
-                self.columns_of(thread, first, lambda slot, c: self.give(found, outer, slot, c, part))
+                self.columns_of("give", thread, first, lambda slot, c: self.give(found, outer, slot, c, part))
         if self.parts:
             self.second_launch()
         return w.finish()
@@ -231,11 +231,13 @@ class _Program:
         w.barrier(Level.BLOCK)
         return shared
 
-    def columns_of(self, thread: Expr, first: Expr, body: Callable[[Expr, Expr], None], only: int = 0) -> None:
+    def columns_of(
+        self, name: str, thread: Expr, first: Expr, body: Callable[[Expr, Expr], None], only: int = 0
+    ) -> None:
         """``body`` for each of the block's columns (or the first ``only`` of them) by one thread: number, column."""
         s, w = self.setting, self.w
         count = only or s.columns
-        with w.loop(self.name("own"), -(-count // s.threads)) as turn:
+        with w.loop(self.name(f"{name}_turn"), -(-count // s.threads)) as turn:
             slot = turn * s.threads + thread
             conditions = [slot < count] if count % s.threads else []
             if self.form.column_count % s.columns:
@@ -306,10 +308,10 @@ class _Program:
                 found.append(self.state("peers", n, blocks[0], blocks[1:]))
             self.finish(found, outer, first + slot)
 
-        self.columns_of(thread, first, keep)
+        self.columns_of("keep", thread, first, keep)
         w.barrier(Level.CLUSTER)
         mine = s.columns // s.splits
-        self.columns_of(thread, first + rank * mine, gather, mine)
+        self.columns_of("gather", thread, first + rank * mine, gather, mine)
         w.barrier(Level.CLUSTER)
 
     def second_launch(self) -> None:

@@ -26,6 +26,7 @@ from ...ir.expr import (
     minimum,
     walk,
 )
+from ...ir.gpu import Level
 from ...ir.rewrite import map_expr, substitute
 from ...ir.stmt import LoopKind
 from ...te.workload import Workload
@@ -48,7 +49,8 @@ class RowSetting:
     ``cluster``: blocks of a row. ``hold``: REGISTERS, QUEUE or MEMORY. ``unroll``: vectors of a thread at a time, from
     memory. ``slots``: vectors of a thread in the queue. ``blocks``: those of the launch where each takes rows in turn
     (with a queue). ``unit``: elements that vectors are aligned to in rows that are no whole number of them. ``early``:
-    whether what stands beside the rows is read before the row is reduced (with a queue: before all rows)."""
+    whether what stands beside the rows is read before the row is reduced (with a queue: before all rows).
+    ``resident``: blocks that a multiprocessor must have room for (0: no matter)."""
 
     vector: int
     lanes: int
@@ -60,6 +62,7 @@ class RowSetting:
     blocks: int = 0
     unit: int = 1
     early: bool = False
+    resident: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +274,8 @@ class RowThread:
     def passes(self, row: Row, scratch: Sequence[Sequence[Buffer]], slot: Expr | None) -> None:
         for n, reduced in enumerate(self.form.reductions):
             self.reduce(row, n, reduced, scratch[n], slot)
+        if self.setting.cluster > 1 and self.setting.hold != QUEUE:
+            self.w.barrier(Level.CLUSTER)  # before the writes: at the end it would wait for them
         if self.form.wide:
             self.write(row)
         if self.form.narrow:

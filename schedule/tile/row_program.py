@@ -18,19 +18,17 @@ def row_kernel(workload: Workload, form: RowForm, setting: RowSetting) -> Kernel
     do = RowThread(workload, form, setting)
     w, rows = do.w, form.row_count
     queued = setting.hold == QUEUE
-    grid = setting.blocks if queued else -(-rows // setting.teams)
+    grid = setting.blocks // setting.cluster if queued else -(-rows // setting.teams)
     bounds = [(do.name("block"), grid, HardwareAxis.GRID_X)]
     if setting.cluster > 1:
         bounds.append((do.name("rank"), setting.cluster, HardwareAxis.CLUSTER))
     bounds.append((do.name("t"), setting.lanes * setting.teams, HardwareAxis.THREAD))
     streamed = [b.name for b in (*form.held, *(c.tensor for c in form.wide))]
-    with w.launch(KERNEL_NAME, bounds, streamed=streamed) as variables:
+    with w.launch(KERNEL_NAME, bounds, min_blocks=setting.resident, streamed=streamed) as variables:
         if queued:
             _queue(do, variables[0], grid)
         else:
             _once(do, variables[0])
-        if setting.cluster > 1:
-            w.barrier(Level.CLUSTER)
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), w.finish())
 
 
@@ -109,6 +107,8 @@ def _queue(do: RowThread, block: Expr, grid: int) -> None:
             following = _next_edges(do, Row(at + grid, None))
             do.passes(row, scratch, turn % 2)
             _moved(do, following, do.edge)
+    if s.cluster > 1:
+        w.barrier(Level.CLUSTER)
 
 
 def _next_edges(do: RowThread, row: Row) -> dict[str, Buffer]:
