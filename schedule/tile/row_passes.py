@@ -45,8 +45,8 @@ from .row_form import Reduced, RowForm, column_axis, row_axis
 from .runs import run_of
 
 REGISTERS, SPLIT, QUEUE, MEMORY = "registers", "split", "queue", "memory"
-"""Where a row stays between the passes over it: in registers, partly in registers and partly in shared memory, in a queue
-in shared memory that the next rows already stand in, or nowhere: it is read again."""
+"""Where a row stays between the passes over it: in registers, partly there and partly in shared memory, in a queue in
+shared memory that the next rows already stand in, or nowhere: it is read again."""
 
 
 @dataclass(frozen=True, slots=True)
