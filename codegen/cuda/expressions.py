@@ -6,7 +6,7 @@ vectors that can be loaded in wide accesses, are computed ahead of that loop.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from ...core.errors import CompileError
 from ...ir.buffer import Scope
@@ -27,6 +27,7 @@ from ...ir.expr import (
     ShuffleMode,
     Unary,
     Var,
+    rebuild,
 )
 from . import memory
 from .arithmetic import binary, cast, compare, logic, plain, result_type, unary
@@ -306,6 +307,28 @@ class Code:
             with outer.block(f"for (int {lane} = 0; {lane} < {half}; ++{lane})") as inside:
                 inside.line(f"{array}[{lane}] = {step.text};")
         return Value(f"{array}[0]", type)
+
+
+def interned(*roots: Expr) -> tuple[Expr, ...]:
+    """The same expressions, with those that are equal made one object: what is equal is computed once."""
+    done: dict[int, Expr] = {}
+    unique: dict[tuple[object, ...], Expr] = {}
+
+    def visit(expr: Expr) -> Expr:
+        found = done.get(id(expr))
+        if found is None:
+            below = [visit(child) for child in expr.children]
+            whole = rebuild(expr, below) if below else expr
+            own = tuple(
+                value
+                for f in fields(whole)  # type: ignore[arg-type]
+                if not isinstance(value := getattr(whole, f.name), (Expr, tuple))
+            )
+            key = (type(whole), *own, *map(id, below), *([expr] if not below else []))
+            found = done[id(expr)] = unique.setdefault(key, whole)
+        return found
+
+    return tuple(visit(root) for root in roots)
 
 
 def uses_of(*roots: Expr) -> dict[int, int]:

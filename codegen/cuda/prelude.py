@@ -241,13 +241,17 @@ $int float_to_int(double x) { return x != x ? 0 : __double2int_rz(x); }"""
 long long float_to_long(float x) { return x != x ? 0 : __float2ll_rz(x); }
 $long long float_to_long(double x) { return x != x ? 0 : __double2ll_rz(x); }"""
     ),
-    "fast_exp": Function(
-        """// relative error about 2^-21 in the range of 16-bit results
-float fast_exp(float x) {
+    "fast_exp2": Function(
+        """float fast_exp2(float x) {
   float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }"""
+    ),
+    "fast_exp": Function(
+        """// relative error about 2^-21 in the range of 16-bit results
+float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }""",
+        ("fast_exp2",),
     ),
     "fast_divide": Function(
         """// at most 2 units in the last place
@@ -264,16 +268,23 @@ float fast_divide(float a, float b) {
   return y;
 }"""
     ),
+    "fast_reciprocal": Function(
+        """// at most 1 unit in the last place; what would be subnormal is 0
+float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}"""
+    ),
     "fast_tanh": Function(
         """// relative error below 2^-16: x - x^3 / 3 near 0, and 1 - 2 / (exp(2 x) + 1) elsewhere
 float fast_tanh(float x) {
-  float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 2.8853900817779268f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(power + 1.0f));
+  const float inverse = fast_reciprocal(fast_exp2(x * 2.8853900817779268f) + 1.0f);
   const float near = x - x * x * x * 0.33333333f;
   const float far = fmaf(-2.0f, inverse, 1.0f);
   return fabsf(x) < 0.0625f ? near : far;
-}"""
+}""",
+        ("fast_exp2", "fast_reciprocal"),
     ),
     # --- shared memory, the asynchronous ways into it, and what orders them
     "shared_address": Function(

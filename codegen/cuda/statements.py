@@ -18,7 +18,7 @@ from ...ir.gpu import (
     Mma,
 )
 from ...ir.stmt import Allocate, For, If, LoopKind, Operation, Seq, Stmt, Store, expressions, walk_statements
-from .expressions import Code, uses_of
+from .expressions import Code, interned, uses_of
 from .function import Function, is_packed
 from .memory import address, half_of, offset
 from .places import multiple_of, place_of
@@ -39,6 +39,7 @@ def emit_statement(fn: Function, text: Text, stmt: Stmt) -> None:
         case For():
             _loop(fn, text, stmt)
         case If(condition=condition, then=then):
+            (condition,) = interned(condition)
             code = Code(fn, text, uses_of(condition))
             test = code.value(condition)
             with text.block(f"if ({test.text})") as inside:
@@ -118,6 +119,7 @@ def _is_constant(fn: Function, expr: Expr) -> bool:
 
 def _operation(fn: Function, text: Text, stmt: Operation) -> str:
     """The statement that does ``stmt``; what it needs first goes into ``text``."""
+    stmt = stmt.with_expressions(interned(*stmt.expressions))
     code = Code(fn, text, uses_of(*stmt.expressions))
     match stmt:
         case Barrier(level=Level.BLOCK) if fn.group_products:

@@ -94,7 +94,7 @@ class CudaKernel:
             )
         addresses = []
         for parameter, memory in zip(self.parameters, arguments, strict=True):
-            if not isinstance(memory, CudaMemory):
+            if not isinstance(memory, CudaMemory) or memory.ordinal != self._stream.context.card.ordinal:
                 raise InvalidParameter(f"{parameter.name}: not memory of this device", field="arguments")
             if memory.nbytes != parameter.bytes:
                 raise InvalidParameter(

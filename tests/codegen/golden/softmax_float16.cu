@@ -46,12 +46,14 @@ static __device__ __forceinline__ float max_nan(float a, float b) {
 }
 static __device__ __forceinline__ double max_nan(double a, double b) { return a > b || a != a ? a : b; }
 
-// relative error about 2^-21 in the range of 16-bit results
-static __device__ __forceinline__ float fast_exp(float x) {
+static __device__ __forceinline__ float fast_exp2(float x) {
   float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+
+// relative error about 2^-21 in the range of 16-bit results
+static __device__ __forceinline__ float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }
 
 // at most 2 units in the last place
 static __device__ __forceinline__ float fast_divide(float a, float b) {
