@@ -19,6 +19,7 @@ from ...te.workload import Workload
 from ..gpu import limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
+from ..tile.groups import can_lower_groups
 from ..tile.partials import partial_bytes
 from ..tile.product import Product, product_of
 from ..tile.skinny import COLUMNS, PIECE, ROWS, SkinnySetting, can_lower, lower_skinny
@@ -28,6 +29,10 @@ from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 SPARE_REGISTERS = 44
 """Registers for addresses and constants, roughly (from compiled kernels)."""
+LEAST_TOKENS = 2
+"""Rows of tokens below which plain arithmetic is faster."""
+MOST_TOKENS_BESIDE_GROUPS = 32
+"""Rows of tokens above which the matrix units of warpgroups are always faster, where there are such."""
 SMALL = 1 << 20
 """Weights below which it hardly matters how they are read: every setting that fits is legal."""
 LEAST_IN_FLIGHT = 24 * 1024
@@ -108,13 +113,17 @@ class SkinnyPlan:
         under_way = size["stage_weights"] * (size["stages"] - 1) * resident
         busy = under_way >= LEAST_IN_FLIGHT
         wide = (size["threads"] >= 128) & (size["steps"] >= 2) & (block_n - p.n.extent < ROWS)
-        spread = (size["blocks"] >= self._least_blocks) & ((resident == 1) | (size["blocks"] > self._slots(columns)))
+        slots = self._slots(columns)
+        spread = (size["blocks"] >= self._least_blocks) & ((resident == 1) | (size["blocks"] > slots))
+        spread &= (columns.ints("split") == 1) | (
+            size["blocks"] <= slots * resident
+        )  # clusters that must wait are late
         usual: Bools = fits & deep
         return usual if p.n.extent * p.k.extent < SMALL else usual & busy & wide & spread
 
     @property
     def _least_blocks(self) -> int:
-        return min(self.target.threads * 3 // 4, -(-self.product.n.extent // (4 * ROWS)))
+        return min(self.target.threads * 3 // 4, -(-self.product.n.extent // (2 * ROWS)))
 
     def _slots(self, columns: Columns) -> Ints:
         """Blocks that run at once with one a multiprocessor. Clusters of more than 2 leave some idle, since they have
@@ -162,7 +171,11 @@ def _tile_bytes(lines: Ints, columns: Ints) -> Ints:
 
 def _plan(workload: Workload, target: Target) -> SkinnyPlan | None:
     product = product_of(workload)
-    return SkinnyPlan(product, target) if product is not None and can_lower(product) else None
+    if product is None or product.m.extent < LEAST_TOKENS or not can_lower(product):
+        return None
+    if target.arch == "sm_90a" and product.m.extent > MOST_TOKENS_BESIDE_GROUPS and can_lower_groups(product):
+        return None
+    return SkinnyPlan(product, target)
 
 
 CUDA_SKINNY = TileSketch("cuda_skinny", 1, QUANTITIES, _plan)
