@@ -162,8 +162,7 @@ class RowThread:
 
     def declare(self) -> None:
         """Registers for the thread's part of the row, or for what is fetched of it at a time."""
-        room = {MEMORY: self.setting.unroll, QUEUE: self.kept + 1, SPLIT: self.kept + 1}
-        chunks = room.get(self.setting.hold, self.shape.chunks)
+        chunks = self.setting.unroll if self.setting.hold == MEMORY else min(self.kept + 1, self.shape.chunks)
         for n, tensor in enumerate(self.form.held):
             self.raw[tensor.name] = self.w.allocate(
                 self.name(f"own{n}"), (chunks, self.setting.vector), tensor.dtype, Scope.REGISTER
