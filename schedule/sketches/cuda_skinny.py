@@ -19,6 +19,7 @@ from ...te.workload import Workload
 from ..gpu import limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
+from ..tile.partials import partial_bytes
 from ..tile.product import Product, product_of
 from ..tile.skinny import COLUMNS, PIECE, ROWS, SkinnySetting, can_lower, lower_skinny
 from .columns import Bools, Columns, Ints
@@ -48,14 +49,14 @@ class SkinnyPlan:
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        splits = (1, 2, 4, 8) if limits_of(self.target).clusters else (1,)
+        splits = (1, 2) if limits_of(self.target).clusters else (1,)
         return (
-            Knob("rows", (1, 2, 3, 4, 5, 9), "times 16 outputs n of a warp"),
-            Knob("warps_n", (1, 2, 3, 4), "warps of a block along n, which share the tokens"),
+            Knob("rows", (1, 2, 4), "times 16 outputs n of a warp"),
+            Knob("warps_n", (1, 2, 4), "warps of a block along n, which share the tokens"),
             Knob("warps_k", (1, 2, 4, 8), "warps of a block along k"),
             Knob("chunk", (64, 128), "places of k that a warp takes at a time"),
             Knob("split", splits, "blocks of a cluster, which share out k"),
-            Knob("resident", (1, 2, 3), "blocks meant for a multiprocessor at once: they share its memory"),
+            Knob("resident", (1, 2, 3, 4), "blocks meant for a multiprocessor at once: they share its memory"),
         )
 
     def _sizes(self, columns: Columns) -> dict[str, Ints]:
@@ -70,7 +71,7 @@ class SkinnyPlan:
         room = limits.shared_bytes_per_multiprocessor // resident - 1024
         room = np.minimum(room, limits.shared_bytes_per_block)
         stages = np.maximum(np.minimum(np.minimum(room // (weights + tokens), steps + 1), 12), 2)
-        partials = 4 * warps_k * p.m.extent * (block_n + 4)
+        partials = partial_bytes(p.m.extent, warps_k, block_n)
         blocks = -(-p.n.extent // block_n)
         return {
             "threads": WARP_LANES * warps,
