@@ -19,8 +19,9 @@ from ...te.workload import Workload
 from ..gpu import limits_of
 from ..space import Knob, Quantity
 from ..tile.row_form import RowForm, row_axis, row_form
-from ..tile.row_passes import MEMORY, QUEUE, REGISTERS, SPLIT, RowSetting, accumulation
+from ..tile.row_passes import accumulation
 from ..tile.row_program import row_kernel
+from ..tile.row_setting import MEMORY, QUEUE, REGISTERS, SPLIT, RowSetting
 from .columns import Bools, Columns, Ints, codes_of
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
