@@ -19,8 +19,9 @@ from ...te.workload import Workload
 from ..gpu import limits_of
 from ..space import Knob, Quantity
 from ..tile.row_form import RowForm, row_axis, row_form
-from ..tile.row_passes import MEMORY, QUEUE, REGISTERS, SPLIT, RowSetting, accumulation
+from ..tile.row_passes import accumulation
 from ..tile.row_program import row_kernel
+from ..tile.row_setting import MEMORY, QUEUE, REGISTERS, SPLIT, RowSetting
 from .columns import Bools, Columns, Ints, codes_of
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
@@ -119,7 +120,7 @@ class RowPlan:
         slots = np.where(c.flags("ahead", NONE), np.minimum(slots, chunks), slots)
         slots = np.where(c.flags("ahead", HALF), np.minimum(slots, chunks + chunks // 2), slots)
         kept = np.where(queue, np.maximum(2 * chunks - slots, 0) + 1, np.where(again, UNROLL, chunks))
-        kept = np.where(split, chunks - slots + 1, kept)
+        kept = np.minimum(np.where(split, chunks - slots + 1, kept), np.where(again, UNROLL, chunks))
         words = -(-form.held_bytes * vector // 4)
         weights = sum(-(-load.dtype.bytes * vector // 4) for load in self._weights)
         weights = weights * np.where(c.flags("early", 1), chunks, 1)

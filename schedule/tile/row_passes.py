@@ -1,7 +1,6 @@
 """The passes over a row: who holds which columns, reductions, and what is written from them.
 
-Columns are taken in vectors. A row that is no whole number of vectors is cut at the multiples of a vector in memory:
-whole vectors from the first of them on, as many in every row, and the few columns before and after singly ("edges").
+Where the columns of a thread are (registers, shared memory, memory) is the program's business (``row_program``).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,59 +41,8 @@ from .names import stem
 from .pointwise import value_at
 from .reduce import Team, team_reduce, team_scratch
 from .row_form import Reduced, RowForm, column_axis, row_axis
+from .row_setting import MEMORY, QUEUE, SPLIT, RowSetting, RowShape
 from .runs import run_of
-
-REGISTERS, SPLIT, QUEUE, MEMORY = "registers", "split", "queue", "memory"
-"""Where a row stays between the passes over it: in registers, partly there and partly in shared memory, in a queue in
-shared memory that the next rows already stand in, or nowhere: it is read again."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowSetting:
-    """``vector``: elements of an access. ``lanes``: threads of one row in a block. ``teams``: rows of a block at once.
-    ``cluster``: blocks of a row. ``hold``: REGISTERS, SPLIT, QUEUE or MEMORY. ``unroll``: vectors of a thread at a
-    time, from memory. ``slots``: vectors of a thread in shared memory. ``blocks``: those of the launch where each takes
-    rows in turn (with a queue). ``early``: whether what stands beside the rows is read before the row is reduced (with
-    a queue: before all rows). ``resident``: blocks that a multiprocessor must have room for (0: no matter)."""
-
-    vector: int
-    lanes: int
-    teams: int
-    cluster: int = 1
-    hold: str = REGISTERS
-    unroll: int = 4
-    slots: int = 0
-    blocks: int = 0
-    early: bool = False
-    resident: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RowShape:
-    """How a row is shared out: ``vectors`` whole vectors of it, ``share`` of them for each block of its cluster,
-    ``chunks`` for each thread; ``edges`` single columns for the first threads."""
-
-    columns: int
-    vector: int
-    lanes: int
-    cluster: int
-
-    @property
-    def edges(self) -> int:
-        return self.columns - self.vectors * self.vector
-
-    @property
-    def vectors(self) -> int:
-        whole = self.columns % self.vector == 0
-        return self.columns // self.vector if whole else (self.columns - self.vector + 1) // self.vector
-
-    @property
-    def share(self) -> int:
-        return -(-self.vectors // self.cluster)
-
-    @property
-    def chunks(self) -> int:
-        return -(-self.share // self.lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +110,7 @@ class RowThread:
 
     def declare(self) -> None:
         """Registers for the thread's part of the row, or for what is fetched of it at a time."""
-        room = {MEMORY: self.setting.unroll, QUEUE: self.kept + 1, SPLIT: self.kept + 1}
-        chunks = room.get(self.setting.hold, self.shape.chunks)
+        chunks = self.setting.unroll if self.setting.hold == MEMORY else min(self.kept + 1, self.shape.chunks)
         for n, tensor in enumerate(self.form.held):
             self.raw[tensor.name] = self.w.allocate(
                 self.name(f"own{n}"), (chunks, self.setting.vector), tensor.dtype, Scope.REGISTER

@@ -9,7 +9,8 @@ from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.workload import Workload
 from ..nest import KERNEL_NAME
 from .row_form import RowForm
-from .row_passes import QUEUE, REGISTERS, SPLIT, Chunk, Row, RowSetting, RowThread
+from .row_passes import Chunk, Row, RowThread
+from .row_setting import QUEUE, REGISTERS, SPLIT, RowSetting
 from .runs import run_of
 
 

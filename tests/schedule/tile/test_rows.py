@@ -6,8 +6,8 @@ import pytest
 
 from tests.schedule.tile.interpreted import assert_computes
 from tilewright.schedule.tile.row_form import row_form
-from tilewright.schedule.tile.row_passes import MEMORY, QUEUE, REGISTERS, SPLIT, RowSetting
 from tilewright.schedule.tile.row_program import row_kernel
+from tilewright.schedule.tile.row_setting import MEMORY, QUEUE, REGISTERS, SPLIT, RowSetting
 from tilewright.te import build as te
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
