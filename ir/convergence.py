@@ -26,7 +26,7 @@ from .expr import (
     index,
     walk,
 )
-from .gpu import Barrier, Level, LoadMatrix, Mma
+from .gpu import Barrier, GroupMma, Level, LoadMatrix, Mma
 from .reasoning import Knowledge
 from .rewrite import substitute
 from .simplifier import Simplifier
@@ -49,6 +49,8 @@ def meeting(stmt: Stmt) -> Iterator[tuple[Level, str]]:
             yield level, f"a barrier of the {level.value}"
         case Mma() | LoadMatrix():
             yield Level.WARP, "a matrix operation"
+        case GroupMma():
+            yield Level.BLOCK, "a product of a warpgroup"
 
 
 def shuffles(stmt: Stmt) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:

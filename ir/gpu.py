@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..core.dtypes import DType, bfloat16, float16, float32
-from .buffer import Buffer
+from .buffer import Buffer, Swizzle
 from .expr import WARP_LANES, Expr
 from .stmt import Operation
 
@@ -143,6 +143,38 @@ class Mma(Operation):
     a_indices: tuple[Expr, ...]
     b: Buffer
     b_indices: tuple[Expr, ...]
+
+
+GROUP_LANES = 128
+"""Lanes of a warpgroup: 4 warps, the first with a number that 4 divides."""
+GROUP_ROWS = 64
+"""Rows of ``a`` in a product of a warpgroup."""
+GROUP_RUN = 64
+"""Elements from row to row of its operands in shared memory, 128 bytes."""
+GROUP_SWIZZLE = Swizzle(3, 3, 3)
+"""How those rows must be swizzled: chunks of 16 bytes, exchanged within every 8 rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMma(Operation):
+    """``d += a @ transposed(b)`` by a warpgroup (``wgmma``, sm_90a), done when the statement is.
+
+    ``a``: 64 rows, ``b``: ``columns`` rows (8 to 256, a multiple of 8), each of ``depth`` neighbouring 16-bit elements
+    (16 to 64, a multiple of 16), in shared memory. A row lies within a run of ``GROUP_RUN`` elements, in which it
+    begins at a multiple of 16; the next row in the next run; the first run has a number that 8 divides; swizzled as
+    ``GROUP_SWIZZLE``. ``d``: ``columns / 2`` elements of every lane from ``d_indices`` on, along the last dimension:
+    lane ``l`` of the group's warp ``w`` holds for every 8 columns the fragment ``d`` of m16n8k16, of rows ``16 * w``
+    on. What the block wrote to ``a`` and ``b`` must be ordered by a barrier of the block.
+    """
+
+    d: Buffer
+    d_indices: tuple[Expr, ...]
+    a: Buffer
+    a_indices: tuple[Expr, ...]
+    b: Buffer
+    b_indices: tuple[Expr, ...]
+    columns: int
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from .bounds import Interval, loop_range
 from .buffer import Buffer, Scope
 from .convergence import Divergence, meeting, shuffles
 from .expr import WARP_LANES, Broadcast, Const, Expr, Ramp
-from .gpu import Level, LoadMatrix, Mma
+from .gpu import GroupMma, Level, LoadMatrix, Mma
 from .rewrite import free_variables, loads_of
 from .stmt import (
     Allocate,
@@ -284,6 +284,8 @@ def _check_registers(stmt: Stmt, place: _Place) -> None:
             accesses += [(stmt.d, stmt.d_indices), (stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices)]
         case LoadMatrix():
             accesses.append((stmt.target, stmt.target_indices))
+        case GroupMma():
+            accesses.append((stmt.d, stmt.d_indices))
     unrolled = place.unrolled if place.names.launch is not None else None
     for buffer, indices in accesses:
         if buffer.scope is Scope.REGISTER and not all(_is_constant(i, unrolled) for i in indices):

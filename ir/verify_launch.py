@@ -5,18 +5,23 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import INDEX, boolean
+from ..core.dtypes import INDEX, boolean, float32
 from .affine import affine_of
 from .buffer import Buffer, Scope
 from .expr import WARP_LANES, Expr
 from .gpu import (
     ATOMS,
+    GROUP_LANES,
+    GROUP_ROWS,
+    GROUP_RUN,
+    GROUP_SWIZZLE,
     AwaitArrivals,
     AwaitCopies,
     Barrier,
     BulkCopy,
     CommitCopies,
     CopyAsync,
+    GroupMma,
     InitArrivals,
     LoadMatrix,
     Mma,
@@ -230,6 +235,32 @@ def _load_matrix(stmt: LoadMatrix, names: Names) -> None:
     _aligned(stmt.source, stmt.source_indices, 16)
 
 
+def _group_mma(stmt: GroupMma, names: Names) -> None:
+    if stmt.columns % 8 or not 8 <= stmt.columns <= 256:
+        raise Broken("operation", f"a warpgroup's product of {stmt.columns} columns; 8 to 256 in steps of 8")
+    if stmt.depth % 16 or not 16 <= stmt.depth <= GROUP_RUN:
+        raise Broken("operation", f"a warpgroup's product of depth {stmt.depth}; 16 to {GROUP_RUN} in steps of 16")
+    if names.launch is not None and names.launch.threads % GROUP_LANES:
+        raise Broken("operation", f"a warpgroup's product in a block of {names.launch.threads} threads")
+    _place(stmt.d, stmt.d_indices, names, Scope.REGISTER)
+    if stmt.d.dtype != float32:
+        raise Broken("operation", f"d of a warpgroup's product is {stmt.d.dtype}, not float32")
+    _fits(stmt.d, stmt.d_indices, stmt.columns // 2)
+    for part, buffer, indices, rows in (
+        ("a", stmt.a, stmt.a_indices, GROUP_ROWS),
+        ("b", stmt.b, stmt.b_indices, stmt.columns),
+    ):
+        _place(buffer, indices, names, Scope.SHARED)
+        if buffer.dtype not in {a.operand for a in ATOMS.values()} or buffer.dtype != stmt.a.dtype:
+            raise Broken("operation", f"{part} of a warpgroup's product is {buffer.dtype}")
+        if buffer.layout is None or buffer.layout.swizzle != GROUP_SWIZZLE or buffer.strides[-2:] != (GROUP_RUN, 1):
+            raise Broken(
+                "operation", f"{part} of a warpgroup's product does not lie as {GROUP_SWIZZLE} in 128 bytes a row"
+            )
+        if buffer.shape[-2] < rows or buffer.shape[-1] > GROUP_RUN or buffer.shape[-1] < stmt.depth:
+            raise Broken("operation", f"{rows} rows of {stmt.depth} do not fit {buffer.name} {list(buffer.shape)}")
+
+
 _OPERATIONS: dict[type[Operation], Callable[[Any, Names], None]] = {
     Barrier: lambda stmt, names: None,
     CopyAsync: _copy_async,
@@ -239,6 +270,7 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, Names], None]] = {
     BulkCopy: _bulk_copy,
     AwaitArrivals: _await_arrivals,
     Mma: _mma,
+    GroupMma: _group_mma,
     LoadMatrix: _load_matrix,
 }
 """What each operation takes."""

@@ -5,6 +5,7 @@ from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
+from ...ir.gpu import GroupMma
 from ...ir.rewrite import free_variables
 from ...ir.stmt import For, HardwareAxis, Kernel, Launch, Operation, Seq, Stmt, Store, expressions, walk_statements
 from ..backend import Grid, Parameter, Source
@@ -85,6 +86,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         plan.offsets,
         is_approximate(kernel),
         set(_RESERVED) | {name},
+        any(isinstance(s, GroupMma) for s in walk_statements(launch.body)),
     )
     given = [
         f"{'' if b.name in written else 'const '}{stored(b.dtype)}* __restrict__ {fn.name_of(b.name)}"

@@ -48,7 +48,8 @@ class Code:
     """One place where statements are being written, and what has been computed there.
 
     ``lane``: the number of the lane in a loop over lanes, whose scalars belong to ``outer``. ``lazy``: the lines
-    written here run only under a condition on the lane.
+    written here run only under a condition on the lane. ``above``: for one branch of a choice, where the choice stands;
+    what is used more than once and reads nothing is computed there.
     """
 
     fn: Function
@@ -57,6 +58,7 @@ class Code:
     lane: Value | None = None
     outer: "Code | None" = None
     lazy: bool = False
+    above: "Code | None" = None
     known: dict[int, tuple[Expr, Value]] = field(default_factory=dict)
 
     # --- values
@@ -68,6 +70,8 @@ class Code:
         found = self._find(expr)
         if found is not None:
             return found
+        if self.above is not None and self.uses.get(id(expr), 0) > 1 and not self.fn.reads(expr):
+            return self.above.value(expr)
         value = self._compute(expr)
         if self.uses.get(id(expr), 0) > 1 and not self._is_plain(expr) and not value.text.isidentifier():
             value = self.named(value)
@@ -93,7 +97,7 @@ class Code:
 
     def inner(self) -> "Code":
         """A place below, that knows what is known here."""
-        return Code(self.fn, Text(), self.uses, self.lane, self.outer, self.lazy, dict(self.known))
+        return Code(self.fn, Text(), self.uses, self.lane, self.outer, self.lazy, known=dict(self.known))
 
     def _compute(self, expr: Expr) -> Value:
         fn = self.fn
@@ -200,7 +204,7 @@ class Code:
 
     def _branch(self, expr: Expr) -> tuple[Text, Value]:
         below = self.inner()
-        below.lazy = self.lazy or self.lane is not None
+        below.lazy, below.above = self.lazy or self.lane is not None, self
         value = below.value(expr)
         return below.text, value
 
@@ -216,7 +220,7 @@ class Code:
             return memory.element(self, buffer, expr.indices)
         mask = self.value(expr.mask)
         below = self.inner()
-        below.lazy = True
+        below.lazy, below.above = True, self
         value = memory.element(below, buffer, expr.indices)
         if below.text.lines:
             return self._guarded(mask, below.text, value)

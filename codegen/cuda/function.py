@@ -26,7 +26,8 @@ class Function:
 
     ``ranges``: of all variables. ``read_only``: global buffers that the launch never writes. ``streamed``: those
     touched once. ``offsets``: where shared buffers begin, in bytes. ``approximate``: whether cheap functions will do
-    (see ``arithmetic``). ``used``: functions of the prelude. ``unrolled``: variables of loops written out.
+    (see ``arithmetic``). ``group_products``: whether warpgroups multiply out of shared memory. ``used``: functions of
+    the prelude. ``unrolled``: variables of loops written out.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Function:
     offsets: Mapping[str, int]
     approximate: bool
     taken: set[str]
+    group_products: bool = False
     used: set[str] = field(default_factory=set)
     unrolled: set[str] = field(default_factory=set)
     _reads: dict[int, tuple[Expr, bool]] = field(default_factory=dict)

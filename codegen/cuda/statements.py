@@ -11,6 +11,7 @@ from ...ir.gpu import (
     BulkCopy,
     CommitCopies,
     CopyAsync,
+    GroupMma,
     InitArrivals,
     Level,
     LoadMatrix,
@@ -81,7 +82,7 @@ def _declaration(fn: Function, buffer: Buffer) -> str:
 
 
 def _alignment(size: int) -> str:
-    return next((f"__align__({n}) " for n in (16, 8) if size % n == 0), "")
+    return next((f"__align__({n}) " for n in (16, 8) if size >= n), "")
 
 
 def check_registers(fn: Function, stmt: Stmt) -> None:
@@ -101,6 +102,8 @@ def check_registers(fn: Function, stmt: Stmt) -> None:
             accesses.append((buffer, indices))
         case LoadMatrix(target=target, target_indices=indices):
             accesses.append((target, indices))
+        case GroupMma(d=d, d_indices=indices):
+            accesses.append((d, indices))
         case Mma():
             accesses += [(stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices), (stmt.d, stmt.d_indices)]
     for buffer, indices in accesses:
@@ -119,6 +122,8 @@ def _operation(fn: Function, text: Text, stmt: Operation) -> str:
     stmt = stmt.with_expressions(interned(*stmt.expressions))
     code = Code(fn, text, uses_of(*stmt.expressions))
     match stmt:
+        case Barrier(level=Level.BLOCK) if fn.group_products:
+            return f"{fn.use('group_barrier')}();"
         case Barrier(level=level):
             return _BARRIERS[level] if level in _BARRIERS else f"{_cluster(fn, 'cluster_barrier')}();"
         case CopyAsync():
@@ -147,6 +152,8 @@ def _operation(fn: Function, text: Text, stmt: Operation) -> str:
             return _mma(code, stmt)
         case LoadMatrix():
             return _load_matrix(code, stmt)
+        case GroupMma():
+            return _group_mma(code, stmt)
     raise CompileError(f"{type(stmt).__name__} cannot be expressed in CUDA C++")
 
 
@@ -164,6 +171,16 @@ def _mma(code: Code, stmt: Mma) -> str:
     d = _fragment(code, stmt.d, stmt.d_indices, 1)
     a, b = _fragment(code, stmt.a, stmt.a_indices, 2), _fragment(code, stmt.b, stmt.b_indices, 2)
     return f"{code.fn.use(f'mma_{stmt.atom}')}({d}, {a}, {b});"
+
+
+def _group_mma(code: Code, stmt: GroupMma) -> str:
+    if code.fn.arch != "sm_90a":
+        raise CompileError(f"products of warpgroups: {code.fn.arch} has no such instruction, sm_90a alone has")
+    kind = "half" if stmt.a.dtype.name == "float16" else "bfloat"
+    d = _fragment(code, stmt.d, stmt.d_indices, 1)
+    a = address(code, stmt.a, offset(code, stmt.a, stmt.a_indices))
+    b = address(code, stmt.b, offset(code, stmt.b, stmt.b_indices))
+    return f"{code.fn.use(f'group_mma_{kind}_{stmt.columns}')}<{stmt.depth}>({d}, {a}, {b});"
 
 
 def _load_matrix(code: Code, stmt: LoadMatrix) -> str:

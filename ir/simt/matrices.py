@@ -7,7 +7,7 @@ import numpy as np
 
 from ..buffer import Buffer
 from ..expr import WARP_LANES, Expr
-from ..gpu import ATOMS, LoadMatrix, Mma
+from ..gpu import ATOMS, GROUP_LANES, GROUP_ROWS, GROUP_RUN, GROUP_SWIZZLE, GroupMma, LoadMatrix, Mma
 from ..memory import Array
 from .access import check_private, check_read, write_private
 from .address import address_of, is_uniform, shared_flat
@@ -75,6 +75,64 @@ def mma(stmt: Mma, scope: Scope) -> Action:
         write_private(memory, m, rows_of(m), lanes.transpose(2, 0, 1).reshape(-1, m.threads))
 
     return run
+
+
+def group_mma(stmt: GroupMma, scope: Scope) -> Action:
+    sums, rows_of = _fragment_rows(stmt.d, stmt.d_indices, stmt.columns // 2, stmt.d.shape[-1], scope)
+    a = _group_operand(stmt.a, stmt.a_indices, GROUP_ROWS, stmt.depth, scope)
+    b = _group_operand(stmt.b, stmt.b_indices, stmt.columns, stmt.depth, scope)
+    rows, columns = _fragment("m16n8k16_f16", "d")  # of every warp's 16 rows and every 8 columns
+    tiles = stmt.columns // 8
+
+    def run(m: Machine) -> None:
+        who = m.divided(GROUP_LANES, "a product of a warpgroup", scope)
+        warp_level = len(m.order.sizes) - 1
+        m.order.meet(warp_level, who)
+        products = a(m) @ b(m).transpose(0, 2, 1)  # [groups, 64, columns]
+        m.order.meet(warp_level, who)
+        place = rows_of(m)
+        if not all(sums.full[place]):
+            check_private(sums, m, scope, place, m.running((m.threads,)))
+        by_tile = products.reshape(-1, 16, tiles, 8)[:, rows, :, columns]  # [32, 4, warps, tiles]
+        added = by_tile.transpose(3, 1, 2, 0).reshape(stmt.columns // 2, m.threads)
+        write_private(sums, m, place, sums.data[place].reshape(-1, m.threads) + added)
+
+    return run
+
+
+def _group_operand(
+    buffer: Buffer, indices: tuple[Expr, ...], count: int, depth: int, scope: Scope
+) -> Callable[[Machine], Array]:
+    """Code that reads an operand of a warpgroup: [groups, count, depth]."""
+    memory = scope.shared[buffer.name]
+    assert isinstance(memory, SharedMemory)
+    address = shared_flat(indices, memory, scope, value_code)
+    run = np.arange(count, dtype=np.int64)[:, None] * GROUP_RUN + np.arange(depth, dtype=np.int64)
+    mask = (1 << GROUP_SWIZZLE.bits) - 1
+
+    def read(m: Machine) -> Array:
+        begin = np.broadcast_to(address(m), (m.threads,)).reshape(-1, GROUP_LANES)
+        active = m.running((m.threads,))
+        takes = np.ones(len(begin), dtype=bool) if active is None else active.reshape(-1, GROUP_LANES)[:, 0]
+        first = begin[:, 0]
+        inside = first % memory.span
+        wrong = (begin != first[:, None]).any(axis=1) | (inside // GROUP_RUN % 8 != 0) | (inside % 16 != 0)
+        wrong |= (inside % GROUP_RUN + depth > GROUP_RUN) | (inside + (count - 1) * GROUP_RUN + depth > memory.span)
+        if (wrong & takes).any():
+            at = int((wrong & takes).argmax())
+            what = f"an operand of a warpgroup at {memory.name(int(first[at]))}, place {int(inside[at])}"
+            raise scope.fault(
+                f"{what}: not aligned, not the same in its threads, or too near the end", m, at * GROUP_LANES
+            )
+        logical = inside[:, None, None] + run
+        place = logical ^ (((logical >> (GROUP_SWIZZLE.base + GROUP_SWIZZLE.shift)) & mask) << GROUP_SWIZZLE.base)
+        flat = np.where(takes[:, None, None], (first - inside)[:, None, None] + place, 0)
+        for warp in range(0, GROUP_LANES, WARP_LANES):  # read by the first lane of each warp
+            who = np.repeat(m.places.reshape(-1, GROUP_LANES)[takes, warp], count * depth)
+            check_read(memory, m, scope, flat[takes].ravel(), who)
+        return memory.data[flat].astype(np.float32)
+
+    return read
 
 
 def load_matrix(stmt: LoadMatrix, scope: Scope) -> Action:

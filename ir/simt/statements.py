@@ -14,6 +14,7 @@ from ..gpu import (
     BulkCopy,
     CommitCopies,
     CopyAsync,
+    GroupMma,
     InitArrivals,
     Level,
     LoadMatrix,
@@ -23,7 +24,7 @@ from ..stmt import Allocate, For, If, Seq, Stmt, Store
 from .access import store_code, under
 from .address import is_uniform
 from .copies import await_arrivals, await_copies, bulk_copy, commit_copies, copy_async, init_arrivals
-from .matrices import load_matrix, mma
+from .matrices import group_mma, load_matrix, mma
 from .memory import PrivateMemory, SharedMemory
 from .scope import Machine, Scope
 from .values import value_code
@@ -147,6 +148,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     BulkCopy: bulk_copy,
     AwaitArrivals: await_arrivals,
     Mma: mma,
+    GroupMma: group_mma,
     LoadMatrix: load_matrix,
 }
 """How each class of statement is run."""

@@ -11,6 +11,7 @@ from .cuda_permute import CUDA_PERMUTE
 from .cuda_pointwise import CUDA_POINTWISE
 from .cuda_rows import CUDA_ROWS
 from .cuda_skinny import CUDA_SKINNY
+from .cuda_skinny_groups import CUDA_SKINNY_GROUPS
 from .cuda_windows import CUDA_WINDOWS
 
 SKETCHES: dict[str, Sketch] = {
@@ -25,6 +26,7 @@ SKETCHES: dict[str, Sketch] = {
         CUDA_COLUMNS,
         CUDA_GEMV,
         CUDA_SKINNY,
+        CUDA_SKINNY_GROUPS,
     )
 }
 """Name -> sketch; a schedule names the sketch that it belongs to."""

@@ -41,7 +41,7 @@ MAX_VECTOR_BYTES = 16
 WORD_BYTES = 4
 LEAST_TILE = 64
 """Elements of source by sink below which there is nothing to move through shared memory."""
-SOURCE_BYTES, SINK_BYTES = (128, 256, 512), (64, 128, 256)
+SOURCE_BYTES, SINK_BYTES = (128, 256), (128, 256)
 """Bytes that lie side by side in a tile of the input, and of the output, in elements of the input's size (measured: of
 tiles from 64 to 512 bytes either way, these hold the best)."""
 SPARE_REGISTERS = 16
@@ -150,8 +150,9 @@ class PermutePlan:
         sensible = (area <= WASTE * smallest) & even & (threads != 128)
         chunk, swizzled = MAX_VECTOR_BYTES // self.bytes, columns.flags("layout", "swizzle")
         spread = (group * read >= chunk) & (rows // write >= 8) & (cells >= 8 * chunk // group)
-        # Shorter vectors do hardly less well: they are tried with one of the layouts.
-        repeats = (vector != self._vectors()[0]) & (swizzled | ~self._shorter(vector))
+        # Shorter vectors do as well where they fit, hardly ever better: they are tried without the other variations.
+        plain = ~swizzled & columns.flags("stream", 0)
+        repeats = (vector != self._vectors()[0]) & ~(plain & self._shorter(vector))
         fits = limits_of(self.target).resident_blocks(threads, self._registers(columns), shared) >= 1
         fits &= (~swizzled | spread) & (moved <= MAX_HELD_BYTES) & (blocks <= MOST_BLOCKS)
         legal: Bools = fits & (sensible | (least & (even | (threads == 128)))) & ~repeats

@@ -19,25 +19,6 @@ template <int N> static __device__ __forceinline__ void pack_half(const float* x
     asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(words[i]) : "f"(x[2 * i]), "f"(x[2 * i + 1]));
 }
 
-// data that is read once: through the read-only path, without keeping it in the first-level cache
-static __device__ __forceinline__ uint4 load_once(const uint4* from) {
-  uint4 x;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)));
-  return x;
-}
-static __device__ __forceinline__ uint2 load_once(const uint2* from) {
-  uint2 x;
-  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-      : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)));
-  return x;
-}
-static __device__ __forceinline__ unsigned load_once(const unsigned* from) {
-  unsigned x;
-  asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
-  return x;
-}
-
 // a NaN on either side is the result
 static __device__ __forceinline__ float max_nan(float a, float b) {
   float y;
@@ -60,6 +41,25 @@ static __device__ __forceinline__ float fast_divide(float a, float b) {
   float y;
   asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
+}
+
+// data that is read once: through the read-only path, without keeping it in the first-level cache
+static __device__ __forceinline__ uint4 load_once(const uint4* from) {
+  uint4 x;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)));
+  return x;
+}
+static __device__ __forceinline__ uint2 load_once(const uint2* from) {
+  uint2 x;
+  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+      : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)));
+  return x;
+}
+static __device__ __forceinline__ unsigned load_once(const unsigned* from) {
+  unsigned x;
+  asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
+  return x;
 }
 
 extern "C" __global__ void __launch_bounds__(32) tw_softmax(
