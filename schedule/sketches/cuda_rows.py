@@ -161,9 +161,9 @@ class RowPlan:
         read &= cluster == 1 if form.wide else True
         read &= (lanes >= 256) & (s.chunks > UNROLL) & plain & ~columns.flags("early", 1)
         sized = np.isin(np.array([b.dtype.bytes for b in form.held])[:, None] * vector, (4, 8, 16)).all(axis=0)
-        parted = split & sized & (s.chunks <= MOST_CHUNKS) & (s.slots >= 1) & (cluster <= 2) & (lanes >= 128)
+        parted = split & sized & (s.chunks <= 2 * MOST_CHUNKS) & (s.slots >= 1) & (cluster == 1) & (lanes >= 128)
         parted &= ((teams == 1) & (resident >= 2)) | ((teams == 2) & (resident == 1) & (lanes == 512))
-        parted &= columns.flags("ahead", ALL) & (len(form.wide) > 0) & (s.threads * resident >= 1024)
+        parted &= columns.flags("ahead", ALL) & (len(form.wide) > 0) & (s.threads * resident >= 512)
         parted &= form.column_count * form.held_bytes >= CLUSTER_ROW_BYTES
         queued = queue & sized & (s.chunks <= MOST_CHUNKS) & (s.slots >= s.chunks) & (teams == 1) & (cluster <= 8)
         queued &= columns.flags("ahead", ALL) | (
