@@ -26,7 +26,7 @@ from .expr import (
     index,
     walk,
 )
-from .gpu import Barrier, Level, LoadMatrix, Mma
+from .gpu import AwaitWgmma, Barrier, Level, LoadMatrix, Mma, Wgmma
 from .reasoning import Knowledge
 from .rewrite import substitute
 from .simplifier import Simplifier
@@ -47,7 +47,7 @@ def meeting(stmt: Stmt) -> Iterator[tuple[Level, str]]:
     match stmt:
         case Barrier(level=level):
             yield level, f"a barrier of the {level.value}"
-        case Mma() | LoadMatrix():
+        case Mma() | LoadMatrix() | Wgmma() | AwaitWgmma():
             yield Level.WARP, "a matrix operation"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..core.dtypes import DType, bfloat16, float16, float32
-from .buffer import Buffer
+from .buffer import Buffer, Swizzle
 from .expr import WARP_LANES, Expr
 from .stmt import Operation
 
@@ -77,6 +77,36 @@ class BulkCopy(Operation):
     source: Buffer
     source_indices: tuple[Expr, ...]
     elements: int
+    barriers: Buffer
+    index: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCopy(Operation):
+    """One thread starts a copy of the box of ``box`` elements (one extent for each dimension of the source) that begins
+    at global ``source[source_indices]``, row-major on to shared ``target[target_indices]`` on, and arrives at
+    ``barriers[index]`` expecting its bytes, as BulkCopy does. Where the box leaves the source, zeros arrive.
+
+    The source is a parameter of the kernel, which the hardware knows by a tensor map (1 to 5 dimensions, all strides
+    but the last multiples of 16 bytes). The target lies as ``TILE_SWIZZLE`` says in rows of ``TILE_ROW_BYTES``, the
+    last extent of the box being one row, and begins at a whole period of it; or it has no swizzle and begins at a
+    multiple of 128 bytes. What is read once (``Launch.streamed``) leaves the caches first.
+    """
+
+    target: Buffer
+    target_indices: tuple[Expr, ...]
+    source: Buffer
+    source_indices: tuple[Expr, ...]
+    box: tuple[int, ...]
+    barriers: Buffer
+    index: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive(Operation):
+    """This thread arrives at ``barriers[index]``: whoever awaits the phase sees what it did before. What it read may
+    be overwritten then, by copies too."""
+
     barriers: Buffer
     index: Expr
 
@@ -161,3 +191,55 @@ class LoadMatrix(Operation):
     source_indices: tuple[Expr, ...]
     count: int
     transposed: bool = False
+
+
+# Matrix instructions of warp groups -----------------------------------------------------------------------------
+
+GROUP_WARPS = 4
+GROUP_THREADS = GROUP_WARPS * WARP_LANES
+"""A warp group: four warps of a block, the first with a number that is a multiple of four."""
+GROUP_ROWS, GROUP_DEPTH = 64, 16
+"""What one instruction of a warp group takes of the rows of A and of the places they share with those of B."""
+TILE_ROW_BYTES = 128
+TILE_SWIZZLE = Swizzle(3, 3, 3)
+"""How operands in shared memory lie: rows of 128 bytes (64 elements of 16 bits), whose pieces of 16 bytes are exchanged
+by the row's number modulo 8. Eight rows are one period."""
+GROUP_OPERANDS = (float16, bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Wgmma(Operation):
+    """A warp group starts ``d[i, j] += sum of a[i, k] * b[j, k]`` for 64 ``i``, ``columns`` (8 to 256, a multiple of 8)
+    ``j`` and ``depth`` (16, 32, 48 or 64) ``k``.
+
+    ``a`` and ``b`` are shared buffers of 16-bit floats in rows of ``TILE_ROW_BYTES`` that lie as ``TILE_SWIZZLE`` says,
+    ``i`` (``j``) along the last but one dimension from ``a_indices`` on, ``k`` along the last. They may only be filled
+    by copies that complete on arrival barriers. ``d`` is a register buffer of float32, of which every thread has the
+    run of ``columns / 2`` elements from ``d_indices`` on; ``group_place`` says which those are.
+
+    Until the group has waited (AwaitWgmma), ``d`` must be left alone but for further products into it, and the operands
+    must not change.
+    """
+
+    columns: int
+    depth: int
+    d: Buffer
+    d_indices: tuple[Expr, ...]
+    a: Buffer
+    a_indices: tuple[Expr, ...]
+    b: Buffer
+    b_indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitWgmma(Operation):
+    """Waits until at most ``pending`` of this warp group's products are under way, the youngest."""
+
+    pending: int
+
+
+def group_place(thread: int, element: int) -> tuple[int, int]:
+    """(row, column) in ``d`` of a Wgmma of one element of one thread of the warp group (PTX ISA, "Register Fragments
+    for wgmma.mma_async.m64nNk16")."""
+    warp, lane = divmod(thread, WARP_LANES)
+    return 16 * warp + lane // 4 + 8 * (element // 2 % 2), 8 * (element // 4) + 2 * (lane % 4) + element % 2

@@ -37,8 +37,10 @@ from .expr import (
     Var,
 )
 from .gpu import (
+    Arrive,
     AwaitArrivals,
     AwaitCopies,
+    AwaitWgmma,
     Barrier,
     BulkCopy,
     CommitCopies,
@@ -46,6 +48,8 @@ from .gpu import (
     InitArrivals,
     LoadMatrix,
     Mma,
+    TensorCopy,
+    Wgmma,
 )
 from .stmt import Allocate, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
 
@@ -242,14 +246,18 @@ def _launch(stmt: Launch, depth: int, lines: list[str]) -> None:
 
 
 _OPERATIONS: dict[type[Operation], str] = {
+    Arrive: "arrive",
     AwaitArrivals: "await_arrivals",
     AwaitCopies: "await_copies",
+    AwaitWgmma: "await_wgmma",
     BulkCopy: "bulk_copy",
     CommitCopies: "commit_copies",
     CopyAsync: "copy_async",
     InitArrivals: "init_arrivals",
     LoadMatrix: "load_matrix",
     Mma: "mma",
+    TensorCopy: "tensor_copy",
+    Wgmma: "wgmma",
 }
 
 

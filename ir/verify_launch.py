@@ -1,18 +1,27 @@
 """The verifier's rules for launches, layouts and the operations of graphics processors."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import INDEX, boolean
+from ..core.dtypes import INDEX, boolean, float32
 from .affine import affine_of
-from .buffer import Buffer, Scope
+from .buffer import Buffer, Scope, Swizzle
 from .expr import WARP_LANES, Expr
 from .gpu import (
     ATOMS,
+    GROUP_DEPTH,
+    GROUP_OPERANDS,
+    GROUP_ROWS,
+    GROUP_THREADS,
+    TILE_ROW_BYTES,
+    TILE_SWIZZLE,
+    Arrive,
     AwaitArrivals,
     AwaitCopies,
+    AwaitWgmma,
     Barrier,
     BulkCopy,
     CommitCopies,
@@ -20,6 +29,8 @@ from .gpu import (
     InitArrivals,
     LoadMatrix,
     Mma,
+    TensorCopy,
+    Wgmma,
 )
 from .stmt import HardwareAxis, Kernel, Launch, Operation, walk_statements
 from .typing_rules import Broken, Names, accessed, type_of
@@ -29,6 +40,8 @@ CLUSTERS = (2, 4, 8, 16)
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 COPY_BYTES = (4, 8, 16)
 BULK_BYTES = 16
+LARGEST_BOX = 256
+MOST_BOX_DIMENSIONS = 5
 
 
 def check_launch(launch: Launch, kernel: Kernel) -> None:
@@ -96,7 +109,7 @@ def arrival_barriers(kernel: Kernel) -> frozenset[str]:
     """The buffers that hold arrival barriers."""
     found: set[str] = set()
     for stmt in walk_statements(kernel.body):
-        if isinstance(stmt, InitArrivals | BulkCopy | AwaitArrivals):
+        if isinstance(stmt, InitArrivals | BulkCopy | TensorCopy | Arrive | AwaitArrivals):
             found.add(stmt.barriers.name)
     return frozenset(found)
 
@@ -169,6 +182,41 @@ def _bulk_copy(stmt: BulkCopy, names: Names) -> None:
         _aligned(buffer, indices, BULK_BYTES)
 
 
+def _tensor_copy(stmt: TensorCopy, names: Names) -> None:
+    target, source, box = stmt.target, stmt.source, stmt.box
+    _place(target, stmt.target_indices, names, Scope.SHARED)
+    _place(source, stmt.source_indices, names, Scope.GLOBAL)
+    _barrier_place(stmt.barriers, stmt.index, names)
+    if source.dtype != target.dtype:
+        raise Broken("operation", f"{source.dtype} is copied to {target.name} of {target.dtype}")
+    if not 1 <= len(source.shape) <= MOST_BOX_DIMENSIONS or len(box) != len(source.shape):
+        raise Broken(
+            "operation", f"a box of {len(box)} dimensions of {source.name} {list(source.shape)}, 1 to 5 allowed"
+        )
+    if any(not 1 <= extent <= LARGEST_BOX for extent in box) or prod(box) > target.elements:
+        raise Broken(
+            "operation", f"a box of {list(box)} for {target.name} {list(target.shape)}, 256 a dimension at most"
+        )
+    row = box[-1] * source.dtype.bytes
+    if row % BULK_BYTES or any(stride * source.dtype.bytes % BULK_BYTES for stride in source.strides[:-1]):
+        raise Broken("operation", f"rows of {source.name} or of its box {list(box)} are no multiples of 16 bytes")
+    swizzle = None if target.layout is None else target.layout.swizzle
+    if swizzle is None:
+        _aligned(target, stmt.target_indices, TILE_ROW_BYTES)
+    elif swizzle != tile_swizzle(target) or row != TILE_ROW_BYTES:
+        raise Broken("operation", f"{target.name} with {swizzle} takes rows of {row} bytes; {TILE_ROW_BYTES} only")
+
+
+def tile_swizzle(buffer: Buffer) -> Swizzle:
+    """The swizzle of tiles of a buffer's dtype: that of TILE_SWIZZLE, whose places are of 16 bits."""
+    wider = buffer.dtype.bytes.bit_length() - 2
+    return Swizzle(TILE_SWIZZLE.bits, TILE_SWIZZLE.base - wider, TILE_SWIZZLE.shift)
+
+
+def _arrive(stmt: Arrive, names: Names) -> None:
+    _barrier_place(stmt.barriers, stmt.index, names)
+
+
 def _barrier_place(barriers: Buffer, index: Expr, names: Names) -> None:
     _place(barriers, (index,), names, Scope.SHARED)
     if barriers.dtype != INDEX or barriers.layout is not None:
@@ -208,6 +256,46 @@ def _mma(stmt: Mma, names: Names) -> None:
         _fits(buffer, indices, atom.elements(part))
 
 
+def _wgmma(stmt: Wgmma, names: Names) -> None:
+    _whole_groups(names)
+    if not 8 <= stmt.columns <= 256 or stmt.columns % 8:
+        raise Broken("operation", f"a product of a warp group with {stmt.columns} columns; 8, 16, … 256")
+    if stmt.depth not in range(GROUP_DEPTH, TILE_ROW_BYTES // 2 + 1, GROUP_DEPTH):
+        raise Broken("operation", f"a product of a warp group of depth {stmt.depth}; 16, 32, 48 or 64")
+    _place(stmt.d, stmt.d_indices, names, Scope.REGISTER)
+    if stmt.d.dtype != float32 or stmt.a.dtype != stmt.b.dtype or stmt.a.dtype not in GROUP_OPERANDS:
+        raise Broken("operation", f"{stmt.d.dtype} += {stmt.a.dtype} * {stmt.b.dtype} by a warp group")
+    _fits(stmt.d, stmt.d_indices, stmt.columns // 2)
+    for buffer, indices, rows in ((stmt.a, stmt.a_indices, GROUP_ROWS), (stmt.b, stmt.b_indices, stmt.columns)):
+        _place(buffer, indices, names, Scope.SHARED)
+        wide = TILE_ROW_BYTES // buffer.dtype.bytes
+        swizzle = None if buffer.layout is None else buffer.layout.swizzle
+        if swizzle != tile_swizzle(buffer) or len(buffer.shape) < 2 or buffer.strides[-2:] != (wide, 1):
+            raise Broken("operation", f"{buffer.name} does not lie in swizzled rows of {TILE_ROW_BYTES} bytes")
+        if buffer.shape[-2] < rows or buffer.shape[-1] != wide:
+            raise Broken("operation", f"{buffer.name} {list(buffer.shape)} has no {rows} rows of {wide}")
+
+
+def _await_wgmma(stmt: AwaitWgmma, names: Names) -> None:
+    _whole_groups(names)
+    if stmt.pending < 0:
+        raise Broken("operation", f"a wait for all but {stmt.pending} products")
+
+
+def _whole_groups(names: Names) -> None:
+    if names.launch is not None and names.launch.threads < GROUP_THREADS:
+        raise Broken("warps", f"an operation of a warp group in blocks of {names.launch.threads} threads")
+
+
+def operands_of_groups(kernel: Kernel) -> frozenset[str]:
+    """The shared buffers that warp groups multiply, which only copies that complete on arrival barriers may fill."""
+    found: set[str] = set()
+    for stmt in walk_statements(kernel.body):
+        if isinstance(stmt, Wgmma):
+            found |= {stmt.a.name, stmt.b.name}
+    return frozenset(found)
+
+
 def _fits(buffer: Buffer, indices: tuple[Expr, ...], elements: int) -> None:
     """A fragment lies within the last dimension, where that can be told."""
     _run(buffer, elements)
@@ -240,5 +328,9 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, Names], None]] = {
     AwaitArrivals: _await_arrivals,
     Mma: _mma,
     LoadMatrix: _load_matrix,
+    TensorCopy: _tensor_copy,
+    Arrive: _arrive,
+    Wgmma: _wgmma,
+    AwaitWgmma: _await_wgmma,
 }
 """What each operation takes."""

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .prelude_groups import GROUP_FUNCTIONS
+
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -381,6 +383,7 @@ template <int COUNT, bool TRANSPOSED> $void load_matrix(unsigned* to, const void
 }""",
         ("shared_address",),
     ),
+    **{name: Function(text, needs) for name, (text, needs) in GROUP_FUNCTIONS.items()},
 }
 """Name -> function. ``$`` in a text stands for the qualifiers of a device function; without one they come first."""
 
@@ -400,6 +403,6 @@ def prelude(used: Iterable[str]) -> str:
 def _qualified(text: str) -> str:
     lines = text.splitlines()
     first = next(i for i, line in enumerate(lines) if not line.startswith("//"))
-    if not lines[first].startswith("template"):
+    if not lines[first].startswith(("template", "struct")):
         lines[first] = f"${lines[first]}"
     return "\n".join(lines).replace("$", _DEVICE)

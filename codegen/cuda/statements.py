@@ -1,12 +1,18 @@
 """Statements to C++: loops, conditions, allocations, and the operations of graphics processors."""
 
+from collections.abc import Sequence
+from math import prod
+
+from ...core.dtypes import float16
 from ...core.errors import CompileError
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load, Var
 from ...ir.gpu import (
     ATOMS,
+    Arrive,
     AwaitArrivals,
     AwaitCopies,
+    AwaitWgmma,
     Barrier,
     BulkCopy,
     CommitCopies,
@@ -15,16 +21,21 @@ from ...ir.gpu import (
     Level,
     LoadMatrix,
     Mma,
+    TensorCopy,
+    Wgmma,
 )
 from ...ir.stmt import Allocate, For, If, LoopKind, Operation, Seq, Stmt, Store, expressions, walk_statements
+from ..backend import TensorMap
 from .expressions import Code, uses_of
 from .function import Function, is_packed
-from .memory import address, half_of, offset
+from .memory import address, half_of, offset, tile_offset
 from .places import multiple_of, place_of
 from .stores import emit_store
 from .text import Text
 from .types import is_half, stored
 
+GROUP_ARCH = "sm_90a"
+"""The architecture with instructions of warp groups."""
 _BARRIERS = {Level.WARP: "__syncwarp();", Level.BLOCK: "__syncthreads();"}
 
 
@@ -100,6 +111,8 @@ def check_registers(fn: Function, stmt: Stmt) -> None:
             accesses.append((buffer, indices))
         case LoadMatrix(target=target, target_indices=indices):
             accesses.append((target, indices))
+        case Wgmma(d=buffer, d_indices=indices):
+            accesses.append((buffer, indices))
         case Mma():
             accesses += [(stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices), (stmt.d, stmt.d_indices)]
     for buffer, indices in accesses:
@@ -141,6 +154,14 @@ def _operation(fn: Function, text: Text, stmt: Operation) -> str:
         case AwaitArrivals(barriers=barriers, index=at, parity=parity):
             where = address(code, barriers, code.value(at))
             return f"{_cluster(fn, 'await_arrivals')}({where}, {code.value(parity).text});"
+        case TensorCopy():
+            return _tensor_copy(code, stmt)
+        case Arrive(barriers=barriers, index=at):
+            return f"{_cluster(fn, 'arrive')}({address(code, barriers, code.value(at))});"
+        case Wgmma():
+            return _wgmma(code, stmt)
+        case AwaitWgmma(pending=pending):
+            return f"{_group(fn, 'await_wgmma')}<{pending}>();"
         case Mma():
             return _mma(code, stmt)
         case LoadMatrix():
@@ -153,6 +174,38 @@ def _cluster(fn: Function, function: str) -> str:
     if int("".join(c for c in fn.arch if c.isdigit()) or 0) < 90:
         raise CompileError(f"{function.replace('_', ' ')}: {fn.arch} has no such instruction, sm_90 and later have")
     return fn.use(function)
+
+
+def _group(fn: Function, function: str) -> str:
+    """A function of the prelude whose instructions only Hopper has."""
+    if fn.arch != GROUP_ARCH:
+        raise CompileError(f"{function.replace('_', ' ')}: only {GROUP_ARCH} has such instructions, not {fn.arch}")
+    return fn.use(function)
+
+
+def _tensor_copy(code: Code, stmt: TensorCopy) -> str:
+    fn, bytes = code.fn, prod(stmt.box) * stmt.source.dtype.bytes
+    name = fn.maps[tensor_map(fn.parameters, stmt)]
+    to = address(code, stmt.target, tile_offset(code, stmt.target, stmt.target_indices))
+    where = address(code, stmt.barriers, code.value(stmt.index))
+    corner = ", ".join(code.value(i).text for i in reversed(stmt.source_indices))
+    once = "true" if stmt.source.name in fn.streamed else "false"
+    function = _cluster(fn, f"tensor_copy_{len(stmt.box)}")
+    return f"{function}<{once}>({to}, &{name}, {bytes}, {where}, {corner});"
+
+
+def tensor_map(parameters: Sequence[str], stmt: TensorCopy) -> TensorMap:
+    """What ``stmt`` needs to be told of its source; ``parameters``: the names of the kernel's."""
+    swizzled = stmt.target.layout is not None and stmt.target.layout.swizzle is not None
+    return TensorMap(parameters.index(stmt.source.name), stmt.box, swizzled)
+
+
+def _wgmma(code: Code, stmt: Wgmma) -> str:
+    d = _fragment(code, stmt.d, stmt.d_indices, 1)
+    a = address(code, stmt.a, tile_offset(code, stmt.a, stmt.a_indices))
+    b = address(code, stmt.b, tile_offset(code, stmt.b, stmt.b_indices))
+    type = "f16" if stmt.a.dtype == float16 else "bf16"
+    return f"{_group(code.fn, f'wgmma_n{stmt.columns}_{type}')}<{stmt.depth}>({d}, {a}, {b});"
 
 
 def _mma(code: Code, stmt: Mma) -> str:

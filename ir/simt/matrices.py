@@ -29,7 +29,7 @@ def _fragment(atom: str, part: str) -> tuple[Array, Array]:
     return both[..., 0], both[..., 1]
 
 
-def _fragment_rows(
+def fragment_rows(
     buffer: Buffer, indices: tuple[Expr, ...], elements: int, whole: int, scope: Scope
 ) -> tuple[PrivateMemory, Callable[[Machine], slice]]:
     """Code that gives the rows of a private buffer that a fragment takes; it lies within a run of ``whole``."""
@@ -52,7 +52,7 @@ def mma(stmt: Mma, scope: Scope) -> Action:
     atom = ATOMS[stmt.atom]
     operands = {"d": (stmt.d, stmt.d_indices), "a": (stmt.a, stmt.a_indices), "b": (stmt.b, stmt.b_indices)}
     parts = {
-        part: _fragment_rows(buffer, indices, atom.elements(part), buffer.shape[-1], scope)
+        part: fragment_rows(buffer, indices, atom.elements(part), buffer.shape[-1], scope)
         for part, (buffer, indices) in operands.items()
     }
     shapes = {"d": (atom.m, atom.n), "a": (atom.m, atom.k), "b": (atom.k, atom.n)}
@@ -82,7 +82,7 @@ def load_matrix(stmt: LoadMatrix, scope: Scope) -> Action:
     assert isinstance(source, SharedMemory)
     address = shared_flat(stmt.source_indices, source, scope, value_code)
     whole = stmt.target.elements
-    target, rows_of = _fragment_rows(stmt.target, stmt.target_indices, 2 * stmt.count, whole, scope)
+    target, rows_of = fragment_rows(stmt.target, stmt.target_indices, 2 * stmt.count, whole, scope)
     count, givers = stmt.count, 8 * stmt.count
     lane = np.arange(WARP_LANES)
     row, column = lane // 4, 2 * (lane % 4)

@@ -8,8 +8,10 @@ from ..bounds import loop_range
 from ..buffer import Scope as Storage
 from ..expr import WARP_LANES
 from ..gpu import (
+    Arrive,
     AwaitArrivals,
     AwaitCopies,
+    AwaitWgmma,
     Barrier,
     BulkCopy,
     CommitCopies,
@@ -18,11 +20,15 @@ from ..gpu import (
     Level,
     LoadMatrix,
     Mma,
+    TensorCopy,
+    Wgmma,
 )
 from ..stmt import Allocate, For, If, Seq, Stmt, Store
 from .access import store_code, under
 from .address import is_uniform
-from .copies import await_arrivals, await_copies, bulk_copy, commit_copies, copy_async, init_arrivals
+from .arrivals import arrive, await_arrivals, bulk_copy, init_arrivals, tensor_copy
+from .copies import await_copies, commit_copies, copy_async
+from .groups import await_wgmma, wgmma
 from .matrices import load_matrix, mma
 from .memory import PrivateMemory, SharedMemory
 from .scope import Machine, Scope
@@ -148,5 +154,9 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     AwaitArrivals: await_arrivals,
     Mma: mma,
     LoadMatrix: load_matrix,
+    TensorCopy: tensor_copy,
+    Arrive: arrive,
+    Wgmma: wgmma,
+    AwaitWgmma: await_wgmma,
 }
 """How each class of statement is run."""
