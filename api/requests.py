@@ -127,7 +127,7 @@ class ExplainIn(ExpressionIn):
     schedule: ScheduleIn | None = None
     target: TargetName | None = Field(
         default=None,
-        description="What code is made for: a device of the host (cuda), or an architecture (cuda:sm_90a).",
+        description="What code is made for: a device of the host (cuda), or by name (cuda:sm_90a, llvm:aarch64+sve).",
     )
 
 

@@ -8,7 +8,7 @@ which the device is timing 60 %.
 
 Settings: ``folder`` keeps the database there; ``tuned=FILE`` takes the schedules from an earlier result instead of
 tuning; ``against=FILE`` also times the schedules of another result and says whether they are equally fast;
-``tune_only=1`` stops after tuning; ``peers=eager`` leaves compiled peers out.
+``tune_only=1`` stops after tuning; ``peers=eager`` leaves compiled peers out, ``peers=none`` all.
 """
 
 import json
@@ -276,10 +276,13 @@ def _row(
     calls: dict[str, Call] = {"ours": _ours(workload, tuned.schedules[name])}
     if other is not None:
         calls["twin"] = _ours(workload, other)
+    theirs: dict[str, Call] = {}
     for peer, call in peers(row.peer).items():
         if options.extra.get("peers") != "eager" or peer == "torch eager":
-            calls[peer] = lambda s, c=call: c(prepared[id(s)])  # type: ignore[misc]
-    wrong = _difference(calls["ours"](sets[0]), calls["torch eager"](sets[0]))
+            theirs[peer] = lambda s, c=call: c(prepared[id(s)])  # type: ignore[misc]
+    wrong = _difference(calls["ours"](sets[0]), theirs["torch eager"](sets[0]))
+    if options.extra.get("peers") != "none":
+        calls |= theirs
     times = interleaved(calls, sets, rounds=_ROUNDS, seconds=_REPLAY_SECONDS)
     figures = _figures(row, total, times, peaks, wrong)
     return {"row": name, **figures, **tuned.about[name], "schedule": tuned.schedules[name].to_json()}
@@ -293,13 +296,13 @@ def _figures(
         return {"failed": mine}
     others = {n: t for n, t in times.items() if n not in ("ours", "twin")}
     timed = {n: median(t) for n, t in others.items() if not isinstance(t, str)}
-    best = min(timed, key=lambda n: timed[n])
+    best = min(timed, key=lambda n: timed[n], default=None)
     peak = peaks["read_bytes_per_second"] if row.reads else peaks["copy_bytes_per_second"]
     figures: dict[str, object] = {
         "ours_us": 1e6 * median(mine),
         "peers_us": {n: 1e6 * median(t) if not isinstance(t, str) else t for n, t in others.items()},
         "best_peer": best,
-        "ratio": timed[best] / median(mine),
+        "ratio": None if best is None else timed[best] / median(mine),
         "bar": row.bar,
         "limit_us": 1e6 * total / peak,
         "limit_by": "bytes",
@@ -355,7 +358,9 @@ def _difference(ours: Any, theirs: Any) -> float:
 
 
 def _summary(table: list[dict[str, object]], tuned: Tuned) -> dict[str, object]:
-    ratios = {str(r["row"]): float(str(r.get("ratio", 0.0))) for r in table}
+    """Rows that failed count as ratio 0; rows timed without peers have none."""
+    ratios = {str(r["row"]): float(str(r.get("ratio", 0.0))) for r in table if r.get("ratio", 0.0) is not None}
+    bars = {str(r["row"]): float(str(r.get("bar", 0.97))) for r in table}
     large = [r for r in table if "bytes" in r and int(str(r["bytes"])) >= _LARGE_BYTES]
     slow = [str(r["row"]) for r in large if float(str(r["fraction_of_limit"])) < 0.9]
     positive = [max(v, 1e-9) for v in ratios.values()]
@@ -364,7 +369,7 @@ def _summary(table: list[dict[str, object]], tuned: Tuned) -> dict[str, object]:
         "min_ratio": min(ratios.values(), default=None),
         "rows": len(table),
         "below_one": [n for n, v in ratios.items() if v < 1.0],
-        "below_bar": [str(r["row"]) for r in table if float(str(r.get("ratio", 0))) < float(str(r.get("bar", 0.97)))],
+        "below_bar": [n for n, v in ratios.items() if v < bars[n]],
         "large_rows_under_90_percent": slow,
         "twins_apart": [str(r["row"]) for r in table if r.get("same") is False],
         "tuning_s": tuned.seconds,

@@ -26,7 +26,10 @@ def explain(
         Path | None, typer.Option(help="A file with a schedule's JSON; default: the best known.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="What code is made for: llvm, cuda, or cuda:sm_90a (needs no such device).")
+        str | None,
+        typer.Option(
+            help="What code is made for: llvm, cuda, or what need not be here: cuda:sm_90a, llvm:aarch64+sve."
+        ),
     ] = None,
     layer: Annotated[str | None, typer.Option(help="Only the layers whose title contains this.")] = None,
 ) -> None:

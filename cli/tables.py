@@ -136,8 +136,9 @@ def trials_table(trials: Iterable[TrialOut]) -> Table:
 def device_panel(device: DeviceOut) -> RenderableType:
     """Hardware columns and measured peaks."""
     target = device.target
+    threads = "multiprocessors" if target.kind == "cuda" else "threads"
     rows: list[tuple[str, str | Text]] = [
-        ("target", f"{target.kind} {target.arch}, {target.threads} threads, {8 * target.vector_bytes}-bit vectors"),
+        ("target", f"{target.kind} {target.arch}, {target.threads} {threads}, {8 * target.vector_bytes}-bit vectors"),
         ("features", " ".join(target.features)),
         *((name, f"{value:,.0f}") for name, value in device.hardware.items()),
         *((name, f"{value:.4g}") for name, value in device.measured.items()),

@@ -26,7 +26,7 @@ from .expr import (
     index,
     walk,
 )
-from .gpu import AwaitWgmma, Barrier, Level, LoadMatrix, Mma, Wgmma
+from .gpu import Barrier, GroupMma, Level, LoadMatrix, Mma
 from .reasoning import Knowledge
 from .rewrite import substitute
 from .simplifier import Simplifier
@@ -47,8 +47,10 @@ def meeting(stmt: Stmt) -> Iterator[tuple[Level, str]]:
     match stmt:
         case Barrier(level=level):
             yield level, f"a barrier of the {level.value}"
-        case Mma() | LoadMatrix() | Wgmma() | AwaitWgmma():
+        case Mma() | LoadMatrix():
             yield Level.WARP, "a matrix operation"
+        case GroupMma():
+            yield Level.WARP, "a product of a warpgroup"
 
 
 def shuffles(stmt: Stmt) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:

@@ -81,6 +81,10 @@ class BulkCopy(Operation):
     index: Expr
 
 
+BOX_ROW_BYTES = 128
+"""Bytes of a row of a swizzled box in shared memory, also what an unswizzled one is aligned to."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorCopy(Operation):
     """One thread starts a copy of the box of ``box`` elements (one extent for each dimension of the source) that begins
@@ -88,9 +92,9 @@ class TensorCopy(Operation):
     ``barriers[index]`` expecting its bytes, as BulkCopy does. Where the box leaves the source, zeros arrive.
 
     The source is a parameter of the kernel, which the hardware knows by a tensor map (1 to 5 dimensions, all strides
-    but the last multiples of 16 bytes). The target lies as ``TILE_SWIZZLE`` says in rows of ``TILE_ROW_BYTES``, the
-    last extent of the box being one row, and begins at a whole period of it; or it has no swizzle and begins at a
-    multiple of 128 bytes. What is read once (``Launch.streamed``) leaves the caches first.
+    but the last multiples of 16 bytes). The target lies as ``box_swizzle`` says, the last extent of the box being a row
+    of ``BOX_ROW_BYTES``, and begins at a whole period of it; or it has no swizzle and begins at a multiple of 128
+    bytes. What is read once (``Launch.streamed``) leaves the caches first.
     """
 
     target: Buffer
@@ -100,6 +104,11 @@ class TensorCopy(Operation):
     box: tuple[int, ...]
     barriers: Buffer
     index: Expr
+
+
+def box_swizzle(dtype: DType) -> Swizzle:
+    """The one swizzle of targets of tensor copies: pieces of 16 bytes, exchanged by their row modulo 8."""
+    return Swizzle(3, (16 // dtype.bytes).bit_length() - 1, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +184,39 @@ class Mma(Operation):
     b_indices: tuple[Expr, ...]
 
 
+GROUP_LANES = 128
+"""Lanes of a warpgroup: 4 warps, the first with a number that 4 divides."""
+GROUP_ROWS = 64
+"""Rows of ``a`` in a product of a warpgroup."""
+GROUP_RUN = 64
+"""Elements from row to row of its operands in shared memory, 128 bytes."""
+GROUP_SWIZZLE = Swizzle(3, 3, 3)
+"""How those rows must be swizzled: chunks of 16 bytes, exchanged within every 8 rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMma(Operation):
+    """``d += a @ transposed(b)`` by a warpgroup (``wgmma``, sm_90a), done when the statement is.
+
+    ``a``: 64 rows, ``b``: ``columns`` rows (8 to 256, a multiple of 8), each of ``depth`` neighbouring 16-bit elements
+    (16 to 64, a multiple of 16), in shared memory. A row lies within a run of ``GROUP_RUN`` elements, in which it
+    begins at a multiple of 16; the next row in the next run; the first run has a number that 8 divides; swizzled as
+    ``GROUP_SWIZZLE``. ``d``: ``columns / 2`` elements of every lane from ``d_indices`` on, along the last dimension:
+    lane ``l`` of the group's warp ``w`` holds for every 8 columns the fragment ``d`` of m16n8k16, of rows ``16 * w``
+    on. What the block wrote to ``a`` and ``b`` must be ordered by a barrier of the block, or have come by copies that
+    an arrival barrier was awaited for.
+    """
+
+    d: Buffer
+    d_indices: tuple[Expr, ...]
+    a: Buffer
+    a_indices: tuple[Expr, ...]
+    b: Buffer
+    b_indices: tuple[Expr, ...]
+    columns: int
+    depth: int
+
+
 @dataclass(frozen=True, slots=True)
 class LoadMatrix(Operation):
     """One warp loads ``count`` (1, 2 or 4) matrices of 8 rows of 8 16-bit elements from shared memory (``ldmatrix``).
@@ -191,55 +233,3 @@ class LoadMatrix(Operation):
     source_indices: tuple[Expr, ...]
     count: int
     transposed: bool = False
-
-
-# Matrix instructions of warp groups -----------------------------------------------------------------------------
-
-GROUP_WARPS = 4
-GROUP_THREADS = GROUP_WARPS * WARP_LANES
-"""A warp group: four warps of a block, the first with a number that is a multiple of four."""
-GROUP_ROWS, GROUP_DEPTH = 64, 16
-"""What one instruction of a warp group takes of the rows of A and of the places they share with those of B."""
-TILE_ROW_BYTES = 128
-TILE_SWIZZLE = Swizzle(3, 3, 3)
-"""How operands in shared memory lie: rows of 128 bytes (64 elements of 16 bits), whose pieces of 16 bytes are exchanged
-by the row's number modulo 8. Eight rows are one period."""
-GROUP_OPERANDS = (float16, bfloat16)
-
-
-@dataclass(frozen=True, slots=True)
-class Wgmma(Operation):
-    """A warp group starts ``d[i, j] += sum of a[i, k] * b[j, k]`` for 64 ``i``, ``columns`` (8 to 256, a multiple of 8)
-    ``j`` and ``depth`` (16, 32, 48 or 64) ``k``.
-
-    ``a`` and ``b`` are shared buffers of 16-bit floats in rows of ``TILE_ROW_BYTES`` that lie as ``TILE_SWIZZLE`` says,
-    ``i`` (``j``) along the last but one dimension from ``a_indices`` on, ``k`` along the last. They may only be filled
-    by copies that complete on arrival barriers. ``d`` is a register buffer of float32, of which every thread has the
-    run of ``columns / 2`` elements from ``d_indices`` on; ``group_place`` says which those are.
-
-    Until the group has waited (AwaitWgmma), ``d`` must be left alone but for further products into it, and the operands
-    must not change.
-    """
-
-    columns: int
-    depth: int
-    d: Buffer
-    d_indices: tuple[Expr, ...]
-    a: Buffer
-    a_indices: tuple[Expr, ...]
-    b: Buffer
-    b_indices: tuple[Expr, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitWgmma(Operation):
-    """Waits until at most ``pending`` of this warp group's products are under way, the youngest."""
-
-    pending: int
-
-
-def group_place(thread: int, element: int) -> tuple[int, int]:
-    """(row, column) in ``d`` of a Wgmma of one element of one thread of the warp group (PTX ISA, "Register Fragments
-    for wgmma.mma_async.m64nNk16")."""
-    warp, lane = divmod(thread, WARP_LANES)
-    return 16 * warp + lane // 4 + 8 * (element // 2 % 2), 8 * (element // 4) + 2 * (lane % 4) + element % 2

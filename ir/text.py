@@ -40,16 +40,15 @@ from .gpu import (
     Arrive,
     AwaitArrivals,
     AwaitCopies,
-    AwaitWgmma,
     Barrier,
     BulkCopy,
     CommitCopies,
     CopyAsync,
+    GroupMma,
     InitArrivals,
     LoadMatrix,
     Mma,
     TensorCopy,
-    Wgmma,
 )
 from .stmt import Allocate, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
 
@@ -249,15 +248,14 @@ _OPERATIONS: dict[type[Operation], str] = {
     Arrive: "arrive",
     AwaitArrivals: "await_arrivals",
     AwaitCopies: "await_copies",
-    AwaitWgmma: "await_wgmma",
     BulkCopy: "bulk_copy",
     CommitCopies: "commit_copies",
     CopyAsync: "copy_async",
+    GroupMma: "group_mma",
     InitArrivals: "init_arrivals",
     LoadMatrix: "load_matrix",
     Mma: "mma",
     TensorCopy: "tensor_copy",
-    Wgmma: "wgmma",
 }
 
 

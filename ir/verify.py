@@ -13,7 +13,7 @@ from .bounds import Interval, loop_range
 from .buffer import Buffer, Scope
 from .convergence import Divergence, meeting, shuffles
 from .expr import WARP_LANES, Broadcast, Const, Expr, Ramp
-from .gpu import CopyAsync, Level, LoadMatrix, Mma, Wgmma
+from .gpu import GroupMma, Level, LoadMatrix, Mma
 from .rewrite import free_variables, loads_of
 from .stmt import (
     Allocate,
@@ -32,7 +32,7 @@ from .stmt import (
 )
 from .text import expr_text, statement_text
 from .typing_rules import Broken, Names, accessed, type_of
-from .verify_launch import arrival_barriers, check_launch, check_layout, check_operation, operands_of_groups
+from .verify_launch import arrival_barriers, check_launch, check_layout, check_operation
 
 RULES = {
     "names": "loop variables and buffers have names of their own, each used once, that are identifiers",
@@ -78,14 +78,13 @@ class _Place:
     ranges: Mapping[str, Interval] = field(default_factory=dict)  # of the loops around, inside the launch
     unrolled: frozenset[str] = frozenset()
     arrivals: frozenset[str] = frozenset()
-    multiplied: frozenset[str] = frozenset()
     judged: dict[tuple[int, Level], bool] = field(default_factory=dict)  # by condition: whether it differs
 
 
 def verify(kernel: Kernel, *, final: bool = False) -> None:
     """Raise InvalidKernel unless ``kernel`` obeys all ``RULES`` (``final`` switches on the rule of that name)."""
     names = Names(frozenset(), {b.name: b for b in kernel.parameters})
-    place = _Place(kernel, final, names, arrivals=arrival_barriers(kernel), multiplied=operands_of_groups(kernel))
+    place = _Place(kernel, final, names, arrivals=arrival_barriers(kernel))
     try:
         _check_parameters(kernel, place.taken)
         _check_top_level(kernel)
@@ -237,9 +236,6 @@ def _check_accesses(stmt: Stmt, place: _Place) -> None:
             touched.add(stmt.buffer.name)
         if touched & place.arrivals:
             raise Broken("operation", f"arrival barriers {', '.join(touched & place.arrivals)} are accessed as data")
-    written = stmt.buffer if isinstance(stmt, Store) else stmt.target if isinstance(stmt, CopyAsync) else None
-    if written is not None and written.name in place.multiplied:
-        raise Broken("operation", f"{written.name} is multiplied by warp groups: only arriving copies may fill it")
     _check_registers(stmt, place)
 
 
@@ -288,7 +284,7 @@ def _check_registers(stmt: Stmt, place: _Place) -> None:
             accesses += [(stmt.d, stmt.d_indices), (stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices)]
         case LoadMatrix():
             accesses.append((stmt.target, stmt.target_indices))
-        case Wgmma():
+        case GroupMma():
             accesses.append((stmt.d, stmt.d_indices))
     unrolled = place.unrolled if place.names.launch is not None else None
     for buffer, indices in accesses:

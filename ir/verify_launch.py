@@ -8,29 +8,28 @@ import numpy as np
 
 from ..core.dtypes import INDEX, boolean, float32
 from .affine import affine_of
-from .buffer import Buffer, Scope, Swizzle
+from .buffer import Buffer, Scope
 from .expr import WARP_LANES, Expr
 from .gpu import (
     ATOMS,
-    GROUP_DEPTH,
-    GROUP_OPERANDS,
+    BOX_ROW_BYTES,
+    GROUP_LANES,
     GROUP_ROWS,
-    GROUP_THREADS,
-    TILE_ROW_BYTES,
-    TILE_SWIZZLE,
+    GROUP_RUN,
+    GROUP_SWIZZLE,
     Arrive,
     AwaitArrivals,
     AwaitCopies,
-    AwaitWgmma,
     Barrier,
     BulkCopy,
     CommitCopies,
     CopyAsync,
+    GroupMma,
     InitArrivals,
     LoadMatrix,
     Mma,
     TensorCopy,
-    Wgmma,
+    box_swizzle,
 )
 from .stmt import HardwareAxis, Kernel, Launch, Operation, walk_statements
 from .typing_rules import Broken, Names, accessed, type_of
@@ -202,15 +201,9 @@ def _tensor_copy(stmt: TensorCopy, names: Names) -> None:
         raise Broken("operation", f"rows of {source.name} or of its box {list(box)} are no multiples of 16 bytes")
     swizzle = None if target.layout is None else target.layout.swizzle
     if swizzle is None:
-        _aligned(target, stmt.target_indices, TILE_ROW_BYTES)
-    elif swizzle != tile_swizzle(target) or row != TILE_ROW_BYTES:
-        raise Broken("operation", f"{target.name} with {swizzle} takes rows of {row} bytes; {TILE_ROW_BYTES} only")
-
-
-def tile_swizzle(buffer: Buffer) -> Swizzle:
-    """The swizzle of tiles of a buffer's dtype: that of TILE_SWIZZLE, whose places are of 16 bits."""
-    wider = buffer.dtype.bytes.bit_length() - 2
-    return Swizzle(TILE_SWIZZLE.bits, TILE_SWIZZLE.base - wider, TILE_SWIZZLE.shift)
+        _aligned(target, stmt.target_indices, BOX_ROW_BYTES)
+    elif swizzle != box_swizzle(target.dtype) or row != BOX_ROW_BYTES:
+        raise Broken("operation", f"{target.name} with {swizzle} takes rows of {row} bytes; {BOX_ROW_BYTES} only")
 
 
 def _arrive(stmt: Arrive, names: Names) -> None:
@@ -256,46 +249,6 @@ def _mma(stmt: Mma, names: Names) -> None:
         _fits(buffer, indices, atom.elements(part))
 
 
-def _wgmma(stmt: Wgmma, names: Names) -> None:
-    _whole_groups(names)
-    if not 8 <= stmt.columns <= 256 or stmt.columns % 8:
-        raise Broken("operation", f"a product of a warp group with {stmt.columns} columns; 8, 16, … 256")
-    if stmt.depth not in range(GROUP_DEPTH, TILE_ROW_BYTES // 2 + 1, GROUP_DEPTH):
-        raise Broken("operation", f"a product of a warp group of depth {stmt.depth}; 16, 32, 48 or 64")
-    _place(stmt.d, stmt.d_indices, names, Scope.REGISTER)
-    if stmt.d.dtype != float32 or stmt.a.dtype != stmt.b.dtype or stmt.a.dtype not in GROUP_OPERANDS:
-        raise Broken("operation", f"{stmt.d.dtype} += {stmt.a.dtype} * {stmt.b.dtype} by a warp group")
-    _fits(stmt.d, stmt.d_indices, stmt.columns // 2)
-    for buffer, indices, rows in ((stmt.a, stmt.a_indices, GROUP_ROWS), (stmt.b, stmt.b_indices, stmt.columns)):
-        _place(buffer, indices, names, Scope.SHARED)
-        wide = TILE_ROW_BYTES // buffer.dtype.bytes
-        swizzle = None if buffer.layout is None else buffer.layout.swizzle
-        if swizzle != tile_swizzle(buffer) or len(buffer.shape) < 2 or buffer.strides[-2:] != (wide, 1):
-            raise Broken("operation", f"{buffer.name} does not lie in swizzled rows of {TILE_ROW_BYTES} bytes")
-        if buffer.shape[-2] < rows or buffer.shape[-1] != wide:
-            raise Broken("operation", f"{buffer.name} {list(buffer.shape)} has no {rows} rows of {wide}")
-
-
-def _await_wgmma(stmt: AwaitWgmma, names: Names) -> None:
-    _whole_groups(names)
-    if stmt.pending < 0:
-        raise Broken("operation", f"a wait for all but {stmt.pending} products")
-
-
-def _whole_groups(names: Names) -> None:
-    if names.launch is not None and names.launch.threads < GROUP_THREADS:
-        raise Broken("warps", f"an operation of a warp group in blocks of {names.launch.threads} threads")
-
-
-def operands_of_groups(kernel: Kernel) -> frozenset[str]:
-    """The shared buffers that warp groups multiply, which only copies that complete on arrival barriers may fill."""
-    found: set[str] = set()
-    for stmt in walk_statements(kernel.body):
-        if isinstance(stmt, Wgmma):
-            found |= {stmt.a.name, stmt.b.name}
-    return frozenset(found)
-
-
 def _fits(buffer: Buffer, indices: tuple[Expr, ...], elements: int) -> None:
     """A fragment lies within the last dimension, where that can be told."""
     _run(buffer, elements)
@@ -318,6 +271,32 @@ def _load_matrix(stmt: LoadMatrix, names: Names) -> None:
     _aligned(stmt.source, stmt.source_indices, 16)
 
 
+def _group_mma(stmt: GroupMma, names: Names) -> None:
+    if stmt.columns % 8 or not 8 <= stmt.columns <= 256:
+        raise Broken("operation", f"a warpgroup's product of {stmt.columns} columns; 8 to 256 in steps of 8")
+    if stmt.depth % 16 or not 16 <= stmt.depth <= GROUP_RUN:
+        raise Broken("operation", f"a warpgroup's product of depth {stmt.depth}; 16 to {GROUP_RUN} in steps of 16")
+    if names.launch is not None and names.launch.threads < GROUP_LANES:
+        raise Broken("operation", f"a warpgroup's product in a block of {names.launch.threads} threads")
+    _place(stmt.d, stmt.d_indices, names, Scope.REGISTER)
+    if stmt.d.dtype != float32:
+        raise Broken("operation", f"d of a warpgroup's product is {stmt.d.dtype}, not float32")
+    _fits(stmt.d, stmt.d_indices, stmt.columns // 2)
+    for part, buffer, indices, rows in (
+        ("a", stmt.a, stmt.a_indices, GROUP_ROWS),
+        ("b", stmt.b, stmt.b_indices, stmt.columns),
+    ):
+        _place(buffer, indices, names, Scope.SHARED)
+        if buffer.dtype not in {a.operand for a in ATOMS.values()} or buffer.dtype != stmt.a.dtype:
+            raise Broken("operation", f"{part} of a warpgroup's product is {buffer.dtype}")
+        if buffer.layout is None or buffer.layout.swizzle != GROUP_SWIZZLE or buffer.strides[-2:] != (GROUP_RUN, 1):
+            raise Broken(
+                "operation", f"{part} of a warpgroup's product does not lie as {GROUP_SWIZZLE} in 128 bytes a row"
+            )
+        if buffer.shape[-2] < rows or buffer.shape[-1] > GROUP_RUN or buffer.shape[-1] < stmt.depth:
+            raise Broken("operation", f"{rows} rows of {stmt.depth} do not fit {buffer.name} {list(buffer.shape)}")
+
+
 _OPERATIONS: dict[type[Operation], Callable[[Any, Names], None]] = {
     Barrier: lambda stmt, names: None,
     CopyAsync: _copy_async,
@@ -327,10 +306,9 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, Names], None]] = {
     BulkCopy: _bulk_copy,
     AwaitArrivals: _await_arrivals,
     Mma: _mma,
+    GroupMma: _group_mma,
     LoadMatrix: _load_matrix,
     TensorCopy: _tensor_copy,
     Arrive: _arrive,
-    Wgmma: _wgmma,
-    AwaitWgmma: _await_wgmma,
 }
 """What each operation takes."""

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from ..core.errors import CompileError
+from ..core.errors import CompileError, UnsupportedTarget
+
+_X86_64 = 62
+"""Its number among ELF's machines: the one that runs here (see ``runtime.hardware.host_target``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,14 @@ _SESSION = _Session()
 def load_object(code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> Library:
     """Map ``code`` (a relocatable ELF object) and resolve what it needs from ``imports`` and the process.
 
-    Raises CompileError when a symbol is missing or the object is damaged.
+    Raises CompileError when a symbol is missing or the object is damaged, UnsupportedTarget when it is another
+    machine's.
     """
     if code[:4] != b"\x7fELF" or code[16:18] != b"\x01\x00":
         raise CompileError(f"{len(code)} bytes that are no relocatable ELF object")
+    machine = int.from_bytes(code[18:20], "little")
+    if machine != _X86_64:
+        raise UnsupportedTarget(f"an object for ELF machine {machine}; this machine runs {_X86_64}", field="target")
     return _SESSION.load(code, exports, imports)
 
 

@@ -61,6 +61,9 @@ def _up(value: NDArray[np.int64], unit: int) -> NDArray[np.int64]:
     return rounded
 
 
+MOST_BLOCKS = (1 << 31) - 1
+"""Blocks of a launch along x, on all architectures."""
+
 _KIB = 1024
 
 LIMITS: dict[str, GpuLimits] = {

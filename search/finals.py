@@ -15,7 +15,7 @@ MOST = 12
 """Finalists at most."""
 BAND = 0.06
 """Who was this much slower than the fastest (relative) is not among them."""
-TIE = 0.005
+TIE = 0.002
 """Medians this close (relative) are equal, or closer than the interval of the fastest where that is wider."""
 
 

@@ -1,13 +1,15 @@
 """Targets as people name them.
 
 ``llvm`` and ``cuda`` are the first device of that kind, ``cuda:1`` another one of this machine, and ``cuda:sm_90a`` an
-architecture that code can be made for whether or not such a device is here.
+architecture that code can be made for whether or not such a device is here. So is ``llvm:aarch64+sve``: a processor
+with its extensions (``codegen.llvm.architectures``).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..codegen.backends import BACKENDS, backend_for
+from ..codegen.llvm.architectures import target_named
 from ..core.errors import UnsupportedTarget
 from ..core.record import MeasuredOn
 from ..core.target import DeviceInfo, Profile, Target
@@ -68,9 +70,7 @@ def made_for(text: str, known: Iterable[DeviceInfo]) -> MeasuredOn:
     for info in (*device_infos(), *known):
         if (info.target.kind, info.target.arch) == (kind, arch):
             return _at(info, None)
-    if kind in HOST_KINDS:
-        raise UnsupportedTarget(f"code for {text[:80]!r} is made on such a machine only", field="target")
-    target = Target(kind, arch, (), _MULTIPROCESSORS.get(arch, 1))
+    target = target_named(arch) if kind in HOST_KINDS else Target(kind, arch, (), _MULTIPROCESSORS.get(arch, 1))
     return _at(DeviceInfo(str(target), target), None)
 
 

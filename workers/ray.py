@@ -162,8 +162,8 @@ class RemoteRunner(RemoteStation):
 
 def patience_seconds(deadlines: Deadlines) -> float:
     """When an actor counts as lost although Ray thinks it lives: after everything inside it could have timed out
-    twice."""
-    return 2 * (sum(deadlines.by_stage().values()) + 10.0)
+    twice. Ray gives a device to one actor at a time, so that none waits long for another program to leave it."""
+    return 2 * (sum(seconds for stage, seconds in deadlines.by_stage().items() if stage != "wait") + 10.0)
 
 
 def _connect() -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import cast
+from typing import Any, cast
 
 from ..codegen.backend import Binary, Grid, Parameter, Resources, TensorMap
 from ..core.dtypes import dtype_named

@@ -2,7 +2,8 @@
 
 Functions of float32 are CUDA's accurate ones. Where every output of a kernel is a 16-bit float, an error of some units
 in the last place of float32 is far below the final rounding, and cheap ones stand in (``Function.approximate``):
-exp (``ex2.approx``), division (``div.full``, 2 units), tanh (a series near 0, else by exp), sqrt (``sqrt.approx``).
+exp (``ex2.approx``), division (``div.full``, 2 units; of constants ``rcp.approx``), tanh (a series near 0, else by
+exp), sqrt (``sqrt.approx``).
 ``tanh.approx`` itself, with its error of 2^-11, is not used: it is as large as the rounding of float16.
 """
 
@@ -137,6 +138,9 @@ def _float_binary(fn: Function, expr: Binary, a: Value, b: Value) -> Value:
     match expr.op:
         case BinaryOp.MIN | BinaryOp.MAX:
             return extreme(fn, expr.op, expr.dtype, a, b)
+        case BinaryOp.DIV if fn.approximate and type == "float" and _constant(expr.a) is not None:
+            inverse = call(fn.use("fast_reciprocal"), type, b)
+            return inverse if _constant(expr.a) == 1 else infix(a, "*", inverse, type, Level.PRODUCT)
         case BinaryOp.DIV if fn.approximate and type == "float":
             return call(fn.use("fast_divide"), type, a, b)
         case BinaryOp.DIV:

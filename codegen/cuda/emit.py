@@ -5,7 +5,7 @@ from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import TensorCopy
+from ...ir.gpu import GroupMma, TensorCopy
 from ...ir.rewrite import free_variables
 from ...ir.stmt import For, HardwareAxis, Kernel, Launch, Operation, Seq, Stmt, Store, expressions, walk_statements
 from ..backend import Grid, Parameter, Source
@@ -86,6 +86,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         plan.offsets,
         is_approximate(kernel),
         set(_RESERVED) | {name},
+        any(isinstance(s, GroupMma) for s in walk_statements(launch.body)),
     )
     fn.parameters = tuple(b.name for b in kernel.parameters)
     for copy in (s for s in walk_statements(launch.body) if isinstance(s, TensorCopy)):

@@ -6,7 +6,7 @@ vectors that can be loaded in wide accesses, are computed ahead of that loop.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from ...core.errors import CompileError
 from ...ir.buffer import Scope
@@ -27,6 +27,7 @@ from ...ir.expr import (
     ShuffleMode,
     Unary,
     Var,
+    rebuild,
 )
 from . import memory
 from .arithmetic import binary, cast, compare, logic, plain, result_type, unary
@@ -47,7 +48,8 @@ class Code:
     """One place where statements are being written, and what has been computed there.
 
     ``lane``: the number of the lane in a loop over lanes, whose scalars belong to ``outer``. ``lazy``: the lines
-    written here run only under a condition on the lane.
+    written here run only under a condition on the lane. ``above``: for one branch of a choice, where the choice stands;
+    what is used more than once and reads nothing is computed there.
     """
 
     fn: Function
@@ -56,6 +58,7 @@ class Code:
     lane: Value | None = None
     outer: "Code | None" = None
     lazy: bool = False
+    above: "Code | None" = None
     known: dict[int, tuple[Expr, Value]] = field(default_factory=dict)
 
     # --- values
@@ -67,6 +70,8 @@ class Code:
         found = self._find(expr)
         if found is not None:
             return found
+        if self.above is not None and self.uses.get(id(expr), 0) > 1 and not self.fn.reads(expr):
+            return self.above.value(expr)
         value = self._compute(expr)
         if self.uses.get(id(expr), 0) > 1 and not self._is_plain(expr) and not value.text.isidentifier():
             value = self.named(value)
@@ -92,7 +97,7 @@ class Code:
 
     def inner(self) -> "Code":
         """A place below, that knows what is known here."""
-        return Code(self.fn, Text(), self.uses, self.lane, self.outer, self.lazy, dict(self.known))
+        return Code(self.fn, Text(), self.uses, self.lane, self.outer, self.lazy, known=dict(self.known))
 
     def _compute(self, expr: Expr) -> Value:
         fn = self.fn
@@ -199,7 +204,7 @@ class Code:
 
     def _branch(self, expr: Expr) -> tuple[Text, Value]:
         below = self.inner()
-        below.lazy = self.lazy or self.lane is not None
+        below.lazy, below.above = self.lazy or self.lane is not None, self
         value = below.value(expr)
         return below.text, value
 
@@ -215,7 +220,7 @@ class Code:
             return memory.element(self, buffer, expr.indices)
         mask = self.value(expr.mask)
         below = self.inner()
-        below.lazy = True
+        below.lazy, below.above = True, self
         value = memory.element(below, buffer, expr.indices)
         if below.text.lines:
             return self._guarded(mask, below.text, value)
@@ -306,6 +311,28 @@ class Code:
             with outer.block(f"for (int {lane} = 0; {lane} < {half}; ++{lane})") as inside:
                 inside.line(f"{array}[{lane}] = {step.text};")
         return Value(f"{array}[0]", type)
+
+
+def interned(*roots: Expr) -> tuple[Expr, ...]:
+    """The same expressions, with those that are equal made one object: what is equal is computed once."""
+    done: dict[int, Expr] = {}
+    unique: dict[tuple[object, ...], Expr] = {}
+
+    def visit(expr: Expr) -> Expr:
+        found = done.get(id(expr))
+        if found is None:
+            below = [visit(child) for child in expr.children]
+            whole = rebuild(expr, below) if below else expr
+            own = tuple(
+                value
+                for f in fields(whole)  # type: ignore[arg-type]
+                if not isinstance(value := getattr(whole, f.name), (Expr, tuple))
+            )
+            key = (type(whole), *own, *map(id, below), *([expr] if not below else []))
+            found = done[id(expr)] = unique.setdefault(key, whole)
+        return found
+
+    return tuple(visit(root) for root in roots)
 
 
 def uses_of(*roots: Expr) -> dict[int, int]:

@@ -27,8 +27,9 @@ class Function:
 
     ``ranges``: of all variables. ``read_only``: global buffers that the launch never writes. ``streamed``: those
     touched once. ``offsets``: where shared buffers begin, in bytes. ``approximate``: whether cheap functions will do
-    (see ``arithmetic``). ``parameters``: names of the kernel's. ``maps``: tensor maps, with their
-    names. ``used``: functions of the prelude. ``unrolled``: variables of loops written out.
+    (see ``arithmetic``). ``group_products``: whether warpgroups multiply out of shared memory. ``parameters``: names of
+    the kernel's. ``maps``: tensor maps, with their names. ``used``: functions of the prelude. ``unrolled``: variables
+    of loops written out.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Function:
     offsets: Mapping[str, int]
     approximate: bool
     taken: set[str]
+    group_products: bool = False
     parameters: tuple[str, ...] = ()
     maps: dict[TensorMap, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)

@@ -250,6 +250,6 @@ def half_of(at: Value) -> str:
 def aligned(type: str, size: int) -> str:
     """The declaration of an array's type, aligned for accesses as wide as its ``size`` in bytes allows."""
     for bytes in (16, 8, 4):
-        if size % bytes == 0:
+        if size >= bytes:
             return f"__align__({bytes}) {type}"
     return type

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from math import prod
 
-from ...core.dtypes import float16
 from ...core.errors import CompileError
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load, Var
@@ -12,21 +11,20 @@ from ...ir.gpu import (
     Arrive,
     AwaitArrivals,
     AwaitCopies,
-    AwaitWgmma,
     Barrier,
     BulkCopy,
     CommitCopies,
     CopyAsync,
+    GroupMma,
     InitArrivals,
     Level,
     LoadMatrix,
     Mma,
     TensorCopy,
-    Wgmma,
 )
 from ...ir.stmt import Allocate, For, If, LoopKind, Operation, Seq, Stmt, Store, expressions, walk_statements
 from ..backend import TensorMap
-from .expressions import Code, uses_of
+from .expressions import Code, interned, uses_of
 from .function import Function, is_packed
 from .memory import address, half_of, offset, tile_offset
 from .places import multiple_of, place_of
@@ -34,8 +32,6 @@ from .stores import emit_store
 from .text import Text
 from .types import is_half, stored
 
-GROUP_ARCH = "sm_90a"
-"""The architecture with instructions of warp groups."""
 _BARRIERS = {Level.WARP: "__syncwarp();", Level.BLOCK: "__syncthreads();"}
 
 
@@ -49,6 +45,7 @@ def emit_statement(fn: Function, text: Text, stmt: Stmt) -> None:
         case For():
             _loop(fn, text, stmt)
         case If(condition=condition, then=then):
+            (condition,) = interned(condition)
             code = Code(fn, text, uses_of(condition))
             test = code.value(condition)
             with text.block(f"if ({test.text})") as inside:
@@ -91,7 +88,7 @@ def _declaration(fn: Function, buffer: Buffer) -> str:
 
 
 def _alignment(size: int) -> str:
-    return next((f"__align__({n}) " for n in (16, 8) if size % n == 0), "")
+    return next((f"__align__({n}) " for n in (16, 8) if size >= n), "")
 
 
 def check_registers(fn: Function, stmt: Stmt) -> None:
@@ -111,8 +108,8 @@ def check_registers(fn: Function, stmt: Stmt) -> None:
             accesses.append((buffer, indices))
         case LoadMatrix(target=target, target_indices=indices):
             accesses.append((target, indices))
-        case Wgmma(d=buffer, d_indices=indices):
-            accesses.append((buffer, indices))
+        case GroupMma(d=d, d_indices=indices):
+            accesses.append((d, indices))
         case Mma():
             accesses += [(stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices), (stmt.d, stmt.d_indices)]
     for buffer, indices in accesses:
@@ -128,8 +125,11 @@ def _is_constant(fn: Function, expr: Expr) -> bool:
 
 def _operation(fn: Function, text: Text, stmt: Operation) -> str:
     """The statement that does ``stmt``; what it needs first goes into ``text``."""
+    stmt = stmt.with_expressions(interned(*stmt.expressions))
     code = Code(fn, text, uses_of(*stmt.expressions))
     match stmt:
+        case Barrier(level=Level.BLOCK) if fn.group_products:
+            return f"{fn.use('group_barrier')}();"
         case Barrier(level=level):
             return _BARRIERS[level] if level in _BARRIERS else f"{_cluster(fn, 'cluster_barrier')}();"
         case CopyAsync():
@@ -158,14 +158,12 @@ def _operation(fn: Function, text: Text, stmt: Operation) -> str:
             return _tensor_copy(code, stmt)
         case Arrive(barriers=barriers, index=at):
             return f"{_cluster(fn, 'arrive')}({address(code, barriers, code.value(at))});"
-        case Wgmma():
-            return _wgmma(code, stmt)
-        case AwaitWgmma(pending=pending):
-            return f"{_group(fn, 'await_wgmma')}<{pending}>();"
         case Mma():
             return _mma(code, stmt)
         case LoadMatrix():
             return _load_matrix(code, stmt)
+        case GroupMma():
+            return _group_mma(code, stmt)
     raise CompileError(f"{type(stmt).__name__} cannot be expressed in CUDA C++")
 
 
@@ -173,13 +171,6 @@ def _cluster(fn: Function, function: str) -> str:
     """A function of the prelude whose instructions came with Hopper."""
     if int("".join(c for c in fn.arch if c.isdigit()) or 0) < 90:
         raise CompileError(f"{function.replace('_', ' ')}: {fn.arch} has no such instruction, sm_90 and later have")
-    return fn.use(function)
-
-
-def _group(fn: Function, function: str) -> str:
-    """A function of the prelude whose instructions only Hopper has."""
-    if fn.arch != GROUP_ARCH:
-        raise CompileError(f"{function.replace('_', ' ')}: only {GROUP_ARCH} has such instructions, not {fn.arch}")
     return fn.use(function)
 
 
@@ -200,14 +191,6 @@ def tensor_map(parameters: Sequence[str], stmt: TensorCopy) -> TensorMap:
     return TensorMap(parameters.index(stmt.source.name), stmt.box, swizzled)
 
 
-def _wgmma(code: Code, stmt: Wgmma) -> str:
-    d = _fragment(code, stmt.d, stmt.d_indices, 1)
-    a = address(code, stmt.a, tile_offset(code, stmt.a, stmt.a_indices))
-    b = address(code, stmt.b, tile_offset(code, stmt.b, stmt.b_indices))
-    type = "f16" if stmt.a.dtype == float16 else "bf16"
-    return f"{_group(code.fn, f'wgmma_n{stmt.columns}_{type}')}<{stmt.depth}>({d}, {a}, {b});"
-
-
 def _mma(code: Code, stmt: Mma) -> str:
     atom = ATOMS.get(stmt.atom)
     if atom is None:
@@ -215,6 +198,16 @@ def _mma(code: Code, stmt: Mma) -> str:
     d = _fragment(code, stmt.d, stmt.d_indices, 1)
     a, b = _fragment(code, stmt.a, stmt.a_indices, 2), _fragment(code, stmt.b, stmt.b_indices, 2)
     return f"{code.fn.use(f'mma_{stmt.atom}')}({d}, {a}, {b});"
+
+
+def _group_mma(code: Code, stmt: GroupMma) -> str:
+    if code.fn.arch != "sm_90a":
+        raise CompileError(f"products of warpgroups: {code.fn.arch} has no such instruction, sm_90a alone has")
+    kind = "half" if stmt.a.dtype.name == "float16" else "bfloat"
+    d = _fragment(code, stmt.d, stmt.d_indices, 1)
+    a = address(code, stmt.a, offset(code, stmt.a, stmt.a_indices))
+    b = address(code, stmt.b, offset(code, stmt.b, stmt.b_indices))
+    return f"{code.fn.use(f'group_mma_{kind}_{stmt.columns}')}<{stmt.depth}>({d}, {a}, {b});"
 
 
 def _load_matrix(code: Code, stmt: LoadMatrix) -> str:

@@ -4,7 +4,7 @@ from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Broadcast, Cast, Expr, Load, PeerLoad, walk
 from ...ir.stmt import Store
 from .arithmetic import to_bits
-from .expressions import Code, uses_of
+from .expressions import Code, interned, uses_of
 from .function import Function, is_packed
 from .memory import address, aligned, base_offset, contiguous, half_of, offset, raw, read_piece
 from .places import one_for_all, pieces
@@ -14,7 +14,9 @@ from .types import WIDE, computed, half_name, is_half, stored
 
 def emit_store(fn: Function, text: Text, stmt: Store) -> None:
     """Write ``stmt``; where its mask is false nothing is computed, read or written."""
-    roots = [*stmt.indices, stmt.value] if stmt.mask is None else [*stmt.indices, stmt.value, stmt.mask]
+    roots = interned(*stmt.indices, stmt.value, *([] if stmt.mask is None else [stmt.mask]))
+    count = len(stmt.indices)
+    stmt = Store(stmt.buffer, roots[:count], roots[count], roots[count + 1] if stmt.mask is not None else None)
     code = Code(fn, text, uses_of(*roots))
     shared = None if stmt.mask is None else one_for_all(stmt.mask)
     if stmt.mask is not None and shared is None:

@@ -31,7 +31,7 @@ class LlvmBackend:
 
     def anatomy(self, source: Source, target: Target) -> Anatomy:
         text = compiler.assembly(source, target)
-        return Anatomy((Layer("assembly", "assembly", text),), count_instructions(text))
+        return Anatomy((Layer("assembly", "assembly", text),), count_instructions(text, target.arch))
 
     def files(self, source: Source, target: Target) -> Mapping[str, bytes]:
         """LLVM IR, assembly, and the object that they become."""

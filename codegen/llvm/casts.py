@@ -9,7 +9,7 @@ from .writer import FunctionWriter
 def from_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
     """What was loaded, in the type it is computed with."""
     if dtype.name == "float16":
-        _need_f16c(w)
+        _need_half(w)
         return w.convert("fpext", value, "float")
     if dtype.name == "bfloat16":
         return _widen_bfloat16(w, value)
@@ -21,7 +21,7 @@ def from_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
 def to_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
     """What is to be stored, rounded to how it lies in memory."""
     if dtype.name == "float16":
-        _need_f16c(w)
+        _need_half(w)
         return w.convert("fptrunc", value, "half")
     if dtype.name == "bfloat16":
         return _narrow_bfloat16(w, value)
@@ -47,10 +47,11 @@ def cast(w: FunctionWriter, value: Value, source: DType, target: DType) -> Value
     return w.convert("zext" if source.kind == "uint" else "sext", value, computed(target))
 
 
-def _need_f16c(w: FunctionWriter) -> None:
+def _need_half(w: FunctionWriter) -> None:
     """Without the instructions LLVM would call functions that the process does not have."""
-    if not w.module.features & {"f16c", "avx512f"}:
-        raise CompileError("float16 needs the f16c extension, which the target lacks")
+    needed = w.module.half
+    if needed and w.module.features.isdisjoint(needed):
+        raise CompileError(f"float16 needs the {' or '.join(needed)} extension, which the target lacks")
 
 
 def _to_float(w: FunctionWriter, value: Value, source: DType, target: DType) -> Value:

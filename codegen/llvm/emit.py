@@ -4,6 +4,7 @@ from ...core.errors import CompileError
 from ...core.target import Target
 from ...ir.stmt import Kernel
 from ..backend import Parameter, Source
+from .architectures import architecture_of, function_attributes
 from .body import Body
 from .frame import plan_frame
 from .machine import triple_of
@@ -14,7 +15,7 @@ from .writer import FunctionWriter, ModuleWriter, identifier
 def emit(kernel: Kernel, target: Target) -> Source:
     """The LLVM IR of ``kernel``, whose loops are serial or parallel. Raises CompileError for anything else."""
     entry = f"tw_{identifier(kernel.name)}"  # no name of the C library starts so
-    module = ModuleWriter(target.features)
+    module = _module(target)
     module.reserve(entry)
     place = Place(module, entry, plan_frame(kernel.body), target.threads)
     main = module.unique(f"{entry}.main")
@@ -30,10 +31,15 @@ def emit(kernel: Kernel, target: Target) -> Source:
     except RecursionError as error:
         raise CompileError("an expression or loop nest is nested too deeply to be compiled") from error
     w.line("ret void")
-    module.define(main, w.text(f"internal void @{main}({signature}) nounwind"))
+    module.define(main, w.text(f"internal void @{main}({signature}) {module.attributes}"))
     module.define(entry, _entry(module, entry, main, kernel))
     text = f'; {kernel.name} for {target}\ntarget triple = "{triple_of(target)}"\n\n{module.text()}'
     return Source("llvm-ir", text, entry, parameters_of(kernel))
+
+
+def _module(target: Target) -> ModuleWriter:
+    half = architecture_of(target).half
+    return ModuleWriter(target.features, attributes=function_attributes(target), half=half)
 
 
 def parameters_of(kernel: Kernel) -> tuple[Parameter, ...]:
@@ -51,4 +57,4 @@ def _entry(module: ModuleWriter, entry: str, main: str, kernel: Kernel) -> str:
         pointers.append(w.assign(f"load ptr, {at.typed}, align 8", "ptr", 1, buffer.name))
     w.line(f"call void @{main}({', '.join(p.typed for p in pointers)})")
     w.line("ret i32 0")
-    return w.text(f"i32 @{entry}(ptr noalias readonly %args) nounwind")
+    return w.text(f"i32 @{entry}(ptr noalias readonly %args) {module.attributes}")

@@ -4,6 +4,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
+from ...core.errors import UnsupportedTarget
+from .dialects.aarch64 import AARCH64
+from .dialects.dialect import Dialect
+from .dialects.riscv import RISCV
+from .dialects.x86 import X86
+
 CLASSES = (
     "vector_fma",
     "vector_arithmetic",
@@ -28,58 +34,31 @@ CLASSES = (
 """Every class, in the order in which it is shown. ``masked`` counts vector instructions under a mask beside their own
 class, so it is no part of the sum."""
 
-_RULES: tuple[tuple[str, str], ...] = (
-    ("call", r"callq?"),
-    ("branch", r"j[a-z]+|retq?"),
-    ("matrix", r"t(dp|ile|load|release|zero|stored)\w*|ldtilecfg|sttilecfg"),
-    ("gather", r"vp?gather\w+"),
-    ("scatter", r"vp?scatter\w+"),
-    ("vector_fma", r"v(fn?m(add|sub)\w*p[sdh]|dpbf16ps|pdp\w+)"),
-    ("scalar_fma", r"vfn?m(add|sub)\w*s[sdh]"),
-    ("broadcast", r"v(p?broadcast\w+|movddup)"),
-    ("convert", r"v?cvt\w+|vpmov[sz]x\w+|vpmov(us|s)?[dqw][bwd]"),
-    ("shuffle", r"v?(p?shuf\w+|perm\w+|pperm\w+|p?unpck\w+|pblend\w*|blend\w+|p?insert\w+|p?extract\w+|p?align\w+)"),
-    ("vector_arithmetic", r"v?(add|sub|mul|div|min|max|sqrt|rsqrt14|rcp14|rndscale|round|scalef|getexp|cmp\w*|range|"
-     r"h?addsub|hadd)p[sdh]"),
-    ("scalar_fp", r"v?((add|sub|mul|div|min|max|sqrt|rndscale|round|scalef|cmp\w*|getexp)s[sdh]|u?comis[sdh])"),
-    ("vector_integer", r"v?(and|andn|or|xor)p[sd]|"
-     r"v?p(add|sub|mul|min|max|abs|cmp|and|or|xor|s[lr]l|sra|ternlog|test|avg|madd|sign)\w*"),
-    ("integer", r"(add|sub|imul|mul|i?div|neg|inc|dec|and|or|xor|not|s[ahlr]{2}[lx]?|lea|cmp|test|cmov\w+|set\w+|"
-     r"mov[sz]\w+|bt|bextr|rorx|c[dq]q|andn|bsf|tzcnt|lzcnt)[bwlq]?|cqto|cltd|cltq|movabsq"),
-)  # fmt: skip
-_MOVES = re.compile(r"v?(mov(u|a|nt)p[sd]|movdq\w+|lddqu)$")
-_SCALAR_MOVES = re.compile(r"(v?movs[sdh]|v?mov[dqw]|mov[bwlq])$")
-_COMPILED = tuple((name, re.compile(rf"({pattern})$")) for name, pattern in _RULES)
-_INSTRUCTION = re.compile(r"^\s+([a-z][a-z0-9.]*)\b\s*([^#]*)")
-_MASK = re.compile(r"\{%k\d\}")
+DIALECTS: Mapping[str, Dialect] = {"x86-64": X86, "aarch64": AARCH64, "riscv64": RISCV}
+"""Architecture -> its assembly."""
+
+_INSTRUCTION = re.compile(r"^\s+([a-z][a-z0-9.]*)\b\s*(.*)")
 
 
-def count_instructions(assembly: str) -> dict[str, int]:
-    """Class -> how many instructions of AT&T-syntax ``assembly`` fall into it; every class of ``CLASSES`` is there."""
+def count_instructions(assembly: str, arch: str = "x86-64") -> dict[str, int]:
+    """Class -> how many instructions of ``assembly``, as LLVM prints it for ``arch``, fall into it; every class of
+    ``CLASSES`` is there. Raises UnsupportedTarget for an architecture without a dialect."""
+    dialect = _dialect(arch)
     counts: Counter[str] = Counter()
     for line in assembly.splitlines():
-        match = _INSTRUCTION.match(line)
+        match = _INSTRUCTION.match(line.split(dialect.comment)[0])
         if match is None or match.group(1).startswith("."):
             continue
-        mnemonic, operands = match.group(1), match.group(2).strip()
-        counts[classify(mnemonic, operands)] += 1
-        if _MASK.search(operands):
+        operands = re.sub(r"\s+", " ", match.group(2)).strip()
+        counts[dialect.classify(match.group(1), operands)] += 1
+        if dialect.mask.search(operands):
             counts["masked"] += 1
     return {name: counts.get(name, 0) for name in CLASSES}
 
 
-def classify(mnemonic: str, operands: str) -> str:
-    """The class of one instruction. An arithmetic instruction with a memory operand counts as arithmetic."""
-    if _MOVES.match(mnemonic):
-        if "(" not in operands:
-            return "other"
-        return "vector_store" if operands.rstrip().endswith(")") or _store_under_mask(operands) else "vector_load"
-    if _SCALAR_MOVES.match(mnemonic):
-        return "scalar_load_store" if "(" in operands else "integer"
-    for name, pattern in _COMPILED:
-        if pattern.match(mnemonic):
-            return name
-    return "other"
+def classify(mnemonic: str, operands: str, arch: str = "x86-64") -> str:
+    """The class of one instruction. Raises UnsupportedTarget."""
+    return _dialect(arch).classify(mnemonic, operands)
 
 
 def total(counts: Mapping[str, int]) -> int:
@@ -87,5 +66,7 @@ def total(counts: Mapping[str, int]) -> int:
     return sum(number for name, number in counts.items() if name != "masked")
 
 
-def _store_under_mask(operands: str) -> bool:
-    return re.search(r"\)\s*\{%k\d\}$", operands.rstrip()) is not None
+def _dialect(arch: str) -> Dialect:
+    if arch not in DIALECTS:
+        raise UnsupportedTarget(f"no assembly of {arch!r} is read; known: {', '.join(DIALECTS)}", field="arch")
+    return DIALECTS[arch]

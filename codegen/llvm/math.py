@@ -52,6 +52,6 @@ def _call(
         inner = FunctionWriter(w.module)
         parameters = tuple(inner.parameter(n, a.element, a.lanes) for n, a in zip("xy", arguments, strict=False))
         inner.line(f"ret {write(inner, parameters).typed}")
-        signature = ", ".join(p.typed for p in parameters)
-        w.module.define(function, inner.text(f"internal {first.type} @{function}({signature}) alwaysinline nounwind"))
+        signature = f"internal {first.type} @{function}({', '.join(p.typed for p in parameters)})"
+        w.module.define(function, inner.text(f"{signature} alwaysinline {w.module.attributes}"))
     return w.call(function, arguments, first.element, first.lanes, hint=name)

@@ -153,7 +153,7 @@ def _write_task(place: Place, body: Body, loop: For, name: str, buffers: list[st
     signature += [f"i64 range(i64 0, {loop.extent + 1}) {edge.text}" for edge in (begin, end)]
     _loop(place, task, loop, begin, end)
     inner.line("ret void")
-    place.module.define(name, inner.text(f"internal void @{name}({', '.join(signature)}) nounwind"))
+    place.module.define(name, inner.text(f"internal void @{name}({', '.join(signature)}) {place.module.attributes}"))
     place.module.define(f"{name}.task", _unpacking_wrapper(place, name, buffers, variables))
 
 
@@ -168,7 +168,8 @@ def _unpacking_wrapper(place: Place, name: str, buffers: list[str], variables: l
     operands = ", ".join(a.typed for a in [*arguments, begin, end])
     w.line(f"call void @{name}({operands})")
     w.line("ret void")
-    return w.text(f"internal void @{name}.task(ptr noalias readonly %env, i64 %begin, i64 %end) nounwind")
+    signature = "ptr noalias readonly %env, i64 %begin, i64 %end"
+    return w.text(f"internal void @{name}.task({signature}) {place.module.attributes}")
 
 
 def _captured(body: Body, loop: For) -> tuple[list[str], list[str]]:

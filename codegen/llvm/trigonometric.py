@@ -105,6 +105,6 @@ def _library(w: FunctionWriter, x: Value, name: str) -> str:
             one = inner.call(c_name, [one], x.element)
             result = inner.assign(f"insertelement {result.typed}, {one.typed}, i64 {lane}", x.element, x.lanes)
     inner.line(f"ret {result.typed}")
-    signature = f"internal {x.type} @{function}({value.typed}) noinline cold nounwind"
+    signature = f"internal {x.type} @{function}({value.typed}) noinline cold {w.module.attributes}"
     w.module.define(function, inner.text(signature))
     return function

@@ -23,9 +23,14 @@ def identifier(name: str) -> str:
 class ModuleWriter:
     """The functions and declarations of one module."""
 
-    def __init__(self, features: Collection[str] = ()) -> None:
-        """``features``: the instruction-set extensions that may be counted on."""
+    def __init__(
+        self, features: Collection[str] = (), *, attributes: str = "nounwind", half: Sequence[str] = ()
+    ) -> None:
+        """``features``: the instruction-set extensions that may be counted on. ``attributes``: of every function.
+        ``half``: extensions of which float16 needs one, empty where it needs none."""
         self.features = frozenset(features)
+        self.attributes = attributes
+        self.half = tuple(half)
         self._declarations: dict[str, None] = {}
         self._functions: dict[str, str] = {}
 

@@ -9,14 +9,13 @@
 
 Conditions of ``if`` and of ``select`` count alike. A parallel loop stays one loop: its body is written twice, under
 ``if``. Where a guard depends on several outer loops at once, the body of the innermost of them is written twice,
-once under the condition that the guard cannot fail. Loops in which threads meet (at barriers, in shuffles) stay whole.
+once under the condition that the guard cannot fail.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...core.dtypes import INDEX
-from ...ir.buffer import Scope
 from ...ir.expr import (
     Compare,
     CompareOp,
@@ -25,7 +24,6 @@ from ...ir.expr import (
     Logic,
     LogicOp,
     Select,
-    Shuffle,
     Unary,
     UnaryOp,
     Var,
@@ -34,23 +32,10 @@ from ...ir.expr import (
     walk,
 )
 from ...ir.rewrite import map_expr, map_expressions, map_statements
-from ...ir.stmt import (
-    Allocate,
-    For,
-    If,
-    Kernel,
-    Launch,
-    LoopKind,
-    Operation,
-    Seq,
-    Stmt,
-    expressions,
-    seq,
-    walk_statements,
-)
+from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, expressions, seq, walk_statements
 from ...schedule.linear import Linear, linear
 from .copies import Names, bound_names, replace_names
-from .limits import extents_of, limits, variables
+from .limits import limits, variables
 
 MOST_STORES = 1024
 """No cut is made that would let the unrolled kernel grow past this many stores."""
@@ -58,20 +43,9 @@ MOST_STORES = 1024
 
 def partition(kernel: Kernel) -> Kernel:
     """``kernel`` with its serial and parallel loops cut (see the module); guards that became certain are gone."""
-    extents = extents_of(kernel.body)
+    extents = {s.var: s.extent for s in walk_statements(kernel.body) if isinstance(s, For)}
     names = Names(bound_names(kernel.body) | {b.name for b in kernel.parameters})
     return replace(kernel, body=_Cutter(extents, names, weight(kernel.body)).statement(kernel.body))
-
-
-def meets(stmt: Stmt) -> bool:
-    """Whether threads meet in ``stmt``, or share memory that it allocates: then it may not be written twice under
-    conditions that differ from thread to thread."""
-    for below in walk_statements(stmt):
-        if isinstance(below, Operation) or (isinstance(below, Allocate) and below.buffer.scope is Scope.SHARED):
-            return True
-        if any(isinstance(e, Shuffle) for root in expressions(below) for e in walk(root)):
-            return True
-    return False
 
 
 def weight(stmt: Stmt) -> int:
@@ -117,8 +91,6 @@ class _Cutter:
                 return seq(*(self.statement(s) for s in statements))
             case Allocate(buffer=buffer, body=body):
                 return Allocate(buffer, self.statement(body))
-            case Launch(body=body):
-                return replace(stmt, body=self.statement(body))
         return stmt
 
     def loop(self, loop: For, done: frozenset[Expr] = frozenset()) -> Stmt:
@@ -126,8 +98,6 @@ class _Cutter:
 
         ``done``: atoms that enclosing conditions already narrowed.
         """
-        if meets(loop.body):
-            return For(loop.var, loop.extent, loop.kind, self.statement(loop.body))
         guards = list(self.guards(loop))
         cost = weight(loop.body)
         single = [next(iter(g.surely.terms)) for g in guards if len(g.surely.terms) == 1]

@@ -58,7 +58,7 @@ def check_write(memory: Watched, m: Machine, scope: Scope, flat: Array, who: Arr
     busy = memory.busy(flat, writing=True)
     if busy is not None and busy.any():
         at = int(busy.argmax())
-        what = f"{memory.name(int(flat[at]))} is written while {memory.user(int(flat[at]))} is under way"
+        what = f"{memory.name(int(flat[at]))} is written while an asynchronous copy of it is under way"
         raise scope.fault(what, m, int(who[at]), name)
     race = touches.written_by(m.order, flat, who)
     if race is not None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..buffer import Buffer
 from ..expr import Expr
-from ..gpu import TILE_ROW_BYTES, Arrive, AwaitArrivals, BulkCopy, InitArrivals, TensorCopy
+from ..gpu import BOX_ROW_BYTES, Arrive, AwaitArrivals, BulkCopy, InitArrivals, TensorCopy
 from ..memory import Array
 from .access import check_read, check_write, spread
 from .address import address_of, shared_flat
@@ -145,7 +145,7 @@ def _tile_places(stmt: TensorCopy, memory: SharedMemory, scope: Scope) -> Callab
     buffer, elements = stmt.target, prod(stmt.box)
     address = address_of(stmt.target_indices, buffer, scope, value_code)
     swizzle = None if buffer.layout is None else buffer.layout.swizzle
-    whole = TILE_ROW_BYTES // buffer.dtype.bytes
+    whole = BOX_ROW_BYTES // buffer.dtype.bytes
     if swizzle is not None:
         whole = 1 << (swizzle.base + swizzle.shift + swizzle.bits)
 

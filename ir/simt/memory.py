@@ -51,10 +51,6 @@ class GlobalMemory:
         """The elements that a copy under way forbids to read, or to write; None for none."""
         return self._leaving[flat] > 0 if self.under_way and writing else None
 
-    def user(self, flat: int) -> str:
-        """What of an element is under way."""
-        return "an asynchronous copy of it"
-
     def name(self, flat: int) -> str:
         return element_name(self.buffer, flat)
 
@@ -70,8 +66,6 @@ class SharedMemory:
         self.touches: Touches | None = None
         self.landing = np.zeros(0, dtype=np.int32)  # asynchronous copies under way to a place
         self.under_way = 0
-        self.reading = np.zeros(0, dtype=np.int32)  # products under way that read a place
-        self.held = 0
         self._order: Order | None = None
         self._names: dict[int, tuple[int, ...]] = {}
 
@@ -85,8 +79,7 @@ class SharedMemory:
         self.written = np.zeros(places, dtype=np.bool_)
         self.touches = Touches(places, order, 1)
         self.landing = np.zeros(places, dtype=np.int32)
-        self.reading = np.zeros(places, dtype=np.int32)
-        self.under_way = self.held = 0
+        self.under_way = 0
 
     def forget(self, who: Array | None) -> None:
         """Nothing is written any more in the blocks of ``who`` (bool[blocks]). Who touched what is remembered: the
@@ -102,21 +95,9 @@ class SharedMemory:
         np.add.at(self.landing, flat, change)
         self.under_way += change * len(flat)
 
-    def hold(self, flat: Array, change: int) -> None:
-        """Count products under way that read places."""
-        np.add.at(self.reading, flat, change)
-        self.held += change * len(flat)
-
     def busy(self, flat: Array, writing: bool) -> Array | None:
-        """The places that a copy under way forbids to touch, or a product to write; None for none."""
-        if writing and self.held:
-            held: Array = (self.reading[flat] > 0) | (self.landing[flat] > 0)
-            return held
+        """The places that a copy under way forbids to touch; None for none."""
         return self.landing[flat] > 0 if self.under_way else None
-
-    def user(self, flat: int) -> str:
-        """What is under way that uses a place."""
-        return "a product that reads it" if self.reading[flat] else "an asynchronous copy of it"
 
     def name(self, flat: int) -> str:
         """The element at a place, which may be in any block."""

@@ -39,8 +39,6 @@ class Machine:
         self.flights: list[Any] = []  # asynchronous copies under way (see ``copies``)
         self.committed = np.zeros(self.threads, dtype=np.int64)  # groups of them, by thread
         self.phases: dict[str, Any] = {}  # arrival barriers, by buffer
-        self.products: list[Any] = []  # of warp groups, under way (see ``groups``)
-        self.started = np.zeros(self.threads, dtype=np.int64)  # how many of them, by thread
         self.peer_reads = np.full(self.threads, -1, dtype=np.int64)  # when threads last read another block's memory
 
     def axis(self, axis: HardwareAxis) -> Array:

@@ -11,25 +11,23 @@ from ..gpu import (
     Arrive,
     AwaitArrivals,
     AwaitCopies,
-    AwaitWgmma,
     Barrier,
     BulkCopy,
     CommitCopies,
     CopyAsync,
+    GroupMma,
     InitArrivals,
     Level,
     LoadMatrix,
     Mma,
     TensorCopy,
-    Wgmma,
 )
 from ..stmt import Allocate, For, If, Seq, Stmt, Store
 from .access import store_code, under
 from .address import is_uniform
 from .arrivals import arrive, await_arrivals, bulk_copy, init_arrivals, tensor_copy
 from .copies import await_copies, commit_copies, copy_async
-from .groups import await_wgmma, wgmma
-from .matrices import load_matrix, mma
+from .matrices import group_mma, load_matrix, mma
 from .memory import PrivateMemory, SharedMemory
 from .scope import Machine, Scope
 from .values import value_code
@@ -153,10 +151,9 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     BulkCopy: bulk_copy,
     AwaitArrivals: await_arrivals,
     Mma: mma,
+    GroupMma: group_mma,
     LoadMatrix: load_matrix,
     TensorCopy: tensor_copy,
     Arrive: arrive,
-    Wgmma: wgmma,
-    AwaitWgmma: await_wgmma,
 }
 """How each class of statement is run."""

@@ -48,7 +48,8 @@ _GIB = 1 << 30
 
 
 class CudaDevice:
-    """See ``runtime.device.Device``. Opening one makes its context in this process (a fifth of a second)."""
+    """See ``runtime.device.Device``. Opening one makes its context in this process (a fifth of a second). One thread at
+    a time may use it."""
 
     def __init__(self, target: Target | None = None, ordinal: int = 0) -> None:
         """``target`` defaults to the whole device; one with fewer multiprocessors, or an earlier architecture whose
@@ -99,10 +100,10 @@ class CudaDevice:
         return memory
 
     def fill(self, memory: Memory, pattern: bytes) -> None:
-        self._checks.fill(_own(memory), pattern)
+        self._checks.fill(self._own(memory), pattern)
 
     def copy(self, into: Memory, source: Memory) -> None:
-        target, origin = _own(into), _own(source)
+        target, origin = self._own(into), self._own(source)
         if target.nbytes != origin.nbytes:
             raise InvalidParameter(f"{origin.nbytes} bytes written to a span of {target.nbytes}", field="source")
         with self._context:
@@ -111,19 +112,19 @@ class CudaDevice:
             self._stream.wait()
 
     def sweep(self, memory: Memory) -> None:
-        self._checks.sweep(_own(memory))
+        self._checks.sweep(self._own(memory))
 
     def changed(self, memory: Memory, pattern: bytes) -> tuple[int, int] | None:
-        return self._checks.changed(_own(memory), pattern)
+        return self._checks.changed(self._own(memory), pattern)
 
     def differs(self, memory: Memory, other: Memory) -> bool:
-        return self._checks.differs(_own(memory), _own(other))
+        return self._checks.differs(self._own(memory), self._own(other))
 
     def matching(self, memory: Memory, pattern: bytes, among: Matches | None = None) -> Matches:
-        return self._checks.matching(_own(memory), pattern, among)
+        return self._checks.matching(self._own(memory), pattern, among)
 
     def compare(self, got: Memory, dtype: DType, want: Memory, absolute: float, relative: float) -> Comparison:
-        return self._checks.compare(_own(got), dtype, _own(want), absolute, relative)
+        return self._checks.compare(self._own(got), dtype, self._own(want), absolute, relative)
 
     def environment(self) -> dict[str, float]:
         return nvml.environment(self._bus_id)
@@ -132,8 +133,13 @@ class CudaDevice:
         return CudaKernel(self._stream, self._stopwatch, binary)
 
     def measure_peaks(self) -> dict[str, float]:
-        free_bytes = self._card.memory_bytes
-        return peaks.measure(Workbench(self._stream, self._transfers, self._stopwatch, _target(self._card), free_bytes))
+        whole, memory_bytes = _target(self._card), self._card.memory_bytes
+        return peaks.measure(Workbench(self._stream, self._transfers, self._stopwatch, whole, memory_bytes))
+
+    def _own(self, memory: Memory) -> CudaMemory:
+        if not isinstance(memory, CudaMemory) or memory.ordinal != self.ordinal:
+            raise InvalidParameter("not memory of this device", field="memory")
+        return memory
 
 
 def info(ordinal: int = 0) -> DeviceInfo:
@@ -197,9 +203,3 @@ def _columns(card: Card, target: Target) -> dict[str, float]:
     columns["memory_bytes"] = float(card.memory_bytes // _GIB * _GIB)
     columns["cluster_blocks"] = 16.0 if card.number("CLUSTER_LAUNCH") else 1.0
     return {name: value for name, value in columns.items() if value > 0}
-
-
-def _own(memory: Memory) -> CudaMemory:
-    if not isinstance(memory, CudaMemory):
-        raise InvalidParameter("not memory of this device", field="memory")
-    return memory

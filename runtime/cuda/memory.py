@@ -43,6 +43,10 @@ class Transfers:
         self._stages: list[tuple[int, Bytes, object]] = []
         self._copiers = ThreadPoolExecutor(COPIERS, thread_name_prefix="tilewright-transfer")
 
+    @property
+    def ordinal(self) -> int:
+        return self._stream.context.card.ordinal
+
     def upload(self, address: int, data: Bytes) -> None:
         """Copy flat host bytes to the device and wait."""
         with self._lock, self._stream.context:
@@ -111,6 +115,11 @@ class CudaMemory:
     @property
     def nbytes(self) -> int:
         return self._nbytes
+
+    @property
+    def ordinal(self) -> int:
+        """The device it is on; those who opened the same device share its memory."""
+        return self._transfers.ordinal
 
     def view(self, offset: int, nbytes: int) -> "CudaMemory":
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:

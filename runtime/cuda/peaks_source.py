@@ -31,6 +31,12 @@ extern "C" __global__ void copy(const uint4* x, uint4* y)
     for (int part = 0; part < UNROLL; ++part) y[AT(part)] = v[part];
 }
 
+extern "C" __global__ void copy_streaming(const uint4* x, uint4* y)
+{
+    const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    __stcs(y + at, __ldcs(x + at));
+}
+
 extern "C" __global__ void read(const uint4* x, uint4* y)
 {
     uint4 v[UNROLL];

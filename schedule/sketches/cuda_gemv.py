@@ -20,12 +20,15 @@ from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
 from ..tile.gemv import GemvSetting, lower_gemv, piece_elements, weights_along_k
 from ..tile.product import Product, product_of
+from ..tile.skinny import can_lower
 from .columns import Bools, Columns, Ints
 from .enumerate import all_settings
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 LONGEST_TOKENS = 8
 """Rows of tokens up to which plain arithmetic keeps up with memory."""
+LONGEST_BESIDE_MATRICES = 2
+"""The same where matrix instructions could be used, which are faster from then on."""
 MOST_SUMS = 32
 """Sums of a thread."""
 MOST_LOADS = 16
@@ -157,6 +160,8 @@ class GemvPlan:
 def _plan(workload: Workload, target: Target) -> GemvPlan | None:
     product = product_of(workload)
     if product is None or product.m.extent > LONGEST_TOKENS:
+        return None
+    if product.m.extent > LONGEST_BESIDE_MATRICES and can_lower(product):
         return None
     return GemvPlan(product, target)
 

@@ -27,7 +27,7 @@ from ...ir.build import Writer
 from ...ir.expr import Expr, Load, Var, index, logical_and
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.workload import Axis, Stage, Workload
-from ..gpu import limits_of
+from ..gpu import MOST_BLOCKS, limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
 from ..tile.digits import places
@@ -39,7 +39,9 @@ from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 MAX_VECTOR_BYTES = 16
 WORD_BYTES = 4
-SOURCE_BYTES, SINK_BYTES = (128, 256, 512), (64, 128, 256)
+LEAST_TILE = 64
+"""Elements of source by sink below which there is nothing to move through shared memory."""
+SOURCE_BYTES, SINK_BYTES = (128, 256), (128, 256)
 """Bytes that lie side by side in a tile of the input, and of the output, in elements of the input's size (measured: of
 tiles from 64 to 512 bytes either way, these hold the best)."""
 SPARE_REGISTERS = 16
@@ -101,9 +103,17 @@ class PermutePlan:
         )
 
     def _tiles(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Extents of tiles worth trying."""
+        """Extents of tiles worth trying; where one side is short, the other is the longer for it."""
         source, sink = self.extents
-        return _fitting(SOURCE_BYTES, self.bytes, source), _fitting(SINK_BYTES, self.bytes, sink)
+        sources, sinks = (_fitting(b, self.bytes, n) for b, n in ((SOURCE_BYTES, source), (SINK_BYTES, sink)))
+        longer = (
+            max(1, SINK_BYTES[0] // (sinks[-1] * self.bytes)),
+            max(1, SOURCE_BYTES[0] // (sources[-1] * self.bytes)),
+        )
+        return (
+            _fitting([b * longer[0] for b in SOURCE_BYTES], self.bytes, source),
+            _fitting([b * longer[1] for b in SINK_BYTES], self.bytes, sink),
+        )
 
     def _vectors(self) -> tuple[int, ...]:
         most = max(self.bytes, max(s.tensor.dtype.bytes for s in self.stages))
@@ -131,18 +141,20 @@ class PermutePlan:
         rows, cells, threads = columns.ints("tile_sink"), columns.ints("tile_source"), columns.ints("threads")
         vector = columns.ints("vector")
         read, write, group = self.shape(vector)
-        _, shared, moved = self._sizes(columns)
+        blocks, shared, moved = self._sizes(columns)
         (source, sink), (sources, sinks) = self.extents, self._tiles()
         least = (cells == sources[0]) & (rows == sinks[0])
         even = (rows // group * (cells // read)) % threads + (cells * (rows // write)) % threads == 0
         area = -(-source // cells) * cells * (-(-sink // rows) * rows)
-        sensible = (area <= WASTE * source * sink) & even & (threads != 128)
+        smallest = -(-source // sources[0]) * sources[0] * (-(-sink // sinks[0]) * sinks[0])
+        sensible = (area <= WASTE * smallest) & even & (threads != 128)
         chunk, swizzled = MAX_VECTOR_BYTES // self.bytes, columns.flags("layout", "swizzle")
         spread = (group * read >= chunk) & (rows // write >= 8) & (cells >= 8 * chunk // group)
-        # Shorter vectors do hardly less well: they are tried with one of the layouts.
-        repeats = (vector != self._vectors()[0]) & (swizzled | ~self._shorter(vector))
+        # Shorter vectors do as well where they fit, hardly ever better: they are tried without the other variations.
+        plain = ~swizzled & columns.flags("stream", 0)
+        repeats = (vector != self._vectors()[0]) & ~(plain & self._shorter(vector))
         fits = limits_of(self.target).resident_blocks(threads, self._registers(columns), shared) >= 1
-        fits &= (~swizzled | spread) & (moved <= MAX_HELD_BYTES)
+        fits &= (~swizzled | spread) & (moved <= MAX_HELD_BYTES) & (blocks <= MOST_BLOCKS)
         legal: Bools = fits & (sensible | (least & (even | (threads == 128)))) & ~repeats
         return legal
 
@@ -353,7 +365,7 @@ def _plan(workload: Workload, target: Target) -> PermutePlan | None:
         return None
     last = next(n for n, a in enumerate(axes) if a.name in inner)
     source, sink = _merged(axes, last, found.values()), _merged(axes, len(axes) - 1, found.values())
-    if set(source) & set(sink):
+    if set(source) & set(sink) or prod(a.extent for a in (*source, *sink)) < LEAST_TILE:
         return None
     return PermutePlan(workload, target, stages, tuple(found), source, sink)
 

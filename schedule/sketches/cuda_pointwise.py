@@ -23,7 +23,7 @@ from ...ir.expr import Expr, Load, Var, const, walk
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.workload import Axis, Stage, Workload
-from ..gpu import limits_of
+from ..gpu import MOST_BLOCKS, limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
 from ..tile.digits import places
@@ -112,7 +112,8 @@ class PointwisePlan:
         persistent = columns.flags("persistent", 1)
         # Blocks that stay pay only where each has much to do at a time: few such settings, with the widest vectors.
         pays = (tiles > blocks) & (unroll > 1) & (vector == self._vectors()[-1])
-        legal: Bools = ((unroll * threads <= vectors) | smallest) & (~persistent | pays) & (registers <= MAX_REGISTERS)
+        fits = (registers <= MAX_REGISTERS) & (blocks <= MOST_BLOCKS)
+        legal: Bools = ((unroll * threads <= vectors) | smallest) & (~persistent | pays) & fits
         return legal
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:

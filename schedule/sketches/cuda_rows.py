@@ -19,8 +19,9 @@ from ...te.workload import Workload
 from ..gpu import limits_of
 from ..space import Knob, Quantity
 from ..tile.row_form import RowForm, row_axis, row_form
-from ..tile.row_passes import MEMORY, QUEUE, REGISTERS, RowSetting, accumulation
+from ..tile.row_passes import accumulation
 from ..tile.row_program import row_kernel
+from ..tile.row_setting import MEMORY, QUEUE, REGISTERS, SPLIT, RowSetting
 from .columns import Bools, Columns, Ints, codes_of
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
@@ -30,6 +31,10 @@ CLUSTER_ROW_BYTES = 32 << 10
 """Shorter rows gain nothing from a cluster: its barriers cost more than a block's."""
 LONG_ROW_BYTES = 256 << 10
 """Rows from here on may be read again instead of held: they are beyond the registers of a block."""
+ALL, HALF, NONE = "all", "half", "none"
+AHEAD = (ALL, HALF, NONE)
+"""Of the next row, what a queue holds while it also holds the whole of this one; the rest of it comes as this one moves
+to registers."""
 MOST_WASTE = 4 / 3
 """Vectors that threads could hold over those there are."""
 SPARE_REGISTERS = 22
@@ -66,9 +71,11 @@ class RowPlan:
             Knob("lanes", lanes, "threads of a row in a block"),
             Knob("teams", (1, 2, 4, 8, 16, 32), "rows of a block"),
             Knob("cluster", clusters, "blocks of a row"),
-            Knob("hold", (REGISTERS, QUEUE, MEMORY), "where a row stays between the passes; memory: it is read again"),
-            Knob("resident", (1, 2, 4, 8), "queue: blocks of a multiprocessor, which share its shared memory"),
-            Knob("unit", self._units(), "bytes that vectors are aligned to in rows that are no whole number of them"),
+            Knob("hold", (REGISTERS, SPLIT, QUEUE, MEMORY), "where a row stays between the passes over it"),
+            Knob(
+                "resident", (1, 2, 3, 4, 8), "split, queue: blocks of a multiprocessor, which share its shared memory"
+            ),
+            Knob("ahead", AHEAD, "queue: how much of the next row it holds beside this one, of what there is room for"),
             Knob("early", (0, 1) if self._weights else (0,), "whether weights are read before the rows are reduced"),
         )
 
@@ -83,10 +90,6 @@ class RowPlan:
         return any(
             name.startswith(row_axis(0)[:-1]) for w in self._weights for i in w.indices for name in free_variables(i)
         )
-
-    def _units(self) -> tuple[int, ...]:
-        """Whole lines of memory where every row begins elsewhere in one, besides the vector's own size."""
-        return (16, 128) if any(self.form.column_count % v for v in self._vectors()) else (16,)
 
     def _vectors(self) -> tuple[int, ...]:
         """Vectors of 16 bytes of the narrowest and of the widest element; where they do not divide a row of one axis,
@@ -103,8 +106,7 @@ class RowPlan:
         form, limits = self.form, limits_of(self.target)
         vector, lanes, cluster, teams = c.ints("vector"), c.ints("lanes"), c.ints("cluster"), c.ints("teams")
         columns = form.column_count
-        unit = np.maximum(vector, c.ints("unit") // self._narrowest)
-        vectors = np.where(columns % vector == 0, columns // vector, (columns - unit + 1) // vector)
+        vectors = np.where(columns % vector == 0, columns // vector, (columns - vector + 1) // vector)
         share = -(-vectors // cluster)
         chunks = -(-share // lanes)
         values = sum(d.bytes for r in form.reductions for d in accumulation(r).dtypes)
@@ -113,8 +115,14 @@ class RowPlan:
         scratch = np.where(warps * cluster > 1, np.where(queue, 2, 1) * teams * warps * values, 0)
         room = limits.shared_bytes_per_multiprocessor // c.ints("resident") - 1024
         room = np.minimum(room, limits.shared_bytes_per_block) - scratch - 256
-        slots = np.minimum(2 * chunks, room // np.maximum(lanes * vector * form.held_bytes, 1))
+        split = c.flags("hold", SPLIT)
+        slots = np.minimum(
+            np.where(split, 1, 2) * chunks, room // np.maximum(lanes * teams * vector * form.held_bytes, 1)
+        )
+        slots = np.where(c.flags("ahead", NONE), np.minimum(slots, chunks), slots)
+        slots = np.where(c.flags("ahead", HALF), np.minimum(slots, chunks + chunks // 2), slots)
         kept = np.where(queue, np.maximum(2 * chunks - slots, 0) + 1, np.where(again, UNROLL, chunks))
+        kept = np.minimum(np.where(split, chunks - slots + 1, kept), np.where(again, UNROLL, chunks))
         words = -(-form.held_bytes * vector // 4)
         weights = sum(-(-load.dtype.bytes * vector // 4) for load in self._weights)
         weights = weights * np.where(c.flags("early", 1), chunks, 1)
@@ -128,37 +136,49 @@ class RowPlan:
             edges=columns - vectors * vector,
             slots=slots,
             registers=SPARE_REGISTERS + words * kept + vector + weights,
-            shared=scratch + np.where(queue, slots * lanes * vector * form.held_bytes, 0),
+            shared=scratch + np.where(queue | split, slots * lanes * teams * vector * form.held_bytes, 0),
             threads=lanes * teams,
             blocks=np.where(queue, everywhere, -(-form.row_count // teams) * cluster),
         )
-
-    @property
-    def _narrowest(self) -> int:
-        return min([b.dtype.bytes for b in self.form.held] + [c.tensor.dtype.bytes for c in self.form.wide])
 
     def legal(self, columns: Columns) -> Bools:
         s, form = self._sizes(columns), self.form
         lanes, teams, cluster = columns.ints("lanes"), columns.ints("teams"), columns.ints("cluster")
         vector, resident = columns.ints("vector"), columns.ints("resident")
         queue, again = columns.flags("hold", QUEUE), columns.flags("hold", MEMORY)
-        fits = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared) >= np.where(queue, resident, 1)
-        shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | (s.threads <= 256)) & (lanes >= s.edges)
+        split = columns.flags("hold", SPLIT)
+        room = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared)
+        fits = room >= np.where(queue | split, resident, 1)
+        shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | split | (s.threads <= 256))
+        shape &= lanes >= s.edges
         shape &= (teams == 1) | (s.threads == 32) | (teams <= form.row_count)
         shape &= (cluster == 1) | ((teams == 1) & (lanes >= 128) & (s.vectors > (cluster - 1) * s.share))
         shape &= (cluster == 1) | (s.chunks >= 2)
         waste = s.chunks * lanes * cluster <= np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(lanes, 32) - 1)
-        held = (s.chunks <= np.where(lanes <= 32, MOST_CHUNKS // 2, MOST_CHUNKS)) & ~again & ~queue & (resident == 1)
+        plain = (resident == 1) & columns.flags("ahead", ALL)
+        held = (s.chunks <= np.where(lanes <= 32, MOST_CHUNKS // 2, MOST_CHUNKS)) & ~again & ~queue & ~split & plain
         read = again & (form.column_count * form.held_bytes >= LONG_ROW_BYTES)
         read &= cluster == 1 if form.wide else True
-        read &= (lanes >= 256) & (s.chunks > UNROLL) & (resident == 1) & ~columns.flags("early", 1)
-        wide = np.array([b.dtype.bytes for b in form.held])[:, None] * vector
-        queued = queue & (s.chunks <= MOST_CHUNKS) & (s.slots > s.chunks) & (teams == 1) & (cluster <= 8)
-        queued &= np.isin(wide, (4, 8, 16)).all(axis=0) & (len(form.wide) > 0) & (lanes >= 128)
-        queued &= (lanes * resident >= 512) & (lanes * resident <= 1024) & (form.row_count * cluster >= 2 * s.blocks)
+        read &= (lanes >= 256) & (s.chunks > UNROLL) & plain & ~columns.flags("early", 1)
+        sized = np.isin(np.array([b.dtype.bytes for b in form.held])[:, None] * vector, (4, 8, 16)).all(axis=0)
+        parted = split & sized & (s.chunks <= 2 * MOST_CHUNKS) & (s.slots >= 1) & (cluster == 1) & (lanes >= 128)
+        parted &= ((teams == 1) & (resident >= 2)) | ((teams == 2) & (resident == 1) & (lanes == 512))
+        parted &= columns.flags("ahead", ALL) & (len(form.wide) > 0) & (s.threads * resident >= 512)
+        parted &= form.column_count * form.held_bytes >= CLUSTER_ROW_BYTES
+        queued = queue & sized & (s.chunks <= MOST_CHUNKS) & (s.slots >= s.chunks) & (teams == 1) & (cluster <= 8)
+        queued &= columns.flags("ahead", ALL) | (
+            s.slots == s.chunks + np.where(columns.flags("ahead", HALF), s.chunks // 2, 0)
+        )
+        queued &= ~columns.flags("ahead", HALF) | (s.chunks >= 4)
+        queued &= (len(form.wide) > 0) & (lanes >= 128)
+        queued &= (
+            (resident != 3)
+            & (lanes * resident >= 512)
+            & (lanes * resident <= 1024)
+            & (form.row_count * cluster >= 2 * s.blocks)
+        )
         queued &= ~(columns.flags("early", 1) & (self._weights_follow_rows | (s.edges > 0)))
-        aligned = columns.flags("unit", 16) | (form.column_count % vector != 0)
-        legal: Bools = fits & shape & waste & aligned & (held | read | queued)
+        legal: Bools = fits & shape & waste & (held | read | queued | parted)
         return legal
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
@@ -203,9 +223,8 @@ class RowPlan:
                 unroll=UNROLL,
                 slots=int(sizes.slots[0]),
                 blocks=int(sizes.blocks[0]),
-                unit=int(setting["unit"]) // self._narrowest,
                 early=bool(setting["early"]),
-                resident=int(setting["resident"]) if setting["hold"] == QUEUE else 0,
+                resident=int(setting["resident"]) if setting["hold"] in (QUEUE, SPLIT) else 0,
             ),
         )
 

@@ -19,6 +19,8 @@ from ...te.workload import Workload
 from ..gpu import limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
+from ..tile.groups import can_lower_groups
+from ..tile.partials import partial_bytes
 from ..tile.product import Product, product_of
 from ..tile.skinny import COLUMNS, PIECE, ROWS, SkinnySetting, can_lower, lower_skinny
 from .columns import Bools, Columns, Ints
@@ -27,6 +29,10 @@ from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 SPARE_REGISTERS = 44
 """Registers for addresses and constants, roughly (from compiled kernels)."""
+LEAST_TOKENS = 2
+"""Rows of tokens below which plain arithmetic is faster."""
+MOST_TOKENS_BESIDE_GROUPS = 32
+"""Rows of tokens above which the matrix units of warpgroups are always faster, where there are such."""
 SMALL = 1 << 20
 """Weights below which it hardly matters how they are read: every setting that fits is legal."""
 LEAST_IN_FLIGHT = 24 * 1024
@@ -48,14 +54,14 @@ class SkinnyPlan:
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        splits = (1, 2, 4, 8) if limits_of(self.target).clusters else (1,)
+        splits = (1, 2) if limits_of(self.target).clusters else (1,)
         return (
-            Knob("rows", (1, 2, 3, 4, 5, 9), "times 16 outputs n of a warp"),
-            Knob("warps_n", (1, 2, 3, 4), "warps of a block along n, which share the tokens"),
+            Knob("rows", (1, 2, 4), "times 16 outputs n of a warp"),
+            Knob("warps_n", (1, 2, 4), "warps of a block along n, which share the tokens"),
             Knob("warps_k", (1, 2, 4, 8), "warps of a block along k"),
             Knob("chunk", (64, 128), "places of k that a warp takes at a time"),
             Knob("split", splits, "blocks of a cluster, which share out k"),
-            Knob("resident", (1, 2, 3), "blocks meant for a multiprocessor at once: they share its memory"),
+            Knob("resident", (1, 2, 3, 4), "blocks meant for a multiprocessor at once: they share its memory"),
         )
 
     def _sizes(self, columns: Columns) -> dict[str, Ints]:
@@ -70,7 +76,7 @@ class SkinnyPlan:
         room = limits.shared_bytes_per_multiprocessor // resident - 1024
         room = np.minimum(room, limits.shared_bytes_per_block)
         stages = np.maximum(np.minimum(np.minimum(room // (weights + tokens), steps + 1), 12), 2)
-        partials = 4 * warps_k * p.m.extent * (block_n + 4)
+        partials = partial_bytes(p.m.extent, warps_k, block_n)
         blocks = -(-p.n.extent // block_n)
         return {
             "threads": WARP_LANES * warps,
@@ -107,13 +113,17 @@ class SkinnyPlan:
         under_way = size["stage_weights"] * (size["stages"] - 1) * resident
         busy = under_way >= LEAST_IN_FLIGHT
         wide = (size["threads"] >= 128) & (size["steps"] >= 2) & (block_n - p.n.extent < ROWS)
-        spread = (size["blocks"] >= self._least_blocks) & ((resident == 1) | (size["blocks"] > self._slots(columns)))
+        slots = self._slots(columns)
+        spread = (size["blocks"] >= self._least_blocks) & ((resident == 1) | (size["blocks"] > slots))
+        spread &= (columns.ints("split") == 1) | (
+            size["blocks"] <= slots * resident
+        )  # clusters that must wait are late
         usual: Bools = fits & deep
         return usual if p.n.extent * p.k.extent < SMALL else usual & busy & wide & spread
 
     @property
     def _least_blocks(self) -> int:
-        return min(self.target.threads * 3 // 4, -(-self.product.n.extent // (4 * ROWS)))
+        return min(self.target.threads * 3 // 4, -(-self.product.n.extent // (2 * ROWS)))
 
     def _slots(self, columns: Columns) -> Ints:
         """Blocks that run at once with one a multiprocessor. Clusters of more than 2 leave some idle, since they have
@@ -161,7 +171,11 @@ def _tile_bytes(lines: Ints, columns: Ints) -> Ints:
 
 def _plan(workload: Workload, target: Target) -> SkinnyPlan | None:
     product = product_of(workload)
-    return SkinnyPlan(product, target) if product is not None and can_lower(product) else None
+    if product is None or product.m.extent < LEAST_TOKENS or not can_lower(product):
+        return None
+    if target.arch == "sm_90a" and product.m.extent > MOST_TOKENS_BESIDE_GROUPS and can_lower_groups(product):
+        return None
+    return SkinnyPlan(product, target)
 
 
 CUDA_SKINNY = TileSketch("cuda_skinny", 1, QUANTITIES, _plan)

@@ -23,11 +23,12 @@ from ...core.schedule import KnobValue
 from ...core.target import Target
 from ...ir.stmt import Kernel
 from ...te.workload import Workload
-from ..gpu import limits_of
+from ..gpu import MOST_BLOCKS, limits_of
 from ..space import Knob, Quantity
 from ..tile.window_program import window_kernel
 from ..tile.windows import Windows, windows_of
 from .columns import Bools, Columns, Ints
+from .enumerate import grid_codes
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 MAX_VECTOR_BYTES = 8
@@ -62,7 +63,7 @@ class WindowsPlan:
         return (
             Knob("vector", self._vectors(), "neighbouring channels that a thread computes"),
             Knob("run", tuple(r for r in (1, 2, 4, 7, 8) if r <= width), "neighbouring outputs of a thread in a row"),
-            Knob("rows", tuple(q for q in (1, 2, 4, 7, 8, 14) if q <= height), "rows of outputs of a thread"),
+            Knob("rows", tuple(q for q in (1, 2, 4, 7, 8) if q <= height), "rows of outputs of a thread"),
             Knob("threads", (64, 128, 256), "threads of a block"),
         )
 
@@ -93,20 +94,26 @@ class WindowsPlan:
         return number, positions, SPARE_REGISTERS + words + w.column.points * vector
 
     def legal(self, columns: Columns) -> Bools:
+        sensible = self._sensible(columns)
+        if self._sensible(Columns(self.knobs, grid_codes(self.knobs), {})).any():
+            return sensible
+        smallest = columns.flags("run", 1) & columns.flags("rows", 1) & columns.flags("threads", 64)
+        return smallest & columns.flags("vector", self._vectors()[0])
+
+    def _sensible(self, columns: Columns) -> Bools:
         run, rows, threads = columns.ints("run"), columns.ints("rows"), columns.ints("threads")
         number, _, registers = self._sizes(columns)
         width, height = self.windows.column.axis.extent, self.windows.rows
         wasteful = (-(-width // run) * run > WASTE * width) | (-(-height // rows) * rows > WASTE * height)
-        vector = columns.ints("vector")
         # Threads with few outputs load most pixels again; they are worth it where there are few outputs in all.
-        outputs = run * rows * vector
+        outputs = run * rows * columns.ints("vector")
         few = prod(a.extent for a in self.windows.axes) < FEWEST_OUTPUTS * BUSY_THREADS * self.target.threads
-        share = (outputs <= MOST_OUTPUTS) & ((outputs >= FEWEST_OUTPUTS) | few)
-        smallest = (run == 1) & (rows == 1) & (vector == self._vectors()[0])
+        alone = (rows == 1) & (height > 1 and not few)
+        share = (outputs <= MOST_OUTPUTS) & ((outputs >= FEWEST_OUTPUTS) | few) & ~alone
         busy = (number >= threads * self.target.threads) | (outputs <= FEWEST_OUTPUTS)
-        fits = (registers <= MAX_REGISTERS) & ~wasteful & share & busy
-        legal: Bools = (fits | smallest) & ((number > 64) | (threads == 64))
-        return legal
+        possible = ((number > 64) | (threads == 64)) & (number <= MOST_BLOCKS * threads)
+        sensible: Bools = (registers <= MAX_REGISTERS) & ~wasteful & share & busy & possible
+        return sensible
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         vector, run, rows = columns.ints("vector"), columns.ints("run"), columns.ints("rows")

@@ -64,6 +64,12 @@ def all_settings(knobs: tuple[Knob, ...]) -> Columns:
     return Columns(knobs, _grid(len(knobs), range(len(knobs)), sizes, np.arange(prod(sizes))), {})
 
 
+def grid_codes(knobs: Sequence[Knob]) -> Codes:
+    """int16[n, knobs]: every setting, legal or not."""
+    sizes = [len(k.values) for k in knobs]
+    return _grid(len(knobs), list(range(len(knobs))), sizes, np.arange(prod(sizes)))
+
+
 def _grid(width: int, positions: Sequence[int], sizes: Sequence[int], numbers: NDArray[np.int64]) -> Codes:
     """int16[n, width]: the numbered settings of the knobs in ``positions``, 0 for the others."""
     codes = np.zeros((len(numbers), width), dtype=np.int16)

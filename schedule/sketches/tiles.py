@@ -62,8 +62,8 @@ def most_lanes(group: Group, target: Target) -> int:
 
 
 def vector_registers(target: Target) -> int:
-    """Vector registers of the instruction set: 32 with AVX-512 and on 64-bit Arm, else 16."""
-    wide = any(f.startswith("avx512") for f in target.features) or target.arch.startswith(("aarch64", "arm64"))
+    """Vector registers of the instruction set: 32 with AVX-512, on 64-bit Arm and on RISC-V, else 16."""
+    wide = any(f.startswith("avx512") for f in target.features) or target.arch in ("aarch64", "riscv64")
     return 32 if wide else 16
 
 

@@ -1,29 +1,34 @@
 """The passes over a row: who holds which columns, reductions, and what is written from them.
 
-Columns are taken in vectors. A row that is no whole number of vectors is cut at the multiples of a vector in memory:
-whole vectors from the first of them on, as many in every row, and the few columns before and after singly ("edges").
+Where the columns of a thread are (registers, shared memory, memory) is the program's business (``row_program``).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ...core.dtypes import DType, float32
 from ...ir.affine import affine_of
 from ...ir.buffer import Buffer, Scope
 from ...ir.build import Writer
 from ...ir.expr import (
     Binary,
     BinaryOp,
+    Cast,
     Compare,
     CompareOp,
     Expr,
     Load,
+    Logic,
+    LogicOp,
     Select,
+    Unary,
     Var,
     const,
     index,
     logical_and,
     minimum,
+    rebuild,
     walk,
 )
 from ...ir.gpu import Level
@@ -36,63 +41,8 @@ from .names import stem
 from .pointwise import value_at
 from .reduce import Team, team_reduce, team_scratch
 from .row_form import Reduced, RowForm, column_axis, row_axis
+from .row_setting import MEMORY, QUEUE, SPLIT, RowSetting, RowShape
 from .runs import run_of
-
-REGISTERS, QUEUE, MEMORY = "registers", "queue", "memory"
-"""Where a row stays between the passes over it: in registers, in a queue in shared memory that the next rows already
-stand in, or nowhere: it is read again."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowSetting:
-    """``vector``: elements of an access. ``lanes``: threads of one row in a block. ``teams``: rows of a block at once.
-    ``cluster``: blocks of a row. ``hold``: REGISTERS, QUEUE or MEMORY. ``unroll``: vectors of a thread at a time, from
-    memory. ``slots``: vectors of a thread in the queue. ``blocks``: those of the launch where each takes rows in turn
-    (with a queue). ``unit``: elements that vectors are aligned to in rows that are no whole number of them. ``early``:
-    whether what stands beside the rows is read before the row is reduced (with a queue: before all rows).
-    ``resident``: blocks that a multiprocessor must have room for (0: no matter)."""
-
-    vector: int
-    lanes: int
-    teams: int
-    cluster: int = 1
-    hold: str = REGISTERS
-    unroll: int = 4
-    slots: int = 0
-    blocks: int = 0
-    unit: int = 1
-    early: bool = False
-    resident: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RowShape:
-    """How a row is shared out: ``vectors`` whole vectors of it, ``share`` of them for each block of its cluster,
-    ``chunks`` for each thread; ``edges`` single columns for the first threads. Rows that are no whole number of vectors
-    are cut where memory is a multiple of ``unit`` elements."""
-
-    columns: int
-    vector: int
-    lanes: int
-    cluster: int
-    unit: int
-
-    @property
-    def edges(self) -> int:
-        return self.columns - self.vectors * self.vector
-
-    @property
-    def vectors(self) -> int:
-        whole = self.columns % self.vector == 0
-        return self.columns // self.vector if whole else (self.columns - self.unit + 1) // self.vector
-
-    @property
-    def share(self) -> int:
-        return -(-self.vectors // self.cluster)
-
-    @property
-    def chunks(self) -> int:
-        return -(-self.share // self.lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +88,9 @@ class RowThread:
 
     def __post_init__(self) -> None:
         s = self.setting
-        self.shape = RowShape(self.form.column_count, s.vector, s.lanes, s.cluster, max(s.unit, s.vector))
-        self.kept = max(0, 2 * self.shape.chunks - s.slots) if s.hold == QUEUE else self.shape.chunks
+        self.shape = RowShape(self.form.column_count, s.vector, s.lanes, s.cluster)
+        held = {QUEUE: max(0, 2 * self.shape.chunks - s.slots), SPLIT: self.shape.chunks - s.slots}
+        self.kept = held.get(s.hold, self.shape.chunks)
         self.tensors = frozenset(b.name for b in (*self.workload.inputs, *self.workload.output_buffers))
         self.thread = Var(self.name("t"))
         self.rank: Expr = Var(self.name("rank")) if s.cluster > 1 else index(0)
@@ -159,7 +110,7 @@ class RowThread:
 
     def declare(self) -> None:
         """Registers for the thread's part of the row, or for what is fetched of it at a time."""
-        chunks = {MEMORY: self.setting.unroll, QUEUE: self.kept + 1}.get(self.setting.hold, self.shape.chunks)
+        chunks = self.setting.unroll if self.setting.hold == MEMORY else min(self.kept + 1, self.shape.chunks)
         for n, tensor in enumerate(self.form.held):
             self.raw[tensor.name] = self.w.allocate(
                 self.name(f"own{n}"), (chunks, self.setting.vector), tensor.dtype, Scope.REGISTER
@@ -193,15 +144,15 @@ class RowThread:
         return run_of((self.held_slot(chunk), index(0)), self.setting.vector)
 
     def held_slot(self, chunk: Chunk) -> Expr:
-        """Which of the registers' chunks it is; those in the queue share the last."""
-        return minimum(chunk.slot, index(self.kept)) if self.setting.hold == QUEUE else chunk.slot
+        """Which of the registers' chunks it is; those in shared memory have the last in turn."""
+        return minimum(chunk.slot, index(self.kept)) if self.setting.hold in (QUEUE, SPLIT) else chunk.slot
 
     def first_vector(self, row: Row) -> Expr:
         """The column of the row's first vector; a whole number of vectors from the start of the tensor."""
         if not self.shape.edges:
             return index(0)
-        unit, start = self.shape.unit, row.at * self.shape.columns
-        return (start + (unit - 1)) // unit * unit - start
+        v, start = self.setting.vector, row.at * self.shape.columns
+        return (start + (v - 1)) // v * v - start
 
     def has_edge(self) -> Expr:
         mine: Expr = self.team.place < self.shape.edges
@@ -242,7 +193,8 @@ class RowThread:
         s, shape = self.setting, self.shape
         conditions: list[Expr] = []
         if of * s.lanes != shape.share:
-            conditions.append(self.within(number) < shape.share)
+            # Said of the number first: once loops are unrolled nothing is left to test but for the last one.
+            conditions.append(Logic(LogicOp.OR, number < shape.share // s.lanes, self.within(number) < shape.share))
         if shape.share * s.cluster != shape.vectors:
             conditions.append(self.rank * shape.share + self.within(number) < shape.vectors)
         return logical_and(*conditions) if conditions else None
@@ -294,15 +246,16 @@ class RowThread:
             for part, number in reversed(list(zip(parts, new, strict=True))):
                 w.store(part, (place,), number)
 
+        body = self.settled(row, f"reduce{n}", reduced.body)
         with self.held_chunks(row, f"reduce{n}") as chunk:
-            beside = self.load_beside(row, chunk, f"reduce{n}", [reduced.body])
+            beside = self.load_beside(row, chunk, f"reduce{n}", [body])
             with self.lanes(f"reduce{n}_v") as v:
                 at = self.at(row, chunk, v)
-                take(v % width if width > 1 else index(0), at, self.value(reduced.body, at, chunk, v, beside))
+                take(v % width if width > 1 else index(0), at, self.value(body, at, chunk, v, beside))
         if self.shape.edges:
             with w.when(self.has_edge()):
                 at = self.at(row, None, index(0))
-                take(index(0), at, self.value(reduced.body, at, None, index(0), {}))
+                take(index(0), at, self.value(body, at, None, index(0), {}))
         self.results[reduced.tensor.name] = self.meet(n, how, parts, scratch, slot)
 
     def meet(
@@ -322,7 +275,7 @@ class RowThread:
 
     def write(self, row: Row) -> None:
         w, s = self.w, self.setting
-        bodies = [c.body for c in self.form.wide]
+        bodies = [self.settled(row, f"write{n}", c.body) for n, c in enumerate(self.form.wide)]
         with self.held_chunks(row, "write", last=True) as chunk:
             beside = self.load_beside(row, chunk, "write", bodies)
             new = [
@@ -341,8 +294,8 @@ class RowThread:
             real = self.has_edge() if row.real is None else logical_and(self.has_edge(), row.real)
             with w.when(real):
                 at = self.at(row, None, index(0))
-                for c in self.form.wide:
-                    value = self.value(c.body, at, None, index(0), {})
+                for c, body in zip(self.form.wide, bodies, strict=True):
+                    value = self.value(body, at, None, index(0), {})
                     w.store(c.tensor, (*self.rows_at(row), self.edge_column(row)), value)
 
     def write_narrow(self, row: Row) -> None:
@@ -430,7 +383,26 @@ class RowThread:
                 return Load(self.raw[name], (self.held_slot(chunk), v)) if chunk else Load(self.edge[name], ())
             return load
 
-        return value_at(_with_reciprocals(body), at, loaded)
+        return value_at(body, at, loaded)
+
+    def settled(self, row: Row, name: str, body: Expr) -> Expr:
+        """``body`` with what is the same for the whole row worked out once, in registers."""
+        at = dict(zip(map(row_axis, range(len(self.form.rows))), self.rows_at(row), strict=True))
+        held: dict[Expr, Buffer] = {}
+
+        def worked_out(e: Expr) -> Expr:
+            if isinstance(e, Binary | Unary) and e.dtype.is_float and not _in_columns(e):
+                if e not in held:
+                    held[e] = self.w.allocate(self.name(f"{name}_row{len(held)}"), (), _wide(e.dtype), Scope.REGISTER)
+                    value = self.value(e, at, None, index(0), {})
+                    self.w.store(held[e], (), value if _wide(e.dtype) == e.dtype else Cast(value, _wide(e.dtype)))
+                there = Load(held[e], ())
+                return there if _wide(e.dtype) == e.dtype else Cast(there, e.dtype)
+            if isinstance(e, Select):  # a branch not taken may not be worked out
+                return Select(worked_out(e.condition), e.then, e.otherwise)
+            return rebuild(e, [worked_out(c) for c in e.children]) if e.children else e
+
+        return worked_out(_with_reciprocals(body))
 
 
 _PARTS = 4
@@ -452,6 +424,11 @@ def _with_reciprocals(body: Expr) -> Expr:
         return e
 
     return map_expr(body, rewritten)
+
+
+def _wide(dtype: DType) -> DType:
+    """What a value is kept in between: 16-bit floats as they are computed with."""
+    return float32 if dtype.is_float and dtype.bits == 16 else dtype
 
 
 def _in_columns(e: Expr) -> bool:

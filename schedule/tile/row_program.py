@@ -9,7 +9,8 @@ from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.workload import Workload
 from ..nest import KERNEL_NAME
 from .row_form import RowForm
-from .row_passes import QUEUE, REGISTERS, Chunk, Row, RowSetting, RowThread
+from .row_passes import Chunk, Row, RowThread
+from .row_setting import QUEUE, REGISTERS, SPLIT, RowSetting
 from .runs import run_of
 
 
@@ -44,9 +45,43 @@ def _once(do: RowThread, block: Expr) -> None:
     if s.hold == REGISTERS:
         with do.chunks(row, "load") as chunk:
             do.load_chunk(row, chunk)
+    elif s.hold == SPLIT:
+        _split(do, row)
     do.load_edges(row, do.edge)
     do.load_early(row)
+    if s.hold == SPLIT:
+        do.w.emit(AwaitCopies(0))
     do.passes(row, scratch, None)
+
+
+def _split(do: RowThread, row: Row) -> None:
+    """The first vectors of a thread into registers, the others into shared memory of its own, all at once."""
+    s, w = do.setting, do.w
+    places = {
+        t.name: w.allocate(do.name(f"rest{n}"), (s.slots, s.lanes * s.teams, s.vector), t.dtype, Scope.SHARED)
+        for n, t in enumerate(do.form.held)
+    }
+
+    def fetch(chunk: Chunk) -> None:
+        for t in do.form.held:
+            there = run_of((chunk.slot - do.kept, do.thread, index(0)), s.vector)
+            w.store(do.raw[t.name], do.own(chunk), Load(places[t.name], there))
+
+    with do.chunks(row, "load") as chunk:
+        if do.kept:
+            with w.when(chunk.slot < do.kept):
+                do.load_chunk(row, chunk)
+        with w.when(chunk.slot >= do.kept if do.kept else None):
+            _copy(do, places, (chunk.slot - do.kept, do.thread, index(0)), row, chunk)
+    w.emit(CommitCopies())
+    do.fetch = fetch
+
+
+def _copy(do: RowThread, to: Mapping[str, Buffer], at: tuple[Expr, ...], row: Row, chunk: Chunk) -> None:
+    """Start copies of a chunk to shared memory."""
+    columns = tuple(c.base if isinstance(c, Ramp) else c for c in do.run(chunk))
+    for t in do.form.held:
+        do.w.emit(CopyAsync(to[t.name], at, t, (*do.rows_at(row), *columns), do.setting.vector))
 
 
 def _queue(do: RowThread, block: Expr, grid: int) -> None:
@@ -67,10 +102,7 @@ def _queue(do: RowThread, block: Expr, grid: int) -> None:
         number = (i + ahead) % chunks
         there = do.is_there(number, chunks)
         with w.when(row.at < rows if there is None else logical_and(row.at < rows, there)):
-            column = do.run(Chunk(i, do.column(row, number)))
-            for t in form.held:
-                source = (*do.rows_at(row), *(c.base if isinstance(c, Ramp) else c for c in column))
-                w.emit(CopyAsync(queues[t.name], (slot, place, index(0)), t, source, s.vector))
+            _copy(do, queues, (slot, place, index(0)), row, Chunk(i, do.column(row, number)))
         with w.when(Compare(CompareOp.EQ, number, index(chunks - 1))):
             w.emit(CommitCopies())
 

@@ -6,22 +6,16 @@ many bytes are under way all the time. Warps of a block share out ``n`` and ``k`
 from its other blocks, always added in the same order.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...core.dtypes import float32
 from ...ir.buffer import Buffer, Layout, Scope, Swizzle
 from ...ir.expr import (
     WARP_LANES,
-    Broadcast,
     Compare,
     CompareOp,
     Expr,
     Load,
-    PeerLoad,
-    Ramp,
-    Var,
     const,
     index,
     logical_and,
@@ -31,7 +25,7 @@ from ...ir.gpu import ATOMS, AwaitCopies, CommitCopies, CopyAsync, Level, LoadMa
 from ...ir.rewrite import substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from .naming import NamingWriter
-from .pointwise import vector_at
+from .partials import Share, add_up, partial_sums
 from .product import Operand, Product
 from .registers import flat_offset
 
@@ -245,8 +239,7 @@ class _Program:
     def _finish(self, sums: Buffer) -> None:
         p, s, w = self.p, self.s, self.w
         m_extent, columns = p.m.extent, s.block_n
-        layout = Layout((m_extent * (columns + 4), columns + 4, 1))
-        partials = w.allocate("partials", (s.warps_k, m_extent, columns), float32, Scope.SHARED, layout)
+        partials = partial_sums(w, p, s.warps_k, columns, float32)
         with (
             w.loop("sum_row", s.rows, UNROLLED) as i,
             w.loop("sum_tile", self.token_tiles, UNROLLED) as j,
@@ -257,57 +250,8 @@ class _Program:
             n = self.warp_n * (s.rows * ROWS) + i * ROWS + h * 8 + self.lane // 4
             with w.when(Compare(CompareOp.LT, m, index(m_extent)) if m_extent % COLUMNS else None):
                 w.store(partials, (self.warp_k, m, n), Load(sums, (i, j, h * 2 + e)))
-        w.barrier(Level.CLUSTER if s.split > 1 else Level.BLOCK)
-        width = 4 if p.n.extent % 4 == 0 else 1
-        total = w.allocate("total", (width,), float32, Scope.REGISTER)
-        with self._items(m_extent * columns // width, width) as (m, column):
-            for peer in range(s.split):
-                for part in range(s.warps_k):
-                    at = (index(part), m, _run(column, width))
-                    value = PeerLoad(partials, at, index(peer)) if s.split > 1 else Load(partials, at)
-                    self._add(total, value, peer + part, width)
-            n = self.block * columns + column
-            with w.when(Compare(CompareOp.LT, n, index(p.n.extent)) if p.n.extent % columns else None):
-                self._store(m, n, total, width)
-        if s.split > 1:
-            w.barrier(Level.CLUSTER)
-
-    @contextmanager
-    def _items(self, items: int, width: int) -> Iterator[tuple[Expr, Expr]]:
-        """Runs of ``width`` neighbours of the block's outputs, a part of them for each block of the cluster, dealt out
-        to its threads: their ``m``, and ``n`` within the block."""
-        w, s = self.w, self.s
-        runs, share = s.block_n // width, -(-items // s.split)
-        thread = self.warp * WARP_LANES + self.lane
-        with w.loop("turn", -(-share // s.threads), UNROLLED) as turn:
-            place = turn * s.threads + thread
-            item = self.rank * share + place
-            inside = [Compare(CompareOp.LT, place, index(share))] if share % s.threads else []
-            inside += [Compare(CompareOp.LT, item, index(items))] if items % s.split else []
-            with w.when(logical_and(*inside) if inside else None):
-                yield (item // runs if self.p.m.extent > 1 else index(0)), (item % runs) * width
-
-    def _add(self, total: Buffer, value: Expr, number: int, width: int) -> None:
-        """``total`` becomes ``value`` (number 0) or that much more."""
-        run = (_run(index(0), width),)
-        self.w.store(total, run, Load(total, run) + value if number else value)
-
-    def _store(self, m: Expr, n: Expr, total: Buffer, width: int) -> None:
-        """All outputs at ``width`` neighbours from (``m``, ``n``) on, given the sums there."""
-        at = {"m": m, "n": n}
-        place = Var("n") - n if width > 1 else index(0)
-
-        def load(e: Load) -> Expr:
-            return Load(total, (place,)) if e.buffer.name == self.p.total.name else e
-
-        for result in self.p.results:
-            value = vector_at(result.value, at, "n", width, load)
-            indices = [vector_at(i, at, "n", width) for i in result.indices]
-            self.w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
-
-
-def _run(start: Expr, width: int) -> Expr:
-    return Ramp(start, 1, width) if width > 1 else start
+        block = Share(p, self.block, columns, self.rank, s.split, self.warp * WARP_LANES + self.lane, s.threads)
+        add_up(w, block, partials, s.warps_k)
 
 
 def tile_pitch(columns: int) -> int:

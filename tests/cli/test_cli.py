@@ -78,6 +78,16 @@ def test_a_device_that_is_not_there_is_one_line_and_no_job(tuned: Path) -> None:
     assert "cuda" in refused.stderr and tilewright(tuned, "--json", "job", "list").stdout == before
 
 
+def test_export_writes_files(tuned: Path, tmp_path: Path) -> None:
+    done = tilewright(tuned, "--json", "export", str(tmp_path / "out"), *MATMUL)
+    assert done.returncode == 0, done.stderr
+    names = sorted(p.name for p in (tmp_path / "out").iterdir())
+    assert names == json.loads(done.stdout)["files"] == ["kernel.json", "kernel.ll", "kernel.o", "kernel.s"]
+    (tmp_path / "file").write_text("in the way")
+    refused = tilewright(tuned, "export", str(tmp_path / "file"), *MATMUL)
+    assert refused.returncode == 2 and "cannot write to" in refused.stderr
+
+
 def test_records_travel_to_another_database(tuned: Path, tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl"
     assert tilewright(tuned, "records", "export", str(file)).returncode == 0

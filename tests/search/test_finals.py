@@ -28,7 +28,7 @@ def test_the_final_turns_the_order_round() -> None:
 
 def test_those_it_cannot_tell_apart_get_the_same_rank_and_keep_their_own_time() -> None:
     changed = ranked(
-        [Timed((1.0,)), Timed((1.01,)), Timed((1.02,))], {0: around(1.003), 1: around(1.0), 2: around(1.1)}
+        [Timed((1.0,)), Timed((1.01,)), Timed((1.02,))], {0: around(1.001), 1: around(1.0), 2: around(1.1)}
     )
     assert changed[0].rank_seconds == changed[1].rank_seconds == changed[1].seconds < changed[0].seconds
     assert changed[2].rank_seconds == changed[2].seconds

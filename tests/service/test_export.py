@@ -1,13 +1,10 @@
 """Schedules for devices that are not here: explained and exported all the same."""
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tilewright.codegen.export import exported
 from tilewright.core.errors import UnsupportedTarget
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
@@ -77,14 +74,3 @@ def test_for_a_processor_it_is_llvm_ir_and_an_object(service: Service) -> None:
     with service:
         files = service.export(workload).files
     assert set(files) == {"kernel.ll", "kernel.s", "kernel.o", "kernel.json"}
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
-def test_the_exported_file_builds_and_runs(tmp_path: Path) -> None:
-    for name, content in exported(softmax()[0], SM90A, softmax()[1]).items():
-        (tmp_path / name).write_bytes(content)
-    build = ["nvcc", "-arch=sm_90a", "kernel.cu", "-o", "kernel"]
-    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True, timeout=120)
-    ran = subprocess.run(["./kernel"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60)
-    assert "us a run" in ran.stdout and "FNV-1a" in ran.stdout

@@ -4,7 +4,7 @@ import pytest
 
 from tilewright.core.errors import UnsupportedTarget
 from tilewright.core.target import DeviceInfo, Target
-from tilewright.runtime.devices import host_target
+from tilewright.runtime.devices import host_target, open_device
 from tilewright.service.submit import checked
 from tilewright.service.targets import TARGETS, Place, default_cache, made_for, measured_on, place_named
 from tilewright.service.views import JobSpec, TaskSpec
@@ -44,5 +44,23 @@ def test_code_for_an_architecture_needs_no_device_of_it() -> None:
     assert made_for("cuda:sm_80", [known]).device in (known, on.device)
     with pytest.raises(UnsupportedTarget, match="sm_12345"):
         made_for("cuda:sm_12345", ())
-    with pytest.raises(UnsupportedTarget, match="such a machine"):
-        made_for("llvm:riscv64", ())
+
+
+def test_code_for_another_processor_needs_none_of_it() -> None:
+    assert made_for("llvm:x86-64", ()).device.target == host_target("llvm")
+    on = made_for("llvm:aarch64+sve", ())
+    assert (on.device.target.arch, on.device.target.features, on.device.target.vector_bytes) == (
+        "aarch64",
+        ("sve",),
+        32,
+    )
+    assert on.toolchain != made_for("llvm:aarch64", ()).toolchain and str(on.profile) == "warm-v1"
+    with pytest.raises(UnsupportedTarget, match="no architecture 'z80' here; known: x86-64, aarch64, riscv64"):
+        made_for("llvm:z80", ())
+    with pytest.raises(UnsupportedTarget, match=r"llvm:riscv64 has no extension 'sve' here; known: .*zvl256b"):
+        made_for("llvm:riscv64+v+sve", ())
+    for elsewhere in ("llvm:aarch64", "llvm:riscv64+v"):  # nothing of it runs here
+        with pytest.raises(UnsupportedTarget, match="cannot be timed here"):
+            place_named(elsewhere)
+        with pytest.raises(UnsupportedTarget, match="does not run here"):
+            open_device("llvm", target=made_for(elsewhere, ()).device.target)

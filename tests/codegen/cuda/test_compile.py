@@ -7,6 +7,7 @@ import pytest
 
 from tilewright.codegen.backend import Grid, Resources, Source
 from tilewright.codegen.backends import backend_for
+from tilewright.codegen.cuda import nvrtc
 from tilewright.codegen.cuda.cache import CompileCache, cache_folder, key_of
 from tilewright.codegen.cuda.compile import compiled
 from tilewright.codegen.cuda.nvrtc import Compiled
@@ -213,3 +214,16 @@ def test_places_beyond_32_bits_are_computed_in_64() -> None:
     text = emitted(Kernel("far", (source,), (result,), (), w.finish())).text
     assert "(long long)b * 2048" in text
     assert "const int b" in text
+
+
+def test_a_machine_without_nvrtc_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> object:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(nvrtc, "import_module", missing)
+    nvrtc._library.cache_clear()
+    try:
+        with pytest.raises(UnsupportedTarget, match=r"cannot be loaded here .*pip install 'tilewright\[cuda\]'"):
+            BACKEND.toolchain(SM90A)
+    finally:
+        nvrtc._library.cache_clear()

@@ -19,6 +19,30 @@ template <int N> static __device__ __forceinline__ void pack_half(const float* x
     asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(words[i]) : "f"(x[2 * i]), "f"(x[2 * i + 1]));
 }
 
+// a NaN on either side is the result
+static __device__ __forceinline__ float max_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+static __device__ __forceinline__ double max_nan(double a, double b) { return a > b || a != a ? a : b; }
+
+static __device__ __forceinline__ float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// relative error about 2^-21 in the range of 16-bit results
+static __device__ __forceinline__ float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }
+
+// at most 2 units in the last place
+static __device__ __forceinline__ float fast_divide(float a, float b) {
+  float y;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
 // data that is read once: through the read-only path, without keeping it in the first-level cache
 static __device__ __forceinline__ uint4 load_once(const uint4* from) {
   uint4 x;
@@ -36,28 +60,6 @@ static __device__ __forceinline__ unsigned load_once(const unsigned* from) {
   unsigned x;
   asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
   return x;
-}
-
-// a NaN on either side is the result
-static __device__ __forceinline__ float max_nan(float a, float b) {
-  float y;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-  return y;
-}
-static __device__ __forceinline__ double max_nan(double a, double b) { return a > b || a != a ? a : b; }
-
-// relative error about 2^-21 in the range of 16-bit results
-static __device__ __forceinline__ float fast_exp(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-  return y;
-}
-
-// at most 2 units in the last place
-static __device__ __forceinline__ float fast_divide(float a, float b) {
-  float y;
-  asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-  return y;
 }
 
 extern "C" __global__ void __launch_bounds__(32) tw_softmax(

@@ -29,11 +29,10 @@ extern "C" __global__ void __launch_bounds__(256) tw_transpose(
   #pragma unroll
   for (int j = 0; j < 2; ++j) {
     __align__(16) unsigned O_words[4];
-    const int t_1 = t & 7;
-    const int t_2 = t >> 3;
+    const int t_1 = t >> 3;
     #pragma unroll
     for (int l = 0; l < 8; ++l) {
-      set_bits(O_words, l, tile[t_1 * 528 + j * 32 + t_2 + l * 66]);
+      set_bits(O_words, l, tile[(t & 7) * 528 + j * 32 + t_1 + l * 66]);
     }
     *as<uint4>(&O[bx * 4096 + j * 2048 + t * 8]) = *as<uint4>(&O_words[0]);
   }

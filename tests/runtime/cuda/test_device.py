@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from tilewright.core.dtypes import float16
-from tilewright.core.errors import CompileError, DeviceFault, Fault
+from tilewright.core.errors import CompileError, DeviceFault, Fault, InvalidParameter
 from tilewright.core.target import Target
 from tilewright.runtime.cuda.device import CudaDevice
 from tilewright.runtime.cuda.kernel import MOST_CAPTURED
+from tilewright.runtime.devices import DEVICES
 from tilewright.tests.runtime.cuda.kernels import COUNT, binary, target
 
 pytestmark = pytest.mark.cuda
@@ -134,6 +135,7 @@ _FAULTY = """
 import sys
 from tilewright.core.errors import DeviceFault
 from tilewright.runtime.cuda.device import CudaDevice
+from tilewright.runtime.devices import DEVICES
 from tilewright.tests.runtime.cuda.kernels import COUNT, binary
 device = CudaDevice()
 arguments = [device.allocate(4 * COUNT) for _ in range(2)]
@@ -162,6 +164,19 @@ def test_a_fault_loses_the_context_and_says_so_ever_after(function: str, fault: 
 def test_a_fault_of_one_process_leaves_others_well(device: CudaDevice) -> None:
     subprocess.run([sys.executable, "-c", _FAULTY, "illegal"], capture_output=True, timeout=120, check=True)
     assert result(device, "add_one")[:3] == [1.0, 2.0, 3.0]
+
+
+def test_every_device_of_the_machine_computes_on_its_own_memory(device: CudaDevice) -> None:
+    others = [CudaDevice(ordinal=n) for n in range(1, DEVICES["cuda"].count())]
+    for other in (device, *others):
+        assert result(other, "add_one")[:3] == [1.0, 2.0, 3.0]
+    assert len({d.lock_name for d in (device, *others)}) == 1 + len(others)
+    for other in others:
+        foreign = other.allocate(4 * COUNT)
+        with pytest.raises(InvalidParameter, match="X: not memory of this device"):
+            device.load(binary("add_one", device.target)).launch([foreign, foreign])
+        with pytest.raises(InvalidParameter, match="not memory of this device"):
+            device.fill(foreign, b"\0")
 
 
 def test_the_target_here_is_the_h200s_or_names_its_own(device: CudaDevice) -> None:

@@ -11,7 +11,7 @@ from tilewright.te import build as te
 from tilewright.te.workload import Workload
 
 ONE = workload_of("linear", rows=1, inputs=4096, outputs=4096, dtype="bfloat16", bias=False)
-FOUR = workload_of("linear", rows=4, inputs=4096, outputs=4096, dtype="float16", bias=False)
+FOUR = workload_of("linear", rows=4, inputs=4096, outputs=4096, dtype="float32", bias=False)
 ALONG_N = workload_of("matmul", m=1, n=4096, k=4096, dtype="float16")
 
 
@@ -60,6 +60,7 @@ def test_kernels_compute_their_expression(case: str) -> None:
 
 def test_what_it_leaves_to_others() -> None:
     assert not SKETCH.matches(workload_of("matmul", m=9, n=64, k=64), H200)
+    assert not SKETCH.matches(workload_of("matmul", m=4, n=64, k=64, dtype="float16"), H200)
     assert not SKETCH.matches(workload_of("batch_matmul", batch=2, m=4, n=64, k=64), H200)
     assert not SKETCH.matches(workload_of("softmax", rows=4, columns=64), H200)
     x = te.placeholder((4, 64), "float32", "X")

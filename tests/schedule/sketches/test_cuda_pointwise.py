@@ -102,6 +102,14 @@ def test_vectors_run_from_one_odd_row_into_the_next() -> None:
     assert [k.values for k in SKETCH.space(rows, H200).knobs if k.name == "vector"] == [(1,)]
 
 
+def test_a_trillion_elements_need_no_more_blocks_than_there_may_be() -> None:
+    workload = workload_of("elementwise", shape=[1 << 20, (1 << 20) - 1], functions=["relu"], dtype="int8")
+    space = SKETCH.space(workload, H200)
+    assert len(space) >= 1 and (space.quantities["blocks"] < 2**31).all()
+    text = backend_for(H200).emit(finish(SKETCH.lower(workload, H200, space.schedule(0)), H200), H200).text
+    assert "long long" in text
+
+
 def test_persistent_blocks_fill_the_device_once() -> None:
     schedule = schedule_of(SKETCH, GELU, persistent=1)
     derived = SKETCH.derive(GELU, H200, [schedule])

@@ -14,7 +14,7 @@ from tilewright.te import build as te
 from tilewright.te.workload import Workload
 
 SIXTEEN = workload_of("linear", rows=16, inputs=4096, outputs=4096, dtype="bfloat16", bias=False)
-SIXTY_FOUR = workload_of("linear", rows=64, inputs=4096, outputs=4096, dtype="float16", bias=False)
+THIRTY_TWO = workload_of("linear", rows=32, inputs=4096, outputs=4096, dtype="float16", bias=False)
 ALONG_N = workload_of("matmul", m=16, n=4096, k=4096, dtype="float16")
 
 
@@ -35,7 +35,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     ),
     "n of no multiple": lambda: workload_of("linear", rows=17, inputs=520, outputs=77, dtype="bfloat16"),
     "along n": lambda: workload_of("matmul", m=9, n=136, k=600, dtype="float16", bias=True),
-    "all rows": lambda: workload_of("linear", rows=64, inputs=384, outputs=80, dtype="bfloat16", bias=False),
+    "all rows": lambda: workload_of("matmul", m=64, k=384, n=80, dtype="bfloat16"),
     "swapped": lambda: workload_of("matmul", m=72, n=3, k=264, dtype="float16", transpose_b=True),
     "two outputs": _two_outputs,
 }
@@ -50,7 +50,7 @@ def test_what_it_leaves_to_others() -> None:
     def taken(**parameters: object) -> bool:
         return SKETCH.matches(workload_of("linear", **{"rows": 4, "inputs": 64, "outputs": 64, **parameters}), H200)
 
-    assert taken(dtype="float16") and taken(dtype="bfloat16", rows=64)
+    assert taken(dtype="float16") and taken(dtype="bfloat16", rows=32) and not taken(dtype="bfloat16", rows=64)
     assert not taken(dtype="float32")
     assert not taken(dtype="float16", rows=65, outputs=128)
     assert not taken(dtype="float16", accumulate="float64")
@@ -59,7 +59,7 @@ def test_what_it_leaves_to_others() -> None:
     assert not SKETCH.matches(workload_of("matmul", m=4, n=60, k=64, dtype="float16"), H200)
 
 
-@pytest.mark.parametrize("workload", [SIXTEEN, SIXTY_FOUR, ALONG_N], ids=["16", "64", "along n"])
+@pytest.mark.parametrize("workload", [SIXTEEN, THIRTY_TWO, ALONG_N], ids=["16", "32", "along n"])
 def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
     space = SKETCH.space(workload, H200)
     assert 20 <= len(space) <= 300
@@ -71,7 +71,7 @@ def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
         np.testing.assert_array_equal(derived[name], column[rows])
 
 
-@pytest.mark.parametrize("workload", [SIXTEEN, SIXTY_FOUR, ALONG_N], ids=["16", "64", "along n"])
+@pytest.mark.parametrize("workload", [SIXTEEN, THIRTY_TWO, ALONG_N], ids=["16", "32", "along n"])
 def test_shared_memory_is_what_the_sketch_says(workload: Workload) -> None:
     space = SKETCH.space(workload, H200)
     for row in range(0, len(space), max(1, len(space) // 6)):
@@ -89,10 +89,10 @@ def test_older_devices_have_no_clusters() -> None:
     ("workload", "knobs"),
     [
         (SIXTEEN, {"rows": 2, "warps_n": 1, "warps_k": 8, "chunk": 64, "split": 1}),
-        (SIXTY_FOUR, {"rows": 2, "warps_n": 2, "warps_k": 2, "chunk": 128, "split": 2}),
+        (THIRTY_TWO, {"rows": 2, "warps_n": 2, "warps_k": 2, "chunk": 128, "split": 2}),
         (ALONG_N, {"rows": 4, "warps_n": 1, "warps_k": 4, "chunk": 64, "split": 2}),
     ],
-    ids=["16", "64", "along n"],
+    ids=["16", "32", "along n"],
 )
 def test_nothing_spills_and_the_matrix_units_are_used(workload: Workload, knobs: dict[str, int]) -> None:
     resources = compiled(SKETCH, workload, **knobs)

@@ -92,7 +92,7 @@ def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
     space = SKETCH.space(workload, H200)
     assert 40 <= len(space) <= 250
     assert (space.quantities["registers_estimate"] <= 200).all()
-    assert space.quantities["loads_per_output"].min() < 1.7 and space.quantities["loads_per_output"].max() == 9
+    assert 1.6 < space.quantities["loads_per_output"].min() < space.quantities["loads_per_output"].max() <= 6
 
 
 def _times(root: Stmt, name: str) -> int:
@@ -107,7 +107,7 @@ def _times(root: Stmt, name: str) -> int:
     return sum(_times(s, name) for s in below if id(s) not in nested)
 
 
-@pytest.mark.parametrize(("run", "rows"), [(4, 1), (4, 2), (2, 7)])
+@pytest.mark.parametrize(("run", "rows"), [(4, 4), (4, 2), (2, 7)])
 def test_a_thread_loads_no_pixel_and_no_weight_twice(run: int, rows: int) -> None:
     kernel = SKETCH.lower(DEPTHWISE, H200, schedule_of(SKETCH, DEPTHWISE, vector=4, run=run, rows=rows))
     assert isinstance(kernel.body, Launch)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.schedule.tile.interpreted import assert_computes
 from tilewright.schedule.tile.row_form import row_form
-from tilewright.schedule.tile.row_passes import MEMORY, QUEUE, REGISTERS, RowSetting
 from tilewright.schedule.tile.row_program import row_kernel
+from tilewright.schedule.tile.row_setting import MEMORY, QUEUE, REGISTERS, SPLIT, RowSetting
 from tilewright.te import build as te
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
@@ -70,8 +70,10 @@ EVEN = {"rows": 6, "columns": 2048, "dtype": "float16"}
     RowSetting(8, 32, 1, cluster=2),
     RowSetting(8, 128, 1, cluster=4),
     RowSetting(8, 64, 1, hold=MEMORY, unroll=2),
-    RowSetting(8, 128, 1, unit=64),
-    RowSetting(8, 128, 1, hold=MEMORY, unit=64),
+    RowSetting(8, 128, 1, hold=MEMORY),
+    RowSetting(8, 32, 1, hold=SPLIT, slots=3),
+    RowSetting(8, 64, 2, hold=SPLIT, slots=2),
+    RowSetting(8, 32, 1, cluster=2, hold=SPLIT, slots=1, early=True),
 ])  # fmt: skip
 @pytest.mark.parametrize("shape", [ODD, EVEN], ids=["odd", "even"])
 @pytest.mark.parametrize("operator", ["softmax", "add_rms_norm"])
@@ -83,16 +85,16 @@ def test_settings_compute_the_same(operator: str, shape: dict[str, Any], setting
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
-@pytest.mark.parametrize("slots", [3, 4, 5, 7])
+@pytest.mark.parametrize("slots", [2, 3, 4, 5, 7])
 @pytest.mark.parametrize("shape", [ODD, EVEN], ids=["odd", "even"])
 def test_queues_of_any_length_keep_the_order_of_rows(shape: dict[str, Any], slots: int, cluster: int) -> None:
-    """2 chunks of each thread, 2 rows at a time: queues of one and a half to three and a half rows."""
+    """2 chunks of each thread, 2 rows at a time: queues of one to three and a half rows."""
     workload = OPERATORS["layer_norm"].workload(shape)
     form = row_form(workload)
     assert form is not None
     early = shape is EVEN
     blocks = 2 * cluster
-    setting = RowSetting(8, 128 // cluster, 1, cluster, QUEUE, slots=slots, blocks=blocks, unit=64, early=early)
+    setting = RowSetting(8, 128 // cluster, 1, cluster, QUEUE, slots=slots, blocks=blocks, early=early)
     assert_computes(row_kernel(workload, form, setting), workload)
 
 

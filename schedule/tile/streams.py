@@ -11,30 +11,29 @@ from ...core.dtypes import INDEX, float32
 from ...ir.buffer import Buffer, Layout, Scope
 from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, const, index, logical_and
 from ...ir.gpu import (
+    GROUP_LANES,
     GROUP_ROWS,
-    GROUP_WARPS,
-    TILE_ROW_BYTES,
-    TILE_SWIZZLE,
+    GROUP_RUN,
+    GROUP_SWIZZLE,
     Arrive,
     AwaitArrivals,
-    AwaitWgmma,
+    GroupMma,
     InitArrivals,
     TensorCopy,
-    Wgmma,
 )
 from ...ir.rewrite import free_variables, substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from .naming import NamingWriter
+from .partials import Share, add_up, partial_sums
 from .product import Operand, Product
-from .skinny_sums import Partials, store_sums
+from .skinny import can_lower
 
 UNROLLED = LoopKind.UNROLLED
-SLAB = TILE_ROW_BYTES // 2
-"""Places of ``k`` in one row of a tile."""
+GROUP_WARPS = GROUP_LANES // WARP_LANES
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSetting:
+class StreamSetting:
     """``swapped``: whether the tokens take the side of 64 rows, and the weights the other. ``wide``: outputs ``n`` of a
     warp group. ``groups``: warp groups of a block, side by side along ``n``. ``slabs``: times 64 places of ``k`` that
     arrive together. ``stages``: how many such pieces the ring holds. ``split``: blocks of a cluster, which share out
@@ -63,10 +62,10 @@ class GroupSetting:
 
     def steps(self, k: int) -> int:
         """Pieces of ``k`` that a block works through."""
-        return -(-k // (self.split * self.slabs * SLAB))
+        return -(-k // (self.split * self.slabs * GROUP_RUN))
 
 
-def lower_skinny_groups(p: Product, name: str, s: GroupSetting) -> Kernel:
+def lower_streams(p: Product, name: str, s: StreamSetting) -> Kernel:
     """The kernel of one setting."""
     return _Program(p, name, s).kernel()
 
@@ -77,7 +76,7 @@ def token_rows(m: int, swapped: bool) -> int:
 
 
 class _Program:
-    def __init__(self, p: Product, name: str, s: GroupSetting) -> None:
+    def __init__(self, p: Product, name: str, s: StreamSetting) -> None:
         assert p.weights.load is not None and p.tokens.load is not None
         self.p, self.s, self.name = p, s, name
         self.weights, self.tokens = p.weights.load, p.tokens.load
@@ -113,8 +112,8 @@ class _Program:
     def _ring(self, name: str, rows: int) -> Buffer:
         """Stages of slabs of ``rows`` rows: (stage, slab, row, k)."""
         s = self.s
-        layout = Layout((s.slabs * rows * SLAB, rows * SLAB, SLAB, 1), TILE_SWIZZLE)
-        return self.w.allocate(name, (s.stages, s.slabs, rows, SLAB), self.dtype, Scope.SHARED, layout)
+        layout = Layout((s.slabs * rows * GROUP_RUN, rows * GROUP_RUN, GROUP_RUN, 1), GROUP_SWIZZLE)
+        return self.w.allocate(name, (s.stages, s.slabs, rows, GROUP_RUN), self.dtype, Scope.SHARED, layout)
 
     def _multiply(self, sums: Buffer) -> None:
         s, w = self.s, self.w
@@ -137,7 +136,6 @@ class _Program:
             with w.when(self.multiplies):
                 w.emit(AwaitArrivals(self.full, stage, parity))
                 self._products(sums, stage)
-                w.emit(AwaitWgmma(0))
                 with w.when(first):
                     w.emit(Arrive(self.free, stage))
         w.barrier()
@@ -146,13 +144,14 @@ class _Program:
         """Start the copies of one step; what lies outside of the tensors becomes zeros."""
         s, w = self.s, self.w
         with w.loop("slab_copied", s.slabs, UNROLLED) as slab:
-            k = ((self.rank * self.steps + step) * s.slabs + slab) * SLAB
+            k = ((self.rank * self.steps + step) * s.slabs + slab) * GROUP_RUN
             at = {"n": self.block * s.block_n, "m": index(0), "k": k}
             tiles = ((self.weights, self.weight_ring, "n"), (self.tokens, self.token_ring, "m"))
             for load, ring, axis in tiles:
                 rows = ring.shape[2]
                 box = tuple(
-                    SLAB if "k" in free_variables(i) else rows if axis in free_variables(i) else 1 for i in load.indices
+                    GROUP_RUN if "k" in free_variables(i) else rows if axis in free_variables(i) else 1
+                    for i in load.indices
                 )
                 place = tuple(substitute(i, at) for i in load.indices)
                 to = (stage, slab, index(0), index(0))
@@ -164,25 +163,26 @@ class _Program:
             weights = (self.weight_ring, (stage, slab, self.group * s.wide, zero))
             tokens = (self.token_ring, (stage, slab, zero, zero))
             left, right = (tokens, weights) if s.swapped else (weights, tokens)
-            w.emit(Wgmma(self.columns, SLAB, sums, (zero,), *left, *right))
+            w.emit(GroupMma(sums, (zero,), *left, *right, self.columns, GROUP_RUN))
 
     def _finish(self, sums: Buffer) -> None:
         p, s, w = self.p, self.s, self.w
-        partials = Partials(w, p, 1, s.block_n, s.split, s.threads)
+        partials = partial_sums(w, p, 1, s.block_n, float32)
         with w.when(self.multiplies), w.loop("sum", self.columns // 2, UNROLLED) as e:
             row = (self.warp % GROUP_WARPS) * 16 + self.lane // 4 + ((e // 2) % 2) * 8
             column = (e // 4) * 8 + (self.lane % 4) * 2 + e % 2
             m, n = (row, column) if s.swapped else (column, row)
             extent = GROUP_ROWS if s.swapped else self.columns
             with w.when(Compare(CompareOp.LT, m, index(p.m.extent)) if p.m.extent < extent else None):
-                w.store(partials.buffer, (index(0), m, self.group * s.wide + n), Load(sums, (e,)))
-        store_sums(partials, self.block, self.rank, self.warp * WARP_LANES + self.lane)
+                w.store(partials, (index(0), m, self.group * s.wide + n), Load(sums, (e,)))
+        thread = self.warp * WARP_LANES + self.lane
+        add_up(w, Share(p, self.block, s.block_n, self.rank, s.split, thread, s.threads), partials, 1)
 
 
-def can_lower_groups(p: Product) -> bool:
-    """Whether both operands are such loads that boxes of them can be copied: every index is one axis or fixed, ``k``
-    along the last dimension."""
-    return _in_boxes(p.weights, "n") and _in_boxes(p.tokens, "m")
+def can_lower_streams(p: Product) -> bool:
+    """Whether matrix instructions take the operands, and boxes of both can be copied: every index is one axis or fixed,
+    ``k`` along the last dimension."""
+    return can_lower(p) and p.weights.k == 1 and _in_boxes(p.weights, "n") and _in_boxes(p.tokens, "m")
 
 
 def _in_boxes(operand: Operand, axis: str) -> bool:

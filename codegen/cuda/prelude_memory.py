@@ -1,0 +1,254 @@
+"""Functions of the prelude that move data and order it: global and shared memory, barriers, matrix instructions."""
+
+from .device_function import Function
+
+
+def _group_products() -> dict[str, Function]:
+    """Products of a warpgroup for every type and number of columns."""
+    kinds = {"half": "f16", "bfloat": "bf16"}
+    return {
+        f"group_mma_{kind}_{columns}": Function(_group_product(kind, type, columns), ("group_operand",))
+        for kind, type in kinds.items()
+        for columns in range(8, 257, 8)
+    }
+
+
+def _group_product(kind: str, type: str, columns: int) -> str:
+    count = columns // 2
+    held = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    places = ", ".join(f"%{i}" for i in range(count))
+    return f"""// d += a * b, by 4 warps: a has 64 rows, b {columns}, both DEPTH columns in shared memory
+template <int DEPTH> $void group_mma_{kind}_{columns}(float* d, const void* a, const void* b) {{
+  const unsigned long long x = group_operand(a), y = group_operand(b);
+  asm volatile("wgmma.fence.sync.aligned;" : {held} :: "memory");
+#pragma unroll
+  for (int k = 0; k < DEPTH / 16; ++k)
+    asm volatile("{{ .reg .pred p; setp.ne.b32 p, 1, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{type}.{type} "
+                 "{{{places}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0; }}"
+                 : {held} : "l"(x + 2 * k), "l"(y + 2 * k));
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" : {held} :: "memory");
+}}"""
+
+
+MEMORY: dict[str, Function] = {
+    # --- global memory
+    "load_once": Function(
+        """// data that is read once: through the read-only path, without keeping it in the first-level cache
+uint4 load_once(const uint4* from) {
+  uint4 x;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)));
+  return x;
+}
+$uint2 load_once(const uint2* from) {
+  uint2 x;
+  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+      : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)));
+  return x;
+}
+$unsigned load_once(const unsigned* from) {
+  unsigned x;
+  asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
+  return x;
+}"""
+    ),
+    "load_if": Function(
+        """// zeros, and nothing is read, where the condition is false
+uint4 load_if(const uint4* from, bool condition) {
+  uint4 x;
+  asm("{ .reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+      " @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+      : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
+  return x;
+}
+$uint2 load_if(const uint2* from, bool condition) {
+  uint2 x;
+  asm("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
+      " @p ld.global.nc.v2.u32 {%0, %1}, [%2]; }"
+      : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
+  return x;
+}
+$unsigned load_if(const unsigned* from, bool condition) {
+  unsigned x;
+  asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.u32 %0, [%1]; }"
+      : "=r"(x) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
+  return x;
+}"""
+    ),
+    "load_once_if": Function(
+        """// as load_once; zeros, and nothing is read, where the condition is false
+uint4 load_once_if(const uint4* from, bool condition) {
+  uint4 x;
+  asm("{ .reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+      " @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+      : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
+  return x;
+}
+$uint2 load_once_if(const uint2* from, bool condition) {
+  uint2 x;
+  asm("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
+      " @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+      : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
+  return x;
+}
+$unsigned load_once_if(const unsigned* from, bool condition) {
+  unsigned x;
+  asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.L1::no_allocate.u32 %0, [%1]; }"
+      : "=r"(x) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
+  return x;
+}"""
+    ),
+    # --- shared memory, the asynchronous ways into it, and what orders them
+    "shared_address": Function(
+        """unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }"""
+    ),
+    "copy_async": Function(
+        """// BYTES from global to shared memory; zeros where the condition is false
+template <int BYTES> $void copy_async(void* to, const void* from, bool condition = true) {
+  const unsigned address = shared_address(to);
+  const int size = condition ? BYTES : 0;
+  if (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(address), "l"(__cvta_generic_to_global(from)), "r"(size) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :: "r"(address), "l"(__cvta_generic_to_global(from)), "n"(BYTES), "r"(size) : "memory");
+}""",
+        ("shared_address",),
+    ),
+    "commit_copies": Function("""void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }"""),
+    "await_copies": Function(
+        """// until at most PENDING groups of this thread are under way
+template <int PENDING> $void await_copies() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
+}"""
+    ),
+    "init_arrivals": Function(
+        """void init_arrivals(long long* barrier, unsigned count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(shared_address(barrier)), "r"(count) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}""",
+        ("shared_address",),
+    ),
+    "bulk_copy": Function(
+        """// arrives at the barrier, which expects the bytes, and starts the copy
+void bulk_copy(void* to, const void* from, unsigned bytes, long long* barrier) {
+  const unsigned target = shared_address(to), arrivals = shared_address(barrier);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(arrivals), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :: "r"(target), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(arrivals) : "memory");
+}""",
+        ("shared_address",),
+    ),
+    "await_arrivals": Function(
+        """void await_arrivals(long long* barrier, unsigned parity) {
+  const unsigned address = shared_address(barrier);
+  unsigned done = 0;
+  while (!done)
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done) : "r"(address), "r"(parity) : "memory");
+}""",
+        ("shared_address",),
+    ),
+    "cluster_barrier": Function(
+        """void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}"""
+    ),
+    "peer_load": Function(
+        """// from the shared memory of another block of the cluster
+uint4 peer_load(const uint4* from, unsigned block) {
+  uint4 x;
+  asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %4, %5; ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [a]; }"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(shared_address(from)), "r"(block) : "memory");
+  return x;
+}
+$uint2 peer_load(const uint2* from, unsigned block) {
+  uint2 x;
+  asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %2, %3; ld.shared::cluster.v2.u32 {%0, %1}, [a]; }"
+               : "=r"(x.x), "=r"(x.y) : "r"(shared_address(from)), "r"(block) : "memory");
+  return x;
+}
+$unsigned peer_load(const unsigned* from, unsigned block) {
+  unsigned x;
+  asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.u32 %0, [a]; }"
+               : "=r"(x) : "r"(shared_address(from)), "r"(block) : "memory");
+  return x;
+}
+$unsigned short peer_load(const unsigned short* from, unsigned block) {
+  unsigned short x;
+  asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.u16 %0, [a]; }"
+               : "=h"(x) : "r"(shared_address(from)), "r"(block) : "memory");
+  return x;
+}
+$unsigned char peer_load(const unsigned char* from, unsigned block) {
+  unsigned x;
+  asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.u8 %0, [a]; }"
+               : "=r"(x) : "r"(shared_address(from)), "r"(block) : "memory");
+  return (unsigned char)x;
+}""",
+        ("shared_address",),
+    ),
+    # --- matrix instructions
+    "mma_m16n8k16_f16": Function(
+        """// d += a * b, all three as fragments of a warp
+void mma_m16n8k16_f16(float* d, const unsigned* a, const unsigned* b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}"""
+    ),
+    "mma_m16n8k16_bf16": Function(
+        """// d += a * b, all three as fragments of a warp
+void mma_m16n8k16_bf16(float* d, const unsigned* a, const unsigned* b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}"""
+    ),
+    "group_barrier": Function(
+        """// a barrier after which the matrix units read what was written to shared memory before it
+void group_barrier() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+}"""
+    ),
+    "group_operand": Function(
+        """// where rows of 128 bytes lie, 8 of them swizzled together, as the matrix units are told
+unsigned long long group_operand(const void* rows) {
+  return (shared_address(rows) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}""",
+        ("shared_address",),
+    ),
+    **_group_products(),
+    "load_matrix": Function(
+        """// COUNT matrices of 8 rows of 8 16-bit elements; each lane says where one row begins
+template <int COUNT, bool TRANSPOSED> $void load_matrix(unsigned* to, const void* row) {
+  const unsigned address = shared_address(row);
+  if (COUNT == 4 && TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+  else if (COUNT == 4)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+  else if (COUNT == 2 && TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1]) : "r"(address) : "memory");
+  else if (COUNT == 2)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1]) : "r"(address) : "memory");
+  else if (TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                 : "=r"(to[0]) : "r"(address) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                 : "=r"(to[0]) : "r"(address) : "memory");
+}""",
+        ("shared_address",),
+    ),
+}
+"""Name -> function."""

@@ -1,0 +1,103 @@
+"""The end of a product whose sums are spread over warps of a block and blocks of a cluster.
+
+They are added up, always in the same order, and what is made of them is stored."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.dtypes import DType
+from ...ir.buffer import Buffer, Layout, Scope
+from ...ir.build import Writer
+from ...ir.expr import Broadcast, Compare, CompareOp, Expr, Load, PeerLoad, Ramp, Var, index, logical_and
+from ...ir.gpu import Level
+from ...ir.stmt import LoopKind
+from ..gpu import Whole
+from .pointwise import vector_at
+from .product import Product
+
+PADDING = 4
+"""Elements between rows of partial sums: those that a matrix instruction leaves in a warp lie in different banks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A block's share of a product: ``columns`` places of ``n`` from ``block * columns`` on, for all ``m``. It is block
+    ``rank`` of ``split`` in its cluster, which all have sums for the same outputs; ``thread`` of ``threads``."""
+
+    product: Product
+    block: Expr
+    columns: int
+    rank: Expr
+    split: int
+    thread: Expr
+    threads: int
+
+
+def partial_sums(w: Writer, p: Product, parts: int, columns: int, dtype: DType) -> Buffer:
+    """Shared memory for sums: (part, m, n within the block)."""
+    pitch = columns + PADDING
+    layout = Layout((p.m.extent * pitch, pitch, 1))
+    return w.allocate("partials", (parts, p.m.extent, columns), dtype, Scope.SHARED, layout)
+
+
+def partial_bytes(m: int, parts: Whole, columns: Whole) -> NDArray[np.int64]:
+    """What ``partial_sums`` takes in float32."""
+    taken: NDArray[np.int64] = 4 * m * np.asarray(parts, np.int64) * (np.asarray(columns, np.int64) + PADDING)
+    return taken
+
+
+def add_up(w: Writer, share: Share, partials: Buffer, parts: int) -> None:
+    """Once every thread has written its ``partials``: add the ``parts`` of all blocks of the cluster, store outputs."""
+    p, split = share.product, share.split
+    w.barrier(Level.CLUSTER if split > 1 else Level.BLOCK)
+    width = 4 if p.n.extent % 4 == 0 else 1
+    total = w.allocate("total", (width,), partials.dtype, Scope.REGISTER)
+    run = (_run(index(0), width),)
+    with _items(w, share, width) as (m, column):
+        for number in range(split * parts):
+            at = (index(number % parts), m, _run(column, width))
+            value: Expr = PeerLoad(partials, at, index(number // parts)) if split > 1 else Load(partials, at)
+            w.store(total, run, Load(total, run) + value if number else value)
+        n = share.block * share.columns + column
+        with w.when(Compare(CompareOp.LT, n, index(p.n.extent)) if p.n.extent % share.columns else None):
+            _store(w, p, m, n, total, width)
+    if split > 1:
+        w.barrier(Level.CLUSTER)
+
+
+@contextmanager
+def _items(w: Writer, share: Share, width: int) -> Iterator[tuple[Expr, Expr]]:
+    """Runs of ``width`` neighbours of the block's outputs, a part of them for each block of the cluster, dealt out to
+    its threads: their ``m``, and ``n`` within the block."""
+    runs = share.columns // width
+    items = share.product.m.extent * runs
+    own = -(-items // share.split)
+    with w.loop("turn", -(-own // share.threads), LoopKind.UNROLLED) as turn:
+        place = turn * share.threads + share.thread
+        item = share.rank * own + place
+        inside = [Compare(CompareOp.LT, place, index(own))] if own % share.threads else []
+        inside += [Compare(CompareOp.LT, item, index(items))] if items % share.split else []
+        with w.when(logical_and(*inside) if inside else None):
+            yield (item // runs if share.product.m.extent > 1 else index(0)), (item % runs) * width
+
+
+def _store(w: Writer, p: Product, m: Expr, n: Expr, total: Buffer, width: int) -> None:
+    """All outputs at ``width`` neighbours from (``m``, ``n``) on, given the sums there."""
+    at = {"m": m, "n": n}
+    place = Var("n") - n if width > 1 else index(0)
+
+    def load(e: Load) -> Expr:
+        return Load(total, (place,)) if e.buffer.name == p.total.name else e
+
+    for result in p.results:
+        value = vector_at(result.value, at, "n", width, load)
+        indices = [vector_at(i, at, "n", width) for i in result.indices]
+        w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
+
+
+def _run(start: Expr, width: int) -> Expr:
+    return Ramp(start, 1, width) if width > 1 else start
