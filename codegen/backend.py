@@ -27,10 +27,21 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorMap:
+    """What a device function is told of a tensor that it copies boxes of: ``parameter`` by position, the extents of a
+    ``box``, one per dimension of the parameter, and whether rows of 128 bytes are swizzled (see ``ir.gpu``)."""
+
+    parameter: int
+    box: tuple[int, ...]
+    swizzled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Grid:
     """One device function and its launch. ``blocks`` counts thread blocks along x, y and z, those of all clusters;
     ``cluster``: neighbouring blocks along x that form one (1: none). ``shared_bytes``: dynamic shared memory of a
-    block. ``arguments``: which of the binary's parameters the function takes, by position, in its order."""
+    block. ``arguments``: which of the binary's parameters the function takes, by position, in its order; after them it
+    takes ``tensor_maps`` (128 bytes each, which the driver fills for a parameter's address)."""
 
     function: str
     blocks: tuple[int, int, int]
@@ -38,6 +49,7 @@ class Grid:
     cluster: int = 1
     shared_bytes: int = 0
     arguments: tuple[int, ...] = ()
+    tensor_maps: tuple[TensorMap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from math import prod
 
 from ..ir.buffer import Buffer, Scope
 from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Var
-from ..ir.gpu import BulkCopy, CopyAsync
+from ..ir.gpu import BulkCopy, CopyAsync, TensorCopy
 from ..ir.stmt import Allocate, For, If, Kernel, Launch, Seq, Stmt, Store, expressions
 
 
@@ -39,6 +40,8 @@ def _bytes(stmt: Stmt, extents: Mapping[str, int]) -> Fraction:
             return own if mask is None else _share(mask, extents) * own
         case CopyAsync(source=source, elements=elements) | BulkCopy(source=source, elements=elements):
             return _of(source, elements) + _loaded(expressions(stmt))
+        case TensorCopy(source=source, box=box):
+            return _of(source, prod(box)) + _loaded(expressions(stmt))
     return _loaded(expressions(stmt))
 
 

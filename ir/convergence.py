@@ -50,7 +50,7 @@ def meeting(stmt: Stmt) -> Iterator[tuple[Level, str]]:
         case Mma() | LoadMatrix():
             yield Level.WARP, "a matrix operation"
         case GroupMma():
-            yield Level.BLOCK, "a product of a warpgroup"
+            yield Level.WARP, "a product of a warpgroup"
 
 
 def shuffles(stmt: Stmt) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:

@@ -81,6 +81,45 @@ class BulkCopy(Operation):
     index: Expr
 
 
+BOX_ROW_BYTES = 128
+"""Bytes of a row of a swizzled box in shared memory, also what an unswizzled one is aligned to."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCopy(Operation):
+    """One thread starts a copy of the box of ``box`` elements (one extent for each dimension of the source) that begins
+    at global ``source[source_indices]``, row-major on to shared ``target[target_indices]`` on, and arrives at
+    ``barriers[index]`` expecting its bytes, as BulkCopy does. Where the box leaves the source, zeros arrive.
+
+    The source is a parameter of the kernel, which the hardware knows by a tensor map (1 to 5 dimensions, all strides
+    but the last multiples of 16 bytes). The target lies as ``box_swizzle`` says, the last extent of the box being a row
+    of ``BOX_ROW_BYTES``, and begins at a whole period of it; or it has no swizzle and begins at a multiple of 128
+    bytes. What is read once (``Launch.streamed``) leaves the caches first.
+    """
+
+    target: Buffer
+    target_indices: tuple[Expr, ...]
+    source: Buffer
+    source_indices: tuple[Expr, ...]
+    box: tuple[int, ...]
+    barriers: Buffer
+    index: Expr
+
+
+def box_swizzle(dtype: DType) -> Swizzle:
+    """The one swizzle of targets of tensor copies: pieces of 16 bytes, exchanged by their row modulo 8."""
+    return Swizzle(3, (16 // dtype.bytes).bit_length() - 1, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive(Operation):
+    """This thread arrives at ``barriers[index]``: whoever awaits the phase sees what it did before. What it read may
+    be overwritten then, by copies too."""
+
+    barriers: Buffer
+    index: Expr
+
+
 @dataclass(frozen=True, slots=True)
 class AwaitArrivals(Operation):
     """Waits until the phase of ``barriers[index]`` with this ``parity`` (0 for the first, then alternating) has
@@ -164,7 +203,8 @@ class GroupMma(Operation):
     begins at a multiple of 16; the next row in the next run; the first run has a number that 8 divides; swizzled as
     ``GROUP_SWIZZLE``. ``d``: ``columns / 2`` elements of every lane from ``d_indices`` on, along the last dimension:
     lane ``l`` of the group's warp ``w`` holds for every 8 columns the fragment ``d`` of m16n8k16, of rows ``16 * w``
-    on. What the block wrote to ``a`` and ``b`` must be ordered by a barrier of the block.
+    on. What the block wrote to ``a`` and ``b`` must be ordered by a barrier of the block, or have come by copies that
+    an arrival barrier was awaited for.
     """
 
     d: Buffer

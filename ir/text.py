@@ -37,6 +37,7 @@ from .expr import (
     Var,
 )
 from .gpu import (
+    Arrive,
     AwaitArrivals,
     AwaitCopies,
     Barrier,
@@ -47,6 +48,7 @@ from .gpu import (
     InitArrivals,
     LoadMatrix,
     Mma,
+    TensorCopy,
 )
 from .stmt import Allocate, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
 
@@ -243,6 +245,7 @@ def _launch(stmt: Launch, depth: int, lines: list[str]) -> None:
 
 
 _OPERATIONS: dict[type[Operation], str] = {
+    Arrive: "arrive",
     AwaitArrivals: "await_arrivals",
     AwaitCopies: "await_copies",
     BulkCopy: "bulk_copy",
@@ -252,6 +255,7 @@ _OPERATIONS: dict[type[Operation], str] = {
     InitArrivals: "init_arrivals",
     LoadMatrix: "load_matrix",
     Mma: "mma",
+    TensorCopy: "tensor_copy",
 }
 
 

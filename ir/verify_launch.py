@@ -1,6 +1,7 @@
 """The verifier's rules for launches, layouts and the operations of graphics processors."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from .buffer import Buffer, Scope
 from .expr import WARP_LANES, Expr
 from .gpu import (
     ATOMS,
+    BOX_ROW_BYTES,
     GROUP_LANES,
     GROUP_ROWS,
     GROUP_RUN,
     GROUP_SWIZZLE,
+    Arrive,
     AwaitArrivals,
     AwaitCopies,
     Barrier,
@@ -25,6 +28,8 @@ from .gpu import (
     InitArrivals,
     LoadMatrix,
     Mma,
+    TensorCopy,
+    box_swizzle,
 )
 from .stmt import HardwareAxis, Kernel, Launch, Operation, walk_statements
 from .typing_rules import Broken, Names, accessed, type_of
@@ -34,6 +39,8 @@ CLUSTERS = (2, 4, 8, 16)
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 COPY_BYTES = (4, 8, 16)
 BULK_BYTES = 16
+LARGEST_BOX = 256
+MOST_BOX_DIMENSIONS = 5
 
 
 def check_launch(launch: Launch, kernel: Kernel) -> None:
@@ -101,7 +108,7 @@ def arrival_barriers(kernel: Kernel) -> frozenset[str]:
     """The buffers that hold arrival barriers."""
     found: set[str] = set()
     for stmt in walk_statements(kernel.body):
-        if isinstance(stmt, InitArrivals | BulkCopy | AwaitArrivals):
+        if isinstance(stmt, InitArrivals | BulkCopy | TensorCopy | Arrive | AwaitArrivals):
             found.add(stmt.barriers.name)
     return frozenset(found)
 
@@ -174,6 +181,35 @@ def _bulk_copy(stmt: BulkCopy, names: Names) -> None:
         _aligned(buffer, indices, BULK_BYTES)
 
 
+def _tensor_copy(stmt: TensorCopy, names: Names) -> None:
+    target, source, box = stmt.target, stmt.source, stmt.box
+    _place(target, stmt.target_indices, names, Scope.SHARED)
+    _place(source, stmt.source_indices, names, Scope.GLOBAL)
+    _barrier_place(stmt.barriers, stmt.index, names)
+    if source.dtype != target.dtype:
+        raise Broken("operation", f"{source.dtype} is copied to {target.name} of {target.dtype}")
+    if not 1 <= len(source.shape) <= MOST_BOX_DIMENSIONS or len(box) != len(source.shape):
+        raise Broken(
+            "operation", f"a box of {len(box)} dimensions of {source.name} {list(source.shape)}, 1 to 5 allowed"
+        )
+    if any(not 1 <= extent <= LARGEST_BOX for extent in box) or prod(box) > target.elements:
+        raise Broken(
+            "operation", f"a box of {list(box)} for {target.name} {list(target.shape)}, 256 a dimension at most"
+        )
+    row = box[-1] * source.dtype.bytes
+    if row % BULK_BYTES or any(stride * source.dtype.bytes % BULK_BYTES for stride in source.strides[:-1]):
+        raise Broken("operation", f"rows of {source.name} or of its box {list(box)} are no multiples of 16 bytes")
+    swizzle = None if target.layout is None else target.layout.swizzle
+    if swizzle is None:
+        _aligned(target, stmt.target_indices, BOX_ROW_BYTES)
+    elif swizzle != box_swizzle(target.dtype) or row != BOX_ROW_BYTES:
+        raise Broken("operation", f"{target.name} with {swizzle} takes rows of {row} bytes; {BOX_ROW_BYTES} only")
+
+
+def _arrive(stmt: Arrive, names: Names) -> None:
+    _barrier_place(stmt.barriers, stmt.index, names)
+
+
 def _barrier_place(barriers: Buffer, index: Expr, names: Names) -> None:
     _place(barriers, (index,), names, Scope.SHARED)
     if barriers.dtype != INDEX or barriers.layout is not None:
@@ -240,7 +276,7 @@ def _group_mma(stmt: GroupMma, names: Names) -> None:
         raise Broken("operation", f"a warpgroup's product of {stmt.columns} columns; 8 to 256 in steps of 8")
     if stmt.depth % 16 or not 16 <= stmt.depth <= GROUP_RUN:
         raise Broken("operation", f"a warpgroup's product of depth {stmt.depth}; 16 to {GROUP_RUN} in steps of 16")
-    if names.launch is not None and names.launch.threads % GROUP_LANES:
+    if names.launch is not None and names.launch.threads < GROUP_LANES:
         raise Broken("operation", f"a warpgroup's product in a block of {names.launch.threads} threads")
     _place(stmt.d, stmt.d_indices, names, Scope.REGISTER)
     if stmt.d.dtype != float32:
@@ -272,5 +308,7 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, Names], None]] = {
     Mma: _mma,
     GroupMma: _group_mma,
     LoadMatrix: _load_matrix,
+    TensorCopy: _tensor_copy,
+    Arrive: _arrive,
 }
 """What each operation takes."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import cast
+from typing import Any, cast
 
-from ..codegen.backend import Binary, Grid, Parameter, Resources
+from ..codegen.backend import Binary, Grid, Parameter, Resources, TensorMap
 from ..core.dtypes import dtype_named
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
@@ -64,7 +64,11 @@ def _binary(description: Json, code: bytes) -> Binary:
 def _grid_from_json(data: Json) -> Grid:
     x, y, z = cast(list[int], data["blocks"])
     arguments = tuple(cast(list[int], data["arguments"]))
-    fields: Json = {**data, "blocks": (x, y, z), "arguments": arguments}
+    maps = tuple(
+        TensorMap(m["parameter"], tuple(m["box"]), m["swizzled"])
+        for m in cast(list[dict[str, Any]], data["tensor_maps"])
+    )
+    fields: Json = {**data, "blocks": (x, y, z), "arguments": arguments, "tensor_maps": maps}
     return Grid(**fields)  # type: ignore[arg-type]
 
 

@@ -5,7 +5,7 @@ from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import GroupMma
+from ...ir.gpu import GroupMma, TensorCopy
 from ...ir.rewrite import free_variables
 from ...ir.stmt import For, HardwareAxis, Kernel, Launch, Operation, Seq, Stmt, Store, expressions, walk_statements
 from ..backend import Grid, Parameter, Source
@@ -14,7 +14,7 @@ from .function import KEYWORDS, Function, ascii_name
 from .places import Ranges
 from .prelude import FUNCTIONS, prelude
 from .shared import SharedPlan, plan_shared
-from .statements import emit_statement
+from .statements import emit_statement, tensor_map
 from .text import Text
 from .types import is_half, stored
 
@@ -88,10 +88,16 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         set(_RESERVED) | {name},
         any(isinstance(s, GroupMma) for s in walk_statements(launch.body)),
     )
+    fn.parameters = tuple(b.name for b in kernel.parameters)
+    for copy in (s for s in walk_statements(launch.body) if isinstance(s, TensorCopy)):
+        described = tensor_map(fn.parameters, copy)
+        if described not in fn.maps:
+            fn.maps[described] = fn.fresh(f"{ascii_name(copy.source.name)}_map")
     given = [
         f"{'' if b.name in written else 'const '}{stored(b.dtype)}* __restrict__ {fn.name_of(b.name)}"
         for _, b in arguments
     ]
+    given += [f"const __grid_constant__ {fn.use('TensorMap')} {name}" for name in fn.maps.values()]
     text = Text()
     _head(fn, text, launch, plan)
     emit_statement(fn, text, launch.body)
@@ -104,6 +110,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         launch.extent(HardwareAxis.CLUSTER),
         plan.bytes,
         tuple(i for i, _ in arguments),
+        tuple(fn.maps),
     )
     return f'extern "C" __global__ void {signature} {{\n{body}\n}}\n', grid, fn.used
 
@@ -165,7 +172,7 @@ def _touched(launch: Launch) -> set[str]:
         if isinstance(stmt, Store):
             found.add(stmt.buffer.name)
         elif isinstance(stmt, Operation):
-            found.update(b.name for b in stmt.buffers)
+            found.update(b.name for b in stmt.buffers if not (isinstance(stmt, TensorCopy) and b is stmt.source))
         found.update(load.buffer.name for load in _loads(*expressions(stmt)))
     return found
 

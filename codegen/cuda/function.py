@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load, PeerLoad
+from ..backend import TensorMap
 from .places import Ranges
 from .types import is_half
 
@@ -26,8 +27,9 @@ class Function:
 
     ``ranges``: of all variables. ``read_only``: global buffers that the launch never writes. ``streamed``: those
     touched once. ``offsets``: where shared buffers begin, in bytes. ``approximate``: whether cheap functions will do
-    (see ``arithmetic``). ``group_products``: whether warpgroups multiply out of shared memory. ``used``: functions of
-    the prelude. ``unrolled``: variables of loops written out.
+    (see ``arithmetic``). ``group_products``: whether warpgroups multiply out of shared memory. ``parameters``: names of
+    the kernel's. ``maps``: tensor maps, with their names. ``used``: functions of the prelude. ``unrolled``: variables
+    of loops written out.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Function:
     approximate: bool
     taken: set[str]
     group_products: bool = False
+    parameters: tuple[str, ...] = ()
+    maps: dict[TensorMap, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     unrolled: set[str] = field(default_factory=set)
     _reads: dict[int, tuple[Expr, bool]] = field(default_factory=dict)

@@ -42,6 +42,11 @@ def offset(code: Writing, buffer: Buffer, indices: Sequence[Expr]) -> Value:
     return _swizzled(code, buffer, at)
 
 
+def tile_offset(code: Writing, buffer: Buffer, indices: Sequence[Expr]) -> Value:
+    """Elements from the start of ``buffer`` to a place that its swizzle leaves alone: the start of its period."""
+    return code.value(flat_place(indices, buffer.strides))
+
+
 def base_offset(code: Writing, buffer: Buffer, base: Expr, lane: int) -> Value:
     """Elements from the start to lane ``lane`` of a contiguous vector that begins at ``base``."""
     place = place_of([base + lane], [1])

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 from .device_function import Function
 from .prelude_memory import MEMORY
+from .prelude_tensors import TENSORS
 from .prelude_values import VALUES
 
-FUNCTIONS: dict[str, Function] = {**VALUES, **MEMORY}
+FUNCTIONS: dict[str, Function] = {**VALUES, **MEMORY, **TENSORS}
 """Name -> function."""
 
 _DEVICE = "static __device__ __forceinline__ "
@@ -27,6 +28,6 @@ def prelude(used: Iterable[str]) -> str:
 def _qualified(text: str) -> str:
     lines = text.splitlines()
     first = next(i for i, line in enumerate(lines) if not line.startswith("//"))
-    if not lines[first].startswith("template"):
+    if not lines[first].startswith(("template", "struct")):
         lines[first] = f"${lines[first]}"
     return "\n".join(lines).replace("$", _DEVICE)

@@ -1,10 +1,14 @@
 """Statements to C++: loops, conditions, allocations, and the operations of graphics processors."""
 
+from collections.abc import Sequence
+from math import prod
+
 from ...core.errors import CompileError
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load, Var
 from ...ir.gpu import (
     ATOMS,
+    Arrive,
     AwaitArrivals,
     AwaitCopies,
     Barrier,
@@ -16,11 +20,13 @@ from ...ir.gpu import (
     Level,
     LoadMatrix,
     Mma,
+    TensorCopy,
 )
 from ...ir.stmt import Allocate, For, If, LoopKind, Operation, Seq, Stmt, Store, expressions, walk_statements
+from ..backend import TensorMap
 from .expressions import Code, interned, uses_of
 from .function import Function, is_packed
-from .memory import address, half_of, offset
+from .memory import address, half_of, offset, tile_offset
 from .places import multiple_of, place_of
 from .stores import emit_store
 from .text import Text
@@ -148,6 +154,10 @@ def _operation(fn: Function, text: Text, stmt: Operation) -> str:
         case AwaitArrivals(barriers=barriers, index=at, parity=parity):
             where = address(code, barriers, code.value(at))
             return f"{_cluster(fn, 'await_arrivals')}({where}, {code.value(parity).text});"
+        case TensorCopy():
+            return _tensor_copy(code, stmt)
+        case Arrive(barriers=barriers, index=at):
+            return f"{_cluster(fn, 'arrive')}({address(code, barriers, code.value(at))});"
         case Mma():
             return _mma(code, stmt)
         case LoadMatrix():
@@ -162,6 +172,23 @@ def _cluster(fn: Function, function: str) -> str:
     if int("".join(c for c in fn.arch if c.isdigit()) or 0) < 90:
         raise CompileError(f"{function.replace('_', ' ')}: {fn.arch} has no such instruction, sm_90 and later have")
     return fn.use(function)
+
+
+def _tensor_copy(code: Code, stmt: TensorCopy) -> str:
+    fn, bytes = code.fn, prod(stmt.box) * stmt.source.dtype.bytes
+    name = fn.maps[tensor_map(fn.parameters, stmt)]
+    to = address(code, stmt.target, tile_offset(code, stmt.target, stmt.target_indices))
+    where = address(code, stmt.barriers, code.value(stmt.index))
+    corner = ", ".join(code.value(i).text for i in reversed(stmt.source_indices))
+    once = "true" if stmt.source.name in fn.streamed else "false"
+    function = _cluster(fn, f"tensor_copy_{len(stmt.box)}")
+    return f"{function}<{once}>({to}, &{name}, {bytes}, {where}, {corner});"
+
+
+def tensor_map(parameters: Sequence[str], stmt: TensorCopy) -> TensorMap:
+    """What ``stmt`` needs to be told of its source; ``parameters``: the names of the kernel's."""
+    swizzled = stmt.target.layout is not None and stmt.target.layout.swizzle is not None
+    return TensorMap(parameters.index(stmt.source.name), stmt.box, swizzled)
 
 
 def _mma(code: Code, stmt: Mma) -> str:

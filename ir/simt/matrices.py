@@ -85,52 +85,74 @@ def group_mma(stmt: GroupMma, scope: Scope) -> Action:
     tiles = stmt.columns // 8
 
     def run(m: Machine) -> None:
-        who = m.divided(GROUP_LANES, "a product of a warpgroup", scope)
+        who = m.running((m.threads,))
+        leaders = _groups(m, scope)
         warp_level = len(m.order.sizes) - 1
         m.order.meet(warp_level, who)
-        products = a(m) @ b(m).transpose(0, 2, 1)  # [groups, 64, columns]
+        products = a(m, leaders) @ b(m, leaders).transpose(0, 2, 1)  # [groups, 64, columns]
         m.order.meet(warp_level, who)
         place = rows_of(m)
         if not all(sums.full[place]):
             check_private(sums, m, scope, place, m.running((m.threads,)))
         by_tile = products.reshape(-1, 16, tiles, 8)[:, rows, :, columns]  # [32, 4, warps, tiles]
-        added = by_tile.transpose(3, 1, 2, 0).reshape(stmt.columns // 2, m.threads)
-        write_private(sums, m, place, sums.data[place].reshape(-1, m.threads) + added)
+        value = sums.data[place].reshape(-1, m.threads)
+        value[:, _lanes(leaders).ravel()] += by_tile.transpose(3, 1, 2, 0).reshape(stmt.columns // 2, -1)
+        write_private(sums, m, place, value)
 
     return run
 
 
+def _groups(m: Machine, scope: Scope) -> Array:
+    """int64[groups]: the first threads of the warpgroups that run; raises KernelFault where part of one is missing."""
+    active = m.running((m.threads,))
+    per_block = m.launch.threads
+    blocks = (np.ones(m.threads, dtype=np.bool_) if active is None else active).reshape(-1, per_block)
+    whole = per_block // GROUP_LANES * GROUP_LANES
+    count = blocks[:, :whole].reshape(len(blocks), -1, GROUP_LANES).sum(axis=2)
+    torn = ((count != 0) & (count != GROUP_LANES)).any(axis=1) | blocks[:, whole:].any(axis=1)
+    if torn.any():
+        at = int(torn.argmax()) * per_block
+        raise scope.fault(f"a product of a warpgroup is not reached by whole groups of {GROUP_LANES} threads", m, at)
+    block, group = np.nonzero(count)
+    leaders: Array = block * per_block + group * GROUP_LANES
+    return leaders
+
+
+def _lanes(leaders: Array) -> Array:
+    """int64[groups, 128]: all threads of groups."""
+    threads: Array = leaders[:, None] + np.arange(GROUP_LANES)
+    return threads
+
+
 def _group_operand(
     buffer: Buffer, indices: tuple[Expr, ...], count: int, depth: int, scope: Scope
-) -> Callable[[Machine], Array]:
-    """Code that reads an operand of a warpgroup: [groups, count, depth]."""
+) -> Callable[[Machine, Array], Array]:
+    """Code that reads an operand of the warpgroups with some first threads: [groups, count, depth]."""
     memory = scope.shared[buffer.name]
     assert isinstance(memory, SharedMemory)
     address = shared_flat(indices, memory, scope, value_code)
     run = np.arange(count, dtype=np.int64)[:, None] * GROUP_RUN + np.arange(depth, dtype=np.int64)
     mask = (1 << GROUP_SWIZZLE.bits) - 1
 
-    def read(m: Machine) -> Array:
-        begin = np.broadcast_to(address(m), (m.threads,)).reshape(-1, GROUP_LANES)
-        active = m.running((m.threads,))
-        takes = np.ones(len(begin), dtype=bool) if active is None else active.reshape(-1, GROUP_LANES)[:, 0]
+    def read(m: Machine, leaders: Array) -> Array:
+        begin = np.broadcast_to(address(m), (m.threads,))[_lanes(leaders)]
         first = begin[:, 0]
         inside = first % memory.span
         wrong = (begin != first[:, None]).any(axis=1) | (inside // GROUP_RUN % 8 != 0) | (inside % 16 != 0)
         wrong |= (inside % GROUP_RUN + depth > GROUP_RUN) | (inside + (count - 1) * GROUP_RUN + depth > memory.span)
-        if (wrong & takes).any():
-            at = int((wrong & takes).argmax())
+        if wrong.any():
+            at = int(wrong.argmax())
             what = f"an operand of a warpgroup at {memory.name(int(first[at]))}, place {int(inside[at])}"
             raise scope.fault(
-                f"{what}: not aligned, not the same in its threads, or too near the end", m, at * GROUP_LANES
+                f"{what}: not aligned, not the same in its threads, or too near the end", m, int(leaders[at])
             )
         logical = inside[:, None, None] + run
         place = logical ^ (((logical >> (GROUP_SWIZZLE.base + GROUP_SWIZZLE.shift)) & mask) << GROUP_SWIZZLE.base)
-        flat = np.where(takes[:, None, None], (first - inside)[:, None, None] + place, 0)
+        flat = (first - inside)[:, None, None] + place
         for warp in range(0, GROUP_LANES, WARP_LANES):  # read by the first lane of each warp
-            who = np.repeat(m.places.reshape(-1, GROUP_LANES)[takes, warp], count * depth)
-            check_read(memory, m, scope, flat[takes].ravel(), who)
-        return memory.data[flat].astype(np.float32)
+            check_read(memory, m, scope, flat.ravel(), np.repeat(leaders + warp, count * depth))
+        values: Array = memory.data[flat].astype(np.float32)
+        return values
 
     return read
 

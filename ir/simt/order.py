@@ -48,7 +48,8 @@ class Delivery:
 
 class Order:
     """The epochs of the threads of one chunk. ``ids``: int64[threads], their numbers; ``levels``: from the widest
-    group to the warp, each with the size of the next smaller group."""
+    group to the warp, each with the size of the next smaller group. ``known``: int64[threads, threads of a cluster],
+    what arrival barriers told besides (see ``clocks``); None for nothing yet."""
 
     def __init__(self, ids: Array, groups: Groups, launch: int, now: int) -> None:
         self.ids = ids
@@ -59,6 +60,7 @@ class Order:
         self.epochs = [np.full(len(ids), now, dtype=np.int64) for _ in self.sizes]
         self.epochs[0][:] = launch
         self.deliveries: list[Delivery] = []
+        self.known: Array | None = None
         self._keys: list[tuple[Array, Array, Array, int] | None] = [None] * len(self.sizes)
 
     @property
@@ -84,6 +86,38 @@ class Order:
             found = self._keys[level] = (base, base + self.ids, base + (_NUMBERS - self.ids), int(base.min()) >> SHIFT)
         return found
 
+    def clocks(self, who: Array) -> Array:
+        """What the threads at the places ``who`` know: int64[who, threads of a cluster], the times up to which all that
+        the others of their cluster did is ordered before now."""
+        self.now += 1
+        ids, size = self.ids[who], self.groups.cluster
+        first = ids // size * size
+        others = first[:, None] + np.arange(size)
+        bound = np.broadcast_to(self.epochs[0][who][:, None], others.shape)
+        for k in range(1, len(self.sizes)):
+            same = ids[:, None] // self.sizes[k - 1] == others // self.sizes[k - 1]
+            bound = np.where(same, self.epochs[k][who][:, None], bound)
+        if self.known is not None:
+            bound = np.maximum(bound, self.known[who])
+        clocks: Array = np.where(others == ids[:, None], self.now, bound)
+        return clocks
+
+    def learn(self, who: Array, clock: Array) -> None:
+        """The threads at the places ``who`` now know what ``clock`` (as ``clocks`` gives) says, too."""
+        if self.known is None:
+            self.known = np.full((len(self.ids), self.groups.cluster), -1, dtype=np.int64)
+        self.known[who] = np.maximum(self.known[who], clock)
+
+    def told(self, who: Array, other: Array) -> Array:
+        """Up to which time arrival barriers order what the threads numbered ``other`` did, for those at the places
+        ``who``; -1 for not at all."""
+        if self.known is None:
+            return np.full(len(who), -1, dtype=np.int64)
+        size = self.groups.cluster
+        same = self.ids[who] // size == other // size
+        known: Array = np.where(same, self.known[who, other % size], -1)
+        return known
+
     def unordered(self, who: Array, other: Array, time: Array) -> Array:
         """Whether accesses at ``time`` by the threads numbered ``other`` are not ordered before now, for the threads
         at the places ``who``."""
@@ -92,6 +126,7 @@ class Order:
         for k in range(1, len(self.sizes)):
             same = ids // self.sizes[k - 1] == other // self.sizes[k - 1]
             bound = np.where(same, self.epochs[k][who], bound)
+        bound = np.maximum(bound, self.told(who, other))
         found: Array = (ids != other) & (time >= bound)
         for number in np.unique(other[other < NOBODY]).tolist():
             delivery, at = self.deliveries[-2 - number], np.flatnonzero(other == number)
@@ -111,6 +146,7 @@ class Touches:
         levels = len(order.sizes) - outer
         self.highest = np.zeros((levels, elements), dtype=np.int64)
         self.lowest = np.zeros((levels, elements), dtype=np.int64)
+        self.read_time = np.full(elements, -1, dtype=np.int64)
         self.was_read = False
 
     def written_by(self, order: Order, flat: Array, who: Array) -> int | None:
@@ -137,7 +173,7 @@ class Touches:
             size = order.sizes[level]
             mine = order.ids[who[at]] // size
             for reader in (highest[at] & _NUMBERS, _NUMBERS - (self.lowest[row][flat[at]] & _NUMBERS)):
-                bad = reader // size != mine
+                bad = (reader // size != mine) & (self.read_time[flat[at]] >= order.told(who[at], reader))
                 if bad.any():
                     first = int(bad.argmax())
                     return int(at[first]), int(reader[first])
@@ -145,6 +181,7 @@ class Touches:
 
     def note_read(self, order: Order, flat: Array, who: Array) -> None:
         self.was_read = True
+        self.read_time[flat] = order.now
         for row, level in enumerate(range(self.outer, len(order.sizes))):
             _, high, low, _ = order.keys(level)
             np.maximum.at(self.highest[row], flat, high[who])

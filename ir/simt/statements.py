@@ -8,6 +8,7 @@ from ..bounds import loop_range
 from ..buffer import Scope as Storage
 from ..expr import WARP_LANES
 from ..gpu import (
+    Arrive,
     AwaitArrivals,
     AwaitCopies,
     Barrier,
@@ -19,11 +20,13 @@ from ..gpu import (
     Level,
     LoadMatrix,
     Mma,
+    TensorCopy,
 )
 from ..stmt import Allocate, For, If, Seq, Stmt, Store
 from .access import store_code, under
 from .address import is_uniform
-from .copies import await_arrivals, await_copies, bulk_copy, commit_copies, copy_async, init_arrivals
+from .arrivals import arrive, await_arrivals, bulk_copy, init_arrivals, tensor_copy
+from .copies import await_copies, commit_copies, copy_async
 from .matrices import group_mma, load_matrix, mma
 from .memory import PrivateMemory, SharedMemory
 from .scope import Machine, Scope
@@ -150,5 +153,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     Mma: mma,
     GroupMma: group_mma,
     LoadMatrix: load_matrix,
+    TensorCopy: tensor_copy,
+    Arrive: arrive,
 }
 """How each class of statement is run."""

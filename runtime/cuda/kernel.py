@@ -5,11 +5,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from ...codegen.backend import Binary
+from ...codegen.backend import Binary, Grid
 from ...core.errors import CompileError, InvalidParameter
 from ..device import Memory
 from .launching import Code, Function, Graph, Packed, Stopwatch
 from .memory import CudaMemory, Stream
+from .tensor_maps import encode
 
 MOST_CAPTURED = 2048
 """Launches in one graph; more are done by replaying it."""
@@ -32,7 +33,7 @@ class CudaKernel:
         self._stream = stream
         self._stopwatch = stopwatch
         code = Code(stream.context, binary.code)
-        self._steps = [(code.function(grid), grid.arguments) for grid in binary.launches]
+        self._steps = [(code.function(grid), grid) for grid in binary.launches]
         self._lock = threading.Lock()  # a function knows one stream at a time
         self._latest: tuple[tuple[int, ...], list[tuple[Function, Packed]]] | None = None
         self._graphs: OrderedDict[tuple[object, ...], Graph] = OrderedDict()
@@ -83,7 +84,11 @@ class CudaKernel:
         return self._graphs[key]
 
     def _packed(self, addresses: Sequence[int]) -> list[tuple[Function, Packed]]:
-        return [(function, Packed([addresses[n] for n in taken])) for function, taken in self._steps]
+        return [(function, self._arguments(grid, addresses)) for function, grid in self._steps]
+
+    def _arguments(self, grid: Grid, addresses: Sequence[int]) -> Packed:
+        maps = [encode(m, self.parameters[m.parameter], addresses[m.parameter]) for m in grid.tensor_maps]
+        return Packed([addresses[n] for n in grid.arguments], maps)
 
     def _addresses(self, arguments: Sequence[Memory]) -> tuple[int, ...]:
         if len(arguments) != len(self.parameters):

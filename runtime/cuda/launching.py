@@ -14,6 +14,9 @@ PORTABLE_CLUSTER = 8
 """Blocks of a cluster that every device with clusters takes; more must be asked for (CUDA C++ Programming Guide)."""
 
 
+_BLOCK_ALIGNMENT = 64
+
+
 class Code:
     """A cubin on the device."""
 
@@ -63,14 +66,20 @@ class Function:
 
 
 class Packed:
-    """Arguments as a launch wants them: eight bytes each, integers (addresses) and floats (doubles)."""
+    """Arguments as a launch wants them: eight bytes each, integers (addresses) and floats (doubles); after them
+    ``blocks`` of bytes, each at a multiple of 64."""
 
-    def __init__(self, values: Sequence[int | float]) -> None:
+    def __init__(self, values: Sequence[int | float], blocks: Sequence[bytes] = ()) -> None:
         count = len(values)
         codes = "".join("d" if isinstance(v, float) else "Q" for v in values)
         self._values = ctypes.create_string_buffer(struct.pack(f"={codes}", *values), max(8 * count, 1))
         start = ctypes.addressof(self._values)
-        self._pointers = (ctypes.c_void_p * max(count, 1))(*(start + 8 * n for n in range(count)))
+        places = [start + 8 * n for n in range(count)]
+        self._blocks = [ctypes.create_string_buffer(len(block) + _BLOCK_ALIGNMENT) for block in blocks]
+        for block, room in zip(blocks, self._blocks, strict=True):
+            places.append(-(-ctypes.addressof(room) // _BLOCK_ALIGNMENT) * _BLOCK_ALIGNMENT)
+            ctypes.memmove(places[-1], block, len(block))
+        self._pointers = (ctypes.c_void_p * max(len(places), 1))(*places)
         self.address = ctypes.addressof(self._pointers)
 
 

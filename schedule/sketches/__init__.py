@@ -12,6 +12,7 @@ from .cuda_pointwise import CUDA_POINTWISE
 from .cuda_rows import CUDA_ROWS
 from .cuda_skinny import CUDA_SKINNY
 from .cuda_skinny_groups import CUDA_SKINNY_GROUPS
+from .cuda_skinny_streams import CUDA_SKINNY_STREAMS
 from .cuda_windows import CUDA_WINDOWS
 
 SKETCHES: dict[str, Sketch] = {
@@ -27,6 +28,7 @@ SKETCHES: dict[str, Sketch] = {
         CUDA_GEMV,
         CUDA_SKINNY,
         CUDA_SKINNY_GROUPS,
+        CUDA_SKINNY_STREAMS,
     )
 }
 """Name -> sketch; a schedule names the sketch that it belongs to."""

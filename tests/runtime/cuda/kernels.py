@@ -1,6 +1,7 @@
 """Kernels for the tests of CUDA devices, some written in CUDA C++ because no correct IR could do what they do."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def target() -> Target:
     return Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
 
 
-def binary(function: str, on: Target, blocks: int = 1, threads: int = COUNT, **grid: int) -> Binary:
+def binary(function: str, on: Target, blocks: int = 1, threads: int = COUNT, **grid: Any) -> Binary:
     """One launch of a function of ``TEXT`` on float32 X and Y of ``COUNT`` elements, asking for anything."""
     parameters = (Parameter("X", "input", (COUNT,), float32), Parameter("Y", "output", (COUNT,), float32))
     launches = (Grid(function, (blocks, 1, 1), threads, arguments=(0, 1), **grid),)

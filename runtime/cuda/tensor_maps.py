@@ -1,0 +1,60 @@
+"""Tensor maps: what the copy engine is told of a tensor and of the boxes that are copied of it."""
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...codegen.backend import Parameter, TensorMap
+from .driver import attribute, call, error_of
+
+BYTES, ALIGNMENT_BYTES = 128, 64
+"""Of a tensor map (CUDA Driver API, "Tensor Map Object Management")."""
+_SINCE = 12_000
+
+
+def encode(described: TensorMap, parameter: Parameter, address: int) -> bytes:
+    """The map of ``parameter`` at ``address`` as a device function is given it: zeros outside, lines of 256 bytes into
+    the second-level cache. Raises DeviceFault where the driver refuses it."""
+    shape, size = parameter.shape, parameter.dtype.bytes
+    strides = [size]
+    for extent in reversed(shape):
+        strides.append(strides[-1] * extent)
+    room = ctypes.create_string_buffer(BYTES + ALIGNMENT_BYTES)
+    place = -(-ctypes.addressof(room) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    status = _function()(
+        place,
+        _constant(f"DataType.CU_TENSOR_MAP_DATA_TYPE_UINT{8 * size}"),
+        len(shape),
+        address,
+        _array(ctypes.c_uint64, shape[::-1]),
+        _array(ctypes.c_uint64, strides[1:-1]),
+        _array(ctypes.c_uint32, described.box[::-1]),
+        _array(ctypes.c_uint32, [1] * len(shape)),
+        _constant("Interleave.CU_TENSOR_MAP_INTERLEAVE_NONE"),
+        _constant(f"Swizzle.CU_TENSOR_MAP_SWIZZLE_{'128B' if described.swizzled else 'NONE'}"),
+        _constant("L2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B"),
+        _constant("FloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"),
+    )
+    if status:
+        raise error_of(status, f"the tensor map of {parameter.name} in boxes of {list(described.box)}")
+    return ctypes.string_at(place, BYTES)
+
+
+@functools.cache
+def _function() -> Callable[..., int]:
+    """``cuTensorMapEncodeTiled``, which wants the map at a multiple of 64 bytes: the bindings see to no such thing."""
+    number, pointer = ctypes.c_int, ctypes.c_void_p
+    prototype = ctypes.CFUNCTYPE(
+        number, pointer, number, ctypes.c_uint32, pointer, pointer, pointer, pointer, pointer, *[number] * 4
+    )
+    address, _ = call("cuGetProcAddress", b"cuTensorMapEncodeTiled", _SINCE, 0)
+    return prototype(int(address))
+
+
+def _constant(name: str) -> int:
+    return int(attribute(f"CUtensorMap{name}"))
+
+
+def _array(type: Any, values: Sequence[int]) -> Any:
+    return (type * max(len(values), 1))(*values)

@@ -1,0 +1,196 @@
+"""Products of up to 64 rows on the matrix instructions of warp groups, the weights on their side of 64 rows.
+
+One warp does nothing but start copies of boxes of the weights and the tokens into a ring in shared memory; groups of
+four warps multiply what has arrived, each its own 64 outputs ``n``, and say which stages are free again. No warp waits
+for another but on the ring's arrival barriers. The blocks of a cluster share out ``k``.
+"""
+
+from dataclasses import dataclass
+
+from ...core.dtypes import INDEX, float32
+from ...ir.buffer import Buffer, Layout, Scope
+from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, const, index, logical_and
+from ...ir.gpu import (
+    GROUP_LANES,
+    GROUP_ROWS,
+    GROUP_RUN,
+    GROUP_SWIZZLE,
+    Arrive,
+    AwaitArrivals,
+    GroupMma,
+    InitArrivals,
+    TensorCopy,
+)
+from ...ir.rewrite import free_variables, substitute
+from ...ir.stmt import HardwareAxis, Kernel, LoopKind
+from .naming import NamingWriter
+from .partials import Share, add_up, partial_sums
+from .product import Operand, Product
+from .skinny import can_lower
+
+UNROLLED = LoopKind.UNROLLED
+GROUP_WARPS = GROUP_LANES // WARP_LANES
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSetting:
+    """``swapped``: whether the tokens take the side of 64 rows, and the weights the other. ``wide``: outputs ``n`` of a
+    warp group. ``groups``: warp groups of a block, side by side along ``n``. ``slabs``: times 64 places of ``k`` that
+    arrive together. ``stages``: how many such pieces the ring holds. ``split``: blocks of a cluster, which share out
+    ``k``. ``resident``: blocks meant for a multiprocessor at once."""
+
+    swapped: bool
+    wide: int
+    groups: int
+    slabs: int
+    stages: int
+    split: int
+    resident: int
+
+    @property
+    def warps(self) -> int:
+        return self.groups * GROUP_WARPS + 1
+
+    @property
+    def threads(self) -> int:
+        return self.warps * WARP_LANES
+
+    @property
+    def block_n(self) -> int:
+        """Outputs ``n`` of a block."""
+        return self.wide * self.groups
+
+    def steps(self, k: int) -> int:
+        """Pieces of ``k`` that a block works through."""
+        return -(-k // (self.split * self.slabs * GROUP_RUN))
+
+
+def lower_streams(p: Product, name: str, s: StreamSetting) -> Kernel:
+    """The kernel of one setting."""
+    return _Program(p, name, s).kernel()
+
+
+def token_rows(m: int, swapped: bool) -> int:
+    """Rows of the tokens' tile."""
+    return GROUP_ROWS if swapped else -(-m // 8) * 8
+
+
+class _Program:
+    def __init__(self, p: Product, name: str, s: StreamSetting) -> None:
+        assert p.weights.load is not None and p.tokens.load is not None
+        self.p, self.s, self.name = p, s, name
+        self.weights, self.tokens = p.weights.load, p.tokens.load
+        self.dtype = self.weights.buffer.dtype
+        self.rows = token_rows(p.m.extent, s.swapped)
+        self.columns = s.wide if s.swapped else self.rows
+        self.steps = s.steps(p.k.extent)
+        self.w = NamingWriter(p.names)
+
+    def kernel(self) -> Kernel:
+        p, s, w = self.p, self.s, self.w
+        bounds = [
+            ("block", -(-p.n.extent // s.block_n), HardwareAxis.GRID_X),
+            ("rank", s.split, HardwareAxis.CLUSTER),
+            ("warp", s.warps, HardwareAxis.WARP),
+            ("lane", WARP_LANES, HardwareAxis.LANE),
+        ]
+        if s.split == 1:
+            del bounds[1]
+        once = (self.weights.buffer.name,)
+        with w.launch(self.name, bounds, min_blocks=s.resident, streamed=once) as axes:
+            self.block, self.warp, self.lane = axes[0], axes[-2], axes[-1]
+            self.rank: Expr = axes[1] if s.split > 1 else index(0)
+            self.group = self.warp // GROUP_WARPS
+            self.multiplies = self.warp < s.groups * GROUP_WARPS
+            sums = w.allocate("sums", (self.columns // 2,), float32, Scope.REGISTER)
+            with w.scope():
+                self._multiply(sums)
+            with w.scope():
+                self._finish(sums)
+        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+
+    def _ring(self, name: str, rows: int) -> Buffer:
+        """Stages of slabs of ``rows`` rows: (stage, slab, row, k)."""
+        s = self.s
+        layout = Layout((s.slabs * rows * GROUP_RUN, rows * GROUP_RUN, GROUP_RUN, 1), GROUP_SWIZZLE)
+        return self.w.allocate(name, (s.stages, s.slabs, rows, GROUP_RUN), self.dtype, Scope.SHARED, layout)
+
+    def _multiply(self, sums: Buffer) -> None:
+        s, w = self.s, self.w
+        self.weight_ring, self.token_ring = self._ring("weight_ring", s.block_n), self._ring("token_ring", self.rows)
+        self.full = w.allocate("full", (s.stages,), INDEX, Scope.SHARED)
+        self.free = w.allocate("free", (s.stages,), INDEX, Scope.SHARED)
+        first = Compare(CompareOp.EQ, self.lane, index(0))
+        copies = Compare(CompareOp.EQ, self.warp, index(s.groups * GROUP_WARPS))
+        with w.when(logical_and(copies, first)), w.loop("barrier", s.stages) as number:
+            w.emit(InitArrivals(self.full, number, 2 * s.slabs))
+            w.emit(InitArrivals(self.free, number, s.groups * GROUP_WARPS))
+        w.barrier()
+        with w.loop("zero", self.columns // 2, UNROLLED) as e:
+            w.store(sums, (e,), const(0.0, float32))
+        with w.loop("step", self.steps) as step:
+            stage, parity = step % s.stages, (step // s.stages) % 2
+            with w.when(logical_and(copies, first)):
+                w.emit(AwaitArrivals(self.free, stage, index(1) - parity))
+                self._copy(step, stage)
+            with w.when(self.multiplies):
+                w.emit(AwaitArrivals(self.full, stage, parity))
+                self._products(sums, stage)
+                with w.when(first):
+                    w.emit(Arrive(self.free, stage))
+        w.barrier()
+
+    def _copy(self, step: Expr, stage: Expr) -> None:
+        """Start the copies of one step; what lies outside of the tensors becomes zeros."""
+        s, w = self.s, self.w
+        with w.loop("slab_copied", s.slabs, UNROLLED) as slab:
+            k = ((self.rank * self.steps + step) * s.slabs + slab) * GROUP_RUN
+            at = {"n": self.block * s.block_n, "m": index(0), "k": k}
+            tiles = ((self.weights, self.weight_ring, "n"), (self.tokens, self.token_ring, "m"))
+            for load, ring, axis in tiles:
+                rows = ring.shape[2]
+                box = tuple(
+                    GROUP_RUN if "k" in free_variables(i) else rows if axis in free_variables(i) else 1
+                    for i in load.indices
+                )
+                place = tuple(substitute(i, at) for i in load.indices)
+                to = (stage, slab, index(0), index(0))
+                w.emit(TensorCopy(ring, to, load.buffer, place, box, self.full, stage))
+
+    def _products(self, sums: Buffer, stage: Expr) -> None:
+        s, w, zero = self.s, self.w, index(0)
+        with w.loop("slab", s.slabs, UNROLLED) as slab:
+            weights = (self.weight_ring, (stage, slab, self.group * s.wide, zero))
+            tokens = (self.token_ring, (stage, slab, zero, zero))
+            left, right = (tokens, weights) if s.swapped else (weights, tokens)
+            w.emit(GroupMma(sums, (zero,), *left, *right, self.columns, GROUP_RUN))
+
+    def _finish(self, sums: Buffer) -> None:
+        p, s, w = self.p, self.s, self.w
+        partials = partial_sums(w, p, 1, s.block_n, float32)
+        with w.when(self.multiplies), w.loop("sum", self.columns // 2, UNROLLED) as e:
+            row = (self.warp % GROUP_WARPS) * 16 + self.lane // 4 + ((e // 2) % 2) * 8
+            column = (e // 4) * 8 + (self.lane % 4) * 2 + e % 2
+            m, n = (row, column) if s.swapped else (column, row)
+            extent = GROUP_ROWS if s.swapped else self.columns
+            with w.when(Compare(CompareOp.LT, m, index(p.m.extent)) if p.m.extent < extent else None):
+                w.store(partials, (index(0), m, self.group * s.wide + n), Load(sums, (e,)))
+        thread = self.warp * WARP_LANES + self.lane
+        add_up(w, Share(p, self.block, s.block_n, self.rank, s.split, thread, s.threads), partials, 1)
+
+
+def can_lower_streams(p: Product) -> bool:
+    """Whether matrix instructions take the operands, and boxes of both can be copied: every index is one axis or fixed,
+    ``k`` along the last dimension."""
+    return can_lower(p) and p.weights.k == 1 and _in_boxes(p.weights, "n") and _in_boxes(p.tokens, "m")
+
+
+def _in_boxes(operand: Operand, axis: str) -> bool:
+    load = operand.load
+    if load is None or not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] != Var("k"):
+        return False
+    axes = [i for i in load.indices if free_variables(i)]
+    rows = [stride for i, stride in zip(load.indices, load.buffer.strides, strict=True) if i == Var(axis)]
+    strides = load.buffer.strides[:-1]
+    aligned = all(stride * load.buffer.dtype.bytes % 16 == 0 for stride in strides)
+    return aligned and len(axes) == 2 and len(rows) == 1
