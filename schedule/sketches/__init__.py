@@ -11,7 +11,6 @@ from .cuda_permute import CUDA_PERMUTE
 from .cuda_pointwise import CUDA_POINTWISE
 from .cuda_rows import CUDA_ROWS
 from .cuda_skinny import CUDA_SKINNY
-from .cuda_skinny_groups import CUDA_SKINNY_GROUPS
 from .cuda_skinny_streams import CUDA_SKINNY_STREAMS
 from .cuda_windows import CUDA_WINDOWS
 
@@ -27,7 +26,6 @@ SKETCHES: dict[str, Sketch] = {
         CUDA_COLUMNS,
         CUDA_GEMV,
         CUDA_SKINNY,
-        CUDA_SKINNY_GROUPS,
         CUDA_SKINNY_STREAMS,
     )
 }
