@@ -143,13 +143,12 @@ class _Program:
             w.when(None if self.home is None else below(t.row + i, self.p.m.extent, s.rows)),
             w.loop("v", s.vectors, UNROLLED) as v,
         ):
-            held = (i, self._run(v))
-            if self.home is None:
+            held: tuple[Expr, ...] = (i, self._run(v))
+            if self.home is not None:
+                buffer, place, mask = self.home.tensor, self._at(self.home, t, i, v), self._mask(t, v)
+            else:
                 assert self.partial is not None
                 buffer, place, mask = self.partial, (*t.number, *held), None
-            else:
-                buffer, mask = self.home.tensor, self._mask(t, v)
-                place = self._at(self.home, t, i, v)
             if back:
                 w.store(sums, held, Load(buffer, place, mask))
             else:
