@@ -11,7 +11,7 @@ from .expr import Expr, index
 from .interpret_expr import expr_code
 from .interpret_scope import Code, Env, Scope
 from .memory import VECTOR_ROUNDING, Array
-from .stmt import Operation
+from .stmt import Stmt
 
 _ZERO = index(0)
 
@@ -121,7 +121,7 @@ def _tile_product(stmt: TileProduct, scope: Scope) -> Code:
     return run
 
 
-OPERATIONS: dict[type[Operation], Callable[[Any, Scope], Code]] = {
+OPERATIONS: dict[type[Stmt], Callable[[Any, Scope], Code]] = {
     Transpose: _transpose,
     Dot: _dot,
     TileZero: _tile_zero,

@@ -16,9 +16,9 @@ class Body:
     """The function being written, with its buffers and loop variables.
 
     ``tiles``: the number of the first tile register of a buffer of tiles; ``tiles_ready``: whether the function has set
-    these registers up. ``addresses`` and ``results`` are stacks of what has been computed already: an inner scope (a loop body, a
-    branch) sees what dominates it, and its own entries vanish with it. ``results`` holds the expression too, so
-    that its identity stays taken.
+    these registers up. ``addresses`` and ``results`` are stacks of what has been computed already: an inner scope (a
+    loop body, a branch) sees what dominates it, and its own entries vanish with it. ``results`` holds the expression
+    too, so that its identity stays taken.
     """
 
     w: FunctionWriter

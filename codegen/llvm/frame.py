@@ -25,7 +25,8 @@ class Frame:
 
 
 def plan_frame(kernel_body: Stmt, tiles: Collection[str] = ()) -> Frame:
-    """``tiles``: buffers that are no memory. Raises CompileError when a thread would need more than ``SCRATCH_BYTES``."""
+    """``tiles``: buffers that are no memory. Raises CompileError when a thread would need more than
+    ``SCRATCH_BYTES``."""
     buffers = {s.buffer.name: s.buffer for s in walk_statements(kernel_body) if isinstance(s, Allocate)}
     for name in tiles:
         del buffers[name]

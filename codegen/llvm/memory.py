@@ -27,8 +27,8 @@ def load(
     *,
     raw: bool = False,
 ) -> Value:
-    """``buffer[indices]``; lanes whose ``mask`` is false are zero and not read. A scalar takes no mask here. ``raw``: as
-    it lies in memory."""
+    """``buffer[indices]``; lanes whose ``mask`` is false are zero and not read. A scalar takes no mask here. ``raw``:
+    as it lies in memory."""
     w, element = body.w, storage(buffer.dtype)
     flat = flat_index(indices, buffer.strides)
     if flat is None:

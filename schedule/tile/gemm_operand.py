@@ -122,8 +122,8 @@ class Panel:
     def group(self, own: Expr, step: Expr) -> tuple[Buffer, tuple[Expr, ...]]:
         """Where the group number ``step`` of the block begins."""
         if self.buffer is None:
-            place = self._point(self._clamped(own), self.k0 + step * self.of.group)
-            load = substitute(self.of.operand.body, place)
+            here = self._point(self._clamped(own), self.k0 + step * self.of.group)
+            load = substitute(self.of.operand.body, here)
             assert isinstance(load, Load)
             return load.buffer, load.indices
         row = self.start + step
