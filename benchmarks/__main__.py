@@ -18,6 +18,7 @@ SUITES = {
     "ranking": "benchmarks.ranking",
     "service": "benchmarks.service",
     "kill": "benchmarks.kill",
+    "planted": "benchmarks.planted",
     "h200-memory": "benchmarks.h200_memory",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",

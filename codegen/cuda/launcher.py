@@ -1,6 +1,6 @@
 """A host program around a kernel: fills its inputs, runs it, times it, and prints a sum over each output."""
 
-from ..backend import Grid, Parameter, Source
+from ..backend import Grid, Parameter, Source, TensorMap
 from .resources import STATIC_SHARED_LIMIT_BYTES
 from .types import stored
 
@@ -32,6 +32,32 @@ struct Parameter {{
 static const Parameter parameters[] = {{
 {parameters}
 }};
+
+"""
+
+_MAPS = """#include <cuda.h>
+
+// extents and box from the innermost dimension on
+static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> extents, std::vector<cuuint32_t> box,
+                            bool swizzled) {
+  static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  if (!encode)
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void**)&encode, 12000, cudaEnableDefault, &found),
+          "cudaGetDriverEntryPointByVersion");
+  std::vector<cuuint64_t> strides;
+  for (size_t i = 0; i < extents.size(); ++i) strides.push_back((i ? strides.back() : bytes) * extents[i]);
+  const std::vector<cuuint32_t> steps(box.size(), 1);
+  const CUtensorMapDataType types[] = {CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_DATA_TYPE_UINT16,
+                                       CU_TENSOR_MAP_DATA_TYPE_UINT32, CU_TENSOR_MAP_DATA_TYPE_UINT64};
+  const CUtensorMapDataType type = types[bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3];
+  TensorMap map;
+  if (encode((CUtensorMap*)&map, type, box.size(), data, extents.data(), strides.data(), box.data(), steps.data(),
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+    check(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
+  return map;
+}
 
 """
 
@@ -99,7 +125,8 @@ def with_launcher(source: Source, arch: str) -> str:
     prepare = "".join(_prepared(grid) for grid in source.launches)
     runs = "".join(_launched(grid, source.parameters) for grid in source.launches)
     between = f"static void prepare() {{\n{prepare}}}\n\nstatic void run(void* const* p) {{\n{runs}}}\n"
-    return source.text + head + between + _TAIL
+    maps = _MAPS if any(grid.tensor_maps for grid in source.launches) else ""
+    return source.text + head + maps + between + _TAIL
 
 
 def _prepared(grid: Grid) -> str:
@@ -120,4 +147,12 @@ def _launched(grid: Grid, parameters: tuple[Parameter, ...]) -> str:
         f"({'const ' if parameters[i].role == 'input' else ''}{stored(parameters[i].dtype)}*)p[{i}]"
         for i in grid.arguments
     )
+    maps = "".join(f", {_map(m, parameters[m.parameter])}" for m in grid.tensor_maps)
+    given = (given + maps).removeprefix(", ")
     return f"  {grid.function}<<<dim3({x}, {y}, {z}), {grid.threads}, {grid.shared_bytes}>>>({given});\n"
+
+
+def _map(described: TensorMap, parameter: Parameter) -> str:
+    extents, box = (", ".join(map(str, reversed(shape))) for shape in (parameter.shape, described.box))
+    swizzled = "true" if described.swizzled else "false"
+    return f"tensor_map(p[{described.parameter}], {parameter.dtype.bytes}, {{{extents}}}, {{{box}}}, {swizzled})"

@@ -35,6 +35,8 @@ MOST_LOADS = 16
 """Pieces of the weights that a thread has under way."""
 SMALL = 1 << 20
 """Weights below which it hardly matters how they are read: every setting that makes sense is legal."""
+MOST_REGISTERS_SMALL = 72
+"""Registers there: their guards take more than is estimated."""
 LEAST_IN_FLIGHT = 24 * 1024
 """Bytes that a multiprocessor must have under way to come near the rate of its memory."""
 SPARE_REGISTERS = 24
@@ -78,7 +80,7 @@ class GemvPlan:
         rows, lanes = (columns.ints("rows"), one) if self.along_k else (one, columns.ints("lanes"))
         width = rows if self.along_k else lanes * piece
         reach = warps_k * unroll * (WARP_LANES * piece if self.along_k else WARP_LANES // lanes)
-        words = -(-16 // 4)
+        words, sum_words = 4, -(-p.total.dtype.bytes // 4)
         sums = p.m.extent * (rows if self.along_k else piece * one)
         tokens = p.m.extent * (words * one if self.along_k else unroll)
         return {
@@ -87,7 +89,7 @@ class GemvPlan:
             "steps": -(-p.k.extent // reach),
             "loads": rows * unroll,
             "sums": sums,
-            "registers": SPARE_REGISTERS + words * rows * unroll + tokens + sums,
+            "registers": SPARE_REGISTERS + words * rows * unroll + tokens + sum_words * (sums + piece),
             "shared": warps_k * p.m.extent * warps_n * width * p.total.dtype.bytes,
             "spare_n": warps_n * width - p.n.extent,
             "reach": reach,
@@ -108,11 +110,14 @@ class GemvPlan:
         modest = (size["sums"] <= max(MOST_SUMS, p.m.extent * piece_elements(p))) & (size["loads"] <= MOST_LOADS)
         usual: Bools = (resident >= 1) & modest & (size["reach"] <= self._reach_of_all)
         if p.n.extent * p.k.extent < SMALL:
-            return usual & (size["threads"] <= 256)
+            usual &= (size["registers"] <= MOST_REGISTERS_SMALL) | (size["loads"] == 1)
+            usual &= size["threads"] <= 256
+            return usual
         here = np.minimum(resident, -(-size["blocks"] // self.target.threads))
         busy = 16 * size["loads"] * size["threads"] * here >= LEAST_IN_FLIGHT
         enough = (size["threads"] >= 128) & (size["loads"] >= 2) & (size["blocks"] >= self._least_blocks)
-        return usual & busy & enough & (size["spare_n"] < max(p.n.extent, WARP_LANES))
+        usual &= busy & enough & (size["spare_n"] < max(p.n.extent, WARP_LANES))
+        return usual
 
     @property
     def _least_blocks(self) -> int:

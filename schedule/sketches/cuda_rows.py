@@ -31,8 +31,8 @@ CLUSTER_ROW_BYTES = 32 << 10
 """Shorter rows gain nothing from a cluster: its barriers cost more than a block's."""
 LONG_ROW_BYTES = 256 << 10
 """Rows from here on may be read again instead of held: they are beyond the registers of a block."""
-ALL, HALF, NONE = "all", "half", "none"
-AHEAD = (ALL, HALF, NONE)
+ALL, HALF = "all", "half"
+AHEAD = (ALL, HALF)
 """Of the next row, what a queue holds while it also holds the whole of this one; the rest of it comes as this one moves
 to registers."""
 MOST_WASTE = 4 / 3
@@ -119,7 +119,6 @@ class RowPlan:
         slots = np.minimum(
             np.where(split, 1, 2) * chunks, room // np.maximum(lanes * teams * vector * form.held_bytes, 1)
         )
-        slots = np.where(c.flags("ahead", NONE), np.minimum(slots, chunks), slots)
         slots = np.where(c.flags("ahead", HALF), np.minimum(slots, chunks + chunks // 2), slots)
         kept = np.where(queue, np.maximum(2 * chunks - slots, 0) + 1, np.where(again, UNROLL, chunks))
         kept = np.minimum(np.where(split, chunks - slots + 1, kept), np.where(again, UNROLL, chunks))
@@ -153,7 +152,7 @@ class RowPlan:
         shape &= lanes >= s.edges
         shape &= (teams == 1) | (s.threads == 32) | (teams <= form.row_count)
         shape &= (cluster == 1) | ((teams == 1) & (lanes >= 128) & (s.vectors > (cluster - 1) * s.share))
-        shape &= (cluster == 1) | (s.chunks >= 2)
+        shape &= (cluster == 1) | (s.chunks >= 4)
         waste = s.chunks * lanes * cluster <= np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(lanes, 32) - 1)
         plain = (resident == 1) & columns.flags("ahead", ALL)
         held = (s.chunks <= np.where(lanes <= 32, MOST_CHUNKS // 2, MOST_CHUNKS)) & ~again & ~queue & ~split & plain

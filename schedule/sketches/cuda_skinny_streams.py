@@ -117,7 +117,8 @@ class StreamPlan:
         whole = (swapped == 0) | (p.n.extent % size["block_n"] == 0)
         needed = (columns.ints("split") == 1) | (size["blocks"] <= 2 * self.target.threads)
         usual = usual & busy & whole & needed & (size["blocks"] >= least) & (even | (rounds > 3)) & (size["steps"] >= 4)
-        return usual & ((columns.ints("ring") == 100) | (resident == 1))
+        usual &= (columns.ints("ring") == 100) | (resident == 1)
+        return usual
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         size = self._sizes(columns)

@@ -9,12 +9,19 @@ from numpy.typing import NDArray
 from ...core.streams import stream
 from ...cost_model.dataset import experience_data, labels
 from ...cost_model.models import new_model
+from ..breeding import offspring
 from ..seen import Seen
 from ..strategy import Observation, Problem
 
 _FIRST = 16
 """Random candidates before a model without history is believed."""
 _RANDOM_SHARE = 0.15
+_PARENTS = 12
+_BRED_SHARE = 0.5
+_BROOD = 3
+"""Of what is not random, half are children of the fastest so far, one of three by the model's ranking. The top of the
+ranking alone gets stuck beside the first good candidate (120 trials on four recorded spaces, 8 seeds: 0.92 of the
+optimum alone, 0.96 with children; with the forest 0.87 and 0.93)."""
 _OWN_WEIGHT = 4
 """How many times a result of this task counts against one of earlier tasks."""
 _GROWTH, _STEP = 1.25, 8
@@ -22,7 +29,8 @@ _GROWTH, _STEP = 1.25, 8
 
 
 class ModelSearch:
-    """Each batch is the top of the ranking, thinned so that near-duplicates do not crowd it, plus some random ones.
+    """Each batch is the top of the ranking, thinned so that near-duplicates do not crowd it, plus children of the
+    fastest and some random ones.
 
     The model learns from the records of earlier tasks before anything is measured (then the first batch is led by
     it already) and again whenever this task has new results.
@@ -44,7 +52,8 @@ class ModelSearch:
             return self._seen.draw(count, rng, pending)
         scores = self._ranking(_learning_point(told))
         explore = int(rng.binomial(count, _RANDOM_SHARE if told >= _FIRST else 2 * _RANDOM_SHARE))
-        chosen = self._pick(scores, count - explore, pending)
+        chosen = self._bred(scores, int(rng.binomial(count - explore, _BRED_SHARE)), rng, pending)
+        chosen += self._pick(scores, count - explore - len(chosen), [*pending, *chosen])
         return chosen + self._seen.draw(count - len(chosen), rng, [*pending, *chosen])
 
     def tell(self, observations: Sequence[Observation]) -> None:
@@ -64,6 +73,16 @@ class ModelSearch:
             self._scores = self._model.predict(self._pool.features)
             self._learned_from = learn_from
         return self._scores
+
+    def _bred(
+        self, scores: NDArray[np.float32], count: int, rng: np.random.Generator, pending: Collection[int]
+    ) -> list[int]:
+        """Up to ``count`` fresh children of the fastest so far, those first that the model ranks first."""
+        parents = self._seen.best(_PARENTS)
+        if count == 0 or len(parents) < 2:
+            return []
+        children = np.unique(offspring(self._pool, parents, _BROOD * count, rng))
+        return self._seen.fresh(children[np.argsort(-scores[children], kind="stable")], count, pending)
 
     def _pick(self, scores: NDArray[np.float32], count: int, pending: Collection[int]) -> list[int]:
         """The best ``count`` fresh candidates, no two of them equal in all but one knob while others are to be had."""

@@ -49,6 +49,8 @@ LINEAR = Operator(
         {"rows": 3, "inputs": 17, "outputs": 31, "activation": "gelu_tanh"},
         {"rows": 16, "inputs": 8, "outputs": 4, "bias": False, "activation": "gelu_erf"},
         {"rows": 2, "inputs": 19, "outputs": 3, "activation": "silu"},
+        {"rows": 21, "inputs": 72, "outputs": 40, "residual": True},
+        {"rows": 40, "inputs": 136, "outputs": 72, "bias": False},
         {"rows": 5, "inputs": 7, "outputs": 11, "residual": True, "accumulate": "float64", "dtype": "float16"},
     ),
     build=_build,

@@ -68,6 +68,7 @@ MATMUL = Operator(
         {"m": 3, "n": 19, "k": 5, "transpose_a": True, "transpose_b": True, "dtype": "float16"},
         {"m": 7, "n": 5, "k": 17, "accumulate": "float64", "dtype": "float32"},
         {"m": 7, "n": 5, "k": 17, "accumulate": "int64", "bias": True, "activation": "relu", "dtype": "uint8"},
+        {"m": 12, "n": 40, "k": 72},
         {"m": 7, "n": 5, "k": 11, "residual": True, "activation": "silu", "dtype": "bfloat16"},
     ),
     build=_build,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import sqlite3
 import subprocess
@@ -67,6 +68,11 @@ def test_code_for_an_architecture_is_explained_without_such_a_device(tuned: Path
     sections = {section["title"]: section for section in told["sections"]}
     assert "__global__" in sections["source"]["text"] and sections["source"]["language"] == "cuda-c++"
     assert told["schedule"]["sketch"].startswith(("cuda", "gpu"))
+    arm = json.loads(tilewright(tuned, "--json", *asked, "--target", "llvm:aarch64+sve").stdout)
+    assert arm["target"] == "llvm aarch64" and arm["instructions"]["vector_fma"] > 0
+    assert re.search(r"fmla\s+z\d+\.s", arm["sections"][-1]["text"])
+    elsewhere = tilewright(tuned, "tune", *MATMUL, "--target", "llvm:aarch64+sve")
+    assert elsewhere.returncode == 2 and "cannot be timed here" in elsewhere.stderr
     unknown = tilewright(tuned, *asked, "--target", "cuda:sm_12345")
     assert unknown.returncode == 2 and "sm_12345" in unknown.stderr and "sm_90" in unknown.stderr
 

@@ -9,7 +9,7 @@ from tilewright.codegen.backend import Grid, Resources, Source
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.cuda import nvrtc
 from tilewright.codegen.cuda.cache import CompileCache, cache_folder, key_of
-from tilewright.codegen.cuda.compile import compiled
+from tilewright.codegen.cuda.compile import compiled, options
 from tilewright.codegen.cuda.nvrtc import Compiled
 from tilewright.codegen.cuda.resources import check_launches, check_log, parse_log
 from tilewright.core.dtypes import float16, float32
@@ -227,3 +227,9 @@ def test_a_machine_without_nvrtc_says_what_to_install(monkeypatch: pytest.Monkey
             BACKEND.toolchain(SM90A)
     finally:
         nvrtc._library.cache_clear()
+
+
+def test_the_compiler_gives_the_same_bytes_each_time() -> None:
+    source = emitted(LAUNCHES["softmax_float16"])
+    first, second = (nvrtc.compile_program(source.text, "kernel.cu", options(SM90A)) for _ in range(2))
+    assert (first.cubin, first.ptx) == (second.cubin, second.ptx)

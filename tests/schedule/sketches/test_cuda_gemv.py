@@ -55,7 +55,7 @@ CASES: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
-    assert assert_agrees(SKETCH, CASES[case]()) >= 15
+    assert assert_agrees(SKETCH, CASES[case]()) >= 8
 
 
 def test_what_it_leaves_to_others() -> None:

@@ -1,0 +1,148 @@
+"""Copies of boxes and arrivals: what they do, what is wrong with them, how they are written and compiled."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilewright.codegen.backend import TensorMap
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.road import build_kernel, finish
+from tilewright.core.dtypes import INDEX, bfloat16, float32
+from tilewright.core.errors import CompileError, InvalidKernel, KernelFault
+from tilewright.core.streams import stream
+from tilewright.core.target import Target
+from tilewright.ir.buffer import Buffer, Layout, Scope
+from tilewright.ir.build import Writer
+from tilewright.ir.expr import Compare, CompareOp, Load, const, index, logical_and
+from tilewright.ir.gpu import GROUP_SWIZZLE, Arrive, AwaitArrivals, GroupMma, InitArrivals, TensorCopy, box_swizzle
+from tilewright.ir.interpret import interpret
+from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.text import kernel_text
+from tilewright.ir.verify import verify
+
+ROWS, COLUMNS, DEPTH, STAGES = 100, 20, 328, 2
+A, B = Buffer("A", (ROWS, DEPTH), bfloat16), Buffer("B", (1, COLUMNS, DEPTH), bfloat16)
+C = Buffer("C", (128, 24), float32)
+H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
+ZERO = index(0)
+STEPS = -(-DEPTH // 64)
+
+
+def stages(rows: int) -> Layout:
+    return Layout((rows * 64, 64, 1), GROUP_SWIZZLE)
+
+
+def product(fault: str = "", *, box: tuple[int, ...] = (64, 64), layout: Layout | None = None) -> Kernel:
+    """``A @ B.T`` with zeros where they end, 64 rows a block: one warp copies, a warpgroup multiplies."""
+    w = Writer()
+    axes = [("b", 2, HardwareAxis.GRID_X), ("u", 5, HardwareAxis.WARP), ("l", 32, HardwareAxis.LANE)]
+    with w.launch("f", axes, streamed=("A",)) as (b, u, lane):
+        a = w.allocate("a", (STAGES, 64, 64), bfloat16, Scope.SHARED, layout or stages(64))
+        o = w.allocate("o", (STAGES, 24, 64), bfloat16, Scope.SHARED, stages(24))
+        full = w.allocate("full", (STAGES,), INDEX, Scope.SHARED)
+        free = w.allocate("free", (STAGES,), INDEX, Scope.SHARED)
+        first, copies = Compare(CompareOp.EQ, lane, ZERO), Compare(CompareOp.EQ, u, index(4))
+        with w.when(logical_and(copies, first)), w.loop("i", STAGES) as i:
+            w.emit(InitArrivals(full, i, 2))
+            w.emit(InitArrivals(free, i, 4))
+        w.barrier()
+        d = w.allocate("d", (12,), float32, Scope.REGISTER)
+        with w.loop("e", 12, LoopKind.UNROLLED) as e:
+            w.store(d, (e,), const(0.0, float32))
+        with w.loop("s", STEPS) as s:
+            stage, parity = s % STAGES, s // STAGES % 2
+            with w.when(logical_and(copies, first)):
+                if fault != "room not awaited":
+                    w.emit(AwaitArrivals(free, stage, parity if fault == "wrong parity" else index(1) - parity))
+                at = (stage, index(4 if fault == "misplaced" else 0), ZERO)
+                w.emit(TensorCopy(a, at, A, (b * 64, s * 64), box, full, stage))
+                w.emit(TensorCopy(o, (stage, ZERO, ZERO), B, (ZERO, ZERO, s * 64), (1, 24, 64), full, stage))
+            with w.when(u < index(4)):
+                if fault != "data not awaited":
+                    w.emit(AwaitArrivals(full, stage, parity))
+                if fault == "room given early":
+                    with w.when(first):
+                        w.emit(Arrive(free, stage))
+                torn = u < index(2) if fault == "half a group" else None
+                with w.when(torn):
+                    w.emit(GroupMma(d, (ZERO,), a, (stage, ZERO, ZERO), o, (stage, ZERO, ZERO), 24, 64))
+                if fault not in ("room given early", "room never given"):
+                    with w.when(first):
+                        w.emit(Arrive(free, stage))
+        with w.when(u < index(4)), w.loop("v", 12, LoopKind.UNROLLED) as v:
+            row, column = b * 64 + u * 16 + lane // 4 + v // 2 % 2 * 8, v // 4 * 8 + lane % 4 * 2 + v % 2
+            w.store(C, (row, column), Load(d, (v,)))
+    return Kernel("k", (A, B), (C,), (), w.finish())
+
+
+def inputs() -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
+    draw = stream(1, "boxes")
+    return {t.name: draw.normal(size=t.shape).astype(ml_dtypes.bfloat16) for t in (A, B)}
+
+
+def test_boxes_are_copied_and_multiplied() -> None:
+    kernel, given = product(), inputs()
+    verify(kernel)
+    result = interpret(finish(kernel, H200), given)["C"]
+    wanted = np.zeros((128, 24), np.float32)
+    wanted[:ROWS, :COLUMNS] = given["A"].astype(np.float32) @ given["B"][0].astype(np.float32).T
+    np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-4)
+    text = kernel_text(kernel)
+    assert "tensor_copy(o[s%2, 0, 0], B[0, 0, s*64], (1, 24, 64), full[s%2])" in text
+    assert "arrive(free[s%2])" in text
+
+
+@pytest.mark.parametrize(
+    ("fault", "what"),
+    [
+        ("room not awaited", "gets more than its|race"),
+        ("wrong parity", r"a wait that never ends: phase 0 of free\[0\] has 0 of 4 arrivals"),
+        ("misplaced", "a box of 4096 elements for a from place 256 on: not a multiple of 512"),
+        ("data not awaited", "is read while an asynchronous copy to it is under way"),
+        ("room given early", r"race on a\[0, .*\]: written here, read by thread"),
+        ("room never given", r"a wait that never ends: phase 0 of free\[0\] has 0 of 4 arrivals"),
+        ("half a group", "not reached by whole groups of 128 threads"),
+    ],
+)
+def test_the_interpreter_finds(fault: str, what: str) -> None:
+    with pytest.raises(KernelFault, match=what):
+        interpret(product(fault), inputs())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "what"),
+    [
+        (product(box=(64, 32)), "takes rows of 64 bytes; 128 only"),
+        (product(box=(64, 64, 1)), "a box of 3 dimensions of A"),
+        (product(box=(512, 64)), "256 a dimension at most"),
+        (product(box=(64, 60)), "no multiples of 16 bytes"),
+        (product(layout=Layout((64 * 64, 64, 1), replace(GROUP_SWIZZLE, bits=2))), "128 only"),
+    ],
+    ids=["row", "dimensions", "extent", "bytes", "swizzle"],
+)
+def test_the_verifier_refuses(kernel: Kernel, what: str) -> None:
+    with pytest.raises(InvalidKernel, match=what):
+        verify(kernel)
+
+
+def test_the_swizzle_moves_pieces_of_16_bytes() -> None:
+    assert box_swizzle(bfloat16) == GROUP_SWIZZLE
+    assert box_swizzle(float32).place(32 * 5) == 32 * 5 + 4 * 5  # row 5 begins in its sixth piece
+
+
+def test_they_become_tensor_instructions() -> None:
+    backend = backend_for(H200)
+    source = backend.emit(finish(product(), H200), H200)
+    (grid,) = source.launches
+    assert grid.arguments == (2,)
+    assert grid.tensor_maps == (TensorMap(0, (64, 64), True), TensorMap(1, (1, 24, 64), True))
+    assert "const __grid_constant__ TensorMap A_map" in source.text and "tensor_copy_2<true>(" in source.text
+    binary = build_kernel(product(), H200)
+    assert binary.launches == source.launches
+    assert all(r.spill_bytes == 0 for r in binary.resources.values())
+    text = backend.assembly(source, H200)
+    assert text.count("UTMALDG.2D") == 1 and text.count("UTMALDG.3D") == 1
+    with pytest.raises(CompileError, match="sm_89 has no such instruction"):
+        build_kernel(product(), replace(H200, arch="sm_89"))
