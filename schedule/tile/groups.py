@@ -16,8 +16,10 @@ from ...ir.gpu import (
     GROUP_RUN,
     GROUP_SWIZZLE,
     AwaitCopies,
+    AwaitGroupMma,
     CommitCopies,
     CopyAsync,
+    FenceAsync,
     GroupMma,
 )
 from ...ir.rewrite import substitute
@@ -116,6 +118,7 @@ class _Program:
             w.store(sums, (i,), const(0.0, float32))
         with w.loop("step", self.steps) as step:
             w.emit(AwaitCopies(ahead - 1))
+            w.emit(FenceAsync())
             w.barrier()
             if self.steps > ahead:
                 with w.when(step + ahead < self.steps):
@@ -124,6 +127,7 @@ class _Program:
             part, zero = (step % s.stages, self.group_k), index(0)
             rows = (*part, self.group_n * GROUP_ROWS, zero)
             w.emit(GroupMma(sums, (zero,), weights, rows, tokens, (*part, zero, zero), self.token_rows, GROUP_RUN))
+            w.emit(AwaitGroupMma(0))
         w.emit(AwaitCopies(0))
         w.barrier()
 
