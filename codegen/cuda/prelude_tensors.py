@@ -107,7 +107,7 @@ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
         """// at the barrier of another block of the cluster
 void arrive_at(long long* barrier, unsigned block) {
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %0, %1;"
-               " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [a]; }"
+               " mbarrier.arrive.shared::cluster.b64 _, [a]; }"
                :: "r"(shared_address(barrier)), "r"(block) : "memory");
 }""",
         ("shared_address",),

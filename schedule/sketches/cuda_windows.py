@@ -1,15 +1,16 @@
 """Small windows over neighbouring pixels for graphics processors: pooling, depthwise convolution; channels innermost.
 
-A thread computes ``vector`` channels of ``rows`` by ``run`` neighbouring outputs. It goes through the rows of the input
-that those need, takes each pixel of a row into registers once, and adds it to every output whose window it is in. What
-does not change from output to output (weights) is held in registers throughout::
+A thread computes ``vector`` channels of ``rows`` by ``run`` neighbouring outputs. It takes every pixel that those need
+into registers once, all loads under way before the first is needed, and goes through the rows: each pixel is added to
+every output whose window it is in, and a row of outputs is written when its last row of pixels is done::
 
+    x_held[row, k, :] = X[y0 + row, x0 + k, channels]        # all rows and columns; zeros where the padding is
     weights_held = W[…]                                      # whole window, one vector of channels
-    for each input row:
-        for k in unrolled(columns):  x_held[k, :] = X[row, x0 + k, channels]      # zeros where the padding is
-        for p in unrolled(run), s in unrolled(window):
-            total[q, p, :] += x_held[stride*p + dilation*s, :] * weights_held[r, s, :]
-    Y[y0 + q, x0 + p, channels] = epilogue(total[q, p, :])
+    for each input row, for p in unrolled(run), s in unrolled(window):
+        total[q, p, :] += x_held[row, stride*p + dilation*s, :] * weights_held[r, s, :]
+        Y[y0 + q, x0 + p, channels] = epilogue(total[q, p, :])                    # of rows q that are complete
+
+Where a row of pixels adds the same to every row of outputs (pooling), it is added up by itself first.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.schedule import KnobValue
+from ...core.schedule import KnobValue, Schedule
 from ...core.target import Target
 from ...ir.stmt import Kernel
 from ...te.workload import Workload
@@ -27,7 +28,7 @@ from ..gpu import MOST_BLOCKS, limits_of
 from ..space import Knob, Quantity
 from ..tile.window_program import window_kernel
 from ..tile.windows import Windows, windows_of
-from .columns import Bools, Columns, Ints
+from .columns import Bools, Columns, Ints, codes_of
 from .enumerate import grid_codes
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
@@ -80,18 +81,21 @@ class WindowsPlan:
         return sum(r.load.dtype.bytes for r in self.windows.moving)
 
     def _sizes(self, columns: Columns) -> tuple[Ints, Ints, Ints]:
-        """Threads in all, positions of a row that a thread holds, and registers of a thread."""
+        """Threads in all, pixels that a thread holds, and registers of a thread."""
         w = self.windows
         vector, run, rows = columns.ints("vector"), columns.ints("run"), columns.ints("rows")
         shares = {w.channel: vector, w.column.axis: run} | ({w.row.axis: rows} if w.row is not None else {})
         number = np.ones(len(columns), np.int64)
         for axis in w.axes:
             number *= -(-axis.extent // shares.get(axis, 1))
-        positions = w.column.positions(run)
+        pixels = w.column.positions(run) * (w.row.positions(rows) if w.row is not None else 1)
         weights = sum(r.load.dtype.bytes * prod(a.extent for a in w.window_of(r)) for r in w.fixed)
-        totals = max(4, w.reduction.tensor.dtype.bytes) * run * rows
-        words = -(-(self._moving_bytes * positions + weights + totals) * vector // 4)
-        return number, positions, SPARE_REGISTERS + words + w.column.points * vector
+        # Rows of outputs that are complete are written at once.
+        totals = (
+            max(4, w.reduction.tensor.dtype.bytes) * run * np.minimum(rows, w.row.points if w.row is not None else 1)
+        )
+        words = -(-(self._moving_bytes * pixels + weights + totals) * vector // 4)
+        return number, pixels, SPARE_REGISTERS + words + w.column.points * vector
 
     def legal(self, columns: Columns) -> Bools:
         sensible = self._sensible(columns)
@@ -117,9 +121,8 @@ class WindowsPlan:
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         vector, run, rows = columns.ints("vector"), columns.ints("run"), columns.ints("rows")
-        number, positions, registers = self._sizes(columns)
+        number, pixels, registers = self._sizes(columns)
         blocks = -(-number // columns.ints("threads"))
-        lines = self.windows.row.positions(rows) if self.windows.row is not None else rows
         widest = max(r.load.dtype.bytes for r in self.windows.moving)
         common = gpu_columns(
             limits_of(self.target),
@@ -128,17 +131,20 @@ class WindowsPlan:
             threads=columns.ints("threads"),
             registers=registers,
             shared=np.zeros_like(blocks),
-            wanted=self._moving_bytes * vector * positions,
+            wanted=self._moving_bytes * vector * pixels,
         )
         return {
             **common,
             "vector_bytes": np.minimum(vector * widest, MAX_VECTOR_BYTES).astype(np.float64),
             "outputs": (run * rows).astype(np.float64),
-            "loads_per_output": positions * lines / (run * rows),
+            "loads_per_output": pixels / (run * rows),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return window_kernel(self.windows, setting)
+        columns = Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {})
+        _, _, registers = self._sizes(columns)
+        resident = limits_of(self.target).resident_blocks(columns.ints("threads"), registers, 0)
+        return window_kernel(self.windows, setting, int(resident[0]))
 
 
 def _plan(workload: Workload, target: Target) -> WindowsPlan | None:
@@ -146,4 +152,4 @@ def _plan(workload: Workload, target: Target) -> WindowsPlan | None:
     return None if windows is None else WindowsPlan(windows, target)
 
 
-CUDA_WINDOWS = TileSketch("cuda_windows", 1, QUANTITIES, _plan)
+CUDA_WINDOWS = TileSketch("cuda_windows", 2, QUANTITIES, _plan)
