@@ -32,6 +32,8 @@ MEAN = workload_of("reduce", shape=[32, 56, 56, 256], axes=[0, 1, 2], kind="mean
         (CUDA_ROWS, LONG_SOFTMAX, {"lanes": 1024, "cluster": 1, "hold": "queue"}, 64),
         (CUDA_ROWS, LONG_NORM, {"lanes": 256, "cluster": 4, "hold": "queue", "early": 1}, 128),
         (CUDA_ROWS, LONG_NORM, {"lanes": 256, "cluster": 4, "hold": "registers", "early": 0}, 96),
+        (CUDA_ROWS, LONG_NORM, {"lanes": 512, "cluster": 2, "ahead": "two", "early": 1}, 128),
+        (CUDA_ROWS, LONG_NORM, {"lanes": 512, "cluster": 1, "hold": "queue", "early": 3}, 128),
         (CUDA_ROWS, ODD, {"lanes": 512, "cluster": 1, "hold": "queue"}, 128),
         (CUDA_ROWS, NORM, {"lanes": 64, "teams": 2, "early": 0, "hold": "registers"}, 48),
         (CUDA_ROWS, ADDED, {"lanes": 128, "teams": 1, "early": 0, "hold": "registers"}, 72),
