@@ -3,6 +3,7 @@
 from ...core.target import Target
 from ...te.workload import Workload
 from ..sketch import Sketch
+from .cpu_gemm import CPU_GEMM
 from .cpu_loops import CPU_LOOPS
 from .cuda_columns import CUDA_COLUMNS
 from .cuda_gemv import CUDA_GEMV
@@ -11,7 +12,6 @@ from .cuda_permute import CUDA_PERMUTE
 from .cuda_pointwise import CUDA_POINTWISE
 from .cuda_rows import CUDA_ROWS
 from .cuda_skinny import CUDA_SKINNY
-from .cuda_skinny_groups import CUDA_SKINNY_GROUPS
 from .cuda_skinny_streams import CUDA_SKINNY_STREAMS
 from .cuda_windows import CUDA_WINDOWS
 
@@ -19,6 +19,7 @@ SKETCHES: dict[str, Sketch] = {
     s.name: s
     for s in (
         CPU_LOOPS,
+        CPU_GEMM,
         CUDA_LOOPS,
         CUDA_POINTWISE,
         CUDA_PERMUTE,
@@ -27,7 +28,6 @@ SKETCHES: dict[str, Sketch] = {
         CUDA_COLUMNS,
         CUDA_GEMV,
         CUDA_SKINNY,
-        CUDA_SKINNY_GROUPS,
         CUDA_SKINNY_STREAMS,
     )
 }

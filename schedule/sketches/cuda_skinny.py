@@ -19,10 +19,10 @@ from ...te.workload import Workload
 from ..gpu import limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
-from ..tile.groups import can_lower_groups
 from ..tile.partials import partial_bytes
 from ..tile.product import Product, product_of
 from ..tile.skinny import COLUMNS, PIECE, ROWS, SkinnySetting, can_lower, lower_skinny
+from ..tile.streams import can_lower_streams
 from .columns import Bools, Columns, Ints
 from .enumerate import all_settings
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
@@ -31,8 +31,8 @@ SPARE_REGISTERS = 44
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 LEAST_TOKENS = 2
 """Rows of tokens below which plain arithmetic is faster."""
-MOST_TOKENS_BESIDE_GROUPS = 32
-"""Rows of tokens above which the matrix units of warpgroups are always faster, where there are such."""
+MOST_TOKENS_BESIDE_STREAMS = 16
+"""Rows of tokens above which ``cuda_skinny_streams`` is always faster, where it can be."""
 SMALL = 1 << 20
 """Weights below which it hardly matters how they are read: every setting that fits is legal."""
 LEAST_IN_FLIGHT = 24 * 1024
@@ -173,7 +173,7 @@ def _plan(workload: Workload, target: Target) -> SkinnyPlan | None:
     product = product_of(workload)
     if product is None or product.m.extent < LEAST_TOKENS or not can_lower(product):
         return None
-    if target.arch == "sm_90a" and product.m.extent > MOST_TOKENS_BESIDE_GROUPS and can_lower_groups(product):
+    if target.arch == "sm_90a" and product.m.extent > MOST_TOKENS_BESIDE_STREAMS and can_lower_streams(product):
         return None
     return SkinnyPlan(product, target)
 

@@ -27,15 +27,20 @@ from .enumerate import all_settings
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 ARCHITECTURE = "sm_90a"
-LEAST_TOKENS = 9
-"""Rows of tokens from which on matrix instructions of warpgroups, with copies by a warp of its own, are worth it."""
+LEAST_TOKENS = 3
+"""Rows of tokens below which plain arithmetic keeps up with memory."""
 SMALL = 1 << 20
 """Weights below which it hardly matters how they are read: every setting that fits is legal."""
-LEAST_IN_FLIGHT = 40 * 1024
-"""Bytes of the weights that a multiprocessor must have under way to keep up with memory (measured: 32 KiB do not)."""
+LEAST_RING = 72 * 1024
+"""Bytes of the weights in the rings of a multiprocessor that keep memory busy (measured: 64 KiB cost 5 %)."""
+LEAST_STAGES = 3
+LEAST_WIDE = 32
+"""Outputs ``n`` of a block that are worth its start."""
+MOST_STAGES = 16
 MOST_BOX = 256
 """Rows of a box that is copied at once."""
-MOST_STAGES = 16
+LEAST_SHARE = 0.8
+"""Of the places for blocks that the last wave takes."""
 SPARE_REGISTERS = 32
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 
@@ -57,12 +62,12 @@ class StreamPlan:
     def knobs(self) -> tuple[Knob, ...]:
         return (
             Knob("swapped", (0, 1), "whether tokens, padded to 64 rows, take the side of 64 rows, not the weights"),
-            Knob("wide", (64, 32, 56, 96, 112, 128, 224), "outputs n of a warpgroup; 64 unless swapped"),
+            Knob("wide", (64, 32, 40, 48, 56, 96, 112, 128, 192, 224, 256), "outputs n of a warpgroup"),
             Knob("groups", (1, 2, 4), "warpgroups of a block, side by side along n"),
-            Knob("slabs", (1, 2, 4), "times 64 places of k that arrive together"),
-            Knob("ring", (100, 70), "percent of the shared memory that the ring may take"),
-            Knob("split", (1, 2), "blocks of a cluster, which share out k"),
-            Knob("resident", (1, 2, 3), "blocks meant for a multiprocessor at once: they share its memory"),
+            Knob("slabs", (2, 4, 1), "times 64 places of k that arrive together"),
+            Knob("ring", (100, 72, 54), "percent of the shared memory that the ring may take"),
+            Knob("split", (1, 2, 4), "blocks of a cluster, which share out k"),
+            Knob("resident", (1, 2), "blocks meant for a multiprocessor at once: they share its memory"),
         )
 
     def _sizes(self, columns: Columns) -> dict[str, Ints]:
@@ -72,8 +77,8 @@ class StreamPlan:
         rows = np.where(swapped == 1, token_rows(p.m.extent, True), token_rows(p.m.extent, False))
         block_n = wide * groups
         steps = -(-p.k.extent // (split * slabs * GROUP_RUN))
-        weights = 2 * GROUP_RUN * slabs * block_n
-        stage = weights + 2 * GROUP_RUN * slabs * rows + 16
+        slab = 2 * GROUP_RUN * (block_n + rows)
+        stage = slabs * slab + 16
         room = limits.shared_bytes_per_multiprocessor // resident - 1024
         room = np.minimum(room, limits.shared_bytes_per_block) * columns.ints("ring") // 100
         stages = np.minimum(np.minimum(room // stage, steps), MOST_STAGES)
@@ -84,10 +89,11 @@ class StreamPlan:
             "block_n": block_n,
             "steps": steps,
             "stages": stages,
+            "stages_of_two": room // (2 * slab + 16),
             "registers": SPARE_REGISTERS + np.where(swapped == 1, wide, rows) // 2,
             "shared": np.maximum(stages * stage, partial_bytes(p.m.extent, 1, block_n)),
             "room": room,
-            "weights": weights,
+            "ring": 2 * GROUP_RUN * slabs * block_n * stages,
             "token_bytes": blocks * p.m.extent * p.k.extent * 2,
             "exchanged": 4 * p.m.extent * block_n * (split - 1) // split,
         }
@@ -103,22 +109,28 @@ class StreamPlan:
 
     def _usual(self, columns: Columns) -> Bools:
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
-        swapped, wide, resident = columns.ints("swapped"), columns.ints("wide"), columns.ints("resident")
+        swapped, wide, groups = columns.ints("swapped"), columns.ints("wide"), columns.ints("groups")
+        split, resident = columns.ints("split"), columns.ints("resident")
         fits = limits.resident_blocks(size["threads"], size["registers"], size["shared"]) >= resident
         fits &= (size["block_n"] <= MOST_BOX) & ((swapped == 1) | (wide == GROUP_ROWS)) & (size["stages"] >= 2)
         usual: Bools = fits & (size["shared"] <= np.maximum(size["room"], 0)) & (size["block_n"] - p.n.extent < 64)
         if p.n.extent * p.k.extent < SMALL:
             return usual
+        usual &= (size["stages"] >= LEAST_STAGES) & (size["ring"] * resident >= LEAST_RING)
+        most = columns.ints("ring") == 100
+        usual &= (columns.ints("slabs") > 1) | (most & (size["stages_of_two"] < LEAST_STAGES))
+        usual &= (groups == 1) | (wide >= GROUP_ROWS)
+        usual &= (most & (split == 1) & (size["blocks"] > self.target.threads)) | (resident == 1)
+        return usual & self._even(size, split, resident)
+
+    def _even(self, size: Mapping[str, Ints], split: Ints, resident: Ints) -> Bools:
+        """Whether all multiprocessors have about the same to do, in one wave or in large pieces."""
         slots = self.target.threads * resident
-        least = min(self.target.threads * 4 // 5, -(-p.n.extent // GROUP_ROWS))
-        busy = size["weights"] * (size["stages"] - 1) * resident >= LEAST_IN_FLIGHT
-        rounds = -(-size["blocks"] // slots)
-        even = size["blocks"] >= 0.8 * rounds * slots  # the last wave is nearly full
-        whole = (swapped == 0) | (p.n.extent % size["block_n"] == 0)
-        needed = (columns.ints("split") == 1) | (size["blocks"] <= 2 * self.target.threads)
-        usual = usual & busy & whole & needed & (size["blocks"] >= least) & (even | (rounds > 3)) & (size["steps"] >= 4)
-        usual &= (columns.ints("ring") == 100) | (resident == 1)
-        return usual
+        waves = -(-size["blocks"] // slots)
+        least = np.minimum(LEAST_SHARE * slots * waves, -(-self.product.n.extent // LEAST_WIDE))
+        once = (waves == 1) | ((size["block_n"] >= MOST_BOX * 3 // 4) & (split == 1))
+        even: Bools = once & ((size["blocks"] >= least) | (waves > 3))
+        return even
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         size = self._sizes(columns)
@@ -129,7 +141,7 @@ class StreamPlan:
             threads=size["threads"],
             registers=np.minimum(size["registers"], 255),
             shared=size["shared"],
-            wanted=size["weights"] * np.maximum(size["stages"] - 1, 1) // size["threads"],
+            wanted=size["ring"] // size["threads"],
         )
         idle = -size["blocks"] % (self.target.threads * columns.ints("resident"))
         own = {"steps": "steps", "token_bytes": "token_bytes", "exchanged_bytes": "exchanged"}

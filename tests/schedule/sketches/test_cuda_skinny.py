@@ -14,7 +14,7 @@ from tilewright.te import build as te
 from tilewright.te.workload import Workload
 
 SIXTEEN = workload_of("linear", rows=16, inputs=4096, outputs=4096, dtype="bfloat16", bias=False)
-THIRTY_TWO = workload_of("linear", rows=32, inputs=4096, outputs=4096, dtype="float16", bias=False)
+THIRTY_TWO = workload_of("matmul", m=32, n=4096, k=4096, dtype="bfloat16")
 ALONG_N = workload_of("matmul", m=16, n=4096, k=4096, dtype="float16")
 
 
@@ -33,7 +33,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     "epilogue": lambda: workload_of(
         "linear", rows=5, inputs=648, outputs=100, dtype="float16", activation="gelu_tanh", residual=True
     ),
-    "n of no multiple": lambda: workload_of("linear", rows=17, inputs=520, outputs=77, dtype="bfloat16"),
+    "n of no multiple": lambda: workload_of("linear", rows=15, inputs=520, outputs=77, dtype="bfloat16"),
     "along n": lambda: workload_of("matmul", m=9, n=136, k=600, dtype="float16", bias=True),
     "all rows": lambda: workload_of("matmul", m=64, k=384, n=80, dtype="bfloat16"),
     "swapped": lambda: workload_of("matmul", m=72, n=3, k=264, dtype="float16", transpose_b=True),
@@ -50,7 +50,7 @@ def test_what_it_leaves_to_others() -> None:
     def taken(**parameters: object) -> bool:
         return SKETCH.matches(workload_of("linear", **{"rows": 4, "inputs": 64, "outputs": 64, **parameters}), H200)
 
-    assert taken(dtype="float16") and taken(dtype="bfloat16", rows=32) and not taken(dtype="bfloat16", rows=64)
+    assert taken(dtype="float16") and taken(dtype="bfloat16", rows=16) and not taken(dtype="bfloat16", rows=17)
     assert not taken(dtype="float32")
     assert not taken(dtype="float16", rows=65, outputs=128)
     assert not taken(dtype="float16", accumulate="float64")
