@@ -13,7 +13,7 @@ from .bounds import Interval, loop_range
 from .buffer import Buffer, Scope
 from .convergence import Divergence, meeting, shuffles
 from .expr import WARP_LANES, Broadcast, Const, Expr, Ramp
-from .gpu import GroupMma, Level, LoadMatrix, Mma
+from .gpu import GROUP_LANES, GroupMma, Level, TensorStore
 from .rewrite import free_variables, loads_of
 from .stmt import (
     Allocate,
@@ -57,7 +57,7 @@ RULES = {
     "layout": "shared buffers alone have layouts, which give every element a place of its own",
     "operation": "operands of operations have the scopes, types, sizes and alignments these take; arrival barriers are "
     "touched by their operations alone",
-    "warps": "operations of whole warps stand where blocks have whole warps",
+    "warps": "operations of whole warps and warpgroups stand where blocks have whole ones",
     "meeting": "barriers, operations of whole warps and shared allocations stand only under conditions that all "
     "threads that must meet decide alike",
 }
@@ -92,6 +92,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> None:
         raise _error(broken, place, None) from None
     _check(kernel.body, place)
     stored = {s.buffer.name for s in walk_statements(kernel.body) if isinstance(s, Store)}
+    stored |= {s.target.name for s in walk_statements(kernel.body) if isinstance(s, TensorStore)}
     for output in kernel.outputs:
         if output.name not in stored:
             raise _error(Broken("written", f"nothing stores to output {output.name}"), place, None)
@@ -179,6 +180,8 @@ def _check_one(stmt: Stmt, place: _Place) -> _Place:
             if place.names.launch is None:
                 raise Broken("launch", "an operation outside of a launch")
             check_operation(stmt, place.names)
+            if isinstance(stmt, TensorStore):
+                _check_not_input(stmt.target, place)
             _check_accesses(stmt, place)
             return place
     raise Broken("types", f"{type(stmt).__name__} is no statement of kernels")
@@ -215,6 +218,8 @@ def _check_meeting(level: Level, what: str, conditions: Iterable[Expr], place: _
         raise Broken("launch", f"{what} where there are no clusters")
     if level is Level.WARP and launch.threads % WARP_LANES:
         raise Broken("warps", f"{what} in blocks of {launch.threads} threads")
+    if level is Level.GROUP and launch.threads < GROUP_LANES:
+        raise Broken("warps", f"{what} in blocks of {launch.threads} threads; a warpgroup has {GROUP_LANES}")
     for condition in conditions:
         key = (id(condition), level)
         if key not in place.judged:
@@ -228,6 +233,8 @@ def _check_accesses(stmt: Stmt, place: _Place) -> None:
     if place.names.launch is not None:
         for level, what in meeting(stmt):
             _check_meeting(level, what, place.conditions, place)
+        if isinstance(stmt, GroupMma) and isinstance(stmt.accumulates, Expr):
+            _check_meeting(Level.GROUP, "a product that accumulates", (stmt.accumulates,), place)
         for _, under in shuffles(stmt):
             _check_meeting(Level.WARP, "a shuffle", (*place.conditions, *under), place)
     if place.arrivals:
@@ -269,8 +276,12 @@ def _check_store(stmt: Store, place: _Place) -> None:
         raise Broken("store", f"a {dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
     if value_lanes != lanes:
         raise Broken("store", f"{value_lanes} lanes are stored to {lanes} places of {stmt.buffer.name}")
-    if any(stmt.buffer.name == b.name for b in place.kernel.inputs):
-        raise Broken("inputs", f"{stmt.buffer.name} is an input")
+    _check_not_input(stmt.buffer, place)
+
+
+def _check_not_input(buffer: Buffer, place: _Place) -> None:
+    if any(buffer.name == b.name for b in place.kernel.inputs):
+        raise Broken("inputs", f"{buffer.name} is an input")
 
 
 def _check_registers(stmt: Stmt, place: _Place) -> None:
@@ -280,12 +291,8 @@ def _check_registers(stmt: Stmt, place: _Place) -> None:
     match stmt:
         case Store(buffer=buffer, indices=indices):
             accesses.append((buffer, indices))
-        case Mma():
-            accesses += [(stmt.d, stmt.d_indices), (stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices)]
-        case LoadMatrix():
-            accesses.append((stmt.target, stmt.target_indices))
-        case GroupMma():
-            accesses.append((stmt.d, stmt.d_indices))
+        case Operation(places=places):
+            accesses += places
     unrolled = place.unrolled if place.names.launch is not None else None
     for buffer, indices in accesses:
         if buffer.scope is Scope.REGISTER and not all(_is_constant(i, unrolled) for i in indices):

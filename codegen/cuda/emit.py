@@ -1,20 +1,24 @@
 """A kernel as CUDA C++ that needs no header: one ``extern "C" __global__`` function for each of its launches."""
 
+from dataclasses import replace
+
 from ...core.errors import CompileError
 from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import GroupMma, TensorCopy
+from ...ir.gpu import GROUP_LANES, TensorCopy, TensorStore
 from ...ir.rewrite import free_variables
 from ...ir.stmt import For, HardwareAxis, Kernel, Launch, Operation, Seq, Stmt, Store, expressions, walk_statements
 from ..backend import Grid, Parameter, Source
 from .arithmetic import MATH_NAMES
 from .function import KEYWORDS, Function, ascii_name
+from .operations import tensor_map, tensor_of
 from .places import Ranges
 from .prelude import FUNCTIONS, prelude
+from .roles import split_roles
 from .shared import SharedPlan, plan_shared
-from .statements import emit_statement, tensor_map
+from .statements import emit_statement
 from .text import Text
 from .types import is_half, stored
 
@@ -73,6 +77,7 @@ def _summary(grid: Grid) -> str:
 
 def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> tuple[str, Grid, set[str]]:
     _check_launch(launch, target)
+    launch = replace(launch, body=split_roles(launch))
     buffers = _touched(launch)
     arguments = [(i, b) for i, b in enumerate(kernel.parameters) if b.name in buffers]
     written = {b.name for b in _written(launch.body)}
@@ -86,13 +91,12 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         plan.offsets,
         is_approximate(kernel),
         set(_RESERVED) | {name},
-        any(isinstance(s, GroupMma) for s in walk_statements(launch.body)),
     )
     fn.parameters = tuple(b.name for b in kernel.parameters)
-    for copy in (s for s in walk_statements(launch.body) if isinstance(s, TensorCopy)):
+    for copy in (s for s in walk_statements(launch.body) if isinstance(s, TensorCopy | TensorStore)):
         described = tensor_map(fn.parameters, copy)
         if described not in fn.maps:
-            fn.maps[described] = fn.fresh(f"{ascii_name(copy.source.name)}_map")
+            fn.maps[described] = fn.fresh(f"{ascii_name(tensor_of(copy).name)}_map")
     given = [
         f"{'' if b.name in written else 'const '}{stored(b.dtype)}* __restrict__ {fn.name_of(b.name)}"
         for _, b in arguments
@@ -153,7 +157,7 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
         elif bound.axis is HardwareAxis.CLUSTER:
             source = f"blockIdx.x % {cluster}"
         elif bound.axis is HardwareAxis.WARP:
-            source = "threadIdx.x / 32"
+            source = "threadIdx.x / 32" if launch.threads < GROUP_LANES else f"{fn.use('warp_number')}()"
         elif bound.axis is HardwareAxis.LANE:
             source = "threadIdx.x % 32"
         text.line(f"const int {fn.name_of(bound.var)} = {source};")
@@ -172,7 +176,8 @@ def _touched(launch: Launch) -> set[str]:
         if isinstance(stmt, Store):
             found.add(stmt.buffer.name)
         elif isinstance(stmt, Operation):
-            found.update(b.name for b in stmt.buffers if not (isinstance(stmt, TensorCopy) and b is stmt.source))
+            mapped = tensor_of(stmt) if isinstance(stmt, TensorCopy | TensorStore) else None
+            found.update(b.name for b in stmt.buffers if b is not mapped)
         found.update(load.buffer.name for load in _loads(*expressions(stmt)))
     return found
 
@@ -192,4 +197,5 @@ def _loads(*roots: Expr) -> list[Load]:
 
 def _written(body: Stmt) -> list[Buffer]:
     """The global buffers that are stored to."""
-    return [s.buffer for s in walk_statements(body) if isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL]
+    found = [s.buffer for s in walk_statements(body) if isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL]
+    return found + [s.target for s in walk_statements(body) if isinstance(s, TensorStore)]

@@ -27,9 +27,9 @@ class Function:
 
     ``ranges``: of all variables. ``read_only``: global buffers that the launch never writes. ``streamed``: those
     touched once. ``offsets``: where shared buffers begin, in bytes. ``approximate``: whether cheap functions will do
-    (see ``arithmetic``). ``group_products``: whether warpgroups multiply out of shared memory. ``parameters``: names of
-    the kernel's. ``maps``: tensor maps, with their names. ``used``: functions of the prelude. ``unrolled``: variables
-    of loops written out.
+    (see ``arithmetic``). ``parameters``: names of the kernel's. ``maps``: tensor maps, with their names. ``used``:
+    functions of the prelude. ``unrolled``: variables of loops written out. ``sums``: register buffers there are at this
+    place that warpgroups add their products to.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Function:
     offsets: Mapping[str, int]
     approximate: bool
     taken: set[str]
-    group_products: bool = False
     parameters: tuple[str, ...] = ()
     maps: dict[TensorMap, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     unrolled: set[str] = field(default_factory=set)
+    sums: list[Buffer] = field(default_factory=list)
     _reads: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)

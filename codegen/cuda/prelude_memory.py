@@ -2,36 +2,6 @@
 
 from .device_function import Function
 
-
-def _group_products() -> dict[str, Function]:
-    """Products of a warpgroup for every type and number of columns."""
-    kinds = {"half": "f16", "bfloat": "bf16"}
-    return {
-        f"group_mma_{kind}_{columns}": Function(_group_product(kind, type, columns), ("group_operand",))
-        for kind, type in kinds.items()
-        for columns in range(8, 257, 8)
-    }
-
-
-def _group_product(kind: str, type: str, columns: int) -> str:
-    count = columns // 2
-    held = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    places = ", ".join(f"%{i}" for i in range(count))
-    return f"""// d += a * b, by 4 warps: a has 64 rows, b {columns}, both DEPTH columns in shared memory
-template <int DEPTH> $void group_mma_{kind}_{columns}(float* d, const void* a, const void* b) {{
-  const unsigned long long x = group_operand(a), y = group_operand(b);
-  asm volatile("wgmma.fence.sync.aligned;" : {held} :: "memory");
-#pragma unroll
-  for (int k = 0; k < DEPTH / 16; ++k)
-    asm volatile("{{ .reg .pred p; setp.ne.b32 p, 1, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{type}.{type} "
-                 "{{{places}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0; }}"
-                 : {held} : "l"(x + 2 * k), "l"(y + 2 * k));
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" : {held} :: "memory");
-}}"""
-
-
 MEMORY: dict[str, Function] = {
     # --- global memory
     "load_once": Function(
@@ -210,21 +180,6 @@ void mma_m16n8k16_bf16(float* d, const unsigned* a, const unsigned* b) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }"""
     ),
-    "group_barrier": Function(
-        """// a barrier after which the matrix units read what was written to shared memory before it
-void group_barrier() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncthreads();
-}"""
-    ),
-    "group_operand": Function(
-        """// where rows of 128 bytes lie, 8 of them swizzled together, as the matrix units are told
-unsigned long long group_operand(const void* rows) {
-  return (shared_address(rows) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}""",
-        ("shared_address",),
-    ),
-    **_group_products(),
     "load_matrix": Function(
         """// COUNT matrices of 8 rows of 8 16-bit elements; each lane says where one row begins
 template <int COUNT, bool TRANSPOSED> $void load_matrix(unsigned* to, const void* row) {

@@ -17,6 +17,7 @@ from ...ir.gpu import (
     GROUP_SWIZZLE,
     Arrive,
     AwaitArrivals,
+    AwaitGroupMma,
     GroupMma,
     InitArrivals,
     TensorCopy,
@@ -164,6 +165,7 @@ class _Program:
             tokens = (self.token_ring, (stage, slab, zero, zero))
             left, right = (tokens, weights) if s.swapped else (weights, tokens)
             w.emit(GroupMma(sums, (zero,), *left, *right, self.columns, GROUP_RUN))
+        w.emit(AwaitGroupMma(0))
 
     def _finish(self, sums: Buffer) -> None:
         p, s, w = self.p, self.s, self.w

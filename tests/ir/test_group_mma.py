@@ -15,7 +15,7 @@ from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Broadcast, Load, Ramp, const, index
-from tilewright.ir.gpu import GROUP_SWIZZLE, GroupMma
+from tilewright.ir.gpu import GROUP_SWIZZLE, AwaitGroupMma, FenceAsync, GroupMma
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 from tilewright.ir.text import kernel_text
@@ -41,11 +41,13 @@ def product(
         with w.when(t < 192):
             row, column = t // 8, t % 8 * 8
             w.store(b, (row, Ramp(column, 1, 8)), Load(B, (row, Ramp(column, 1, 8))))
+        w.emit(FenceAsync())
         if barrier:
             w.barrier()
         d = w.allocate("d", (12,), float32, Scope.REGISTER)
         w.store(d, (Ramp(ZERO, 1, 12),), Broadcast(const(1.0, float32), 12))
         w.emit(GroupMma(d, (ZERO,), a, (t // 128 * 64, index(first)), b, (ZERO, index(first)), columns, 48))
+        w.emit(AwaitGroupMma(0))
         with w.loop("j", 3, LoopKind.UNROLLED) as j, w.loop("h", 2, LoopKind.UNROLLED) as h:
             row = t // 128 * 64 + t // 32 % 4 * 16 + h * 8 + t % 32 // 4
             w.store(C, (row, Ramp(j * 8 + t % 4 * 2, 1, 2)), Load(d, (Ramp(j * 4 + h * 2, 1, 2),)))

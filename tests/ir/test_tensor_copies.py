@@ -16,7 +16,16 @@ from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, Layout, Scope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Compare, CompareOp, Load, const, index, logical_and
-from tilewright.ir.gpu import GROUP_SWIZZLE, Arrive, AwaitArrivals, GroupMma, InitArrivals, TensorCopy, box_swizzle
+from tilewright.ir.gpu import (
+    GROUP_SWIZZLE,
+    Arrive,
+    AwaitArrivals,
+    AwaitGroupMma,
+    GroupMma,
+    InitArrivals,
+    TensorCopy,
+    box_swizzle,
+)
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 from tilewright.ir.text import kernel_text
@@ -68,6 +77,7 @@ def product(fault: str = "", *, box: tuple[int, ...] = (64, 64), layout: Layout 
                 torn = u < index(2) if fault == "half a group" else None
                 with w.when(torn):
                     w.emit(GroupMma(d, (ZERO,), a, (stage, ZERO, ZERO), o, (stage, ZERO, ZERO), 24, 64))
+                    w.emit(AwaitGroupMma(0))
                 if fault not in ("room given early", "room never given"):
                     with w.when(first):
                         w.emit(Arrive(free, stage))
