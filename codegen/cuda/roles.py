@@ -1,10 +1,10 @@
 """Roles of warps taken apart: what copies and what multiplies in one loop gets a loop for each.
 
 A sketch writes one loop in which some warps copy and others multiply, each under a condition on the warp's number. The
-assembler keeps products under way only where it sees that nothing else happens to their registers, and gives warpgroups
-numbers of registers of their own only where each runs code of its own. So a run of statements in which no barrier of the
-block stands becomes a branch for each set of warpgroups that do the same, simplified by what is known of their warps.
-Every thread does exactly what it did before, in the same order.
+assembler keeps products under way only where it sees that nothing else happens to their registers, and gives
+warpgroups numbers of registers of their own only where each runs code of its own. So a run of statements in which no
+barrier of the block stands becomes a branch for each set of warpgroups that do the same, simplified by what is known of
+their warps. Every thread does exactly what it did before, in the same order.
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ _GROUP_WARPS = GROUP_LANES // WARP_LANES
 
 
 def split_roles(launch: Launch) -> Stmt:
-    """The body of ``launch`` with a branch for each role; as it is where warps are not numbered, nothing is multiplied by
-    warpgroups, or all do the same."""
+    """The body of ``launch`` with a branch for each role; as it is where warps are not numbered, nothing is multiplied
+    by warpgroups, or all do the same."""
     warp = next((b for b in launch.bounds if b.axis is HardwareAxis.WARP), None)
     if warp is None or not any(isinstance(s, GroupMma) for s in walk_statements(launch.body)):
         return launch.body

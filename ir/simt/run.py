@@ -51,10 +51,10 @@ class Launches:
 
 
 def _check_end(m: Machine, scope: Scope) -> None:
-    """No block may end while another one of its cluster reads its shared memory."""
-    early = m.order.epochs[1] <= m.peer_reads
+    """No block may end while another one of its cluster uses its shared memory."""
+    early = m.order.epochs[1] <= m.peer_uses
     if early.any():
-        what = "the cluster does not meet between a load from another block and the end"
+        what = "the cluster does not meet between a use of another block's memory and the end"
         raise scope.fault(what, m, int(early.argmax()))
 
 

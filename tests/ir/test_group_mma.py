@@ -79,7 +79,7 @@ def test_the_interpreter_finds(kernel: Kernel, what: str) -> None:
     [
         (product(columns=12), "12 columns; 8 to 256"),
         (product(layout=Layout((64, 1), Swizzle(3, 3, 4))), "does not lie as"),
-        (product(threads=64), "block of 64 threads"),
+        (product(threads=64), "blocks of 64 threads"),
     ],
     ids=["columns", "layout", "threads"],
 )

@@ -214,7 +214,7 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     ("operation", "no matrix instruction m8", lambda: kernel(mma("m8"), D, R)),
     ("operation", "a of m16n8k16_bf16 is float16, not bfloat16", lambda: kernel(mma("m16n8k16_bf16"), D, R)),
     ("operation", "8 elements of R do not fit", lambda: kernel(mma(at=index(9)), D, R)),
-    ("operation", "3 matrices are loaded at once", lambda: kernel(LoadMatrix(R, (Z,), S, (Z, Z), 3), R, S)),
+    ("operation", "3 matrices are moved at once", lambda: kernel(LoadMatrix(R, (Z,), S, (Z, Z), 3), R, S)),
     ("operation", "S is accessed at bytes", lambda: kernel(LoadMatrix(R, (Z,), S, (Z, index(4)), 4), R, S)),
     ("types", "Operation is no operation", lambda: kernel(Operation())),
 ]
