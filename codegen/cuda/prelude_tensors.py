@@ -76,7 +76,9 @@ struct __align__(64) TensorMap {
 };"""
     ),
     "prefetch_map": Function(
-        """void prefetch_map(const TensorMap* map) { asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory"); }""",
+        """void prefetch_map(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+}""",
         ("TensorMap",),
     ),
     "read_once": Function(

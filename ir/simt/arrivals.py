@@ -137,8 +137,10 @@ def tensor_copy(stmt: TensorCopy, scope: Scope) -> Action:
         target, source = tile_of(m, who), box_of(m, who)
         inside = source >= 0
         check_read(origin, m, scope, source[inside], np.broadcast_to(who[:, None], source.shape)[inside])
-        for chosen, away in [(slice(None), 0)] if blocks_of is None else _blocks(blocks_of(m), who, m, scope):
-            at, by, tile = places[chosen] + away * barriers.span, who[chosen], target[chosen] + away * memory.span
+        here = (np.arange(len(who)), np.zeros(len(who), dtype=np.int64))
+        for chosen, away in [here] if blocks_of is None else _blocks(blocks_of(m), who, m, scope):
+            at, by = places[chosen] + away * barriers.span, who[chosen]
+            tile = target[chosen] + (away * memory.span)[:, None]
             _check_prepared(barriers, m, scope, at, by)
             origin.mark(source[chosen][inside[chosen]], 1)
             check_fenced(memory, m, scope, tile.ravel(), np.repeat(by, tile.shape[1]))

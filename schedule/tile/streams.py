@@ -174,8 +174,8 @@ class _Program:
     def _box(
         self, load: Load, at: dict[str, Expr], rows: int, ring: Buffer, to: Expr, stage: Expr, blocks: int = 1
     ) -> TensorCopy:
-        """The copy of a box of ``rows`` rows at 64 places of ``k`` to row ``to`` of a ring, in that of so many blocks of
-        the cluster."""
+        """The copy of a box of ``rows`` rows at 64 places of ``k`` to row ``to`` of the ring of so many blocks of the
+        cluster."""
         extents = tuple(GROUP_RUN if i == Var("k") else rows if free_variables(i) else 1 for i in load.indices)
         corner = tuple(substitute(i, at) for i in load.indices)
         everyone = index((1 << blocks) - 1) if blocks > 1 else None
