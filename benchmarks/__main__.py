@@ -20,6 +20,7 @@ SUITES = {
     "kill": "benchmarks.kill",
     "planted": "benchmarks.planted",
     "h200-memory": "benchmarks.h200_memory",
+    "h200-products": "benchmarks.h200_products",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
 }

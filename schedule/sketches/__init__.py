@@ -3,6 +3,7 @@
 from ...core.target import Target
 from ...te.workload import Workload
 from ..sketch import Sketch
+from .cpu_gemm import CPU_GEMM
 from .cpu_loops import CPU_LOOPS
 from .cuda_columns import CUDA_COLUMNS
 from .cuda_gemv import CUDA_GEMV
@@ -18,6 +19,7 @@ SKETCHES: dict[str, Sketch] = {
     s.name: s
     for s in (
         CPU_LOOPS,
+        CPU_GEMM,
         CUDA_LOOPS,
         CUDA_POINTWISE,
         CUDA_PERMUTE,

@@ -65,7 +65,8 @@ def gpu_columns(
 
 
 class TileSketch:
-    """See ``schedule.sketch.Sketch``. ``plan`` gives None for what the sketch does not match."""
+    """See ``schedule.sketch.Sketch``. ``plan`` gives None for what the sketch does not match; ``kind`` is that of the
+    targets it is for."""
 
     generic = False
 
@@ -75,14 +76,16 @@ class TileSketch:
         version: int,
         quantities: tuple[Quantity, ...],
         plan: Callable[[Workload, Target], Plan | None],
+        kind: str = "cuda",
     ) -> None:
         self.name = name
         self.version = version
         self.quantities = quantities
         self._plan = plan
+        self._kind = kind
 
     def matches(self, workload: Workload, target: Target) -> bool:
-        return target.kind == "cuda" and self._plan(workload, target) is not None
+        return target.kind == self._kind and self._plan(workload, target) is not None
 
     def space(self, workload: Workload, target: Target, *, seed: int = 0, limit: int = 1_000_000) -> Space:
         plan = self._planned(workload, target)
@@ -104,14 +107,14 @@ class TileSketch:
         columns = Columns(plan.knobs, codes_of(plan.knobs, [schedule]), {})
         if not plan.legal(columns)[0]:
             raise IllegalSchedule(
-                f"these knobs do not fit together for this workload on {target} (registers, shared memory, shapes, or "
+                f"these knobs do not fit together for this workload on {target} (registers, memory, shapes, or "
                 f"a setting that repeats another): {schedule}",
                 field="/schedule/knobs",
             )
         return plan.lower(dict(schedule.knobs))
 
     def _planned(self, workload: Workload, target: Target) -> Plan:
-        plan = self._plan(workload, target) if target.kind == "cuda" else None
+        plan = self._plan(workload, target) if target.kind == self._kind else None
         if plan is None:
             raise IllegalSchedule(f"{self.name} does not match this workload on {target}", field="/schedule/sketch")
         return plan

@@ -18,6 +18,10 @@ class NamingWriter(Writer):
         super().__init__()
         self._names = Names(taken)
 
+    def fresh(self, name: str) -> str:
+        """A name for anything else."""
+        return self._names.fresh(name)
+
     def allocate(
         self, name: str, shape: Sequence[int], dtype: DType, scope: Scope, layout: Layout | None = None
     ) -> Buffer:

@@ -1,7 +1,7 @@
-"""Products of a short and a tall matrix: what the sketches for them match on.
+"""Matrix products: what the sketches for them match on.
 
-``C[m, n] = epilogue(sum over k of tokens[m, k] * weights[n, k])`` where there are few ``m``: the weights are read once
-and make up the time.
+``C[m, n] = epilogue(sum over k of tokens[m, k] * weights[n, k])``. Where there are few ``m``, the weights are read once
+and make up the time; where there are many of both, arithmetic does.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A workload as such a product. Every expression is on the variables ``m``, ``n`` and ``k`` alone."""
+    """A workload as such a product. Every expression is on the variables ``m``, ``n`` and ``k``, and those of ``batch``
+    alone."""
 
     inputs: tuple[Buffer, ...]
     total: Buffer
@@ -53,11 +54,13 @@ class Product:
     n: Axis
     k: Axis
     results: tuple[Result, ...]
+    batch: tuple[Axis, ...] = ()
 
     @property
     def names(self) -> set[str]:
         """The names that are taken."""
-        return {b.name for b in self.inputs} | {r.tensor.name for r in self.results} | {self.total.name, "m", "n", "k"}
+        axes = {a.name for a in (self.m, self.n, self.k, *self.batch)}
+        return {b.name for b in self.inputs} | {r.tensor.name for r in self.results} | {self.total.name} | axes
 
 
 def product_of(workload: Workload) -> Product | None:
@@ -65,38 +68,91 @@ def product_of(workload: Workload) -> Product | None:
 
     Takes one sum of products, and outputs that are pointwise functions of it (each may read other tensors too).
     """
+    found = _sides_of(workload)
+    if found is None or found.batch:
+        return None
+    short, tall = sorted((found.rows, found.columns), key=lambda side: side.extent)
+    return found.product(short, tall) if short.extent <= LONGEST_TOKENS else None
+
+
+def matrix_product_of(workload: Workload) -> Product | None:
+    """``workload`` as a product of any size, or a batch of them; None where it is none, as ``product_of``. The elements
+    of the first output lie along ``n``, if along one of the two."""
+    found = _sides_of(workload)
+    if found is None:
+        return None
+    product = found.product(found.rows, found.columns)
+    if product is None or not product.results[0].indices or product.results[0].indices[-1] != Var("m"):
+        return product
+    return found.product(found.columns, found.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One factor with its own axis ("" where it has one place there)."""
+
+    body: Expr
+    axis: str
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """A workload, inlined, with its one contraction taken apart."""
+
+    inlined: Workload
+    stage: Stage
+    rows: _Side
+    columns: _Side
+    k: str
+    batch: tuple[str, ...]
+
+    def product(self, short: _Side, tall: _Side) -> Product | None:
+        """The product with the axis of ``short`` as ``m`` and that of ``tall`` as ``n``; None where an output is no
+        pointwise function of it."""
+        stage = self.stage
+        extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
+        batch = {name: f"batch_{n}" for n, name in enumerate(self.batch)}
+        names = {short.axis: "m", tall.axis: "n", self.k: "k", **batch}
+        places: dict[str, Expr] = {a: Var(names[a]) if a in names else index(0) for a in extents}
+        stages = self.inlined.stages
+        results = [_result(s, stage, places) for s in stages if s.name in self.inlined.outputs]
+        inner = stage.name not in self.inlined.outputs
+        if any(r is None for r in results) or len(stages) > len(results) + inner:
+            return None
+        return Product(
+            self.inlined.inputs,
+            stage.tensor,
+            _operand(substitute(short.body, places), "m"),
+            _operand(substitute(tall.body, places), "n"),
+            Axis("m", short.extent),
+            Axis("n", tall.extent),
+            Axis("k", extents.get(self.k, 1)),
+            tuple(r for r in results if r is not None),
+            tuple(Axis(new, extents[old]) for old, new in batch.items()),
+        )
+
+
+def _sides_of(workload: Workload) -> _Sides | None:
     inlined = inline_stages(workload)
     sums = [s for s in inlined.stages if s.reducer is not None]
     found = contraction_of(sums[0]) if len(sums) == 1 else None
     if found is None:
         return None
     stage = found.stage
-    single = {a.name for a in (*stage.axes, *stage.reduce_axes) if a.extent == 1}
-    sides = [_only(found.rows, single), _only(found.columns, single), _only(found.shared, single)]
-    lonely = {a.name for a in stage.reduce_axes} - set(found.shared) - single
-    if any(side is None for side in sides) or not single.issuperset(found.batch) or lonely:
-        return None
     extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
-    rows, columns, shared = (side or "" for side in sides)
-    tokens, weights, m, n = found.left, found.right, rows, columns
-    if extents.get(m, 1) > extents.get(n, 1):
-        tokens, weights, m, n = weights, tokens, n, m
-    if extents.get(m, 1) > LONGEST_TOKENS:
+    single = {name for name, extent in extents.items() if extent == 1}
+    rows, columns, shared = (_only(group, single) for group in (found.rows, found.columns, found.shared))
+    lonely = {a.name for a in stage.reduce_axes} - set(found.shared) - single
+    if rows is None or columns is None or shared is None or lonely:
         return None
-    names = {m: Var("m"), n: Var("n"), shared: Var("k")}
-    places: dict[str, Expr] = {name: names.get(name, index(0)) for name in extents}
-    results = [_result(s, stage, places) for s in inlined.stages if s.name in inlined.outputs]
-    if any(r is None for r in results) or len(inlined.stages) > len(results) + (stage.name not in inlined.outputs):
-        return None
-    return Product(
-        inlined.inputs,
-        stage.tensor,
-        _operand(substitute(tokens, places), "m"),
-        _operand(substitute(weights, places), "n"),
-        Axis("m", extents.get(m, 1)),
-        Axis("n", extents.get(n, 1)),
-        Axis("k", extents.get(shared, 1)),
-        tuple(r for r in results if r is not None),
+    return _Sides(
+        inlined,
+        stage,
+        _Side(found.left, rows, extents.get(rows, 1)),
+        _Side(found.right, columns, extents.get(columns, 1)),
+        shared,
+        tuple(name for name in found.batch if name not in single),
     )
 
 

@@ -9,8 +9,10 @@ from .concatenate import CONCATENATE
 from .conv2d_transpose import CONV2D_TRANSPOSE
 from .convolution import CONV1D, CONV2D, CONV3D
 from .elementwise import ELEMENTWISE
+from .gated_linear import GATED_LINEAR
 from .linear import LINEAR
 from .matmul import MATMUL
+from .mlp import MLP
 from .norm import ADD_RMS_NORM, LAYER_NORM, RMS_NORM
 from .operator import Operator
 from .pool2d import POOL2D
@@ -24,6 +26,8 @@ OPERATORS: dict[str, Operator] = {
         MATMUL,
         BATCH_MATMUL,
         LINEAR,
+        GATED_LINEAR,
+        MLP,
         CONV1D,
         CONV2D,
         CONV3D,

@@ -1,0 +1,277 @@
+"""What tables of kernels on one NVIDIA GPU share: rows are tuned as one job of a service, then ours and every peer run
+interleaved in one process on the same rotating buffers, all by graph replay, outputs compared.
+
+Settings of such a suite: ``folder`` keeps the database there; ``tuned=FILE`` takes the schedules from an earlier result
+instead of tuning; ``against=FILE`` also times the schedules of another result and says whether they are equally fast;
+``tune_only=1`` stops after tuning; ``peers=eager`` leaves compiled peers out, ``peers=none`` all.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.suite import Options, Result
+from benchmarks.torch_peers import Call, Tensors, interleaved, peers
+from tilewright.core.budget import Budget
+from tilewright.core.schedule import Schedule
+from tilewright.runtime.devices import open_device
+from tilewright.runtime.module import load_module
+from tilewright.service.service import Service
+from tilewright.service.settings import Settings
+from tilewright.service.targets import Place, measured_on
+from tilewright.service.views import JobSpec, TaskSpec, TaskView
+from tilewright.te.cost import flops, minimum_bytes
+from tilewright.te.data import random_inputs
+from tilewright.te.operators import OPERATORS
+from tilewright.te.workload import Workload
+
+ROUNDS = 11
+REPLAY_SECONDS = 0.005
+SUSTAINED_ROUNDS = 3
+SUSTAINED_SECONDS = 0.25
+_COLD_BYTES = 130_000_000
+_SAME = 0.02
+"""Two kernels this close, beyond the spread of their times, are equally fast."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """``peer``: the same in PyTorch. ``prepare``: our inputs as PyTorch likes them best, outside of what is timed.
+    ``bar``: least (best peer / ours). ``reads``: hardly anything is written."""
+
+    operator: str
+    parameters: Mapping[str, Any]
+    peer: Callable[..., object]
+    prepare: Callable[[Tensors], Tensors] = lambda tensors: tensors
+    bar: float = 0.97
+    reads: bool = False
+
+    @property
+    def workload(self) -> Workload:
+        return OPERATORS[self.operator].workload(self.parameters)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Winners by row, with what is known of their tuning. ``timing_share``: of the wall time, on the device."""
+
+    schedules: Mapping[str, Schedule]
+    about: Mapping[str, Mapping[str, object]]
+    seconds: float
+    timing_share: float
+    peaks: Mapping[str, float]
+    toolchain: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was measured, before a suite judges it."""
+
+    rows: list[dict[str, object]]
+    tuned: Tuned
+    device: Mapping[str, object]
+    settings: Mapping[str, object]
+
+    def result(self, summary: Mapping[str, object], passed: bool) -> Result:
+        """The suite's result; where nothing was compared, its rows are the schedules that were found."""
+        found = [{"row": n, "schedule": s.to_json(), **self.tuned.about[n]} for n, s in self.tuned.schedules.items()]
+        versions = {"torch": torch.__version__, "cuda": str(torch.version.cuda), **self.tuned.toolchain}
+        return Result(tuple(self.rows or found), summary, passed, self.settings, self.device, versions)
+
+
+def measured_table(rows: Mapping[str, Row], options: Options, *, trials: int, sustained: bool = False) -> Table:
+    """Tune and time the rows whose names match. ``sustained``: besides short replays, with long ones too."""
+    rows = {name: row for name, row in rows.items() if fnmatch(name, options.rows)}
+    with ExitStack() as stack:
+        folder = options.extra.get("folder") or stack.enter_context(tempfile.TemporaryDirectory())
+        tuned = _tuned(rows, options, Path(folder), trials)
+    device = open_device("cuda")
+    peaks = tuned.peaks or device.measure_peaks()
+    others = _schedules(options.extra["against"]) if "against" in options.extra else {}
+    table: list[dict[str, object]] = []
+    if options.extra.get("tune_only") != "1":
+        for name, row in rows.items():
+            began = time.perf_counter()
+            table.append(_measured(name, row, tuned, others.get(name), peaks, options, sustained))
+            print(f"{name}: {table[-1].get('ratio', table[-1].get('failed'))} in {time.perf_counter() - began:.1f} s")
+    about = {"name": device.info.name, **device.info.hardware, **peaks}
+    settings = {"rounds": ROUNDS, "replay_seconds": REPLAY_SECONDS, "cold_bytes": _COLD_BYTES, **options.extra}
+    if sustained:
+        settings |= {"sustained_rounds": SUSTAINED_ROUNDS, "sustained_seconds": SUSTAINED_SECONDS}
+    return Table(table, tuned, about, settings)
+
+
+def geometric_mean(values: list[float]) -> float | None:
+    """None of nothing; failures, 0, count as nearly nothing."""
+    return float(np.exp(np.mean(np.log([max(v, 1e-9) for v in values])))) if values else None
+
+
+def _tuned(rows: Mapping[str, Row], options: Options, folder: Path, trials: int) -> Tuned:
+    """Tune the rows as one job of a service of its own, or take what an earlier result has."""
+    if "tuned" in options.extra:
+        document = json.loads(Path(options.extra["tuned"]).read_text())
+        kept = ("trials", "tuning_s", "found_us", "failures")
+        about = {r["row"]: {k: r[k] for k in kept if k in r} for r in document["rows"]}
+        summary = document["summary"]
+        return Tuned(_schedules(options.extra["tuned"]), about, summary["tuning_s"], summary["timing_share"], {}, {})
+    folder.mkdir(parents=True, exist_ok=True)
+    tasks = tuple(TaskSpec(r.workload, r.operator, r.parameters) for r in rows.values())
+    spec = JobSpec(tasks, Budget(options.trials or trials), seed=options.seed, target="cuda", cache="cold")
+    began = time.perf_counter()
+    with Service.open(Settings(database_url=f"sqlite:///{folder / 'tuned.sqlite3'}")) as service:
+        job, _ = service.submit(spec)
+        after = 0
+        while not (view := service.job(job.id)).state.is_final:
+            for event in service.events(job.id, after=after, timeout_seconds=5.0):
+                after = event.id
+        seconds = time.perf_counter() - began
+        if view.error is not None:
+            print("the job says:", view.error)
+        timing = sum(task.timing_seconds or 0.0 for task in view.tasks)
+        device = next(d for d in service.devices() if d.info.key == view.device_key)
+    named = dict(zip(rows, view.tasks, strict=True))
+    schedules = {name: task.best.schedule for name, task in named.items() if task.best is not None}
+    about = {name: _about(task) for name, task in named.items()}
+    toolchain = dict(measured_on(Place("cuda")).toolchain.components)
+    return Tuned(schedules, about, seconds, timing / seconds, dict(device.info.measured), toolchain)
+
+
+def _about(task: TaskView) -> dict[str, object]:
+    """How a row was tuned."""
+    found = None if task.best is None else 1e6 * task.best.seconds
+    return {
+        "trials": task.trials,
+        "tuning_s": task.wall_seconds,
+        "found_us": found,
+        "failures": dict(task.failures),
+        "space": task.space_size,
+    }
+
+
+def _schedules(path: str) -> dict[str, Schedule]:
+    rows = json.loads(Path(path).read_text())["rows"]
+    return {r["row"]: Schedule.from_json(r["schedule"]) for r in rows if "schedule" in r}
+
+
+def _measured(
+    name: str,
+    row: Row,
+    tuned: Tuned,
+    other: Schedule | None,
+    peaks: Mapping[str, float],
+    options: Options,
+    sustained: bool,
+) -> dict[str, object]:
+    """One row of the table."""
+    if name not in tuned.schedules:
+        return {"row": name, "failed": "no schedule could be timed", **tuned.about.get(name, {})}
+    workload = row.workload
+    total = minimum_bytes(workload)
+    sets = _sets(workload, total, options.seed)
+    prepared = {id(s): row.prepare(s) for s in sets}
+    calls: dict[str, Call] = {"ours": _ours(workload, tuned.schedules[name])}
+    if other is not None:
+        calls["twin"] = _ours(workload, other)
+    theirs: dict[str, Call] = {}
+    for peer, call in peers(row.peer).items():
+        if options.extra.get("peers") != "eager" or peer == "torch eager":
+            theirs[peer] = lambda s, c=call: c(prepared[id(s)])  # type: ignore[misc]
+    wrong = _difference(calls["ours"](sets[0]), theirs["torch eager"](sets[0]))
+    if options.extra.get("peers") != "none":
+        calls |= theirs
+    times = interleaved(calls, sets, rounds=ROUNDS, seconds=REPLAY_SECONDS)
+    figures = _figures(row, total, times, peaks, wrong)
+    figures["tflops"] = flops(workload) / float(str(figures["ours_us"])) / 1e6 if "ours_us" in figures else None
+    if sustained and "ours_us" in figures:
+        long = interleaved(calls, sets, rounds=SUSTAINED_ROUNDS, seconds=SUSTAINED_SECONDS)
+        figures |= {f"sustained_{n}": v for n, v in _compared(long).items()}
+    return {"row": name, **figures, **tuned.about[name], "schedule": tuned.schedules[name].to_json()}
+
+
+def _compared(times: Mapping[str, list[float] | str]) -> dict[str, object]:
+    """Ours, the peers', and the ratio of the best of them to ours."""
+    mine = times["ours"]
+    if isinstance(mine, str):
+        return {"failed": mine}
+    others = {n: t for n, t in times.items() if n not in ("ours", "twin")}
+    timed = {n: median(t) for n, t in others.items() if not isinstance(t, str)}
+    best = min(timed, key=lambda n: timed[n], default=None)
+    return {
+        "ours_us": 1e6 * median(mine),
+        "peers_us": {n: 1e6 * median(t) if not isinstance(t, str) else t for n, t in others.items()},
+        "best_peer": best,
+        "ratio": None if best is None else timed[best] / median(mine),
+    }
+
+
+def _figures(
+    row: Row, total: int, times: Mapping[str, list[float] | str], peaks: Mapping[str, float], wrong: float
+) -> dict[str, object]:
+    mine = times["ours"]
+    if isinstance(mine, str):
+        return {"failed": mine}
+    peak = peaks["read_bytes_per_second"] if row.reads else peaks["copy_bytes_per_second"]
+    figures = {
+        **_compared(times),
+        "bar": row.bar,
+        "limit_us": 1e6 * total / peak,
+        "limit_by": "bytes",
+        "bytes": total,
+        "fraction_of_limit": total / peak / median(mine),
+        "spread": _spread(mine),
+        "difference": wrong,
+    }
+    again = times.get("twin", "")
+    if not isinstance(again, str):
+        twin = median(again)
+        band = _SAME + max(_spread(mine), _spread(again))
+        figures |= {"twin_us": 1e6 * twin, "twin_ratio": twin / median(mine), "band": band}
+        figures["same"] = abs(twin / median(mine) - 1) <= band
+    return figures
+
+
+def _spread(times: list[float]) -> float:
+    """Relative distance between the quartiles."""
+    low, high = np.percentile(np.asarray(times, dtype=np.float64), [25, 75])
+    return float((high - low) / np.median(np.asarray(times, dtype=np.float64)))
+
+
+def _sets(workload: Workload, total: int, seed: int) -> list[Tensors]:
+    """So many sets of the inputs that one round of launches goes through twice the last-level cache."""
+    arrays = random_inputs(workload, seed)
+    first = tuple(_tensor(arrays[b.name]) for b in workload.inputs)
+    count = max(2, -(-_COLD_BYTES // total))
+    return [first, *(tuple(t.clone() for t in first) for _ in range(count - 1))]
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).cuda().view(torch.bfloat16)
+    return torch.from_numpy(np.ascontiguousarray(array)).cuda()
+
+
+def _ours(workload: Workload, schedule: Schedule) -> Call:
+    module = load_module(workload, schedule, open_device("cuda").info.target)
+    return lambda inputs: module(*inputs)
+
+
+def _difference(ours: Any, theirs: Any) -> float:
+    """The largest difference of any output element, relative to the largest element of that output."""
+    pairs = zip(
+        ours if isinstance(ours, tuple) else (ours,), theirs if isinstance(theirs, tuple) else (theirs,), strict=True
+    )
+    worst = 0.0
+    for a, b in pairs:
+        x, y = a.double().reshape(-1), b.contiguous().double().reshape(-1)
+        worst = max(worst, float((x - y).abs().max() / y.abs().max().clamp(min=1e-30)))
+    return worst

@@ -1,0 +1,162 @@
+"""Tuned matrix products against cuBLAS (torch eager) and torch.compile on one NVIDIA GPU: short replays with cold
+caches, and long ones, in which the chip settles at the clock that its power allows.
+
+Groups of rows: ``a`` large, ``b`` small and skinny, ``c`` odd, ``d`` layouts, ``e`` batches, ``f`` with what follows
+fused. Bars, short and sustained: ``a`` a geometric mean of (best peer / ours) of at least 1.0 and no row under 0.97,
+and 4096^3 at 90 % of the best rate of any kernel in the run; ``b`` to ``e`` together 1.15 and no row under 1.0; ``f``
+1.15 and no row under 1.03. Every row is found with 100 candidates in three minutes. Settings: those of ``gpu_table``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from benchmarks.gpu_table import Row, geometric_mean, measured_table
+from benchmarks.suite import Options, Result
+
+_TRIALS = 100
+_ROW_SECONDS = 180.0
+_SQUARE = "a-4096x4096x4096-float16"
+_SHARE = 0.9
+"""Of the best rate of any kernel in the run, what ``_SQUARE`` must reach."""
+_BARS: Mapping[str, tuple[str, float, float]] = {
+    "large": ("a", 1.0, 0.97),
+    "others": ("bcde", 1.15, 1.0),
+    "fused": ("f", 1.15, 1.03),
+}
+"""Name -> groups of rows, least geometric mean, least ratio of a row."""
+
+
+def _linear(m: int, n: int, k: int, dtype: str = "float16") -> Row:
+    parameters = {"rows": m, "inputs": k, "outputs": n, "bias": False, "dtype": dtype}
+    return Row("linear", parameters, functional.linear)
+
+
+def _layout(m: int, n: int, k: int, a_transposed: bool, b_transposed: bool) -> Row:
+    parameters = {"m": m, "n": n, "k": k, "transpose_a": a_transposed, "transpose_b": b_transposed, "dtype": "float16"}
+
+    def peer(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a.t() if a_transposed else a) @ (b.t() if b_transposed else b)
+
+    return Row("matmul", parameters, peer)
+
+
+def _batch(batch: int, m: int, n: int, k: int) -> Row:
+    parameters = {"batch": batch, "m": m, "n": n, "k": k, "transpose_b": True, "dtype": "float16"}
+    return Row("batch_matmul", parameters, lambda a, b: torch.bmm(a, b.transpose(1, 2)))
+
+
+def _gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(functional.linear(x, w, b), approximate="tanh")
+
+
+def _residual_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    return functional.linear(x, w, b) + r
+
+
+def _swiglu(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
+
+
+def _perceptron(
+    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
+) -> torch.Tensor:
+    y = functional.linear(x, w, b)
+    return functional.silu(functional.layer_norm(y, (y.shape[1],), scale, shift, 1e-5))
+
+
+def _fused(operator: str, parameters: Mapping[str, Any], peer: Callable[..., object]) -> Row:
+    return Row(operator, {**parameters, "dtype": "float16"}, peer)
+
+
+_LARGE = (
+    (4096, 4096, 4096, "float16"),
+    (4096, 4096, 4096, "bfloat16"),
+    (8192, 8192, 8192, "bfloat16"),
+    (2048, 6144, 4096, "float16"),
+    (2048, 28672, 4096, "float16"),
+    (2048, 4096, 14336, "float16"),
+    (6144, 6144, 6144, "float16"),
+)
+"""Rows (tokens), outputs, inputs: Y[m, n] = X[m, k] W[n, k]."""
+_SMALL = (
+    (512, 512, 512),
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (128, 4096, 14336),
+    (256, 4096, 4096),
+    (64, 28672, 4096),
+)
+_ODD = ((1000, 1111, 777), (4095, 4097, 4093), (3, 5000, 129), (2048, 50257, 768))
+_LAYOUTS = {"nn": (False, False), "tn": (True, False), "tt": (True, True)}
+_BATCHES = ((64, 512, 512, 64), (32, 128, 128, 4096), (512, 64, 64, 64))
+
+ROWS: dict[str, Row] = {
+    **{f"a-{m}x{n}x{k}-{dtype}": _linear(m, n, k, dtype) for m, n, k, dtype in _LARGE},
+    **{f"b-{m}x{n}x{k}": _linear(m, n, k) for m, n, k in _SMALL},
+    **{f"c-{m}x{n}x{k}": _linear(m, n, k) for m, n, k in _ODD},
+    **{f"d-{name}-4096x4096x2048": _layout(4096, 4096, 2048, *flags) for name, flags in _LAYOUTS.items()},
+    **{f"e-{b}x{m}x{n}x{k}": _batch(b, m, n, k) for b, m, n, k in _BATCHES},
+    "f-bias_gelu-4096x4096x4096": _fused(
+        "linear", {"rows": 4096, "inputs": 4096, "outputs": 4096, "activation": "gelu_tanh"}, _gelu_linear
+    ),
+    "f-bias_residual-2048x4096x4096": _fused(
+        "linear", {"rows": 2048, "inputs": 4096, "outputs": 4096, "residual": True}, _residual_linear
+    ),
+    "f-swiglu-2048x14336x4096": _fused("gated_linear", {"rows": 2048, "inputs": 4096, "outputs": 14336}, _swiglu),
+    "f-layer_norm_silu-32x128x128": _fused("mlp", {"rows": 32, "width": 128}, _perceptron),
+}
+
+
+def run(options: Options) -> Result:
+    """Tune and time every row whose name matches."""
+    table = measured_table(ROWS, options, trials=_TRIALS, sustained=True)
+    summary = _summary(table.rows)
+    return table.result(summary, _passed(summary))
+
+
+def _summary(table: list[dict[str, object]]) -> dict[str, object]:
+    """By group: geometric mean and least ratio, short and sustained; failed rows count as ratio 0."""
+    summary: dict[str, object] = {"rows": len(table)}
+    below: list[str] = []
+    for prefix in ("", "sustained_"):
+        for name, (groups, _, least) in _BARS.items():
+            own = {str(r["row"]): r.get(f"{prefix}ratio", 0.0) for r in table if str(r["row"])[0] in groups}
+            ratios = {row: float(str(v)) for row, v in own.items() if v is not None}
+            summary[f"{prefix}{name}_geomean"] = geometric_mean(list(ratios.values()))
+            summary[f"{prefix}{name}_min"] = min(ratios.values(), default=None)
+            below += [f"{prefix}{row}" for row, ratio in ratios.items() if ratio < least]
+    seconds = [float(str(r["tuning_s"])) for r in table if r.get("tuning_s") is not None]
+    return {
+        **summary,
+        "below_bar": below,
+        "best_tflops": max((_best_rate(r) for r in table), default=0.0),
+        "square_share": _square_share(table),
+        "longest_tuning_s": max(seconds, default=None),
+    }
+
+
+def _best_rate(row: Mapping[str, object]) -> float:
+    """TFLOP/s of the fastest kernel of a row, ours or a peer's."""
+    if "ours_us" not in row or row.get("tflops") is None:
+        return 0.0
+    ratio = row.get("ratio")
+    return float(str(row["tflops"])) * max(1.0, 1.0 / float(str(ratio)) if ratio else 1.0)
+
+
+def _square_share(table: list[dict[str, object]]) -> float | None:
+    """Our rate at ``_SQUARE``, of the best of any kernel."""
+    best = max((_best_rate(r) for r in table), default=0.0)
+    own = [float(str(r["tflops"])) for r in table if r["row"] == _SQUARE and r.get("tflops") is not None]
+    return own[0] / best if own and best else None
+
+
+def _passed(summary: Mapping[str, object]) -> bool:
+    def reaches(name: str, least: float) -> bool:
+        return summary[name] is None or float(str(summary[name])) >= least
+
+    means = all(reaches(f"{p}{n}_geomean", bar) for p in ("", "sustained_") for n, (_, bar, _) in _BARS.items())
+    quick = summary["longest_tuning_s"] is None or float(str(summary["longest_tuning_s"])) < _ROW_SECONDS
+    return means and quick and not summary["below_bar"] and reaches("square_share", _SHARE)

@@ -1,0 +1,197 @@
+"""Matrix products on vector registers, in blocks that stay in the caches.
+
+    parallel for each task, a block of C:
+      for each block of k:
+        copy the blocks of A and B, unless they were copied before or never are
+        for each panel of B, for each tile of C in it:
+          registers = what the blocks of k before have given
+          for k: registers[i, :] += A[i, k] * B[k, :]
+          C = registers
+
+After K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008. What follows the sum is
+computed as each tile is finished. Sums wait for the next block of ``k`` in an output that can hold them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from ...ir.buffer import Buffer, Scope
+from ...ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, Var, const, index
+from ...ir.stmt import Kernel, LoopKind
+from .digits import digits
+from .gemm_operand import TASK, WHOLE, GemmOperand, Panel, below, lanes_below
+from .naming import NamingWriter
+from .pointwise import vector_at
+from .product import Product, Result
+
+UNROLLED = LoopKind.UNROLLED
+
+
+@dataclass(frozen=True, slots=True)
+class GemmSetting:
+    """A tile of C in registers has ``rows`` of ``vectors`` of ``lanes``. A task has ``tiles`` of them along ``m`` and
+    ``panels`` along ``n``, and goes through ``k`` in blocks of ``depth``. ``pack_a``, ``pack_b``: how long copies of
+    the operands live (``gemm_operand``)."""
+
+    rows: int
+    vectors: int
+    lanes: int
+    tiles: int
+    panels: int
+    depth: int
+    pack_a: str
+    pack_b: str
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile."""
+        return self.vectors * self.lanes
+
+
+def lower_gemm(p: Product, name: str, setting: GemmSetting) -> Kernel:
+    """The kernel of one setting. Where an operand is never copied, ``depth`` divides ``k``."""
+    return _Program(p, setting).kernel(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A tile: its batch, the block of ``k``, its number along ``m`` and ``n`` within the task, its first row and
+    column, and its operands."""
+
+    batch: Mapping[str, Expr]
+    block: Expr
+    number: tuple[Expr, Expr]
+    row: Expr
+    column: Expr
+    a: Panel
+    b: Panel
+
+
+class _Program:
+    def __init__(self, p: Product, s: GemmSetting) -> None:
+        self.p, self.s, self.dtype = p, s, p.total.dtype
+        self.w = NamingWriter(p.names)
+        self.blocks = -(-p.k.extent // s.depth)
+        by_rows = p.tokens.row != 1
+        self.a = GemmOperand(p.tokens, p.m, p.k, p.batch, s.rows, s.depth, s.lanes, s.pack_a, by_rows)
+        self.b = GemmOperand(p.weights, p.n, p.k, p.batch, s.columns, s.depth, s.lanes, s.pack_b, False)
+        self.home = next((r for r in p.results if _can_hold(r, self.dtype)), None)
+        self.partial: Buffer | None = None
+
+    def kernel(self, name: str) -> Kernel:
+        p, s, w, a, b = self.p, self.s, self.w, self.a, self.b
+        copies = {o.axis.name: o.copy_whole(w, f"{o.axis.name}_packed") for o in (a, b) if o.mode == WHOLE}
+        workspace = tuple(copies.values())
+        extents = (*(x.extent for x in p.batch), -(-a.panels // s.tiles), -(-b.panels // s.panels))
+        with w.loop("task", prod(extents), LoopKind.PARALLEL) as task:
+            *outer, tm, tn = digits(task, extents)
+            batch = dict(zip((x.name for x in p.batch), outer, strict=True))
+            blocks = ((a, tm * s.tiles, s.tiles), (b, tn * s.panels, s.panels))
+            copies |= {o.axis.name: o.allocate(w, f"{o.axis.name}_block", n) for o, _, n in blocks if o.mode == TASK}
+            if self.blocks > 1 and self.home is None:
+                self.partial = w.allocate("partial", (s.tiles, s.panels, s.rows, s.columns), self.dtype, Scope.LOCAL)
+            with w.loop("block", self.blocks) as block:
+                for o, first, count in blocks:
+                    if o.mode == TASK:
+                        o.copy_block(w, copies[o.axis.name], batch, first, count, block * s.depth)
+                with w.loop("panel", s.panels) as j, w.when(below(tn * s.panels + j, b.panels, s.panels)):
+                    with w.loop("tile", s.tiles) as i, w.when(below(tm * s.tiles + i, a.panels, s.tiles)):
+                        left = a.panel(copies.get("m"), batch, tm * s.tiles, i, block * s.depth)
+                        right = b.panel(copies.get("n"), batch, tn * s.panels, j, block * s.depth)
+                        row, column = left.number * s.rows, right.number * s.columns
+                        self._tile(_Place(batch, block, (i, j), row, column, left, right))
+        return Kernel(name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
+
+    # --- a tile
+
+    def _tile(self, t: _Place) -> None:
+        w, s = self.w, self.s
+        sums = w.allocate("sums", (s.rows, s.columns), self.dtype, Scope.REGISTER)
+        with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+            w.store(sums, (i, self._run(v)), Broadcast(const(0, self.dtype), s.lanes))
+        last = self.blocks - 1
+        with w.when(None if last == 0 else Compare(CompareOp.NE, t.block, index(0))):
+            if last:
+                self._exchange(sums, t, back=True)
+        with w.loop("step", s.depth) as k:
+            row = w.allocate("b_row", (s.columns,), self.dtype, Scope.REGISTER)
+            with w.loop("v", s.vectors, UNROLLED) as v:
+                w.store(row, (self._run(v),), t.b.vector(v * s.lanes, k))
+            with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+                product = Broadcast(t.a.element(i, k), s.lanes) * Load(row, (self._run(v),))
+                w.store(sums, (i, self._run(v)), Load(sums, (i, self._run(v))) + product)
+        if self.home is not None and len(self.p.results) == 1 and _is_sum(self.home, self.p):
+            self._exchange(sums, t, back=False)
+            return
+        if last:
+            with w.when(Compare(CompareOp.NE, t.block, index(last))):
+                self._exchange(sums, t, back=False)
+        with w.when(Compare(CompareOp.EQ, t.block, index(last)) if last else None):
+            self._finish(sums, t)
+
+    def _run(self, vector: Expr, first: Expr | None = None) -> Expr:
+        """The places of a vector of a tile, or of the matrix if the tile begins at ``first``."""
+        run = vector * self.s.lanes
+        return Ramp(run if first is None else first + run, 1, self.s.lanes)
+
+    def _exchange(self, sums: Buffer, t: _Place, *, back: bool) -> None:
+        """The sums of a tile to where they wait for the next block of ``k``, or ``back``."""
+        w, s = self.w, self.s
+        with (
+            w.loop("i", s.rows, UNROLLED) as i,
+            w.when(None if self.home is None else below(t.row + i, self.p.m.extent, s.rows)),
+            w.loop("v", s.vectors, UNROLLED) as v,
+        ):
+            held: tuple[Expr, ...] = (i, self._run(v))
+            if self.home is not None:
+                buffer, place, mask = self.home.tensor, self._at(self.home, t, i, v), self._mask(t, v)
+            else:
+                assert self.partial is not None
+                buffer, place, mask = self.partial, (*t.number, *held), None
+            if back:
+                w.store(sums, held, Load(buffer, place, mask))
+            else:
+                w.store(buffer, place, Load(sums, held), mask)
+
+    def _finish(self, sums: Buffer, t: _Place) -> None:
+        """The outputs, from the whole sums of a tile."""
+        w, s, p = self.w, self.s, self.p
+        whole = w.allocate("whole_sums", (s.rows, s.columns), self.dtype, Scope.LOCAL)
+        with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+            w.store(whole, (i, self._run(v)), Load(sums, (i, self._run(v))))
+        with (
+            w.loop("row", s.rows) as i,
+            w.when(below(t.row + i, p.m.extent, s.rows)),
+            w.loop("v", s.vectors, UNROLLED) as v,
+        ):
+            here = {**t.batch, "m": t.row + i, "n": t.column + v * s.lanes}
+            mask = self._mask(t, v)
+            total = Load(whole, (i, Var("n") - t.column))
+            for result in p.results:
+                value = vector_at(
+                    result.value, here, "n", s.lanes, lambda load: total if load.buffer.name == p.total.name else load
+                )
+                if mask is not None:
+                    value = Select(mask, value, Broadcast(const(0, value.dtype), s.lanes))
+                w.store(result.tensor, self._at(result, t, i, v), value, mask)
+
+    def _at(self, result: Result, t: _Place, i: Expr, vector: Expr) -> tuple[Expr, ...]:
+        """Where the elements of a vector of a tile are in an output."""
+        here = {**t.batch, "m": t.row + i, "n": t.column + vector * self.s.lanes}
+        return tuple(vector_at(at, here, "n", self.s.lanes) for at in result.indices)
+
+    def _mask(self, t: _Place, vector: Expr) -> Expr | None:
+        """Which columns of a vector of a tile are there; None where all always are."""
+        s, extent = self.s, self.p.n.extent
+        return None if extent % s.columns == 0 else lanes_below(t.column + vector * s.lanes, extent, s.lanes)
+
+
+def _is_sum(result: Result, p: Product) -> bool:
+    """Whether an output is the sum itself."""
+    return isinstance(result.value, Load) and result.value.buffer.name == p.total.name
+
+
+def _can_hold(result: Result, dtype: object) -> bool:
+    """Whether an output has room for sums, in vectors along ``n``."""
+    return result.tensor.dtype == dtype and result.indices[-1:] == (Var("n"),)

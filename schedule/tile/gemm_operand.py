@@ -1,0 +1,204 @@
+"""One operand of a blocked matrix product: how it is copied to where it lies as the innermost loop reads it.
+
+A panel is what a tile of registers needs: ``size`` places along the operand's own axis. In the copy its elements lie
+along ``k``, one row for each place (``by_rows``: copied in vectors from an operand that lies along ``k`` itself, and
+read one by one), or along the own axis, one row for each step of ``k``. Beyond the end of ``k`` there are zeros, beyond
+that of the own axis anything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from ...ir.buffer import Buffer, Scope
+from ...ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, const, index, logical_and, minimum
+from ...ir.stmt import LoopKind
+from ...te.workload import Axis
+from .digits import digits
+from .naming import NamingWriter
+from .pointwise import value_at, vector_at
+from .product import Operand
+
+NEVER = "never"
+"""The operand is read where it is."""
+TASK = "task"
+"""Each task copies what it needs of a block of ``k``, to memory of its thread."""
+WHOLE = "whole"
+"""All of it is copied first, by all threads together."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmOperand:
+    """``operand`` on its own axis (``m`` or ``n``), in panels of ``size``, of which ``depth`` steps of ``k`` are used
+    at a time. ``mode``: ``NEVER``, ``TASK`` or ``WHOLE``."""
+
+    operand: Operand
+    axis: Axis
+    k: Axis
+    batch: tuple[Axis, ...]
+    size: int
+    depth: int
+    lanes: int
+    mode: str
+    by_rows: bool
+
+    @property
+    def panels(self) -> int:
+        return -(-self.axis.extent // self.size)
+
+    @property
+    def steps(self) -> int:
+        """Steps of ``k`` in whole blocks."""
+        return -(-self.k.extent // self.depth) * self.depth
+
+    def copy_whole(self, w: NamingWriter, name: str) -> Buffer:
+        """The copy of all panels, and the loop that makes it."""
+        extents = (*(a.extent for a in self.batch), self.panels)
+        buffer = Buffer(w.fresh(name), (*extents, *self._shape(self.steps)), self.operand.body.dtype)
+        with w.loop("packed", prod(extents), LoopKind.PARALLEL) as item:
+            place = digits(item, extents)
+            at = dict(zip((a.name for a in self.batch), place, strict=False))
+            Panel(self, at, place[-1], index(0), buffer, place, index(0)).copy(w, self.steps)
+        return buffer
+
+    def allocate(self, w: NamingWriter, name: str, panels: int) -> Buffer:
+        """Memory for one block of ``panels``."""
+        return w.allocate(name, (panels, *self._shape(self.depth)), self.operand.body.dtype, Scope.LOCAL)
+
+    def copy_block(
+        self, w: NamingWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
+    ) -> None:
+        """Copy the panels from number ``first`` on, from ``k0`` on."""
+        with w.loop("copied", panels) as j, w.when(below(first + j, self.panels, panels)):
+            Panel(self, at, first + j, k0, buffer, (j,), index(0)).copy(w, self.depth)
+
+    def panel(self, buffer: Buffer | None, at: Mapping[str, Expr], first: Expr, j: Expr, k0: Expr) -> "Panel":
+        """The panel ``j`` behind number ``first``, from ``k0`` on, in ``buffer`` if that was copied."""
+        batch = tuple(at[a.name] for a in self.batch)
+        prefix = (*batch, first + j) if self.mode == WHOLE else (j,)
+        return Panel(self, at, first + j, k0, buffer, prefix, k0 if self.mode == WHOLE else index(0))
+
+    def _shape(self, steps: int) -> tuple[int, int]:
+        """Of a panel. Rows are padded, so that those of one panel do not fall on the same few lines of a cache."""
+        if self.by_rows:
+            return (self.size, _whole_vectors(steps, self.lanes) + self.lanes)
+        return (_whole_vectors(steps, self.lanes) if self.turned else steps, _whole_vectors(self.size, self.lanes))
+
+    @property
+    def turned(self) -> bool:
+        """Whether the copy lies across the original."""
+        return not self.by_rows and self.operand.k == 1 and self.operand.row != 1
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel, number ``number`` of an operand at a place ``at`` of the batch: the original from ``k0`` on, and its
+    copy at ``prefix`` of ``buffer`` from the step ``start`` on."""
+
+    of: GemmOperand
+    at: Mapping[str, Expr]
+    number: Expr
+    k0: Expr
+    buffer: Buffer | None
+    prefix: tuple[Expr, ...]
+    start: Expr
+
+    # --- reading
+
+    def element(self, own: Expr, k: Expr) -> Expr:
+        """One element, at places within the panel and the block."""
+        if self.buffer is None:
+            return value_at(self.of.operand.body, self._point(self._clamped(own), self.k0 + k))
+        place = (own, self.start + k) if self.of.by_rows else (self.start + k, own)
+        return Load(self.buffer, (*self.prefix, *place))
+
+    def vector(self, own: Expr, k: Expr) -> Expr:
+        """``lanes`` neighbours along the own axis."""
+        if self.buffer is None:
+            return self._along_own(own, self.k0 + k, None)
+        return Load(self.buffer, (*self.prefix, self.start + k, Ramp(own, 1, self.of.lanes)))
+
+    # --- copying
+
+    def copy(self, w: NamingWriter, steps: int) -> None:
+        """``steps`` of ``k`` to the copy."""
+        if self.of.by_rows:
+            self._copy_rows(w, steps)
+        elif self.of.turned:
+            self._copy_turned(w, steps)
+        else:
+            self._copy_columns(w, steps)
+
+    def _copy_rows(self, w: NamingWriter, steps: int) -> None:
+        lanes = self.of.lanes
+        with w.loop("row", self.of.size) as i, w.loop("run", -(-steps // lanes)) as run:
+            self._put(w, (i, Ramp(run * lanes, 1, lanes)), self._along_k(i, run * lanes))
+
+    def _copy_columns(self, w: NamingWriter, steps: int) -> None:
+        lanes = self.of.lanes
+        with w.loop("step", steps) as k, w.loop("part", -(-self.of.size // lanes), LoopKind.UNROLLED) as part:
+            k_mask = lanes_below(self.k0 + k, self.of.k.extent, lanes, 0) if self.of.steps > self.of.k.extent else None
+            self._put(w, (k, Ramp(part * lanes, 1, lanes)), self._along_own(part * lanes, self.k0 + k, k_mask))
+
+    def _copy_turned(self, w: NamingWriter, steps: int) -> None:
+        """Squares are read along ``k`` and written across it."""
+        lanes, zero = self.of.lanes, index(0)
+        with w.loop("run", -(-steps // lanes)) as run, w.loop("part", -(-self.of.size // lanes)) as part:
+            square = w.allocate("square", (lanes, lanes), self.of.operand.body.dtype, Scope.LOCAL)
+            with w.loop("line", lanes, LoopKind.UNROLLED) as i:
+                w.store(square, (i, Ramp(zero, 1, lanes)), self._along_k(part * lanes + i, run * lanes))
+            with w.loop("step", lanes, LoopKind.UNROLLED) as k:
+                column = Load(square, (Ramp(zero, 1, lanes), Broadcast(k, lanes)))
+                self._put(w, (run * lanes + k, Ramp(part * lanes, 1, lanes)), column)
+
+    def _put(self, w: NamingWriter, place: tuple[Expr, Expr], value: Expr) -> None:
+        assert self.buffer is not None
+        w.store(self.buffer, (*self.prefix, *place), value)
+
+    def _along_k(self, own: Expr, k: Expr) -> Expr:
+        """A vector of the original along ``k``; zeros beyond its end."""
+        here = self._point(self._clamped(own), self.k0 + k)
+        lanes, extent = self.of.lanes, self.of.k.extent
+        mask = lanes_below(self.k0 + k, extent, lanes) if extent % lanes or self.of.depth % lanes else None
+        return _where(mask, vector_at(self.of.operand.body, here, "k", lanes))
+
+    def _along_own(self, own: Expr, k: Expr, mask: Expr | None) -> Expr:
+        """A vector of the original along the own axis, where ``mask`` holds; zeros beyond its end."""
+        lanes, extent, size = self.of.lanes, self.of.axis.extent, self.of.size
+        first = self.number * size + own
+        if extent % size or size % lanes:
+            end = lanes_below(first, extent, lanes)
+            mask = end if mask is None else logical_and(end, mask)
+        here = {**self.at, self.of.axis.name: first, "k": k}
+        return _where(mask, vector_at(self.of.operand.body, here, self.of.axis.name, lanes))
+
+    def _point(self, own: Expr, k: Expr) -> dict[str, Expr]:
+        return {**self.at, self.of.axis.name: own, "k": k}
+
+    def _clamped(self, own: Expr) -> Expr:
+        """A place within the panel as one of the original; the last one instead of those beyond it."""
+        place = self.number * self.of.size + own
+        return minimum(place, index(self.of.axis.extent - 1)) if self.of.axis.extent % self.of.size else place
+
+
+def below(place: Expr, extent: int, step: int = 1) -> Expr | None:
+    """Whether ``place`` is below ``extent``; None where it always is, because ``step`` divides that.
+
+    Said in a way that leaves loops whole: the code of a tile is large, and a second one for the edge gains nothing.
+    """
+    return Compare(CompareOp.NE, minimum(place, index(extent)), index(extent)) if extent % step else None
+
+
+def lanes_below(first: Expr, extent: int, lanes: int, stride: int = 1) -> Expr:
+    """Which lanes of ``first, first + stride, ...`` are below ``extent``."""
+    places = Ramp(first, stride, lanes) if stride else Broadcast(first, lanes)
+    return Compare(CompareOp.LT, places, Broadcast(index(extent), lanes))
+
+
+def _where(mask: Expr | None, value: Expr) -> Expr:
+    """``value`` in the lanes of ``mask``, zero elsewhere."""
+    return value if mask is None else Select(mask, value, Broadcast(const(0, value.dtype), value.lanes))
+
+
+def _whole_vectors(count: int, lanes: int) -> int:
+    return -(-count // lanes) * lanes
