@@ -77,7 +77,7 @@ def test_rows_that_do_not_count_may_hold_anything() -> None:
     draw = stream(2, "group")
     given = {t.name: draw.normal(size=t.shape).astype(ml_dtypes.bfloat16) for t in (A, B)}
     whole, part = (interpret(finish(product(rows=rows), H200), given)["C"].reshape(2, 64, 24) for rows in (64, 40))
-    np.testing.assert_array_equal(part[:, :40], whole[:, :40])
+    np.testing.assert_allclose(part[:, :40], whole[:, :40], rtol=1e-4, atol=1e-4)
     assert np.isnan(part[:, 40:]).all()
 
 
