@@ -124,7 +124,7 @@ def box_swizzle(dtype: DType) -> Swizzle:
 class Arrive(Operation):
     """This thread arrives at ``barriers[index]``: whoever awaits the phase sees what it did before. What it read may
     be overwritten then, by copies too. ``rank``: at the barrier of that block of the cluster (see TensorCopy for when
-    that may be); None: of its own."""
+    that may be), which then knows what this thread read, but not what it wrote; None: of its own."""
 
     barriers: Buffer
     index: Expr

@@ -81,7 +81,9 @@ def check_write(memory: Watched, m: Machine, scope: Scope, flat: Array, who: Arr
     busy = memory.busy(flat, writing=True)
     if busy is not None and busy.any():
         at = int(busy.argmax())
-        what = f"{memory.name(int(flat[at]))} is written while an asynchronous copy of it is under way"
+        name_at, copied = memory.name(int(flat[at])), memory.copied(flat)[at]
+        by = "an asynchronous copy of it is under way" if copied else "a product or a store under way reads it"
+        what = f"{name_at} is written while {by}"
         raise scope.fault(what, m, int(who[at]), name)
     race = touches.written_by(m.order, flat, who)
     if race is not None:

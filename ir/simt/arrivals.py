@@ -194,7 +194,10 @@ def _arriving(barriers: Buffer, index: Expr, rank: Expr | None, bytes: int, scop
         for known in m.phases.values():
             for place, delivery in known.last.items():
                 recent.setdefault(place // (known.memory.span * m.cluster), []).append(delivery)
-        for place, thread, clock in zip(places.tolist(), who.tolist(), m.order.clocks(who), strict=True):
+        clocks = m.order.clocks(who)
+        if rank_of is not None:
+            clocks[:, 0] = -1  # of writes it says nothing
+        for place, thread, clock in zip(places.tolist(), who.tolist(), clocks, strict=True):
             _count(phases, place, thread, m, scope)
             told = phases.telling.setdefault(place, Told(clock))
             told.clock = np.maximum(told.clock, clock)

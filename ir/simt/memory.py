@@ -55,6 +55,10 @@ class GlobalMemory:
             self._landing = np.zeros(len(self.data), dtype=np.bool_)
         self._landing[flat] = True
 
+    def copied(self, flat: Array) -> Array:
+        """Whether it is a copy that makes elements busy."""
+        return np.ones(len(flat), dtype=np.bool_)
+
     def busy(self, flat: Array, writing: bool) -> Array | None:
         """The elements that a copy under way forbids to read, or to write; None for none."""
         if self._landing is not None:
@@ -111,6 +115,11 @@ class SharedMemory:
         """Count stores and products under way that read places."""
         np.add.at(self.leaving, flat, change)
         self.being_read += change * len(flat)
+
+    def copied(self, flat: Array) -> Array:
+        """Whether it is a copy to places that makes them busy."""
+        found: Array = self.landing[flat] > 0
+        return found
 
     def busy(self, flat: Array, writing: bool) -> Array | None:
         """The places that something under way forbids to touch; None for none."""

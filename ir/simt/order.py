@@ -57,9 +57,9 @@ class Delivery:
 
 class Order:
     """The epochs of the threads of one chunk. ``ids``: int64[threads], their numbers; ``levels``: from the widest
-    group to the warp, each with the size of the next smaller group. ``known``: int64[threads, threads of a cluster],
-    what arrival barriers told besides (see ``clocks``); None for nothing yet. ``fences``: when threads made what they
-    had written visible to copy engine and matrix units: (time, bool[threads] or None for all)."""
+    group to the warp, each with the size of the next smaller group. ``known``: int64[threads, kinds, threads of a
+    cluster], what arrival barriers told besides (see ``clocks``); None for nothing yet. ``fences``: when threads made
+    what they had written visible to copy engine and matrix units: (time, bool[threads] or None for all)."""
 
     def __init__(self, ids: Array, groups: Groups, launch: int, now: int) -> None:
         self.ids = ids
@@ -70,6 +70,7 @@ class Order:
         self.epochs[0][:] = launch
         self.deliveries: list[Delivery] = []
         self.known: Array | None = None
+        self.kinds = 1 if groups.cluster == groups.block else 2
         self.fences: list[tuple[int, Array | None]] = []
         self._keys: list[tuple[Array, Array, Array, int] | None] = [None] * len(self.sizes)
 
@@ -116,8 +117,9 @@ class Order:
         return found
 
     def clocks(self, who: Array) -> Array:
-        """What the threads at the places ``who`` know: int64[who, threads of a cluster], the times up to which all that
-        the others of their cluster did is ordered before now."""
+        """What the threads at the places ``who`` know: int64[who, kinds, threads of a cluster], the times up to which
+        all that the others of their cluster did is ordered before now. The first kind is of what those wrote, the last
+        of what they read; there is one for both where there are no clusters."""
         self.now += 1
         ids, size = self.ids[who], self.groups.cluster
         first = ids // size * size
@@ -126,25 +128,26 @@ class Order:
         for k in range(1, len(self.sizes)):
             same = ids[:, None] // self.sizes[k - 1] == others // self.sizes[k - 1]
             bound = np.where(same, self.epochs[k][who][:, None], bound)
+        bounds = np.broadcast_to(bound[:, None], (len(who), self.kinds, size))
         if self.known is not None:
-            bound = np.maximum(bound, self.known[who])
-        clocks: Array = np.where(others == ids[:, None], self.now, bound)
+            bounds = np.maximum(bounds, self.known[who])
+        clocks: Array = np.where((others == ids[:, None])[:, None], self.now, bounds)
         return clocks
 
     def learn(self, who: Array, clock: Array) -> None:
         """The threads at the places ``who`` now know what ``clock`` (as ``clocks`` gives) says, too."""
         if self.known is None:
-            self.known = np.full((len(self.ids), self.groups.cluster), -1, dtype=np.int64)
+            self.known = np.full((len(self.ids), self.kinds, self.groups.cluster), -1, dtype=np.int64)
         self.known[who] = np.maximum(self.known[who], clock)
 
-    def told(self, who: Array, other: Array) -> Array:
-        """Up to which time arrival barriers order what the threads numbered ``other`` did, for those at the places
-        ``who``; -1 for not at all."""
+    def told(self, who: Array, other: Array, *, reads: bool = False) -> Array:
+        """Up to which time arrival barriers order what the threads numbered ``other`` wrote (or read), for those at the
+        places ``who``; -1 for not at all."""
         if self.known is None:
             return np.full(len(who), -1, dtype=np.int64)
         size = self.groups.cluster
         same = self.ids[who] // size == other // size
-        known: Array = np.where(same, self.known[who, other % size], -1)
+        known: Array = np.where(same, self.known[who, -1 if reads else 0, other % size], -1)
         return known
 
     def unordered(self, who: Array, other: Array, time: Array) -> Array:
@@ -202,7 +205,7 @@ class Touches:
             size = order.sizes[level]
             mine = order.ids[who[at]] // size
             for reader in (highest[at] & _NUMBERS, _NUMBERS - (self.lowest[row][flat[at]] & _NUMBERS)):
-                bad = (reader // size != mine) & (self.read_time[flat[at]] >= order.told(who[at], reader))
+                bad = (reader // size != mine) & (self.read_time[flat[at]] >= order.told(who[at], reader, reads=True))
                 if bad.any():
                     first = int(bad.argmax())
                     return int(at[first]), int(reader[first])
