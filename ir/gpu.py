@@ -227,6 +227,9 @@ class GroupMma(Operation):
     one for each place of k, of 64 neighbouring rows m or n; the next 64 rows one further along the third last dimension
     of the buffer; the first run has a number that 8 divides, and the first row the beginning of a run.
 
+    ``rows``: of the 64 of ``a``, how many count. The others are read too, whatever may be there or happen to it, and
+    the sums of their products mean nothing.
+
     ``d``: ``columns / 2`` elements of every lane from ``d_indices`` on, along the last dimension: lane ``l`` of the
     group's warp ``w`` holds for every 8 columns the fragment ``d`` of m16n8k16, of rows ``16 * w`` on.
 
@@ -247,6 +250,7 @@ class GroupMma(Operation):
     accumulates: Expr | bool = True
     a_transposed: bool = False
     b_transposed: bool = False
+    rows: int = GROUP_ROWS
 
 
 @dataclass(frozen=True, slots=True)

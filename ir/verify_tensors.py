@@ -153,6 +153,8 @@ def _group_mma(stmt: GroupMma, names: Names) -> None:
         raise Broken("operation", f"a warpgroup's product of {stmt.columns} columns; 8 to 256 in steps of 8")
     if stmt.depth % 16 or not 16 <= stmt.depth <= GROUP_RUN:
         raise Broken("operation", f"a warpgroup's product of depth {stmt.depth}; 16 to {GROUP_RUN} in steps of 16")
+    if not 1 <= stmt.rows <= GROUP_ROWS:
+        raise Broken("operation", f"a warpgroup's product of which {stmt.rows} rows count; 1 to {GROUP_ROWS} do")
     place(stmt.d, stmt.d_indices, names, Scope.REGISTER)
     if stmt.d.dtype != float32:
         raise Broken("operation", f"d of a warpgroup's product is {stmt.d.dtype}, not float32")

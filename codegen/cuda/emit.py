@@ -9,7 +9,19 @@ from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
 from ...ir.gpu import GROUP_LANES, TensorCopy, TensorStore
 from ...ir.rewrite import free_variables
-from ...ir.stmt import For, HardwareAxis, Kernel, Launch, Operation, Seq, Stmt, Store, expressions, walk_statements
+from ...ir.stmt import (
+    Allocate,
+    For,
+    HardwareAxis,
+    Kernel,
+    Launch,
+    Operation,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+    walk_statements,
+)
 from ..backend import Grid, Parameter, Source
 from .arithmetic import MATH_NAMES
 from .function import KEYWORDS, Function, ascii_name
@@ -107,6 +119,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         for _, b in arguments
     ]
     given += [f"const __grid_constant__ {fn.use('TensorMap')} {name}" for name in fn.maps.values()]
+    fn.last = _last(launch.body)
     text = Text()
     _head(fn, text, launch, plan)
     overlaps = _capability(target) >= _FIRST_WITH_CLUSTERS
@@ -179,6 +192,20 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
         type = stored(buffer.dtype)
         at = plan.offsets[buffer.name]
         text.line(f"{type}* const {fn.name_of(buffer.name)} = reinterpret_cast<{type}*>(shared + {at});")
+    if fn.maps:
+        with text.block("if (threadIdx.x == 0)") as inside:
+            for name in fn.maps.values():
+                inside.line(f"{fn.use('prefetch_map')}(&{name});")
+
+
+def _last(body: Stmt) -> Stmt | None:
+    """The statement that all threads do last, where it stands nowhere else."""
+    last = body
+    while isinstance(last, Seq | Allocate):
+        if isinstance(last, Seq) and not last.statements:
+            return None
+        last = last.body if isinstance(last, Allocate) else last.statements[-1]
+    return last if sum(s is last for s in walk_statements(body)) == 1 else None
 
 
 def _touched(launch: Launch) -> set[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load, PeerLoad
+from ...ir.stmt import Stmt
 from ..backend import TensorMap
 from .places import Ranges
 from .types import is_half
@@ -29,7 +30,7 @@ class Function:
     touched once. ``offsets``: where shared buffers begin, in bytes. ``approximate``: whether cheap functions will do
     (see ``arithmetic``). ``parameters``: names of the kernel's. ``maps``: tensor maps, with their names. ``used``:
     functions of the prelude. ``unrolled``: variables of loops written out. ``sums``: register buffers there are at this
-    place that warpgroups add their products to.
+    place that warpgroups add their products to. ``last``: the statement that ends the launch.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Function:
     used: set[str] = field(default_factory=set)
     unrolled: set[str] = field(default_factory=set)
     sums: list[Buffer] = field(default_factory=list)
+    last: Stmt | None = None
     _reads: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)

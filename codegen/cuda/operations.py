@@ -46,6 +46,8 @@ def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
     stmt = stmt.with_expressions(interned(*stmt.expressions))
     code = Code(fn, text, uses_of(*stmt.expressions))
     match stmt:
+        case Barrier(level=Level.CLUSTER) if stmt is fn.last:  # it keeps what others read from going away
+            return f"{_since_hopper(fn, 'cluster_end')}();"
         case Barrier(level=level):
             return _barrier(fn, level)
         case CopyAsync():

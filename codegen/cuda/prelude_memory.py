@@ -133,6 +133,13 @@ void bulk_copy(void* to, const void* from, unsigned bytes, long long* barrier) {
 }""",
         ("shared_address",),
     ),
+    "cluster_end": Function(
+        """// no block of the cluster ends before all have come here; what they stored is not waited for
+void cluster_end() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}"""
+    ),
     "cluster_barrier": Function(
         """void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");

@@ -75,6 +75,12 @@ struct __align__(64) TensorMap {
   unsigned long long words[16];
 };"""
     ),
+    "prefetch_map": Function(
+        """void prefetch_map(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+}""",
+        ("TensorMap",),
+    ),
     "read_once": Function(
         """// how caches treat what is touched once: it leaves first
 unsigned long long read_once() {
@@ -104,7 +110,7 @@ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
         ("shared_address",),
     ),
     "arrive_at": Function(
-        """// at the barrier of another block of the cluster
+        """// at the barrier of another block of the cluster, which may then overwrite what this thread read
 void arrive_at(long long* barrier, unsigned block) {
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %0, %1;"
                " mbarrier.arrive.shared::cluster.b64 _, [a]; }"

@@ -60,8 +60,8 @@ class _Product:
 
 def group_mma(stmt: GroupMma, scope: Scope) -> Action:
     sums, rows_of = fragment_rows(stmt.d, stmt.d_indices, stmt.columns // 2, stmt.d.shape[-1], scope, sums=True)
-    a = _operand(stmt.a, stmt.a_indices, GROUP_ROWS, stmt.depth, stmt.a_transposed, scope)
-    b = _operand(stmt.b, stmt.b_indices, stmt.columns, stmt.depth, stmt.b_transposed, scope)
+    a = _operand(stmt.a, stmt.a_indices, (stmt.rows, GROUP_ROWS), stmt.depth, stmt.a_transposed, scope)
+    b = _operand(stmt.b, stmt.b_indices, (stmt.columns,) * 2, stmt.depth, stmt.b_transposed, scope)
     accumulates = value_code(stmt.accumulates, scope) if isinstance(stmt.accumulates, Expr) else None
     rows, columns = fragment("m16n8k16_f16", "d")  # of every warp's 16 rows and every 8 columns
     tiles = stmt.columns // 8
@@ -72,7 +72,9 @@ def group_mma(stmt: GroupMma, scope: Scope) -> Action:
         lanes = _lanes(leaders)
         m.order.meet(m.order.warp_level, who)
         left, right = a(m, leaders), b(m, leaders)
-        products = _matrix(left, GROUP_ROWS, stmt.depth) @ _matrix(right, stmt.columns, stmt.depth).transpose(0, 2, 1)
+        products = np.full((len(leaders), GROUP_ROWS, stmt.columns), np.nan, dtype=np.float32)
+        transposed = _matrix(right, stmt.columns, stmt.depth).transpose(0, 2, 1)
+        products[:, : stmt.rows] = _matrix(left, stmt.rows, stmt.depth) @ transposed
         place = rows_of(m)
         adds = np.broadcast_to(np.asarray(stmt.accumulates if accumulates is None else accumulates(m)), (m.threads,))
         adds = adds if who is None else adds & who
@@ -124,17 +126,20 @@ def _matrix(operand: _Operand, rows: int, depth: int) -> Array:
 
 
 def _operand(
-    buffer: Buffer, indices: tuple[Expr, ...], count: int, depth: int, transposed: bool, scope: Scope
+    buffer: Buffer, indices: tuple[Expr, ...], counts: tuple[int, int], depth: int, transposed: bool, scope: Scope
 ) -> Callable[[Machine, Array], _Operand]:
-    """Code that gives the operand of the warpgroups with some first threads, row by row."""
+    """Code that gives the operand of the warpgroups with some first threads, row by row; ``counts``: of rows that count
+    and of rows that must be there."""
     memory = scope.shared[buffer.name]
     assert isinstance(memory, SharedMemory)
     address = shared_flat(indices, memory, scope, value_code)
-    row, column = np.arange(count, dtype=np.int64)[:, None], np.arange(depth, dtype=np.int64)
+    row, column = np.arange(counts[1], dtype=np.int64)[:, None], np.arange(depth, dtype=np.int64)
     run = row * GROUP_RUN + column
     if transposed:
         apart = buffer.strides[-3] if len(buffer.shape) > 2 else 0
         run = row // GROUP_RUN * apart + row % GROUP_RUN + column * GROUP_RUN
+    end = int(run.max())
+    run = run[: counts[0]]
 
     def places(m: Machine, leaders: Array) -> _Operand:
         begin = np.broadcast_to(address(m), (m.threads,))[_lanes(leaders)]
@@ -142,7 +147,7 @@ def _operand(
         inside = first % memory.span
         wrong = (begin != first[:, None]).any(axis=1) | (inside % _WHOLE >= GROUP_RUN) | (inside % 16 != 0)
         wrong |= inside % GROUP_RUN + (GROUP_RUN if transposed else depth) > GROUP_RUN
-        wrong |= inside + int(run.max()) >= memory.span
+        wrong |= inside + end >= memory.span
         if wrong.any():
             at = int(wrong.argmax())
             what = f"an operand of a warpgroup at {memory.name(int(first[at]))}, place {int(inside[at])}"

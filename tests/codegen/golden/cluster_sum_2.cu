@@ -6,6 +6,12 @@ template <typename T> static __device__ __forceinline__ const T* as(const void* 
 
 static __device__ __forceinline__ unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
+// no block of the cluster ends before all have come here; what they stored is not waited for
+static __device__ __forceinline__ void cluster_end() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
 static __device__ __forceinline__ void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
@@ -99,5 +105,5 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
     }
     *as<uint4>(&O[row * 8 + rank * 4]) = *as<uint4>(&r[0]);
   }
-  cluster_barrier();
+  cluster_end();
 }

@@ -58,8 +58,12 @@ def test_what_it_leaves_to_others() -> None:
 
 @pytest.mark.parametrize(
     ("workload", "knobs"),
-    [(SIXTY_FOUR, {"swapped": 0, "split": 2, "slabs": 2}), (LARGE, {"swapped": 1, "wide": 112, "groups": 2})],
-    ids=["weights as rows", "tokens as rows"],
+    [
+        (SIXTY_FOUR, {"swapped": 0, "split": 2, "slabs": 2}),
+        (LARGE, {"swapped": 1, "wide": 112, "groups": 2}),
+        (SIXTY_FOUR, {"wide": 32, "shared": 4}),
+    ],
+    ids=["weights as rows", "tokens as rows", "tokens shared"],
 )
 def test_sums_stay_in_registers(workload: Workload, knobs: dict[str, int]) -> None:
     taken = compiled(SKETCH, workload, **knobs)
@@ -70,6 +74,7 @@ def test_sums_stay_in_registers(workload: Workload, knobs: dict[str, int]) -> No
     backend = backend_for(H200)
     text = backend.assembly(backend.emit(finish(SKETCH.lower(workload, H200, schedule), H200), H200), H200)
     assert "UTMALDG.2D" in text and "HGMMA.64x" in text and "LDGSTS" not in text
+    assert ("UTMALDG.2D.MULTICAST" in text) == (knobs.get("shared", 1) > 1)
 
 
 @pytest.mark.parametrize(("rows", "outputs", "wide", "blocks"), [(32, 4096, 32, 128), (64, 28672, 224, 128)])
