@@ -111,7 +111,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         described = tensor_map(fn.parameters, copy)
         if described not in fn.maps:
             fn.maps[described] = fn.fresh(f"{ascii_name(tensor_of(copy).name)}_map")
-    # no const pointer is __restrict__: its loads would pass for constants, and move ahead of the wait for earlier launches
+    # no const pointer is __restrict__: its loads would pass for constants and move ahead of the wait
     given = [
         f"{stored(b.dtype)}* __restrict__ {fn.name_of(b.name)}"
         if b.name in written

@@ -5,10 +5,12 @@ from .device_function import Function
 MEMORY: dict[str, Function] = {
     # --- order of launches
     "await_earlier_launch": Function(
-        """// the next launch may send its blocks where there is room; from here on, all that earlier launches wrote is there
+        """// the next launch may send blocks where there is room; from here on, all that earlier ones wrote is there
 void await_earlier_launch() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }"""
     ),
     # --- global memory
