@@ -1,6 +1,6 @@
 """Products of some tens of rows for Hopper devices, fed by copies of whole boxes: see ``schedule.tile.streams``.
 
-16-bit floats summed in float32, both operands along ``k``, any pointwise functions of the sum.
+16-bit floats summed in float32, tokens along ``k``, weights along ``k`` or ``n``, any pointwise functions of the sum.
 """
 
 from collections.abc import Mapping
@@ -120,7 +120,7 @@ class StreamPlan:
         fits = limits.resident_blocks(size["threads"], size["registers"], size["shared"]) >= resident
         fits &= (size["block_n"] <= MOST_BOX) & ((swapped == 1) | (wide == GROUP_ROWS)) & (size["stages"] >= 2)
         fits &= (split * shared == np.maximum(split, shared)) & (token_rows(p.m.extent) % (8 * shared) == 0)
-        fits &= size["blocks"] % shared == 0
+        fits &= (size["blocks"] % shared == 0) & ((p.weights.k == 1) | (wide % GROUP_RUN == 0))
         usual: Bools = fits & (size["shared"] <= np.maximum(size["room"], 0)) & (size["block_n"] - p.n.extent < 64)
         if p.n.extent * p.k.extent < SMALL:
             return usual

@@ -89,6 +89,8 @@ class _Program:
         self.dtype = self.weights.buffer.dtype
         self.rows = token_rows(p.m.extent)
         self.columns = s.wide if s.swapped else self.rows
+        self.along_k = p.weights.k == 1
+        self.unit = 1 if self.along_k else GROUP_RUN
         self.steps = s.steps(p.k.extent)
         self.meeting = Level.CLUSTER if s.shared > 1 else Level.BLOCK
         self.w = NamingWriter(p.names)
@@ -118,28 +120,39 @@ class _Program:
                 self._finish(sums)
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
-    def _ring(self, name: str, rows: int, read: int) -> Buffer:
-        """Stages of slabs of ``rows`` rows, of which ``read`` are read, if only to be multiplied in vain."""
-        count = self.s.stages * self.s.slabs * rows + read - rows
-        return self.w.allocate(
-            name, (count, GROUP_RUN), self.dtype, Scope.SHARED, Layout((GROUP_RUN, 1), GROUP_SWIZZLE)
-        )
+    def _rows(self, name: str, count: int) -> Buffer:
+        """Rows of 64 places of ``k``."""
+        layout = Layout((GROUP_RUN, 1), GROUP_SWIZZLE)
+        return self.w.allocate(name, (count, GROUP_RUN), self.dtype, Scope.SHARED, layout)
 
-    def _row(self, stage: Expr, slab: Expr, rows: int) -> Expr:
-        """Where a slab of such a ring begins."""
-        return (stage * self.s.slabs + slab) * rows
+    def _tiles(self, name: str, count: int) -> Buffer:
+        """Tiles of 64 places of ``k`` by 64 of ``n``."""
+        layout = Layout((GROUP_RUN * GROUP_RUN, GROUP_RUN, 1), GROUP_SWIZZLE)
+        return self.w.allocate(name, (count, GROUP_RUN, GROUP_RUN), self.dtype, Scope.SHARED, layout)
+
+    def _weights_at(self, stage: Expr, slab: Expr, unit: Expr) -> tuple[Expr, ...]:
+        """Where the weights of a slab lie from row or tile ``unit`` of the block on."""
+        first = (stage * self.s.slabs + slab) * (self.s.block_n // self.unit) + unit
+        return (first, index(0)) if self.along_k else (first, index(0), index(0))
+
+    def _tokens_at(self, stage: Expr, slab: Expr, row: Expr) -> tuple[Expr, ...]:
+        return ((stage * self.s.slabs + slab) * self.rows + row, index(0))
 
     def _multiply(self, sums: Buffer) -> None:
         s, w = self.s, self.w
-        self.weight_ring = self._ring("weight_ring", s.block_n, s.block_n)
-        self.token_ring = self._ring("token_ring", self.rows, GROUP_ROWS if s.swapped else self.rows)
+        slabs, beyond = s.stages * s.slabs, GROUP_ROWS - self.rows if s.swapped else 0  # read, but not used
+        weights = self._rows if self.along_k else self._tiles
+        self.weight_ring = weights("weight_ring", slabs * s.block_n // self.unit)
+        self.token_ring = self._rows("token_ring", slabs * self.rows + beyond)
         self.full = w.allocate("full", (s.stages,), INDEX, Scope.SHARED)
         self.free = w.allocate("free", (s.stages,), INDEX, Scope.SHARED)
         first = Compare(CompareOp.EQ, self.lane, index(0))
         copies = Compare(CompareOp.EQ, self.warp, index(s.groups * GROUP_WARPS))
-        with w.when(logical_and(copies, first)), w.loop("barrier", s.stages) as number:
-            w.emit(InitArrivals(self.full, number, 1))
-            w.emit(InitArrivals(self.free, number, s.groups * GROUP_WARPS * s.shared))
+        with w.when(first), w.loop("turn", -(-s.stages // s.warps)) as turn:  # one by one in a warp, whoever does it
+            number = turn * s.warps + self.warp
+            with w.when(Compare(CompareOp.LT, number, index(s.stages)) if s.stages % s.warps else None):
+                w.emit(InitArrivals(self.full, number, 1))
+                w.emit(InitArrivals(self.free, number, s.groups * GROUP_WARPS * s.shared))
         w.barrier(self.meeting)
         with w.loop("zero", self.columns // 2, UNROLLED) as e:
             w.store(sums, (e,), const(0.0, float32))
@@ -160,35 +173,49 @@ class _Program:
         s, w = self.s, self.w
         rows, own = s.slabs * (s.block_n + self.rows), self.rows // s.shared
         w.emit(ArriveExpecting(self.full, stage, rows * GROUP_RUN * self.dtype.bytes))
+        size = s.block_n if self.along_k else GROUP_RUN
         with w.loop("slab_copied", s.slabs, UNROLLED) as slab:
-            at = {"n": self.block * s.block_n, "k": self._k(step, slab)}
-            to = self._row(stage, slab, s.block_n)
-            w.emit(self._box(self.weights, at, s.block_n, self.weight_ring, to, stage))
-            at = {"m": self.rank * own if s.shared > 1 else index(0), "k": at["k"]}
-            to = self._row(stage, slab, self.rows) + at["m"]
-            w.emit(self._box(self.tokens, at, own, self.token_ring, to, stage, s.shared))
-
-    def _k(self, step: Expr, slab: Expr) -> Expr:
-        return ((self.part * self.steps + step) * self.s.slabs + slab) * GROUP_RUN
+            k = ((self.part * self.steps + step) * s.slabs + slab) * GROUP_RUN
+            with w.loop("box", s.block_n // size, UNROLLED) as box:
+                at = {"n": self.block * s.block_n + box * size, "k": k}
+                self._box(self.weights, at, size, self.weight_ring, self._weights_at(stage, slab, box), stage)
+            at = {"m": self.rank * own if s.shared > 1 else index(0), "k": k}
+            self._box(self.tokens, at, own, self.token_ring, self._tokens_at(stage, slab, at["m"]), stage, s.shared)
 
     def _box(
-        self, load: Load, at: dict[str, Expr], rows: int, ring: Buffer, to: Expr, stage: Expr, blocks: int = 1
-    ) -> TensorCopy:
-        """The copy of a box of ``rows`` rows at 64 places of ``k`` to row ``to`` of the ring of so many blocks of the
-        cluster."""
+        self,
+        load: Load,
+        at: dict[str, Expr],
+        rows: int,
+        ring: Buffer,
+        to: tuple[Expr, ...],
+        stage: Expr,
+        blocks: int = 1,
+    ) -> None:
+        """Copy a box of ``rows`` rows at 64 places of ``k`` to a place in the ring of so many blocks of the cluster."""
         extents = tuple(GROUP_RUN if i == Var("k") else rows if free_variables(i) else 1 for i in load.indices)
         corner = tuple(substitute(i, at) for i in load.indices)
         everyone = index((1 << blocks) - 1) if blocks > 1 else None
-        return TensorCopy(ring, (to, index(0)), load.buffer, corner, extents, self.full, stage, True, everyone)
+        self.w.emit(TensorCopy(ring, to, load.buffer, corner, extents, self.full, stage, True, everyone))
 
     def _products(self, sums: Buffer, stage: Expr) -> None:
         s, w, zero = self.s, self.w, index(0)
         with w.loop("slab", s.slabs, UNROLLED) as slab:
-            weights = (self.weight_ring, (self._row(stage, slab, s.block_n) + self.group * s.wide, zero))
-            tokens = (self.token_ring, (self._row(stage, slab, self.rows), zero))
-            left, right = (tokens, weights) if s.swapped else (weights, tokens)
-            rows = self.rows if s.swapped else GROUP_ROWS
-            w.emit(GroupMma(sums, (zero,), *left, *right, self.columns, GROUP_RUN, rows=rows))
+            weights = (self.weight_ring, self._weights_at(stage, slab, self.group * (s.wide // self.unit)))
+            tokens = (self.token_ring, self._tokens_at(stage, slab, zero))
+            operands = (*tokens, *weights) if s.swapped else (*weights, *tokens)
+            along_n = not self.along_k
+            product = GroupMma(
+                sums,
+                (zero,),
+                *operands,
+                self.columns,
+                GROUP_RUN,
+                a_transposed=along_n and not s.swapped,
+                b_transposed=along_n and s.swapped,
+                rows=self.rows if s.swapped else GROUP_ROWS,
+            )
+            w.emit(product)
         w.emit(AwaitGroupMma(0))
 
     def _finish(self, sums: Buffer) -> None:
@@ -207,16 +234,16 @@ class _Program:
 
 def can_lower_streams(p: Product) -> bool:
     """Whether matrix instructions take the operands, and boxes of both can be copied: every index is one axis or fixed,
-    ``k`` along the last dimension."""
-    return can_lower(p) and p.weights.k == 1 and _in_boxes(p.weights, "n") and _in_boxes(p.tokens, "m")
+    the last is ``k``, or ``n`` of the weights."""
+    weights = _in_boxes(p.weights, "n", "k") or _in_boxes(p.weights, "k", "n")
+    return can_lower(p) and weights and _in_boxes(p.tokens, "m", "k")
 
 
-def _in_boxes(operand: Operand, axis: str) -> bool:
+def _in_boxes(operand: Operand, outer: str, inner: str) -> bool:
     load = operand.load
-    if load is None or not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] != Var("k"):
+    if load is None or not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] != Var(inner):
         return False
     axes = [i for i in load.indices if free_variables(i)]
-    rows = [stride for i, stride in zip(load.indices, load.buffer.strides, strict=True) if i == Var(axis)]
     strides = load.buffer.strides[:-1]
     aligned = all(stride * load.buffer.dtype.bytes % 16 == 0 for stride in strides)
-    return aligned and len(axes) == 2 and len(rows) == 1
+    return aligned and len(axes) == 2 and Var(outer) in axes
