@@ -148,9 +148,11 @@ class _Program:
         self.free = w.allocate("free", (s.stages,), INDEX, Scope.SHARED)
         first = Compare(CompareOp.EQ, self.lane, index(0))
         copies = Compare(CompareOp.EQ, self.warp, index(s.groups * GROUP_WARPS))
-        with w.when(logical_and(copies, first)), w.loop("barrier", s.stages) as number:
-            w.emit(InitArrivals(self.full, number, 1))
-            w.emit(InitArrivals(self.free, number, s.groups * GROUP_WARPS * s.shared))
+        with w.when(first), w.loop("turn", -(-s.stages // s.warps)) as turn:  # one by one in a warp, whoever does it
+            number = turn * s.warps + self.warp
+            with w.when(Compare(CompareOp.LT, number, index(s.stages)) if s.stages % s.warps else None):
+                w.emit(InitArrivals(self.full, number, 1))
+                w.emit(InitArrivals(self.free, number, s.groups * GROUP_WARPS * s.shared))
         w.barrier(self.meeting)
         with w.loop("zero", self.columns // 2, UNROLLED) as e:
             w.store(sums, (e,), const(0.0, float32))
