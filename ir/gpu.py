@@ -2,7 +2,7 @@
 exchange between lanes and blocks in ``expr``.)
 
 All threads of a launch run the same statements. Within a block nothing orders two threads but a barrier; within a
-warp, also a Shuffle, a LoadMatrix, a StoreMatrix, an Mma or a warp's barrier. Blocks of one cluster meet at a
+warp, also a Shuffle, a LoadMatrix, an Mma or a warp's barrier. Blocks of one cluster meet at a
 cluster's barrier; other blocks of a launch never. Launches of a kernel run one after the other, each seeing all that
 the earlier wrote. Barriers and the statements and expressions of whole warps and warpgroups must be reached by all
 threads they concern, together.

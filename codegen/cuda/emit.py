@@ -1,5 +1,6 @@
 """A kernel as CUDA C++ that needs no header: one ``extern "C" __global__`` function for each of its launches."""
 
+from collections.abc import Set
 from dataclasses import replace
 
 from ...core.errors import CompileError
@@ -7,8 +8,8 @@ from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import GROUP_LANES, TensorCopy, TensorStore
-from ...ir.rewrite import free_variables
+from ...ir.gpu import GROUP_LANES, CopyAsync, InitArrivals, TensorCopy, TensorStore
+from ...ir.rewrite import free_variables, loads_of
 from ...ir.stmt import (
     Allocate,
     For,
@@ -120,6 +121,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
     ]
     given += [f"const __grid_constant__ {fn.use('TensorMap')} {name}" for name in fn.maps.values()]
     fn.last = _last(launch.body)
+    fn.meets_in_shared = _meets_in_shared(launch.body, written)
     text = Text()
     _head(fn, text, launch, plan)
     overlaps = _capability(target) >= _FIRST_WITH_CLUSTERS
@@ -196,6 +198,15 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
         with text.block("if (threadIdx.x == 0)") as inside:
             for name in fn.maps.values():
                 inside.line(f"{fn.use('prefetch_map')}(&{name});")
+
+
+def _meets_in_shared(body: Stmt, written: Set[str]) -> bool:
+    """Whether nothing in global memory is both written and read, and no barriers in memory are set up."""
+    operations = [s for s in walk_statements(body) if isinstance(s, Operation)]
+    read = {load.buffer.name for load in loads_of(body)} | {
+        s.source.name for s in operations if isinstance(s, CopyAsync)
+    }
+    return read.isdisjoint(written) and not any(isinstance(s, InitArrivals) for s in operations)
 
 
 def _last(body: Stmt) -> Stmt | None:

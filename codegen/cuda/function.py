@@ -30,7 +30,8 @@ class Function:
     touched once. ``offsets``: where shared buffers begin, in bytes. ``approximate``: whether cheap functions will do
     (see ``arithmetic``). ``parameters``: names of the kernel's. ``maps``: tensor maps, with their names. ``used``:
     functions of the prelude. ``unrolled``: variables of loops written out. ``sums``: register buffers there are at this
-    place that warpgroups add their products to. ``last``: the statement that ends the launch.
+    place that warpgroups add their products to. ``last``: the statement that ends the launch. ``meets_in_shared``:
+    whether blocks of a cluster tell each other things in shared memory only.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Function:
     unrolled: set[str] = field(default_factory=set)
     sums: list[Buffer] = field(default_factory=list)
     last: Stmt | None = None
+    meets_in_shared: bool = False
     _reads: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)

@@ -121,7 +121,7 @@ def _barrier(fn: Function, level: Level) -> str:
             return f"{fn.use('group_barrier')}();"
         case Level.BLOCK:
             return "__syncthreads();"
-    return f"{_since_hopper(fn, 'cluster_barrier')}();"
+    return f"{_since_hopper(fn, 'cluster_barrier_shared' if fn.meets_in_shared else 'cluster_barrier')}();"
 
 
 def _since_hopper(fn: Function, function: str) -> str:

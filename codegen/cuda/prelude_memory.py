@@ -142,6 +142,14 @@ void cluster_end() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }"""
     ),
+    "cluster_barrier_shared": Function(
+        """// others then see what was stored in shared memory; stores to global memory are not waited for
+void cluster_barrier_shared() {
+  asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}"""
+    ),
     "cluster_barrier": Function(
         """void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");

@@ -112,10 +112,8 @@ def store_matrix(stmt: StoreMatrix, scope: Scope) -> Action:
         held = held_at(m)
         if not all(source.full[held]):
             check_private(source, m, scope, held, m.running((m.threads,)))
-        m.order.meet(m.order.warp_level, who)
         flat, givers = rows_at(m, who)
         check_write(target, m, scope, flat[givers].ravel(), np.repeat(m.places[givers], 8))
-        m.order.meet(m.order.warp_level, who)
         pairs = source.data[held].reshape(stmt.count, 2, -1, WARP_LANES).transpose(2, 0, 1, 3)
         matrices = np.zeros((len(pairs), stmt.count, 8, 8), dtype=target.data.dtype)
         for half, at in enumerate(_pairs(stmt.transposed)):

@@ -5,10 +5,22 @@ import pytest
 
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.road import build_kernel, finish
+from tilewright.codegen.traffic import accessed_bytes, matrix_operations
 from tilewright.core.errors import KernelFault
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
-from tilewright.tests.ir.tensor_products import CLUSTER_FAULTS, FAULTS, FORMS, Form, data, product
+from tilewright.tests.ir.tensor_products import (
+    CLUSTER_FAULTS,
+    COLUMNS,
+    FAULTS,
+    FORMS,
+    ROWS,
+    STEPS,
+    TILES,
+    Form,
+    data,
+    product,
+)
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
 
@@ -45,3 +57,11 @@ def test_products_stay_under_way_in_the_machine_code(form: Form) -> None:
     assert sass.count("MULTICAST") == (1 if form.cluster > 1 else 0)
     assert sass.count("UTMASTG.2D") == 2 and sass.count("STSM.16.M88.4") == 8 and sass.count("USETMAXREG") == 2
     assert ("tnspA" in sass, "tnspB" in sass) == (form.a_across, form.b_across)
+
+
+@pytest.mark.parametrize("form", [FORMS["both along k"], FORMS["cluster"]], ids=["alone", "cluster"])
+def test_what_they_ask_of_the_hardware_is_counted(form: Form) -> None:
+    kernel = product(form)
+    assert matrix_operations(kernel) == 2 * (2 * ROWS) * (TILES * COLUMNS) * (STEPS * 64)
+    boxes = 2 * TILES * STEPS * (4 if form.cluster == 1 else 3) + 2 * TILES * 4
+    assert accessed_bytes(kernel) == boxes * 64 * 64 * 2

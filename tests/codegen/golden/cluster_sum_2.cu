@@ -20,8 +20,10 @@ static __device__ __forceinline__ void cluster_end() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-static __device__ __forceinline__ void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+// others then see what was stored in shared memory; stores to global memory are not waited for
+static __device__ __forceinline__ void cluster_barrier_shared() {
+  asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
@@ -89,7 +91,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
     }
     sums[t] = part[0];
   }
-  cluster_barrier();
+  cluster_barrier_shared();
   if (t < 1) {
     __align__(16) float total[4];
     #pragma unroll
