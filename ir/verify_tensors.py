@@ -10,6 +10,7 @@ from .expr import Expr
 from .gpu import (
     ATOMS,
     BOX_ROW_BYTES,
+    GROUP_LANES,
     GROUP_ROWS,
     GROUP_RUN,
     GROUP_SWIZZLE,
@@ -202,6 +203,10 @@ def _await_group_mma(stmt: AwaitGroupMma, names: Names) -> None:
 def _set_registers(stmt: SetRegisters, names: Names) -> None:
     if stmt.count not in REGISTERS:
         raise Broken("operation", f"{stmt.count} registers; 24 to 240 in steps of 8 are allowed")
+    if names.launch is not None and names.launch.threads % GROUP_LANES:
+        raise Broken(
+            "warps", f"a change of registers in blocks of {names.launch.threads} threads, not whole warpgroups"
+        )
 
 
 TENSOR_RULES: dict[type[Operation], Callable[[Any, Names], None]] = {

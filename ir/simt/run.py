@@ -5,6 +5,7 @@ from ..buffer import Scope as Storage
 from ..memory import Cells
 from ..stmt import Allocate, HardwareAxis, Launch, walk_statements
 from .memory import GlobalMemory
+from .registers import check_registers
 from .scope import Machine, Scope
 from .statements import statement_code
 
@@ -47,6 +48,7 @@ class Launches:
                 m.env[slot] = code(m)
             body(m)
             _check_end(m, scope)
+            check_registers(m, scope)
             self.now = m.order.now
 
 

@@ -43,6 +43,7 @@ class Machine:
         self.stored = np.zeros(self.threads, dtype=np.int64)
         self.products: list[Any] = []  # products of warpgroups under way (see ``groups``)
         self.started = np.zeros(self.threads, dtype=np.int64)  # how many, by first thread of the warpgroup
+        self.registers: Array | None = None  # of the threads of each warpgroup, once any changed theirs
         self.phases: dict[str, Any] = {}  # arrival barriers, by buffer
         self.peer_uses = np.full(self.threads, -1, dtype=np.int64)  # when threads last touched another block's memory
 

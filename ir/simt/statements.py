@@ -38,6 +38,7 @@ from .copies import await_copies, commit_copies, copy_async
 from .groups import await_group_mma, group_mma
 from .matrices import load_matrix, mma, store_matrix
 from .memory import PrivateMemory, SharedMemory
+from .registers import set_registers
 from .scope import Machine, Scope
 from .stores import await_stores, commit_stores, fence_async, tensor_store
 from .values import value_code
@@ -157,10 +158,6 @@ def _barrier(stmt: Barrier, scope: Scope) -> Action:
     return run
 
 
-def _nothing(m: Machine) -> None:
-    """What changes no value."""
-
-
 _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     For: _for,
     Store: lambda stmt, scope: store_code(stmt, scope, value_code),
@@ -186,6 +183,6 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     CommitStores: commit_stores,
     AwaitStores: await_stores,
     FenceAsync: fence_async,
-    SetRegisters: lambda stmt, scope: _nothing,
+    SetRegisters: set_registers,
 }
 """How each class of statement is run."""

@@ -64,6 +64,8 @@ FAULTS = {
     "late fence": "is touched asynchronously, was written by .* nothing orders its fence_async before this",
     "no barrier": r"race on c\[.*\]: read here, written by thread",
     "store not awaited": "is written while a product or a store under way reads it",
+    "too many registers": "warpgroups want 240, 240, 40 registers a thread, 504 together are there",
+    "no decrease": "no decrease of registers: from 168 to 176",
     "store never awaited": "is still being read asynchronously where c ends",
 }
 """Fault -> what must be said of it."""
@@ -108,9 +110,9 @@ class _Program:
             w.barrier(Level.BLOCK if self.fault == "not met before" else together)
             d = w.allocate("d", (COLUMNS // 2,), float32, Scope.REGISTER)
             with w.when(self.warp >= index(8)):
-                w.emit(SetRegisters(40, False))
+                w.emit(SetRegisters(176 if self.fault == "no decrease" else 40, False))
             with w.when(self.warp < index(8)):
-                w.emit(SetRegisters(232, True))
+                w.emit(SetRegisters(240 if self.fault == "too many registers" else 232, True))
             with w.loop("tile", TILES) as tile:
                 with w.loop("step", STEPS) as step:
                     self._step(d, tile, step)

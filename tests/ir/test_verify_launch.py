@@ -246,7 +246,11 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     ("meeting", "a product that accumulates under `t < 64`", lambda: kernel(group_mma(adds=T < index(64)), D, TILE)),
     ("operation", "a wait for all but 8 products", lambda: kernel(AwaitGroupMma(8))),
     ("meeting", "a product of a warpgroup under `t < 64`", lambda: kernel(under(T < index(64), AwaitGroupMma(0)))),
-    ("warps", "a change of registers in blocks of 64", lambda: kernel(SetRegisters(40, False), axes=SMALL)),
+    (
+        "warps",
+        "a change of registers in blocks of 64 threads, not whole",
+        lambda: kernel(SetRegisters(40, False), axes=SMALL),
+    ),
     ("operation", "44 registers; 24 to 240", lambda: kernel(SetRegisters(44, True))),
     ("meeting", "a barrier of the group under `t < 64`", lambda: kernel(under(T < index(64), Barrier(Level.GROUP)))),
     ("operation", "the block of an arrival are no scalar", lambda: kernel(Arrive(FULL, Z, ONE), FULL, axes=CLUSTERS)),
