@@ -201,7 +201,7 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
 
 
 def _meets_in_shared(body: Stmt, written: Set[str]) -> bool:
-    """Whether nothing in global memory is both written and read. (What prepares arrival barriers orders that itself.)"""
+    """Whether nothing in global memory is both written and read. (Preparing arrival barriers orders that itself.)"""
     operations = [s for s in walk_statements(body) if isinstance(s, Operation)]
     read = {load.buffer.name for load in loads_of(body)} | {
         s.source.name for s in operations if isinstance(s, CopyAsync | BulkCopy | TensorCopy)
