@@ -8,7 +8,7 @@ from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import GROUP_LANES, CopyAsync, InitArrivals, TensorCopy, TensorStore
+from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, TensorCopy, TensorStore
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.stmt import (
     Allocate,
@@ -40,6 +40,8 @@ _RESERVED = KEYWORDS | frozenset(FUNCTIONS) | MATH_NAMES
 _BLOCKS = {HardwareAxis.GRID_X: "blockIdx.x", HardwareAxis.GRID_Y: "blockIdx.y", HardwareAxis.GRID_Z: "blockIdx.z"}
 _MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)
 _MOST_THREADS = 1024
+_FIRST_WITH_CLUSTERS = 90
+"""Compute capability, times ten, from which on blocks form clusters and launches overlap."""
 
 
 def emit(kernel: Kernel, target: Target) -> Source:
@@ -110,8 +112,11 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         described = tensor_map(fn.parameters, copy)
         if described not in fn.maps:
             fn.maps[described] = fn.fresh(f"{ascii_name(tensor_of(copy).name)}_map")
+    # no const pointer is __restrict__: its loads would pass for constants and move ahead of the wait
     given = [
-        f"{'' if b.name in written else 'const '}{stored(b.dtype)}* __restrict__ {fn.name_of(b.name)}"
+        f"{stored(b.dtype)}* __restrict__ {fn.name_of(b.name)}"
+        if b.name in written
+        else f"const {stored(b.dtype)}* {fn.name_of(b.name)}"
         for _, b in arguments
     ]
     given += [f"const __grid_constant__ {fn.use('TensorMap')} {name}" for name in fn.maps.values()]
@@ -119,6 +124,9 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
     fn.meets_in_shared = _meets_in_shared(launch.body, written)
     text = Text()
     _head(fn, text, launch, plan)
+    overlaps = _capability(target) >= _FIRST_WITH_CLUSTERS
+    if overlaps:
+        text.line(f"{fn.use('await_earlier_launch')}();")
     emit_statement(fn, text, launch.body)
     body = "\n".join(f"  {line}" for line in text.lines)
     signature = f"{_attributes(launch)} {name}(\n    " + ",\n    ".join(given) + ")"
@@ -130,6 +138,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         plan.bytes,
         tuple(i for i, _ in arguments),
         tuple(fn.maps),
+        overlaps,
     )
     return f'extern "C" __global__ void {signature} {{\n{body}\n}}\n', grid, fn.used
 
@@ -147,9 +156,12 @@ def _check_launch(launch: Launch, target: Target) -> None:
     for blocks, most, axis in zip(launch.blocks, _MOST_BLOCKS, "xyz", strict=True):
         if not 1 <= blocks <= most:
             raise CompileError(f"launch {launch.name} has {blocks} blocks along {axis}; at most {most}")
-    number = int("".join(c for c in target.arch if c.isdigit()) or 0)
-    if launch.extent(HardwareAxis.CLUSTER) > 1 and number < 90:
+    if launch.extent(HardwareAxis.CLUSTER) > 1 and _capability(target) < _FIRST_WITH_CLUSTERS:
         raise CompileError(f"launch {launch.name} has clusters, {target.arch} has none: sm_90 and later have")
+
+
+def _capability(target: Target) -> int:
+    return int("".join(c for c in target.arch if c.isdigit()) or 0)
 
 
 def _ranges(launch: Launch) -> dict[str, Interval]:
@@ -189,12 +201,12 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
 
 
 def _meets_in_shared(body: Stmt, written: Set[str]) -> bool:
-    """Whether nothing in global memory is both written and read, and no barriers in memory are set up."""
+    """Whether nothing in global memory is both written and read. (Preparing arrival barriers orders that itself.)"""
     operations = [s for s in walk_statements(body) if isinstance(s, Operation)]
     read = {load.buffer.name for load in loads_of(body)} | {
-        s.source.name for s in operations if isinstance(s, CopyAsync)
+        s.source.name for s in operations if isinstance(s, CopyAsync | BulkCopy | TensorCopy)
     }
-    return read.isdisjoint(written) and not any(isinstance(s, InitArrivals) for s in operations)
+    return read.isdisjoint(written)
 
 
 def _last(body: Stmt) -> Stmt | None:

@@ -3,24 +3,34 @@
 from .device_function import Function
 
 MEMORY: dict[str, Function] = {
+    # --- order of launches
+    "await_earlier_launch": Function(
+        """// the next launch may send blocks where there is room; from here on, all that earlier ones wrote is there
+void await_earlier_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}"""
+    ),
     # --- global memory
     "load_once": Function(
-        """// data that is read once: through the read-only path, without keeping it in the first-level cache
+        """// data that is read once: without keeping it in the first-level cache
 uint4 load_once(const uint4* from) {
   uint4 x;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
       : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)));
   return x;
 }
 $uint2 load_once(const uint2* from) {
   uint2 x;
-  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
       : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)));
   return x;
 }
 $unsigned load_once(const unsigned* from) {
   unsigned x;
-  asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
+  asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
   return x;
 }"""
     ),
@@ -28,21 +38,22 @@ $unsigned load_once(const unsigned* from) {
         """// zeros, and nothing is read, where the condition is false
 uint4 load_if(const uint4* from, bool condition) {
   uint4 x;
-  asm("{ .reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
-      " @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0;"
+      " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+      " @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
       : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }
 $uint2 load_if(const uint2* from, bool condition) {
   uint2 x;
-  asm("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
-      " @p ld.global.nc.v2.u32 {%0, %1}, [%2]; }"
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
+      " @p ld.global.v2.u32 {%0, %1}, [%2]; }"
       : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }
 $unsigned load_if(const unsigned* from, bool condition) {
   unsigned x;
-  asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.u32 %0, [%1]; }"
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.u32 %0, [%1]; }"
       : "=r"(x) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }"""
@@ -51,21 +62,22 @@ $unsigned load_if(const unsigned* from, bool condition) {
         """// as load_once; zeros, and nothing is read, where the condition is false
 uint4 load_once_if(const uint4* from, bool condition) {
   uint4 x;
-  asm("{ .reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
-      " @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0;"
+      " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+      " @p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
       : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }
 $uint2 load_once_if(const uint2* from, bool condition) {
   uint2 x;
-  asm("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
-      " @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
+      " @p ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
       : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }
 $unsigned load_once_if(const unsigned* from, bool condition) {
   unsigned x;
-  asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.L1::no_allocate.u32 %0, [%1]; }"
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.L1::no_allocate.u32 %0, [%1]; }"
       : "=r"(x) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }"""

@@ -3,6 +3,8 @@
 import pytest
 
 from tilewright.codegen.backends import backend_for
+from tilewright.codegen.cuda.compile import compiled
+from tilewright.codegen.cuda.resources import parse_log
 from tilewright.core.dtypes import float32
 from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, Scope
@@ -25,9 +27,9 @@ def test_every_node_of_the_ir_compiles_without_a_header(name: str) -> None:
     final = backend.passes(ALL[name], SM90A)[-1][1]
     source = backend.emit(final, SM90A)
     assert "#include" not in source.text
-    binary = backend.compile(source, SM90A)
-    assert binary.code.startswith(b"\x7fELF")
-    assert set(binary.resources) == {g.function for g in binary.launches}
+    result = compiled(source, SM90A)  # some of these kernels hold more than a setting of a sketch may
+    assert result.cubin.startswith(b"\x7fELF")
+    assert set(parse_log(result.log)) == {g.function for g in source.launches}
 
 
 @pytest.mark.parametrize("through_memory", [False, True])
