@@ -8,7 +8,7 @@ from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import GROUP_LANES, CopyAsync, InitArrivals, TensorCopy, TensorStore
+from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, TensorCopy, TensorStore
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.stmt import (
     Allocate,
@@ -201,12 +201,12 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
 
 
 def _meets_in_shared(body: Stmt, written: Set[str]) -> bool:
-    """Whether nothing in global memory is both written and read, and no barriers in memory are set up."""
+    """Whether nothing in global memory is both written and read. (Preparing arrival barriers orders that itself.)"""
     operations = [s for s in walk_statements(body) if isinstance(s, Operation)]
     read = {load.buffer.name for load in loads_of(body)} | {
-        s.source.name for s in operations if isinstance(s, CopyAsync)
+        s.source.name for s in operations if isinstance(s, CopyAsync | BulkCopy | TensorCopy)
     }
-    return read.isdisjoint(written) and not any(isinstance(s, InitArrivals) for s in operations)
+    return read.isdisjoint(written)
 
 
 def _last(body: Stmt) -> Stmt | None:

@@ -220,8 +220,11 @@ class Touches:
             np.maximum.at(self.lowest[row], flat, low[who])
 
     def note_write(self, order: Order, flat: Array, who: Array) -> int | None:
-        """Note that ``who`` write; the position of an element that two of them write at once."""
+        """Note that ``who`` write; the position of an element that two of them write at once. What was read before is
+        ordered before this, and need not be looked at again."""
         ids = order.ids[who]
+        if self.was_read:
+            self.highest[:, flat] = self.lowest[:, flat] = 0
         self.writer[flat] = ids
         self.time[flat] = order.now
         twice = self.writer[flat] != ids

@@ -39,6 +39,8 @@ SHORT_RUN_BYTES = 64
 NARROW = 8
 """Fewer threads along the columns are for so few columns that only then clusters, which meet without a second launch,
 occupy the whole device."""
+CLUSTERED = 5 / 6
+"""Of all multiprocessors, those that clusters of 16 blocks can have: they do not cross parts of the chip (measured)."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -107,6 +109,7 @@ class ColumnPlan:
         shape &= wide * form.held[0].dtype.bytes >= np.where(narrow, least // 2, least)
         shape &= narrow == (depth > 64)
         shape &= ~narrow | (cluster & (np.abs(s.blocks / self.target.threads - 1.5) < 0.6))
+        shape &= ~narrow | (s.blocks <= CLUSTERED * self.target.threads * resident)
         # Small ones: a single part, one row at a time. Large ones: enough blocks, enough under way in each.
         small = s.blocks // splits * form.over_count * wide < SMALL_POINTS
         plain = (splits == 1) & (unroll == 1) & (s.threads <= 256)

@@ -164,8 +164,10 @@ class _Program:
             with w.when(self.multiplies):
                 w.emit(AwaitArrivals(self.full, stage, parity))
                 self._products(sums, stage)
-                with w.when(Compare(CompareOp.LT, self.lane, index(s.shared))):
-                    w.emit(Arrive(self.free, stage, self.lane if s.shared > 1 else None))
+                if self.steps > s.stages:  # an arrival that no one awaits could come when its block has ended
+                    again = Compare(CompareOp.LT, step, index(self.steps - s.stages))
+                    with w.when(logical_and(again, Compare(CompareOp.LT, self.lane, index(s.shared)))):
+                        w.emit(Arrive(self.free, stage, self.lane if s.shared > 1 else None))
         w.barrier(self.meeting)
 
     def _copy(self, step: Expr, stage: Expr) -> None:
