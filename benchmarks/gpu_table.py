@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from benchmarks.suite import Options, Result
-from benchmarks.torch_peers import Call, Tensors, interleaved, peers
+from benchmarks.torch_peers import Call, Tensors, interleaved, peer_options, peers
 from tilewright.core.budget import Budget
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.devices import open_device
@@ -105,7 +105,8 @@ def measured_table(rows: Mapping[str, Row], options: Options, *, trials: int, su
             table.append(_measured(name, row, tuned, others.get(name), peaks, options, sustained))
             print(f"{name}: {table[-1].get('ratio', table[-1].get('failed'))} in {time.perf_counter() - began:.1f} s")
     about = {"name": device.info.name, **device.info.hardware, **peaks}
-    settings = {"rounds": ROUNDS, "replay_seconds": REPLAY_SECONDS, "cold_bytes": _COLD_BYTES, **options.extra}
+    settings: dict[str, object] = {"rounds": ROUNDS, "replay_seconds": REPLAY_SECONDS, "cold_bytes": _COLD_BYTES}
+    settings |= {"peer_options": peer_options(), **options.extra}
     if sustained:
         settings |= {"sustained_rounds": SUSTAINED_ROUNDS, "sustained_seconds": SUSTAINED_SECONDS}
     return Table(table, tuned, about, settings)

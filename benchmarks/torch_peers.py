@@ -7,6 +7,7 @@ memory of its own for each set of buffers, for peers as for us, so that nobody w
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -19,7 +20,10 @@ MODES: Mapping[str, str | None] = {
     "torch.compile": "default",
     "torch.compile max-autotune": "max-autotune-no-cudagraphs",
 }
-"""Peer -> mode of torch.compile (the graphs are ours, so its own are off)."""
+"""Peer -> mode of torch.compile (the graphs are ours, so its own are off). Our launches overlap with their neighbours
+(programmatic dependent launch), so max-autotune's may too, where this PyTorch can do it."""
+
+_OVERLAP = "triton.enable_pdl"
 
 _MOST_LAUNCHES = 4000
 
@@ -29,9 +33,22 @@ def peers(function: Callable[..., object]) -> dict[str, Call]:
     torch._dynamo.reset()
     calls: dict[str, Call] = {}
     for name, mode in MODES.items():
-        compiled = function if mode is None else torch.compile(function, mode=mode, dynamic=False)
+        compiled = function if mode is None else torch.compile(function, options=_options(mode), dynamic=False)
         calls[name] = lambda inputs, f=compiled: f(*inputs)  # type: ignore[misc]
     return calls
+
+
+def peer_options() -> dict[str, Mapping[str, object]]:
+    """Peer -> what torch.compile is told for it."""
+    return {name: {} if mode is None else _options(mode) for name, mode in MODES.items()}
+
+
+def _options(mode: str) -> dict[str, Any]:
+    """What a mode of torch.compile sets, launches that overlap included with max-autotune."""
+    options: dict[str, Any] = dict(torch._inductor.list_mode_options(mode))
+    if mode != "default" and _OVERLAP in torch._inductor.list_options():
+        options[_OVERLAP] = True
+    return options
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ class Grid:
     """One device function and its launch. ``blocks`` counts thread blocks along x, y and z, those of all clusters;
     ``cluster``: neighbouring blocks along x that form one (1: none). ``shared_bytes``: dynamic shared memory of a
     block. ``arguments``: which of the binary's parameters the function takes, by position, in its order; after them it
-    takes ``tensor_maps`` (128 bytes each, which the driver fills for a parameter's address)."""
+    takes ``tensor_maps`` (128 bytes each, which the driver fills for a parameter's address). ``overlaps``: its blocks
+    may begin while the launch before it in the stream still runs: they wait for its end themselves."""
 
     function: str
     blocks: tuple[int, int, int]
@@ -50,6 +51,7 @@ class Grid:
     shared_bytes: int = 0
     arguments: tuple[int, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
-"""How many bytes of global memory a kernel's loads and stores ask for; caches may serve some of them."""
+"""What a kernel asks of the hardware: bytes of global memory (caches may serve some of them), operations of the matrix
+units."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from math import prod
 
 from ..ir.buffer import Buffer, Scope
-from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Var
-from ..ir.gpu import BulkCopy, CopyAsync, TensorCopy
+from ..ir.expr import WARP_LANES, Binary, BinaryOp, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Var
+from ..ir.gpu import ATOMS, GROUP_LANES, GROUP_ROWS, BulkCopy, CopyAsync, GroupMma, Mma, TensorCopy, TensorStore
 from ..ir.stmt import Allocate, For, If, Kernel, Launch, Seq, Stmt, Store, expressions
 
 
@@ -16,33 +17,55 @@ def accessed_bytes(kernel: Kernel) -> int:
     Conditions that pick some values of one variable (the first thread, every 32nd) are counted as such, all others as
     if they held.
     """
-    return int(_bytes(kernel.body, {}))
+    return int(_total(kernel.body, {}, _bytes))
 
 
-def _bytes(stmt: Stmt, extents: Mapping[str, int]) -> Fraction:
+def matrix_operations(kernel: Kernel) -> int:
+    """Multiplications and additions that matrix instructions do, padding included; conditions count as there."""
+    return int(_total(kernel.body, {}, _multiplied))
+
+
+def _total(stmt: Stmt, extents: Mapping[str, int], own: Callable[[Stmt], Fraction]) -> Fraction:
+    """What ``own`` gives for ``stmt`` and all statements below it, for all threads and iterations."""
     match stmt:
         case Seq(statements=statements):
-            return sum((_bytes(s, extents) for s in statements), Fraction(0))
+            return sum((_total(s, extents, own) for s in statements), Fraction(0))
         case For(var=var, extent=extent, body=body):
-            return extent * _bytes(body, {**extents, var: extent})
+            return extent * _total(body, {**extents, var: extent}, own)
         case Launch(bounds=bounds, body=body):
-            times = 1
-            for bound in bounds:
-                times *= bound.extent
-            return times * _bytes(body, {**extents, **{b.var: b.extent for b in bounds}})
+            inside = {**extents, **{b.var: b.extent for b in bounds}}
+            return prod(b.extent for b in bounds) * _total(body, inside, own)
         case If(condition=condition, then=then):
-            return _loaded([condition]) + _share(condition, extents) * _bytes(then, extents)
+            return own(stmt) + _share(condition, extents) * _total(then, extents, own)
         case Allocate(body=body):
-            return _bytes(body, extents)
-        case Store(buffer=buffer, indices=indices, mask=mask):
-            lanes = max((i.lanes for i in indices), default=1)
-            own = _of(buffer, lanes) + _loaded(expressions(stmt))
-            return own if mask is None else _share(mask, extents) * own
+            return _total(body, extents, own)
+        case Store(mask=mask) if mask is not None:
+            return _share(mask, extents) * own(stmt)
+    return own(stmt)
+
+
+def _bytes(stmt: Stmt) -> Fraction:
+    """Of ``stmt`` itself."""
+    loaded = _loaded(expressions(stmt))
+    match stmt:
+        case Store(buffer=buffer, indices=indices):
+            return _of(buffer, max((i.lanes for i in indices), default=1)) + loaded
         case CopyAsync(source=source, elements=elements) | BulkCopy(source=source, elements=elements):
-            return _of(source, elements) + _loaded(expressions(stmt))
-        case TensorCopy(source=source, box=box):
-            return _of(source, prod(box)) + _loaded(expressions(stmt))
-    return _loaded(expressions(stmt))
+            return _of(source, elements) + loaded
+        case TensorCopy(source=tensor, box=box) | TensorStore(target=tensor, box=box):
+            return _of(tensor, prod(box)) + loaded
+    return loaded
+
+
+def _multiplied(stmt: Stmt) -> Fraction:
+    """One thread's share of ``stmt`` itself."""
+    match stmt:
+        case Mma(atom=atom):
+            known = ATOMS[atom]
+            return Fraction(2 * known.m * known.n * known.k, WARP_LANES)
+        case GroupMma(columns=columns, depth=depth):
+            return Fraction(2 * GROUP_ROWS * columns * depth, GROUP_LANES)
+    return Fraction(0)
 
 
 def _of(buffer: Buffer, elements: int) -> Fraction:

@@ -1,8 +1,8 @@
 """Who decides alike: whether all threads of a warp, block or cluster find the same value for an expression.
 
-Barriers and operations of whole warps may only stand under conditions that all who must meet decide alike. Thread
-``t`` of a launch is taken apart into its warp and lane here, so that conditions like ``t < 64`` or ``t // 32 == 0``
-are known to be the same in all lanes of a warp.
+Barriers and operations of whole warps and warpgroups may only stand under conditions that all who must meet decide
+alike. Thread ``t`` of a launch is taken apart into its warpgroup, warp and lane here, so that conditions like
+``t < 64`` or ``t // 32 == 0`` are known to be the same in all lanes of a warp.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,17 +26,27 @@ from .expr import (
     index,
     walk,
 )
-from .gpu import Barrier, GroupMma, Level, LoadMatrix, Mma
+from .gpu import (
+    GROUP_LANES,
+    AwaitGroupMma,
+    Barrier,
+    GroupMma,
+    Level,
+    LoadMatrix,
+    Mma,
+    SetRegisters,
+    StoreMatrix,
+)
 from .reasoning import Knowledge
 from .rewrite import substitute
 from .simplifier import Simplifier
-from .stmt import HardwareAxis, Launch, Stmt, expressions
+from .stmt import Bound, HardwareAxis, Launch, Stmt, expressions
 
-_WIDTH = {Level.WARP: 0, Level.BLOCK: 1, Level.CLUSTER: 2}
+_WIDTH = {Level.WARP: 0, Level.GROUP: 1, Level.BLOCK: 2, Level.CLUSTER: 3}
+_GROUP_WARPS = GROUP_LANES // WARP_LANES
 _SPREADS = {  # the smallest group within which an axis takes different values
     HardwareAxis.THREAD: Level.WARP,
     HardwareAxis.LANE: Level.WARP,
-    HardwareAxis.WARP: Level.BLOCK,
     HardwareAxis.CLUSTER: Level.CLUSTER,
 }
 
@@ -47,10 +57,12 @@ def meeting(stmt: Stmt) -> Iterator[tuple[Level, str]]:
     match stmt:
         case Barrier(level=level):
             yield level, f"a barrier of the {level.value}"
-        case Mma() | LoadMatrix():
+        case Mma() | LoadMatrix() | StoreMatrix():
             yield Level.WARP, "a matrix operation"
-        case GroupMma():
-            yield Level.WARP, "a product of a warpgroup"
+        case GroupMma() | AwaitGroupMma():
+            yield Level.GROUP, "a product of a warpgroup"
+        case SetRegisters():
+            yield Level.GROUP, "a change of registers"
 
 
 def shuffles(stmt: Stmt) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:
@@ -86,26 +98,42 @@ class Divergence:
         spread: dict[str, Level] = {}
         for bound in self.launch.bounds:
             ranges[bound.var] = loop_range(bound.extent)
-            if bound.axis is HardwareAxis.THREAD and bound.extent % WARP_LANES == 0:
-                warp, lane = f"{bound.var}.warp", f"{bound.var}.lane"
-                values[bound.var] = Var(warp) * WARP_LANES + Var(lane)
-                ranges[warp], ranges[lane] = loop_range(bound.extent // WARP_LANES), loop_range(WARP_LANES)
-                spread[warp], spread[lane] = Level.BLOCK, Level.WARP
-            elif bound.axis in _SPREADS:
+            parts = _parts(bound)
+            if parts:
+                values[bound.var] = sum((Var(n) * weight for n, weight, _, _ in parts), start=index(0))
+            for name, _, extent, level_of in parts:
+                ranges[name], spread[name] = loop_range(extent), level_of
+            if not parts and bound.axis in _SPREADS:
                 spread[bound.var] = _SPREADS[bound.axis]
-        together = WARP_LANES if level is Level.WARP else self.launch.threads
-        return _Judge(Simplifier(Knowledge(ranges)), spread, level, together).varies(substitute(expr, values))
+        together = {Level.WARP: (WARP_LANES,), Level.GROUP: (GROUP_LANES, _GROUP_WARPS)}.get(level)
+        judge = _Judge(Simplifier(Knowledge(ranges)), spread, level, together or (self.launch.threads,))
+        return judge.varies(substitute(expr, values))
+
+
+def _parts(bound: Bound) -> list[tuple[str, int, int, Level]]:
+    """A thread's or warp's number as a sum: (name of the part, what it is multiplied with, extent, the smallest group
+    within which it differs); nothing where it is not taken apart."""
+    var, extent = bound.var, bound.extent
+    match bound.axis:
+        case HardwareAxis.THREAD if extent % WARP_LANES == 0:
+            groups = (f"{var}.group", GROUP_LANES, -(-extent // GROUP_LANES), Level.BLOCK)
+            warps = (f"{var}.warp", WARP_LANES, min(extent // WARP_LANES, _GROUP_WARPS), Level.GROUP)
+            return [groups, warps, (f"{var}.lane", 1, WARP_LANES, Level.WARP)]
+        case HardwareAxis.WARP:
+            groups = (f"{var}.group", _GROUP_WARPS, -(-extent // _GROUP_WARPS), Level.BLOCK)
+            return [groups, (f"{var}.warp", 1, min(extent, _GROUP_WARPS), Level.GROUP)]
+    return []
 
 
 @dataclass(frozen=True)
 class _Judge:
-    """``spread``: variables, with the smallest group within which they differ. ``together``: threads that a
-    comparison of thread numbers may tell apart in groups only."""
+    """``spread``: variables, with the smallest group within which they differ. ``together``: numbers of threads or
+    warps, any of which a comparison of their numbers may tell apart in groups only."""
 
     simplifier: Simplifier
     spread: Mapping[str, Level]
     level: Level
-    together: int
+    together: tuple[int, ...]
 
     def reaches(self, level: Level) -> bool:
         """Whether what differs within groups of ``level`` differs within those asked about."""
@@ -116,7 +144,10 @@ class _Judge:
         if not self.node(simple):
             return False
         if isinstance(simple, Compare) and _counts(simple):
-            return any(self.node(self.simplifier.simplify(form)) for form in _thresholds(simple, self.together))
+            return all(
+                any(self.node(self.simplifier.simplify(form)) for form in _thresholds(simple, together))
+                for together in self.together
+            )
         if simple.dtype.is_bool and not isinstance(simple, (Load, PeerLoad, Shuffle)):
             return any(map(self.varies, simple.children))
         return True

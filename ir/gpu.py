@@ -2,9 +2,10 @@
 exchange between lanes and blocks in ``expr``.)
 
 All threads of a launch run the same statements. Within a block nothing orders two threads but a barrier; within a
-warp, also a Shuffle, a LoadMatrix, an Mma or a warp's barrier. Blocks of one cluster meet at a cluster's barrier;
-other blocks of a launch never. Launches of a kernel run one after the other, each seeing all that the earlier wrote.
-Barriers and the statements and expressions of whole warps must be reached by all threads they concern, together.
+warp, also a Shuffle, a LoadMatrix, an Mma or a warp's barrier. Blocks of one cluster meet at a
+cluster's barrier; other blocks of a launch never. Launches of a kernel run one after the other, each seeing all that
+the earlier wrote. Barriers and the statements and expressions of whole warps and warpgroups must be reached by all
+threads they concern, together.
 """
 
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from .stmt import Operation
 
 
 class Level(StrEnum):
-    """Who meets at a barrier; writes before it are seen after it by all who met."""
+    """Who meets at a barrier; writes before it are seen after it by all who met. A group is a warpgroup, of 4 warps."""
 
     WARP = "warp"
+    GROUP = "group"
     BLOCK = "block"
     CLUSTER = "cluster"
 
@@ -88,13 +90,18 @@ BOX_ROW_BYTES = 128
 @dataclass(frozen=True, slots=True)
 class TensorCopy(Operation):
     """One thread starts a copy of the box of ``box`` elements (one extent for each dimension of the source) that begins
-    at global ``source[source_indices]``, row-major on to shared ``target[target_indices]`` on, and arrives at
-    ``barriers[index]`` expecting its bytes, as BulkCopy does. Where the box leaves the source, zeros arrive.
+    at global ``source[source_indices]``, row-major on to shared ``target[target_indices]`` on. Where the box leaves the
+    source, zeros arrive. The phase of ``barriers[index]`` under way ends no earlier than its bytes are there: the copy
+    arrives expecting them, as BulkCopy does, unless they are ``announced``, by an ArriveExpecting.
 
     The source is a parameter of the kernel, which the hardware knows by a tensor map (1 to 5 dimensions, all strides
     but the last multiples of 16 bytes). The target lies as ``box_swizzle`` says, the last extent of the box being a row
     of ``BOX_ROW_BYTES``, and begins at a whole period of it; or it has no swizzle and begins at a multiple of 128
     bytes. What is read once (``Launch.streamed``) leaves the caches first.
+
+    ``multicast``: the box arrives, at the same place, in each block of the cluster whose bit (1 << its number) is set,
+    and counts at the same barrier of each; it must be announced, there by each block itself. The cluster must have met
+    since those barriers were prepared, and must meet again before a block ends.
     """
 
     target: Buffer
@@ -104,6 +111,8 @@ class TensorCopy(Operation):
     box: tuple[int, ...]
     barriers: Buffer
     index: Expr
+    announced: bool = False
+    multicast: Expr | None = None
 
 
 def box_swizzle(dtype: DType) -> Swizzle:
@@ -114,10 +123,22 @@ def box_swizzle(dtype: DType) -> Swizzle:
 @dataclass(frozen=True, slots=True)
 class Arrive(Operation):
     """This thread arrives at ``barriers[index]``: whoever awaits the phase sees what it did before. What it read may
-    be overwritten then, by copies too."""
+    be overwritten then, by copies too. ``rank``: at the barrier of that block of the cluster (see TensorCopy for when
+    that may be), which then knows what this thread read, but not what it wrote; None: of its own."""
 
     barriers: Buffer
     index: Expr
+    rank: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArriveExpecting(Operation):
+    """This thread arrives at ``barriers[index]``, whose phase then ends no earlier than ``bytes`` more of announced
+    copies are there. What it says of the order of other things is the same as with Arrive."""
+
+    barriers: Buffer
+    index: Expr
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +217,26 @@ GROUP_SWIZZLE = Swizzle(3, 3, 3)
 
 @dataclass(frozen=True, slots=True)
 class GroupMma(Operation):
-    """``d += a @ transposed(b)`` by a warpgroup (``wgmma``, sm_90a), done when the statement is.
+    """Starts ``d += a @ transposed(b)`` by a warpgroup (``wgmma``, sm_90a); ``d = …`` where ``accumulates`` is false
+    (a scalar bool, the same in the whole group).
 
-    ``a``: 64 rows, ``b``: ``columns`` rows (8 to 256, a multiple of 8), each of ``depth`` neighbouring 16-bit elements
-    (16 to 64, a multiple of 16), in shared memory. A row lies within a run of ``GROUP_RUN`` elements, in which it
-    begins at a multiple of 16; the next row in the next run; the first run has a number that 8 divides; swizzled as
-    ``GROUP_SWIZZLE``. ``d``: ``columns / 2`` elements of every lane from ``d_indices`` on, along the last dimension:
-    lane ``l`` of the group's warp ``w`` holds for every 8 columns the fragment ``d`` of m16n8k16, of rows ``16 * w``
-    on. What the block wrote to ``a`` and ``b`` must be ordered by a barrier of the block, or have come by copies that
-    an arrival barrier was awaited for.
+    ``a``: 64 rows, ``b``: ``columns`` rows (8 to 256, a multiple of 8), each of ``depth`` 16-bit elements (16 to 64, a
+    multiple of 16), in shared memory, swizzled as ``GROUP_SWIZZLE``. Usually the elements of a row are neighbours: it
+    lies within a run of ``GROUP_RUN`` elements, in which it begins at a multiple of 16; the next row in the next run;
+    the first run has a number that 8 divides. ``a_transposed``, ``b_transposed``: the operand lies as ``depth`` runs,
+    one for each place of k, of 64 neighbouring rows m or n; the next 64 rows one further along the third last dimension
+    of the buffer; the first run has a number that 8 divides, and the first row the beginning of a run.
+
+    ``rows``: of the 64 of ``a``, how many count. The others are read too, whatever may be there or happen to it, and
+    the sums of their products mean nothing.
+
+    ``d``: ``columns / 2`` elements of every lane from ``d_indices`` on, along the last dimension: lane ``l`` of the
+    group's warp ``w`` holds for every 8 columns the fragment ``d`` of m16n8k16, of rows ``16 * w`` on.
+
+    Until the product was awaited (AwaitGroupMma) ``d`` may be touched by nothing but another GroupMma on the very same
+    elements, and what it reads must not change. What threads wrote to ``a`` and ``b`` (asynchronous copies of threads
+    too) must be ordered by a FenceAsync of the writer and then a barrier; what BulkCopy and TensorCopy bring, by
+    awaiting the arrival barrier, in each warp.
     """
 
     d: Buffer
@@ -215,6 +247,34 @@ class GroupMma(Operation):
     b_indices: tuple[Expr, ...]
     columns: int
     depth: int
+    accumulates: Expr | bool = True
+    a_transposed: bool = False
+    b_transposed: bool = False
+    rows: int = GROUP_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitGroupMma(Operation):
+    """Waits until at most ``pending`` of the GroupMma statements of this warpgroup are still under way, the youngest.
+    Of the others ``d`` is there. What they read may then be overwritten by whoever is ordered after the first warp of
+    the group."""
+
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceAsync(Operation):
+    """What this thread wrote to shared memory is seen by GroupMma, TensorStore and TensorCopy that are ordered (by a
+    barrier, say) after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetRegisters(Operation):
+    """Each thread of a warpgroup has ``count`` registers from now on (24 to 240, a multiple of 8): ``increase`` says
+    whether that is more, which waits until there are so many, or less than before (``setmaxnreg``, sm_90a)."""
+
+    count: int
+    increase: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,3 +293,44 @@ class LoadMatrix(Operation):
     source_indices: tuple[Expr, ...]
     count: int
     transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMatrix(Operation):
+    """The counterpart of LoadMatrix (``stmatrix``, sm_90): one warp stores ``count`` matrices of 8 rows of 8 16-bit
+    elements to shared memory. Lanes say in ``target_indices`` where rows begin, and hold the elements from
+    ``source[source_indices]`` on, just as there; ``transposed``: of the transposed matrices."""
+
+    target: Buffer
+    target_indices: tuple[Expr, ...]
+    source: Buffer
+    source_indices: tuple[Expr, ...]
+    count: int
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStore(Operation):
+    """One thread starts a copy of shared memory from ``source[source_indices]`` on to the box of ``box`` elements that
+    begins at global ``target[target_indices]``; what lies outside of the target is not written. Both are as in
+    TensorCopy. What threads wrote to the source must be ordered by a FenceAsync of the writer, then a barrier. It must
+    not change before this thread has waited for the copy (AwaitStores). The target is not read in this launch."""
+
+    target: Buffer
+    target_indices: tuple[Expr, ...]
+    source: Buffer
+    source_indices: tuple[Expr, ...]
+    box: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStores(Operation):
+    """Closes the group of the TensorStores that this thread started since the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitStores(Operation):
+    """Waits until the sources of all but the youngest ``pending`` of this thread's committed groups have been read, and
+    may be overwritten."""
+
+    pending: int

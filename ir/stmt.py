@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import Self
 
 from .buffer import Buffer
@@ -140,6 +141,16 @@ class Operation(Stmt):
     def buffers(self) -> tuple[Buffer, ...]:
         """The buffers in the fields, in order."""
         return tuple(value for value in self._values() if isinstance(value, Buffer))
+
+    @property
+    def places(self) -> tuple[tuple[Buffer, tuple[Expr, ...]], ...]:
+        """The buffers with the indices that follow them in the fields."""
+        values = self._values()
+        found: list[tuple[Buffer, tuple[Expr, ...]]] = []
+        for value, following in pairwise(values):
+            if isinstance(value, Buffer) and isinstance(following, tuple | Expr):
+                found.append((value, following if isinstance(following, tuple) else (following,)))
+        return tuple(found)
 
     def with_expressions(self, new: Sequence[Expr]) -> Self:
         """The same with other expressions, in the order of ``expressions``; itself when none changed."""

@@ -39,17 +39,25 @@ from .expr import (
 )
 from .gpu import (
     Arrive,
+    ArriveExpecting,
     AwaitArrivals,
     AwaitCopies,
+    AwaitGroupMma,
+    AwaitStores,
     Barrier,
     BulkCopy,
     CommitCopies,
+    CommitStores,
     CopyAsync,
+    FenceAsync,
     GroupMma,
     InitArrivals,
     LoadMatrix,
     Mma,
+    SetRegisters,
+    StoreMatrix,
     TensorCopy,
+    TensorStore,
 )
 from .stmt import Allocate, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
 
@@ -253,16 +261,24 @@ _OPERATIONS: dict[type[Operation], str] = {
     TileZero: "tile_zero",
     Transpose: "transpose",
     Arrive: "arrive",
+    ArriveExpecting: "arrive_expecting",
     AwaitArrivals: "await_arrivals",
     AwaitCopies: "await_copies",
+    AwaitGroupMma: "await_group_mma",
+    AwaitStores: "await_stores",
     BulkCopy: "bulk_copy",
     CommitCopies: "commit_copies",
+    CommitStores: "commit_stores",
     CopyAsync: "copy_async",
+    FenceAsync: "fence_async",
     GroupMma: "group_mma",
     InitArrivals: "init_arrivals",
     LoadMatrix: "load_matrix",
     Mma: "mma",
+    SetRegisters: "set_registers",
+    StoreMatrix: "store_matrix",
     TensorCopy: "tensor_copy",
+    TensorStore: "tensor_store",
 }
 
 

@@ -12,9 +12,9 @@ from ..core.errors import InvalidKernel
 from .bounds import Interval, loop_range
 from .buffer import Buffer, Scope
 from .convergence import Divergence, meeting, shuffles
-from .cpu import Dot, tiles_of
+from .cpu import PROCESSOR_OPERATIONS, written_by
 from .expr import WARP_LANES, Broadcast, Const, Expr, Ramp
-from .gpu import GroupMma, Level, LoadMatrix, Mma
+from .gpu import GROUP_LANES, GroupMma, Level, TensorStore
 from .rewrite import free_variables, loads_of
 from .stmt import (
     Allocate,
@@ -60,7 +60,7 @@ RULES = {
     "layout": "shared buffers alone have layouts, which give every element a place of its own",
     "operation": "operands of operations have the scopes, types, sizes and alignments these take; arrival barriers are "
     "touched by their operations alone",
-    "warps": "operations of whole warps stand where blocks have whole warps",
+    "warps": "operations of whole warps and warpgroups stand where blocks have whole ones",
     "meeting": "barriers, operations of whole warps and shared allocations stand only under conditions that all "
     "threads that must meet decide alike",
 }
@@ -95,6 +95,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> None:
         raise _error(broken, place, None) from None
     _check(kernel.body, place)
     stored = {s.buffer.name for s in walk_statements(kernel.body) if isinstance(s, Store)}
+    stored |= {s.target.name for s in walk_statements(kernel.body) if isinstance(s, TensorStore)}
     for output in kernel.outputs:
         if output.name not in stored:
             raise _error(Broken("written", f"nothing stores to output {output.name}"), place, None)
@@ -180,6 +181,10 @@ def _check_one(stmt: Stmt, place: _Place) -> _Place:
             return place
         case Operation():
             (check_processor_operation if place.names.launch is None else check_operation)(stmt, place.names)
+            if isinstance(stmt, TensorStore):
+                _check_not_input(stmt.target, place)
+            elif isinstance(stmt, PROCESSOR_OPERATIONS):
+                _check_not_input(written_by(stmt), place)
             _check_accesses(stmt, place)
             return place
     raise Broken("types", f"{type(stmt).__name__} is no statement of kernels")
@@ -216,6 +221,8 @@ def _check_meeting(level: Level, what: str, conditions: Iterable[Expr], place: _
         raise Broken("launch", f"{what} where there are no clusters")
     if level is Level.WARP and launch.threads % WARP_LANES:
         raise Broken("warps", f"{what} in blocks of {launch.threads} threads")
+    if level is Level.GROUP and launch.threads < GROUP_LANES:
+        raise Broken("warps", f"{what} in blocks of {launch.threads} threads; a warpgroup has {GROUP_LANES}")
     for condition in conditions:
         key = (id(condition), level)
         if key not in place.judged:
@@ -229,6 +236,8 @@ def _check_accesses(stmt: Stmt, place: _Place) -> None:
     if place.names.launch is not None:
         for level, what in meeting(stmt):
             _check_meeting(level, what, place.conditions, place)
+        if isinstance(stmt, GroupMma) and isinstance(stmt.accumulates, Expr):
+            _check_meeting(Level.GROUP, "a product that accumulates", (stmt.accumulates,), place)
         for _, under in shuffles(stmt):
             _check_meeting(Level.WARP, "a shuffle", (*place.conditions, *under), place)
     if place.arrivals:
@@ -270,8 +279,12 @@ def _check_store(stmt: Store, place: _Place) -> None:
         raise Broken("store", f"a {dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
     if value_lanes != lanes:
         raise Broken("store", f"{value_lanes} lanes are stored to {lanes} places of {stmt.buffer.name}")
-    if any(stmt.buffer.name == b.name for b in place.kernel.inputs):
-        raise Broken("inputs", f"{stmt.buffer.name} is an input")
+    _check_not_input(stmt.buffer, place)
+
+
+def _check_not_input(buffer: Buffer, place: _Place) -> None:
+    if any(buffer.name == b.name for b in place.kernel.inputs):
+        raise Broken("inputs", f"{buffer.name} is an input")
 
 
 def _check_registers(stmt: Stmt, place: _Place) -> None:
@@ -281,14 +294,8 @@ def _check_registers(stmt: Stmt, place: _Place) -> None:
     match stmt:
         case Store(buffer=buffer, indices=indices):
             accesses.append((buffer, indices))
-        case Mma():
-            accesses += [(stmt.d, stmt.d_indices), (stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices)]
-        case LoadMatrix():
-            accesses.append((stmt.target, stmt.target_indices))
-        case GroupMma() | Dot():
-            accesses.append((stmt.d, stmt.d_indices))
-        case Operation():
-            accesses += tiles_of(stmt)
+        case Operation(places=places):
+            accesses += places
     unrolled = place.unrolled if place.names.launch is not None else None
     for buffer, indices in accesses:
         if buffer.scope is Scope.REGISTER and not all(_is_constant(i, unrolled) for i in indices):

@@ -1,20 +1,37 @@
 """A kernel as CUDA C++ that needs no header: one ``extern "C" __global__`` function for each of its launches."""
 
+from collections.abc import Set
+from dataclasses import replace
+
 from ...core.errors import CompileError
 from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import GroupMma, TensorCopy
-from ...ir.rewrite import free_variables
-from ...ir.stmt import For, HardwareAxis, Kernel, Launch, Operation, Seq, Stmt, Store, expressions, walk_statements
+from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, TensorCopy, TensorStore
+from ...ir.rewrite import free_variables, loads_of
+from ...ir.stmt import (
+    Allocate,
+    For,
+    HardwareAxis,
+    Kernel,
+    Launch,
+    Operation,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+    walk_statements,
+)
 from ..backend import Grid, Parameter, Source
 from .arithmetic import MATH_NAMES
 from .function import KEYWORDS, Function, ascii_name
+from .operations import tensor_map, tensor_of
 from .places import Ranges
 from .prelude import FUNCTIONS, prelude
+from .roles import split_roles
 from .shared import SharedPlan, plan_shared
-from .statements import emit_statement, tensor_map
+from .statements import emit_statement
 from .text import Text
 from .types import is_half, stored
 
@@ -23,6 +40,8 @@ _RESERVED = KEYWORDS | frozenset(FUNCTIONS) | MATH_NAMES
 _BLOCKS = {HardwareAxis.GRID_X: "blockIdx.x", HardwareAxis.GRID_Y: "blockIdx.y", HardwareAxis.GRID_Z: "blockIdx.z"}
 _MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)
 _MOST_THREADS = 1024
+_FIRST_WITH_CLUSTERS = 90
+"""Compute capability, times ten, from which on blocks form clusters and launches overlap."""
 
 
 def emit(kernel: Kernel, target: Target) -> Source:
@@ -73,6 +92,7 @@ def _summary(grid: Grid) -> str:
 
 def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> tuple[str, Grid, set[str]]:
     _check_launch(launch, target)
+    launch = replace(launch, body=split_roles(launch))
     buffers = _touched(launch)
     arguments = [(i, b) for i, b in enumerate(kernel.parameters) if b.name in buffers]
     written = {b.name for b in _written(launch.body)}
@@ -86,20 +106,27 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         plan.offsets,
         is_approximate(kernel),
         set(_RESERVED) | {name},
-        any(isinstance(s, GroupMma) for s in walk_statements(launch.body)),
     )
     fn.parameters = tuple(b.name for b in kernel.parameters)
-    for copy in (s for s in walk_statements(launch.body) if isinstance(s, TensorCopy)):
+    for copy in (s for s in walk_statements(launch.body) if isinstance(s, TensorCopy | TensorStore)):
         described = tensor_map(fn.parameters, copy)
         if described not in fn.maps:
-            fn.maps[described] = fn.fresh(f"{ascii_name(copy.source.name)}_map")
+            fn.maps[described] = fn.fresh(f"{ascii_name(tensor_of(copy).name)}_map")
+    # no const pointer is __restrict__: its loads would pass for constants and move ahead of the wait
     given = [
-        f"{'' if b.name in written else 'const '}{stored(b.dtype)}* __restrict__ {fn.name_of(b.name)}"
+        f"{stored(b.dtype)}* __restrict__ {fn.name_of(b.name)}"
+        if b.name in written
+        else f"const {stored(b.dtype)}* {fn.name_of(b.name)}"
         for _, b in arguments
     ]
     given += [f"const __grid_constant__ {fn.use('TensorMap')} {name}" for name in fn.maps.values()]
+    fn.last = _last(launch.body)
+    fn.meets_in_shared = _meets_in_shared(launch.body, written)
     text = Text()
     _head(fn, text, launch, plan)
+    overlaps = _capability(target) >= _FIRST_WITH_CLUSTERS
+    if overlaps:
+        text.line(f"{fn.use('await_earlier_launch')}();")
     emit_statement(fn, text, launch.body)
     body = "\n".join(f"  {line}" for line in text.lines)
     signature = f"{_attributes(launch)} {name}(\n    " + ",\n    ".join(given) + ")"
@@ -111,6 +138,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         plan.bytes,
         tuple(i for i, _ in arguments),
         tuple(fn.maps),
+        overlaps,
     )
     return f'extern "C" __global__ void {signature} {{\n{body}\n}}\n', grid, fn.used
 
@@ -128,9 +156,12 @@ def _check_launch(launch: Launch, target: Target) -> None:
     for blocks, most, axis in zip(launch.blocks, _MOST_BLOCKS, "xyz", strict=True):
         if not 1 <= blocks <= most:
             raise CompileError(f"launch {launch.name} has {blocks} blocks along {axis}; at most {most}")
-    number = int("".join(c for c in target.arch if c.isdigit()) or 0)
-    if launch.extent(HardwareAxis.CLUSTER) > 1 and number < 90:
+    if launch.extent(HardwareAxis.CLUSTER) > 1 and _capability(target) < _FIRST_WITH_CLUSTERS:
         raise CompileError(f"launch {launch.name} has clusters, {target.arch} has none: sm_90 and later have")
+
+
+def _capability(target: Target) -> int:
+    return int("".join(c for c in target.arch if c.isdigit()) or 0)
 
 
 def _ranges(launch: Launch) -> dict[str, Interval]:
@@ -153,7 +184,7 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
         elif bound.axis is HardwareAxis.CLUSTER:
             source = f"blockIdx.x % {cluster}"
         elif bound.axis is HardwareAxis.WARP:
-            source = "threadIdx.x / 32"
+            source = "threadIdx.x / 32" if launch.threads < GROUP_LANES else f"{fn.use('warp_number')}()"
         elif bound.axis is HardwareAxis.LANE:
             source = "threadIdx.x % 32"
         text.line(f"const int {fn.name_of(bound.var)} = {source};")
@@ -163,6 +194,29 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
         type = stored(buffer.dtype)
         at = plan.offsets[buffer.name]
         text.line(f"{type}* const {fn.name_of(buffer.name)} = reinterpret_cast<{type}*>(shared + {at});")
+    if fn.maps:
+        with text.block("if (threadIdx.x == 0)") as inside:
+            for name in fn.maps.values():
+                inside.line(f"{fn.use('prefetch_map')}(&{name});")
+
+
+def _meets_in_shared(body: Stmt, written: Set[str]) -> bool:
+    """Whether nothing in global memory is both written and read. (Preparing arrival barriers orders that itself.)"""
+    operations = [s for s in walk_statements(body) if isinstance(s, Operation)]
+    read = {load.buffer.name for load in loads_of(body)} | {
+        s.source.name for s in operations if isinstance(s, CopyAsync | BulkCopy | TensorCopy)
+    }
+    return read.isdisjoint(written)
+
+
+def _last(body: Stmt) -> Stmt | None:
+    """The statement that all threads do last, where it stands nowhere else."""
+    last = body
+    while isinstance(last, Seq | Allocate):
+        if isinstance(last, Seq) and not last.statements:
+            return None
+        last = last.body if isinstance(last, Allocate) else last.statements[-1]
+    return last if sum(s is last for s in walk_statements(body)) == 1 else None
 
 
 def _touched(launch: Launch) -> set[str]:
@@ -172,7 +226,8 @@ def _touched(launch: Launch) -> set[str]:
         if isinstance(stmt, Store):
             found.add(stmt.buffer.name)
         elif isinstance(stmt, Operation):
-            found.update(b.name for b in stmt.buffers if not (isinstance(stmt, TensorCopy) and b is stmt.source))
+            mapped = tensor_of(stmt) if isinstance(stmt, TensorCopy | TensorStore) else None
+            found.update(b.name for b in stmt.buffers if b is not mapped)
         found.update(load.buffer.name for load in _loads(*expressions(stmt)))
     return found
 
@@ -192,4 +247,5 @@ def _loads(*roots: Expr) -> list[Load]:
 
 def _written(body: Stmt) -> list[Buffer]:
     """The global buffers that are stored to."""
-    return [s.buffer for s in walk_statements(body) if isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL]
+    found = [s.buffer for s in walk_statements(body) if isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL]
+    return found + [s.target for s in walk_statements(body) if isinstance(s, TensorStore)]

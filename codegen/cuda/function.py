@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load, PeerLoad
+from ...ir.stmt import Stmt
 from ..backend import TensorMap
 from .places import Ranges
 from .types import is_half
@@ -27,9 +28,10 @@ class Function:
 
     ``ranges``: of all variables. ``read_only``: global buffers that the launch never writes. ``streamed``: those
     touched once. ``offsets``: where shared buffers begin, in bytes. ``approximate``: whether cheap functions will do
-    (see ``arithmetic``). ``group_products``: whether warpgroups multiply out of shared memory. ``parameters``: names of
-    the kernel's. ``maps``: tensor maps, with their names. ``used``: functions of the prelude. ``unrolled``: variables
-    of loops written out.
+    (see ``arithmetic``). ``parameters``: names of the kernel's. ``maps``: tensor maps, with their names. ``used``:
+    functions of the prelude. ``unrolled``: variables of loops written out. ``sums``: register buffers there are at this
+    place that warpgroups add their products to. ``last``: the statement that ends the launch. ``meets_in_shared``:
+    whether blocks of a cluster tell each other things in shared memory only.
     """
 
     name: str
@@ -40,11 +42,13 @@ class Function:
     offsets: Mapping[str, int]
     approximate: bool
     taken: set[str]
-    group_products: bool = False
     parameters: tuple[str, ...] = ()
     maps: dict[TensorMap, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     unrolled: set[str] = field(default_factory=set)
+    sums: list[Buffer] = field(default_factory=list)
+    last: Stmt | None = None
+    meets_in_shared: bool = False
     _reads: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)

@@ -41,7 +41,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("bulk_copy", r"UBLKCP|UTMA\w+"),
     ("local_memory", r"LDL|STL"),
     ("matrix_load", r"LDSM|MOVM|STSM"),
-    ("matrix", r"HMMA|IMMA|DMMA|HGMMA|QGMMA|IGMMA|WARPGROUP\w*"),
+    ("matrix", r"HMMA|IMMA|DMMA|HGMMA|QGMMA|IGMMA"),
     ("fma_f32", r"FFMA2?"),
     ("arithmetic_f32", r"F(ADD|MUL|MNMX|MNMX3|SEL|SETP|SET|CHK|RND|SWZADD|ADD2|MUL2)\d?"),
     ("arithmetic_f64", r"D(ADD|MUL|FMA|SETP|MNMX)"),
@@ -49,7 +49,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("special_function", r"MUFU"),
     ("convert", r"F2F|F2FP|F2I|I2F|I2FP|I2I|FRND|F2IP"),
     ("shuffle", r"SHFL|REDUX|CREDUX"),
-    ("barrier", r"BAR|WARPSYNC|SYNCS|UCGABAR\w*|CGAERRBAR|CCTL|ELECT|MEMBAR|ERRBAR|FENCE|B2R|R2B"),
+    ("barrier", r"BAR|WARPGROUP\w*|WARPSYNC|SYNCS|UCGABAR\w*|CGAERRBAR|CCTL|ELECT|MEMBAR|ERRBAR|FENCE|B2R|R2B"),
     ("branch", r"BRA|BRX|EXIT|RET|CALL|BSSY|BSYNC|JMP|NANOSLEEP|YIELD|BREAK|WARPSYNC"),
     ("predicate", r"U?PLOP3|P2R|R2P|VOTEU?|U?ISETP"),
     ("integer", r"U?(IADD3?|IMAD|IMUL|LEA|LOP3|SHF|SHL|SHR|IABS|IMNMX|VIMNMX\d?|VIADD|VIADDMNMX|SEL|POPC|FLO|BREV|BMSK"

@@ -228,8 +228,8 @@ def read_piece(code: Writing, expr: Load | PeerLoad, base: Expr, lane: int, size
         if read_only and size >= 4:
             return f"{fn.use(f'load{once}_if')}({source}, {test.text})"
         return f"{test.within(Level.OR)} ? *{source} : {WIDE[size]}{'{}' if size > 4 else '(0)'}"
-    if read_only and size >= 4:
-        return f"{fn.use('load_once')}({source})" if once else f"__ldg({source})"
+    if read_only and size >= 4 and once:
+        return f"{fn.use('load_once')}({source})"
     return f"*{source}"
 
 

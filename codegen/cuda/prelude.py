@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 
 from .device_function import Function
+from .prelude_groups import GROUPS
 from .prelude_memory import MEMORY
 from .prelude_tensors import TENSORS
 from .prelude_values import VALUES
 
-FUNCTIONS: dict[str, Function] = {**VALUES, **MEMORY, **TENSORS}
+FUNCTIONS: dict[str, Function] = {**VALUES, **MEMORY, **TENSORS, **GROUPS}
 """Name -> function."""
 
 _DEVICE = "static __device__ __forceinline__ "

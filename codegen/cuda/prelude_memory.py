@@ -2,55 +2,35 @@
 
 from .device_function import Function
 
-
-def _group_products() -> dict[str, Function]:
-    """Products of a warpgroup for every type and number of columns."""
-    kinds = {"half": "f16", "bfloat": "bf16"}
-    return {
-        f"group_mma_{kind}_{columns}": Function(_group_product(kind, type, columns), ("group_operand",))
-        for kind, type in kinds.items()
-        for columns in range(8, 257, 8)
-    }
-
-
-def _group_product(kind: str, type: str, columns: int) -> str:
-    count = columns // 2
-    held = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    places = ", ".join(f"%{i}" for i in range(count))
-    return f"""// d += a * b, by 4 warps: a has 64 rows, b {columns}, both DEPTH columns in shared memory
-template <int DEPTH> $void group_mma_{kind}_{columns}(float* d, const void* a, const void* b) {{
-  const unsigned long long x = group_operand(a), y = group_operand(b);
-  asm volatile("wgmma.fence.sync.aligned;" : {held} :: "memory");
-#pragma unroll
-  for (int k = 0; k < DEPTH / 16; ++k)
-    asm volatile("{{ .reg .pred p; setp.ne.b32 p, 1, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{type}.{type} "
-                 "{{{places}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0; }}"
-                 : {held} : "l"(x + 2 * k), "l"(y + 2 * k));
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" : {held} :: "memory");
-}}"""
-
-
 MEMORY: dict[str, Function] = {
+    # --- order of launches
+    "await_earlier_launch": Function(
+        """// the next launch may send blocks where there is room; from here on, all that earlier ones wrote is there
+void await_earlier_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}"""
+    ),
     # --- global memory
     "load_once": Function(
-        """// data that is read once: through the read-only path, without keeping it in the first-level cache
+        """// data that is read once: without keeping it in the first-level cache
 uint4 load_once(const uint4* from) {
   uint4 x;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
       : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)));
   return x;
 }
 $uint2 load_once(const uint2* from) {
   uint2 x;
-  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
       : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)));
   return x;
 }
 $unsigned load_once(const unsigned* from) {
   unsigned x;
-  asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
+  asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
   return x;
 }"""
     ),
@@ -58,21 +38,22 @@ $unsigned load_once(const unsigned* from) {
         """// zeros, and nothing is read, where the condition is false
 uint4 load_if(const uint4* from, bool condition) {
   uint4 x;
-  asm("{ .reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
-      " @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0;"
+      " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+      " @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
       : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }
 $uint2 load_if(const uint2* from, bool condition) {
   uint2 x;
-  asm("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
-      " @p ld.global.nc.v2.u32 {%0, %1}, [%2]; }"
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
+      " @p ld.global.v2.u32 {%0, %1}, [%2]; }"
       : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }
 $unsigned load_if(const unsigned* from, bool condition) {
   unsigned x;
-  asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.u32 %0, [%1]; }"
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.u32 %0, [%1]; }"
       : "=r"(x) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }"""
@@ -81,21 +62,22 @@ $unsigned load_if(const unsigned* from, bool condition) {
         """// as load_once; zeros, and nothing is read, where the condition is false
 uint4 load_once_if(const uint4* from, bool condition) {
   uint4 x;
-  asm("{ .reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
-      " @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0;"
+      " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+      " @p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
       : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }
 $uint2 load_once_if(const uint2* from, bool condition) {
   uint2 x;
-  asm("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
-      " @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
+      " @p ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
       : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }
 $unsigned load_once_if(const unsigned* from, bool condition) {
   unsigned x;
-  asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.L1::no_allocate.u32 %0, [%1]; }"
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.L1::no_allocate.u32 %0, [%1]; }"
       : "=r"(x) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
   return x;
 }"""
@@ -152,6 +134,21 @@ void bulk_copy(void* to, const void* from, unsigned bytes, long long* barrier) {
                  : "=r"(done) : "r"(address), "r"(parity) : "memory");
 }""",
         ("shared_address",),
+    ),
+    "cluster_end": Function(
+        """// no block of the cluster ends before all have come here; what they stored is not waited for
+void cluster_end() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}"""
+    ),
+    "cluster_barrier_shared": Function(
+        """// others then see what was stored in shared memory; stores to global memory are not waited for
+void cluster_barrier_shared() {
+  asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}"""
     ),
     "cluster_barrier": Function(
         """void cluster_barrier() {
@@ -210,21 +207,6 @@ void mma_m16n8k16_bf16(float* d, const unsigned* a, const unsigned* b) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }"""
     ),
-    "group_barrier": Function(
-        """// a barrier after which the matrix units read what was written to shared memory before it
-void group_barrier() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncthreads();
-}"""
-    ),
-    "group_operand": Function(
-        """// where rows of 128 bytes lie, 8 of them swizzled together, as the matrix units are told
-unsigned long long group_operand(const void* rows) {
-  return (shared_address(rows) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}""",
-        ("shared_address",),
-    ),
-    **_group_products(),
     "load_matrix": Function(
         """// COUNT matrices of 8 rows of 8 16-bit elements; each lane says where one row begins
 template <int COUNT, bool TRANSPOSED> $void load_matrix(unsigned* to, const void* row) {

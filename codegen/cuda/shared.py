@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.buffer import Buffer, Scope
-from ...ir.gpu import Barrier, BulkCopy, Level, TensorCopy
+from ...ir.gpu import Barrier, BulkCopy, Level, TensorCopy, TensorStore
 from ...ir.stmt import Allocate, For, Seq, Stmt, substatements, walk_statements
 
 _PLAIN, _BULK = 16, 128
@@ -24,10 +24,11 @@ def plan_shared(body: Stmt) -> SharedPlan:
     """Where every shared buffer lies. Those that may live at once lie one behind the other; two in a row of statements
     of a launch, with a barrier of the block (or cluster) between them, take the same place.
 
-    A target of bulk copies starts at a multiple of 128 bytes, a swizzled buffer at a multiple of its swizzle's period
+    What bulk copies touch starts at a multiple of 128 bytes, a swizzled buffer at a multiple of its swizzle's period
     (so that the exchange of places is one of banks), any other at one of 16.
     """
     bulk = {s.target.name for s in walk_statements(body) if isinstance(s, BulkCopy | TensorCopy)}
+    bulk |= {s.source.name for s in walk_statements(body) if isinstance(s, TensorStore)}
     found = tuple(s.buffer for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is Scope.SHARED)
     planner = _Planner({b.name: _alignment(b, b.name in bulk) for b in found})
     end = planner.place(body, 0, once=True)
@@ -75,7 +76,7 @@ def _ends_in_barrier(stmt: Stmt) -> bool:
     """Whether all threads of a block have met when ``stmt`` is done."""
     match stmt:
         case Barrier(level=level):
-            return level is not Level.WARP
+            return level in (Level.BLOCK, Level.CLUSTER)
         case Allocate(body=body):
             return _ends_in_barrier(body)
         case Seq(statements=statements):

@@ -10,7 +10,7 @@ from ..expr import Expr, Load, Shuffle, walk
 from ..memory import VECTOR_ROUNDING, Array, computed
 from ..stmt import Store
 from .address import Address, Compile, Watched, address_of, is_uniform, watched_flat
-from .memory import PrivateMemory
+from .memory import PrivateMemory, SharedMemory
 from .scope import Code, Machine, Scope
 
 # Watched memory ------------------------------------------------------------------------------------------------
@@ -27,8 +27,8 @@ def spread(m: Machine, flat: Any, lanes: int, only: Array | None = None) -> tupl
     return (flat.ravel(), who.ravel()) if active is None else (flat[active], who[active])
 
 
-def check_read(memory: Watched, m: Machine, scope: Scope, flat: Array, who: Array) -> None:
-    """Raise where what is read was not written, is under way, or is not ordered after its write; note the read."""
+def check_read(memory: Watched, m: Machine, scope: Scope, flat: Array, who: Array, *, note: bool = True) -> None:
+    """Raise where what is read was not written, is under way, or is not ordered after its write; ``note`` the read."""
     if memory.written is None:
         return
     name = memory.buffer.name
@@ -48,7 +48,30 @@ def check_read(memory: Watched, m: Machine, scope: Scope, flat: Array, who: Arra
         writer = scope.thread_name(int(touches.writer[flat[race]]), m)
         what = f"race on {memory.name(int(flat[race]))}: read here, written by {writer}, with nothing to order them"
         raise scope.fault(what, m, int(who[race]), name)
-    touches.note_read(m.order, flat, who)
+    if note:
+        touches.note_read(m.order, flat, who)
+
+
+def check_fenced(memory: SharedMemory, m: Machine, scope: Scope, flat: Array, who: Array) -> None:
+    """Raise where the copy engine or the matrix units, told by the threads at the places ``who``, touch what a thread
+    wrote and did not fence, or what nothing orders after that fence."""
+    touches = memory.touches
+    assert touches is not None
+    at = np.flatnonzero(touches.writer[flat] >= 0)
+    if not len(at):
+        return
+    flat, who = flat[at], who[at]
+    writer = touches.writer[flat]
+    fence = m.order.fenced(writer, touches.time[flat])
+    bad = fence < 0
+    what = "with no fence_async after that"
+    if not bad.any():
+        bad, what = m.order.unordered(who, writer, fence), "and nothing orders its fence_async before this"
+    if bad.any():
+        first = int(bad.argmax())
+        by = scope.thread_name(int(writer[first]), m)
+        said = f"{memory.name(int(flat[first]))} is touched asynchronously, was written by {by}, {what}"
+        raise scope.fault(said, m, int(who[first]), memory.buffer.name)
 
 
 def check_write(memory: Watched, m: Machine, scope: Scope, flat: Array, who: Array) -> None:
@@ -58,7 +81,9 @@ def check_write(memory: Watched, m: Machine, scope: Scope, flat: Array, who: Arr
     busy = memory.busy(flat, writing=True)
     if busy is not None and busy.any():
         at = int(busy.argmax())
-        what = f"{memory.name(int(flat[at]))} is written while an asynchronous copy of it is under way"
+        name_at, copied = memory.name(int(flat[at])), memory.copied(flat)[at]
+        by = "an asynchronous copy of it is under way" if copied else "a product or a store under way reads it"
+        what = f"{name_at} is written while {by}"
         raise scope.fault(what, m, int(who[at]), name)
     race = touches.written_by(m.order, flat, who)
     if race is not None:
@@ -129,6 +154,8 @@ def _private_load(expr: Load, memory: PrivateMemory, scope: Scope, compile_: Com
 
     def load(m: Machine) -> Any:
         rows = rows_of(m)
+        if m.products:
+            check_awaited(memory, m, scope, address.flat(m) if rows is None else rows)
         if rows is not None:
             if not all(memory.full[rows]):
                 active = m.running((m.threads,))
@@ -155,6 +182,21 @@ def check_private(memory: PrivateMemory, m: Machine, scope: Scope, rows: slice, 
         row, place = np.unravel_index(int(missing.argmax()), missing.shape)
         name = memory.name(range(memory.buffer.elements)[rows][row])
         raise scope.fault(f"{name} is read before it is written", m, int(place), memory.buffer.name)
+
+
+def check_awaited(memory: PrivateMemory, m: Machine, scope: Scope, rows: slice | Array, *, sums: bool = False) -> None:
+    """Raise where somebody who runs touches what a product under way adds to; ``sums``: other than as a whole."""
+    for product in m.products:
+        if product.sums is not memory or (sums and product.rows == rows):
+            continue
+        places = np.arange(memory.buffer.elements)[rows][:, None] if isinstance(rows, slice) else np.asarray(rows)
+        inside = np.atleast_2d((places >= product.rows.start) & (places < product.rows.stop))
+        wrong = inside.any(axis=0) & product.threads
+        active = m.running((m.threads,))
+        wrong = wrong if active is None else wrong & active
+        if wrong.any():
+            what = f"{memory.buffer.name} is touched while a product that adds to it is under way"
+            raise scope.fault(what, m, int(wrong.argmax()), memory.buffer.name)
 
 
 def _rows(address: Address) -> Callable[[Machine], slice | None]:
@@ -248,6 +290,8 @@ def _private_store(
 
     def put(m: Machine, value: Any) -> None:
         rows = rows_of(m)
+        if m.products:
+            check_awaited(memory, m, scope, address.flat(m) if rows is None else rows)
         if rows is not None:
             write_private(memory, m, rows, value if vector or is_uniform(value) else value[None])
             return

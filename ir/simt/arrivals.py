@@ -13,10 +13,11 @@ import numpy as np
 
 from ..buffer import Buffer
 from ..expr import Expr
-from ..gpu import BOX_ROW_BYTES, Arrive, AwaitArrivals, BulkCopy, InitArrivals, TensorCopy
+from ..gpu import Arrive, ArriveExpecting, AwaitArrivals, BulkCopy, InitArrivals, TensorCopy
 from ..memory import Array
-from .access import check_read, check_write, spread
-from .address import address_of, shared_flat
+from .access import check_fenced, check_read, check_write, spread
+from .address import shared_flat
+from .boxes import box_places, tile_places
 from .copies import Action, Flight, memories, source_run, take_off, target_run
 from .memory import SharedMemory
 from .order import Delivery
@@ -34,11 +35,14 @@ class Told:
 
 @dataclass
 class Phases:
-    """The arrival barriers of one buffer, by place: arrivals of the phase under way, and number of that phase."""
+    """The arrival barriers of one buffer, by place: arrivals of the phase under way, bytes that it expects and that are
+    on their way, and number of that phase."""
 
     memory: SharedMemory
     count: Array
     arrived: Array
+    expected: Array
+    bytes: Array
     phase: Array
     flights: dict[int, list[Flight]]
     last: dict[int, int]  # the delivery of the phase that ended last
@@ -49,8 +53,9 @@ class Phases:
 def _phases(m: Machine, memory: SharedMemory) -> Phases:
     found = m.phases.get(memory.buffer.name)
     if found is None:
-        count, arrived, phase = np.zeros((3, len(memory.data)), dtype=np.int64)
-        found = m.phases[memory.buffer.name] = Phases(memory, count, arrived, phase, {}, {}, {}, {})
+        count, arrived, expected, there, phase = np.zeros((5, len(memory.data)), dtype=np.int64)
+        found = Phases(memory, count, arrived, expected, there, phase, {}, {}, {}, {})
+        m.phases[memory.buffer.name] = found
     return found
 
 
@@ -73,6 +78,7 @@ def init_arrivals(stmt: InitArrivals, scope: Scope) -> Action:
         check_write(memory, m, scope, flat, who)
         phases = _phases(m, memory)
         phases.count[flat], phases.arrived[flat], phases.phase[flat] = stmt.count, 0, 0
+        phases.expected[flat] = phases.bytes[flat] = 0
         for place in flat.tolist():
             phases.flights.pop(place, None)
             for known in (phases.last, phases.telling, phases.told):
@@ -82,14 +88,19 @@ def init_arrivals(stmt: InitArrivals, scope: Scope) -> Action:
 
 
 def _check_prepared(memory: SharedMemory, m: Machine, scope: Scope, flat: Array, who: Array) -> None:
-    """Raise where an arrival barrier was not prepared, or its block has not met since."""
+    """Raise where an arrival barrier was not prepared, or its block has not met since (the cluster, for the barrier of
+    another block)."""
     assert memory.written is not None and memory.touches is not None
-    ready = memory.written[flat] & (memory.touches.time[flat] < m.order.epochs[m.order.block_level][who])
+    here = flat // memory.span == m.block[who]
+    met = np.where(here, m.order.epochs[m.order.block_level][who], m.order.epochs[1][who])
+    ready = memory.written[flat] & (memory.touches.time[flat] < met)
     if not ready.all():
         at = int(ready.argmin())
         name = memory.name(int(flat[at]))
         never = not memory.written[flat[at]]
-        what = f"arrival barrier {name} is used " + ("before it is prepared" if never else "before its block has met")
+        what = f"arrival barrier {name} is used " + (
+            "before it is prepared" if never else "before all who use it have met"
+        )
         raise scope.fault(what, m, int(who[at]), memory.buffer.name)
 
 
@@ -108,89 +119,110 @@ def bulk_copy(stmt: BulkCopy, scope: Scope) -> Action:
         check_read(origin, m, scope, source.ravel(), np.repeat(who, elements))
         origin.mark(source.ravel(), 1)
         take_off(m, scope, memory, target, who)
-        flight = Flight(memory, origin, who, target, source, who)
-        _fly(_phases(m, barriers), places, flight, m, scope)
+        _announce(_phases(m, barriers), places, who, size, m, scope)
+        _fly(_phases(m, barriers), places, Flight(memory, origin, who, target, source, who), m, scope)
 
     return run
 
 
 def tensor_copy(stmt: TensorCopy, scope: Scope) -> Action:
     memory, origin = memories(stmt.target, stmt.source, scope)
-    places_of = _tile_places(stmt, memory, scope)
-    corners = [value_code(i, scope) for i in stmt.source_indices]
+    tile_of, box_of = tile_places(stmt.target, stmt.target_indices, prod(stmt.box), scope), box_places(stmt, scope)
     barriers, barrier_address = _barrier_places(stmt.barriers, stmt.index, scope)
-    shape, strides = stmt.source.shape, stmt.source.strides
-    steps = np.indices(stmt.box).reshape(len(stmt.box), -1)  # [dimensions, elements]
+    blocks_of = None if stmt.multicast is None else value_code(stmt.multicast, scope)
+    size = prod(stmt.box) * stmt.target.dtype.bytes
 
     def run(m: Machine) -> None:
         places, who = spread(m, barrier_address(m), 1)
-        _check_prepared(barriers, m, scope, places, who)
-        target = places_of(m, who)
-        source, inside = np.zeros(target.shape, dtype=np.int64), np.ones(target.shape, dtype=np.bool_)
-        for corner, step, extent, stride in zip(corners, steps, shape, strides, strict=True):
-            at = np.broadcast_to(corner(m), (m.threads,))[who][:, None] + step
-            inside &= (at >= 0) & (at < extent)
-            source += at * stride
-        source[~inside] = -1
+        target, source = tile_of(m, who), box_of(m, who)
+        inside = source >= 0
         check_read(origin, m, scope, source[inside], np.broadcast_to(who[:, None], source.shape)[inside])
-        origin.mark(source[inside], 1)
-        take_off(m, scope, memory, target, who)
-        _fly(_phases(m, barriers), places, Flight(memory, origin, who, target, source, who), m, scope)
+        here = (np.arange(len(who)), np.zeros(len(who), dtype=np.int64))
+        for chosen, away in [here] if blocks_of is None else _blocks(blocks_of(m), who, m, scope):
+            at, by = places[chosen] + away * barriers.span, who[chosen]
+            tile = target[chosen] + (away * memory.span)[:, None]
+            _check_prepared(barriers, m, scope, at, by)
+            origin.mark(source[chosen][inside[chosen]], 1)
+            check_fenced(memory, m, scope, tile.ravel(), np.repeat(by, tile.shape[1]))
+            take_off(m, scope, memory, tile, by)
+            if not stmt.announced:
+                _announce(_phases(m, barriers), at, by, size, m, scope)
+            _fly(_phases(m, barriers), at, Flight(memory, origin, by, tile, source[chosen], by), m, scope)
 
     return run
 
 
-def _tile_places(stmt: TensorCopy, memory: SharedMemory, scope: Scope) -> Callable[[Machine, Array], Array]:
-    """Code that gives the places that the box of a tensor copy goes to, by the threads that start one."""
-    buffer, elements = stmt.target, prod(stmt.box)
-    address = address_of(stmt.target_indices, buffer, scope, value_code)
-    swizzle = None if buffer.layout is None else buffer.layout.swizzle
-    whole = BOX_ROW_BYTES // buffer.dtype.bytes
-    if swizzle is not None:
-        whole = 1 << (swizzle.base + swizzle.shift + swizzle.bits)
-
-    def places(m: Machine, who: Array) -> Array:
-        start = np.broadcast_to(address.flat(m), (m.threads,))[who]
-        wrong = (start % whole != 0) | (start + elements > memory.span)
-        if wrong.any():
-            at = int(wrong.argmax())
-            what = f"a box of {elements} elements for {buffer.name} from place {int(start[at])} on"
-            raise scope.fault(f"{what}: not a multiple of {whole}, or out of bounds", m, int(who[at]), buffer.name)
-        flat = start[:, None] + np.arange(elements, dtype=np.int64)
-        if swizzle is not None:
-            flat ^= ((flat >> (swizzle.base + swizzle.shift)) & ((1 << swizzle.bits) - 1)) << swizzle.base
-        found: Array = flat + (m.block[who] * memory.span)[:, None]
-        return found
-
-    return places
+def _blocks(mask: Any, who: Array, m: Machine, scope: Scope) -> list[tuple[Array, Array]]:
+    """To which blocks the threads ``who`` send: which of them to one, and how many blocks away each of those has it."""
+    blocks, own = np.broadcast_to(mask, (m.threads,))[who], m.block[who] % m.cluster
+    wrong = (blocks <= 0) | (blocks >= 1 << m.cluster)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise scope.fault(f"a multicast to blocks {int(blocks[at]):#b} of a cluster of {m.cluster}", m, int(who[at]))
+    m.peer_uses[who] = m.order.now
+    sent = [np.flatnonzero(blocks >> rank & 1) for rank in range(m.cluster)]
+    return [(chosen, rank - own[chosen]) for rank, chosen in enumerate(sent) if len(chosen)]
 
 
 def arrive(stmt: Arrive, scope: Scope) -> Action:
-    memory, address = _barrier_places(stmt.barriers, stmt.index, scope)
+    return _arriving(stmt.barriers, stmt.index, stmt.rank, 0, scope)
+
+
+def arrive_expecting(stmt: ArriveExpecting, scope: Scope) -> Action:
+    return _arriving(stmt.barriers, stmt.index, None, stmt.bytes, scope)
+
+
+def _arriving(barriers: Buffer, index: Expr, rank: Expr | None, bytes: int, scope: Scope) -> Action:
+    memory, address = _barrier_places(barriers, index, scope)
+    rank_of = None if rank is None else value_code(rank, scope)
 
     def run(m: Machine) -> None:
         places, who = spread(m, address(m), 1)
+        if rank_of is not None:
+            block, _ = spread(m, rank_of(m), 1)
+            wrong = (block < 0) | (block >= m.cluster)
+            if wrong.any():
+                at = int(wrong.argmax())
+                raise scope.fault(f"block {int(block[at])} is none of a cluster of {m.cluster}", m, int(who[at]))
+            places = places + (block - m.block[who] % m.cluster) * memory.span
+            m.peer_uses[who] = m.order.now
         _check_prepared(memory, m, scope, places, who)
         phases = _phases(m, memory)
+        np.add.at(phases.expected, places, bytes)
+        span = memory.span * m.cluster
         recent: dict[int, list[int]] = {}
         for known in m.phases.values():
             for place, delivery in known.last.items():
-                recent.setdefault(place // known.memory.span, []).append(delivery)
-        for place, thread, clock in zip(places.tolist(), who.tolist(), m.order.clocks(who), strict=True):
+                recent.setdefault(place // (known.memory.span * m.cluster), []).append(delivery)
+        clocks = m.order.clocks(who)
+        if rank_of is not None:
+            clocks[:, 0] = -1  # of writes it says nothing
+        for place, thread, clock in zip(places.tolist(), who.tolist(), clocks, strict=True):
             _count(phases, place, thread, m, scope)
             told = phases.telling.setdefault(place, Told(clock))
             told.clock = np.maximum(told.clock, clock)
-            deliveries = recent.get(place // memory.span, ())
+            deliveries = recent.get(place // span, ())
             told.deliveries.update(d for d in deliveries if m.order.deliveries[d].waited[thread])
 
     return run
 
 
 def _fly(phases: Phases, places: Array, flight: Flight, m: Machine, scope: Scope) -> None:
-    """Copies are on their way, each to arrive at the barrier at its place."""
+    """Copies are on their way, each to count its bytes at the barrier at its place."""
+    size = flight.target.shape[1] * flight.memory.buffer.dtype.bytes
     for i, place in enumerate(places.tolist()):
-        _count(phases, place, int(flight.who[i]), m, scope)
+        if phases.arrived[place] == phases.count[place] and phases.bytes[place] == phases.expected[place]:
+            what = f"a phase of arrival barrier {phases.memory.name(place)} gets bytes after its end"
+            raise scope.fault(f"{what}, before anybody awaits it", m, int(flight.who[i]), phases.memory.buffer.name)
+        phases.bytes[place] += size
         phases.flights.setdefault(place, []).append(flight.part(np.array([i])))
+
+
+def _announce(phases: Phases, places: Array, who: Array, size: int, m: Machine, scope: Scope) -> None:
+    """Copies arrive at the barriers at ``places``, which expect their bytes."""
+    for place, thread in zip(places.tolist(), who.tolist(), strict=True):
+        _count(phases, place, thread, m, scope)
+        phases.expected[place] += size
 
 
 def _count(phases: Phases, place: int, thread: int, m: Machine, scope: Scope) -> None:
@@ -238,6 +270,11 @@ def _end_phase(phases: Phases, place: int, m: Machine, scope: Scope, first: int)
         name = phases.memory.name(place)
         what = f"a wait that never ends: phase {int(phases.phase[place])} of {name} has {arrived} of {count} arrivals"
         raise scope.fault(what, m, first, phases.memory.buffer.name)
+    there, wanted = int(phases.bytes[place]), int(phases.expected[place])
+    if there != wanted:
+        name = phases.memory.name(place)
+        what = f"a wait that never ends: phase {int(phases.phase[place])} of {name} gets {there} of {wanted} bytes"
+        raise scope.fault(what, m, first, phases.memory.buffer.name)
     m.order.deliveries.append(Delivery(np.zeros(m.threads, dtype=np.bool_), place // phases.memory.span))
     phases.last[place] = len(m.order.deliveries) - 1
     phases.told.pop(place, None)
@@ -245,5 +282,5 @@ def _end_phase(phases: Phases, place: int, m: Machine, scope: Scope, first: int)
         phases.told[place] = phases.telling.pop(place)
     for flight in phases.flights.pop(place, []):
         flight.land(m, phases.last[place])
-    phases.arrived[place] = 0
+    phases.arrived[place] = phases.expected[place] = phases.bytes[place] = 0
     phases.phase[place] += 1

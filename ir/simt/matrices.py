@@ -1,4 +1,4 @@
-"""Matrix operations of the interpreter of launches."""
+"""Matrix operations of warps of the interpreter of launches."""
 
 from collections.abc import Callable
 from functools import cache
@@ -7,9 +7,9 @@ import numpy as np
 
 from ..buffer import Buffer
 from ..expr import WARP_LANES, Expr
-from ..gpu import ATOMS, GROUP_LANES, GROUP_ROWS, GROUP_RUN, GROUP_SWIZZLE, GroupMma, LoadMatrix, Mma
+from ..gpu import ATOMS, LoadMatrix, Mma, StoreMatrix
 from ..memory import Array
-from .access import check_private, check_read, write_private
+from .access import check_awaited, check_private, check_read, check_write, write_private
 from .address import address_of, is_uniform, shared_flat
 from .memory import PrivateMemory, SharedMemory
 from .scope import Machine, Scope
@@ -19,7 +19,7 @@ Action = Callable[[Machine], None]
 
 
 @cache
-def _fragment(atom: str, part: str) -> tuple[Array, Array]:
+def fragment(atom: str, part: str) -> tuple[Array, Array]:
     """(rows, columns) of every element of every lane: int64[32, elements]."""
     known = ATOMS[atom]
     places = [
@@ -29,10 +29,11 @@ def _fragment(atom: str, part: str) -> tuple[Array, Array]:
     return both[..., 0], both[..., 1]
 
 
-def _fragment_rows(
-    buffer: Buffer, indices: tuple[Expr, ...], elements: int, whole: int, scope: Scope
+def fragment_rows(
+    buffer: Buffer, indices: tuple[Expr, ...], elements: int, whole: int, scope: Scope, *, sums: bool = False
 ) -> tuple[PrivateMemory, Callable[[Machine], slice]]:
-    """Code that gives the rows of a private buffer that a fragment takes; it lies within a run of ``whole``."""
+    """Code that gives the rows of a private buffer that a fragment takes; it lies within a run of ``whole``.
+    ``sums``: it may be the very one that products under way add to."""
     memory = scope.private[buffer.name]
     address = address_of(indices, buffer, scope, value_code)
 
@@ -43,7 +44,10 @@ def _fragment_rows(
         first = int(flat)
         if first % whole + elements > whole:
             raise scope.fault(f"{elements} elements from {memory.name(first)} on are out of bounds", m, 0, buffer.name)
-        return slice(first, first + elements)
+        found = slice(first, first + elements)
+        if m.products:
+            check_awaited(memory, m, scope, found, sums=sums)
+        return found
 
     return memory, rows
 
@@ -52,7 +56,7 @@ def mma(stmt: Mma, scope: Scope) -> Action:
     atom = ATOMS[stmt.atom]
     operands = {"d": (stmt.d, stmt.d_indices), "a": (stmt.a, stmt.a_indices), "b": (stmt.b, stmt.b_indices)}
     parts = {
-        part: _fragment_rows(buffer, indices, atom.elements(part), buffer.shape[-1], scope)
+        part: fragment_rows(buffer, indices, atom.elements(part), buffer.shape[-1], scope)
         for part, (buffer, indices) in operands.items()
     }
     shapes = {"d": (atom.m, atom.n), "a": (atom.m, atom.k), "b": (atom.k, atom.n)}
@@ -64,138 +68,93 @@ def mma(stmt: Mma, scope: Scope) -> Action:
             check_private(memory, m, scope, rows, m.running((m.threads,)))
         lanes = memory.data[rows].reshape(atom.elements(part), -1, WARP_LANES).transpose(1, 2, 0)
         whole = np.zeros((m.threads // WARP_LANES, *shapes[part]), dtype=memory.data.dtype)
-        whole[:, *_fragment(stmt.atom, part)] = lanes
+        whole[:, *fragment(stmt.atom, part)] = lanes
         return whole
 
     def run(m: Machine) -> None:
-        m.order.meet(len(m.order.sizes) - 1, m.divided(WARP_LANES, "a matrix operation", scope))
+        m.order.meet(m.order.warp_level, m.divided(WARP_LANES, "a matrix operation", scope))
         total = matrix(m, "d") + matrix(m, "a") @ matrix(m, "b")
-        lanes = total[:, *_fragment(stmt.atom, "d")]  # [warps, 32, elements]
+        lanes = total[:, *fragment(stmt.atom, "d")]  # [warps, 32, elements]
         memory, rows_of = parts["d"]
         write_private(memory, m, rows_of(m), lanes.transpose(2, 0, 1).reshape(-1, m.threads))
 
     return run
 
 
-def group_mma(stmt: GroupMma, scope: Scope) -> Action:
-    sums, rows_of = _fragment_rows(stmt.d, stmt.d_indices, stmt.columns // 2, stmt.d.shape[-1], scope)
-    a = _group_operand(stmt.a, stmt.a_indices, GROUP_ROWS, stmt.depth, scope)
-    b = _group_operand(stmt.b, stmt.b_indices, stmt.columns, stmt.depth, scope)
-    rows, columns = _fragment("m16n8k16_f16", "d")  # of every warp's 16 rows and every 8 columns
-    tiles = stmt.columns // 8
-
-    def run(m: Machine) -> None:
-        who = m.running((m.threads,))
-        leaders = _groups(m, scope)
-        warp_level = len(m.order.sizes) - 1
-        m.order.meet(warp_level, who)
-        products = a(m, leaders) @ b(m, leaders).transpose(0, 2, 1)  # [groups, 64, columns]
-        m.order.meet(warp_level, who)
-        place = rows_of(m)
-        if not all(sums.full[place]):
-            check_private(sums, m, scope, place, m.running((m.threads,)))
-        by_tile = products.reshape(-1, 16, tiles, 8)[:, rows, :, columns]  # [32, 4, warps, tiles]
-        value = sums.data[place].reshape(-1, m.threads)
-        value[:, _lanes(leaders).ravel()] += by_tile.transpose(3, 1, 2, 0).reshape(stmt.columns // 2, -1)
-        write_private(sums, m, place, value)
-
-    return run
-
-
-def _groups(m: Machine, scope: Scope) -> Array:
-    """int64[groups]: the first threads of the warpgroups that run; raises KernelFault where part of one is missing."""
-    active = m.running((m.threads,))
-    per_block = m.launch.threads
-    blocks = (np.ones(m.threads, dtype=np.bool_) if active is None else active).reshape(-1, per_block)
-    whole = per_block // GROUP_LANES * GROUP_LANES
-    count = blocks[:, :whole].reshape(len(blocks), -1, GROUP_LANES).sum(axis=2)
-    torn = ((count != 0) & (count != GROUP_LANES)).any(axis=1) | blocks[:, whole:].any(axis=1)
-    if torn.any():
-        at = int(torn.argmax()) * per_block
-        raise scope.fault(f"a product of a warpgroup is not reached by whole groups of {GROUP_LANES} threads", m, at)
-    block, group = np.nonzero(count)
-    leaders: Array = block * per_block + group * GROUP_LANES
-    return leaders
-
-
-def _lanes(leaders: Array) -> Array:
-    """int64[groups, 128]: all threads of groups."""
-    threads: Array = leaders[:, None] + np.arange(GROUP_LANES)
-    return threads
-
-
-def _group_operand(
-    buffer: Buffer, indices: tuple[Expr, ...], count: int, depth: int, scope: Scope
-) -> Callable[[Machine, Array], Array]:
-    """Code that reads an operand of the warpgroups with some first threads: [groups, count, depth]."""
-    memory = scope.shared[buffer.name]
-    assert isinstance(memory, SharedMemory)
-    address = shared_flat(indices, memory, scope, value_code)
-    run = np.arange(count, dtype=np.int64)[:, None] * GROUP_RUN + np.arange(depth, dtype=np.int64)
-    mask = (1 << GROUP_SWIZZLE.bits) - 1
-
-    def read(m: Machine, leaders: Array) -> Array:
-        begin = np.broadcast_to(address(m), (m.threads,))[_lanes(leaders)]
-        first = begin[:, 0]
-        inside = first % memory.span
-        wrong = (begin != first[:, None]).any(axis=1) | (inside // GROUP_RUN % 8 != 0) | (inside % 16 != 0)
-        wrong |= (inside % GROUP_RUN + depth > GROUP_RUN) | (inside + (count - 1) * GROUP_RUN + depth > memory.span)
-        if wrong.any():
-            at = int(wrong.argmax())
-            what = f"an operand of a warpgroup at {memory.name(int(first[at]))}, place {int(inside[at])}"
-            raise scope.fault(
-                f"{what}: not aligned, not the same in its threads, or too near the end", m, int(leaders[at])
-            )
-        logical = inside[:, None, None] + run
-        place = logical ^ (((logical >> (GROUP_SWIZZLE.base + GROUP_SWIZZLE.shift)) & mask) << GROUP_SWIZZLE.base)
-        flat = (first - inside)[:, None, None] + place
-        for warp in range(0, GROUP_LANES, WARP_LANES):  # read by the first lane of each warp
-            check_read(memory, m, scope, flat.ravel(), np.repeat(leaders + warp, count * depth))
-        values: Array = memory.data[flat].astype(np.float32)
-        return values
-
-    return read
-
-
 def load_matrix(stmt: LoadMatrix, scope: Scope) -> Action:
     source = scope.shared[stmt.source.name]
     assert isinstance(source, SharedMemory)
-    address = shared_flat(stmt.source_indices, source, scope, value_code)
-    whole = stmt.target.elements
-    target, rows_of = _fragment_rows(stmt.target, stmt.target_indices, 2 * stmt.count, whole, scope)
-    count, givers = stmt.count, 8 * stmt.count
-    lane = np.arange(WARP_LANES)
-    row, column = lane // 4, 2 * (lane % 4)
-    steps = np.arange(8, dtype=np.int64)
+    rows_at = _matrix_rows(source, stmt.source_indices, stmt.count, scope)
+    target, held_at = fragment_rows(stmt.target, stmt.target_indices, 2 * stmt.count, stmt.target.elements, scope)
 
     def run(m: Machine) -> None:
         who = m.divided(WARP_LANES, "a matrix load", scope)
-        warp_level = len(m.order.sizes) - 1
-        m.order.meet(warp_level, who)
-        gives = m.thread % WARP_LANES < givers
-        outer, m.active = m.active, gives if who is None else gives & who
-        begin = np.broadcast_to(address(m), (m.threads,))
-        _check_rows(begin, source, m, scope)
-        flat = (begin[:, None] + steps)[m.active]
-        check_read(source, m, scope, flat.ravel(), np.repeat(m.places[m.active], 8))
-        m.active = outer
-        m.order.meet(warp_level, who)
-        starts = begin.reshape(-1, WARP_LANES)[:, :givers].reshape(-1, count, 8)
-        matrices = source.data[np.minimum(starts[..., None] + steps, len(source.data) - 1)]  # [warps, count, 8, 8]
-        first, second = ((column, row), (column + 1, row)) if stmt.transposed else ((row, column), (row, column + 1))
+        m.order.meet(m.order.warp_level, who)
+        flat, givers = rows_at(m, who)
+        check_read(source, m, scope, flat[givers].ravel(), np.repeat(m.places[givers], 8))
+        m.order.meet(m.order.warp_level, who)
+        matrices = source.data[_by_matrix(flat, stmt.count)]  # [warps, count, 8, 8]
+        first, second = _pairs(stmt.transposed)
         pairs = np.stack([matrices[:, :, *first], matrices[:, :, *second]], axis=2)  # [warps, count, 2, 32]
-        write_private(target, m, rows_of(m), pairs.transpose(1, 2, 0, 3).reshape(2 * count, m.threads))
+        write_private(target, m, held_at(m), pairs.transpose(1, 2, 0, 3).reshape(2 * stmt.count, m.threads))
 
     return run
 
 
-def _check_rows(begin: Array, source: SharedMemory, m: Machine, scope: Scope) -> None:
-    """Raise where the 8 elements of a row are not aligned, or leave their buffer."""
-    place = begin % source.span
-    wrong = (place % 8 != 0) | (place + 8 > source.span)
-    if m.active is not None:
-        wrong = wrong & m.active
-    if wrong.any():
-        at = int(wrong.argmax())
-        what = f"a matrix row at {source.name(int(begin[at]))}, place {int(place[at])}"
-        raise scope.fault(f"{what}: not aligned to 8, or too near the end", m, at, source.buffer.name)
+def store_matrix(stmt: StoreMatrix, scope: Scope) -> Action:
+    target = scope.shared[stmt.target.name]
+    assert isinstance(target, SharedMemory)
+    rows_at = _matrix_rows(target, stmt.target_indices, stmt.count, scope)
+    source, held_at = fragment_rows(stmt.source, stmt.source_indices, 2 * stmt.count, stmt.source.elements, scope)
+
+    def run(m: Machine) -> None:
+        who = m.divided(WARP_LANES, "a matrix store", scope)
+        held = held_at(m)
+        if not all(source.full[held]):
+            check_private(source, m, scope, held, m.running((m.threads,)))
+        flat, givers = rows_at(m, who)
+        check_write(target, m, scope, flat[givers].ravel(), np.repeat(m.places[givers], 8))
+        pairs = source.data[held].reshape(stmt.count, 2, -1, WARP_LANES).transpose(2, 0, 1, 3)
+        matrices = np.zeros((len(pairs), stmt.count, 8, 8), dtype=target.data.dtype)
+        for half, at in enumerate(_pairs(stmt.transposed)):
+            matrices[:, :, *at] = pairs[:, :, half]
+        warps = np.ones(len(pairs), dtype=np.bool_) if who is None else who.reshape(-1, WARP_LANES)[:, 0]
+        target.data[_by_matrix(flat, stmt.count)[warps]] = matrices[warps]
+
+    return run
+
+
+def _pairs(transposed: bool) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """(rows, columns) of the first and of the second element that every lane holds of a matrix of 8x8."""
+    lane = np.arange(WARP_LANES)
+    row, column = lane // 4, 2 * (lane % 4)
+    return ((column, row), (column + 1, row)) if transposed else ((row, column), (row, column + 1))
+
+
+def _by_matrix(flat: Array, count: int) -> Array:
+    """[warps, count, 8, 8] of the places [threads, 8] that lanes say."""
+    found: Array = flat.reshape(-1, WARP_LANES, 8)[:, : 8 * count].reshape(-1, count, 8, 8)
+    return found
+
+
+def _matrix_rows(
+    memory: SharedMemory, indices: tuple[Expr, ...], count: int, scope: Scope
+) -> Callable[[Machine, Array | None], tuple[Array, Array]]:
+    """Code that gives the places of the rows that lanes say, int64[threads, 8], and whose count (bool[threads])."""
+    address = shared_flat(indices, memory, scope, value_code)
+    steps = np.arange(8, dtype=np.int64)
+
+    def rows(m: Machine, who: Array | None) -> tuple[Array, Array]:
+        gives = m.thread % WARP_LANES < 8 * count
+        outer, m.active = m.active, gives if who is None else gives & who
+        begin = np.broadcast_to(address(m), (m.threads,))
+        givers, m.active = m.active, outer
+        place = begin % memory.span
+        wrong = givers & ((place % 8 != 0) | (place + 8 > memory.span))
+        if wrong.any():
+            at = int(wrong.argmax())
+            what = f"a matrix row at {memory.name(int(begin[at]))}, place {int(place[at])}"
+            raise scope.fault(f"{what}: not aligned to 8, or too near the end", m, at, memory.buffer.name)
+        return np.minimum(begin[:, None] + steps, len(memory.data) - 1), givers
+
+    return rows

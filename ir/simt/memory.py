@@ -28,10 +28,12 @@ class GlobalMemory:
         self.touches: Touches | None = None
         self.under_way = 0
         self._leaving = np.zeros(0, dtype=np.int32)  # asynchronous copies under way from an element
+        self._landing: Array | None = None  # what this launch stores asynchronously
 
     def enter(self) -> None:
         """A launch starts: all that was done before is ordered."""
         self.touches = None
+        self._landing = None
 
     def begin(self, order: Order) -> None:
         """A chunk of a launch starts."""
@@ -47,8 +49,20 @@ class GlobalMemory:
         np.add.at(self._leaving, flat, change)
         self.under_way += change * len(flat)
 
+    def land(self, flat: Array) -> None:
+        """Elements are stored asynchronously: they are there when the launch has ended."""
+        if self._landing is None:
+            self._landing = np.zeros(len(self.data), dtype=np.bool_)
+        self._landing[flat] = True
+
+    def copied(self, flat: Array) -> Array:
+        """Whether it is a copy that makes elements busy."""
+        return np.ones(len(flat), dtype=np.bool_)
+
     def busy(self, flat: Array, writing: bool) -> Array | None:
         """The elements that a copy under way forbids to read, or to write; None for none."""
+        if self._landing is not None:
+            return self._landing[flat] | (writing and bool(self.under_way) and self._leaving[flat] > 0)
         return self._leaving[flat] > 0 if self.under_way and writing else None
 
     def name(self, flat: int) -> str:
@@ -66,6 +80,8 @@ class SharedMemory:
         self.touches: Touches | None = None
         self.landing = np.zeros(0, dtype=np.int32)  # asynchronous copies under way to a place
         self.under_way = 0
+        self.leaving = np.zeros(0, dtype=np.int32)  # stores and products under way that read a place
+        self.being_read = 0
         self._order: Order | None = None
         self._names: dict[int, tuple[int, ...]] = {}
 
@@ -78,8 +94,8 @@ class SharedMemory:
         self.data = np.zeros(places, dtype=computed(self.buffer.dtype))
         self.written = np.zeros(places, dtype=np.bool_)
         self.touches = Touches(places, order, 1)
-        self.landing = np.zeros(places, dtype=np.int32)
-        self.under_way = 0
+        self.landing, self.leaving = np.zeros((2, places), dtype=np.int32)
+        self.under_way = self.being_read = 0
 
     def forget(self, who: Array | None) -> None:
         """Nothing is written any more in the blocks of ``who`` (bool[blocks]). Who touched what is remembered: the
@@ -95,8 +111,20 @@ class SharedMemory:
         np.add.at(self.landing, flat, change)
         self.under_way += change * len(flat)
 
+    def mark_read(self, flat: Array, change: int) -> None:
+        """Count stores and products under way that read places."""
+        np.add.at(self.leaving, flat, change)
+        self.being_read += change * len(flat)
+
+    def copied(self, flat: Array) -> Array:
+        """Whether it is a copy to places that makes them busy."""
+        found: Array = self.landing[flat] > 0
+        return found
+
     def busy(self, flat: Array, writing: bool) -> Array | None:
-        """The places that a copy under way forbids to touch; None for none."""
+        """The places that something under way forbids to touch; None for none."""
+        if writing and self.being_read:
+            return (self.landing[flat] > 0) | (self.leaving[flat] > 0)
         return self.landing[flat] > 0 if self.under_way else None
 
     def name(self, flat: int) -> str:

@@ -1,10 +1,10 @@
 """What orders the threads of a launch, and who touched an element since.
 
-Time is a counter that every meeting of threads moves on. A thread's *epoch* at a level (launch, cluster, block, warp)
-is the time at which it last met all others of that group; an access is ordered before one that follows it by another
-thread exactly if it is older than the epoch of the smallest group that holds both. Threads are numbered so that
-every group is a range of numbers; hence the lowest and the highest reader since a group's last meeting tell whether
-anybody outside a smaller group has read.
+Time is a counter that every meeting of threads moves on. A thread's *epoch* at a level (launch, cluster, block, warp;
+warpgroup where those meet) is the time at which it last met all others of that group; an access is ordered before one
+that follows it by another thread exactly if it is older than the epoch of the smallest group that holds both. Threads
+are numbered so that every group is a range of numbers; hence the lowest and the highest reader since a group's last
+meeting tell whether anybody outside a smaller group has read.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..expr import WARP_LANES
+from ..gpu import GROUP_LANES
 from ..memory import Array
 
 SHIFT = 36
@@ -24,16 +25,24 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """How threads are numbered: ``warp``, ``block``, ``cluster`` numbers make one of each."""
+    """How threads are numbered: ``block``, ``cluster`` numbers make one of each. ``sizes``: from the widest group to
+    the warp, of the next smaller group each."""
 
     block: int
     cluster: int
+    sizes: tuple[int, ...]
 
     @staticmethod
-    def of(threads: int, blocks: int) -> "Groups":
-        """For blocks of ``threads`` (padded to whole warps) in clusters of ``blocks``."""
-        block = -(-threads // WARP_LANES) * WARP_LANES
-        return Groups(block, block * blocks)
+    def of(threads: int, blocks: int, warpgroups: bool) -> "Groups":
+        """For blocks of ``threads`` in clusters of ``blocks``; ``warpgroups``: whether those meet, too."""
+        smaller = (GROUP_LANES, WARP_LANES) if warpgroups else (WARP_LANES,)
+        block = -(-threads // smaller[0]) * smaller[0]
+        wider = (block * blocks, block) if blocks > 1 else (block,)
+        return Groups(block, block * blocks, (*wider, *smaller, 1))
+
+    @property
+    def block_level(self) -> int:
+        return self.sizes.index(self.block) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +57,45 @@ class Delivery:
 
 class Order:
     """The epochs of the threads of one chunk. ``ids``: int64[threads], their numbers; ``levels``: from the widest
-    group to the warp, each with the size of the next smaller group. ``known``: int64[threads, threads of a cluster],
-    what arrival barriers told besides (see ``clocks``); None for nothing yet."""
+    group to the warp, each with the size of the next smaller group. ``known``: int64[threads, kinds, threads of a
+    cluster], what arrival barriers told besides (see ``clocks``); None for nothing yet. ``fences``: when threads made
+    what they had written visible to copy engine and matrix units: (time, bool[threads] or None for all)."""
 
     def __init__(self, ids: Array, groups: Groups, launch: int, now: int) -> None:
         self.ids = ids
         self.groups = groups
         self.now = now
-        clustered = groups.cluster != groups.block
-        self.sizes = (groups.cluster, groups.block, WARP_LANES, 1) if clustered else (groups.block, WARP_LANES, 1)
+        self.sizes = groups.sizes
         self.epochs = [np.full(len(ids), now, dtype=np.int64) for _ in self.sizes]
         self.epochs[0][:] = launch
         self.deliveries: list[Delivery] = []
         self.known: Array | None = None
+        self.kinds = 1 if groups.cluster == groups.block else 2
+        self.fences: list[tuple[int, Array | None]] = []
         self._keys: list[tuple[Array, Array, Array, int] | None] = [None] * len(self.sizes)
 
     @property
     def block_level(self) -> int:
-        return len(self.sizes) - 2
+        return self.groups.block_level
+
+    @property
+    def warp_level(self) -> int:
+        return len(self.sizes) - 1
+
+    def fence(self, who: Array | None) -> None:
+        """What threads (of ``who``, bool[threads]) wrote before now may be read by copy engine and matrix units."""
+        self.now += 1
+        self.fences.append((self.now, who))
+
+    def fenced(self, writer: Array, time: Array) -> Array:
+        """The time of the first fence of the threads numbered ``writer`` after ``time``; -1 where there is none."""
+        found = np.full(len(writer), -1, dtype=np.int64)
+        first, places = time.min(initial=self.now), np.searchsorted(self.ids, writer)
+        for moment, who in reversed(self.fences):
+            if moment <= first:
+                break
+            found[(time < moment) & (True if who is None else who[places])] = moment
+        return found
 
     def meet(self, level: int, who: Array | None) -> None:
         """All threads (of ``who``, bool[threads]) meet the others of their group at ``level``."""
@@ -87,8 +117,9 @@ class Order:
         return found
 
     def clocks(self, who: Array) -> Array:
-        """What the threads at the places ``who`` know: int64[who, threads of a cluster], the times up to which all that
-        the others of their cluster did is ordered before now."""
+        """What the threads at the places ``who`` know: int64[who, kinds, threads of a cluster], the times up to which
+        all that the others of their cluster did is ordered before now. The first kind is of what those wrote, the last
+        of what they read; there is one for both where there are no clusters."""
         self.now += 1
         ids, size = self.ids[who], self.groups.cluster
         first = ids // size * size
@@ -97,25 +128,26 @@ class Order:
         for k in range(1, len(self.sizes)):
             same = ids[:, None] // self.sizes[k - 1] == others // self.sizes[k - 1]
             bound = np.where(same, self.epochs[k][who][:, None], bound)
+        bounds = np.broadcast_to(bound[:, None], (len(who), self.kinds, size))
         if self.known is not None:
-            bound = np.maximum(bound, self.known[who])
-        clocks: Array = np.where(others == ids[:, None], self.now, bound)
+            bounds = np.maximum(bounds, self.known[who])
+        clocks: Array = np.where((others == ids[:, None])[:, None], self.now, bounds)
         return clocks
 
     def learn(self, who: Array, clock: Array) -> None:
         """The threads at the places ``who`` now know what ``clock`` (as ``clocks`` gives) says, too."""
         if self.known is None:
-            self.known = np.full((len(self.ids), self.groups.cluster), -1, dtype=np.int64)
+            self.known = np.full((len(self.ids), self.kinds, self.groups.cluster), -1, dtype=np.int64)
         self.known[who] = np.maximum(self.known[who], clock)
 
-    def told(self, who: Array, other: Array) -> Array:
-        """Up to which time arrival barriers order what the threads numbered ``other`` did, for those at the places
-        ``who``; -1 for not at all."""
+    def told(self, who: Array, other: Array, *, reads: bool = False) -> Array:
+        """Up to which time arrival barriers order what the threads numbered ``other`` wrote (or read), for those at the
+        places ``who``; -1 for not at all."""
         if self.known is None:
             return np.full(len(who), -1, dtype=np.int64)
         size = self.groups.cluster
         same = self.ids[who] // size == other // size
-        known: Array = np.where(same, self.known[who, other % size], -1)
+        known: Array = np.where(same, self.known[who, -1 if reads else 0, other % size], -1)
         return known
 
     def unordered(self, who: Array, other: Array, time: Array) -> Array:
@@ -132,7 +164,7 @@ class Order:
             delivery, at = self.deliveries[-2 - number], np.flatnonzero(other == number)
             there = (ids[at] - self.ids[0]) // self.groups.block == delivery.block
             bound_there = np.where(there, self.epochs[self.block_level][who[at]], self.epochs[1][who[at]])
-            found[at] = ~(there & delivery.waited[who[at]]) & (time[at] >= bound_there)
+            found[at] = ~delivery.waited[who[at]] & (time[at] >= bound_there)
         return found
 
 
@@ -173,7 +205,7 @@ class Touches:
             size = order.sizes[level]
             mine = order.ids[who[at]] // size
             for reader in (highest[at] & _NUMBERS, _NUMBERS - (self.lowest[row][flat[at]] & _NUMBERS)):
-                bad = (reader // size != mine) & (self.read_time[flat[at]] >= order.told(who[at], reader))
+                bad = (reader // size != mine) & (self.read_time[flat[at]] >= order.told(who[at], reader, reads=True))
                 if bad.any():
                     first = int(bad.argmax())
                     return int(at[first]), int(reader[first])
@@ -188,8 +220,11 @@ class Touches:
             np.maximum.at(self.lowest[row], flat, low[who])
 
     def note_write(self, order: Order, flat: Array, who: Array) -> int | None:
-        """Note that ``who`` write; the position of an element that two of them write at once."""
+        """Note that ``who`` write; the position of an element that two of them write at once. What was read before is
+        ordered before this, and need not be looked at again."""
         ids = order.ids[who]
+        if self.was_read:
+            self.highest[:, flat] = self.lowest[:, flat] = 0
         self.writer[flat] = ids
         self.time[flat] = order.now
         twice = self.writer[flat] != ids

@@ -5,6 +5,7 @@ from ..buffer import Scope as Storage
 from ..memory import Cells
 from ..stmt import Allocate, HardwareAxis, Launch, walk_statements
 from .memory import GlobalMemory
+from .registers import check_registers
 from .scope import Machine, Scope
 from .statements import statement_code
 
@@ -47,14 +48,15 @@ class Launches:
                 m.env[slot] = code(m)
             body(m)
             _check_end(m, scope)
+            check_registers(m, scope)
             self.now = m.order.now
 
 
 def _check_end(m: Machine, scope: Scope) -> None:
-    """No block may end while another one of its cluster reads its shared memory."""
-    early = m.order.epochs[1] <= m.peer_reads
+    """No block may end while another one of its cluster uses its shared memory."""
+    early = m.order.epochs[1] <= m.peer_uses
     if early.any():
-        what = "the cluster does not meet between a load from another block and the end"
+        what = "the cluster does not meet between a use of another block's memory and the end"
         raise scope.fault(what, m, int(early.argmax()))
 
 

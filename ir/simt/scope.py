@@ -9,8 +9,9 @@ import numpy as np
 from ...core.errors import KernelFault
 from ..bounds import Interval
 from ..expr import WARP_LANES, Binary, BinaryOp, Broadcast, Cast, Compare, Const, Expr, Logic, Select, Unary, Var
+from ..gpu import GROUP_LANES, Barrier, Level
 from ..memory import Array
-from ..stmt import HardwareAxis, Launch
+from ..stmt import HardwareAxis, Launch, Stmt, walk_statements
 from .memory import GlobalMemory, PrivateMemory, SharedMemory
 from .order import Groups, Order
 
@@ -34,12 +35,17 @@ class Machine:
         self.thread = self.places % per_block  # within its block
         self.block = self.places // per_block  # within the chunk
         self.block_number = self.block + first_block
-        groups = Groups.of(per_block, self.cluster)
+        groups = Groups.of(per_block, self.cluster, any(map(_meets_as_group, walk_statements(launch.body))))
         self.order = Order(self.block_number * groups.block + self.thread, groups, launch_epoch, now)
         self.flights: list[Any] = []  # asynchronous copies under way (see ``copies``)
         self.committed = np.zeros(self.threads, dtype=np.int64)  # groups of them, by thread
+        self.stores: list[Any] = []  # likewise of tensor stores (see ``stores``)
+        self.stored = np.zeros(self.threads, dtype=np.int64)
+        self.products: list[Any] = []  # products of warpgroups under way (see ``groups``)
+        self.started = np.zeros(self.threads, dtype=np.int64)  # how many, by first thread of the warpgroup
+        self.registers: Array | None = None  # of the threads of each warpgroup, once any changed theirs
         self.phases: dict[str, Any] = {}  # arrival barriers, by buffer
-        self.peer_reads = np.full(self.threads, -1, dtype=np.int64)  # when threads last read another block's memory
+        self.peer_uses = np.full(self.threads, -1, dtype=np.int64)  # when threads last touched another block's memory
 
     def axis(self, axis: HardwareAxis) -> Array:
         """int64[threads]: where every thread is along an axis."""
@@ -69,6 +75,23 @@ class Machine:
             active = active if active.ndim == 1 else np.asarray(active.any(axis=0))
         return np.broadcast_to(active, shape)
 
+    def warpgroups(self, what: str, scope: "Scope") -> Array:
+        """int64[groups]: the first threads of the warpgroups that run. Raises KernelFault where part of one is missing;
+        ``what`` is being done."""
+        active, per_block = self.running((self.threads,)), self.launch.threads
+        blocks = (np.ones(self.threads, dtype=np.bool_) if active is None else active).reshape(-1, per_block)
+        padded = np.pad(blocks, ((0, 0), (0, -per_block % GROUP_LANES)))
+        count = padded.reshape(len(blocks), -1, GROUP_LANES).sum(axis=2)
+        block, group = np.nonzero(count)
+        leaders: Array = block * per_block + group * GROUP_LANES
+        torn = count[block, group] != GROUP_LANES
+        if torn.any():
+            at = int(torn.argmax())
+            there = int(count[block, group][at])
+            what = f"{what} is reached by {there} of {GROUP_LANES} threads that must meet"
+            raise scope.fault(what, self, int(leaders[at]))
+        return leaders
+
     def divided(self, group: int, what: str, scope: "Scope") -> Array | None:
         """Who takes part in something that whole groups of ``group`` neighbouring threads must reach together; None
         for all. Raises KernelFault where a part of a group is missing."""
@@ -83,6 +106,10 @@ class Machine:
             missing = at * group + int((~groups[at]).argmax())
             raise scope.fault(f"{what} is reached by {int(count[at])} of {group} threads that must meet", self, missing)
         return active
+
+
+def _meets_as_group(stmt: Stmt) -> bool:
+    return isinstance(stmt, Barrier) and stmt.level is Level.GROUP
 
 
 Code = Callable[[Machine], Any]

@@ -9,27 +9,38 @@ from ..buffer import Scope as Storage
 from ..expr import WARP_LANES
 from ..gpu import (
     Arrive,
+    ArriveExpecting,
     AwaitArrivals,
     AwaitCopies,
+    AwaitGroupMma,
+    AwaitStores,
     Barrier,
     BulkCopy,
     CommitCopies,
+    CommitStores,
     CopyAsync,
+    FenceAsync,
     GroupMma,
     InitArrivals,
     Level,
     LoadMatrix,
     Mma,
+    SetRegisters,
+    StoreMatrix,
     TensorCopy,
+    TensorStore,
 )
 from ..stmt import Allocate, For, If, Seq, Stmt, Store
 from .access import store_code, under
 from .address import is_uniform
-from .arrivals import arrive, await_arrivals, bulk_copy, init_arrivals, tensor_copy
+from .arrivals import arrive, arrive_expecting, await_arrivals, bulk_copy, init_arrivals, tensor_copy
 from .copies import await_copies, commit_copies, copy_async
-from .matrices import group_mma, load_matrix, mma
+from .groups import await_group_mma, group_mma
+from .matrices import load_matrix, mma, store_matrix
 from .memory import PrivateMemory, SharedMemory
+from .registers import set_registers
 from .scope import Machine, Scope
+from .stores import await_stores, commit_stores, fence_async, tensor_store
 from .values import value_code
 
 Action = Callable[[Machine], None]
@@ -98,6 +109,9 @@ def _allocate(stmt: Allocate, scope: Scope) -> Action:
             memory.begin(m.threads)
         memory.forget(m.active)
         body(m)
+        if any(product.sums is memory for product in m.products):
+            what = f"a product that adds to {buffer.name} is still under way where {buffer.name} ends"
+            raise scope.fault(what, m, 0, buffer.name)
 
     return run
 
@@ -116,6 +130,10 @@ def _allocate_shared(stmt: Allocate, scope: Scope) -> Action:
             at = int((memory.landing > 0).argmax())
             what = f"an asynchronous copy to {memory.name(at)} is still under way where {stmt.buffer.name} ends"
             raise scope.fault(what, m, at // memory.span * m.launch.threads, stmt.buffer.name)
+        if memory.being_read:
+            at = int((memory.leaving > 0).argmax())
+            what = f"{memory.name(at)} is still being read asynchronously where {stmt.buffer.name} ends"
+            raise scope.fault(what, m, at // memory.span * m.launch.threads, stmt.buffer.name)
 
     return run
 
@@ -124,12 +142,15 @@ def _barrier(stmt: Barrier, scope: Scope) -> Action:
     what = f"a barrier of the {stmt.level.value}"
 
     def run(m: Machine) -> None:
-        levels = len(m.order.sizes)
         match stmt.level:
             case Level.WARP:
-                group, level = min(WARP_LANES, m.launch.threads), levels - 1
+                group, level = min(WARP_LANES, m.launch.threads), m.order.warp_level
+            case Level.GROUP:
+                m.warpgroups(what, scope)
+                m.order.meet(m.order.block_level + 1, m.running((m.threads,)))
+                return
             case Level.BLOCK:
-                group, level = m.launch.threads, levels - 2
+                group, level = m.launch.threads, m.order.block_level
             case Level.CLUSTER:
                 group, level = m.launch.threads * m.cluster, 1
         m.order.meet(level, m.divided(group, what, scope))
@@ -155,5 +176,13 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     LoadMatrix: load_matrix,
     TensorCopy: tensor_copy,
     Arrive: arrive,
+    ArriveExpecting: arrive_expecting,
+    AwaitGroupMma: await_group_mma,
+    StoreMatrix: store_matrix,
+    TensorStore: tensor_store,
+    CommitStores: commit_stores,
+    AwaitStores: await_stores,
+    FenceAsync: fence_async,
+    SetRegisters: set_registers,
 }
 """How each class of statement is run."""

@@ -218,7 +218,7 @@ def _shuffle(expr: Shuffle, scope: Scope) -> Code:
     def shuffle(m: Machine) -> Any:
         who = m.divided(WARP_LANES, "a shuffle", scope)
         given, number = value(m), lane(m)
-        m.order.meet(len(m.order.sizes) - 1, who)
+        m.order.meet(m.order.warp_level, who)
         if is_uniform(given):
             return given
         warps = np.broadcast_to(given, (m.threads,)).reshape(-1, WARP_LANES)
@@ -270,7 +270,7 @@ def _peer_load(expr: PeerLoad, scope: Scope) -> Code:
             raise scope.fault(f"block {given} is none of a cluster of {m.cluster}", m, at, expr.buffer.name)
         if active is not None:
             number = np.where(active, number, 0)
-        m.peer_reads[slice(None) if active is None else active] = m.order.now
+        m.peer_uses[slice(None) if active is None else active] = m.order.now
         return here(m) + (number - m.block % m.cluster) * memory.span
 
     return watched_load(memory, flat, expr.lanes, scope)

@@ -131,15 +131,25 @@ def _config(grid: Grid) -> Any:
     config.gridDimX, config.gridDimY, config.gridDimZ = grid.blocks
     config.blockDimX, config.blockDimY, config.blockDimZ = grid.threads, 1, 1
     config.sharedMemBytes = grid.shared_bytes
+    attributes = []
     if grid.cluster > 1:
         size = attribute("CUlaunchAttributeValue")()
         size.clusterDim.x, size.clusterDim.y, size.clusterDim.z = grid.cluster, 1, 1
-        clusters = attribute("CUlaunchAttribute")()
-        clusters.id = attribute("CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION")
-        clusters.value = size
-        config.attrs = [clusters]
-        config.numAttrs = 1
+        attributes.append(_launch_attribute("CLUSTER_DIMENSION", size))
+    if grid.overlaps:
+        allowed = attribute("CUlaunchAttributeValue")()
+        allowed.programmaticStreamSerializationAllowed = 1
+        attributes.append(_launch_attribute("PROGRAMMATIC_STREAM_SERIALIZATION", allowed))
+    config.attrs = attributes
+    config.numAttrs = len(attributes)
     return config
+
+
+def _launch_attribute(name: str, value: Any) -> Any:
+    found = attribute("CUlaunchAttribute")()
+    found.id = attribute(f"CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_{name}")
+    found.value = value
+    return found
 
 
 def _allow(handle: Any, name: str, value: int) -> None:

@@ -13,6 +13,7 @@ BYTES, ALIGNMENT_BYTES = 128, 64
 _SINCE = 12_000
 
 
+@functools.lru_cache(maxsize=1024)
 def encode(described: TensorMap, parameter: Parameter, address: int) -> bytes:
     """The map of ``parameter`` at ``address`` as a device function is given it: zeros outside, lines of 256 bytes into
     the second-level cache. Raises DeviceFault where the driver refuses it."""

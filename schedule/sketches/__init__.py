@@ -11,6 +11,7 @@ from .cuda_gemv import CUDA_GEMV
 from .cuda_loops import CUDA_LOOPS
 from .cuda_permute import CUDA_PERMUTE
 from .cuda_pointwise import CUDA_POINTWISE
+from .cuda_products import CUDA_PRODUCTS
 from .cuda_rows import CUDA_ROWS
 from .cuda_skinny import CUDA_SKINNY
 from .cuda_skinny_streams import CUDA_SKINNY_STREAMS
@@ -32,6 +33,7 @@ SKETCHES: dict[str, Sketch] = {
         CUDA_GEMV,
         CUDA_SKINNY,
         CUDA_SKINNY_STREAMS,
+        CUDA_PRODUCTS,
     )
 }
 """Name -> sketch; a schedule names the sketch that it belongs to."""

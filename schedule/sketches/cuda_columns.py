@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.schedule import KnobValue
+from ...core.schedule import KnobValue, Schedule
 from ...core.target import Target
+from ...ir.expr import WARP_LANES
 from ...ir.stmt import Kernel
 from ...te.workload import Workload
 from ..gpu import limits_of
@@ -19,7 +20,7 @@ from ..space import Knob, Quantity
 from ..tile.accumulate import Accumulation
 from ..tile.column_form import ColumnForm, column_form
 from ..tile.column_program import CLUSTER, LAUNCH, RUNS, TURNS, ColumnSetting, column_kernel
-from .columns import Bools, Columns, Ints
+from .columns import Bools, Columns, Ints, codes_of
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 FEWEST_BLOCKS = 64
@@ -35,6 +36,11 @@ SPARE_REGISTERS = 20
 """Registers for addresses, roughly (from compiled kernels)."""
 SHORT_RUN_BYTES = 64
 """What neighbouring threads read of a row at least, where there is so much: memory gives no less."""
+NARROW = 8
+"""Fewer threads along the columns are for so few columns that only then clusters, which meet without a second launch,
+occupy the whole device."""
+CLUSTERED = 5 / 6
+"""Of all multiprocessors, those that clusters of 16 blocks can have: they do not cross parts of the chip (measured)."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -58,8 +64,8 @@ class ColumnPlan:
         joins = (LAUNCH, CLUSTER) if limits_of(self.target).clusters else (LAUNCH,)
         return (
             Knob("vector", self._vectors(), "neighbouring columns of a thread"),
-            Knob("width", (8, 16, 32, 64, 128), "threads of a block along the columns"),
-            Knob("depth", (1, 2, 4, 8, 16, 32, 64), "threads of a block along the reduced axes"),
+            Knob("width", (2, 4, 8, 16, 32, 64, 128), "threads of a block along the columns"),
+            Knob("depth", (1, 2, 4, 8, 16, 32, 64, 128, 256), "threads of a block along the reduced axes"),
             Knob("unroll", (1, 4, 8), "rows that a thread has under way"),
             Knob("splits", tuple(splits), "parts of the reduced axes, in different blocks"),
             Knob("deal", (RUNS, TURNS), "rows of a part: neighbours, or taken in turns with the other parts"),
@@ -86,7 +92,7 @@ class ColumnPlan:
             threads=threads,
             blocks=self.form.outer_count * across * c.ints("splits"),
             registers=registers,
-            shared=threads * vector * self._state_bytes,
+            shared=threads // np.maximum(WARP_LANES // c.ints("width"), 1) * vector * self._state_bytes,
         )
 
     def legal(self, columns: Columns) -> Bools:
@@ -96,10 +102,14 @@ class ColumnPlan:
         cluster, turns = columns.flags("join", CLUSTER), columns.flags("deal", TURNS)
         resident = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared)
         wide, steps = width * vector, splits * depth * unroll
+        narrow = width < NARROW
         shape = (s.threads >= 128) & (s.threads <= 1024) & (s.shared <= MOST_SHARED_BYTES)
         shape &= wide < 2 * np.maximum(form.column_count, 8 * vector)
         least = min(SHORT_RUN_BYTES, form.column_count * form.held[0].dtype.bytes)
-        shape &= wide * form.held[0].dtype.bytes >= least
+        shape &= wide * form.held[0].dtype.bytes >= np.where(narrow, least // 2, least)
+        shape &= narrow == (depth > 64)
+        shape &= ~narrow | (cluster & (np.abs(s.blocks / self.target.threads - 1.5) < 0.6))
+        shape &= ~narrow | (s.blocks <= CLUSTERED * self.target.threads * resident)
         # Small ones: a single part, one row at a time. Large ones: enough blocks, enough under way in each.
         small = s.blocks // splits * form.over_count * wide < SMALL_POINTS
         plain = (splits == 1) & (unroll == 1) & (s.threads <= 256)
@@ -109,7 +119,7 @@ class ColumnPlan:
         share = -(-form.over_count // splits)
         parted = (splits == 1) | turns | ((splits - 1) * share < form.over_count)
         joined = ~cluster | (
-            ~turns & (splits > 1) & (splits <= 16) & (splits & (splits - 1) == 0) & (wide % splits == 0)
+            (~turns | narrow) & (splits > 1) & (splits <= 16) & (splits & (splits - 1) == 0) & (wide % splits == 0)
         )
         once = (splits > 1) | (~cluster & ~turns)
         tried = np.where(small, plain | worked, worked & few)
@@ -140,6 +150,9 @@ class ColumnPlan:
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         splits = int(setting["splits"])
+        columns = Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {})
+        s = self._sizes(columns)
+        room = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared)
         return column_kernel(
             self.workload,
             self.form,
@@ -152,6 +165,7 @@ class ColumnPlan:
                 deal=str(setting["deal"]),
                 join=str(setting["join"]),
                 final_depth=8 if splits <= 64 else 32,
+                resident=int(np.minimum(room, -(-s.blocks // self.target.threads))[0]),
             ),
         )
 

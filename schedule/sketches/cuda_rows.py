@@ -31,10 +31,10 @@ CLUSTER_ROW_BYTES = 32 << 10
 """Shorter rows gain nothing from a cluster: its barriers cost more than a block's."""
 LONG_ROW_BYTES = 256 << 10
 """Rows from here on may be read again instead of held: they are beyond the registers of a block."""
-ALL, HALF = "all", "half"
-AHEAD = (ALL, HALF)
-"""Of the next row, what a queue holds while it also holds the whole of this one; the rest of it comes as this one moves
-to registers."""
+ALL, HALF, TWO = "all", "half", "two"
+AHEAD = (ALL, HALF, TWO)
+"""What a queue holds of the next row while it also holds the whole of this one (the rest comes as this one moves to
+registers); or the next two rows."""
 MOST_WASTE = 4 / 3
 """Vectors that threads could hold over those there are."""
 SPARE_REGISTERS = 22
@@ -76,7 +76,11 @@ class RowPlan:
                 "resident", (1, 2, 3, 4, 8), "split, queue: blocks of a multiprocessor, which share its shared memory"
             ),
             Knob("ahead", AHEAD, "queue: how much of the next row it holds beside this one, of what there is room for"),
-            Knob("early", (0, 1) if self._weights else (0,), "whether weights are read before the rows are reduced"),
+            Knob(
+                "early",
+                (0, 1, 3, 5) if self._weights else (0,),
+                "which part of the weights is read before the rows are reduced: none, all, or one in so many",
+            ),
         )
 
     @property
@@ -116,15 +120,15 @@ class RowPlan:
         room = limits.shared_bytes_per_multiprocessor // c.ints("resident") - 1024
         room = np.minimum(room, limits.shared_bytes_per_block) - scratch - 256
         split = c.flags("hold", SPLIT)
-        slots = np.minimum(
-            np.where(split, 1, 2) * chunks, room // np.maximum(lanes * teams * vector * form.held_bytes, 1)
-        )
+        most = np.where(split, 1, np.where(c.flags("ahead", TWO), 3, 2)) * chunks
+        slots = np.minimum(most, room // np.maximum(lanes * teams * vector * form.held_bytes, 1))
         slots = np.where(c.flags("ahead", HALF), np.minimum(slots, chunks + chunks // 2), slots)
         kept = np.where(queue, np.maximum(2 * chunks - slots, 0) + 1, np.where(again, UNROLL, chunks))
         kept = np.minimum(np.where(split, chunks - slots + 1, kept), np.where(again, UNROLL, chunks))
         words = -(-form.held_bytes * vector // 4)
         weights = sum(-(-load.dtype.bytes * vector // 4) for load in self._weights)
-        weights = weights * np.where(c.flags("early", 1), chunks, 1)
+        early = np.where(c.ints("early") > 0, chunks // np.maximum(c.ints("early"), 1), 0)
+        weights = weights * np.where(c.flags("early", 1), chunks, early + 1)
         everywhere = self.target.threads * c.ints("resident") // cluster
         everywhere = np.where(cluster > 2, everywhere * 15 // 16, everywhere)  # clusters do not cross parts of the chip
         everywhere = np.minimum(everywhere, form.row_count) * cluster
@@ -134,6 +138,7 @@ class RowPlan:
             chunks=chunks,
             edges=columns - vectors * vector,
             slots=slots,
+            early=early,
             registers=SPARE_REGISTERS + words * kept + vector + weights,
             shared=scratch + np.where(queue | split, slots * lanes * teams * vector * form.held_bytes, 0),
             threads=lanes * teams,
@@ -154,21 +159,21 @@ class RowPlan:
         shape &= (cluster == 1) | ((teams == 1) & (lanes >= 128) & (s.vectors > (cluster - 1) * s.share))
         shape &= (cluster == 1) | (s.chunks >= 4)
         waste = s.chunks * lanes * cluster <= np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(lanes, 32) - 1)
-        plain = (resident == 1) & columns.flags("ahead", ALL)
+        early = columns.ints("early")
+        plain = (resident == 1) & columns.flags("ahead", ALL) & (early <= 1)
         held = (s.chunks <= np.where(lanes <= 32, MOST_CHUNKS // 2, MOST_CHUNKS)) & ~again & ~queue & ~split & plain
         read = again & (form.column_count * form.held_bytes >= LONG_ROW_BYTES)
         read &= cluster == 1 if form.wide else True
-        read &= (lanes >= 256) & (s.chunks > UNROLL) & plain & ~columns.flags("early", 1)
+        read &= (lanes >= 256) & (s.chunks > UNROLL) & plain & (early == 0)
         sized = np.isin(np.array([b.dtype.bytes for b in form.held])[:, None] * vector, (4, 8, 16)).all(axis=0)
         parted = split & sized & (s.chunks <= 2 * MOST_CHUNKS) & (s.slots >= 1) & (cluster == 1) & (lanes >= 128)
         parted &= ((teams == 1) & (resident >= 2)) | ((teams == 2) & (resident == 1) & (lanes == 512))
-        parted &= columns.flags("ahead", ALL) & (len(form.wide) > 0) & (s.threads * resident >= 512)
+        parted &= columns.flags("ahead", ALL) & (early <= 1) & (len(form.wide) > 0) & (s.threads * resident >= 512)
         parted &= form.column_count * form.held_bytes >= CLUSTER_ROW_BYTES
         queued = queue & sized & (s.chunks <= MOST_CHUNKS) & (s.slots >= s.chunks) & (teams == 1) & (cluster <= 8)
-        queued &= columns.flags("ahead", ALL) | (
-            s.slots == s.chunks + np.where(columns.flags("ahead", HALF), s.chunks // 2, 0)
-        )
-        queued &= ~columns.flags("ahead", HALF) | (s.chunks >= 4)
+        half, two = columns.flags("ahead", HALF), columns.flags("ahead", TWO)
+        queued &= ~half | ((s.slots == s.chunks + s.chunks // 2) & (s.chunks >= 4))
+        queued &= ~two | ((s.slots == 3 * s.chunks) & (cluster > 1))
         queued &= (len(form.wide) > 0) & (lanes >= 128)
         queued &= (
             (resident != 3)
@@ -176,7 +181,9 @@ class RowPlan:
             & (lanes * resident <= 1024)
             & (form.row_count * cluster >= 2 * s.blocks)
         )
-        queued &= ~(columns.flags("early", 1) & (self._weights_follow_rows | (s.edges > 0)))
+        queued &= (early == 0) | ~(self._weights_follow_rows | (s.edges > 0))
+        # A whole row in a block does not leave room for all its weights.
+        queued &= (early <= 1) | ((cluster == 1) & columns.flags("ahead", ALL) & (s.early >= 2))
         legal: Bools = fits & shape & waste & (held | read | queued | parted)
         return legal
 
@@ -222,7 +229,7 @@ class RowPlan:
                 unroll=UNROLL,
                 slots=int(sizes.slots[0]),
                 blocks=int(sizes.blocks[0]),
-                early=bool(setting["early"]),
+                early=int(sizes.early[0]),
                 resident=int(setting["resident"]) if setting["hold"] in (QUEUE, SPLIT) else 0,
             ),
         )
@@ -235,13 +242,14 @@ UNROLL = 4
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sizes:
     """Columns: whole vectors of a row, those of a block, those of a thread, single columns, vectors of a thread in its
-    queue, registers of a thread, shared bytes, threads, blocks."""
+    queue, those whose weights it reads early, registers of a thread, shared bytes, threads, blocks."""
 
     vectors: Ints
     share: Ints
     chunks: Ints
     edges: Ints
     slots: Ints
+    early: Ints
     registers: Ints
     shared: Ints
     threads: Ints

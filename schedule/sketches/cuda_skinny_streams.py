@@ -1,6 +1,6 @@
 """Products of some tens of rows for Hopper devices, fed by copies of whole boxes: see ``schedule.tile.streams``.
 
-16-bit floats summed in float32, both operands along ``k``, any pointwise functions of the sum.
+16-bit floats summed in float32, tokens along ``k``, weights along ``k`` or ``n``, any pointwise functions of the sum.
 """
 
 from collections.abc import Mapping
@@ -31,14 +31,16 @@ LEAST_TOKENS = 3
 """Rows of tokens below which plain arithmetic keeps up with memory."""
 SMALL = 1 << 20
 """Weights below which it hardly matters how they are read: every setting that fits is legal."""
-LEAST_RING = 72 * 1024
-"""Bytes of the weights in the rings of a multiprocessor that keep memory busy (measured: 64 KiB cost 5 %)."""
+LEAST_RING = 64 * 1024
+"""Bytes of the weights in the rings of a multiprocessor that keep memory busy (measured: 48 KiB cost 15 %)."""
 LEAST_STAGES = 3
 LEAST_WIDE = 32
 """Outputs ``n`` of a block that are worth its start."""
 MOST_STAGES = 16
 MOST_BOX = 256
 """Rows of a box that is copied at once."""
+LEAST_SHARED_TOKENS = 16
+"""Rows of tokens from which on it can be worth it that blocks wait for each other to read them once."""
 LEAST_SHARE = 0.8
 """Of the places for blocks that the last wave takes."""
 SPARE_REGISTERS = 32
@@ -61,12 +63,15 @@ class StreamPlan:
     @property
     def knobs(self) -> tuple[Knob, ...]:
         return (
-            Knob("swapped", (0, 1), "whether tokens, padded to 64 rows, take the side of 64 rows, not the weights"),
+            Knob(
+                "swapped", (0, 1), "whether the tokens take the side of 64 rows, whatever their number, not the weights"
+            ),
             Knob("wide", (64, 32, 40, 48, 56, 96, 112, 128, 192, 224, 256), "outputs n of a warpgroup"),
             Knob("groups", (1, 2, 4), "warpgroups of a block, side by side along n"),
             Knob("slabs", (2, 4, 1), "times 64 places of k that arrive together"),
             Knob("ring", (100, 72, 54), "percent of the shared memory that the ring may take"),
             Knob("split", (1, 2, 4), "blocks of a cluster, which share out k"),
+            Knob("shared", (1, 2, 4), "blocks of a cluster, which share the tokens"),
             Knob("resident", (1, 2), "blocks meant for a multiprocessor at once: they share its memory"),
         )
 
@@ -74,13 +79,14 @@ class StreamPlan:
         p, limits = self.product, limits_of(self.target)
         swapped, wide, groups = columns.ints("swapped"), columns.ints("wide"), columns.ints("groups")
         slabs, split, resident = columns.ints("slabs"), columns.ints("split"), columns.ints("resident")
-        rows = np.where(swapped == 1, token_rows(p.m.extent, True), token_rows(p.m.extent, False))
+        rows = token_rows(p.m.extent)
         block_n = wide * groups
         steps = -(-p.k.extent // (split * slabs * GROUP_RUN))
         slab = 2 * GROUP_RUN * (block_n + rows)
         stage = slabs * slab + 16
         room = limits.shared_bytes_per_multiprocessor // resident - 1024
-        room = np.minimum(room, limits.shared_bytes_per_block) * columns.ints("ring") // 100
+        beyond = np.where(swapped == 1, 2 * GROUP_RUN * (GROUP_ROWS - rows), 0)
+        room = np.minimum(room, limits.shared_bytes_per_block) * columns.ints("ring") // 100 - beyond
         stages = np.minimum(np.minimum(room // stage, steps), MOST_STAGES)
         blocks = -(-p.n.extent // block_n)
         return {
@@ -91,10 +97,10 @@ class StreamPlan:
             "stages": stages,
             "stages_of_two": room // (2 * slab + 16),
             "registers": SPARE_REGISTERS + np.where(swapped == 1, wide, rows) // 2,
-            "shared": np.maximum(stages * stage, partial_bytes(p.m.extent, 1, block_n)),
-            "room": room,
+            "shared": np.maximum(stages * stage + beyond, partial_bytes(p.m.extent, 1, block_n)),
+            "room": room + beyond,
             "ring": 2 * GROUP_RUN * slabs * block_n * stages,
-            "token_bytes": blocks * p.m.extent * p.k.extent * 2,
+            "token_bytes": blocks * p.m.extent * p.k.extent * 2 // columns.ints("shared"),
             "exchanged": 4 * p.m.extent * block_n * (split - 1) // split,
         }
 
@@ -110,9 +116,11 @@ class StreamPlan:
     def _usual(self, columns: Columns) -> Bools:
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
         swapped, wide, groups = columns.ints("swapped"), columns.ints("wide"), columns.ints("groups")
-        split, resident = columns.ints("split"), columns.ints("resident")
+        split, shared, resident = columns.ints("split"), columns.ints("shared"), columns.ints("resident")
         fits = limits.resident_blocks(size["threads"], size["registers"], size["shared"]) >= resident
         fits &= (size["block_n"] <= MOST_BOX) & ((swapped == 1) | (wide == GROUP_ROWS)) & (size["stages"] >= 2)
+        fits &= (split * shared == np.maximum(split, shared)) & (token_rows(p.m.extent) % (8 * shared) == 0)
+        fits &= (size["blocks"] % shared == 0) & ((p.weights.k == 1) | (wide % GROUP_RUN == 0))
         usual: Bools = fits & (size["shared"] <= np.maximum(size["room"], 0)) & (size["block_n"] - p.n.extent < 64)
         if p.n.extent * p.k.extent < SMALL:
             return usual
@@ -120,7 +128,8 @@ class StreamPlan:
         most = columns.ints("ring") == 100
         usual &= (columns.ints("slabs") > 1) | (most & (size["stages_of_two"] < LEAST_STAGES))
         usual &= (groups == 1) | (wide >= GROUP_ROWS)
-        usual &= (most & (split == 1) & (size["blocks"] > self.target.threads)) | (resident == 1)
+        usual &= (shared == 1) | (p.m.extent >= LEAST_SHARED_TOKENS)
+        usual &= (most & (split * shared == 1) & (size["blocks"] > self.target.threads)) | (resident == 1)
         return usual & self._even(size, split, resident)
 
     def _even(self, size: Mapping[str, Ints], split: Ints, resident: Ints) -> Bools:

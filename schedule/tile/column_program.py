@@ -1,8 +1,9 @@
 """The program of a column form: threads walk down the reduced axes with a vector of columns each, then meet.
 
 A block takes ``width * vector`` columns and one of ``splits`` parts of the reduced axes; its ``depth`` threads of a
-column take every ``depth``-th row of the part, several of them under way at once. What they found meets in shared
-memory; parts of different blocks meet in a cluster, or through workspace in a second launch.
+column take every ``depth``-th row of the part, several of them under way at once. What they found meets in the
+registers of a warp and in shared memory; parts of different blocks meet in a cluster, or through workspace in a second
+launch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,18 @@ from dataclasses import dataclass, field
 from ...ir.affine import affine_of
 from ...ir.buffer import Buffer, Scope
 from ...ir.build import Writer
-from ...ir.expr import Expr, Load, PeerLoad, Var, index, logical_and, minimum
+from ...ir.expr import (
+    WARP_LANES,
+    Expr,
+    Load,
+    PeerLoad,
+    Shuffle,
+    ShuffleMode,
+    Var,
+    index,
+    logical_and,
+    minimum,
+)
 from ...ir.gpu import Level
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind, Stmt
 from ...te.workload import Workload
@@ -38,7 +50,8 @@ class ColumnSetting:
     """``vector``: columns of a thread. ``width`` and ``depth``: threads of a block along the columns and along the
     reduced axes. ``unroll``: rows that a thread has under way. ``splits``: parts of the reduced axes, dealt in RUNS or
     TURNS, which ``join`` in a CLUSTER or a second LAUNCH (of no meaning for one part). ``final_depth``: threads of a
-    column in the second launch."""
+    column in the second launch. ``resident``: blocks that a multiprocessor must have room for (0: no matter; the
+    compiler then saves registers for as many as it likes, and loads fewer rows at once)."""
 
     vector: int
     width: int
@@ -48,6 +61,7 @@ class ColumnSetting:
     deal: str = RUNS
     join: str = LAUNCH
     final_depth: int = 8
+    resident: int = 0
 
     @property
     def threads(self) -> int:
@@ -57,6 +71,11 @@ class ColumnSetting:
     def columns(self) -> int:
         """Of a block."""
         return self.width * self.vector
+
+    @property
+    def entries(self) -> int:
+        """Of a column in a block's shared memory: one for each warp that works on it."""
+        return -(-self.threads // max(self.width, WARP_LANES))
 
 
 def column_kernel(workload: Workload, form: ColumnForm, setting: ColumnSetting) -> Kernel:
@@ -104,7 +123,7 @@ class _Program:
             bounds.append((self.name("rank"), s.splits, HardwareAxis.CLUSTER))
         bounds.append((self.name("t"), s.threads, HardwareAxis.THREAD))
         streamed = [b.name for b in self.form.held]
-        with w.launch(self.name("columns"), bounds, streamed=streamed) as variables:
+        with w.launch(self.name("columns"), bounds, min_blocks=s.resident, streamed=streamed) as variables:
             block, thread = variables[0], variables[-1]
             tile = block if clustered or s.splits == 1 else block // s.splits
             part: Expr = variables[1] if clustered else block % s.splits if s.splits > 1 else index(0)
@@ -215,21 +234,39 @@ class _Program:
     # --- the threads of a column
 
     def meet(self, sums: Sequence[Sequence[Buffer]], thread: Expr) -> list[tuple[Buffer, ...]]:
-        """Every thread's sums in shared memory: for each number of a state, [depth, columns]."""
+        """Every warp's sums in shared memory: for each number of a state, [entries, columns]."""
         s, w = self.setting, self.w
+        self.across_lanes(sums)
         shared = [
             tuple(
-                w.allocate(self.name(f"met{n}_{k}"), (s.depth, s.columns), b.dtype, Scope.SHARED)
+                w.allocate(self.name(f"met{n}_{k}"), (s.entries, s.columns), b.dtype, Scope.SHARED)
                 for k, b in enumerate(buffers)
             )
             for n, buffers in enumerate(sums)
         ]
-        for buffers, cells in zip(sums, shared, strict=True):
-            for buffer, cell in zip(buffers, cells, strict=True):
-                place = (thread // s.width, thread % s.width * s.vector)
-                w.store(cell, run_of(place, s.vector), Load(buffer, run_of((index(0),), s.vector)))
+        lane = thread % max(s.width, WARP_LANES)
+        with w.when(lane < s.width if s.width < WARP_LANES else None):
+            for buffers, cells in zip(sums, shared, strict=True):
+                for buffer, cell in zip(buffers, cells, strict=True):
+                    place = (thread // max(s.width, WARP_LANES), lane * s.vector)
+                    w.store(cell, run_of(place, s.vector), Load(buffer, run_of((index(0),), s.vector)))
         w.barrier(Level.BLOCK)
         return shared
+
+    def across_lanes(self, sums: Sequence[Sequence[Buffer]]) -> None:
+        """The lanes of a warp that have the same columns add up what they found."""
+        s, w = self.setting, self.w
+        for distance in (d for d in (16, 8, 4, 2, 1) if d >= s.width):
+            with w.loop(self.name(f"lanes_{distance}"), s.vector, LoopKind.UNROLLED) as v:
+                for n, (how, buffers) in enumerate(zip(self.hows, sums, strict=True)):
+                    mine = [Load(b, (v,)) for b in buffers]
+                    names = [self.name(f"lane{n}_{k}_{distance}") for k in range(len(buffers))]
+                    theirs = [w.allocate(a, (), b.dtype, Scope.REGISTER) for a, b in zip(names, buffers, strict=True)]
+                    for buffer, load in zip(theirs, mine, strict=True):
+                        w.store(buffer, (), Shuffle(ShuffleMode.XOR, load, index(distance)))
+                    new = how.combined(mine, [Load(b, ()) for b in theirs])
+                    for buffer, value in reversed(list(zip(buffers, new, strict=True))):
+                        w.store(buffer, (v,), value)
 
     def columns_of(
         self, name: str, thread: Expr, first: Expr, body: Callable[[Expr, Expr], None], only: int = 0
@@ -261,7 +298,7 @@ class _Program:
         """What the threads of column ``slot`` of this block found together."""
         found: list[list[Buffer]] = []
         for n, cells in enumerate(shared):
-            rows = [[Load(c, (index(y), slot)) for c in cells] for y in range(self.setting.depth)]
+            rows = [[Load(c, (index(y), slot)) for c in cells] for y in range(self.setting.entries)]
             found.append(self.state("down", n, rows[0], rows[1:]))
         return found
 

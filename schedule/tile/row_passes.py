@@ -331,16 +331,20 @@ class RowThread:
         return places | dict(zip(map(column_axis, range(len(columns))), columns, strict=True))
 
     def load_early(self, row: Row) -> None:
-        """What the outputs read beside the row into registers, all of it at once."""
+        """What the outputs read beside the row into registers, all at once, for the thread's first vectors."""
         read = self.beside_of([c.body for c in self.form.wide]) if self.setting.early else []
         for n, load in enumerate(read):
-            shape = (self.shape.chunks, self.setting.vector)
+            shape = (self.setting.early, self.setting.vector)
             self.early[load] = self.w.allocate(self.name(f"early{n}"), shape, load.dtype, Scope.REGISTER)
         if read:
-            with self.chunks(row, "early") as chunk:
+            with self.chunks(row, "early") as chunk, self.w.when(self.is_early(chunk)):
                 for load in read:
                     place = run_of((chunk.slot, index(0)), self.setting.vector)
                     self.w.store(self.early[load], place, self.beside_at(load, row, chunk))
+
+    def is_early(self, chunk: Chunk) -> Expr | None:
+        """Whether what stands beside a chunk is read early; None where it is for all."""
+        return chunk.slot < self.setting.early if self.setting.early < self.shape.chunks else None
 
     def beside_of(self, bodies: Sequence[Expr]) -> list[Load]:
         """What ``bodies`` read beside the row."""
@@ -357,12 +361,19 @@ class RowThread:
         """What ``bodies`` read beside the row, in registers."""
         found: dict[Load, _Lanes] = {}
         for n, load in enumerate(self.beside_of(bodies)):
-            if load in self.early and name == "write":
+            early = load in self.early and name == "write"
+            if early and self.is_early(chunk) is None:
                 found[load] = _Lanes(self.early[load], (chunk.slot,))
                 continue
             vector = self.setting.vector
             buffer = self.w.allocate(self.name(f"{name}_beside{n}"), (vector,), load.dtype, Scope.REGISTER)
-            self.w.store(buffer, run_of((index(0),), vector), self.beside_at(load, row, chunk))
+            whole = run_of((index(0),), vector)
+            with self.w.when(chunk.slot >= self.setting.early if early else None):
+                self.w.store(buffer, whole, self.beside_at(load, row, chunk))
+            if early:
+                place = minimum(chunk.slot, index(self.setting.early - 1))
+                with self.w.when(self.is_early(chunk)):
+                    self.w.store(buffer, whole, Load(self.early[load], run_of((place, index(0)), vector)))
             found[load] = _Lanes(buffer, ())
         return found
 

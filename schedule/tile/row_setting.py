@@ -16,8 +16,9 @@ class RowSetting:
     """``vector``: elements of an access. ``lanes``: threads of one row in a block. ``teams``: rows of a block at once.
     ``cluster``: blocks of a row. ``hold``: REGISTERS, SPLIT, QUEUE or MEMORY. ``unroll``: vectors of a thread at a
     time, from memory. ``slots``: vectors of a thread in shared memory. ``blocks``: those of the launch where each takes
-    rows in turn (with a queue). ``early``: whether what stands beside the rows is read before the row is reduced (with
-    a queue: before all rows). ``resident``: blocks that a multiprocessor must have room for (0: no matter)."""
+    rows in turn (with a queue). ``early``: for how many of a thread's vectors what stands beside the rows is read
+    before the row is reduced (with a queue: before all rows). ``resident``: blocks that a multiprocessor must have room
+    for (0: no matter)."""
 
     vector: int
     lanes: int
@@ -27,7 +28,7 @@ class RowSetting:
     unroll: int = 4
     slots: int = 0
     blocks: int = 0
-    early: bool = False
+    early: int = 0
     resident: int = 0
 
 

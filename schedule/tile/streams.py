@@ -1,8 +1,9 @@
-"""Products of up to 64 rows on the matrix instructions of warp groups, the weights on their side of 64 rows.
+"""Products of up to 64 rows on the matrix instructions of warpgroups, fed by copies of whole boxes.
 
 One warp does nothing but start copies of boxes of the weights and the tokens into a ring in shared memory; groups of
-four warps multiply what has arrived, each its own 64 outputs ``n``, and say which stages are free again. No warp waits
-for another but on the ring's arrival barriers. The blocks of a cluster share out ``k``.
+four warps multiply what has arrived, each its own outputs ``n``, and say which stages are free again. No warp waits for
+another but on the ring's arrival barriers. The blocks of a cluster share out ``k``; or they have neighbouring outputs,
+and each brings a part of the tokens for all of them.
 """
 
 from dataclasses import dataclass
@@ -16,9 +17,12 @@ from ...ir.gpu import (
     GROUP_RUN,
     GROUP_SWIZZLE,
     Arrive,
+    ArriveExpecting,
     AwaitArrivals,
+    AwaitGroupMma,
     GroupMma,
     InitArrivals,
+    Level,
     TensorCopy,
 )
 from ...ir.rewrite import free_variables, substitute
@@ -37,7 +41,8 @@ class StreamSetting:
     """``swapped``: whether the tokens take the side of 64 rows, and the weights the other. ``wide``: outputs ``n`` of a
     warp group. ``groups``: warp groups of a block, side by side along ``n``. ``slabs``: times 64 places of ``k`` that
     arrive together. ``stages``: how many such pieces the ring holds. ``split``: blocks of a cluster, which share out
-    ``k``. ``resident``: blocks meant for a multiprocessor at once."""
+    ``k``. ``shared``: blocks of a cluster, which share the tokens, 8 rows or a multiple each; one of the two is 1.
+    ``resident``: blocks meant for a multiprocessor at once."""
 
     swapped: bool
     wide: int
@@ -45,6 +50,7 @@ class StreamSetting:
     slabs: int
     stages: int
     split: int
+    shared: int
     resident: int
 
     @property
@@ -70,9 +76,9 @@ def lower_streams(p: Product, name: str, s: StreamSetting) -> Kernel:
     return _Program(p, name, s).kernel()
 
 
-def token_rows(m: int, swapped: bool) -> int:
-    """Rows of the tokens' tile."""
-    return GROUP_ROWS if swapped else -(-m // 8) * 8
+def token_rows(m: int) -> int:
+    """Rows of the tokens' tile: their swizzle begins anew every 8."""
+    return -(-m // 8) * 8
 
 
 class _Program:
@@ -81,25 +87,30 @@ class _Program:
         self.p, self.s, self.name = p, s, name
         self.weights, self.tokens = p.weights.load, p.tokens.load
         self.dtype = self.weights.buffer.dtype
-        self.rows = token_rows(p.m.extent, s.swapped)
+        self.rows = token_rows(p.m.extent)
         self.columns = s.wide if s.swapped else self.rows
+        self.along_k = p.weights.k == 1
+        self.unit = 1 if self.along_k else GROUP_RUN
         self.steps = s.steps(p.k.extent)
+        self.meeting = Level.CLUSTER if s.shared > 1 else Level.BLOCK
         self.w = NamingWriter(p.names)
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
         bounds = [
-            ("block", -(-p.n.extent // s.block_n), HardwareAxis.GRID_X),
-            ("rank", s.split, HardwareAxis.CLUSTER),
+            ("block", -(-p.n.extent // (s.block_n * s.shared)), HardwareAxis.GRID_X),
+            ("rank", s.split * s.shared, HardwareAxis.CLUSTER),
             ("warp", s.warps, HardwareAxis.WARP),
             ("lane", WARP_LANES, HardwareAxis.LANE),
         ]
-        if s.split == 1:
+        if s.split * s.shared == 1:
             del bounds[1]
         once = (self.weights.buffer.name,)
         with w.launch(self.name, bounds, min_blocks=s.resident, streamed=once) as axes:
-            self.block, self.warp, self.lane = axes[0], axes[-2], axes[-1]
-            self.rank: Expr = axes[1] if s.split > 1 else index(0)
+            self.warp, self.lane = axes[-2:]
+            self.rank: Expr = axes[1] if s.split * s.shared > 1 else index(0)
+            self.part = self.rank if s.split > 1 else index(0)
+            self.block = axes[0] * s.shared + self.rank if s.shared > 1 else axes[0]
             self.group = self.warp // GROUP_WARPS
             self.multiplies = self.warp < s.groups * GROUP_WARPS
             sums = w.allocate("sums", (self.columns // 2,), float32, Scope.REGISTER)
@@ -109,23 +120,40 @@ class _Program:
                 self._finish(sums)
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
-    def _ring(self, name: str, rows: int) -> Buffer:
-        """Stages of slabs of ``rows`` rows: (stage, slab, row, k)."""
-        s = self.s
-        layout = Layout((s.slabs * rows * GROUP_RUN, rows * GROUP_RUN, GROUP_RUN, 1), GROUP_SWIZZLE)
-        return self.w.allocate(name, (s.stages, s.slabs, rows, GROUP_RUN), self.dtype, Scope.SHARED, layout)
+    def _rows(self, name: str, count: int) -> Buffer:
+        """Rows of 64 places of ``k``."""
+        layout = Layout((GROUP_RUN, 1), GROUP_SWIZZLE)
+        return self.w.allocate(name, (count, GROUP_RUN), self.dtype, Scope.SHARED, layout)
+
+    def _tiles(self, name: str, count: int) -> Buffer:
+        """Tiles of 64 places of ``k`` by 64 of ``n``."""
+        layout = Layout((GROUP_RUN * GROUP_RUN, GROUP_RUN, 1), GROUP_SWIZZLE)
+        return self.w.allocate(name, (count, GROUP_RUN, GROUP_RUN), self.dtype, Scope.SHARED, layout)
+
+    def _weights_at(self, stage: Expr, slab: Expr, unit: Expr) -> tuple[Expr, ...]:
+        """Where the weights of a slab lie from row or tile ``unit`` of the block on."""
+        first = (stage * self.s.slabs + slab) * (self.s.block_n // self.unit) + unit
+        return (first, index(0)) if self.along_k else (first, index(0), index(0))
+
+    def _tokens_at(self, stage: Expr, slab: Expr, row: Expr) -> tuple[Expr, ...]:
+        return ((stage * self.s.slabs + slab) * self.rows + row, index(0))
 
     def _multiply(self, sums: Buffer) -> None:
         s, w = self.s, self.w
-        self.weight_ring, self.token_ring = self._ring("weight_ring", s.block_n), self._ring("token_ring", self.rows)
+        slabs, beyond = s.stages * s.slabs, GROUP_ROWS - self.rows if s.swapped else 0  # read, but not used
+        weights = self._rows if self.along_k else self._tiles
+        self.weight_ring = weights("weight_ring", slabs * s.block_n // self.unit)
+        self.token_ring = self._rows("token_ring", slabs * self.rows + beyond)
         self.full = w.allocate("full", (s.stages,), INDEX, Scope.SHARED)
         self.free = w.allocate("free", (s.stages,), INDEX, Scope.SHARED)
         first = Compare(CompareOp.EQ, self.lane, index(0))
         copies = Compare(CompareOp.EQ, self.warp, index(s.groups * GROUP_WARPS))
-        with w.when(logical_and(copies, first)), w.loop("barrier", s.stages) as number:
-            w.emit(InitArrivals(self.full, number, 2 * s.slabs))
-            w.emit(InitArrivals(self.free, number, s.groups * GROUP_WARPS))
-        w.barrier()
+        with w.when(first), w.loop("turn", -(-s.stages // s.warps)) as turn:  # one by one in a warp, whoever does it
+            number = turn * s.warps + self.warp
+            with w.when(Compare(CompareOp.LT, number, index(s.stages)) if s.stages % s.warps else None):
+                w.emit(InitArrivals(self.full, number, 1))
+                w.emit(InitArrivals(self.free, number, s.groups * GROUP_WARPS * s.shared))
+        w.barrier(self.meeting)
         with w.loop("zero", self.columns // 2, UNROLLED) as e:
             w.store(sums, (e,), const(0.0, float32))
         with w.loop("step", self.steps) as step:
@@ -136,34 +164,61 @@ class _Program:
             with w.when(self.multiplies):
                 w.emit(AwaitArrivals(self.full, stage, parity))
                 self._products(sums, stage)
-                with w.when(first):
-                    w.emit(Arrive(self.free, stage))
-        w.barrier()
+                if self.steps > s.stages:  # an arrival that no one awaits could come when its block has ended
+                    again = Compare(CompareOp.LT, step, index(self.steps - s.stages))
+                    with w.when(logical_and(again, Compare(CompareOp.LT, self.lane, index(s.shared)))):
+                        w.emit(Arrive(self.free, stage, self.lane if s.shared > 1 else None))
+        w.barrier(self.meeting)
 
     def _copy(self, step: Expr, stage: Expr) -> None:
         """Start the copies of one step; what lies outside of the tensors becomes zeros."""
         s, w = self.s, self.w
+        rows, own = s.slabs * (s.block_n + self.rows), self.rows // s.shared
+        w.emit(ArriveExpecting(self.full, stage, rows * GROUP_RUN * self.dtype.bytes))
+        size = s.block_n if self.along_k else GROUP_RUN
         with w.loop("slab_copied", s.slabs, UNROLLED) as slab:
-            k = ((self.rank * self.steps + step) * s.slabs + slab) * GROUP_RUN
-            at = {"n": self.block * s.block_n, "m": index(0), "k": k}
-            tiles = ((self.weights, self.weight_ring, "n"), (self.tokens, self.token_ring, "m"))
-            for load, ring, axis in tiles:
-                rows = ring.shape[2]
-                box = tuple(
-                    GROUP_RUN if "k" in free_variables(i) else rows if axis in free_variables(i) else 1
-                    for i in load.indices
-                )
-                place = tuple(substitute(i, at) for i in load.indices)
-                to = (stage, slab, index(0), index(0))
-                w.emit(TensorCopy(ring, to, load.buffer, place, box, self.full, stage))
+            k = ((self.part * self.steps + step) * s.slabs + slab) * GROUP_RUN
+            with w.loop("box", s.block_n // size, UNROLLED) as box:
+                at = {"n": self.block * s.block_n + box * size, "k": k}
+                self._box(self.weights, at, size, self.weight_ring, self._weights_at(stage, slab, box), stage)
+            at = {"m": self.rank * own if s.shared > 1 else index(0), "k": k}
+            self._box(self.tokens, at, own, self.token_ring, self._tokens_at(stage, slab, at["m"]), stage, s.shared)
+
+    def _box(
+        self,
+        load: Load,
+        at: dict[str, Expr],
+        rows: int,
+        ring: Buffer,
+        to: tuple[Expr, ...],
+        stage: Expr,
+        blocks: int = 1,
+    ) -> None:
+        """Copy a box of ``rows`` rows at 64 places of ``k`` to a place in the ring of so many blocks of the cluster."""
+        extents = tuple(GROUP_RUN if i == Var("k") else rows if free_variables(i) else 1 for i in load.indices)
+        corner = tuple(substitute(i, at) for i in load.indices)
+        everyone = index((1 << blocks) - 1) if blocks > 1 else None
+        self.w.emit(TensorCopy(ring, to, load.buffer, corner, extents, self.full, stage, True, everyone))
 
     def _products(self, sums: Buffer, stage: Expr) -> None:
         s, w, zero = self.s, self.w, index(0)
         with w.loop("slab", s.slabs, UNROLLED) as slab:
-            weights = (self.weight_ring, (stage, slab, self.group * s.wide, zero))
-            tokens = (self.token_ring, (stage, slab, zero, zero))
-            left, right = (tokens, weights) if s.swapped else (weights, tokens)
-            w.emit(GroupMma(sums, (zero,), *left, *right, self.columns, GROUP_RUN))
+            weights = (self.weight_ring, self._weights_at(stage, slab, self.group * (s.wide // self.unit)))
+            tokens = (self.token_ring, self._tokens_at(stage, slab, zero))
+            operands = (*tokens, *weights) if s.swapped else (*weights, *tokens)
+            along_n = not self.along_k
+            product = GroupMma(
+                sums,
+                (zero,),
+                *operands,
+                self.columns,
+                GROUP_RUN,
+                a_transposed=along_n and not s.swapped,
+                b_transposed=along_n and s.swapped,
+                rows=self.rows if s.swapped else GROUP_ROWS,
+            )
+            w.emit(product)
+        w.emit(AwaitGroupMma(0))
 
     def _finish(self, sums: Buffer) -> None:
         p, s, w = self.p, self.s, self.w
@@ -176,21 +231,21 @@ class _Program:
             with w.when(Compare(CompareOp.LT, m, index(p.m.extent)) if p.m.extent < extent else None):
                 w.store(partials, (index(0), m, self.group * s.wide + n), Load(sums, (e,)))
         thread = self.warp * WARP_LANES + self.lane
-        add_up(w, Share(p, self.block, s.block_n, self.rank, s.split, thread, s.threads), partials, 1)
+        add_up(w, Share(p, self.block, s.block_n, self.part, s.split, thread, s.threads), partials, 1)
 
 
 def can_lower_streams(p: Product) -> bool:
     """Whether matrix instructions take the operands, and boxes of both can be copied: every index is one axis or fixed,
-    ``k`` along the last dimension."""
-    return can_lower(p) and p.weights.k == 1 and _in_boxes(p.weights, "n") and _in_boxes(p.tokens, "m")
+    the last is ``k``, or ``n`` of the weights."""
+    weights = _in_boxes(p.weights, "n", "k") or _in_boxes(p.weights, "k", "n")
+    return can_lower(p) and weights and _in_boxes(p.tokens, "m", "k")
 
 
-def _in_boxes(operand: Operand, axis: str) -> bool:
+def _in_boxes(operand: Operand, outer: str, inner: str) -> bool:
     load = operand.load
-    if load is None or not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] != Var("k"):
+    if load is None or not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] != Var(inner):
         return False
     axes = [i for i in load.indices if free_variables(i)]
-    rows = [stride for i, stride in zip(load.indices, load.buffer.strides, strict=True) if i == Var(axis)]
     strides = load.buffer.strides[:-1]
     aligned = all(stride * load.buffer.dtype.bytes % 16 == 0 for stride in strides)
-    return aligned and len(axes) == 2 and len(rows) == 1
+    return aligned and len(axes) == 2 and Var(outer) in axes

@@ -302,7 +302,7 @@ FAULTS: dict[Build, dict[str, str]] = {
     },
     bulk: {
         "not prepared": r"arrival barrier full\[1\] is used before it is prepared",
-        "not met after preparing": r"arrival barrier full\[0\] is used before its block has met",
+        "not met after preparing": r"arrival barrier full\[0\] is used before all who use it have met",
         "too many expected": r"a wait that never ends: phase 0 of full\[0\] has 1 of 2 arrivals",
         "wrong parity": r"stages\[0, .*\] is read while an asynchronous copy to it is under way",
         "missing wait": r"stages\[0, .*\] is read while an asynchronous copy to it is under way",
@@ -311,7 +311,7 @@ FAULTS: dict[Build, dict[str, str]] = {
     },
     cluster_sum: {
         "missing cluster barrier": r"race on parts\[0\]: read here, written by thread 0 of block 1",
-        "ends too early": "the cluster does not meet between a load from another block and the end",
+        "ends too early": "the cluster does not meet between a use of another block's memory and the end",
         "no such block": "block 4 is none of a cluster of 4",
     },
     transpose: {

@@ -15,7 +15,7 @@ from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Broadcast, Load, Ramp, const, index
-from tilewright.ir.gpu import GROUP_SWIZZLE, GroupMma
+from tilewright.ir.gpu import GROUP_SWIZZLE, AwaitGroupMma, FenceAsync, GroupMma
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 from tilewright.ir.text import kernel_text
@@ -28,24 +28,34 @@ ZERO = index(0)
 
 
 def product(
-    *, barrier: bool = True, layout: Layout = TILE, columns: int = 24, first: int = 16, threads: int = 256
+    *,
+    barrier: bool = True,
+    layout: Layout = TILE,
+    columns: int = 24,
+    first: int = 16,
+    threads: int = 256,
+    rows: int = 64,
 ) -> Kernel:
-    """``C += A @ B.T`` over the last 48 of 64 places of k, 1 in C before; two warpgroups take 64 rows each."""
+    """``C += A @ B.T`` over the last 48 of 64 places of k, 1 in C before; two warpgroups take 64 rows each, of which
+    ``rows`` are there."""
     w = Writer()
     with w.launch("f", [("t", threads, HardwareAxis.THREAD)]) as (t,):
         a = w.allocate("a", (128, 64), bfloat16, Scope.SHARED, layout)
         b = w.allocate("b", (24, 64), bfloat16, Scope.SHARED, layout)
         with w.loop("i", 1024 // threads) as i:
             row, column = (i * threads + t) // 8, (i * threads + t) % 8 * 8
-            w.store(a, (row, Ramp(column, 1, 8)), Load(A, (row, Ramp(column, 1, 8))))
+            with w.when(row % 64 < index(rows) if rows < 64 else None):
+                w.store(a, (row, Ramp(column, 1, 8)), Load(A, (row, Ramp(column, 1, 8))))
         with w.when(t < 192):
             row, column = t // 8, t % 8 * 8
             w.store(b, (row, Ramp(column, 1, 8)), Load(B, (row, Ramp(column, 1, 8))))
+        w.emit(FenceAsync())
         if barrier:
             w.barrier()
         d = w.allocate("d", (12,), float32, Scope.REGISTER)
         w.store(d, (Ramp(ZERO, 1, 12),), Broadcast(const(1.0, float32), 12))
-        w.emit(GroupMma(d, (ZERO,), a, (t // 128 * 64, index(first)), b, (ZERO, index(first)), columns, 48))
+        w.emit(GroupMma(d, (ZERO,), a, (t // 128 * 64, index(first)), b, (ZERO, index(first)), columns, 48, rows=rows))
+        w.emit(AwaitGroupMma(0))
         with w.loop("j", 3, LoopKind.UNROLLED) as j, w.loop("h", 2, LoopKind.UNROLLED) as h:
             row = t // 128 * 64 + t // 32 % 4 * 16 + h * 8 + t % 32 // 4
             w.store(C, (row, Ramp(j * 8 + t % 4 * 2, 1, 2)), Load(d, (Ramp(j * 4 + h * 2, 1, 2),)))
@@ -63,6 +73,14 @@ def test_it_multiplies_rows_of_shared_memory() -> None:
     assert "group_mma(d[0], a[t//128*64, 16], b[0, 16]" in kernel_text(kernel)
 
 
+def test_rows_that_do_not_count_may_hold_anything() -> None:
+    draw = stream(2, "group")
+    given = {t.name: draw.normal(size=t.shape).astype(ml_dtypes.bfloat16) for t in (A, B)}
+    whole, part = (interpret(finish(product(rows=rows), H200), given)["C"].reshape(2, 64, 24) for rows in (64, 40))
+    np.testing.assert_allclose(part[:, :40], whole[:, :40], rtol=1e-4, atol=1e-4)
+    assert np.isnan(part[:, 40:]).all()
+
+
 @pytest.mark.parametrize(
     ("kernel", "what"), [(product(barrier=False), "race"), (product(first=8), "not aligned")], ids=["race", "place"]
 )
@@ -77,9 +95,10 @@ def test_the_interpreter_finds(kernel: Kernel, what: str) -> None:
     [
         (product(columns=12), "12 columns; 8 to 256"),
         (product(layout=Layout((64, 1), Swizzle(3, 3, 4))), "does not lie as"),
-        (product(threads=64), "block of 64 threads"),
+        (product(threads=64), "blocks of 64 threads"),
+        (product(rows=0), "0 rows count"),
     ],
-    ids=["columns", "layout", "threads"],
+    ids=["columns", "layout", "threads", "rows"],
 )
 def test_the_verifier_refuses(kernel: Kernel, what: str) -> None:
     with pytest.raises(InvalidKernel, match=what):

@@ -27,15 +27,24 @@ from tilewright.ir.expr import (
     index,
 )
 from tilewright.ir.gpu import (
+    Arrive,
+    ArriveExpecting,
     AwaitArrivals,
     AwaitCopies,
+    AwaitGroupMma,
+    AwaitStores,
     Barrier,
     BulkCopy,
     CopyAsync,
+    GroupMma,
     InitArrivals,
     Level,
     LoadMatrix,
     Mma,
+    SetRegisters,
+    StoreMatrix,
+    TensorCopy,
+    TensorStore,
 )
 from tilewright.ir.stmt import Allocate, For, HardwareAxis, If, Kernel, LoopKind, Operation, Stmt, Store, seq
 from tilewright.ir.verify import verify
@@ -57,6 +66,9 @@ def shared(name: str, *shape: int, layout: Layout | None = None, scope: Scope = 
 
 S, R = shared("S", 64, 64), shared("R", 16, scope=Scope.REGISTER)
 D = Buffer("D", (4,), float32, Scope.REGISTER)
+SUMS = Buffer("SUMS", (64,), float32, Scope.REGISTER)
+TILE = shared("tile", 64, 64, layout=Layout((64, 1), Swizzle(3, 3, 3)))
+SMALL: Axes = (("t", 64, HardwareAxis.THREAD),)
 FULL = Buffer("full", (2,), INDEX, Scope.SHARED)
 
 
@@ -88,6 +100,14 @@ def bulk(target: Buffer, at: tuple[Expr, ...], source: tuple[Expr, ...], element
 
 def mma(atom: str = "m16n8k16_f16", d: Buffer = D, a: Buffer = R, at: Expr = Z) -> Mma:
     return Mma(atom, d, (Z,), a, (at,), R, (Z,))
+
+
+def group_mma(d: Buffer = D, columns: int = 8, across: bool = False, adds: Expr | bool = True) -> GroupMma:
+    return GroupMma(d, (Z,), TILE, (Z, Z), TILE, (Z, Z), columns, 16, adds, False, across)
+
+
+def boxed(announced: bool = True, multicast: Expr | None = None) -> TensorCopy:
+    return TensorCopy(TILE, (Z, Z), IN, (Z, Z), (64, 64), FULL, Z, announced, multicast)
 
 
 def eq(a: Expr, b: int) -> Expr:
@@ -214,7 +234,37 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     ("operation", "no matrix instruction m8", lambda: kernel(mma("m8"), D, R)),
     ("operation", "a of m16n8k16_bf16 is float16, not bfloat16", lambda: kernel(mma("m16n8k16_bf16"), D, R)),
     ("operation", "8 elements of R do not fit", lambda: kernel(mma(at=index(9)), D, R)),
-    ("operation", "3 matrices are loaded at once", lambda: kernel(LoadMatrix(R, (Z,), S, (Z, Z), 3), R, S)),
+    ("operation", "3 matrices are moved at once", lambda: kernel(StoreMatrix(S, (Z, Z), R, (Z,), 3), R, S)),
+    ("operation", "16 elements of D do not fit", lambda: kernel(group_mma(columns=32), D, TILE)),
+    ("operation", "d of a warpgroup's product is float16", lambda: kernel(group_mma(d=R), R, TILE)),
+    (
+        "operation",
+        "16 runs of 128 rows do not fit tile",
+        lambda: kernel(group_mma(SUMS, 128, True), SUMS, TILE),
+    ),
+    ("operation", "whether a warpgroup's product accumulates", lambda: kernel(group_mma(adds=T), D, TILE)),
+    ("meeting", "a product that accumulates under `t < 64`", lambda: kernel(group_mma(adds=T < index(64)), D, TILE)),
+    ("operation", "a wait for all but 8 products", lambda: kernel(AwaitGroupMma(8))),
+    ("meeting", "a product of a warpgroup under `t < 64`", lambda: kernel(under(T < index(64), AwaitGroupMma(0)))),
+    (
+        "warps",
+        "a change of registers in blocks of 64 threads, not whole",
+        lambda: kernel(SetRegisters(40, False), axes=SMALL),
+    ),
+    ("operation", "44 registers; 24 to 240", lambda: kernel(SetRegisters(44, True))),
+    ("meeting", "a barrier of the group under `t < 64`", lambda: kernel(under(T < index(64), Barrier(Level.GROUP)))),
+    ("operation", "the block of an arrival are no scalar", lambda: kernel(Arrive(FULL, Z, ONE), FULL, axes=CLUSTERS)),
+    ("launch", "the block of an arrival where there are no", lambda: kernel(Arrive(FULL, Z, Z), FULL)),
+    ("operation", "24 bytes are announced", lambda: kernel(ArriveExpecting(FULL, Z, 24), FULL)),
+    ("launch", "the blocks of a multicast where there are no", lambda: kernel(boxed(multicast=Z), TILE, FULL)),
+    (
+        "operation",
+        "a multicast of I that is not announced",
+        lambda: kernel(boxed(announced=False, multicast=Z), TILE, FULL, axes=CLUSTERS),
+    ),
+    ("inputs", "I is an input", lambda: kernel(TensorStore(IN, (Z, Z), TILE, (Z, Z), (64, 64)), TILE)),
+    ("operation", "a wait for all but -1 groups of stores", lambda: kernel(AwaitStores(-1))),
+    ("operation", "3 matrices are moved at once", lambda: kernel(LoadMatrix(R, (Z,), S, (Z, Z), 3), R, S)),
     ("operation", "S is accessed at bytes", lambda: kernel(LoadMatrix(R, (Z,), S, (Z, index(4)), 4), R, S)),
     ("types", "Operation is no operation", lambda: kernel(Operation())),
 ]

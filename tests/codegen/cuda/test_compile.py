@@ -1,10 +1,13 @@
 """Compiling: for every architecture, from the cache, through the gates, and what cannot be compiled."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from tilewright.benchmarks.one_launch import case_of, kernels_of
+from tilewright.codegen import road
 from tilewright.codegen.backend import Grid, Resources, Source
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.cuda import nvrtc
@@ -20,8 +23,11 @@ from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Load, Ramp, index
 from tilewright.ir.stmt import HardwareAxis, Kernel, Launch, LoopKind, Store
+from tilewright.te.operators import OPERATORS
 from tilewright.tests.codegen.cuda.launches import LAUNCHES
 
+_GLOBAL = re.compile(r"\b(LDG|LDGSTS|STG|RED|ATOM\w*|LD|ST|UBLKCP|UTMALDG|UTMASTG)\b")
+"""Instructions that may reach global memory."""
 SM90A = Target("cuda", "sm_90a", (), 132, 16)
 BACKEND = backend_for(SM90A)
 
@@ -233,3 +239,16 @@ def test_the_compiler_gives_the_same_bytes_each_time() -> None:
     source = emitted(LAUNCHES["softmax_float16"])
     first, second = (nvrtc.compile_program(source.text, "kernel.cu", options(SM90A)) for _ in range(2))
     assert (first.cubin, first.ptx) == (second.cubin, second.ptx)
+
+
+@pytest.mark.parametrize("sketch", kernels_of(SM90A))
+def test_nothing_is_read_or_written_before_the_earlier_launch_has_ended(sketch: str) -> None:
+    """The compiler takes loads of what passes for constant ahead of the wait, whatever stands in the source."""
+    name, parameters, schedule = case_of(sketch, SM90A, seed=0)
+    kernel = road.finish(road.lower(OPERATORS[name].workload(parameters), SM90A, schedule), SM90A)
+    source = BACKEND.emit(kernel, SM90A)
+    functions = BACKEND.assembly(source, SM90A).split("/*0000*/")[1:]
+    assert len(functions) == len(source.launches) and all(grid.overlaps for grid in source.launches)
+    for text in functions:
+        before, wait, after = text.partition("ACQBULK")
+        assert wait and _GLOBAL.search(after) and not _GLOBAL.search(before)

@@ -4,10 +4,26 @@
 template <typename T> static __device__ __forceinline__ T* as(void* place) { return reinterpret_cast<T*>(place); }
 template <typename T> static __device__ __forceinline__ const T* as(const void* place) { return reinterpret_cast<const T*>(place); }
 
+// the next launch may send blocks where there is room; from here on, all that earlier ones wrote is there
+static __device__ __forceinline__ void await_earlier_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 static __device__ __forceinline__ unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
-static __device__ __forceinline__ void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+// no block of the cluster ends before all have come here; what they stored is not waited for
+static __device__ __forceinline__ void cluster_end() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// others then see what was stored in shared memory; stores to global memory are not waited for
+static __device__ __forceinline__ void cluster_barrier_shared() {
+  asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
@@ -44,7 +60,7 @@ static __device__ __forceinline__ unsigned char peer_load(const unsigned char* f
 }
 
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cluster_sum(
-    const float* __restrict__ A,
+    const float* A,
     float* __restrict__ O) {
   const int row = blockIdx.x / 2;
   const int rank = blockIdx.x % 2;
@@ -52,6 +68,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
   extern __shared__ __align__(16) unsigned char shared[];
   float* const parts = reinterpret_cast<float*>(shared + 0);
   float* const sums = reinterpret_cast<float*>(shared + 256);
+  await_earlier_launch();
   parts[t] = A[row * 128 + rank * 64 + t];
   __syncthreads();
   if (t < 4) {
@@ -74,7 +91,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
     }
     sums[t] = part[0];
   }
-  cluster_barrier();
+  cluster_barrier_shared();
   if (t < 1) {
     __align__(16) float total[4];
     #pragma unroll
@@ -99,5 +116,5 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
     }
     *as<uint4>(&O[row * 8 + rank * 4]) = *as<uint4>(&r[0]);
   }
-  cluster_barrier();
+  cluster_end();
 }

@@ -43,32 +43,41 @@ static __device__ __forceinline__ float fast_divide(float a, float b) {
   return y;
 }
 
-// data that is read once: through the read-only path, without keeping it in the first-level cache
+// the next launch may send blocks where there is room; from here on, all that earlier ones wrote is there
+static __device__ __forceinline__ void await_earlier_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// data that is read once: without keeping it in the first-level cache
 static __device__ __forceinline__ uint4 load_once(const uint4* from) {
   uint4 x;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
       : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)));
   return x;
 }
 static __device__ __forceinline__ uint2 load_once(const uint2* from) {
   uint2 x;
-  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
       : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)));
   return x;
 }
 static __device__ __forceinline__ unsigned load_once(const unsigned* from) {
   unsigned x;
-  asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
+  asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
   return x;
 }
 
 extern "C" __global__ void __launch_bounds__(32) tw_softmax(
-    const unsigned short* __restrict__ A,
+    const unsigned short* A,
     unsigned short* __restrict__ O) {
   const int row = blockIdx.x;
   const int t = threadIdx.x;
   extern __shared__ __align__(16) unsigned char shared[];
   float* const parts = reinterpret_cast<float*>(shared + 0);
+  await_earlier_launch();
   __align__(16) float x[32];
   __align__(8) float value[2];
   #pragma unroll

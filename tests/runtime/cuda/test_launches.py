@@ -8,7 +8,12 @@ import pytest
 from tests.codegen.cuda.launches import LAUNCHES
 from tests.ir.launches import FAULTS, data_of
 from tilewright.codegen.road import build_kernel
+from tilewright.core.dtypes import float32
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.build import Writer
+from tilewright.ir.expr import Load, index
 from tilewright.ir.interpret import interpret
+from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.runtime.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.cuda
@@ -37,3 +42,23 @@ def test_the_device_and_the_interpreter_agree(device: CudaDevice, name: str) -> 
             np.testing.assert_allclose(got, want, rtol=2e-3 if b.dtype.bits == 16 else 1e-5, atol=1e-6)
         else:
             np.testing.assert_array_equal(got, wanted[b.name])
+
+
+def mirrored(blocks: int, threads: int) -> Kernel:
+    """Every block reads what another one wrote, one launch before."""
+    x, y = (Buffer(name, (blocks, threads), float32) for name in "XY")
+    w = Writer()
+    with w.launch("mirror", (("b", blocks, HardwareAxis.GRID_X), ("t", threads, HardwareAxis.THREAD))) as (b, t):
+        w.store(y, (b, t), Load(x, (index(blocks - 1) - b, t)) + 1.0)
+    return Kernel("mirrored", (x,), (y,), (), w.finish())
+
+
+@pytest.mark.parametrize("blocks", [7, 132, 5000])
+def test_launches_that_overlap_see_what_those_before_them_wrote(device: CudaDevice, blocks: int) -> None:
+    given = np.arange(blocks * 256, dtype=np.float32).reshape(blocks, 256)
+    binary = build_kernel(mirrored(blocks, 256), device.target)
+    assert all(grid.overlaps for grid in binary.launches)
+    kernel = device.load(binary)
+    there, back = device.hold(given), device.hold(np.zeros_like(given))
+    kernel.time([(there, back), (back, there)], 400)
+    np.testing.assert_array_equal(there.read().view(np.float32).reshape(given.shape), given + 400)

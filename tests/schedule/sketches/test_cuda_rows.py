@@ -32,13 +32,16 @@ MEAN = workload_of("reduce", shape=[32, 56, 56, 256], axes=[0, 1, 2], kind="mean
         (CUDA_ROWS, LONG_SOFTMAX, {"lanes": 1024, "cluster": 1, "hold": "queue"}, 64),
         (CUDA_ROWS, LONG_NORM, {"lanes": 256, "cluster": 4, "hold": "queue", "early": 1}, 128),
         (CUDA_ROWS, LONG_NORM, {"lanes": 256, "cluster": 4, "hold": "registers", "early": 0}, 96),
+        (CUDA_ROWS, LONG_NORM, {"lanes": 512, "cluster": 2, "ahead": "two", "early": 1}, 128),
+        (CUDA_ROWS, LONG_NORM, {"lanes": 512, "cluster": 1, "hold": "queue", "early": 3}, 128),
         (CUDA_ROWS, ODD, {"lanes": 512, "cluster": 1, "hold": "queue"}, 128),
         (CUDA_ROWS, NORM, {"lanes": 64, "teams": 2, "early": 0, "hold": "registers"}, 48),
         (CUDA_ROWS, ADDED, {"lanes": 128, "teams": 1, "early": 0, "hold": "registers"}, 72),
         (CUDA_ROWS, ARGMAX, {"lanes": 256, "cluster": 1}, 48),
-        (CUDA_COLUMNS, COLUMNS, {"width": 32, "depth": 8, "unroll": 4, "splits": 8, "join": "launch"}, 32),
-        (CUDA_COLUMNS, COLUMNS, {"width": 64, "depth": 8, "unroll": 8, "splits": 8, "join": "cluster"}, 48),
+        (CUDA_COLUMNS, COLUMNS, {"width": 32, "depth": 8, "unroll": 4, "splits": 8, "join": "launch"}, 48),
+        (CUDA_COLUMNS, COLUMNS, {"width": 64, "depth": 8, "unroll": 8, "splits": 8, "join": "cluster"}, 64),
         (CUDA_COLUMNS, MEAN, {"width": 16, "depth": 32, "unroll": 4, "splits": 132, "deal": "turns"}, 48),
+        (CUDA_COLUMNS, MEAN, {"width": 4, "depth": 128, "unroll": 8, "join": "cluster"}, 64),
     ],
 )
 def test_the_compiler_keeps_everything_in_registers(

@@ -14,6 +14,7 @@ from tilewright.te import build as te
 from tilewright.te.workload import Workload
 
 SIXTY_FOUR = workload_of("linear", rows=64, inputs=4096, outputs=4096, dtype="float16", bias=False)
+ALONG_N = workload_of("matmul", m=64, k=4096, n=4096, dtype="float16")
 LARGE = workload_of("linear", rows=16, inputs=4096, outputs=28672, dtype="bfloat16", bias=False)
 
 
@@ -34,6 +35,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     ),
     "n of no multiple": lambda: workload_of("linear", rows=17, inputs=520, outputs=77, dtype="bfloat16"),
     "all rows": lambda: workload_of("matmul", m=64, k=384, n=136, dtype="bfloat16", transpose_b=True),
+    "along n": lambda: workload_of("matmul", m=20, k=200, n=136, dtype="float16", bias=True),
     "two outputs": _two_outputs,
 }
 
@@ -53,13 +55,20 @@ def test_what_it_leaves_to_others() -> None:
     assert not taken(rows=2) and not taken(rows=65)
     assert not taken(dtype="float32") and not taken(accumulate="float64")
     assert not taken(inputs=60)  # rows that do not begin at multiples of 16 bytes
-    assert not SKETCH.matches(workload_of("matmul", m=32, n=96, k=64, dtype="float16"), H200)
+    assert SKETCH.matches(workload_of("matmul", m=32, n=96, k=64, dtype="float16"), H200)
+    assert not SKETCH.matches(workload_of("matmul", m=32, n=100, k=64, dtype="float16"), H200)
+    assert not SKETCH.matches(workload_of("matmul", m=32, n=96, k=64, dtype="float16", transpose_a=True), H200)
 
 
 @pytest.mark.parametrize(
     ("workload", "knobs"),
-    [(SIXTY_FOUR, {"swapped": 0, "split": 2, "slabs": 2}), (LARGE, {"swapped": 1, "wide": 112, "groups": 2})],
-    ids=["weights as rows", "tokens as rows"],
+    [
+        (SIXTY_FOUR, {"swapped": 0, "split": 2, "slabs": 2}),
+        (LARGE, {"swapped": 1, "wide": 112, "groups": 2}),
+        (SIXTY_FOUR, {"wide": 32, "shared": 4}),
+        (ALONG_N, {"wide": 128}),
+    ],
+    ids=["weights as rows", "tokens as rows", "tokens shared", "along n"],
 )
 def test_sums_stay_in_registers(workload: Workload, knobs: dict[str, int]) -> None:
     taken = compiled(SKETCH, workload, **knobs)
@@ -70,6 +79,7 @@ def test_sums_stay_in_registers(workload: Workload, knobs: dict[str, int]) -> No
     backend = backend_for(H200)
     text = backend.assembly(backend.emit(finish(SKETCH.lower(workload, H200, schedule), H200), H200), H200)
     assert "UTMALDG.2D" in text and "HGMMA.64x" in text and "LDGSTS" not in text
+    assert ("UTMALDG.2D.MULTICAST" in text) == (knobs.get("shared", 1) > 1)
 
 
 @pytest.mark.parametrize(("rows", "outputs", "wide", "blocks"), [(32, 4096, 32, 128), (64, 28672, 224, 128)])

@@ -35,17 +35,17 @@ def schedule_of(sketch: Sketch, workload: Workload, **knobs: KnobValue) -> Sched
     raise AssertionError(f"no schedule of {sketch.name} has {knobs}")
 
 
-def assert_agrees(sketch: Sketch, workload: Workload, count: int = 20) -> int:
+def assert_agrees(sketch: Sketch, workload: Workload, count: int = 20, target: Target = H200) -> int:
     """Reference and interpreter agree on ``count`` schedules (all, where there are fewer); how many were tried."""
-    assert sketch.matches(workload, H200)
-    space = sketch.space(workload, H200)
+    assert sketch.matches(workload, target)
+    space = sketch.space(workload, target)
     inputs = random_inputs(workload, 1)
     wanted, limits = reference(workload, inputs), tolerance(workload)
     rows = stream(1, sketch.name).permutation(len(space))[:count]
     for row in rows:
-        kernel = sketch.lower(workload, H200, space.schedule(int(row)))
+        kernel = sketch.lower(workload, target, space.schedule(int(row)))
         verify(kernel)
-        got = interpret(finish(kernel, H200), inputs)
+        got = interpret(finish(kernel, target), inputs)
         for name in workload.outputs:
             absolute, relative = limits[name]
             a, b = (np.asarray(x[name], np.float64) for x in (got, wanted))

@@ -34,6 +34,8 @@ SETTINGS = [
     ColumnSetting(4, 8, 4, 1, 5, TURNS, LAUNCH),
     ColumnSetting(4, 8, 8, 2, 4, RUNS, CLUSTER),
     ColumnSetting(2, 32, 1, 3, 8, TURNS, CLUSTER),
+    ColumnSetting(4, 2, 64, 2, 8, TURNS, CLUSTER, resident=2),
+    ColumnSetting(4, 1, 32, 4, 4, RUNS, CLUSTER),
     ColumnSetting(1, 32, 2, 2, 40, TURNS, LAUNCH, final_depth=32),
 ]
 

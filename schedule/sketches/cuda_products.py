@@ -1,0 +1,271 @@
+"""Large products for Hopper devices, on matrix instructions of warpgroups: see ``schedule.tile.products``.
+
+16-bit floats summed in float32, operands in any of the four layouts, batches, any pointwise functions of the sum.
+What copies of boxes cannot take, rows that do not begin at multiples of 16 bytes, is left to the other sketches.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.schedule import KnobValue
+from ...core.target import Target
+from ...ir.expr import WARP_LANES, Cast, Load, Var
+from ...ir.gpu import GROUP_LANES, GROUP_ROWS, GROUP_RUN
+from ...ir.stmt import Kernel
+from ...te.workload import Workload
+from ..gpu import limits_of
+from ..nest import KERNEL_NAME
+from ..space import Knob, Quantity
+from ..tile.product import LONGEST_TOKENS, Product, matrix_product_of
+from ..tile.product_results import can_store_boxes
+from ..tile.products import COPYING_REGISTERS, ProductSetting, can_lower_products, lower_products
+from .columns import Bools, Columns, Ints
+from .enumerate import all_settings
+from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
+
+ARCHITECTURE = "sm_90a"
+WIDTHS = (256, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240)
+MOST_STAGES = 12
+BARRIER_BYTES = 48
+"""Of shared memory, for barriers besides those of the stages, and for what aligns them."""
+SPARE_REGISTERS = 30
+"""Registers for addresses and constants, roughly (from compiled kernels)."""
+VALUE_REGISTERS = 12
+"""More of them, where results are not just the sums (likewise)."""
+MOST_SETTINGS = 300
+"""Settings of a space: those that the estimate likes best."""
+MOST_REGISTERS = 240
+"""That a warpgroup may set for its threads."""
+QUARTERS = 4
+"""Parts of a multiprocessor, each with a quarter of its registers for every fourth warp of a block."""
+REGISTERS = 512
+"""Registers of a quarter for each lane of a warp."""
+FLOPS_PER_CYCLE = 4096
+"""Of the matrix units of a multiprocessor, dense 16-bit."""
+SHARED_BYTES_PER_CYCLE = 128
+L2_BYTES_PER_CYCLE = 46
+"""For each multiprocessor, when all of them read."""
+STEP_CYCLES, STORE_CYCLES, LAUNCH_CYCLES = 40, 8, 3000
+"""Besides: of a step (barriers), of a row of 128 bytes that is stored, of a launch with its first and last tile."""
+
+QUANTITIES = (
+    *GPU_QUANTITIES,
+    Quantity("tiles", "tiles", "tiles of the result, those of the blocks of a cluster counted one by one"),
+    Quantity("stages", "stages", "stages of the ring"),
+    Quantity("sums", "registers", "registers of a thread that hold sums"),
+    Quantity("wave_efficiency", "1", "part of the multiply-adds of all multiprocessors' turns that the result needs"),
+    Quantity("mma_cycles", "cycles", "cycles of the matrix units for all tiles of a multiprocessor"),
+    Quantity("shared_cycles", "cycles", "cycles of its shared memory"),
+    Quantity("l2_cycles", "cycles", "cycles of its part of the second-level cache"),
+    Quantity("estimate", "cycles", "cycles that all of it may take: what the space is ordered and cut by"),
+)
+
+
+@dataclass(frozen=True)
+class ProductPlan:
+    product: Product
+    target: Target
+
+    @cached_property
+    def _right_along_k(self) -> bool:
+        assert self.product.weights.load is not None
+        return self.product.weights.load.indices[-1] == Var("k")
+
+    @cached_property
+    def _spare(self) -> int:
+        """Registers beside the sums."""
+        plain = all(
+            isinstance(r.value.value if isinstance(r.value, Cast) else r.value, Load) for r in self.product.results
+        )
+        return SPARE_REGISTERS + (0 if plain else VALUE_REGISTERS)
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        return (
+            Knob("groups", (2, 1, 3), "warpgroups of a block that multiply"),
+            Knob("in_turn", (0, 1), "whether each of them takes tiles of its own, in turn"),
+            Knob("rows", (1, 2), "times 64 rows of a warpgroup"),
+            Knob("wide", WIDTHS, "columns of a tile"),
+            Knob("slabs", (1, 2), "times 64 places of k that arrive together"),
+            Knob("cluster", (1, 2, -2), "blocks of a cluster: along m, or where negative along n"),
+            Knob("band", (8, 4, 16), "tiles along m before the next along n"),
+            Knob("resident", (1, 2), "blocks meant for a multiprocessor at once"),
+            Knob("roomy", (0, 1), "whether warps that copy are a group and leave registers to those that multiply"),
+            Knob("boxes", (2, 0, 1), "buffers through which a warpgroup stores boxes; 0: threads store"),
+        )
+
+    def _sizes(self, columns: Columns) -> dict[str, Ints]:
+        p, limits = self.product, limits_of(self.target)
+        groups, in_turn, rows, wide = (columns.ints(name) for name in ("groups", "in_turn", "rows", "wide"))
+        slabs, cluster, resident, boxes = (columns.ints(name) for name in ("slabs", "cluster", "resident", "boxes"))
+        turns = np.where(in_turn == 1, groups, 1)
+        tile_m = GROUP_ROWS * rows * groups // turns
+        cluster_m, cluster_n = np.maximum(cluster, 1), np.maximum(-cluster, 1)
+        blocks = cluster_m * cluster_n
+        tiles = -(-p.m.extent // (tile_m * cluster_m)) * -(-p.n.extent // (wide * cluster_n))
+        tiles = tiles * prod(a.extent for a in p.batch)
+        laps = -(-tiles // (self.target.threads * resident // blocks * turns))
+        workers = -(-tiles // (laps * turns))
+        sums = rows * wide // 2
+        roomy = columns.ints("roomy") == 1
+        threads = GROUP_LANES * groups + np.where(roomy, GROUP_LANES, WARP_LANES)
+        share = _share(threads * resident)
+        pool = (groups + 1) * _share((groups + 1) * GROUP_LANES * resident)
+        most = np.minimum((pool - COPYING_REGISTERS) // groups // 8 * 8, MOST_REGISTERS)
+        held_n = wide if self._right_along_k else -(-wide // GROUP_RUN) * GROUP_RUN
+        stage = 2 * GROUP_RUN * slabs * (tile_m + held_n) + 16
+        staging = np.minimum(wide, GROUP_RUN) + np.where(wide > GROUP_RUN, wide % GROUP_RUN, 0)
+        staging = 2 * groups * boxes * GROUP_ROWS * staging
+        room = np.minimum(limits.shared_bytes_per_multiprocessor // resident - 1024, limits.shared_bytes_per_block)
+        steps = -(-p.k.extent // (slabs * GROUP_RUN))
+        stages = np.minimum(np.minimum((room - staging - BARRIER_BYTES) // stage, steps * laps * turns), MOST_STAGES)
+        return {
+            "threads": threads,
+            "turns": turns,
+            "tile_m": tile_m,
+            "cluster_m": cluster_m,
+            "cluster_n": cluster_n,
+            "tiles": tiles,
+            "laps": laps,
+            "workers": workers,
+            "sums": sums,
+            "registers": np.where(roomy, most, 0),
+            "share": np.where(roomy, most, share),
+            "launched": share,
+            "steps": steps,
+            "stages": stages,
+            "shared": np.maximum(stages, 2) * stage + staging + BARRIER_BYTES,
+            "stage": stage,
+        }
+
+    def legal(self, columns: Columns) -> Bools:
+        return self._usual(columns, self._bound)
+
+    @cached_property
+    def _bound(self) -> float:
+        """The estimate up to which settings are worth trying."""
+        columns = all_settings(self.knobs)
+        fitting = np.sort(self._estimate(columns)["estimate"][self._fits(columns)])
+        return float(fitting[min(MOST_SETTINGS, len(fitting)) - 1]) if len(fitting) else 0.0
+
+    def _usual(self, columns: Columns, bound: float) -> Bools:
+        usual: Bools = self._fits(columns) & (self._estimate(columns)["estimate"] <= bound)
+        return usual
+
+    def _fits(self, columns: Columns) -> Bools:
+        """Whether a setting can work, and repeats no other one."""
+        p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
+        groups, in_turn, rows, wide = (columns.ints(name) for name in ("groups", "in_turn", "rows", "wide"))
+        slabs, cluster, band = (columns.ints(name) for name in ("slabs", "cluster", "band"))
+        resident, boxes = columns.ints("resident"), columns.ints("boxes")
+        fits = limits.resident_blocks(size["threads"], size["launched"], size["shared"]) >= resident
+        fits &= (size["stages"] >= 2) & (size["sums"] + self._spare <= size["share"])
+        # more registers than an equal share, where that is little; three groups would still begin with too few
+        fits &= (columns.ints("roomy") == 0) | ((resident == 1) & (groups == 2) & (size["sums"] >= 96))
+        fits &= (in_turn == 0) | ((groups == 2) & (resident == 1) & (size["tiles"] > self.target.threads))
+        pieces = rows * -(-wide // GROUP_RUN)
+        if can_store_boxes(p):
+            fits &= boxes == np.minimum(pieces, 2)
+        else:
+            fits &= boxes == 0
+        fits &= (slabs == 1) | (size["tile_m"] * wide <= 128 * 128) & (size["steps"] >= 4)
+        # nothing is gained by more than a tile that covers the result, or by an order of few tiles
+        tiles_m = -(-p.m.extent // (size["tile_m"] * size["cluster_m"]))
+        tiles_n = -(-p.n.extent // (wide * size["cluster_n"]))
+        covered = (size["tile_m"] * size["cluster_m"] < p.m.extent + GROUP_ROWS) | (size["tile_m"] == GROUP_ROWS)
+        covered &= (wide * size["cluster_n"] < p.n.extent + WIDTHS[1]) | (wide == WIDTHS[1])
+        ordered = (band == 8) | ((size["laps"] > 1) & (band <= tiles_m) & (tiles_n > 1))
+        result: Bools = fits & covered & ordered & ((cluster == 1) | (size["laps"] * size["steps"] > 1))
+        return result
+
+    def _estimate(self, columns: Columns) -> dict[str, NDArray[np.float64]]:
+        """Cycles of a multiprocessor: of what it does one after the other, the slowest of its units."""
+        p, size = self.product, self._sizes(columns)
+        wide, slabs, resident = columns.ints("wide"), columns.ints("slabs"), columns.ints("resident")
+        tile_m, steps = size["tile_m"], size["steps"]
+        depth = slabs * GROUP_RUN
+        mma = 2 * tile_m * wide * depth / FLOPS_PER_CYCLE
+        read = tile_m // GROUP_ROWS * (GROUP_ROWS + wide) * depth * 2
+        shared = (read + size["stage"]) / SHARED_BYTES_PER_CYCLE
+        l2 = (tile_m / size["cluster_n"] + wide / size["cluster_m"]) * depth * 2 / L2_BYTES_PER_CYCLE
+        step = np.maximum(np.maximum(mma, l2), shared) + STEP_CYCLES / resident
+        store = tile_m * wide * 2 / 128 * STORE_CYCLES
+        turns, laps = size["turns"], size["laps"]
+        overlapped = (size["turns"] > 1) | (resident > 1)
+        tiles = laps * turns * resident
+        total = tiles * (steps * step + np.where(overlapped, store / 4, store)) + LAUNCH_CYCLES
+        used = p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
+        return {
+            "wave_efficiency": used / (tiles * self.target.threads * tile_m * wide),
+            "mma_cycles": tiles * steps * mma,
+            "shared_cycles": tiles * steps * shared,
+            "l2_cycles": tiles * steps * l2,
+            "estimate": total,
+        }
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        size = self._sizes(columns)
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=size["workers"] * size["cluster_m"] * size["cluster_n"],
+            threads=size["threads"],
+            registers=size["share"],
+            shared=size["shared"],
+            wanted=size["stage"] * np.maximum(size["stages"] - 1, 1) // size["threads"],
+        )
+        counts = {
+            "tiles": size["tiles"] * size["cluster_m"] * size["cluster_n"],
+            "stages": size["stages"],
+            "sums": size["sums"],
+        }
+        return {**common, **{name: n.astype(np.float64) for name, n in counts.items()}, **self._estimate(columns)}
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        return lower_products(self.product, KERNEL_NAME, self.setting(setting))
+
+    def setting(self, knobs: Mapping[str, KnobValue]) -> ProductSetting:
+        """What the knobs stand for."""
+        codes = np.array([[k.values.index(knobs[k.name]) for k in self.knobs]], dtype=np.int16)
+        size = {name: int(column[0]) for name, column in self._sizes(Columns(self.knobs, codes, {})).items()}
+        return ProductSetting(
+            groups=int(knobs["groups"]),
+            in_turn=bool(knobs["in_turn"]),
+            rows=int(knobs["rows"]),
+            wide=int(knobs["wide"]),
+            slabs=int(knobs["slabs"]),
+            stages=size["stages"],
+            cluster_m=size["cluster_m"],
+            cluster_n=size["cluster_n"],
+            band=int(knobs["band"]),
+            workers=size["workers"],
+            resident=int(knobs["resident"]),
+            boxes=int(knobs["boxes"]),
+            registers=size["registers"],
+        )
+
+
+def _share(threads: Ints) -> Ints:
+    """Registers of each of ``threads`` threads of a multiprocessor at most."""
+    warps = -(-threads // WARP_LANES)
+    share: Ints = np.minimum(REGISTERS // -(-warps // QUARTERS) // 8 * 8, 248)
+    return share
+
+
+def _plan(workload: Workload, target: Target) -> ProductPlan | None:
+    if target.arch != ARCHITECTURE:
+        return None
+    p = matrix_product_of(workload)
+    if p is None:
+        return None
+    if (min(p.m.extent, p.n.extent) <= LONGEST_TOKENS and not p.batch) or not can_lower_products(p):
+        return None
+    return ProductPlan(p, target)
+
+
+CUDA_PRODUCTS = TileSketch("cuda_products", 1, QUANTITIES, _plan)

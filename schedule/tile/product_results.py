@@ -1,0 +1,190 @@
+"""What becomes of the sums of a warpgroup: outputs computed in registers, and stored by threads or as boxes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...ir.buffer import Buffer, Layout, Scope
+from ...ir.build import Writer
+from ...ir.expr import (
+    WARP_LANES,
+    Broadcast,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    Ramp,
+    Var,
+    index,
+    logical_and,
+    minimum,
+)
+from ...ir.gpu import (
+    GROUP_LANES,
+    GROUP_ROWS,
+    GROUP_RUN,
+    GROUP_SWIZZLE,
+    AwaitStores,
+    CommitStores,
+    FenceAsync,
+    Level,
+    StoreMatrix,
+    TensorStore,
+)
+from ...ir.rewrite import free_variables, loads_of
+from ...ir.stmt import LoopKind
+from .pointwise import vector_at
+from .product import Product, Result
+
+UNROLLED = LoopKind.UNROLLED
+GROUP_WARPS = GROUP_LANES // WARP_LANES
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Columns of a tile that are stored together, by way of ``buffer``: (group, number of the buffer, row, column)."""
+
+    first: int
+    columns: int
+    buffer: Buffer
+
+
+class ResultWriter:
+    """Writes the outputs of warpgroups, each with ``rows`` times 64 rows of ``wide`` columns. ``boxes``: staging
+    buffers of each group, in turn; 0: threads store from their registers."""
+
+    def __init__(
+        self, w: Writer, p: Product, warp: Expr, lane: Expr, groups: int, rows: int, wide: int, boxes: int
+    ) -> None:
+        self.w, self.p, self.warp, self.lane = w, p, warp, lane
+        self.groups, self.rows, self.wide, self.boxes = groups, rows, wide, boxes
+        self.group, self.quarter = warp // GROUP_WARPS, warp % GROUP_WARPS
+        self.leads = logical_and(Compare(CompareOp.EQ, self.quarter, index(0)), Compare(CompareOp.EQ, lane, index(0)))
+        self.pieces: list[_Piece] = []
+        whole, rest = wide // GROUP_RUN, wide % GROUP_RUN
+        if boxes and whole:
+            layout = Layout(_strides(boxes, GROUP_RUN), GROUP_SWIZZLE)
+            stage = self._staging("staged", GROUP_RUN, layout)
+            self.pieces += [_Piece(n * GROUP_RUN, GROUP_RUN, stage) for n in range(whole)]
+        if boxes and rest:
+            self.pieces.append(_Piece(whole * GROUP_RUN, rest, self._staging("staged_rest", rest, None)))
+
+    def _staging(self, name: str, columns: int, layout: Layout | None) -> Buffer:
+        shape = (self.groups, self.boxes, GROUP_ROWS, columns)
+        return self.w.allocate(name, shape, self.p.results[0].tensor.dtype, Scope.SHARED, layout)
+
+    def write(self, sums: Buffer, at: Mapping[str, Expr]) -> None:
+        """Store all outputs of the group's rows from ``at`` on (axis -> place), given its sums."""
+        if not self.boxes:
+            for row in range(self.rows):
+                self._by_threads(sums, row, at)
+            return
+        number = 0
+        for result in self.p.results:
+            for piece in self.pieces:
+                for row in range(self.rows):
+                    self._box(sums, row, result, at, piece, number)
+                    number += 1
+
+    def drain(self) -> None:
+        """Wait until the staging buffers have been read."""
+        if self.boxes:
+            with self.w.when(self.leads):
+                self.w.emit(AwaitStores(0))
+
+    # --- by threads
+
+    def _by_threads(self, sums: Buffer, row: int, at: Mapping[str, Expr]) -> None:
+        w, p = self.w, self.p
+        width = 2 if p.n.extent % 2 == 0 else 1
+        with (
+            w.loop("column", self.wide // 8, UNROLLED) as column,
+            w.loop("half", 2, UNROLLED) as half,
+            w.loop("side", 2 // width, UNROLLED) as side,
+        ):
+            m, n = self._element(at, row, column, half)
+            n = n + side
+            inside = [Compare(CompareOp.LT, m, index(p.m.extent)), Compare(CompareOp.LT, n, index(p.n.extent))]
+            with w.when(logical_and(*inside)):
+                for result in p.results:
+                    value = self._value(sums, row, column * 4 + half * 2 + side, result, {**at, "m": m, "n": n}, width)
+                    indices = [vector_at(i, {**at, "m": m, "n": n}, "n", width) for i in result.indices]
+                    w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
+
+    def _element(self, at: Mapping[str, Expr], row: int, column: Expr, half: Expr) -> tuple[Expr, Expr]:
+        """Where a pair of a lane's sums belongs: (m, n)."""
+        m = at["m"] + (row * GROUP_ROWS + self.quarter * 16 + self.lane // 4 + half * 8)
+        return m, at["n"] + (column * 8 + self.lane % 4 * 2)
+
+    def _value(self, sums: Buffer, row: int, first: Expr, result: Result, at: Mapping[str, Expr], width: int) -> Expr:
+        """An output at ``width`` neighbours from ``at`` on, whose sums begin at ``first``."""
+        place = Var("n") - at["n"] + first if width > 1 else first
+
+        def load(e: Load) -> Expr:
+            return Load(sums, (index(row), place)) if e.buffer.name == self.p.total.name else e
+
+        return vector_at(result.value, at, "n", width, load)
+
+    # --- by boxes
+
+    def _box(self, sums: Buffer, row: int, result: Result, at: Mapping[str, Expr], piece: _Piece, number: int) -> None:
+        """64 rows of one piece: computed, staged, and sent off."""
+        w = self.w
+        with w.scope():
+            out = w.allocate("out", (piece.columns // 2,), result.tensor.dtype, Scope.REGISTER)
+            with w.loop("out_column", piece.columns // 8, UNROLLED) as c, w.loop("out_half", 2, UNROLLED) as half:
+                column = c + piece.first // 8
+                m, n = self._element(at, row, column, half)
+                inside = {**at, "m": m, "n": n}
+                if self._reads_more(result):
+                    inside |= {"m": minimum(m, index(self.p.m.extent - 1)), "n": minimum(n, index(self.p.n.extent - 2))}
+                value = self._value(sums, row, column * 4 + half * 2, result, inside, 2)
+                w.store(out, (Ramp(c * 4 + half * 2, 1, 2),), value)
+            if number == 0 or number >= self.boxes:
+                with w.when(self.leads):
+                    w.emit(AwaitStores(0 if number == 0 else self.boxes - 1))
+                w.barrier(Level.GROUP)
+            self._stage(out, piece, number % self.boxes)
+            w.emit(FenceAsync())
+            w.barrier(Level.GROUP)
+            place = {**at, "m": at["m"] + row * GROUP_ROWS, "n": at["n"] + piece.first}
+            box = tuple(GROUP_ROWS if i == Var("m") else piece.columns if i == Var("n") else 1 for i in result.indices)
+            corner = tuple(vector_at(i, place, "n", 1) for i in result.indices)
+            with w.when(self.leads):
+                source = (self.group, index(number % self.boxes), index(0), index(0))
+                w.emit(TensorStore(result.tensor, corner, piece.buffer, source, box))
+                w.emit(CommitStores())
+
+    def _stage(self, out: Buffer, piece: _Piece, number: int) -> None:
+        """Put a piece into its buffer: matrices of 8 by 8, two below one another, two such pairs at once."""
+        w, lane = self.w, self.lane
+        line = self.quarter * 16 + lane // 8 % 2 * 8 + lane % 8
+        pairs, rest = piece.columns // 16, piece.columns % 16
+        if pairs:
+            with w.loop("pair", pairs, UNROLLED) as pair:
+                to = (self.group, index(number), line, pair * 16 + lane // 16 * 8)
+                w.emit(StoreMatrix(piece.buffer, to, out, (pair * 8,), 4))
+        if rest:
+            to = (self.group, index(number), line, index(pairs * 16))
+            w.emit(StoreMatrix(piece.buffer, to, out, (index(pairs * 8),), 2))
+
+    def _reads_more(self, result: Result) -> bool:
+        return any(load.buffer.name != self.p.total.name for load in loads_of(result.value))
+
+
+def can_store_boxes(p: Product) -> bool:
+    """Whether all results can be stored as boxes: 16-bit, of one type, ``m`` before ``n``, rows at multiples of 16
+    bytes."""
+    return all(_in_boxes(r) and r.tensor.dtype == p.results[0].tensor.dtype for r in p.results)
+
+
+def _in_boxes(r: Result) -> bool:
+    if r.tensor.dtype.name not in ("float16", "bfloat16") or not 2 <= len(r.tensor.shape) <= 5:
+        return False
+    plain = [i for i in r.indices if free_variables(i) & {"m", "n"}]
+    aligned = all(stride * r.tensor.dtype.bytes % 16 == 0 for stride in r.tensor.strides[:-1])
+    return aligned and plain == [Var("m"), Var("n")] and r.indices[-1] == Var("n")
+
+
+def _strides(boxes: int, columns: int) -> tuple[int, int, int, int]:
+    box = GROUP_ROWS * columns
+    return (boxes * box, box, columns, 1)

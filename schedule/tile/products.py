@@ -1,0 +1,360 @@
+"""Large products on the matrix instructions of warpgroups, fed by copies of whole boxes (sm_90a).
+
+One warp does nothing but start copies of boxes of both operands into a ring in shared memory; groups of four warps
+multiply what has arrived, keep one step's products under way, and say which stages are free again. A block works
+through many tiles of the result, and its copies run ahead into the next one while the groups store their sums. All
+groups share a tile, or take tiles in turn: then one multiplies while another one stores. The blocks of a cluster work
+on neighbouring tiles, and each reads a part of the operand that they share, for all of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...core.dtypes import INDEX, float32
+from ...ir.buffer import Buffer, Layout, Scope
+from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Select, Var, index, logical_and
+from ...ir.gpu import (
+    GROUP_LANES,
+    GROUP_ROWS,
+    GROUP_RUN,
+    GROUP_SWIZZLE,
+    Arrive,
+    ArriveExpecting,
+    AwaitArrivals,
+    AwaitGroupMma,
+    GroupMma,
+    InitArrivals,
+    Level,
+    SetRegisters,
+    TensorCopy,
+)
+from ...ir.rewrite import free_variables, substitute
+from ...ir.stmt import HardwareAxis, Kernel
+from .naming import NamingWriter
+from .product import Operand, Product
+from .product_results import ResultWriter
+
+GROUP_WARPS = GROUP_LANES // WARP_LANES
+COPYING_REGISTERS = 40
+"""Registers of a thread that only starts copies, where those that multiply need more than an equal share."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSetting:
+    """``groups``: warpgroups that multiply. ``in_turn``: whether each takes tiles of its own, not a part of each.
+    ``rows``: times 64 rows of a group. ``wide``: columns of a tile. ``slabs``: times 64 places of ``k`` that arrive
+    together. ``stages``: how many such pieces the ring holds. ``cluster_m``, ``cluster_n``: tiles of a cluster along
+    each, one of them 1. ``band``: tiles (of clusters) along ``m`` before the next along ``n``. ``workers``: clusters
+    that run. ``resident``: blocks meant for a multiprocessor at once. ``boxes``: staging buffers of a group through
+    which results are stored by copies of boxes; 0: threads store them. ``registers``: of a thread that multiplies,
+    where that is more than its share; else 0."""
+
+    groups: int
+    in_turn: bool
+    rows: int
+    wide: int
+    slabs: int
+    stages: int
+    cluster_m: int
+    cluster_n: int
+    band: int
+    workers: int
+    resident: int
+    boxes: int
+    registers: int
+
+    @property
+    def tile_m(self) -> int:
+        return GROUP_ROWS * self.rows * (1 if self.in_turn else self.groups)
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def warps(self) -> int:
+        return self.groups * GROUP_WARPS + (GROUP_WARPS if self.registers else 1)
+
+
+def lower_products(p: Product, name: str, s: ProductSetting) -> Kernel:
+    """The kernel of one setting."""
+    return _Program(p, name, s).kernel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ring:
+    """One operand in shared memory, ``extent`` places of ``axis`` a stage: (stage, slab, place, k), or where rows do
+    not lie ``along_k``, (stage, slab, 64 places, k, place). ``parts``: blocks of the cluster that each copy a part of
+    it, for all of them."""
+
+    buffer: Buffer
+    load: Load
+    axis: str
+    extent: int
+    along_k: bool
+    parts: int
+
+    @property
+    def bytes(self) -> int:
+        """Of a stage."""
+        return self.buffer.bytes // self.buffer.shape[0]
+
+
+class _Program:
+    def __init__(self, p: Product, name: str, s: ProductSetting) -> None:
+        self.p, self.s, self.name = p, s, name
+        self.steps = -(-p.k.extent // (s.slabs * GROUP_RUN))
+        self.w = NamingWriter(p.names)
+
+    def kernel(self) -> Kernel:
+        p, s, w = self.p, self.s, self.w
+        bounds = [
+            ("worker", s.workers, HardwareAxis.GRID_X),
+            ("rank", s.cluster, HardwareAxis.CLUSTER),
+            ("warp", s.warps, HardwareAxis.WARP),
+            ("lane", WARP_LANES, HardwareAxis.LANE),
+        ]
+        if s.cluster == 1:
+            del bounds[1]
+        with w.launch(self.name, bounds, min_blocks=s.resident) as axes:
+            self.worker, self.warp, self.lane = axes[0], axes[-2], axes[-1]
+            self.rank: Expr = axes[1] if s.cluster > 1 else index(0)
+            copying = index(s.groups * GROUP_WARPS)
+            self.first = Compare(CompareOp.EQ, self.lane, index(0))
+            self.multiplies = Compare(CompareOp.LT, self.warp, copying)
+            self.copies = Compare(CompareOp.GE, self.warp, copying)
+            self.elected = logical_and(Compare(CompareOp.EQ, self.warp, copying), self.first)
+            self._allocate()
+            self._prepare()
+            self._tiles()
+            with w.when(self.multiplies):
+                self.results.drain()
+            if s.cluster > 1:
+                w.barrier(Level.CLUSTER)
+        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+
+    # --- shared memory and roles
+
+    def _allocate(self) -> None:
+        p, s, w = self.p, self.s, self.w
+        self.left = self._ring("left", p.tokens, "m", s.tile_m, s.cluster_n)
+        self.right = self._ring("right", p.weights, "n", s.wide, s.cluster_m)
+        self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.wide, s.boxes)
+        self.full = w.allocate("full", (s.stages,), INDEX, Scope.SHARED)
+        self.free = w.allocate("free", (s.stages,), INDEX, Scope.SHARED)
+        if s.in_turn:
+            self.turns = w.allocate("turns", (s.groups,), INDEX, Scope.SHARED)
+        # sums of their own for groups with tiles of their own: else one group's would be alive while another's are made
+        self.sums = [
+            w.allocate("sums", (s.rows, s.wide // 2), float32, Scope.REGISTER)
+            for _ in range(s.groups if s.in_turn else 1)
+        ]
+
+    def _ring(self, name: str, operand: Operand, axis: str, extent: int, parts: int) -> _Ring:
+        s = self.s
+        assert operand.load is not None
+        along_k = operand.load.indices[-1] == Var("k")
+        shape = (extent, GROUP_RUN) if along_k else (-(-extent // GROUP_RUN), GROUP_RUN, GROUP_RUN)
+        strides = (GROUP_RUN, 1) if along_k else (GROUP_RUN * GROUP_RUN, GROUP_RUN, 1)
+        slab = shape[0] * strides[0]
+        layout = Layout((s.slabs * slab, slab, *strides), GROUP_SWIZZLE)
+        buffer = self.w.allocate(name, (s.stages, s.slabs, *shape), operand.load.buffer.dtype, Scope.SHARED, layout)
+        return _Ring(buffer, operand.load, axis, extent, along_k, parts)
+
+    def _prepare(self) -> None:
+        s, w = self.s, self.w
+        workers = GROUP_WARPS if s.in_turn else s.groups * GROUP_WARPS
+        with w.when(self.elected):
+            with w.loop("barrier", s.stages) as number:
+                w.emit(InitArrivals(self.full, number, 1))
+                w.emit(InitArrivals(self.free, number, workers * s.cluster))
+            if s.in_turn:
+                for group in range(s.groups):
+                    w.emit(InitArrivals(self.turns, index(group), GROUP_WARPS))
+        w.barrier(Level.CLUSTER if s.cluster > 1 else Level.BLOCK)
+        if s.registers:
+            with w.when(self.copies):
+                w.emit(SetRegisters(COPYING_REGISTERS, increase=False))
+            with w.when(self.multiplies):
+                w.emit(SetRegisters(s.registers, increase=True))
+
+    # --- tiles
+
+    def _tiles(self) -> None:
+        """Every tile of this block; its number among them counts the steps of the ring on."""
+        s, w = self.s, self.w
+        turns = s.groups if s.in_turn else 1
+        self.grid = TileGrid.of(self.p, s)
+        laps = -(-self.grid.tiles // (s.workers * turns))
+        with w.loop("lap", laps) as lap:
+            if not s.in_turn:
+                self._tile(lap, laps, self.multiplies)
+                return
+            for turn in range(turns):
+                mine = Compare(CompareOp.EQ, self.warp // GROUP_WARPS, index(turn))
+                # a group begins when the one before has started its last products; the first one does so at once
+                parity = (lap + (0 if turn else 1)) % 2
+                self._tile(lap * turns + turn, laps * turns, mine, (turn, parity))
+
+    def _tile(self, number: Expr, numbers: int, mine: Expr, turn: tuple[int, Expr] | None = None) -> None:
+        s, w, first = self.s, self.w, self.first
+        sums = self.sums[turn[0] if turn else 0]
+        tile = number * s.workers + self.worker
+        spare = numbers * s.workers > self.grid.tiles
+        with w.when(Compare(CompareOp.LT, tile, index(self.grid.tiles)) if spare else None):
+            at = self.grid.place(tile, self.rank)
+            if turn is not None:
+                with w.when(mine):
+                    w.emit(AwaitArrivals(self.turns, index(turn[0]), turn[1]))
+            with w.loop("step", self.steps) as step:
+                count = number * self.steps + step
+                with w.when(self.copies), w.when(self.elected):
+                    self._copy(at, step, count)
+                with w.when(mine):
+                    self._multiply(sums, step, count)
+            with w.when(mine):
+                if turn is not None:
+                    with w.when(first):
+                        w.emit(Arrive(self.turns, index((turn[0] + 1) % s.groups)))
+                w.emit(AwaitGroupMma(0))
+                self._release(number * self.steps + (self.steps - 1))
+                own = 0 if s.in_turn else self.warp // GROUP_WARPS * (GROUP_ROWS * s.rows)
+                self.results.write(sums, {**at, "m": at["m"] + own})
+
+    # --- one step
+
+    def _copy(self, at: Mapping[str, Expr], step: Expr, count: Expr) -> None:
+        """Start the copies of one step; what lies outside of the tensors becomes zeros."""
+        s, w = self.s, self.w
+        stage, parity = count % s.stages, (count // s.stages) % 2
+        w.emit(AwaitArrivals(self.free, stage, index(1) - parity))
+        w.emit(ArriveExpecting(self.full, stage, self.left.bytes + self.right.bytes))
+        for slab in range(s.slabs):
+            here = {**at, "k": (step * s.slabs + slab) * GROUP_RUN}
+            for ring in (self.left, self.right):
+                self._copy_part(ring, here, stage, slab)
+
+    def _copy_part(self, ring: _Ring, at: Mapping[str, Expr], stage: Expr, slab: int) -> None:
+        """Start the copies of this block's part of one slab: of its places, or where those lie in rows, of ``k``."""
+        mask = index((1 << self.s.cluster) - 1) if ring.parts > 1 else None
+        zero = index(0)
+        parted = ring.extent if ring.along_k else GROUP_RUN
+        part = parted // ring.parts
+        first = self.rank * part if ring.parts > 1 else zero
+        corners: list[tuple[tuple[Expr, ...], dict[str, Expr], dict[str, int]]] = []
+        if ring.along_k:
+            corners.append(((first, zero), {ring.axis: first}, {ring.axis: part, "k": GROUP_RUN}))
+        else:
+            box = {ring.axis: GROUP_RUN, "k": part}
+            for n in range(ring.buffer.shape[2]):
+                corners.append(((index(n), first, zero), {ring.axis: index(n * GROUP_RUN), "k": first}, box))
+        for target, offset, extents in corners:
+            place = {axis: i + offset[axis] if axis in offset else i for axis, i in at.items()}
+            corner = tuple(substitute(i, place) for i in ring.load.indices)
+            sizes = tuple(next((n for a, n in extents.items() if i == Var(a)), 1) for i in ring.load.indices)
+            to = (stage, index(slab), *target)
+            self.w.emit(TensorCopy(ring.buffer, to, ring.load.buffer, corner, sizes, self.full, stage, True, mask))
+
+    def _multiply(self, sums: Buffer, step: Expr, count: Expr) -> None:
+        """Start the products of a step; those of the one before are done then, and its stage is free."""
+        s, w, zero = self.s, self.w, index(0)
+        stage = count % s.stages
+        w.emit(AwaitArrivals(self.full, stage, (count // s.stages) % 2))
+        own = index(0) if s.in_turn else self.warp // GROUP_WARPS * s.rows
+        for slab in range(s.slabs):
+            for row in range(s.rows):
+                block = own + row
+                a = (block * GROUP_ROWS, zero) if self.left.along_k else (block, zero, zero)
+                b = (zero, zero) if self.right.along_k else (zero, zero, zero)
+                w.emit(
+                    GroupMma(
+                        sums,
+                        (index(row), zero),
+                        self.left.buffer,
+                        (stage, index(slab), *a),
+                        self.right.buffer,
+                        (stage, index(slab), *b),
+                        s.wide,
+                        GROUP_RUN,
+                        True if slab else Compare(CompareOp.GT, step, zero),
+                        not self.left.along_k,
+                        not self.right.along_k,
+                    )
+                )
+        w.emit(AwaitGroupMma(s.slabs * s.rows))
+        with w.when(Compare(CompareOp.GT, step, zero)):
+            self._release(count - 1)
+
+    def _release(self, count: Expr) -> None:
+        """Say that a stage may be filled again, to all blocks that do."""
+        s, w = self.s, self.w
+        if s.cluster == 1:
+            with w.when(self.first):
+                w.emit(Arrive(self.free, count % s.stages))
+        else:
+            with w.when(Compare(CompareOp.LT, self.lane, index(s.cluster))):
+                w.emit(Arrive(self.free, count % s.stages, self.lane))
+
+
+@dataclass(frozen=True, slots=True)
+class TileGrid:
+    """The tiles of clusters: ``m`` by ``n`` of them for each member of the batch, in bands of ``band`` along ``m``."""
+
+    setting: ProductSetting
+    m: int
+    n: int
+    batch: tuple[tuple[str, int], ...]
+
+    @staticmethod
+    def of(p: Product, s: ProductSetting) -> "TileGrid":
+        m, n = -(-p.m.extent // (s.tile_m * s.cluster_m)), -(-p.n.extent // (s.wide * s.cluster_n))
+        return TileGrid(s, m, n, tuple((a.name, a.extent) for a in p.batch))
+
+    @property
+    def tiles(self) -> int:
+        count = self.m * self.n
+        for _, extent in self.batch:
+            count *= extent
+        return count
+
+    def place(self, tile: Expr, rank: Expr) -> dict[str, Expr]:
+        """Where a block's tile begins: axis -> place."""
+        s, at = self.setting, dict[str, Expr]()
+        rest = tile // (self.m * self.n)
+        for name, extent in reversed(self.batch):
+            at[name], rest = rest % extent, rest // extent
+        inner = tile % (self.m * self.n) if self.batch else tile
+        band = min(s.band, self.m)
+        whole = self.m // band * band
+        m, n = _in_band(inner, band, self.n)
+        if whole < self.m:
+            last = index(whole * self.n)
+            in_last = Compare(CompareOp.GE, inner, last)
+            m_last, n_last = _in_band(inner - last, self.m - whole, self.n)
+            m, n = Select(in_last, m_last + whole, m), Select(in_last, n_last, n)
+        at["m"] = (m * s.cluster_m + (rank if s.cluster_m > 1 else 0)) * s.tile_m
+        at["n"] = (n * s.cluster_n + (rank if s.cluster_n > 1 else 0)) * s.wide
+        return at
+
+
+def _in_band(number: Expr, band: int, n: int) -> tuple[Expr, Expr]:
+    """(m, n) of a tile by its number, bands of ``band`` along m following one another."""
+    return number // (band * n) * band + number % band, number % (band * n) // band
+
+
+def can_lower_products(p: Product) -> bool:
+    """Whether warpgroups take the operands, and boxes of both can be copied: every index is one axis or a member of the
+    batch, rows begin at multiples of 16 bytes."""
+    a, b = p.tokens.load, p.weights.load
+    if a is None or b is None or p.total.dtype != float32 or a.buffer.dtype != b.buffer.dtype:
+        return False
+    return a.buffer.dtype.name in ("float16", "bfloat16") and _in_boxes(a, "m") and _in_boxes(b, "n")
+
+
+def _in_boxes(load: Load, axis: str) -> bool:
+    if not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] not in (Var("k"), Var(axis)):
+        return False
+    plain = [i for i in load.indices if i in (Var("k"), Var(axis))]
+    others = [i for i in load.indices if free_variables(i) & {"k", axis}]
+    aligned = all(stride * load.buffer.dtype.bytes % 16 == 0 for stride in load.buffer.strides[:-1])
+    return aligned and len(plain) == len(others) == 2 and len(set(plain)) == 2

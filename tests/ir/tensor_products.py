@@ -1,0 +1,244 @@
+"""A product by warpgroups as big ones are written: a ring that the copy engine fills, products that stay under way,
+tile after tile, results through shared memory to the copy engine; alone or in clusters that share what they load; each
+operand along k or across it. With faults to plant: one of ``FAULTS``, or nothing for the right kernel.
+"""
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.core.dtypes import INDEX, bfloat16, float32
+from tilewright.core.streams import stream
+from tilewright.ir.buffer import Buffer, Layout, Scope
+from tilewright.ir.build import Writer
+from tilewright.ir.expr import Cast, Compare, CompareOp, Expr, Load, Ramp, index, logical_and
+from tilewright.ir.gpu import (
+    GROUP_SWIZZLE,
+    Arrive,
+    ArriveExpecting,
+    AwaitArrivals,
+    AwaitGroupMma,
+    AwaitStores,
+    CommitStores,
+    FenceAsync,
+    GroupMma,
+    InitArrivals,
+    Level,
+    SetRegisters,
+    StoreMatrix,
+    TensorCopy,
+    TensorStore,
+)
+from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+
+M, N, K = 200, 136, 160
+ROWS, COLUMNS, STAGES = 128, 128, 2
+STEPS = -(-K // 64)
+TILES = 2
+"""Of every block, one after the other: along n."""
+ZERO, ONE = index(0), index(1)
+
+
+@dataclass(frozen=True)
+class Form:
+    """``a_across``, ``b_across``: whether the operand lies across k. ``cluster``: 2 for blocks that load half of B for
+    both. ``pending``: products kept under way."""
+
+    a_across: bool = False
+    b_across: bool = False
+    cluster: int = 1
+    pending: int = 1
+
+
+FAULTS = {
+    "product not awaited": "d is touched while a product that adds to it is under way",
+    "stage given early": r"race on a\[0, .*\]: written here, read by thread",
+    "data not awaited": "is read while an asynchronous copy to it is under way",
+    "room not awaited": "is written while|gets more than its|gets bytes after its end|race",
+    "wrong parity": "a wait that never ends",
+    "bytes forgotten": r"a phase of arrival barrier full\[0\] gets bytes after its end",
+    "bytes never sent": r"a wait that never ends: phase 0 of full\[0\] gets 32768 of 65536 bytes",
+    "never cleared": r"d\[0\] is read before it is written",
+    "no fence": "is touched asynchronously, was written by .* with no fence_async after that",
+    "late fence": "is touched asynchronously, was written by .* nothing orders its fence_async before this",
+    "no barrier": r"race on c\[.*\]: read here, written by thread",
+    "store not awaited": "is written while a product or a store under way reads it",
+    "too many registers": "warpgroups want 240, 240, 40 registers a thread, 504 together are there",
+    "no decrease": "no decrease of registers: from 168 to 176",
+    "store never awaited": "is still being read asynchronously where c ends",
+}
+"""Fault -> what must be said of it."""
+CLUSTER_FAULTS = {
+    "not met before": r"arrival barrier .* is used before all who use it have met",
+    "not met after": "the cluster does not meet between a use of another block's memory and the end",
+    "room here alone": r"race on b\[0, .*\]: written here",
+    "half of the mask": r"a wait that never ends: phase 0 of full\[0\] gets .* of 32768 bytes",
+}
+
+
+def _ring(rows: int, across: bool) -> tuple[tuple[int, ...], Layout]:
+    """(shape, layout): stages of rows along k, or of pieces of 64 rows across it."""
+    if across:
+        return (STAGES, rows // 64, 64, 64), Layout((rows * 64, 64 * 64, 64, 1), GROUP_SWIZZLE)
+    return (STAGES, rows, 64), Layout((rows * 64, 64, 1), GROUP_SWIZZLE)
+
+
+class _Program:
+    def __init__(self, form: Form, fault: str) -> None:
+        self.form, self.fault, self.w = form, fault, Writer()
+        self.a = Buffer("A", (K, M) if form.a_across else (M, K), bfloat16)
+        self.b = Buffer("B", (K, N) if form.b_across else (N, K), bfloat16)
+        self.result = Buffer("C", (M, N), bfloat16)
+
+    def kernel(self) -> Kernel:
+        w, form = self.w, self.form
+        axes = [
+            ("block", 2 // form.cluster, HardwareAxis.GRID_X),
+            ("rank", form.cluster, HardwareAxis.CLUSTER),
+            ("u", 12, HardwareAxis.WARP),
+            ("l", 32, HardwareAxis.LANE),
+        ]
+        if form.cluster == 1:
+            del axes[1]
+        with w.launch("f", axes, min_blocks=1) as variables:
+            block, self.warp, self.lane = variables[0], variables[-2], variables[-1]
+            self.rank: Expr = variables[1] if form.cluster > 1 else ZERO
+            self.row = (block * form.cluster + self.rank) * ROWS
+            self._shared()
+            together = Level.CLUSTER if form.cluster > 1 else Level.BLOCK
+            w.barrier(Level.BLOCK if self.fault == "not met before" else together)
+            d = w.allocate("d", (COLUMNS // 2,), float32, Scope.REGISTER)
+            with w.when(self.warp >= index(8)):
+                w.emit(SetRegisters(176 if self.fault == "no decrease" else 40, False))
+            with w.when(self.warp < index(8)):
+                w.emit(SetRegisters(240 if self.fault == "too many registers" else 232, True))
+            with w.loop("tile", TILES) as tile:
+                with w.loop("step", STEPS) as step:
+                    self._step(d, tile, step)
+                with w.when(self.warp < index(8)):
+                    self._finish(d, tile)
+            if self.fault != "store never awaited":
+                with w.when(logical_and(self.warp < index(8), self.first_of_group)):
+                    w.emit(AwaitStores(0))
+            if form.cluster > 1 and self.fault != "not met after":
+                w.barrier(Level.CLUSTER)
+        return Kernel("k", (self.a, self.b), (self.result,), (), w.finish())
+
+    def _shared(self) -> None:
+        w, form = self.w, self.form
+        shape, layout = _ring(ROWS, form.a_across)
+        self.left = w.allocate("a", shape, bfloat16, Scope.SHARED, layout)
+        shape, layout = _ring(COLUMNS, form.b_across)
+        self.right = w.allocate("b", shape, bfloat16, Scope.SHARED, layout)
+        layout = Layout((64 * COLUMNS, 64 * 64, 64, 1), GROUP_SWIZZLE)
+        self.staged = w.allocate("c", (2, COLUMNS // 64, 64, 64), bfloat16, Scope.SHARED, layout)
+        self.full = w.allocate("full", (STAGES,), INDEX, Scope.SHARED)
+        self.free = w.allocate("free", (STAGES,), INDEX, Scope.SHARED)
+        self.first = Compare(CompareOp.EQ, self.lane, ZERO)
+        self.first_of_group = logical_and(Compare(CompareOp.EQ, self.warp % 4, ZERO), self.first)
+        self.copies = logical_and(Compare(CompareOp.EQ, self.warp, index(8)), self.first)
+        with w.when(self.copies), w.loop("i", STAGES) as i:
+            w.emit(InitArrivals(self.full, i, 1))
+            w.emit(InitArrivals(self.free, i, 2 * form.cluster))
+
+    def _step(self, d: Buffer, tile: Expr, step: Expr) -> None:
+        w, form, fault = self.w, self.form, self.fault
+        turn = tile * STEPS + step
+        stage, parity = turn % STAGES, turn // STAGES % 2
+        with w.when(self.copies):
+            if fault != "room not awaited":
+                w.emit(AwaitArrivals(self.free, stage, parity if fault == "wrong parity" else ONE - parity))
+            whole = 2 * 64 * (ROWS + COLUMNS)
+            announced = {"bytes forgotten": whole // 2, "bytes never sent": 2 * whole}.get(fault, whole)
+            w.emit(ArriveExpecting(self.full, stage, announced))
+            self._copy(self.left, self.a, self.row, step, stage, form.a_across)
+            self._copy(self.right, self.b, tile * COLUMNS, step, stage, form.b_across, shared=form.cluster > 1)
+        with w.when(self.warp < index(8)):
+            if fault != "data not awaited":
+                w.emit(AwaitArrivals(self.full, stage, parity))
+            group = self.warp // 4
+            at = (stage, group, ZERO, ZERO) if form.a_across else (stage, group * 64, ZERO)
+            other = (stage, *[ZERO] * (len(self.right.shape) - 1))
+            adds = True if fault == "never cleared" else step > ZERO
+            across = (form.a_across, form.b_across)
+            w.emit(GroupMma(d, (ZERO,), self.left, at, self.right, other, COLUMNS, 64, adds, *across))
+            w.emit(AwaitGroupMma(form.pending))
+            if fault == "stage given early" or not form.pending:
+                self._give(stage, None)
+            else:
+                self._give((turn + STAGES - 1) % STAGES, step > ZERO)
+
+    def _copy(
+        self, ring: Buffer, source: Buffer, row: Expr, step: Expr, stage: Expr, across: bool, shared: bool = False
+    ) -> None:
+        """Boxes of 64 rows; those that are ``shared`` go to both blocks of the cluster, one from each."""
+        w = self.w
+        mask = index(1 if self.fault == "half of the mask" else 3) if shared else None
+        with w.loop(f"{ring.name}_piece", 1 if shared else 2, LoopKind.UNROLLED) as n:
+            piece = self.rank if shared else n
+            to = (stage, piece, ZERO, ZERO) if across else (stage, piece * 64, ZERO)
+            at = (step * 64, row + piece * 64) if across else (row + piece * 64, step * 64)
+            w.emit(TensorCopy(ring, to, source, at, (64, 64), self.full, stage, True, mask))
+
+    def _give(self, stage: Expr, when: Expr | None) -> None:
+        """A stage may be filled again."""
+        w, form = self.w, self.form
+        conditions = [Compare(CompareOp.EQ, self.warp % 4, ZERO), self.lane < index(form.cluster)]
+        with w.when(logical_and(*conditions, *([] if when is None else [when]))):
+            away = form.cluster > 1 and self.fault != "room here alone"
+            w.emit(Arrive(self.free, stage, self.lane if away else None))
+
+    def _finish(self, d: Buffer, tile: Expr) -> None:
+        w, fault, staged = self.w, self.fault, self.staged
+        group = self.warp // 4
+        if fault != "product not awaited":
+            w.emit(AwaitGroupMma(0))
+        if self.form.pending and fault != "stage given early":
+            self._give((tile * STEPS + STEPS - 1) % STAGES, None)
+        half = w.allocate("h", (COLUMNS // 2,), bfloat16, Scope.REGISTER)
+        with w.loop("e", COLUMNS // 4, LoopKind.UNROLLED) as e:
+            w.store(half, (Ramp(e * 2, 1, 2),), Cast(Load(d, (Ramp(e * 2, 1, 2),)), bfloat16))
+        if fault != "store not awaited":
+            with w.when(self.first_of_group):
+                w.emit(AwaitStores(0))
+        w.barrier(Level.GROUP)
+        with w.loop("j", COLUMNS // 16, LoopKind.UNROLLED) as j:
+            row, column = self.warp % 4 * 16 + self.lane % 16, j % 4 * 16 + self.lane // 16 * 8
+            w.emit(StoreMatrix(staged, (group, j // 4, row, column), half, (j * 8,), 4))
+        if fault == "late fence":
+            w.barrier(Level.GROUP)
+        if fault != "no fence":
+            w.emit(FenceAsync())
+        if fault not in ("no barrier", "late fence"):
+            w.barrier(Level.GROUP)
+        with w.when(self.first_of_group):
+            with w.loop("slab", COLUMNS // 64, LoopKind.UNROLLED) as slab:
+                at = (self.row + group * 64, tile * COLUMNS + slab * 64)
+                w.emit(TensorStore(self.result, at, staged, (group, slab, ZERO, ZERO), (64, 64)))
+            w.emit(CommitStores())
+
+
+def product(form: Form, fault: str = "") -> Kernel:
+    """``C = A @ B.T`` of bfloat16, 200x136x160, in tiles of 128x128 of which a block makes two."""
+    return _Program(form, fault).kernel()
+
+
+def data(form: Form) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """(inputs, result in float32): small whole numbers, so that sums are exact in any order and fit bfloat16."""
+    draw = stream(7, "tensor products")
+    a, b = draw.integers(-1, 2, (M, K)), draw.integers(-1, 2, (N, K))
+    given = {"A": a.T if form.a_across else a, "B": b.T if form.b_across else b}
+    inputs = {name: np.ascontiguousarray(v).astype(ml_dtypes.bfloat16) for name, v in given.items()}
+    return inputs, (a @ b.T).astype(np.float32)
+
+
+FORMS = {
+    "both along k": Form(),
+    "a across": Form(a_across=True),
+    "b across": Form(b_across=True),
+    "both across": Form(a_across=True, b_across=True),
+    "nothing under way": Form(pending=0),
+    "cluster": Form(cluster=2),
+    "cluster across": Form(a_across=True, b_across=True, cluster=2),
+}

@@ -1,0 +1,123 @@
+"""Large products on warpgroups: what they take, what they compute, what the compiler makes of them."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.schedule.sketches.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.road import finish
+from tilewright.core.target import Target
+from tilewright.schedule.sketches.cuda_products import CUDA_PRODUCTS as SKETCH
+from tilewright.te import build as te
+from tilewright.te.workload import Workload
+
+FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
+"""A device with two multiprocessors: blocks work through many tiles even of small products."""
+LARGE = workload_of("matmul", m=4096, n=4096, k=4096, dtype="float16", transpose_b=True)
+LONG = workload_of("matmul", m=2048, n=4096, k=14336, dtype="bfloat16", transpose_b=True)
+SMALL = workload_of("matmul", m=512, n=512, k=512, dtype="float16", transpose_b=True)
+FUSED = workload_of("linear", rows=4096, inputs=4096, outputs=4096, dtype="float16", activation="gelu_tanh")
+
+
+def _two_outputs() -> Workload:
+    """The sum itself, in float32, and a turned function of it; names that the kernel would like to have itself."""
+    x, w = te.placeholder((80, 136), "bfloat16", "sums"), te.placeholder((72, 136), "bfloat16", "lap")
+    k = te.reduce_axis(136, "step")
+    total = te.compute(
+        (80, 72), lambda n, m: te.sum(te.cast(x[n, k], "float32") * te.cast(w[m, k], "float32"), axis=k), "left"
+    )
+    turned = te.compute((72, 80), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "turned")
+    return te.workload([total, turned])
+
+
+CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
+    "rows along k": (
+        FEW,
+        lambda: workload_of("matmul", m=200, n=136, k=328, dtype="float16", transpose_b=True),
+    ),
+    "rows along m and n": (
+        FEW,
+        lambda: workload_of("matmul", m=136, n=264, k=200, dtype="bfloat16", transpose_a=True),
+    ),
+    "rows along n": (FEW, lambda: workload_of("matmul", m=100, n=200, k=136, dtype="float16")),
+    "rows along m": (
+        H200,
+        lambda: workload_of("matmul", m=136, n=81, k=72, dtype="float16", transpose_a=True, transpose_b=True),
+    ),
+    "epilogue": (
+        FEW,
+        lambda: workload_of(
+            "linear", rows=150, inputs=136, outputs=208, dtype="float16", activation="gelu_tanh", residual=True
+        ),
+    ),
+    "batch": (
+        H200,
+        lambda: workload_of("batch_matmul", batch=3, m=72, n=80, k=72, dtype="bfloat16", transpose_b=True),
+    ),
+    "two outputs": (H200, _two_outputs),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_their_expression(case: str) -> None:
+    target, workload = CASES[case]
+    assert assert_agrees(SKETCH, workload(), 12, target) == 12
+
+
+def test_what_it_leaves_to_others() -> None:
+    def taken(**parameters: object) -> bool:
+        return SKETCH.matches(
+            workload_of("matmul", **{"m": 72, "n": 72, "k": 72, "dtype": "float16", **parameters}), H200
+        )
+
+    assert taken() and taken(dtype="bfloat16") and taken(m=1000, n=1112, k=776)
+    assert not taken(dtype="float32") and not taken(accumulate="float64")
+    assert not taken(m=64)  # a skinny product
+    assert not taken(k=60) and not taken(n=65)  # rows that begin between multiples of 16 bytes
+    assert taken(n=65, transpose_b=True)
+    assert not SKETCH.matches(LARGE, Target("cuda", "sm_80", (), threads=108, vector_bytes=16))
+
+
+@pytest.mark.parametrize("workload", [LARGE, LONG, SMALL, FUSED], ids=["large", "long", "small", "fused"])
+def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
+    space = SKETCH.space(workload, H200)
+    assert 100 <= len(space) <= 400
+    assert (space.quantities["shared_bytes"] <= 227 * 1024).all() and (space.quantities["stages"] >= 2).all()
+    assert (space.quantities["sums"] < space.quantities["registers_estimate"]).all()
+    least = space.quantities[["mma_cycles", "shared_cycles", "l2_cycles"][0]]
+    assert (space.quantities["estimate"] > least).all() and (space.quantities["wave_efficiency"] <= 1).all()
+    rows = np.arange(0, len(space), 17)
+    derived = SKETCH.derive(workload, H200, [space.schedule(int(r)) for r in rows])
+    for name, column in space.quantities.items():
+        np.testing.assert_array_equal(derived[name], column[rows])
+
+
+def test_shared_memory_is_what_the_sketch_says() -> None:
+    space = SKETCH.space(LARGE, H200)
+    for row in range(0, len(space), len(space) // 8):
+        kernel = finish(SKETCH.lower(LARGE, H200, space.schedule(row)), H200)
+        (launch,) = backend_for(H200).emit(kernel, H200).launches
+        assert 0 <= int(space.quantities["shared_bytes"][row]) - launch.shared_bytes <= 64, space.schedule(row)
+        assert launch.blocks[0] == int(space.quantities["blocks"][row])
+
+
+@pytest.mark.parametrize(
+    ("workload", "knobs"),
+    [
+        (LARGE, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "cluster": 2, "roomy": 0}),
+        (LARGE, {"groups": 2, "in_turn": 1, "rows": 2, "wide": 128}),
+        (LARGE, {"groups": 2, "in_turn": 0, "rows": 2, "wide": 192, "roomy": 1}),
+        (FUSED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1}),
+        (SMALL, {"groups": 1, "in_turn": 0, "rows": 1}),
+    ],
+    ids=["shared tiles", "in turn", "many registers", "epilogue", "small"],
+)
+def test_nothing_spills_and_products_stay_under_way(workload: Workload, knobs: dict[str, int]) -> None:
+    resources = compiled(SKETCH, workload, **knobs)  # refuses what the assembler warns of
+    assert resources.spill_bytes == 0 and resources.stack_bytes == 0
+    kernel = finish(SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, **knobs)), H200)
+    backend = backend_for(H200)
+    code = backend.assembly(backend.emit(kernel, H200), H200)
+    assert "HGMMA" in code and "UTMALDG" in code and "UTMASTG" in code
