@@ -13,7 +13,9 @@ import numpy as np
 from ..core.errors import InvalidParameter, KernelFault
 from .bounds import loop_range
 from .buffer import Buffer
+from .cpu import PROCESSOR_OPERATIONS, written_by
 from .interpret_access import scalar_store, vector_store
+from .interpret_cpu import OPERATIONS
 from .interpret_expr import expr_code
 from .interpret_scope import Code, Env, Scope
 from .memory import Array, Cells, Watch
@@ -113,9 +115,11 @@ def _watch(stmt: For, scope: Scope) -> Watch:
     watch = Watch(stmt.var)
     inside = list(walk_statements(stmt.body))
     private = {s.buffer.name for s in inside if isinstance(s, Allocate)}
-    for store in inside:
-        if isinstance(store, Store) and store.buffer.name not in private | watch.writers.keys():
-            watch.add(store.buffer)
+    written = [s.buffer for s in inside if isinstance(s, Store)]
+    written += [written_by(s) for s in inside if isinstance(s, PROCESSOR_OPERATIONS)]
+    for buffer in written:
+        if buffer.name not in private | watch.writers.keys():
+            watch.add(buffer)
     return watch
 
 
@@ -168,5 +172,6 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Code]] = {
     If: _if,
     Seq: _seq,
     Allocate: _allocate,
+    **OPERATIONS,
 }
 """How each class of statement is run."""

@@ -14,6 +14,7 @@ from typing import Any
 from ..core.dtypes import DType
 from ..core.errors import InvalidKernel
 from .buffer import Buffer
+from .cpu import Dot, TileLoad, TileProduct, TileStore, TileZero, Transpose
 from .expr import (
     WARP_LANES,
     Binary,
@@ -253,6 +254,12 @@ def _launch(stmt: Launch, depth: int, lines: list[str]) -> None:
 
 
 _OPERATIONS: dict[type[Operation], str] = {
+    Dot: "dot",
+    TileLoad: "tile_load",
+    TileProduct: "tile_product",
+    TileStore: "tile_store",
+    TileZero: "tile_zero",
+    Transpose: "transpose",
     Arrive: "arrive",
     ArriveExpecting: "arrive_expecting",
     AwaitArrivals: "await_arrivals",

@@ -12,6 +12,7 @@ from ..core.errors import InvalidKernel
 from .bounds import Interval, loop_range
 from .buffer import Buffer, Scope
 from .convergence import Divergence, meeting, shuffles
+from .cpu import PROCESSOR_OPERATIONS, written_by
 from .expr import WARP_LANES, Broadcast, Const, Expr, Ramp
 from .gpu import GROUP_LANES, GroupMma, Level, TensorStore
 from .rewrite import free_variables, loads_of
@@ -32,6 +33,7 @@ from .stmt import (
 )
 from .text import expr_text, statement_text
 from .typing_rules import Broken, Names, accessed, type_of
+from .verify_cpu import check_processor_operation
 from .verify_launch import arrival_barriers, check_launch, check_layout, check_operation
 
 RULES = {
@@ -53,7 +55,8 @@ RULES = {
     "final": "after the passes only serial and parallel loops are left (in launches serial and unrolled ones), and "
     "register buffers have constant indices (in launches also ones of unrolled loops)",
     "launch": "launches stand at the top level, with nothing else beside them; each binds an axis once, threads by "
-    "thread or by warp and 32 lanes, 1024 at most; clusters of 2, 4, 8 or 16; operations stand inside launches",
+    "thread or by warp and 32 lanes, 1024 at most; clusters of 2, 4, 8 or 16; operations stand inside launches, "
+    "those of processors outside",
     "layout": "shared buffers alone have layouts, which give every element a place of its own",
     "operation": "operands of operations have the scopes, types, sizes and alignments these take; arrival barriers are "
     "touched by their operations alone",
@@ -177,11 +180,11 @@ def _check_one(stmt: Stmt, place: _Place) -> _Place:
             _check_accesses(stmt, place)
             return place
         case Operation():
-            if place.names.launch is None:
-                raise Broken("launch", "an operation outside of a launch")
-            check_operation(stmt, place.names)
+            (check_processor_operation if place.names.launch is None else check_operation)(stmt, place.names)
             if isinstance(stmt, TensorStore):
                 _check_not_input(stmt.target, place)
+            elif isinstance(stmt, PROCESSOR_OPERATIONS):
+                _check_not_input(written_by(stmt), place)
             _check_accesses(stmt, place)
             return place
     raise Broken("types", f"{type(stmt).__name__} is no statement of kernels")

@@ -4,10 +4,12 @@ import os
 import platform
 import re
 from collections.abc import Sequence
+from ctypes import CDLL
 from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from ..codegen.llvm.tiles import ARCH_PRCTL_SYSCALL, ASK_FOR_STATE, TILE_DATA
 from ..core.errors import UnsupportedTarget
 from ..core.target import Target
 
@@ -19,6 +21,8 @@ FEATURES = (
     "pclmul", "popcnt", "sse", "sse2", "sse3", "sse4.1", "sse4.2", "ssse3", "vaes", "vpclmulqdq",
 )  # fmt: skip
 """LLVM's names of the extensions that matter to generated code; the rest would only split identities."""
+
+TILES = "amx-tile"
 
 _ARCHES = {"x86_64": "x86-64", "AMD64": "x86-64"}
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -33,7 +37,16 @@ def host_target() -> Target:
         )
     found = llvm.get_host_cpu_features()
     features = tuple(name for name in FEATURES if found.get(name, False))
+    if TILES in features and not _tiles_granted():
+        features = tuple(name for name in features if not name.startswith("amx"))
     return Target("llvm", arch, features, len(os.sched_getaffinity(0)), vector_bytes(features))
+
+
+def _tiles_granted() -> bool:
+    """Whether the operating system lets this process use tile registers: it must be asked (kernels with tiles ask for
+    themselves), and an old one does not know of them."""
+    libc = CDLL(None, use_errno=True)
+    return int(libc.syscall(ARCH_PRCTL_SYSCALL, ASK_FOR_STATE, TILE_DATA)) == 0
 
 
 def vector_bytes(features: Sequence[str]) -> int:

@@ -38,7 +38,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         extensions={
             **dict.fromkeys(("sse4.2", "fma", "f16c"), 0),
             **dict.fromkeys(("avx", "avx2"), 32),
-            **dict.fromkeys(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512bf16"), 64),
+            **dict.fromkeys(
+                ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512bf16", "avx512vnni"), 64
+            ),
+            **dict.fromkeys(("amx-tile", "amx-bf16", "amx-int8"), 0),
         },
         half=("f16c", "avx512f"),
     ),

@@ -15,9 +15,10 @@ from .writer import FunctionWriter
 class Body:
     """The function being written, with its buffers and loop variables.
 
-    ``addresses`` and ``results`` are stacks of what has been computed already: an inner scope (a loop body, a
-    branch) sees what dominates it, and its own entries vanish with it. ``results`` holds the expression too, so
-    that its identity stays taken.
+    ``tiles``: the number of the first tile register of a buffer of tiles; ``tiles_ready``: whether the function has set
+    these registers up. ``addresses`` and ``results`` are stacks of what has been computed already: an inner scope (a
+    loop body, a branch) sees what dominates it, and its own entries vanish with it. ``results`` holds the expression
+    too, so that its identity stays taken.
     """
 
     w: FunctionWriter
@@ -25,6 +26,9 @@ class Body:
     variables: dict[str, Value] = field(default_factory=dict)
     extents: dict[str, int] = field(default_factory=dict)
     in_parallel: bool = False
+    tiles: dict[str, int] = field(default_factory=dict)
+    tile_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    tiles_ready: bool = False
     addresses: list[dict[object, Value]] = field(default_factory=lambda: [{}])
     results: list[dict[tuple[int, str], tuple[Expr, Value]]] = field(default_factory=lambda: [{}])
 

@@ -2,13 +2,15 @@
 
 from ...core.errors import CompileError
 from ...core.target import Target
-from ...ir.stmt import Kernel
+from ...ir.cpu import tiles_of
+from ...ir.stmt import Kernel, Operation, walk_statements
 from ..backend import Parameter, Source
 from .architectures import architecture_of, function_attributes
 from .body import Body
 from .frame import plan_frame
 from .machine import triple_of
-from .statements import NOALIAS, Place, emit_statement
+from .statements import NOALIAS, Place, emit_statement, uses_tiles
+from .tiles import ask_for_tiles, release_tiles, set_up_tiles
 from .writer import FunctionWriter, ModuleWriter, identifier
 
 
@@ -17,7 +19,8 @@ def emit(kernel: Kernel, target: Target) -> Source:
     entry = f"tw_{identifier(kernel.name)}"  # no name of the C library starts so
     module = _module(target)
     module.reserve(entry)
-    place = Place(module, entry, plan_frame(kernel.body), target.threads)
+    tiles = {tile.name for s in walk_statements(kernel.body) if isinstance(s, Operation) for tile, _ in tiles_of(s)}
+    place = Place(module, entry, plan_frame(kernel.body, tiles), target.threads, frozenset(tiles))
     main = module.unique(f"{entry}.main")
     w = FunctionWriter(module)
     body = Body(w)
@@ -27,12 +30,17 @@ def emit(kernel: Kernel, target: Target) -> Source:
         body.pointers[buffer.name] = w.parameter(buffer.name, "ptr")
     signature = ", ".join(f"{NOALIAS} {p.text}" for p in body.pointers.values())
     try:
+        with_tiles = uses_tiles(place, body, kernel.body)
+        if with_tiles:
+            set_up_tiles(body)
         emit_statement(place, body, kernel.body)
+        if with_tiles:
+            release_tiles(body)
     except RecursionError as error:
         raise CompileError("an expression or loop nest is nested too deeply to be compiled") from error
     w.line("ret void")
     module.define(main, w.text(f"internal void @{main}({signature}) {module.attributes}"))
-    module.define(entry, _entry(module, entry, main, kernel))
+    module.define(entry, _entry(module, entry, main, kernel, with_tiles=bool(tiles)))
     text = f'; {kernel.name} for {target}\ntarget triple = "{triple_of(target)}"\n\n{module.text()}'
     return Source("llvm-ir", text, entry, parameters_of(kernel))
 
@@ -48,9 +56,11 @@ def parameters_of(kernel: Kernel) -> tuple[Parameter, ...]:
     return tuple(Parameter(b.name, role, b.shape, b.dtype) for role, buffers in roles for b in buffers)
 
 
-def _entry(module: ModuleWriter, entry: str, main: str, kernel: Kernel) -> str:
+def _entry(module: ModuleWriter, entry: str, main: str, kernel: Kernel, *, with_tiles: bool) -> str:
     w = FunctionWriter(module)
     args = w.parameter("args", "ptr")
+    if with_tiles:
+        ask_for_tiles(w)
     pointers = []
     for position, buffer in enumerate(kernel.parameters):
         at = w.assign(f"getelementptr ptr, {args.typed}, i64 {position}", "ptr", 1, "slot")

@@ -1,6 +1,6 @@
 """Where local buffers live: small ones on the stack, large ones at fixed places in the thread's scratch block."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ...core.errors import CompileError
@@ -24,9 +24,12 @@ class Frame:
     scratch_bytes: int
 
 
-def plan_frame(kernel_body: Stmt) -> Frame:
-    """Raises CompileError when a thread would need more than ``SCRATCH_BYTES``."""
+def plan_frame(kernel_body: Stmt, tiles: Collection[str] = ()) -> Frame:
+    """``tiles``: buffers that are no memory. Raises CompileError when a thread would need more than
+    ``SCRATCH_BYTES``."""
     buffers = {s.buffer.name: s.buffer for s in walk_statements(kernel_body) if isinstance(s, Allocate)}
+    for name in tiles:
+        del buffers[name]
     offsets: dict[str, int] = {}
     stack, scratch = 0, 0
     for name, buffer in buffers.items():

@@ -17,32 +17,41 @@ Evaluate = Callable[[Body, Expr, Value | None], Value]
 """How an expression is computed under a lane mask (``expressions.evaluate``, passed in: the two need each other)."""
 
 
-def load(body: Body, buffer: Buffer, indices: tuple[Expr, ...], lanes: int, mask: Value | None, ev: Evaluate) -> Value:
-    """``buffer[indices]``; lanes whose ``mask`` is false are zero and not read. A scalar takes no mask here."""
+def load(
+    body: Body,
+    buffer: Buffer,
+    indices: tuple[Expr, ...],
+    lanes: int,
+    mask: Value | None,
+    ev: Evaluate,
+    *,
+    raw: bool = False,
+) -> Value:
+    """``buffer[indices]``; lanes whose ``mask`` is false are zero and not read. A scalar takes no mask here. ``raw``:
+    as it lies in memory."""
     w, element = body.w, storage(buffer.dtype)
     flat = flat_index(indices, buffer.strides)
     if flat is None:
-        raw = _gather(body, buffer, _lane_pointers(body, buffer, indices, lanes, ev), mask)
+        found = _gather(body, buffer, _lane_pointers(body, buffer, indices, lanes, ev), mask)
     elif lanes == 1 or (flat.stride == 0 and mask is None):
         pointer = address(body, buffer, flat, ev)
-        raw = w.assign(f"load {element}, {pointer.typed}, align {buffer.dtype.bytes}", element, 1, buffer.name)
+        found = w.assign(f"load {element}, {pointer.typed}, align {buffer.dtype.bytes}", element, 1, buffer.name)
     elif flat.stride == 1 and mask is None:
         pointer = address(body, buffer, flat, ev)
         vector = vector_type(element, lanes)
-        raw = w.assign(f"load {vector}, {pointer.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
+        found = w.assign(f"load {vector}, {pointer.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
     elif flat.stride == 1 and mask is not None:
-        raw = _masked_load(body, buffer, address(body, buffer, flat, ev), lanes, mask)
+        found = _masked_load(body, buffer, address(body, buffer, flat, ev), lanes, mask)
     elif flat.stride == -1 and mask is None:
         first = address(body, buffer, flat.shifted(1 - lanes), ev)
         vector = vector_type(element, lanes)
         ahead = w.assign(f"load {vector}, {first.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
-        raw = w.shuffle(ahead, ahead, range(lanes - 1, -1, -1))
+        found = w.shuffle(ahead, ahead, range(lanes - 1, -1, -1))
     elif 2 <= flat.stride <= _MOST_WINDOWS and lanes >= 4 and mask is None:
-        raw = _every_nth(body, buffer, flat, lanes, ev)
+        found = _every_nth(body, buffer, flat, lanes, ev)
     else:
-        raw = _gather(body, buffer, _strided_pointers(body, buffer, flat, lanes, ev), mask)
-    value = from_storage(w, raw, buffer.dtype)
-    return w.splat(value, lanes)
+        found = _gather(body, buffer, _strided_pointers(body, buffer, flat, lanes, ev), mask)
+    return w.splat(found if raw else from_storage(w, found, buffer.dtype), lanes)
 
 
 def _every_nth(body: Body, buffer: Buffer, flat: Linear, lanes: int, ev: Evaluate) -> Value:
@@ -69,11 +78,20 @@ def _every_nth(body: Body, buffer: Buffer, flat: Linear, lanes: int, ev: Evaluat
 
 
 def store(
-    body: Body, buffer: Buffer, indices: tuple[Expr, ...], value: Value, lanes: int, mask: Value | None, ev: Evaluate
+    body: Body,
+    buffer: Buffer,
+    indices: tuple[Expr, ...],
+    value: Value,
+    lanes: int,
+    mask: Value | None,
+    ev: Evaluate,
+    *,
+    raw: bool = False,
 ) -> None:
-    """``buffer[indices] = value`` in the lanes whose ``mask`` is true; a scalar takes no mask here."""
+    """``buffer[indices] = value`` in the lanes whose ``mask`` is true; a scalar takes no mask here. ``raw``: the value
+    is as it lies in memory."""
     w = body.w
-    data = w.splat(to_storage(w, value, buffer.dtype), lanes)
+    data = w.splat(value if raw else to_storage(w, value, buffer.dtype), lanes)
     flat = flat_index(indices, buffer.strides)
     if flat is not None and (lanes == 1 or flat.stride == 1):
         pointer = address(body, buffer, flat, ev)

@@ -3,13 +3,28 @@
 from dataclasses import dataclass
 
 from ...core.errors import CompileError
+from ...ir.cpu import TILE_OPERATIONS, Dot, Transpose
 from ...ir.expr import Expr, Load, Var
-from ...ir.stmt import Allocate, For, If, LoopKind, Seq, Stmt, Store, expressions, walk_statements
+from ...ir.stmt import (
+    Allocate,
+    For,
+    If,
+    LoopKind,
+    Operation,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+    substatements,
+    walk_statements,
+)
 from .body import Body
 from .expressions import evaluate
 from .frame import Frame
 from .lanes import cut_store
-from .memory import store
+from .memory import load, store
+from .tiles import allocate_tiles, emit_tile_operation, release_tiles, set_up_tiles
+from .turns import emit_dot, emit_transpose
 from .values import Value, constant, storage
 from .writer import FunctionWriter, ModuleWriter, identifier
 
@@ -23,12 +38,13 @@ SCRATCH = "tilewright_scratch"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What all functions of one kernel share."""
+    """What all functions of one kernel share. ``tiles``: the buffers that are tile registers."""
 
     module: ModuleWriter
     entry: str
     frame: Frame
     threads: int
+    tiles: frozenset[str] = frozenset()
 
 
 def emit_statement(place: Place, body: Body, stmt: Stmt) -> None:
@@ -55,6 +71,15 @@ def emit_statement(place: Place, body: Body, stmt: Stmt) -> None:
             w.begin(after)
         case Allocate():
             _allocate(place, body, stmt)
+        case Transpose():
+            with body.statement():
+                emit_transpose(body, stmt)
+        case Dot():
+            with body.statement():
+                emit_dot(body, stmt)
+        case Operation() if isinstance(stmt, TILE_OPERATIONS):
+            with body.statement():
+                emit_tile_operation(body, stmt)
         case _:
             raise CompileError(f"{type(stmt).__name__} cannot be expressed in LLVM IR")
 
@@ -64,11 +89,22 @@ def _for(place: Place, body: Body, loop: For) -> None:
         raise CompileError(f"loop {loop.var} is still {loop.kind.value}; passes write such loops out")
     if loop.extent < 1:
         return
-    apart = loop.kind is LoopKind.PARALLEL and place.threads > 1 and loop.extent > 1 and not body.in_parallel
-    if apart:
+    if _is_apart(place, body, loop):
         _parallel_for(place, body, loop)
     else:
         _loop(place, body, loop, constant(0, "i64"), constant(loop.extent, "i64"))
+
+
+def _is_apart(place: Place, body: Body, loop: For) -> bool:
+    """Whether a loop becomes a function of its own."""
+    return loop.kind is LoopKind.PARALLEL and place.threads > 1 and loop.extent > 1 and not body.in_parallel
+
+
+def uses_tiles(place: Place, body: Body, stmt: Stmt) -> bool:
+    """Whether the function that ``stmt`` is written in works on tile registers there."""
+    if isinstance(stmt, For) and _is_apart(place, body, stmt):
+        return False
+    return isinstance(stmt, TILE_OPERATIONS) or any(uses_tiles(place, body, s) for s in substatements(stmt))
 
 
 def _loop(place: Place, body: Body, loop: For, start: Value, stop: Value) -> None:
@@ -82,6 +118,9 @@ def _loop(place: Place, body: Body, loop: For, start: Value, stop: Value) -> Non
 def _store(body: Body, stmt: Store) -> None:
     w = body.w
     lanes = max((i.lanes for i in stmt.indices), default=1)
+    if _is_move(stmt):
+        _move(body, stmt, lanes)
+        return
     if stmt.mask is None:
         store(body, stmt.buffer, stmt.indices, evaluate(body, stmt.value), lanes, None, evaluate)
         return
@@ -98,8 +137,32 @@ def _store(body: Body, stmt: Store) -> None:
     w.begin(after)
 
 
+def _is_move(stmt: Store) -> bool:
+    """Whether 16-bit floats go from place to place as they are: no need to widen and round them."""
+    value, dtype = stmt.value, stmt.buffer.dtype
+    return (
+        isinstance(value, Load)
+        and value.dtype == dtype
+        and (dtype.is_float and dtype.bits == 16)
+        and stmt.mask is None
+        and (value.mask is None or value.lanes > 1)
+    )
+
+
+def _move(body: Body, stmt: Store, lanes: int) -> None:
+    value = stmt.value
+    assert isinstance(value, Load)
+    mask = None if value.mask is None else evaluate(body, value.mask)
+    moved = load(body, value.buffer, value.indices, value.lanes, mask, evaluate, raw=True)
+    store(body, stmt.buffer, stmt.indices, moved, lanes, None, evaluate, raw=True)
+
+
 def _allocate(place: Place, body: Body, stmt: Allocate) -> None:
     w, buffer = body.w, stmt.buffer
+    if buffer.name in place.tiles:
+        with allocate_tiles(body, buffer), body.scope():
+            emit_statement(place, body, stmt.body)
+        return
     offset = place.frame.offsets.get(buffer.name)
     if offset is None:
         pointer = w.alloca(f"[{max(buffer.elements, 1)} x {storage(buffer.dtype)}]", buffer.name)
@@ -136,6 +199,8 @@ def _parallel_for(place: Place, body: Body, loop: For) -> None:
         w.line(f"store {value.typed}, {at.typed}, align 8")
     w.module.declare(f"declare void @{PARALLEL_FOR}(ptr, ptr, i64)")
     w.line(f"call void @{PARALLEL_FOR}(ptr @{name}.task, {environment.typed}, i64 {loop.extent})")
+    if body.tiles_ready:  # this thread took part, and has given its tiles back
+        set_up_tiles(body)
 
 
 def _write_task(place: Place, body: Body, loop: For, name: str, buffers: list[str], variables: list[str]) -> None:
@@ -151,7 +216,12 @@ def _write_task(place: Place, body: Body, loop: For, name: str, buffers: list[st
         signature.append(f"i64 range(i64 0, {body.extents[v]}) {task.variables[v].text}")
     begin, end = inner.parameter("begin", "i64"), inner.parameter("end", "i64")
     signature += [f"i64 range(i64 0, {loop.extent + 1}) {edge.text}" for edge in (begin, end)]
+    with_tiles = uses_tiles(place, task, loop)
+    if with_tiles:
+        set_up_tiles(task)
     _loop(place, task, loop, begin, end)
+    if with_tiles:
+        release_tiles(task)
     inner.line("ret void")
     place.module.define(name, inner.text(f"internal void @{name}({', '.join(signature)}) {place.module.attributes}"))
     place.module.define(f"{name}.task", _unpacking_wrapper(place, name, buffers, variables))
@@ -179,6 +249,8 @@ def _captured(body: Body, loop: For) -> tuple[list[str], list[str]]:
     for stmt in walk_statements(loop):
         if isinstance(stmt, Store):
             buffers.add(stmt.buffer.name)
+        elif isinstance(stmt, Operation):
+            buffers.update(b.name for b in stmt.buffers)
         pending.extend(expressions(stmt))
     while pending:
         expr = pending.pop()

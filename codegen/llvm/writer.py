@@ -37,6 +37,10 @@ class ModuleWriter:
     def declare(self, declaration: str) -> None:
         self._declarations.setdefault(declaration)
 
+    def global_value(self, name: str, text: str) -> None:
+        """``@name = text``."""
+        self.declare(f"@{name} = {text}")
+
     def define(self, name: str, text: str) -> None:
         self._functions[name] = text
 

@@ -3,6 +3,7 @@
 from ...core.target import Target
 from ...te.workload import Workload
 from ..sketch import Sketch
+from .cpu_dots import CPU_DOTS, CPU_TILES
 from .cpu_gemm import CPU_GEMM
 from .cpu_loops import CPU_LOOPS
 from .cuda_columns import CUDA_COLUMNS
@@ -21,6 +22,8 @@ SKETCHES: dict[str, Sketch] = {
     for s in (
         CPU_LOOPS,
         CPU_GEMM,
+        CPU_DOTS,
+        CPU_TILES,
         CUDA_LOOPS,
         CUDA_POINTWISE,
         CUDA_PERMUTE,

@@ -4,268 +4,45 @@ float32 and float64 sums of any two operands, any pointwise functions of the sum
 is left to the generic sketch.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from math import prod
-
-import numpy as np
-from numpy.typing import NDArray
-
 from ...core.dtypes import float32, float64
-from ...core.schedule import KnobValue
 from ...core.target import Target
 from ...ir.expr import Load
-from ...ir.rewrite import loads_of
-from ...ir.stmt import Kernel
 from ...te.workload import Workload
-from ..nest import KERNEL_NAME
-from ..space import Knob, Quantity
-from ..tile.gemm import GemmSetting, lower_gemm
-from ..tile.gemm_operand import NEVER, TASK, WHOLE
-from ..tile.product import Operand, Product, matrix_product_of
-from .columns import Bools, Columns, Ints
-from .enumerate import all_settings
+from ..tile.gemm import lower_gemm
+from ..tile.product import Operand, matrix_product_of
+from .gemm_plan import QUANTITIES, GemmPlan, Unit, is_large, reads_nothing_else
 from .tile_sketch import TileSketch
 from .tiles import vector_registers
 
-LEAST_WORK = 1 << 18
-"""Multiply-adds below which there is nothing to block."""
-LEAST_ROWS = 4
-"""Rows below which reading the other operand is what takes the time."""
 ROWS = (4, 6, 8, 9, 12, 14, 16)
 VECTORS = (1, 2, 3, 4)
-PIECES = tuple(1 << n for n in range(12))
-"""Into how many parts an axis is cut."""
-LEAST_DEPTH, MOST_DEPTH = 128, 1024
-"""Steps of ``k`` in a block: fewer, and reading and writing C takes the time; more, and a panel leaves the cache."""
-TASKS_PER_THREAD = 4
-"""Tasks that a thread should have at most, if their blocks fit the cache then."""
-MOST_IDLE = 0.15
-LEAST_TASK_ROWS = 32
-"""Rows of a task below which cutting rows further has the right operand read too often, where columns can be cut."""
-CACHE_BYTES = 2 << 20
-"""What the blocks of a task may take together: about the second level of cache."""
-PAGE_BYTES = 4096
-FEW = 8
-"""How often an operand may be read, and in how many lines at once, where its rows lie whole pages apart and so on the
-same few lines of a cache."""
-WORTH_COPYING_FIRST = 0.05
-"""Vectors that tasks would copy for each multiply-add of vectors, from which on they may share one copy, made before
-they begin: that goes through memory twice."""
-MOST_COPYING = 0.2
-"""The same, beyond which tasks must not copy, where they can avoid it."""
-LOAD_COST = 1 / 8
-"""Of a load, in multiply-adds beside which it is done."""
-TILE_SLACK = 0.03
-"""What a tile may cost above the cheapest one."""
-
-QUANTITIES = (
-    Quantity("tasks", "tasks", "blocks of C that threads take one after the other"),
-    Quantity("idle_share", "fraction", "thread time left idle when the tasks do not divide evenly"),
-    Quantity("edge_waste", "fraction", "of the computed elements beyond the edges of C and of k"),
-    Quantity("accumulators", "registers", "vector registers of the sums of a tile"),
-    Quantity("loads_per_operation", "loads", "vectors and single elements read for each vector multiply-add"),
-    Quantity("depth", "steps", "steps of k in a block"),
-    Quantity("k_blocks", "blocks", "how often C is read and written"),
-    Quantity("panel_bytes", "B", "of the panel of B that the tiles of a task share"),
-    Quantity("a_block_bytes", "B", "of the block of A that the panels of a task share"),
-    Quantity("b_block_bytes", "B", "of the block of B that the tiles of a task share"),
-    Quantity("copied_share", "fraction", "elements copied by tasks for each multiply-add of a vector"),
-    Quantity("whole_bytes", "B", "copied before the tasks begin"),
-    Quantity("scattered_reads", "fraction", "of the operands, read from rows whole pages apart"),
-)
 
 
-@dataclass(frozen=True)
-class GemmPlan:
-    product: Product
-    target: Target
-
-    @property
-    def lanes(self) -> int:
-        return max(1, self.target.vector_bytes // self.product.total.dtype.bytes)
-
-    @property
-    def knobs(self) -> tuple[Knob, ...]:
-        p = self.product
-        rows = tuple(r for r in ROWS if r <= max(p.m.extent, LEAST_ROWS))
-        vectors = tuple(v for v in VECTORS if v == 1 or (v - 1) * self.lanes < p.n.extent)
-        depths = dict.fromkeys(-(-p.k.extent // parts) for parts in PIECES)
-        within = [d for d in depths if LEAST_DEPTH <= d <= MOST_DEPTH] or [p.k.extent]
-        modes = (NEVER, TASK, WHOLE)
-        meaning = "is copied: never, by each task for a block of k (task), or before all tasks (whole)"
-        return (
-            Knob("rows", rows, "rows of a tile of C in registers"),
-            Knob("vectors", vectors, f"vectors of {self.lanes} in a row of a tile"),
-            Knob("row_tasks", PIECES, "blocks of C along its rows"),
-            Knob("column_tasks", PIECES, "blocks of C along its columns"),
-            Knob("depth", tuple(sorted(within)), "steps of k in a block"),
-            Knob("pack_a", modes if _is_plain(p.tokens, p) else modes[1:], f"when the left operand {meaning}"),
-            Knob(
-                "pack_b",
-                modes if _is_plain(p.weights, p) and p.weights.row == 1 else modes[1:],
-                f"when the right operand {meaning}",
-            ),
-        )
-
-    def _sizes(self, c: Columns) -> dict[str, Ints]:
-        p, rows, columns = self.product, c.ints("rows"), c.ints("vectors") * self.lanes
-        tiles, panels = _ceil(p.m.extent, rows), _ceil(p.n.extent, columns)
-        depth = c.ints("depth")
-        task_tiles, task_panels = _ceil(tiles, c.ints("row_tasks")), _ceil(panels, c.ints("column_tasks"))
-        return {
-            "tiles": tiles,
-            "panels": panels,
-            "task_tiles": task_tiles,
-            "task_panels": task_panels,
-            "tasks": c.ints("row_tasks") * c.ints("column_tasks") * prod(a.extent for a in p.batch),
-            "k_blocks": _ceil(p.k.extent, depth),
-            "a_block": task_tiles * rows * depth * p.total.dtype.bytes,
-            "b_block": task_panels * columns * depth * p.total.dtype.bytes,
-            "computed": tiles * rows * panels * columns,
-        }
-
-    def legal(self, columns: Columns) -> Bools:
-        usual = self._usual(columns)
-        return usual if self._some_usual else usual | (columns.codes == 0).all(axis=1)
-
-    @cached_property
-    def _some_usual(self) -> bool:
-        """Whether any setting is as it should be; for the oddest shapes the plainest one stands in."""
-        return bool(self._usual(all_settings(self.knobs)).any())
-
-    def _usual(self, c: Columns) -> Bools:
-        size = self._sizes(c)
-        return self._tile_fits(c, size) & self._tasks_fit(c, size) & self._copies_pay(c, size)
-
-    def _tile_fits(self, c: Columns, size: Mapping[str, Ints]) -> Bools:
-        """Tiles that fit the registers and keep the units busy, with few loads and small edges."""
-        cost = self._tile_cost(c.ints("rows"), c.ints("vectors"))
-        fits: Bools = cost <= self._least_tile_cost * (1 + TILE_SLACK)
-        return fits
-
-    @cached_property
-    def _least_tile_cost(self) -> float:
-        return float(self._tile_cost(*np.meshgrid(self.knobs[0].values, self.knobs[1].values)).min())
-
-    def _tile_cost(self, rows: Ints, vectors: Ints) -> NDArray[np.float64]:
-        """Time for all tiles, in elements of C; infinite where a tile does not fit the registers."""
-        registers = vector_registers(self.target)
-        columns = vectors * self.lanes
-        computed = _ceil(self.product.m.extent, rows) * rows * _ceil(self.product.n.extent, columns) * columns
-        idle = np.maximum(registers / 2 / (rows * vectors), 1)
-        cost = computed * idle * (1 + LOAD_COST * (rows + vectors) / (rows * vectors))
-        return np.where(rows * vectors + vectors + 1 <= registers, cost, np.inf)
-
-    def _tasks_fit(self, c: Columns, size: Mapping[str, Ints]) -> Bools:
-        """Enough tasks, of even sizes, whose blocks fit the cache, and each cut said in one way."""
-        row_tasks, column_tasks, threads = c.ints("row_tasks"), c.ints("column_tasks"), self.target.threads
-        ok: Bools = _ceil(size["tiles"], size["task_tiles"]) == row_tasks
-        ok &= _ceil(size["panels"], size["task_panels"]) == column_tasks
-        batches = prod(a.extent for a in self.product.batch)
-        most = size["tiles"] * size["panels"] * batches
-        ok &= size["tasks"] >= np.minimum(threads, most)
-        ok &= (self._idle_share(size["tasks"]) <= MOST_IDLE) | (most < threads / MOST_IDLE)
-        tall = (row_tasks == 1) | (size["task_tiles"] * c.ints("rows") >= LEAST_TASK_ROWS)
-        ok &= tall | (size["panels"] * batches < threads)
-        fits = size["a_block"] + size["b_block"] <= CACHE_BYTES
-        fewer = np.where((row_tasks > 1) | (column_tasks > 1), size["tasks"] // 2, 0)
-        spare = (fewer < TASKS_PER_THREAD * threads) | (4 * (size["a_block"] + size["b_block"]) > CACHE_BYTES)
-        return ok & fits & spare
-
-    def _copies_pay(self, c: Columns, size: Mapping[str, Ints]) -> Bools:
-        """Copies that are used more than once, and no reading of rows whole pages apart again and again."""
-        p, even = self.product, self.product.k.extent % c.ints("depth") == 0
-        ok: Bools = np.ones(len(c), dtype=bool)
-        rows, columns = c.ints("rows"), c.ints("vectors") * self.lanes
-        for knob, operand, again, used, tasks, lines in (
-            ("pack_a", p.tokens, size["panels"], size["task_panels"] * columns, c.ints("column_tasks"), rows),
-            ("pack_b", p.weights, size["tiles"], size["task_tiles"] * rows, c.ints("row_tasks"), c.ints("depth")),
-        ):
-            never, copying = c.flags(knob, NEVER), self.lanes / used
-            ok &= ~c.flags(knob, WHOLE) | ((tasks > 1) & (copying > WORTH_COPYING_FIRST))
-            ok &= ~c.flags(knob, TASK) | (copying <= MOST_COPYING) | (tasks == 1)
-            if any(k.name == knob and NEVER in k.values for k in self.knobs):
-                ok &= ~never | even
-            if self._is_scattered(operand):
-                ok &= ~never | (again <= FEW) | (lines <= FEW)
-        return ok
-
-    def _is_scattered(self, operand: Operand) -> bool:
-        """Whether rows of an operand lie whole pages apart."""
-        return max(operand.row, operand.k) * self.product.total.dtype.bytes % PAGE_BYTES == 0
-
-    def _idle_share(self, tasks: Ints) -> NDArray[np.float64]:
-        threads = self.target.threads
-        share: NDArray[np.float64] = 1 - tasks / (threads * _ceil(tasks, threads))
-        return share
-
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        p, size = self.product, self._sizes(columns)
-        rows, vectors, depth = columns.ints("rows"), columns.ints("vectors"), columns.ints("depth")
-        element, batches = p.total.dtype.bytes, prod(a.extent for a in p.batch)
-        whole_a, whole_b = columns.flags("pack_a", WHOLE), columns.flags("pack_b", WHOLE)
-        never_a, never_b = columns.flags("pack_a", NEVER), columns.flags("pack_b", NEVER)
-        task_a, task_b = columns.flags("pack_a", TASK), columns.flags("pack_b", TASK)
-        copied = task_a / (size["task_panels"] * vectors * self.lanes) + task_b / (size["task_tiles"] * rows)
-        found: dict[str, Ints | NDArray[np.float64]] = {
-            "tasks": size["tasks"],
-            "idle_share": self._idle_share(size["tasks"]),
-            "edge_waste": 1 - p.m.extent * p.n.extent * p.k.extent / (size["computed"] * size["k_blocks"] * depth),
-            "accumulators": rows * vectors,
-            "loads_per_operation": (rows + vectors) / (rows * vectors),
-            "depth": depth,
-            "k_blocks": size["k_blocks"],
-            "panel_bytes": vectors * self.lanes * depth * element,
-            "a_block_bytes": size["a_block"],
-            "b_block_bytes": size["b_block"],
-            "copied_share": copied * self.lanes,
-            "whole_bytes": element * p.k.extent * batches * (whole_a * p.m.extent + whole_b * p.n.extent),
-            "scattered_reads": 0.5 * never_a * self._is_scattered(p.tokens)
-            + 0.5 * never_b * self._is_scattered(p.weights),
-        }
-        return {name: np.asarray(column, dtype=np.float64) for name, column in found.items()}
-
-    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        p = self.product
-        rows, vectors = int(setting["rows"]), int(setting["vectors"])
-        tiles, panels = -(-p.m.extent // rows), -(-p.n.extent // (vectors * self.lanes))
-        return lower_gemm(
-            p,
-            KERNEL_NAME,
-            GemmSetting(
-                rows=rows,
-                vectors=vectors,
-                lanes=self.lanes,
-                tiles=-(-tiles // int(setting["row_tasks"])),
-                panels=-(-panels // int(setting["column_tasks"])),
-                depth=int(setting["depth"]),
-                pack_a=str(setting["pack_a"]),
-                pack_b=str(setting["pack_b"]),
-            ),
-        )
-
-
-def _is_plain(operand: Operand, p: Product) -> bool:
+def _is_plain(operand: Operand) -> bool:
     """Whether an operand is a load of what is summed, with one step along ``k`` or its own axis."""
     return isinstance(operand.body, Load) and operand.load is not None and 1 in (operand.row, operand.k)
 
 
-def _ceil(a: int | Ints, b: int | Ints) -> Ints:
-    return np.asarray(-(-np.asarray(a, dtype=np.int64) // np.asarray(b, dtype=np.int64)))
-
-
 def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     p = matrix_product_of(workload)
-    if p is None or p.total.dtype not in (float32, float64):
+    if p is None or p.total.dtype not in (float32, float64) or not reads_nothing_else(p):
         return None
-    inputs = {b.name for b in p.inputs} | {p.total.name}
-    if any(load.buffer.name not in inputs for r in p.results for load in loads_of(r.value)):
-        return None
-    plan = GemmPlan(p, target)
-    enough = prod(a.extent for a in (p.m, p.n, p.k, *p.batch)) >= LEAST_WORK
-    return plan if enough and p.m.extent >= LEAST_ROWS and p.n.extent >= plan.lanes else None
+    registers = vector_registers(target)
+    unit = Unit(
+        lanes=max(1, target.vector_bytes // p.total.dtype.bytes),
+        rows=ROWS,
+        vectors=VECTORS,
+        registers=registers,
+        block=1,
+        busy=registers // 2,
+        step=1,
+        group=1,
+        operand_bytes=p.total.dtype.bytes,
+        left_in_place=_is_plain(p.tokens),
+        right_in_place=_is_plain(p.weights) and p.weights.row == 1,
+        lower=lower_gemm,
+    )
+    return GemmPlan(p, target, unit) if is_large(p, unit) else None
 
 
 CPU_GEMM = TileSketch("cpu_gemm", 1, QUANTITIES, _plan, kind="llvm")

@@ -51,11 +51,11 @@ class GemmSetting:
 
 def lower_gemm(p: Product, name: str, setting: GemmSetting) -> Kernel:
     """The kernel of one setting. Where an operand is never copied, ``depth`` divides ``k``."""
-    return _Program(p, setting).kernel(name)
+    return GemmProgram(p, setting).kernel(name)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class TilePlace:
     """A tile: its batch, the block of ``k``, its number along ``m`` and ``n`` within the task, its first row and
     column, and its operands."""
 
@@ -68,18 +68,22 @@ class _Place:
     b: Panel
 
 
-class _Program:
-    def __init__(self, p: Product, s: GemmSetting) -> None:
+class GemmProgram:
+    """The loops around the tiles, and tiles of plain multiply-adds; other tiles in ``gemm_dots``. ``group``: elements
+    along ``k`` that one instruction takes."""
+
+    def __init__(self, p: Product, s: GemmSetting, group: int = 1) -> None:
         self.p, self.s, self.dtype = p, s, p.total.dtype
         self.w = NamingWriter(p.names)
         self.blocks = -(-p.k.extent // s.depth)
         by_rows = p.tokens.row != 1
-        self.a = GemmOperand(p.tokens, p.m, p.k, p.batch, s.rows, s.depth, s.lanes, s.pack_a, by_rows)
-        self.b = GemmOperand(p.weights, p.n, p.k, p.batch, s.columns, s.depth, s.lanes, s.pack_b, False)
+        self.a = GemmOperand(p.tokens, p.m, p.k, p.batch, s.rows, s.depth, s.lanes, s.pack_a, by_rows, group)
+        self.b = GemmOperand(p.weights, p.n, p.k, p.batch, s.columns, s.depth, s.lanes, s.pack_b, False, group)
         self.home = next((r for r in p.results if _can_hold(r, self.dtype)), None)
         self.partial: Buffer | None = None
 
     def kernel(self, name: str) -> Kernel:
+        """The whole kernel."""
         p, s, w, a, b = self.p, self.s, self.w, self.a, self.b
         copies = {o.axis.name: o.copy_whole(w, f"{o.axis.name}_packed") for o in (a, b) if o.mode == WHOLE}
         workspace = tuple(copies.values())
@@ -97,15 +101,16 @@ class _Program:
                         o.copy_block(w, copies[o.axis.name], batch, first, count, block * s.depth)
                 with w.loop("panel", s.panels) as j, w.when(below(tn * s.panels + j, b.panels, s.panels)):
                     with w.loop("tile", s.tiles) as i, w.when(below(tm * s.tiles + i, a.panels, s.tiles)):
-                        left = a.panel(copies.get("m"), batch, tm * s.tiles, i, block * s.depth)
-                        right = b.panel(copies.get("n"), batch, tn * s.panels, j, block * s.depth)
+                        left = a.panel(copies.get("m"), batch, tm * s.tiles, i, block)
+                        right = b.panel(copies.get("n"), batch, tn * s.panels, j, block)
                         row, column = left.number * s.rows, right.number * s.columns
-                        self._tile(_Place(batch, block, (i, j), row, column, left, right))
+                        self.tile(TilePlace(batch, block, (i, j), row, column, left, right))
         return Kernel(name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
 
     # --- a tile
 
-    def _tile(self, t: _Place) -> None:
+    def tile(self, t: TilePlace) -> None:
+        """What one block of ``k`` adds to a tile, and its outputs after the last."""
         w, s = self.w, self.s
         sums = w.allocate("sums", (s.rows, s.columns), self.dtype, Scope.REGISTER)
         with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
@@ -114,13 +119,8 @@ class _Program:
         with w.when(None if last == 0 else Compare(CompareOp.NE, t.block, index(0))):
             if last:
                 self._exchange(sums, t, back=True)
-        with w.loop("step", s.depth) as k:
-            row = w.allocate("b_row", (s.columns,), self.dtype, Scope.REGISTER)
-            with w.loop("v", s.vectors, UNROLLED) as v:
-                w.store(row, (self._run(v),), t.b.vector(v * s.lanes, k))
-            with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-                product = Broadcast(t.a.element(i, k), s.lanes) * Load(row, (self._run(v),))
-                w.store(sums, (i, self._run(v)), Load(sums, (i, self._run(v))) + product)
+        with w.loop("step", s.depth // self.a.group) as step:
+            self.multiply(sums, t, step)
         if self.home is not None and len(self.p.results) == 1 and _is_sum(self.home, self.p):
             self._exchange(sums, t, back=False)
             return
@@ -128,14 +128,27 @@ class _Program:
             with w.when(Compare(CompareOp.NE, t.block, index(last))):
                 self._exchange(sums, t, back=False)
         with w.when(Compare(CompareOp.EQ, t.block, index(last)) if last else None):
-            self._finish(sums, t)
+            whole = w.allocate("whole_sums", (s.rows, s.columns), self.dtype, Scope.LOCAL)
+            with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+                w.store(whole, (i, self._run(v)), Load(sums, (i, self._run(v))))
+            self.finish(whole, (), t)
+
+    def multiply(self, sums: Buffer, t: TilePlace, step: Expr) -> None:
+        """Add the products of one step to the sums of a tile."""
+        w, s = self.w, self.s
+        row = w.allocate("b_row", (s.columns,), self.dtype, Scope.REGISTER)
+        with w.loop("v", s.vectors, UNROLLED) as v:
+            w.store(row, (self._run(v),), t.b.vector(v * s.lanes, step))
+        with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+            product = Broadcast(t.a.element(i, step), s.lanes) * Load(row, (self._run(v),))
+            w.store(sums, (i, self._run(v)), Load(sums, (i, self._run(v))) + product)
 
     def _run(self, vector: Expr, first: Expr | None = None) -> Expr:
         """The places of a vector of a tile, or of the matrix if the tile begins at ``first``."""
         run = vector * self.s.lanes
         return Ramp(run if first is None else first + run, 1, self.s.lanes)
 
-    def _exchange(self, sums: Buffer, t: _Place, *, back: bool) -> None:
+    def _exchange(self, sums: Buffer, t: TilePlace, *, back: bool) -> None:
         """The sums of a tile to where they wait for the next block of ``k``, or ``back``."""
         w, s = self.w, self.s
         with (
@@ -154,12 +167,9 @@ class _Program:
             else:
                 w.store(buffer, place, Load(sums, held), mask)
 
-    def _finish(self, sums: Buffer, t: _Place) -> None:
-        """The outputs, from the whole sums of a tile."""
+    def finish(self, whole: Buffer, prefix: tuple[Expr, ...], t: TilePlace) -> None:
+        """The outputs, from the whole sums of a tile at ``prefix`` of a buffer."""
         w, s, p = self.w, self.s, self.p
-        whole = w.allocate("whole_sums", (s.rows, s.columns), self.dtype, Scope.LOCAL)
-        with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-            w.store(whole, (i, self._run(v)), Load(sums, (i, self._run(v))))
         with (
             w.loop("row", s.rows) as i,
             w.when(below(t.row + i, p.m.extent, s.rows)),
@@ -167,7 +177,7 @@ class _Program:
         ):
             here = {**t.batch, "m": t.row + i, "n": t.column + v * s.lanes}
             mask = self._mask(t, v)
-            total = Load(whole, (i, Var("n") - t.column))
+            total = Load(whole, (*prefix, i, Var("n") - t.column))
             for result in p.results:
                 value = vector_at(
                     result.value, here, "n", s.lanes, lambda load: total if load.buffer.name == p.total.name else load
@@ -176,12 +186,12 @@ class _Program:
                     value = Select(mask, value, Broadcast(const(0, value.dtype), s.lanes))
                 w.store(result.tensor, self._at(result, t, i, v), value, mask)
 
-    def _at(self, result: Result, t: _Place, i: Expr, vector: Expr) -> tuple[Expr, ...]:
+    def _at(self, result: Result, t: TilePlace, i: Expr, vector: Expr) -> tuple[Expr, ...]:
         """Where the elements of a vector of a tile are in an output."""
         here = {**t.batch, "m": t.row + i, "n": t.column + vector * self.s.lanes}
         return tuple(vector_at(at, here, "n", self.s.lanes) for at in result.indices)
 
-    def _mask(self, t: _Place, vector: Expr) -> Expr | None:
+    def _mask(self, t: TilePlace, vector: Expr) -> Expr | None:
         """Which columns of a vector of a tile are there; None where all always are."""
         s, extent = self.s, self.p.n.extent
         return None if extent % s.columns == 0 else lanes_below(t.column + vector * s.lanes, extent, s.lanes)

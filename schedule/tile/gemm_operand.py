@@ -2,8 +2,8 @@
 
 A panel is what a tile of registers needs: ``size`` places along the operand's own axis. In the copy its elements lie
 along ``k``, one row for each place (``by_rows``: copied in vectors from an operand that lies along ``k`` itself, and
-read one by one), or along the own axis, one row for each step of ``k``. Beyond the end of ``k`` there are zeros, beyond
-that of the own axis anything.
+read one by one), or along the own axis, one row for each step of ``k``, or for each ``group`` of steps, whose elements
+are neighbours then. Beyond the end of ``k`` there are zeros, beyond that of the own axis anything.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,17 @@ from dataclasses import dataclass
 from math import prod
 
 from ...ir.buffer import Buffer, Scope
+from ...ir.cpu import Transpose
 from ...ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, const, index, logical_and, minimum
+from ...ir.rewrite import substitute
 from ...ir.stmt import LoopKind
 from ...te.workload import Axis
 from .digits import digits
 from .naming import NamingWriter
 from .pointwise import value_at, vector_at
 from .product import Operand
+
+UNROLLED = LoopKind.UNROLLED
 
 NEVER = "never"
 """The operand is read where it is."""
@@ -30,7 +34,7 @@ WHOLE = "whole"
 @dataclass(frozen=True, slots=True)
 class GemmOperand:
     """``operand`` on its own axis (``m`` or ``n``), in panels of ``size``, of which ``depth`` steps of ``k`` are used
-    at a time. ``mode``: ``NEVER``, ``TASK`` or ``WHOLE``."""
+    at a time, ``group`` by ``group``. ``mode``: ``NEVER``, ``TASK`` or ``WHOLE``. ``lanes``: groups in a vector."""
 
     operand: Operand
     axis: Axis
@@ -41,6 +45,7 @@ class GemmOperand:
     lanes: int
     mode: str
     by_rows: bool
+    group: int = 1
 
     @property
     def panels(self) -> int:
@@ -54,7 +59,7 @@ class GemmOperand:
     def copy_whole(self, w: NamingWriter, name: str) -> Buffer:
         """The copy of all panels, and the loop that makes it."""
         extents = (*(a.extent for a in self.batch), self.panels)
-        buffer = Buffer(w.fresh(name), (*extents, *self._shape(self.steps)), self.operand.body.dtype)
+        buffer = Buffer(w.fresh(name), (*extents, *self.shape(self.steps)), self.operand.body.dtype)
         with w.loop("packed", prod(extents), LoopKind.PARALLEL) as item:
             place = digits(item, extents)
             at = dict(zip((a.name for a in self.batch), place, strict=False))
@@ -63,7 +68,7 @@ class GemmOperand:
 
     def allocate(self, w: NamingWriter, name: str, panels: int) -> Buffer:
         """Memory for one block of ``panels``."""
-        return w.allocate(name, (panels, *self._shape(self.depth)), self.operand.body.dtype, Scope.LOCAL)
+        return w.allocate(name, (panels, *self.shape(self.depth)), self.operand.body.dtype, Scope.LOCAL)
 
     def copy_block(
         self, w: NamingWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
@@ -72,17 +77,20 @@ class GemmOperand:
         with w.loop("copied", panels) as j, w.when(below(first + j, self.panels, panels)):
             Panel(self, at, first + j, k0, buffer, (j,), index(0)).copy(w, self.depth)
 
-    def panel(self, buffer: Buffer | None, at: Mapping[str, Expr], first: Expr, j: Expr, k0: Expr) -> "Panel":
-        """The panel ``j`` behind number ``first``, from ``k0`` on, in ``buffer`` if that was copied."""
+    def panel(self, buffer: Buffer | None, at: Mapping[str, Expr], first: Expr, j: Expr, block: Expr) -> "Panel":
+        """The panel ``j`` behind number ``first``, in a block of ``k``, in ``buffer`` if that was copied."""
         batch = tuple(at[a.name] for a in self.batch)
         prefix = (*batch, first + j) if self.mode == WHOLE else (j,)
-        return Panel(self, at, first + j, k0, buffer, prefix, k0 if self.mode == WHOLE else index(0))
+        start = block * (self.depth // self.group) if self.mode == WHOLE else index(0)
+        return Panel(self, at, first + j, block * self.depth, buffer, prefix, start)
 
-    def _shape(self, steps: int) -> tuple[int, int]:
+    def shape(self, steps: int) -> tuple[int, int]:
         """Of a panel. Rows are padded, so that those of one panel do not fall on the same few lines of a cache."""
+        vector = self.lanes * self.group
         if self.by_rows:
-            return (self.size, _whole_vectors(steps, self.lanes) + self.lanes)
-        return (_whole_vectors(steps, self.lanes) if self.turned else steps, _whole_vectors(self.size, self.lanes))
+            return (self.size, _whole_vectors(steps, vector) + vector)
+        steps = _whole_vectors(steps, vector) if self.turned else steps
+        return (steps // self.group, _whole_vectors(self.size, self.lanes) * self.group)
 
     @property
     def turned(self) -> bool:
@@ -93,7 +101,7 @@ class GemmOperand:
 @dataclass(frozen=True, slots=True)
 class Panel:
     """One panel, number ``number`` of an operand at a place ``at`` of the batch: the original from ``k0`` on, and its
-    copy at ``prefix`` of ``buffer`` from the step ``start`` on."""
+    copy at ``prefix`` of ``buffer`` from the group ``start`` on."""
 
     of: GemmOperand
     at: Mapping[str, Expr]
@@ -109,13 +117,23 @@ class Panel:
         """One element, at places within the panel and the block."""
         if self.buffer is None:
             return value_at(self.of.operand.body, self._point(self._clamped(own), self.k0 + k))
-        place = (own, self.start + k) if self.of.by_rows else (self.start + k, own)
-        return Load(self.buffer, (*self.prefix, *place))
+        return Load(*self.group(own, k))
+
+    def group(self, own: Expr, step: Expr) -> tuple[Buffer, tuple[Expr, ...]]:
+        """Where the group number ``step`` of the block begins."""
+        if self.buffer is None:
+            here = self._point(self._clamped(own), self.k0 + step * self.of.group)
+            load = substitute(self.of.operand.body, here)
+            assert isinstance(load, Load)
+            return load.buffer, load.indices
+        row = self.start + step
+        place = (own, row * self.of.group) if self.of.by_rows else (row, own * self.of.group)
+        return self.buffer, (*self.prefix, *place)
 
     def vector(self, own: Expr, k: Expr) -> Expr:
         """``lanes`` neighbours along the own axis."""
         if self.buffer is None:
-            return self._along_own(own, self.k0 + k, None)
+            return self._along_own(own, self.k0 + k)
         return Load(self.buffer, (*self.prefix, self.start + k, Ramp(own, 1, self.of.lanes)))
 
     # --- copying
@@ -130,47 +148,67 @@ class Panel:
             self._copy_columns(w, steps)
 
     def _copy_rows(self, w: NamingWriter, steps: int) -> None:
-        lanes = self.of.lanes
-        with w.loop("row", self.of.size) as i, w.loop("run", -(-steps // lanes)) as run:
-            self._put(w, (i, Ramp(run * lanes, 1, lanes)), self._along_k(i, run * lanes))
+        vector = self.of.lanes * self.of.group
+        with w.loop("row", self.of.size) as i, w.loop("run", -(-steps // vector)) as run:
+            self._put(w, (i, Ramp(run * vector, 1, vector)), self._along_k(i, run * vector))
 
     def _copy_columns(self, w: NamingWriter, steps: int) -> None:
-        lanes = self.of.lanes
-        with w.loop("step", steps) as k, w.loop("part", -(-self.of.size // lanes), LoopKind.UNROLLED) as part:
-            k_mask = lanes_below(self.k0 + k, self.of.k.extent, lanes, 0) if self.of.steps > self.of.k.extent else None
-            self._put(w, (k, Ramp(part * lanes, 1, lanes)), self._along_own(part * lanes, self.k0 + k, k_mask))
+        lanes, group = self.of.lanes, self.of.group
+        parts = -(-self.of.size // lanes)
+        if group == 1:
+            with w.loop("step", steps) as k, w.loop("part", parts, UNROLLED) as part:
+                self._put(w, (k, Ramp(part * lanes, 1, lanes)), self._along_own(part * lanes, self.k0 + k))
+            return
+        with w.loop("step", steps // group) as step, w.loop("part", parts, UNROLLED) as part:
+            rows = w.allocate("rows", (group, lanes), self.of.operand.body.dtype, Scope.LOCAL)
+            with w.loop("line", group, UNROLLED) as i:
+                value = self._along_own(part * lanes, self.k0 + step * group + i)
+                w.store(rows, (i, Ramp(index(0), 1, lanes)), value)
+            self._turn(w, (step, part * (lanes * group)), group, rows, group, 1)
 
     def _copy_turned(self, w: NamingWriter, steps: int) -> None:
         """Squares are read along ``k`` and written across it."""
-        lanes, zero = self.of.lanes, index(0)
-        with w.loop("run", -(-steps // lanes)) as run, w.loop("part", -(-self.of.size // lanes)) as part:
-            square = w.allocate("square", (lanes, lanes), self.of.operand.body.dtype, Scope.LOCAL)
-            with w.loop("line", lanes, LoopKind.UNROLLED) as i:
-                w.store(square, (i, Ramp(zero, 1, lanes)), self._along_k(part * lanes + i, run * lanes))
-            with w.loop("step", lanes, LoopKind.UNROLLED) as k:
-                column = Load(square, (Ramp(zero, 1, lanes), Broadcast(k, lanes)))
-                self._put(w, (run * lanes + k, Ramp(part * lanes, 1, lanes)), column)
+        lanes, group = self.of.lanes, self.of.group
+        vector = lanes * group
+        with w.loop("run", -(-steps // vector)) as run, w.loop("part", -(-self.of.size // lanes)) as part:
+            square = w.allocate("square", (lanes, vector), self.of.operand.body.dtype, Scope.LOCAL)
+            with w.loop("line", lanes, UNROLLED) as i:
+                w.store(square, (i, Ramp(index(0), 1, vector)), self._along_k(part * lanes + i, run * vector))
+            pitch = self.of.shape(self.of.depth)[1]
+            self._turn(w, (run * lanes, part * vector), pitch, square, lanes, group)
 
     def _put(self, w: NamingWriter, place: tuple[Expr, Expr], value: Expr) -> None:
         assert self.buffer is not None
         w.store(self.buffer, (*self.prefix, *place), value)
 
+    def _turn(
+        self, w: NamingWriter, place: tuple[Expr, Expr], pitch: int, source: Buffer, rows: int, unit: int
+    ) -> None:
+        """``rows`` of ``lanes`` units each to columns of the copy."""
+        assert self.buffer is not None
+        target, zeros = (*self.prefix, *place), (index(0), index(0))
+        row = source.shape[-1]
+        w.emit(Transpose(self.buffer, target, pitch, source, zeros, row, rows, self.of.lanes, unit))
+
     def _along_k(self, own: Expr, k: Expr) -> Expr:
         """A vector of the original along ``k``; zeros beyond its end."""
         here = self._point(self._clamped(own), self.k0 + k)
-        lanes, extent = self.of.lanes, self.of.k.extent
-        mask = lanes_below(self.k0 + k, extent, lanes) if extent % lanes or self.of.depth % lanes else None
-        return _where(mask, vector_at(self.of.operand.body, here, "k", lanes))
+        vector, extent = self.of.lanes * self.of.group, self.of.k.extent
+        mask = lanes_below(self.k0 + k, extent, vector) if extent % vector or self.of.depth % vector else None
+        return _where(mask, vector_at(self.of.operand.body, here, "k", vector))
 
-    def _along_own(self, own: Expr, k: Expr, mask: Expr | None) -> Expr:
-        """A vector of the original along the own axis, where ``mask`` holds; zeros beyond its end."""
+    def _along_own(self, own: Expr, k: Expr) -> Expr:
+        """A vector of the original along the own axis; zeros beyond its end and that of ``k``."""
         lanes, extent, size = self.of.lanes, self.of.axis.extent, self.of.size
         first = self.number * size + own
+        terms = []
         if extent % size or size % lanes:
-            end = lanes_below(first, extent, lanes)
-            mask = end if mask is None else logical_and(end, mask)
+            terms.append(lanes_below(first, extent, lanes))
+        if self.of.steps > self.of.k.extent:
+            terms.append(Broadcast(Compare(CompareOp.LT, k, index(self.of.k.extent)), lanes))
         here = {**self.at, self.of.axis.name: first, "k": k}
-        return _where(mask, vector_at(self.of.operand.body, here, self.of.axis.name, lanes))
+        value = vector_at(self.of.operand.body, here, self.of.axis.name, lanes)
+        return _where(logical_and(*terms) if terms else None, value)
 
     def _point(self, own: Expr, k: Expr) -> dict[str, Expr]:
         return {**self.at, self.of.axis.name: own, "k": k}
@@ -189,14 +227,15 @@ def below(place: Expr, extent: int, step: int = 1) -> Expr | None:
     return Compare(CompareOp.NE, minimum(place, index(extent)), index(extent)) if extent % step else None
 
 
-def lanes_below(first: Expr, extent: int, lanes: int, stride: int = 1) -> Expr:
-    """Which lanes of ``first, first + stride, ...`` are below ``extent``."""
-    places = Ramp(first, stride, lanes) if stride else Broadcast(first, lanes)
-    return Compare(CompareOp.LT, places, Broadcast(index(extent), lanes))
+def lanes_below(first: Expr, extent: int, lanes: int) -> Expr:
+    """Which of the places from ``first`` on are below ``extent``."""
+    return Compare(CompareOp.LT, Ramp(first, 1, lanes), Broadcast(index(extent), lanes))
 
 
 def _where(mask: Expr | None, value: Expr) -> Expr:
     """``value`` in the lanes of ``mask``, zero elsewhere."""
+    if isinstance(value, Load) and value.mask is None:
+        return Load(value.buffer, value.indices, mask)
     return value if mask is None else Select(mask, value, Broadcast(const(0, value.dtype), value.lanes))
 
 

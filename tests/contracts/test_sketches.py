@@ -17,6 +17,7 @@ import pytest
 
 from tests.random_expressions import random_workload
 from tests.sketch_agreement import check_operator, check_random
+from tilewright.codegen.llvm.architectures import target_named
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
@@ -37,14 +38,20 @@ GROUP = 10
 Answers = dict[tuple[str, str], list["Future[int]"]]
 
 
-TARGETS = {"llvm": host_target("llvm"), "cuda": Target("cuda", "sm_90a", threads=132, vector_bytes=16)}
-"""Kind -> what kernels are written for; those of devices are interpreted."""
+TARGETS = {
+    "llvm": host_target("llvm"),
+    "tiles": target_named("x86-64+avx512f+avx512bw+avx512vl+avx512bf16+avx512vnni+amx-tile+amx-bf16+amx-int8"),
+    "cuda": Target("cuda", "sm_90a", threads=132, vector_bytes=16),
+}
+"""What kernels are written for: this machine; one with more instructions than it may have, and devices, for which they
+are interpreted."""
 
 
 def _target(sketch: str) -> Target:
-    """The target that a sketch is for."""
+    """The target that a sketch is for, this machine if possible."""
     fitting = [t for t in TARGETS.values() if any(SKETCHES[sketch].matches(w, t) for w in _workloads())]
-    assert len(fitting) == 1, f"{sketch} takes none of the operators, or writes for several kinds of target"
+    kinds = {t.kind for t in fitting}
+    assert len(kinds) == 1, f"{sketch} takes none of the operators, or writes for several kinds of target"
     return fitting[0]
 
 
@@ -173,6 +180,8 @@ def test_some_sketch_takes_every_operator(name: str) -> None:
 
 LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("matmul", {"m": 512, "n": 768, "k": 1024}),
+    ("matmul", {"m": 512, "n": 768, "k": 1024, "dtype": "bfloat16"}),
+    ("matmul", {"m": 512, "n": 768, "k": 1024, "dtype": "int8"}),
     ("linear", {"rows": 4, "inputs": 1024, "outputs": 512, "dtype": "float16"}),
     ("linear", {"rows": 16, "inputs": 1024, "outputs": 512, "dtype": "float16"}),
     ("linear", {"rows": 64, "inputs": 1024, "outputs": 512, "dtype": "bfloat16"}),

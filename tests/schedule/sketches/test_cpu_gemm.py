@@ -12,8 +12,8 @@ from tilewright.codegen.road import finish
 from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.sketches import sketches_for
-from tilewright.schedule.sketches.cpu_gemm import CACHE_BYTES
 from tilewright.schedule.sketches.cpu_gemm import CPU_GEMM as SKETCH
+from tilewright.schedule.sketches.gemm_plan import CACHE_BYTES
 
 WIDE = Target("llvm", "x86-64", ("avx512f", "avx512vl", "fma"), threads=2, vector_bytes=64)
 SQUARE = workload_of("matmul", m=1024, n=1024, k=1024)

@@ -1,0 +1,142 @@
+"""Operations of processors, outside of launches: turning blocks of elements in registers, dot products of neighbours
+in every lane, and matrix instructions on tiles.
+
+A tile is ``TILE_ROWS`` rows of ``TILE_BYTES`` in a register of its own kind: the last two dimensions of a register
+buffer that only operations on tiles touch. ``TILES`` of them may be alive at once. They belong to the thread.
+"""
+
+from dataclasses import dataclass
+
+from ..core.dtypes import DType, bfloat16, float32, int8, int32, uint8
+from .buffer import Buffer
+from .expr import Expr
+from .stmt import Operation
+
+TILES = 8
+TILE_ROWS = 16
+TILE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Transpose(Operation):
+    """Elements, in units of ``unit`` neighbours, from rows to columns: the unit ``c`` of row ``r`` becomes the unit
+    ``r`` of row ``c``, for ``rows`` x ``columns`` units. Row ``r`` begins ``r * pitch`` elements behind the indices
+    given, on either side. Either ``rows == columns``, or the rows of the target follow one another without a gap.
+    Both are powers of two."""
+
+    target: Buffer
+    target_indices: tuple[Expr, ...]
+    target_pitch: int
+    source: Buffer
+    source_indices: tuple[Expr, ...]
+    source_pitch: int
+    rows: int
+    columns: int
+    unit: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DotAtom:
+    """A sum of ``group`` products of neighbours: types of the left and the right factors, and of the sum. ``feature``:
+    the extension of the instruction set that has it on vectors; ``tile_feature``: on tiles."""
+
+    name: str
+    left: DType
+    right: DType
+    accumulator: DType
+    group: int
+    feature: str
+    tile_feature: str
+
+    @property
+    def depth(self) -> int:
+        """Elements in a row of a tile of the left factor: steps of the sum that one product of tiles makes."""
+        return TILE_BYTES // self.left.bytes
+
+
+DOT_ATOMS: dict[str, DotAtom] = {
+    a.name: a
+    for a in (
+        DotAtom("bf16", bfloat16, bfloat16, float32, 2, "avx512bf16", "amx-bf16"),
+        DotAtom("s8s8", int8, int8, int32, 4, "", "amx-int8"),
+        DotAtom("u8s8", uint8, int8, int32, 4, "avx512vnni", "amx-int8"),
+    )
+}
+"""Name -> instruction ("" as its feature: there is none on vectors). Integer sums wrap; 16-bit floats that are too
+small to be normal count as zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot(Operation):
+    """``d[l] += sum over p of a[p] * b[l * group + p]`` for ``lanes`` neighbours ``l``, with ``p`` below the atom's
+    group; all from the indices given on, along the last dimension."""
+
+    atom: str
+    d: Buffer
+    d_indices: tuple[Expr, ...]
+    a: Buffer
+    a_indices: tuple[Expr, ...]
+    b: Buffer
+    b_indices: tuple[Expr, ...]
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TileZero(Operation):
+    """All elements of a tile are 0; ``tile_indices`` are those of the dimensions before its last two."""
+
+    tile: Buffer
+    tile_indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileLoad(Operation):
+    """A tile from memory: its rows are those of the last two dimensions of ``source`` from the indices given on."""
+
+    tile: Buffer
+    tile_indices: tuple[Expr, ...]
+    source: Buffer
+    source_indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileStore(Operation):
+    """A tile to memory, as in ``TileLoad``."""
+
+    target: Buffer
+    target_indices: tuple[Expr, ...]
+    tile: Buffer
+    tile_indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileProduct(Operation):
+    """``d[i, j] += sum over p of a[i, p] * b[p // group, j * group + p % group]``: 16 x 16 sums of ``atom.depth``
+    products each."""
+
+    atom: str
+    d: Buffer
+    d_indices: tuple[Expr, ...]
+    a: Buffer
+    a_indices: tuple[Expr, ...]
+    b: Buffer
+    b_indices: tuple[Expr, ...]
+
+
+PROCESSOR_OPERATIONS = (Transpose, Dot, TileZero, TileLoad, TileStore, TileProduct)
+TILE_OPERATIONS = (TileZero, TileLoad, TileStore, TileProduct)
+
+
+def tiles_of(stmt: Operation) -> tuple[tuple[Buffer, tuple[Expr, ...]], ...]:
+    """The tiles among the operands of an operation, with their indices."""
+    match stmt:
+        case TileZero() | TileLoad() | TileStore():
+            return ((stmt.tile, stmt.tile_indices),)
+        case TileProduct():
+            return ((stmt.d, stmt.d_indices), (stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices))
+    return ()
+
+
+def written_by(stmt: Operation) -> Buffer:
+    """The buffer that an operation of processors writes to: the first of its fields."""
+    return stmt.buffers[0]

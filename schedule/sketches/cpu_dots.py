@@ -1,0 +1,74 @@
+"""Matrix products of 16-bit floats and bytes on processors with dot products of neighbours (AVX-512 BF16 and VNNI) or
+of tiles (AMX): see ``schedule.tile.gemm_dots``. The left operand lies along the sum, the right one along either side.
+"""
+
+from functools import partial
+
+from ...core.target import Target
+from ...ir.cpu import TILE_ROWS, TILES, DotAtom
+from ...te.workload import Workload
+from ..tile.gemm_dots import atom_for, lower_dots, lower_tiles
+from ..tile.product import Product, matrix_product_of
+from .gemm_plan import QUANTITIES, GemmPlan, Unit, is_large, reads_nothing_else
+from .tile_sketch import TileSketch
+from .tiles import vector_registers
+
+ROWS = (4, 6, 8, 9, 12, 14, 16)
+VECTORS = (1, 2, 3, 4)
+TILE_SIDES = (1, 2, 3)
+BUSY_TILES = 4
+
+
+def _product(workload: Workload) -> tuple[Product, DotAtom] | None:
+    p = matrix_product_of(workload)
+    atom = None if p is None else atom_for(p)
+    return None if p is None or atom is None or not reads_nothing_else(p) else (p, atom)
+
+
+def _dots(workload: Workload, target: Target) -> GemmPlan | None:
+    found = _product(workload)
+    if found is None or found[1].feature not in target.features or "avx512f" not in target.features:
+        return None
+    p, atom = found
+    registers = vector_registers(target)
+    unit = Unit(
+        lanes=target.vector_bytes // atom.accumulator.bytes,
+        rows=ROWS,
+        vectors=VECTORS,
+        registers=registers,
+        block=1,
+        busy=registers // 2,
+        step=atom.group,
+        group=atom.group,
+        operand_bytes=atom.left.bytes,
+        left_in_place=p.k.extent % atom.group == 0,
+        right_in_place=False,
+        lower=partial(lower_dots, atom=atom),
+    )
+    return GemmPlan(p, target, unit) if is_large(p, unit) else None
+
+
+def _tiles(workload: Workload, target: Target) -> GemmPlan | None:
+    found = _product(workload)
+    if found is None or found[1].tile_feature not in target.features:
+        return None
+    p, atom = found
+    unit = Unit(
+        lanes=TILE_ROWS,
+        rows=tuple(TILE_ROWS * n for n in TILE_SIDES),
+        vectors=TILE_SIDES,
+        registers=TILES,
+        block=TILE_ROWS,
+        busy=BUSY_TILES,
+        step=atom.depth,
+        group=atom.group,
+        operand_bytes=atom.left.bytes,
+        left_in_place=p.k.extent % atom.depth == 0 and p.m.extent % (2 * TILE_ROWS) == 0,
+        right_in_place=False,
+        lower=partial(lower_tiles, atom=atom),
+    )
+    return GemmPlan(p, target, unit) if is_large(p, unit) else None
+
+
+CPU_DOTS = TileSketch("cpu_dots", 1, QUANTITIES, _dots, kind="llvm")
+CPU_TILES = TileSketch("cpu_tiles", 1, QUANTITIES, _tiles, kind="llvm")

@@ -1,0 +1,114 @@
+"""Blocked products whose tiles are made of dot products: of neighbours in every lane, or of whole tiles of 16 rows.
+
+Both take groups of neighbours along ``k``: the left operand has them as it lies, in the copy of the right one they are
+made neighbours.
+"""
+
+from dataclasses import replace
+
+from ...ir.buffer import Buffer, Scope
+from ...ir.cpu import (
+    DOT_ATOMS,
+    TILE_ROWS,
+    Dot,
+    DotAtom,
+    TileLoad,
+    TileProduct,
+    TileStore,
+    TileZero,
+)
+from ...ir.expr import Compare, CompareOp, Expr, index
+from ...ir.stmt import Kernel
+from .gemm import UNROLLED, GemmProgram, GemmSetting, TilePlace
+from .product import Operand, Product
+
+
+def atom_for(p: Product) -> DotAtom | None:
+    """The atom that multiplies the operands of ``p`` as they lie in memory; None where there is none."""
+    left, right = p.tokens.load, p.weights.load
+    if left is None or right is None or p.tokens.k != 1:
+        return None
+    types = (left.dtype, right.dtype, p.total.dtype)
+    return next((a for a in DOT_ATOMS.values() if (a.left, a.right, a.accumulator) == types), None)
+
+
+def lower_dots(p: Product, name: str, setting: GemmSetting, atom: DotAtom) -> Kernel:
+    """On vectors. ``depth`` is a multiple of the atom's group; the right operand is copied."""
+    return _Dots(p, setting, atom).kernel(name)
+
+
+def lower_tiles(p: Product, name: str, setting: GemmSetting, atom: DotAtom) -> Kernel:
+    """On tiles. ``rows`` is a multiple of 16, ``lanes`` is 16, ``depth`` a multiple of the atom's; the right operand is
+    copied, the left one unless there is a whole number of tiles."""
+    return _Tiles(p, setting, atom).kernel(name)
+
+
+def _as_loaded(p: Product) -> Product:
+    """``p`` with operands as they lie in memory."""
+    return replace(p, tokens=_loaded(p.tokens), weights=_loaded(p.weights))
+
+
+def _loaded(operand: Operand) -> Operand:
+    assert operand.load is not None
+    return replace(operand, body=operand.load)
+
+
+class _Dots(GemmProgram):
+    def __init__(self, p: Product, s: GemmSetting, atom: DotAtom) -> None:
+        super().__init__(_as_loaded(p), s, atom.group)
+        self.atom = atom
+
+    def multiply(self, sums: Buffer, t: TilePlace, step: Expr) -> None:
+        w, s = self.w, self.s
+        with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+            first = v * s.lanes
+            w.emit(Dot(self.atom.name, sums, (i, first), *t.a.group(i, step), *t.b.group(first, step), s.lanes))
+
+
+class _Tiles(GemmProgram):
+    def __init__(self, p: Product, s: GemmSetting, atom: DotAtom) -> None:
+        super().__init__(_as_loaded(p), s, atom.group)
+        self.atom = atom
+        self.home = None  # tiles are stored whole, and an output may end within one
+        self.tile_rows = s.rows // TILE_ROWS
+
+    def tile(self, t: TilePlace) -> None:
+        w, s, last = self.w, self.s, self.blocks - 1
+        shape = (self.tile_rows, s.vectors, TILE_ROWS, s.lanes)
+        sums = w.allocate("sums", shape, self.dtype, Scope.REGISTER)
+        with w.loop("r", self.tile_rows, UNROLLED) as r, w.loop("c", s.vectors, UNROLLED) as c:
+            w.emit(TileZero(sums, (r, c)))
+        place: tuple[Expr, ...] = ()
+        if self.partial is not None:
+            waiting, place = self.partial, t.number
+            with w.when(Compare(CompareOp.NE, t.block, index(0))):
+                self._exchange_tiles(sums, waiting, place, back=True)
+        else:
+            waiting = w.allocate("whole_sums", (s.rows, s.columns), self.dtype, Scope.LOCAL)
+        with w.loop("step", s.depth // self.atom.depth) as step:
+            self._multiply_tiles(sums, t, step)
+        self._exchange_tiles(sums, waiting, place, back=False)
+        with w.when(Compare(CompareOp.EQ, t.block, index(last)) if last else None):
+            self.finish(waiting, place, t)
+
+    def _multiply_tiles(self, sums: Buffer, t: TilePlace, step: Expr) -> None:
+        w, s, atom = self.w, self.s, self.atom
+        left = w.allocate("left", (self.tile_rows, TILE_ROWS, atom.depth), atom.left, Scope.REGISTER)
+        right = w.allocate("right", (s.vectors, TILE_ROWS, s.lanes * atom.group), atom.right, Scope.REGISTER)
+        groups = atom.depth // atom.group
+        with w.loop("r", self.tile_rows, UNROLLED) as r:
+            w.emit(TileLoad(left, (r,), *t.a.group(r * TILE_ROWS, step * groups)))
+        with w.loop("c", s.vectors, UNROLLED) as c:
+            w.emit(TileLoad(right, (c,), *t.b.group(c * s.lanes, step * groups)))
+            with w.loop("r", self.tile_rows, UNROLLED) as r:
+                w.emit(TileProduct(atom.name, sums, (r, c), left, (r,), right, (c,)))
+
+    def _exchange_tiles(self, sums: Buffer, memory: Buffer, prefix: tuple[Expr, ...], *, back: bool) -> None:
+        """All sums of a tile to memory, or ``back``."""
+        w = self.w
+        with w.loop("r", self.tile_rows, UNROLLED) as r, w.loop("c", self.s.vectors, UNROLLED) as c:
+            place = (*prefix, r * TILE_ROWS, c * self.s.lanes)
+            if back:
+                w.emit(TileLoad(sums, (r, c), memory, place))
+            else:
+                w.emit(TileStore(memory, place, sums, (r, c)))
