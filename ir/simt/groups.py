@@ -32,10 +32,9 @@ class _Operand:
 
     def note(self, m: Machine, leaders: Array) -> None:
         """The first threads of the groups have awaited it."""
-        flat = self.flat.ravel()
-        self.memory.mark_read(flat, -1)
+        self.memory.mark_read(self.flat.ravel(), -1)
         assert self.memory.touches is not None
-        self.memory.touches.note_read(m.order, flat, np.repeat(leaders, self.flat.shape[1]))
+        self.memory.touches.note_products(m.order, self.flat, leaders)
 
 
 @dataclass(frozen=True)

@@ -150,15 +150,15 @@ class Order:
         known: Array = np.where(same, self.known[who, -1 if reads else 0, other % size], -1)
         return known
 
-    def unordered(self, who: Array, other: Array, time: Array) -> Array:
-        """Whether accesses at ``time`` by the threads numbered ``other`` are not ordered before now, for the threads
-        at the places ``who``."""
+    def unordered(self, who: Array, other: Array, time: Array, *, reads: bool = False) -> Array:
+        """Whether writes (or reads) at ``time`` by the threads numbered ``other`` are not ordered before now, for the
+        threads at the places ``who``."""
         ids = self.ids[who]
         bound = self.epochs[0][who]
         for k in range(1, len(self.sizes)):
             same = ids // self.sizes[k - 1] == other // self.sizes[k - 1]
             bound = np.where(same, self.epochs[k][who], bound)
-        bound = np.maximum(bound, self.told(who, other))
+        bound = np.maximum(bound, self.told(who, other, reads=reads))
         found: Array = (ids != other) & (time >= bound)
         for number in np.unique(other[other < NOBODY]).tolist():
             delivery, at = self.deliveries[-2 - number], np.flatnonzero(other == number)
@@ -169,7 +169,9 @@ class Order:
 
 
 class Touches:
-    """Who touched the elements of one memory. ``outer``: the widest level at which threads share it."""
+    """Who touched the elements of one memory. ``outer``: the widest level at which threads share it. ``products``: by
+    number of the warpgroup in its block, when products of which it has awaited last read an element, and the number of
+    the thread that speaks for it (int64[2, elements])."""
 
     def __init__(self, elements: int, order: Order, outer: int) -> None:
         self.outer = outer
@@ -180,6 +182,7 @@ class Touches:
         self.lowest = np.zeros((levels, elements), dtype=np.int64)
         self.read_time = np.full(elements, -1, dtype=np.int64)
         self.was_read = False
+        self.products: dict[int, Array] = {}
 
     def written_by(self, order: Order, flat: Array, who: Array) -> int | None:
         """The position in ``flat`` of an element that another thread wrote with nothing ordering it before ``who``
@@ -194,6 +197,13 @@ class Touches:
 
     def read_by(self, order: Order, flat: Array, who: Array) -> tuple[int, int] | None:
         """(position in ``flat``, number of the thread) of an element that another thread read, likewise."""
+        for group in self.products.values():
+            time, reader = group[:, flat]
+            at = np.flatnonzero(time >= 0)
+            bad = order.unordered(who[at], reader[at], time[at], reads=True)
+            if bad.any():
+                first = int(at[bad.argmax()])
+                return first, int(reader[first])
         if not self.was_read:
             return None
         for row, level in enumerate(range(self.outer, len(order.sizes))):
@@ -219,10 +229,22 @@ class Touches:
             np.maximum.at(self.highest[row], flat, high[who])
             np.maximum.at(self.lowest[row], flat, low[who])
 
+    def note_products(self, order: Order, flat: Array, leaders: Array) -> None:
+        """Note that products of the warpgroups whose first threads are at the places ``leaders`` read
+        ``flat`` (int64[groups, elements]), and were awaited."""
+        for places, reader in zip(flat, order.ids[leaders].tolist(), strict=True):
+            group = reader % order.groups.block // GROUP_LANES
+            if group not in self.products:
+                self.products[group] = np.full((2, len(self.writer)), -1, dtype=np.int64)
+            self.products[group][0, places] = order.now
+            self.products[group][1, places] = reader
+
     def note_write(self, order: Order, flat: Array, who: Array) -> int | None:
         """Note that ``who`` write; the position of an element that two of them write at once. What was read before is
         ordered before this, and need not be looked at again."""
         ids = order.ids[who]
+        for group in self.products.values():
+            group[0, flat] = -1
         if self.was_read:
             self.highest[:, flat] = self.lowest[:, flat] = 0
         self.writer[flat] = ids

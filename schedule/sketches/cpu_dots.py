@@ -13,7 +13,7 @@ from .gemm_plan import QUANTITIES, GemmPlan, Unit, is_large, reads_nothing_else
 from .tile_sketch import TileSketch
 from .tiles import vector_registers
 
-ROWS = (4, 6, 8, 9, 12, 14, 16, 20, 28)
+ROWS = (4, 6, 8, 9, 12, 14, 16)
 VECTORS = (1, 2, 3, 4)
 TILE_SIDES = (1, 2, 3)
 BUSY_TILES = 4

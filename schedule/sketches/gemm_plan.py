@@ -177,8 +177,8 @@ class GemmPlan:
         columns, blocks = vectors * self.lanes, rows // self.unit.block
         computed = _ceil(self.product.m.extent, rows) * rows * _ceil(self.product.n.extent, columns) * columns
         idle = np.maximum(self.unit.busy / (blocks * vectors), 1)
-        computed = computed * (blocks + self.unit.spare_rows) / blocks
-        cost = computed * idle * (1 + LOAD_COST * (blocks + vectors) / (blocks * vectors))
+        spared = 1 + self.unit.spare_rows / blocks
+        cost = computed * spared * idle * (1 + LOAD_COST * (blocks + vectors) / (blocks * vectors))
         return np.where(self.unit.fits(rows, vectors), cost, np.inf)
 
     def _tasks_fit(self, c: Columns, size: Mapping[str, Ints]) -> Bools:

@@ -54,6 +54,7 @@ class Form:
 FAULTS = {
     "product not awaited": "d is touched while a product that adds to it is under way",
     "stage given early": r"race on a\[0, .*\]: written here, read by thread",
+    "one group for both": r"race on .*: written here, read by thread 128 of block 0",
     "data not awaited": "is read while an asynchronous copy to it is under way",
     "room not awaited": "is written while|gets more than its|gets bytes after its end|race",
     "wrong parity": "a wait that never ends",
@@ -185,6 +186,8 @@ class _Program:
         """A stage may be filled again."""
         w, form = self.w, self.form
         conditions = [Compare(CompareOp.EQ, self.warp % 4, ZERO), self.lane < index(form.cluster)]
+        if self.fault == "one group for both":
+            conditions = [Compare(CompareOp.EQ, self.warp, ZERO), self.lane < index(2)]
         with w.when(logical_and(*conditions, *([] if when is None else [when]))):
             away = form.cluster > 1 and self.fault != "room here alone"
             w.emit(Arrive(self.free, stage, self.lane if away else None))
