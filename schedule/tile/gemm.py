@@ -211,4 +211,4 @@ def _is_sum(result: Result, p: Product) -> bool:
 
 def _can_hold(result: Result, dtype: object) -> bool:
     """Whether an output has room for sums, in vectors along ``n``."""
-    return result.tensor.dtype == dtype and result.indices[-1:] == (Var("n"),)
+    return result.tensor.dtype == dtype and result.step("n") == 1
