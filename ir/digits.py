@@ -1,39 +1,48 @@
 """Places taken apart into digits, and put together again: ``e // c * c + e % c`` is ``e``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from .expr import Binary, BinaryOp, Broadcast, Const, Expr
 
+Congruent = Callable[[Expr, Expr, int], bool]
+"""Whether two expressions surely leave the same remainder when divided by a number."""
 
-def joined_digits(terms: Mapping[Expr, int]) -> dict[Expr, int] | None:
+
+def joined_digits(terms: Mapping[Expr, int], congruent: Congruent) -> dict[Expr, int] | None:
     """A sum of ``coefficient * term``, scalars or vectors, with one remainder and the quotient that belongs to it
     replaced by what was divided; None where there is no such pair."""
     for term, coefficient in terms.items():
         match term:
             case Binary(op=BinaryOp.MOD, a=a, b=b):
                 divisor = _number(b)
-                quotient = None if divisor is None else _quotient(terms, a, b, divisor)
-                if divisor is None or quotient is None or terms[quotient] != coefficient * divisor:
+                if divisor is None:
                     continue
+                found = _quotient(terms, a, divisor, coefficient * divisor, congruent)
+                if found is None:
+                    continue
+                quotient, whole = found
                 rest = {t: c for t, c in terms.items() if t not in (term, quotient)}
-                rest[a] = rest.get(a, 0) + coefficient
+                rest[whole] = rest.get(whole, 0) + coefficient
                 return rest
     return None
 
 
-def _quotient(terms: Mapping[Expr, int], a: Expr, b: Expr, divisor: int) -> Expr | None:
-    """The term ``a // b``; where ``a`` is ``x // n`` itself, ``x // (n * b)`` is the same."""
-    plain = Binary(BinaryOp.FLOORDIV, a, b)
-    if plain in terms:
-        return plain
-    match a:
-        case Binary(op=BinaryOp.FLOORDIV, a=x, b=n):
-            inner = _number(n)
-            for term in terms:
-                match term:
-                    case Binary(op=BinaryOp.FLOORDIV, a=y, b=d) if inner is not None and y == x:
-                        if _number(d) == inner * divisor:
-                            return term
+def _quotient(
+    terms: Mapping[Expr, int], a: Expr, divisor: int, wanted: int, congruent: Congruent
+) -> tuple[Expr, Expr] | None:
+    """The term ``e // divisor`` with the coefficient ``wanted`` where ``e % divisor`` is ``a % divisor``, and ``e``.
+    Where ``a`` is ``x // n``, ``x // (n * divisor)`` will do."""
+    for term, coefficient in terms.items():
+        match term:
+            case Binary(op=BinaryOp.FLOORDIV, a=e, b=d) if coefficient == wanted and e.lanes == a.lanes:
+                number = _number(d)
+                if number == divisor and (e == a or congruent(e, a, divisor)):
+                    return term, e
+                match a:
+                    case Binary(op=BinaryOp.FLOORDIV, a=x, b=n) if x == e:
+                        inner = _number(n)
+                        if inner is not None and number == inner * divisor:
+                            return term, a
     return None
 
 

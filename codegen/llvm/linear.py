@@ -58,7 +58,7 @@ class _Sum:
 
     def joined(self) -> bool:
         """Put digits together; False where vectors are left."""
-        while (fewer := joined_digits(self.terms)) is not None:
+        while (fewer := joined_digits(self.terms, _are_congruent)) is not None:
             self.terms = {}
             for term, coefficient in fewer.items():
                 self.add(term, coefficient)
@@ -66,6 +66,14 @@ class _Sum:
 
     def result(self) -> Linear:
         return Linear(tuple((t, c) for t, c in self.terms.items() if c != 0), self.constant, self.stride)
+
+
+def _are_congruent(a: Expr, b: Expr, divisor: int) -> bool:
+    difference = linear_difference(a, b)
+    if difference is None:
+        return False
+    numbers = (difference.constant, difference.stride, *(c for _, c in difference.terms))
+    return all(n % divisor == 0 for n in numbers)
 
 
 def linear_difference(a: Expr, b: Expr) -> Linear | None:

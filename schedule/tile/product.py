@@ -177,12 +177,17 @@ def flat_steps(load: Load) -> Linear:
     total = Linear({})
     for at, stride in zip(load.indices, load.buffer.strides, strict=True):
         total += linear(at) * stride
-    while (fewer := joined_digits(total.terms)) is not None:
+    while (fewer := joined_digits(total.terms, _are_congruent)) is not None:
         again = Linear({}, total.constant)
         for term, coefficient in fewer.items():
             again += linear(term) * coefficient
         total = again
     return total
+
+
+def _are_congruent(a: Expr, b: Expr, divisor: int) -> bool:
+    difference = linear(a) - linear(b)
+    return all(n % divisor == 0 for n in (difference.constant, *difference.terms.values()))
 
 
 def _has_digits(form: Linear) -> bool:

@@ -21,7 +21,8 @@ FLAT = workload_of("matmul", m=32, n=4096, k=4096)
 LINEAR = workload_of("linear", rows=128, inputs=1024, outputs=1024, activation="gelu_tanh")
 ODD = workload_of("matmul", m=333, n=501, k=717, transpose_a=True)
 SEVERAL = workload_of("batch_matmul", batch=16, m=128, n=128, k=64)
-LARGE = {"square": SQUARE, "flat": FLAT, "linear": LINEAR, "odd": ODD, "several": SEVERAL}
+PIXELS = workload_of("conv2d", batch=1, channels=256, height=28, width=28, filters=512, kernel_h=1, kernel_w=1)
+LARGE = {"pixels": PIXELS, "square": SQUARE, "flat": FLAT, "linear": LINEAR, "odd": ODD, "several": SEVERAL}
 
 SMALL = {
     "odd": workload_of("matmul", m=67, n=71, k=131),
@@ -68,6 +69,13 @@ def test_an_operand_on_few_lines_of_the_cache_is_copied() -> None:
     never = np.asarray(space.column("pack_b")) == "never"
     assert not never.any()
     assert (np.asarray(SKETCH.space(FLAT, WIDE).column("pack_b")) == "never").any()
+
+
+def test_pixels_are_read_in_whole_vectors() -> None:
+    backend = backend_for(WIDE)
+    kernel = finish(SKETCH.lower(PIXELS, WIDE, SKETCH.space(PIXELS, WIDE).schedule(0)), WIDE)
+    text = backend.assembly(backend.emit(kernel, WIDE), WIDE)
+    assert "gather" not in text and "scatter" not in text
 
 
 @pytest.mark.parametrize("case", ["square", "odd"])
