@@ -5,9 +5,9 @@ of tiles (AMX): see ``schedule.tile.gemm_dots``. The left operand lies along the
 from functools import partial
 
 from ...core.target import Target
-from ...ir.cpu import TILE_ROWS, TILES, DotAtom
+from ...ir.cpu import DOT_ATOMS, TILE_ROWS, TILES, DotAtom
 from ...te.workload import Workload
-from ..tile.gemm_dots import atom_for, lower_dots, lower_tiles
+from ..tile.gemm_dots import atom_for, lower_dots, lower_shifted_dots, lower_tiles
 from ..tile.product import Product, matrix_product_of
 from .gemm_plan import QUANTITIES, GemmPlan, Unit, is_large, reads_nothing_else
 from .tile_sketch import TileSketch
@@ -27,9 +27,12 @@ def _product(workload: Workload) -> tuple[Product, DotAtom] | None:
 
 def _dots(workload: Workload, target: Target) -> GemmPlan | None:
     found = _product(workload)
-    if found is None or found[1].feature not in target.features or "avx512f" not in target.features:
+    if found is None:
         return None
     p, atom = found
+    shifted = not atom.feature
+    if not {"avx512f", DOT_ATOMS["u8s8"].feature if shifted else atom.feature} <= set(target.features):
+        return None
     registers = vector_registers(target)
     unit = Unit(
         lanes=target.vector_bytes // atom.accumulator.bytes,
@@ -41,9 +44,10 @@ def _dots(workload: Workload, target: Target) -> GemmPlan | None:
         step=atom.group,
         group=atom.group,
         operand_bytes=atom.left.bytes,
-        left_in_place=p.k.extent % atom.group == 0,
+        spare_rows=int(shifted),
+        left_in_place=not shifted and p.k.extent % atom.group == 0,
         right_in_place=False,
-        lower=partial(lower_dots, atom=atom),
+        lower=lower_shifted_dots if shifted else partial(lower_dots, atom=atom),
     )
     return GemmPlan(p, target, unit) if is_large(p, unit) else None
 
@@ -63,6 +67,7 @@ def _tiles(workload: Workload, target: Target) -> GemmPlan | None:
         step=atom.depth,
         group=atom.group,
         operand_bytes=atom.left.bytes,
+        spare_rows=0,
         left_in_place=p.k.extent % atom.depth == 0 and p.m.extent % (2 * TILE_ROWS) == 0,
         right_in_place=False,
         lower=partial(lower_tiles, atom=atom),

@@ -72,6 +72,9 @@ class GemmProgram:
     """The loops around the tiles, and tiles of plain multiply-adds; other tiles in ``gemm_dots``. ``group``: elements
     along ``k`` that one instruction takes."""
 
+    spare_rows = 0
+    """Rows of sums that a tile has besides its own."""
+
     def __init__(self, p: Product, s: GemmSetting, group: int = 1) -> None:
         self.p, self.s, self.dtype = p, s, p.total.dtype
         self.w = NamingWriter(p.names)
@@ -112,15 +115,17 @@ class GemmProgram:
     def tile(self, t: TilePlace) -> None:
         """What one block of ``k`` adds to a tile, and its outputs after the last."""
         w, s = self.w, self.s
-        sums = w.allocate("sums", (s.rows, s.columns), self.dtype, Scope.REGISTER)
-        with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-            w.store(sums, (i, self._run(v)), Broadcast(const(0, self.dtype), s.lanes))
+        rows = s.rows + self.spare_rows
+        sums = w.allocate("sums", (rows, s.columns), self.dtype, Scope.REGISTER)
+        with w.loop("i", rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+            w.store(sums, (i, self.run(v)), Broadcast(const(0, self.dtype), s.lanes))
         last = self.blocks - 1
         with w.when(None if last == 0 else Compare(CompareOp.NE, t.block, index(0))):
             if last:
                 self._exchange(sums, t, back=True)
         with w.loop("step", s.depth // self.a.group) as step:
             self.multiply(sums, t, step)
+        self.correct(sums)
         if self.home is not None and len(self.p.results) == 1 and _is_sum(self.home, self.p):
             self._exchange(sums, t, back=False)
             return
@@ -130,23 +135,25 @@ class GemmProgram:
         with w.when(Compare(CompareOp.EQ, t.block, index(last)) if last else None):
             whole = w.allocate("whole_sums", (s.rows, s.columns), self.dtype, Scope.LOCAL)
             with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-                w.store(whole, (i, self._run(v)), Load(sums, (i, self._run(v))))
+                w.store(whole, (i, self.run(v)), Load(sums, (i, self.run(v))))
             self.finish(whole, (), t)
+
+    def correct(self, sums: Buffer) -> None:
+        """What the products of a block need afterwards: here nothing."""
 
     def multiply(self, sums: Buffer, t: TilePlace, step: Expr) -> None:
         """Add the products of one step to the sums of a tile."""
         w, s = self.w, self.s
         row = w.allocate("b_row", (s.columns,), self.dtype, Scope.REGISTER)
         with w.loop("v", s.vectors, UNROLLED) as v:
-            w.store(row, (self._run(v),), t.b.vector(v * s.lanes, step))
+            w.store(row, (self.run(v),), t.b.vector(v * s.lanes, step))
         with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-            product = Broadcast(t.a.element(i, step), s.lanes) * Load(row, (self._run(v),))
-            w.store(sums, (i, self._run(v)), Load(sums, (i, self._run(v))) + product)
+            product = Broadcast(t.a.element(i, step), s.lanes) * Load(row, (self.run(v),))
+            w.store(sums, (i, self.run(v)), Load(sums, (i, self.run(v))) + product)
 
-    def _run(self, vector: Expr, first: Expr | None = None) -> Expr:
-        """The places of a vector of a tile, or of the matrix if the tile begins at ``first``."""
-        run = vector * self.s.lanes
-        return Ramp(run if first is None else first + run, 1, self.s.lanes)
+    def run(self, vector: Expr) -> Expr:
+        """The columns of a vector of a tile."""
+        return Ramp(vector * self.s.lanes, 1, self.s.lanes)
 
     def _exchange(self, sums: Buffer, t: TilePlace, *, back: bool) -> None:
         """The sums of a tile to where they wait for the next block of ``k``, or ``back``."""
@@ -156,7 +163,7 @@ class GemmProgram:
             w.when(None if self.home is None else below(t.row + i, self.p.m.extent, s.rows)),
             w.loop("v", s.vectors, UNROLLED) as v,
         ):
-            held: tuple[Expr, ...] = (i, self._run(v))
+            held: tuple[Expr, ...] = (i, self.run(v))
             if self.home is not None:
                 buffer, place, mask = self.home.tensor, self._at(self.home, t, i, v), self._mask(t, v)
             else:

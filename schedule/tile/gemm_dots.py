@@ -6,6 +6,7 @@ made neighbours.
 
 from dataclasses import replace
 
+from ...core.dtypes import uint8
 from ...ir.buffer import Buffer, Scope
 from ...ir.cpu import (
     DOT_ATOMS,
@@ -17,10 +18,13 @@ from ...ir.cpu import (
     TileStore,
     TileZero,
 )
-from ...ir.expr import Compare, CompareOp, Expr, index
+from ...ir.expr import Broadcast, Cast, Compare, CompareOp, Expr, Load, Ramp, const, index
 from ...ir.stmt import Kernel
 from .gemm import UNROLLED, GemmProgram, GemmSetting, TilePlace
 from .product import Operand, Product
+
+SHIFT = 128
+"""What makes any signed byte an unsigned one."""
 
 
 def atom_for(p: Product) -> DotAtom | None:
@@ -35,6 +39,11 @@ def atom_for(p: Product) -> DotAtom | None:
 def lower_dots(p: Product, name: str, setting: GemmSetting, atom: DotAtom) -> Kernel:
     """On vectors. ``depth`` is a multiple of the atom's group; the right operand is copied."""
     return _Dots(p, setting, atom).kernel(name)
+
+
+def lower_shifted_dots(p: Product, name: str, setting: GemmSetting) -> Kernel:
+    """Of signed bytes, on vectors, by the instruction for unsigned and signed ones. Both operands are copied."""
+    return _ShiftedDots(p, setting).kernel(name)
 
 
 def lower_tiles(p: Product, name: str, setting: GemmSetting, atom: DotAtom) -> Kernel:
@@ -63,6 +72,34 @@ class _Dots(GemmProgram):
         with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
             first = v * s.lanes
             w.emit(Dot(self.atom.name, sums, (i, first), *t.a.group(i, step), *t.b.group(first, step), s.lanes))
+
+
+class _ShiftedDots(_Dots):
+    """Signed bytes where the instruction wants unsigned ones on the left: they are shifted by ``SHIFT``, and a spare
+    row of sums finds out by how much that makes each column too large."""
+
+    spare_rows = 1
+
+    def __init__(self, p: Product, s: GemmSetting) -> None:
+        super().__init__(p, s, DOT_ATOMS["u8s8"])
+        left = self.a.operand
+        shifted = Cast(left.body, uint8) + SHIFT
+        self.a = replace(self.a, operand=replace(left, body=shifted))
+
+    def multiply(self, sums: Buffer, t: TilePlace, step: Expr) -> None:
+        super().multiply(sums, t, step)
+        w, s, group = self.w, self.s, self.atom.group
+        shift = w.allocate("shift", (group,), uint8, Scope.LOCAL)
+        w.store(shift, (Ramp(index(0), 1, group),), Broadcast(const(SHIFT, uint8), group))
+        with w.loop("v", s.vectors, UNROLLED) as v:
+            first, right = v * s.lanes, t.b.group(v * s.lanes, step)
+            w.emit(Dot(self.atom.name, sums, (index(s.rows), first), shift, (index(0),), *right, s.lanes))
+
+    def correct(self, sums: Buffer) -> None:
+        w, s = self.w, self.s
+        with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+            excess = Load(sums, (index(s.rows), self.run(v)))
+            w.store(sums, (i, self.run(v)), Load(sums, (i, self.run(v))) - excess)
 
 
 class _Tiles(GemmProgram):

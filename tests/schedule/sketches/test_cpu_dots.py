@@ -18,7 +18,7 @@ from tilewright.schedule.sketches.cpu_dots import CPU_DOTS, CPU_TILES
 from tilewright.schedule.sketches.cpu_gemm import CPU_GEMM
 from tilewright.schedule.sketches.tile_sketch import TileSketch
 from tilewright.schedule.tile.gemm import GemmSetting
-from tilewright.schedule.tile.gemm_dots import atom_for, lower_dots, lower_tiles
+from tilewright.schedule.tile.gemm_dots import atom_for, lower_dots, lower_shifted_dots, lower_tiles
 from tilewright.schedule.tile.product import matrix_product_of
 from tilewright.te.data import random_inputs
 from tilewright.te.reference import reference
@@ -83,10 +83,29 @@ def test_bytes_are_multiplied_exactly(turned: bool) -> None:
     _agrees(workload, replace(SMALL_TILES, depth=64), tiles=True)
 
 
+@pytest.mark.parametrize("pack", ["task", "whole"])
+@pytest.mark.parametrize("depth", [24, 80])
+def test_signed_bytes_are_shifted_and_back(pack: str, depth: int) -> None:
+    workload = workload_of("matmul", m=11, n=37, k=77, dtype="int8")
+    product = matrix_product_of(workload)
+    assert product is not None
+    kernel = lower_shifted_dots(product, "k", replace(SMALL_DOTS, depth=depth, pack_a=pack, pack_b=pack))
+    verify(kernel)
+    inputs = random_inputs(workload, 1)
+    got = interpret(finish(kernel, TILES), inputs)
+    np.testing.assert_array_equal(got["C"], reference(workload, inputs)["C"])
+
+
 @pytest.mark.skipif("avx512bf16" not in host_target("llvm").features, reason="this CPU has no avx512bf16")
 @pytest.mark.parametrize("case", ["odd", "turned"])
 def test_compiled_dot_products_agree(case: str) -> None:
     workload = workload_of("matmul", m=67, n=71, k=131, dtype="bfloat16", transpose_b=case == "turned")
+    assert check_schedules("cpu_dots", host_target("llvm"), workload, 1, 3) == 3
+
+
+@pytest.mark.skipif("avx512vnni" not in host_target("llvm").features, reason="this CPU has no avx512vnni")
+def test_compiled_dot_products_of_bytes_agree() -> None:
+    workload = workload_of("matmul", m=67, n=71, k=131, dtype="int8")
     assert check_schedules("cpu_dots", host_target("llvm"), workload, 1, 3) == 3
 
 
@@ -102,7 +121,7 @@ def test_which_instructions_multiply_what() -> None:
     assert [p and atom_for(p) for p in found] == [DOT_ATOMS["bf16"], DOT_ATOMS["s8s8"], None]
     assert sketches_for(SQUARE, TILES) == (CPU_GEMM, CPU_DOTS, CPU_TILES)
     assert sketches_for(SQUARE, DOTS) == (CPU_GEMM, CPU_DOTS)
-    assert sketches_for(BYTES, TILES) == (CPU_TILES,)
+    assert sketches_for(BYTES, TILES) == (CPU_DOTS, CPU_TILES)
     turned = workload_of("matmul", m=512, n=512, k=512, dtype="bfloat16", transpose_a=True)
     assert sketches_for(turned, TILES) == (CPU_GEMM,)  # the left operand does not lie along the sum
 
