@@ -52,6 +52,10 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
             "linear", rows=150, inputs=136, outputs=208, dtype="float16", activation="gelu_tanh", residual=True
         ),
     ),
+    "long sums": (
+        H200,
+        lambda: workload_of("matmul", m=72, n=100, k=2056, dtype="bfloat16", transpose_b=True, bias=True),
+    ),
     "batch": (
         H200,
         lambda: workload_of("batch_matmul", batch=3, m=72, n=80, k=72, dtype="bfloat16", transpose_b=True),
