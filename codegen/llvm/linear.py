@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...ir.digits import joined_digits
 from ...ir.expr import Binary, BinaryOp, Broadcast, Const, Expr, Ramp
 
 
@@ -20,9 +21,11 @@ class Linear:
 
 
 class _Sum:
-    """A Linear being added up."""
+    """A Linear being added up. ``vectors``: whether vectors whose lanes are not evenly spaced may be among the terms
+    for the time being."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, vectors: bool = False) -> None:
+        self.vectors = vectors
         self.terms: dict[Expr, int] = {}
         self.constant = 0
         self.stride = 0
@@ -48,13 +51,29 @@ class _Sum:
                         number = number.value
                     if isinstance(number, Const):
                         return self.add(other, factor * int(number.value))
-        if expr.lanes != 1:
+        if expr.lanes != 1 and not self.vectors:
             return False
         self.terms[expr] = self.terms.get(expr, 0) + factor
         return True
 
+    def joined(self) -> bool:
+        """Put digits together; False where vectors are left."""
+        while (fewer := joined_digits(self.terms, _are_congruent)) is not None:
+            self.terms = {}
+            for term, coefficient in fewer.items():
+                self.add(term, coefficient)
+        return all(term.lanes == 1 for term, coefficient in self.terms.items() if coefficient)
+
     def result(self) -> Linear:
         return Linear(tuple((t, c) for t, c in self.terms.items() if c != 0), self.constant, self.stride)
+
+
+def _are_congruent(a: Expr, b: Expr, divisor: int) -> bool:
+    difference = linear_difference(a, b)
+    if difference is None:
+        return False
+    numbers = (difference.constant, difference.stride, *(c for _, c in difference.terms))
+    return all(n % divisor == 0 for n in numbers)
 
 
 def linear_difference(a: Expr, b: Expr) -> Linear | None:
@@ -65,8 +84,7 @@ def linear_difference(a: Expr, b: Expr) -> Linear | None:
 
 def flat_index(indices: Sequence[Expr], strides: Sequence[int]) -> Linear | None:
     """The element number that the indices of a row-major buffer stand for; None as above."""
-    total = _Sum()
+    total = _Sum(vectors=True)
     for index, stride in zip(indices, strides, strict=True):
-        if not total.add(index, stride):
-            return None
-    return total.result()
+        total.add(index, stride)
+    return total.result() if total.joined() else None

@@ -38,7 +38,6 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
         step=1,
         group=1,
         operand_bytes=p.total.dtype.bytes,
-        spare_rows=0,
         left_in_place=_is_plain(p.tokens),
         right_in_place=_is_plain(p.weights) and p.weights.row == 1,
         lower=lower_gemm,

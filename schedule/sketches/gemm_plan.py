@@ -57,7 +57,6 @@ QUANTITIES = (
     Quantity("edge_waste", "fraction", "of the computed elements beyond the edges of C and of k"),
     Quantity("accumulators", "registers", "vector registers of the sums of a tile"),
     Quantity("loads_per_operation", "loads", "vectors and single elements read for each vector multiply-add"),
-    Quantity("extra_operations", "fraction", "multiply-adds of vectors beside those of the tile"),
     Quantity("depth", "steps", "steps of k in a block"),
     Quantity("k_blocks", "blocks", "how often C is read and written"),
     Quantity("panel_bytes", "B", "of the panel of B that the tiles of a task share"),
@@ -74,8 +73,7 @@ class Unit:
     """What multiplies. ``lanes``: sums in a vector; ``rows``, ``vectors``: sizes of tiles to try. ``registers``: those
     that hold sums and operands, of ``block`` rows each; ``busy``: how many of sums keep it busy. ``group``: elements
     along ``k`` that become neighbours, ``step``: those that one instruction takes. ``operand_bytes``: of an element
-    copied. ``spare_rows``: of sums, besides those of a tile. ``left_in_place``, ``right_in_place``: whether an operand
-    can be read where it lies."""
+    copied. ``left_in_place``, ``right_in_place``: whether an operand can be read where it lies."""
 
     lanes: int
     rows: tuple[int, ...]
@@ -86,7 +84,6 @@ class Unit:
     step: int
     group: int
     operand_bytes: int
-    spare_rows: int
     left_in_place: bool
     right_in_place: bool
     lower: Callable[[Product, str, GemmSetting], Kernel]
@@ -95,7 +92,7 @@ class Unit:
         """Whether a tile leaves registers for what it multiplies."""
         blocks = rows // self.block
         spare = blocks if self.block > 1 else 1
-        fitting: Bools = (blocks + self.spare_rows + 1) * vectors + spare <= self.registers
+        fitting: Bools = (blocks + 1) * vectors + spare <= self.registers
         return fitting
 
 
@@ -177,8 +174,7 @@ class GemmPlan:
         columns, blocks = vectors * self.lanes, rows // self.unit.block
         computed = _ceil(self.product.m.extent, rows) * rows * _ceil(self.product.n.extent, columns) * columns
         idle = np.maximum(self.unit.busy / (blocks * vectors), 1)
-        spared = 1 + self.unit.spare_rows / blocks
-        cost = computed * spared * idle * (1 + LOAD_COST * (blocks + vectors) / (blocks * vectors))
+        cost = computed * idle * (1 + LOAD_COST * (blocks + vectors) / (blocks * vectors))
         return np.where(self.unit.fits(rows, vectors), cost, np.inf)
 
     def _tasks_fit(self, c: Columns, size: Mapping[str, Ints]) -> Bools:
@@ -239,7 +235,6 @@ class GemmPlan:
             "edge_waste": 1 - p.m.extent * p.n.extent * p.k.extent / (size["computed"] * size["k_blocks"] * depth),
             "accumulators": blocks * vectors,
             "loads_per_operation": (blocks + vectors) / (blocks * vectors),
-            "extra_operations": self.unit.spare_rows / rows,
             "depth": depth,
             "k_blocks": size["k_blocks"],
             "panel_bytes": vectors * self.lanes * depth * element,

@@ -72,9 +72,6 @@ class GemmProgram:
     """The loops around the tiles, and tiles of plain multiply-adds; other tiles in ``gemm_dots``. ``group``: elements
     along ``k`` that one instruction takes."""
 
-    spare_rows = 0
-    """Rows of sums that a tile has besides its own."""
-
     def __init__(self, p: Product, s: GemmSetting, group: int = 1) -> None:
         self.p, self.s, self.dtype = p, s, p.total.dtype
         self.w = NamingWriter(p.names)
@@ -103,21 +100,24 @@ class GemmProgram:
                     if o.mode == TASK:
                         o.copy_block(w, copies[o.axis.name], batch, first, count, block * s.depth)
                 with w.loop("panel", s.panels) as j, w.when(below(tn * s.panels + j, b.panels, s.panels)):
+                    right = b.panel(copies.get("n"), batch, tn * s.panels, j, block)
+                    self.begin_panel(right)
                     with w.loop("tile", s.tiles) as i, w.when(below(tm * s.tiles + i, a.panels, s.tiles)):
                         left = a.panel(copies.get("m"), batch, tm * s.tiles, i, block)
-                        right = b.panel(copies.get("n"), batch, tn * s.panels, j, block)
                         row, column = left.number * s.rows, right.number * s.columns
                         self.tile(TilePlace(batch, block, (i, j), row, column, left, right))
         return Kernel(name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
+
+    def begin_panel(self, right: Panel) -> None:
+        """What the tiles of a panel need in a block of ``k``: here nothing."""
 
     # --- a tile
 
     def tile(self, t: TilePlace) -> None:
         """What one block of ``k`` adds to a tile, and its outputs after the last."""
         w, s = self.w, self.s
-        rows = s.rows + self.spare_rows
-        sums = w.allocate("sums", (rows, s.columns), self.dtype, Scope.REGISTER)
-        with w.loop("i", rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+        sums = w.allocate("sums", (s.rows, s.columns), self.dtype, Scope.REGISTER)
+        with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
             w.store(sums, (i, self.run(v)), Broadcast(const(0, self.dtype), s.lanes))
         last = self.blocks - 1
         with w.when(None if last == 0 else Compare(CompareOp.NE, t.block, index(0))):
@@ -211,4 +211,4 @@ def _is_sum(result: Result, p: Product) -> bool:
 
 def _can_hold(result: Result, dtype: object) -> bool:
     """Whether an output has room for sums, in vectors along ``n``."""
-    return result.tensor.dtype == dtype and result.indices[-1:] == (Var("n"),)
+    return result.tensor.dtype == dtype and result.step("n") == 1

@@ -21,6 +21,7 @@ from ...ir.cpu import (
 from ...ir.expr import Broadcast, Cast, Compare, CompareOp, Expr, Load, Ramp, const, index
 from ...ir.stmt import Kernel
 from .gemm import UNROLLED, GemmProgram, GemmSetting, TilePlace
+from .gemm_operand import Panel
 from .product import Operand, Product
 
 SHIFT = 128
@@ -75,31 +76,33 @@ class _Dots(GemmProgram):
 
 
 class _ShiftedDots(_Dots):
-    """Signed bytes where the instruction wants unsigned ones on the left: they are shifted by ``SHIFT``, and a spare
-    row of sums finds out by how much that makes each column too large."""
-
-    spare_rows = 1
+    """Signed bytes where the instruction wants unsigned ones on the left: they are shifted by ``SHIFT``. By how much
+    that makes each column too large is found out once for all tiles of a panel."""
 
     def __init__(self, p: Product, s: GemmSetting) -> None:
         super().__init__(p, s, DOT_ATOMS["u8s8"])
         left = self.a.operand
         shifted = Cast(left.body, uint8) + SHIFT
         self.a = replace(self.a, operand=replace(left, body=shifted))
+        self.excess: Buffer | None = None
 
-    def multiply(self, sums: Buffer, t: TilePlace, step: Expr) -> None:
-        super().multiply(sums, t, step)
-        w, s, group = self.w, self.s, self.atom.group
+    def begin_panel(self, right: Panel) -> None:
+        w, s, group, zero = self.w, self.s, self.atom.group, index(0)
         shift = w.allocate("shift", (group,), uint8, Scope.LOCAL)
-        w.store(shift, (Ramp(index(0), 1, group),), Broadcast(const(SHIFT, uint8), group))
+        w.store(shift, (Ramp(zero, 1, group),), Broadcast(const(SHIFT, uint8), group))
+        self.excess = w.allocate("excess", (s.columns,), self.dtype, Scope.LOCAL)
         with w.loop("v", s.vectors, UNROLLED) as v:
-            first, right = v * s.lanes, t.b.group(v * s.lanes, step)
-            w.emit(Dot(self.atom.name, sums, (index(s.rows), first), shift, (index(0),), *right, s.lanes))
+            w.store(self.excess, (self.run(v),), Broadcast(const(0, self.dtype), s.lanes))
+        with w.loop("step", s.depth // group) as step, w.loop("v", s.vectors, UNROLLED) as v:
+            first = v * s.lanes
+            place = right.group(first, step)
+            w.emit(Dot(self.atom.name, self.excess, (first,), shift, (zero,), *place, s.lanes))
 
     def correct(self, sums: Buffer) -> None:
-        w, s = self.w, self.s
+        w, s, excess = self.w, self.s, self.excess
+        assert excess is not None
         with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-            excess = Load(sums, (index(s.rows), self.run(v)))
-            w.store(sums, (i, self.run(v)), Load(sums, (i, self.run(v))) - excess)
+            w.store(sums, (i, self.run(v)), Load(sums, (i, self.run(v))) - Load(excess, (self.run(v),)))
 
 
 class _Tiles(GemmProgram):

@@ -6,14 +6,17 @@ and make up the time; where there are many of both, arithmetic does.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from ...ir.buffer import Buffer
-from ...ir.expr import Cast, Expr, Load, Var, index, rebuild
+from ...ir.digits import joined_digits
+from ...ir.expr import Binary, Cast, Expr, Load, Var, index, rebuild, walk
 from ...ir.rewrite import map_loads, substitute
 from ...te.contraction import contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
-from .registers import flat_offset
+from ..linear import Linear, linear
+from .digits import places
 
 LONGEST_TOKENS = 64
 """Rows of the short matrix up to which a product counts as skinny."""
@@ -39,6 +42,10 @@ class Result:
     tensor: Buffer
     indices: tuple[Expr, ...]
     value: Expr
+
+    def step(self, axis: str) -> int:
+        """Elements between neighbours along ``axis``."""
+        return flat_steps(Load(self.tensor, self.indices)).terms.get(Var(axis), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +83,28 @@ def product_of(workload: Workload) -> Product | None:
 
 
 def matrix_product_of(workload: Workload) -> Product | None:
-    """``workload`` as a product of any size, or a batch of them; None where it is none, as ``product_of``. The elements
-    of the first output lie along ``n``, if along one of the two."""
-    found = _sides_of(workload)
+    """``workload`` as a product of any size, or a batch of them; None where it is none, as ``product_of``. Neighbouring
+    axes that everything goes along as one (the height and width of an image, for a kernel of one pixel) are one axis.
+    The elements of the first output lie along ``n``, if along one of the two."""
+    found = _sides_of(workload, joined=True)
     if found is None:
         return None
     product = found.product(found.rows, found.columns)
-    if product is None or not product.results[0].indices or product.results[0].indices[-1] != Var("m"):
-        return product
-    return found.product(found.columns, found.rows)
+    if product is not None and product.results[0].step("n") != 1 and product.results[0].step("m") == 1:
+        product = found.product(found.columns, found.rows)
+    return product if product is not None and _goes_along(product) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One factor with its own axis ("" where it has one place there)."""
+    """One factor with its own axes that have more than one place."""
 
     body: Expr
-    axis: str
-    extent: int
+    axes: tuple[Axis, ...]
+
+    @property
+    def extent(self) -> int:
+        return prod(a.extent for a in self.axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,85 +115,106 @@ class _Sides:
     stage: Stage
     rows: _Side
     columns: _Side
-    k: str
-    batch: tuple[str, ...]
+    k: tuple[Axis, ...]
+    batch: tuple[Axis, ...]
 
     def product(self, short: _Side, tall: _Side) -> Product | None:
-        """The product with the axis of ``short`` as ``m`` and that of ``tall`` as ``n``; None where an output is no
+        """The product with the axes of ``short`` as ``m`` and those of ``tall`` as ``n``; None where an output is no
         pointwise function of it."""
         stage = self.stage
-        extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
-        batch = {name: f"batch_{n}" for n, name in enumerate(self.batch)}
-        names = {short.axis: "m", tall.axis: "n", self.k: "k", **batch}
-        places: dict[str, Expr] = {a: Var(names[a]) if a in names else index(0) for a in extents}
+        batch = tuple(Axis(f"batch_{n}", a.extent) for n, a in enumerate(self.batch))
+        at: dict[str, Expr] = {a.name: index(0) for a in (*stage.axes, *stage.reduce_axes)}
+        for name, axes in (("m", short.axes), ("n", tall.axes), ("k", self.k)):
+            at |= places(Var(name), axes)
+        at |= {old.name: Var(new.name) for old, new in zip(self.batch, batch, strict=True)}
         stages = self.inlined.stages
-        results = [_result(s, stage, places) for s in stages if s.name in self.inlined.outputs]
+        results = [_result(s, stage, at) for s in stages if s.name in self.inlined.outputs]
         inner = stage.name not in self.inlined.outputs
         if any(r is None for r in results) or len(stages) > len(results) + inner:
             return None
         return Product(
             self.inlined.inputs,
             stage.tensor,
-            _operand(substitute(short.body, places), "m"),
-            _operand(substitute(tall.body, places), "n"),
+            _operand(substitute(short.body, at), "m"),
+            _operand(substitute(tall.body, at), "n"),
             Axis("m", short.extent),
             Axis("n", tall.extent),
-            Axis("k", extents.get(self.k, 1)),
+            Axis("k", prod(a.extent for a in self.k)),
             tuple(r for r in results if r is not None),
-            tuple(Axis(new, extents[old]) for old, new in batch.items()),
+            batch,
         )
 
 
-def _sides_of(workload: Workload) -> _Sides | None:
+def _sides_of(workload: Workload, *, joined: bool = False) -> _Sides | None:
+    """``joined``: sides may have several axes."""
     inlined = inline_stages(workload)
     sums = [s for s in inlined.stages if s.reducer is not None]
     found = contraction_of(sums[0]) if len(sums) == 1 else None
     if found is None:
         return None
     stage = found.stage
-    extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
-    single = {name for name, extent in extents.items() if extent == 1}
-    rows, columns, shared = (_only(group, single) for group in (found.rows, found.columns, found.shared))
-    lonely = {a.name for a in stage.reduce_axes} - set(found.shared) - single
-    if rows is None or columns is None or shared is None or lonely:
-        return None
-    return _Sides(
-        inlined,
-        stage,
-        _Side(found.left, rows, extents.get(rows, 1)),
-        _Side(found.right, columns, extents.get(columns, 1)),
-        shared,
-        tuple(name for name in found.batch if name not in single),
+    long = {a.name: a for a in (*stage.axes, *stage.reduce_axes) if a.extent > 1}
+    rows, columns, shared, batch = (
+        tuple(long[name] for name in group if name in long)
+        for group in (found.rows, found.columns, found.shared, found.batch)
     )
+    lonely = {a.name for a in stage.reduce_axes if a.extent > 1} - set(found.shared)
+    if lonely or (not joined and max(len(rows), len(columns), len(shared)) > 1):
+        return None
+    return _Sides(inlined, stage, _Side(found.left, rows), _Side(found.right, columns), shared, batch)
 
 
-def _only(names: tuple[str, ...], single: set[str]) -> str | None:
-    """The one axis of ``names`` with more than one place, "" where there is none; None where there are several."""
-    long = [n for n in names if n not in single]
-    return None if len(long) > 1 else (long[0] if long else "")
+def _goes_along(p: Product) -> bool:
+    """Whether everything goes along ``m``, ``n`` and ``k`` in even steps."""
+    loads = [e for body in (p.tokens.body, p.weights.body, *(r.value for r in p.results)) for e in _loads(body)]
+    stores = [Load(r.tensor, r.indices) for r in p.results]
+    inner = [e for e in loads if e.buffer.name != p.total.name]
+    return all(not _has_digits(flat_steps(e)) for e in (*inner, *stores))
+
+
+def flat_steps(load: Load) -> Linear:
+    """The element that ``load`` reads, as a linear form with the digits of places put together."""
+    total = Linear({})
+    for at, stride in zip(load.indices, load.buffer.strides, strict=True):
+        total += linear(at) * stride
+    while (fewer := joined_digits(total.terms, _are_congruent)) is not None:
+        again = Linear({}, total.constant)
+        for term, coefficient in fewer.items():
+            again += linear(term) * coefficient
+        total = again
+    return total
+
+
+def _are_congruent(a: Expr, b: Expr, divisor: int) -> bool:
+    difference = linear(a) - linear(b)
+    return all(n % divisor == 0 for n in (difference.constant, *difference.terms.values()))
+
+
+def _has_digits(form: Linear) -> bool:
+    return any(isinstance(e, Binary) for term in form.terms for e in walk(term))
 
 
 def _operand(body: Expr, own: str) -> Operand:
     inner = body.value if isinstance(body, Cast) else body
     if not isinstance(inner, Load):
         return Operand(body, None, 0, 0)
-    place = flat_offset(inner)
-    if place is None:
+    form = flat_steps(inner)
+    if any(isinstance(e, Load) for term in form.terms for e in walk(term)):
         return Operand(body, None, 0, 0)
-    return Operand(body, inner, place.coefficient(own), place.coefficient("k"))
+    return Operand(body, inner, form.terms.get(Var(own), 0), form.terms.get(Var("k"), 0))
 
 
-def _result(stage: Stage, total: Stage, places: Mapping[str, Expr]) -> Result | None:
+def _result(stage: Stage, total: Stage, at: Mapping[str, Expr]) -> Result | None:
     """An output stage on ``m`` and ``n``; None where it is no pointwise function of the sum."""
     if stage is total:
-        indices = tuple(places[a.name] for a in stage.axes)
+        indices = tuple(at[a.name] for a in stage.axes)
         return Result(stage.tensor, indices, Load(total.tensor, indices))
     if stage.reducer is not None:
         return None
-    own = _axes_in(stage, total, places)
+    own = _axes_in(stage, total, at)
     if own is None:
         return None
-    wanted = tuple(places[a.name] for a in total.axes)
+    wanted = tuple(at[a.name] for a in total.axes)
     value = substitute(stage.body, own)
     reads: list[tuple[Expr, ...]] = []
 
@@ -201,7 +233,7 @@ def _result(stage: Stage, total: Stage, places: Mapping[str, Expr]) -> Result | 
     return Result(stage.tensor, tuple(own[a.name] for a in stage.axes), value)
 
 
-def _axes_in(stage: Stage, total: Stage, places: Mapping[str, Expr]) -> dict[str, Expr] | None:
+def _axes_in(stage: Stage, total: Stage, at: Mapping[str, Expr]) -> dict[str, Expr] | None:
     """The axes of an output stage as expressions on ``m`` and ``n``, by where it reads the sum."""
     own: dict[str, Expr] = {a.name: index(0) for a in stage.axes if a.extent == 1}
     load = next((e for e in _loads(stage.body) if e.buffer.name == total.name), None)
@@ -211,7 +243,7 @@ def _axes_in(stage: Stage, total: Stage, places: Mapping[str, Expr]) -> dict[str
         if axis.extent > 1:
             if not isinstance(i, Var) or i.name in own:
                 return None
-            own[i.name] = places[axis.name]
+            own[i.name] = at[axis.name]
     return own if {a.name for a in stage.axes} == set(own) else None
 
 

@@ -74,7 +74,8 @@ def test_float64_rounds_once_ties_to_even(narrow: np.dtype[Any], lanes: int) -> 
 def test_float16_needs_its_extension() -> None:
     source, result = Buffer("X", (4,), float16), Buffer("Y", (4,), float16)
     at = (Var("i"),)
-    kernel = Kernel("copy", (source,), (result,), (), For("i", 4, LoopKind.SERIAL, Store(result, at, Load(source, at))))
+    twice = Load(source, at) + Load(source, at)
+    kernel = Kernel("twice", (source,), (result,), (), For("i", 4, LoopKind.SERIAL, Store(result, at, twice)))
     with pytest.raises(CompileError, match="float16 needs the f16c or avx512f extension"):
         LlvmBackend().emit(kernel, Target("llvm", "x86-64", ("sse2",)))
 

@@ -41,6 +41,8 @@ def _turned() -> Workload:
     return te.workload(te.compute((13, 21), lambda j, i: te.sum(a[i, k] * b[k, j], axis=k), "c"))
 
 
+PIXEL = {"kernel_h": 1, "kernel_w": 1}
+
 CASES: dict[str, Callable[[], Workload]] = {
     "plain": lambda: workload_of("matmul", m=11, n=37, k=24),
     "whole tiles": lambda: workload_of("matmul", m=12, n=32, k=24),
@@ -52,6 +54,12 @@ CASES: dict[str, Callable[[], Workload]] = {
     "double": lambda: workload_of("matmul", m=4, n=9, k=24, dtype="float64"),
     "two outputs": _two_outputs,
     "turned": _turned,
+    "one pixel": lambda: workload_of(
+        "conv2d", batch=1, channels=24, height=5, width=7, filters=11, activation="relu", **PIXEL
+    ),
+    "one pixel, last": lambda: workload_of(
+        "conv2d", batch=2, channels=24, height=3, width=3, filters=11, layout="NHWC", **PIXEL
+    ),
 }
 
 
@@ -93,5 +101,10 @@ def test_batches_keep_their_axes_and_outputs_choose_the_side() -> None:
     assert batched is not None and [a.extent for a in batched.batch] == [3]
     turned = matrix_product_of(_turned())
     assert turned is not None and (turned.m.extent, turned.n.extent) == (13, 21)
+    pixels = matrix_product_of(workload_of("conv2d", batch=1, channels=6, height=5, width=7, filters=11, **PIXEL))
+    assert pixels is not None and (pixels.m.extent, pixels.n.extent, pixels.k.extent) == (11, 35, 6)
+    assert (pixels.weights.row, pixels.weights.k, pixels.results[0].step("n")) == (1, 35, 1)
+    windows = workload_of("conv2d", batch=1, channels=6, height=5, width=7, filters=11, kernel_h=3, kernel_w=3)
+    assert matrix_product_of(windows) is None  # its height and width go along in uneven steps
     assert matrix_product_of(workload_of("softmax", rows=4, columns=8)) is None
     assert matrix_product_of(workload_of("layer_norm", rows=4, columns=8)) is None
