@@ -114,7 +114,7 @@ def test_shared_memory_is_what_the_sketch_says() -> None:
         (LARGE, {"groups": 2, "in_turn": 1, "rows": 2, "wide": 128}),
         (LARGE, {"groups": 2, "in_turn": 0, "rows": 2, "wide": 192, "roomy": 1}),
         (FUSED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1}),
-        (SMALL, {"groups": 1, "in_turn": 0, "rows": 1}),
+        (SMALL, {"groups": 1, "in_turn": 0, "rows": 1, "split": 1}),
     ],
     ids=["shared tiles", "in turn", "many registers", "epilogue", "small"],
 )
