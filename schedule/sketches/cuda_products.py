@@ -23,7 +23,7 @@ from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
 from ..tile.product import LONGEST_TOKENS, Product, matrix_product_of
 from ..tile.product_results import can_store_boxes
-from ..tile.products import COPYING_REGISTERS, ProductSetting, can_lower_products, lower_products
+from ..tile.products import COPYING_REGISTERS, PARTIAL_PADDING, ProductSetting, can_lower_products, lower_products
 from .columns import Bools, Columns, Ints
 from .enumerate import all_settings
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
@@ -50,6 +50,8 @@ FLOPS_PER_CYCLE = 4096
 SHARED_BYTES_PER_CYCLE = 128
 L2_BYTES_PER_CYCLE = 46
 """For each multiprocessor, when all of them read."""
+EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
+"""Of sums that the blocks of a cluster add up: two barriers, and what each of them reads."""
 STEP_CYCLES, STORE_CYCLES, LAUNCH_CYCLES = 40, 8, 3000
 """Besides: of a step (barriers), of a row of 128 bytes that is stored, of a launch with its first and last tile."""
 
@@ -93,6 +95,7 @@ class ProductPlan:
             Knob("wide", WIDTHS, "columns of a tile"),
             Knob("slabs", (1, 2), "times 64 places of k that arrive together"),
             Knob("cluster", (1, 2, -2), "blocks of a cluster: along m, or where negative along n"),
+            Knob("split", (1, 2, 4, 8), "blocks of a cluster that share out k of one tile"),
             Knob("band", (8, 4, 16), "tiles along m before the next along n"),
             Knob("resident", (1, 2), "blocks meant for a multiprocessor at once"),
             Knob("roomy", (0, 1), "whether warps that copy are a group and leave registers to those that multiply"),
@@ -106,10 +109,11 @@ class ProductPlan:
         turns = np.where(in_turn == 1, groups, 1)
         tile_m = GROUP_ROWS * rows * groups // turns
         cluster_m, cluster_n = np.maximum(cluster, 1), np.maximum(-cluster, 1)
-        blocks = cluster_m * cluster_n
+        split = columns.ints("split")
+        blocks = cluster_m * cluster_n * split
         tiles = -(-p.m.extent // (tile_m * cluster_m)) * -(-p.n.extent // (wide * cluster_n))
         tiles = tiles * prod(a.extent for a in p.batch)
-        laps = -(-tiles // (self.target.threads * resident // blocks * turns))
+        laps = -(-tiles // (np.maximum(self.target.threads * resident // blocks, 1) * turns))
         workers = -(-tiles // (laps * turns))
         sums = rows * wide // 2
         roomy = columns.ints("roomy") == 1
@@ -121,8 +125,9 @@ class ProductPlan:
         stage = 2 * GROUP_RUN * slabs * (tile_m + held_n) + 16
         staging = np.minimum(wide, GROUP_RUN) + np.where(wide > GROUP_RUN, wide % GROUP_RUN, 0)
         staging = 2 * groups * boxes * GROUP_ROWS * staging
+        staging += np.where(split > 1, 4 * tile_m * (wide + PARTIAL_PADDING), 0)
         room = np.minimum(limits.shared_bytes_per_multiprocessor // resident - 1024, limits.shared_bytes_per_block)
-        steps = -(-p.k.extent // (slabs * GROUP_RUN))
+        steps = -(-p.k.extent // (split * slabs * GROUP_RUN))
         stages = np.minimum(np.minimum((room - staging - BARRIER_BYTES) // stage, steps * laps * turns), MOST_STAGES)
         return {
             "threads": threads,
@@ -168,11 +173,11 @@ class ProductPlan:
         # more registers than an equal share, where that is little; three groups would still begin with too few
         fits &= (columns.ints("roomy") == 0) | ((resident == 1) & (groups == 2) & (size["sums"] >= 96))
         fits &= (in_turn == 0) | ((groups == 2) & (resident == 1) & (size["tiles"] > self.target.threads))
+        split = columns.ints("split")
+        alone = (cluster == 1) & (in_turn == 0) & (resident == 1) & (columns.ints("roomy") == 0) & (size["laps"] == 1)
+        fits &= (split == 1) | (alone & (size["tile_m"] * wide <= 128 * 128) & (size["steps"] >= 2))
         pieces = rows * -(-wide // GROUP_RUN)
-        if can_store_boxes(p):
-            fits &= boxes == np.minimum(pieces, 2)
-        else:
-            fits &= boxes == 0
+        fits &= boxes == (np.where(split == 1, np.minimum(pieces, 2), 0) if can_store_boxes(p) else 0)
         fits &= (slabs == 1) | (size["tile_m"] * wide <= 128 * 128) & (size["steps"] >= 4)
         # nothing is gained by more than a tile that covers the result, or by an order of few tiles
         tiles_m = -(-p.m.extent // (size["tile_m"] * size["cluster_m"]))
@@ -198,10 +203,12 @@ class ProductPlan:
         turns, laps = size["turns"], size["laps"]
         overlapped = (size["turns"] > 1) | (resident > 1)
         tiles = laps * turns * resident
-        total = tiles * (steps * step + np.where(overlapped, store / 4, store)) + LAUNCH_CYCLES
+        split = columns.ints("split")
+        exchange = np.where(split > 1, EXCHANGE_CYCLES + 4 * tile_m * wide / EXCHANGE_BYTES_PER_CYCLE, 0)
+        total = tiles * (steps * step + np.where(overlapped, store / 4, store / split)) + exchange + LAUNCH_CYCLES
         used = p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
         return {
-            "wave_efficiency": used / (tiles * self.target.threads * tile_m * wide),
+            "wave_efficiency": used / (tiles * self.target.threads * tile_m * wide / split),
             "mma_cycles": tiles * steps * mma,
             "shared_cycles": tiles * steps * shared,
             "l2_cycles": tiles * steps * l2,
@@ -213,7 +220,7 @@ class ProductPlan:
         common = gpu_columns(
             limits_of(self.target),
             self.target.threads,
-            blocks=size["workers"] * size["cluster_m"] * size["cluster_n"],
+            blocks=size["workers"] * size["cluster_m"] * size["cluster_n"] * columns.ints("split"),
             threads=size["threads"],
             registers=size["share"],
             shared=size["shared"],
@@ -242,6 +249,7 @@ class ProductPlan:
             stages=size["stages"],
             cluster_m=size["cluster_m"],
             cluster_n=size["cluster_n"],
+            split=int(knobs["split"]),
             band=int(knobs["band"]),
             workers=size["workers"],
             resident=int(knobs["resident"]),

@@ -2,7 +2,7 @@
 
 They are added up, always in the same order, and what is made of them is stored."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -66,7 +66,7 @@ def add_up(w: Writer, share: Share, partials: Buffer, parts: int) -> None:
             w.emit(AwaitPeers(Load(total, (index(0),))))
         n = share.block * share.columns + column
         with w.when(Compare(CompareOp.LT, n, index(p.n.extent)) if p.n.extent % share.columns else None):
-            _store(w, p, m, n, total, width)
+            store_outputs(w, p, {"m": m, "n": n}, total, width)
     if split > 1:
         w.barrier(Level.CLUSTER)
 
@@ -87,10 +87,9 @@ def _items(w: Writer, share: Share, width: int) -> Iterator[tuple[Expr, Expr]]:
             yield (item // runs if share.product.m.extent > 1 else index(0)), (item % runs) * width
 
 
-def _store(w: Writer, p: Product, m: Expr, n: Expr, total: Buffer, width: int) -> None:
-    """All outputs at ``width`` neighbours from (``m``, ``n``) on, given the sums there."""
-    at = {"m": m, "n": n}
-    place = Var("n") - n if width > 1 else index(0)
+def store_outputs(w: Writer, p: Product, at: Mapping[str, Expr], total: Buffer, width: int) -> None:
+    """All outputs at ``width`` neighbours along ``n`` from ``at`` on (axis -> place), given the sums there."""
+    place = Var("n") - at["n"] if width > 1 else index(0)
 
     def load(e: Load) -> Expr:
         return Load(total, (place,)) if e.buffer.name == p.total.name else e

@@ -12,6 +12,7 @@ from ...ir.expr import (
     CompareOp,
     Expr,
     Load,
+    PeerLoad,
     Ramp,
     Var,
     index,
@@ -32,6 +33,7 @@ from ...ir.gpu import (
 )
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.stmt import LoopKind
+from .partials import store_outputs
 from .pointwise import vector_at
 from .product import Product, Result
 
@@ -90,6 +92,40 @@ class ResultWriter:
         if self.boxes:
             with self.w.when(self.leads):
                 self.w.emit(AwaitStores(0))
+
+    # --- sums of several blocks
+
+    def stage_sums(self, sums: Buffer, partials: Buffer) -> None:
+        """Put a group's sums into shared memory: (row, column) of the block's tile."""
+        w = self.w
+        for row in range(self.rows):
+            with w.loop("sum_column", self.wide // 8, UNROLLED) as column, w.loop("sum_half", 2, UNROLLED) as half:
+                line = (self.group * self.rows + row) * GROUP_ROWS + self.quarter * 16 + self.lane // 4 + half * 8
+                place = Ramp(column * 8 + self.lane % 4 * 2, 1, 2)
+                value = Load(sums, (index(row), Ramp(column * 4 + half * 2, 1, 2)))
+                w.store(partials, (Broadcast(line, 2), place), value)
+
+    def add_up(self, partials: Buffer, at: Mapping[str, Expr], rank: Expr, split: int, threads: int) -> None:
+        """Once all blocks of the cluster have staged their sums: add them in order and store outputs, each block its
+        share of the tile's rows."""
+        w, p = self.w, self.p
+        lines, columns = partials.shape[0] // split, partials.shape[1]
+        width = 4 if p.n.extent % 4 == 0 else 1
+        run = (Ramp(index(0), 1, width) if width > 1 else index(0),)
+        items = lines * columns // width
+        total = w.allocate("total", (width,), partials.dtype, Scope.REGISTER)
+        with w.loop("turn", -(-items // threads)) as turn:
+            item = turn * threads + self.warp * WARP_LANES + self.lane
+            line, column = rank * lines + item // (columns // width), item % (columns // width) * width
+            m, n = at["m"] + line, at["n"] + column
+            inside = [Compare(CompareOp.LT, item, index(items))]
+            inside += [Compare(CompareOp.LT, m, index(p.m.extent)), Compare(CompareOp.LT, n, index(p.n.extent))]
+            with w.when(logical_and(*inside)):
+                for number in range(split):
+                    place = (Broadcast(line, width), Ramp(column, 1, width)) if width > 1 else (line, column)
+                    value: Expr = PeerLoad(partials, place, index(number))
+                    w.store(total, run, Load(total, run) + value if number else value)
+                store_outputs(w, p, {**at, "m": m, "n": n}, total, width)
 
     # --- by threads
 

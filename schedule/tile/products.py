@@ -35,6 +35,8 @@ from .product import Operand, Product
 from .product_results import ResultWriter
 
 GROUP_WARPS = GROUP_LANES // WARP_LANES
+PARTIAL_PADDING = 8
+"""Elements between rows of partial sums: four rows of pairs, as products leave them, lie in different banks."""
 COPYING_REGISTERS = 40
 """Registers of a thread that only starts copies, where those that multiply need more than an equal share."""
 
@@ -44,10 +46,11 @@ class ProductSetting:
     """``groups``: warpgroups that multiply. ``in_turn``: whether each takes tiles of its own, not a part of each.
     ``rows``: times 64 rows of a group. ``wide``: columns of a tile. ``slabs``: times 64 places of ``k`` that arrive
     together. ``stages``: how many such pieces the ring holds. ``cluster_m``, ``cluster_n``: tiles of a cluster along
-    each, one of them 1. ``band``: tiles (of clusters) along ``m`` before the next along ``n``. ``workers``: clusters
-    that run. ``resident``: blocks meant for a multiprocessor at once. ``boxes``: staging buffers of a group through
-    which results are stored by copies of boxes; 0: threads store them. ``registers``: of a thread that multiplies,
-    where that is more than its share; else 0."""
+    each. ``split``: blocks of a cluster that share out ``k`` of one tile, and have no other. No more than one of the
+    three is not 1. ``band``: tiles (of clusters) along ``m`` before the next along ``n``. ``workers``: clusters that
+    run. ``resident``: blocks meant for a multiprocessor at once. ``boxes``: staging buffers of a group through which
+    results are stored by copies of boxes; 0: threads store them. ``registers``: of a thread that multiplies, where that
+    is more than its share; else 0."""
 
     groups: int
     in_turn: bool
@@ -57,6 +60,7 @@ class ProductSetting:
     stages: int
     cluster_m: int
     cluster_n: int
+    split: int
     band: int
     workers: int
     resident: int
@@ -69,7 +73,7 @@ class ProductSetting:
 
     @property
     def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
+        return self.cluster_m * self.cluster_n * self.split
 
     @property
     def warps(self) -> int:
@@ -103,7 +107,7 @@ class _Ring:
 class _Program:
     def __init__(self, p: Product, name: str, s: ProductSetting) -> None:
         self.p, self.s, self.name = p, s, name
-        self.steps = -(-p.k.extent // (s.slabs * GROUP_RUN))
+        self.steps = -(-p.k.extent // (s.split * s.slabs * GROUP_RUN))
         self.w = NamingWriter(p.names)
 
     def kernel(self) -> Kernel:
@@ -127,6 +131,10 @@ class _Program:
             self._allocate()
             self._prepare()
             self._tiles()
+            if s.split > 1:
+                w.barrier(Level.CLUSTER)
+                at = self.grid.place(self.worker, self.rank)
+                self.results.add_up(self.partials, at, self.rank, s.split, s.warps * WARP_LANES)
             with w.when(self.multiplies):
                 self.results.drain()
             if s.cluster > 1:
@@ -140,6 +148,9 @@ class _Program:
         self.left = self._ring("left", p.tokens, "m", s.tile_m, s.cluster_n)
         self.right = self._ring("right", p.weights, "n", s.wide, s.cluster_m)
         self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.wide, s.boxes)
+        if s.split > 1:
+            layout = Layout((s.wide + PARTIAL_PADDING, 1))
+            self.partials = w.allocate("partials", (s.tile_m, s.wide), float32, Scope.SHARED, layout)
         self.full = w.allocate("full", (s.stages,), INDEX, Scope.SHARED)
         self.free = w.allocate("free", (s.stages,), INDEX, Scope.SHARED)
         if s.in_turn:
@@ -167,7 +178,7 @@ class _Program:
         with w.when(self.elected):
             with w.loop("barrier", s.stages) as number:
                 w.emit(InitArrivals(self.full, number, 1))
-                w.emit(InitArrivals(self.free, number, workers * s.cluster))
+                w.emit(InitArrivals(self.free, number, workers * s.cluster_m * s.cluster_n))
             if s.in_turn:
                 for group in range(s.groups):
                     w.emit(InitArrivals(self.turns, index(group), GROUP_WARPS))
@@ -218,6 +229,9 @@ class _Program:
                         w.emit(Arrive(self.turns, index((turn[0] + 1) % s.groups)))
                 w.emit(AwaitGroupMma(0))
                 self._release(number * self.steps + (self.steps - 1))
+                if s.split > 1:
+                    self.results.stage_sums(sums, self.partials)
+                    return
                 own = 0 if s.in_turn else self.warp // GROUP_WARPS * (GROUP_ROWS * s.rows)
                 self.results.write(sums, {**at, "m": at["m"] + own})
 
@@ -229,14 +243,15 @@ class _Program:
         stage, parity = count % s.stages, (count // s.stages) % 2
         w.emit(AwaitArrivals(self.free, stage, index(1) - parity))
         w.emit(ArriveExpecting(self.full, stage, self.left.bytes + self.right.bytes))
+        first = self.rank * self.steps if s.split > 1 else index(0)
         for slab in range(s.slabs):
-            here = {**at, "k": (step * s.slabs + slab) * GROUP_RUN}
+            here = {**at, "k": ((first + step) * s.slabs + slab) * GROUP_RUN}
             for ring in (self.left, self.right):
                 self._copy_part(ring, here, stage, slab)
 
     def _copy_part(self, ring: _Ring, at: Mapping[str, Expr], stage: Expr, slab: int) -> None:
         """Start the copies of this block's part of one slab: of its places, or where those lie in rows, of ``k``."""
-        mask = index((1 << self.s.cluster) - 1) if ring.parts > 1 else None
+        mask = index((1 << ring.parts) - 1) if ring.parts > 1 else None
         zero = index(0)
         parted = ring.extent if ring.along_k else GROUP_RUN
         part = parted // ring.parts
@@ -288,11 +303,12 @@ class _Program:
     def _release(self, count: Expr) -> None:
         """Say that a stage may be filled again, to all blocks that do."""
         s, w = self.s, self.w
-        if s.cluster == 1:
+        filled_by = s.cluster_m * s.cluster_n
+        if filled_by == 1:
             with w.when(self.first):
                 w.emit(Arrive(self.free, count % s.stages))
         else:
-            with w.when(Compare(CompareOp.LT, self.lane, index(s.cluster))):
+            with w.when(Compare(CompareOp.LT, self.lane, index(filled_by))):
                 w.emit(Arrive(self.free, count % s.stages, self.lane))
 
 

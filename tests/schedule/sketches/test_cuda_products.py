@@ -52,6 +52,10 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
             "linear", rows=150, inputs=136, outputs=208, dtype="float16", activation="gelu_tanh", residual=True
         ),
     ),
+    "long sums": (
+        H200,
+        lambda: workload_of("matmul", m=72, n=100, k=2056, dtype="bfloat16", transpose_b=True, bias=True),
+    ),
     "batch": (
         H200,
         lambda: workload_of("batch_matmul", batch=3, m=72, n=80, k=72, dtype="bfloat16", transpose_b=True),
@@ -110,7 +114,7 @@ def test_shared_memory_is_what_the_sketch_says() -> None:
         (LARGE, {"groups": 2, "in_turn": 1, "rows": 2, "wide": 128}),
         (LARGE, {"groups": 2, "in_turn": 0, "rows": 2, "wide": 192, "roomy": 1}),
         (FUSED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1}),
-        (SMALL, {"groups": 1, "in_turn": 0, "rows": 1}),
+        (SMALL, {"groups": 1, "in_turn": 0, "rows": 1, "split": 1}),
     ],
     ids=["shared tiles", "in turn", "many registers", "epilogue", "small"],
 )
