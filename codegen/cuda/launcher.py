@@ -54,7 +54,7 @@ static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> exten
   TensorMap map;
   if (encode((CUtensorMap*)&map, type, box.size(), data, extents.data(), strides.data(), box.data(), steps.data(),
              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
     check(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
   return map;
 }

@@ -34,7 +34,7 @@ def encode(described: TensorMap, parameter: Parameter, address: int) -> bytes:
         _array(ctypes.c_uint32, [1] * len(shape)),
         _constant("Interleave.CU_TENSOR_MAP_INTERLEAVE_NONE"),
         _constant(f"Swizzle.CU_TENSOR_MAP_SWIZZLE_{'128B' if described.swizzled else 'NONE'}"),
-        _constant("L2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B"),
+        _constant("L2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B"),
         _constant("FloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"),
     )
     if status:
