@@ -32,6 +32,15 @@ class Barrier(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitPeers(Operation):
+    """Waits until the loads from other blocks (PeerLoad) that ``value``, a scalar, was computed from are done. A
+    cluster's barrier waits for all of them anyway, and for all stores to global memory too; where every load is
+    awaited ahead of it, it need not."""
+
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class CopyAsync(Operation):
     """Starts a copy of ``elements`` neighbours from global ``source[source_indices]`` on to shared
     ``target[target_indices]`` on; 4, 8 or 16 bytes, both ends aligned to that. Where ``mask`` is false, zeros arrive

@@ -13,6 +13,7 @@ from .gpu import (
     ArriveExpecting,
     AwaitArrivals,
     AwaitCopies,
+    AwaitPeers,
     Barrier,
     BulkCopy,
     CommitCopies,
@@ -160,6 +161,11 @@ def _await_copies(stmt: AwaitCopies, names: Names) -> None:
         raise Broken("operation", f"a wait for all but {stmt.pending} groups")
 
 
+def _await_peers(stmt: AwaitPeers, names: Names) -> None:
+    if type_of(stmt.value, names)[1] != 1:
+        raise Broken("operation", "a wait for the loads behind a vector; a scalar of it is enough")
+
+
 def _nothing(stmt: Operation, names: Names) -> None:
     """The operation has no operands."""
 
@@ -174,6 +180,7 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, Names], None]] = {
     InitArrivals: _init_arrivals,
     BulkCopy: _bulk_copy,
     AwaitArrivals: _await_arrivals,
+    AwaitPeers: _await_peers,
     **TENSOR_RULES,
 }
 """What each operation takes."""

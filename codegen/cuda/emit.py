@@ -27,6 +27,7 @@ from ..backend import Grid, Parameter, Source
 from .arithmetic import MATH_NAMES
 from .function import KEYWORDS, Function, ascii_name
 from .operations import tensor_map, tensor_of
+from .peers import awaits_peers
 from .places import Ranges
 from .prelude import FUNCTIONS, prelude
 from .roles import split_roles
@@ -121,6 +122,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
     ]
     given += [f"const __grid_constant__ {fn.use('TensorMap')} {name}" for name in fn.maps.values()]
     fn.last = _last(launch.body)
+    fn.awaits_peers = awaits_peers(launch.body)
     fn.meets_in_shared = _meets_in_shared(launch.body, written)
     text = Text()
     _head(fn, text, launch, plan)

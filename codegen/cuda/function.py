@@ -31,7 +31,8 @@ class Function:
     (see ``arithmetic``). ``parameters``: names of the kernel's. ``maps``: tensor maps, with their names. ``used``:
     functions of the prelude. ``unrolled``: variables of loops written out. ``sums``: register buffers there are at this
     place that warpgroups add their products to. ``last``: the statement that ends the launch. ``meets_in_shared``:
-    whether blocks of a cluster tell each other things in shared memory only.
+    whether blocks of a cluster tell each other things in shared memory only. ``awaits_peers``: whether every load from
+    another block is awaited ahead of the next barrier of the cluster.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Function:
     sums: list[Buffer] = field(default_factory=list)
     last: Stmt | None = None
     meets_in_shared: bool = False
+    awaits_peers: bool = False
     _reads: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)

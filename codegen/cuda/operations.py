@@ -13,6 +13,7 @@ from ...ir.gpu import (
     AwaitArrivals,
     AwaitCopies,
     AwaitGroupMma,
+    AwaitPeers,
     AwaitStores,
     Barrier,
     BulkCopy,
@@ -46,7 +47,9 @@ def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
     stmt = stmt.with_expressions(interned(*stmt.expressions))
     code = Code(fn, text, uses_of(*stmt.expressions))
     match stmt:
-        case Barrier(level=Level.CLUSTER) if stmt is fn.last:  # it keeps what others read from going away
+        case Barrier(level=Level.CLUSTER) if (
+            stmt is fn.last and fn.awaits_peers
+        ):  # it keeps what others read from going away
             return f"{_since_hopper(fn, 'cluster_end')}();"
         case Barrier(level=level):
             return _barrier(fn, level)
@@ -108,6 +111,8 @@ def _matrix_operation(code: Code, stmt: Operation) -> str:
         case AwaitGroupMma(pending=pending):
             ends = "".join(f" {fn.use('awaited')}<{b.elements}>({fn.name_of(b.name)});" for b in fn.sums)
             return f"{_hopper_alone(fn, 'await_group_mma')}<{pending}>();{ends}"
+        case AwaitPeers(value=value):
+            return f"{_since_hopper(fn, 'await_peers')}({code.value(value).text});"
         case SetRegisters(count=count, increase=increase):
             return f"{_hopper_alone(fn, 'more_registers' if increase else 'fewer_registers')}<{count}>();"
     raise CompileError(f"{type(stmt).__name__} cannot be expressed in CUDA C++")
@@ -121,7 +126,8 @@ def _barrier(fn: Function, level: Level) -> str:
             return f"{fn.use('group_barrier')}();"
         case Level.BLOCK:
             return "__syncthreads();"
-    return f"{_since_hopper(fn, 'cluster_barrier_shared' if fn.meets_in_shared else 'cluster_barrier')}();"
+    in_shared = fn.meets_in_shared and fn.awaits_peers
+    return f"{_since_hopper(fn, 'cluster_barrier_shared' if in_shared else 'cluster_barrier')}();"
 
 
 def _since_hopper(fn: Function, function: str) -> str:

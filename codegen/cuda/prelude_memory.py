@@ -135,6 +135,13 @@ void bulk_copy(void* to, const void* from, unsigned bytes, long long* barrier) {
 }""",
         ("shared_address",),
     ),
+    "await_peers": Function(
+        """// a use of the value that stays ahead of the barriers that follow: its loads are done there
+template <typename T> $void await_peers(T value) {
+  const unsigned rare = value == (T)-77777;
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p membar.cta; }" :: "r"(rare) : "memory");
+}"""
+    ),
     "cluster_end": Function(
         """// no block of the cluster ends before all have come here; what they stored is not waited for
 void cluster_end() {

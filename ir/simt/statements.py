@@ -13,6 +13,7 @@ from ..gpu import (
     AwaitArrivals,
     AwaitCopies,
     AwaitGroupMma,
+    AwaitPeers,
     AwaitStores,
     Barrier,
     BulkCopy,
@@ -178,6 +179,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     Arrive: arrive,
     ArriveExpecting: arrive_expecting,
     AwaitGroupMma: await_group_mma,
+    AwaitPeers: lambda stmt, scope: lambda m: None,  # loads are done at once here
     StoreMatrix: store_matrix,
     TensorStore: tensor_store,
     CommitStores: commit_stores,

@@ -24,7 +24,7 @@ from ...ir.expr import (
     logical_and,
     minimum,
 )
-from ...ir.gpu import Level
+from ...ir.gpu import AwaitPeers, Level
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind, Stmt
 from ...te.workload import Workload
 from .accumulate import Accumulation
@@ -343,6 +343,8 @@ class _Program:
             for n, cells in enumerate(shared):
                 blocks = [[PeerLoad(c, (index(0), slot), index(b)) for c in cells] for b in range(s.splits)]
                 found.append(self.state("peers", n, blocks[0], blocks[1:]))
+                for buffer in found[-1]:
+                    w.emit(AwaitPeers(Load(buffer, ())))
             self.finish(found, outer, first + slot)
 
         self.columns_of("keep", thread, first, keep)

@@ -13,7 +13,7 @@ from ...core.dtypes import DType
 from ...ir.buffer import Buffer, Layout, Scope
 from ...ir.build import Writer
 from ...ir.expr import Broadcast, Compare, CompareOp, Expr, Load, PeerLoad, Ramp, Var, index, logical_and
-from ...ir.gpu import Level
+from ...ir.gpu import AwaitPeers, Level
 from ...ir.stmt import LoopKind
 from ..gpu import Whole
 from .pointwise import vector_at
@@ -62,6 +62,8 @@ def add_up(w: Writer, share: Share, partials: Buffer, parts: int) -> None:
             at = (index(number % parts), m, _run(column, width))
             value: Expr = PeerLoad(partials, at, index(number // parts)) if split > 1 else Load(partials, at)
             w.store(total, run, Load(total, run) + value if number else value)
+        if split > 1:
+            w.emit(AwaitPeers(Load(total, (index(0),))))
         n = share.block * share.columns + column
         with w.when(Compare(CompareOp.LT, n, index(p.n.extent)) if p.n.extent % share.columns else None):
             store_outputs(w, p, {"m": m, "n": n}, total, width)

@@ -29,7 +29,7 @@ from ...ir.expr import (
     ShuffleMode,
     index,
 )
-from ...ir.gpu import Level
+from ...ir.gpu import AwaitPeers, Level
 
 Combine = Callable[[Sequence[Expr], Sequence[Expr]], Sequence[Expr]]
 """What two partial results make together, value by value. Must be commutative and associative but for rounding."""
@@ -134,6 +134,8 @@ def team_reduce(
         entry = lane % width + start if start else lane % width
         for cell, partial in zip(scratch, partials if start else values, strict=True):
             w.store(partial, (), _entry(team, cell, at, entry))
+            if team.blocks > 1:
+                w.emit(AwaitPeers(Load(partial, ())))
         if start:
             _combine_into(w, f"{name}_after_{start}", values, partials, combine)
     _across_lanes(w, f"{name}_warp", values, combine, width)

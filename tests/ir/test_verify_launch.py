@@ -141,7 +141,7 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     ("launch", "has clusters of 3", lambda: axes(GRID, ("c", 3, H.CLUSTER), ("t", 32, H.THREAD))),
     ("launch", "has 65536 blocks along y", lambda: axes(("y", 65536, H.GRID_Y))),
     ("launch", "streams X, no parameter", lambda: kernel(PUT, streamed=("I", "X"))),
-    ("launch", "an operation outside", lambda: Kernel("k", (IN,), (OUT,), (), seq(PUT, Barrier()))),
+    ("launch", "Barrier outside of a launch", lambda: Kernel("k", (IN,), (OUT,), (), seq(PUT, Barrier()))),
     ("launch", "a barrier of the cluster where there are no clusters", lambda: kernel(Barrier(Level.CLUSTER))),
     (
         "launch",

@@ -5,13 +5,16 @@ import pytest
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.cuda.compile import compiled
 from tilewright.codegen.cuda.resources import parse_log
+from tilewright.codegen.road import finish, lower
 from tilewright.core.dtypes import float32
 from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Load, PeerLoad, index
-from tilewright.ir.gpu import Level
+from tilewright.ir.gpu import AwaitPeers, Level
 from tilewright.ir.stmt import HardwareAxis, Kernel
+from tilewright.schedule.sketches import SKETCHES
+from tilewright.te.operators import OPERATORS
 from tilewright.tests.codegen.cuda.launches import LAUNCHES, launched
 from tilewright.tests.codegen.kernels import KERNELS
 
@@ -32,21 +35,44 @@ def test_every_node_of_the_ir_compiles_without_a_header(name: str) -> None:
     assert set(parse_log(result.log)) == {g.function for g in source.launches}
 
 
-@pytest.mark.parametrize("through_memory", [False, True])
-def test_blocks_wait_for_stores_to_memory_only_where_others_read_them(through_memory: bool) -> None:
+@pytest.mark.parametrize("how", ["through memory", "not awaited", "awaited"])
+def test_blocks_wait_for_stores_to_memory_only_where_they_must(how: str) -> None:
+    """Others read those stores, or a load from a block's shared memory could be under way when that block ends."""
     source, result = Buffer("A", (2, 64), float32), Buffer("O", (2, 2, 64), float32)
     w = Writer()
     with w.launch("turned", [("rank", 2, HardwareAxis.CLUSTER), ("t", 64, HardwareAxis.THREAD)]) as (rank, t):
-        part = w.allocate("part", (64,), float32, Scope.SHARED)
+        part, held = w.allocate("part", (64,), float32, Scope.SHARED), w.allocate("held", (), float32, Scope.REGISTER)
         w.store(part, (t,), Load(source, (rank, t)))
         w.store(result, (index(0), rank, t), Load(source, (rank, t)))
         w.barrier(Level.CLUSTER)
-        other = Load(result, (index(0), 1 - rank, t)) if through_memory else PeerLoad(part, (t,), 1 - rank)
-        w.store(result, (index(1), rank, t), other)
+        other = Load(result, (index(0), 1 - rank, t)) if how == "through memory" else PeerLoad(part, (t,), 1 - rank)
+        w.store(held, (), other)
+        if how == "awaited":
+            w.emit(AwaitPeers(Load(held, ())))
+        w.barrier(Level.CLUSTER)
+        w.store(result, (index(1), rank, t), Load(held, ()))
         w.barrier(Level.CLUSTER)
     kernel = Kernel("turned", (source,), (result,), (), w.finish())
     backend = backend_for(SM90A)
     emitted = backend.emit(kernel, SM90A)
-    assert ("  cluster_barrier();" in emitted.text) == through_memory
-    assert ("  cluster_barrier_shared();" in emitted.text) != through_memory
+    assert emitted.text.count("  cluster_barrier_shared();") == (2 if how == "awaited" else 0)
+    assert emitted.text.count("  cluster_end();") == (0 if how == "not awaited" else 1)
     assert backend.compile(emitted, SM90A).code.startswith(b"\x7fELF")
+
+
+def test_loads_from_other_blocks_are_done_before_the_cluster_meets_again() -> None:
+    """The first use of what was loaded, which the assembler waits with, must not move behind the barrier."""
+    workload = OPERATORS["reduce"].workload({"shape": [64, 8192], "axes": [1], "kind": "sum", "dtype": "float32"})
+    space = SKETCHES["cuda_rows"].space(workload, SM90A, seed=0, limit=10_000)
+    backend, found = backend_for(SM90A), 0
+    for schedule in (space.schedule(n) for n in range(len(space))):
+        if dict(schedule.knobs)["cluster"] == 1:
+            continue
+        emitted = backend.emit(finish(lower(workload, SM90A, schedule), SM90A), SM90A)
+        lines = backend.assembly(emitted, SM90A).splitlines()
+        for n in (n for n, line in enumerate(lines) if " LD.E " in line):
+            register = lines[n].split(" LD.E ")[1].split(",")[0]
+            met = next(i for i in range(n, len(lines)) if "UCGABAR_ARV" in lines[i])
+            assert any(f" {register}," in line for line in lines[n + 1 : met]), lines[n : met + 1]
+            found += 1
+    assert found

@@ -14,16 +14,8 @@ static __device__ __forceinline__ void await_earlier_launch() {
 
 static __device__ __forceinline__ unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
-// no block of the cluster ends before all have come here; what they stored is not waited for
-static __device__ __forceinline__ void cluster_end() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// others then see what was stored in shared memory; stores to global memory are not waited for
-static __device__ __forceinline__ void cluster_barrier_shared() {
-  asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+static __device__ __forceinline__ void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
@@ -91,7 +83,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
     }
     sums[t] = part[0];
   }
-  cluster_barrier_shared();
+  cluster_barrier();
   if (t < 1) {
     __align__(16) float total[4];
     #pragma unroll
@@ -116,5 +108,5 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
     }
     *as<uint4>(&O[row * 8 + rank * 4]) = *as<uint4>(&r[0]);
   }
-  cluster_end();
+  cluster_barrier();
 }
