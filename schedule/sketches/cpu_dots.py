@@ -46,6 +46,7 @@ def _dots(workload: Workload, target: Target) -> GemmPlan | None:
         operand_bytes=atom.left.bytes,
         left_in_place=not shifted and p.k.extent % atom.group == 0,
         right_in_place=False,
+        right_whole=True,
         lower=lower_shifted_dots if shifted else partial(lower_dots, atom=atom),
     )
     return GemmPlan(p, target, unit) if is_large(p, unit) else None
@@ -68,6 +69,7 @@ def _tiles(workload: Workload, target: Target) -> GemmPlan | None:
         operand_bytes=atom.left.bytes,
         left_in_place=p.k.extent % atom.depth == 0 and p.m.extent % (2 * TILE_ROWS) == 0,
         right_in_place=False,
+        right_whole=True,
         lower=partial(lower_tiles, atom=atom),
     )
     return GemmPlan(p, target, unit) if is_large(p, unit) else None

@@ -1,14 +1,19 @@
-"""Matrix products and batches of them on the vector registers of a processor: see ``schedule.tile.gemm``.
+"""Matrix products, batches of them and convolutions on the vector registers of a processor: see ``schedule.tile.gemm``
+and ``gemm_image``.
 
 float32 and float64 sums of any two operands, any pointwise functions of the sum. What is too small to gain from blocks
 is left to the generic sketch.
 """
+
+from functools import partial
 
 from ...core.dtypes import float32, float64
 from ...core.target import Target
 from ...ir.expr import Load
 from ...te.workload import Workload
 from ..tile.gemm import lower_gemm
+from ..tile.gemm_image import lower_images
+from ..tile.image import image_product_of
 from ..tile.product import Operand, matrix_product_of
 from .gemm_plan import QUANTITIES, GemmPlan, Unit, is_large, reads_nothing_else
 from .tile_sketch import TileSketch
@@ -16,6 +21,8 @@ from .tiles import vector_registers
 
 ROWS = (4, 6, 8, 9, 12, 14, 16)
 VECTORS = (1, 2, 3, 4)
+LEAST_FILTERS = 16
+"""Rows for which an image is worth copying pixel by pixel."""
 
 
 def _is_plain(operand: Operand) -> bool:
@@ -24,8 +31,12 @@ def _is_plain(operand: Operand) -> bool:
 
 
 def _plan(workload: Workload, target: Target) -> GemmPlan | None:
-    p = matrix_product_of(workload)
-    if p is None or p.total.dtype not in (float32, float64) or not reads_nothing_else(p):
+    p, image = matrix_product_of(workload), None
+    if p is None:
+        p, image = image_product_of(workload) or (None, None)
+    if p is None or (image is not None and p.m.extent < LEAST_FILTERS):
+        return None
+    if p.total.dtype not in (float32, float64) or not reads_nothing_else(p):
         return None
     registers = vector_registers(target)
     unit = Unit(
@@ -40,7 +51,8 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
         operand_bytes=p.total.dtype.bytes,
         left_in_place=_is_plain(p.tokens),
         right_in_place=_is_plain(p.weights) and p.weights.row == 1,
-        lower=lower_gemm,
+        right_whole=image is None,
+        lower=lower_gemm if image is None else partial(lower_images, image=image),
     )
     return GemmPlan(p, target, unit) if is_large(p, unit) else None
 

@@ -73,7 +73,8 @@ class Unit:
     """What multiplies. ``lanes``: sums in a vector; ``rows``, ``vectors``: sizes of tiles to try. ``registers``: those
     that hold sums and operands, of ``block`` rows each; ``busy``: how many of sums keep it busy. ``group``: elements
     along ``k`` that become neighbours, ``step``: those that one instruction takes. ``operand_bytes``: of an element
-    copied. ``left_in_place``, ``right_in_place``: whether an operand can be read where it lies."""
+    copied. ``left_in_place``, ``right_in_place``: whether an operand can be read where it lies; ``right_whole``:
+    whether the right one can be copied before the tasks begin."""
 
     lanes: int
     rows: tuple[int, ...]
@@ -86,6 +87,7 @@ class Unit:
     operand_bytes: int
     left_in_place: bool
     right_in_place: bool
+    right_whole: bool
     lower: Callable[[Product, str, GemmSetting], Kernel]
 
     def fits(self, rows: Ints, vectors: Ints) -> Bools:
@@ -115,6 +117,7 @@ class GemmPlan:
         least, most = LEAST_DEPTH * unit.group, MOST_DEPTH * unit.group
         within = [d for d in depths if least <= d <= most] or [self._whole_steps(p.k.extent)]
         modes = (NEVER, TASK, WHOLE)
+        right = tuple(m for m, can in zip(modes, (unit.right_in_place, True, unit.right_whole), strict=True) if can)
         meaning = "is copied: never, by each task for a block of k (task), or before all tasks (whole)"
         return (
             Knob("rows", rows, "rows of a tile of C in registers"),
@@ -123,7 +126,7 @@ class GemmPlan:
             Knob("column_tasks", PIECES, "blocks of C along its columns"),
             Knob("depth", tuple(sorted(within)), "steps of k in a block"),
             Knob("pack_a", modes if unit.left_in_place else modes[1:], f"when the left operand {meaning}"),
-            Knob("pack_b", modes if unit.right_in_place else modes[1:], f"when the right operand {meaning}"),
+            Knob("pack_b", right, f"when the right operand {meaning}"),
         )
 
     def _whole_steps(self, depth: int) -> int:

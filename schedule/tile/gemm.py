@@ -12,7 +12,7 @@ After K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplic
 computed as each tile is finished. Sums wait for the next block of ``k`` in an output that can hold them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -70,11 +70,11 @@ class TilePlace:
 
 class GemmProgram:
     """The loops around the tiles, and tiles of plain multiply-adds; other tiles in ``gemm_dots``. ``group``: elements
-    along ``k`` that one instruction takes."""
+    along ``k`` that one instruction takes. ``taken``: names that are, besides those of the product."""
 
-    def __init__(self, p: Product, s: GemmSetting, group: int = 1) -> None:
+    def __init__(self, p: Product, s: GemmSetting, group: int = 1, taken: Iterable[str] = ()) -> None:
         self.p, self.s, self.dtype = p, s, p.total.dtype
-        self.w = NamingWriter(p.names)
+        self.w = NamingWriter((*p.names, *taken))
         self.blocks = -(-p.k.extent // s.depth)
         by_rows = p.tokens.row != 1
         self.a = GemmOperand(p.tokens, p.m, p.k, p.batch, s.rows, s.depth, s.lanes, s.pack_a, by_rows, group)

@@ -75,7 +75,7 @@ def product_of(workload: Workload) -> Product | None:
 
     Takes one sum of products, and outputs that are pointwise functions of it (each may read other tensors too).
     """
-    found = _sides_of(workload)
+    found = sides_of(workload)
     if found is None or found.batch:
         return None
     short, tall = sorted((found.rows, found.columns), key=lambda side: side.extent)
@@ -86,17 +86,17 @@ def matrix_product_of(workload: Workload) -> Product | None:
     """``workload`` as a product of any size, or a batch of them; None where it is none, as ``product_of``. Neighbouring
     axes that everything goes along as one (the height and width of an image, for a kernel of one pixel) are one axis.
     The elements of the first output lie along ``n``, if along one of the two."""
-    found = _sides_of(workload, joined=True)
+    found = sides_of(workload, joined=True)
     if found is None:
         return None
     product = found.product(found.rows, found.columns)
     if product is not None and product.results[0].step("n") != 1 and product.results[0].step("m") == 1:
         product = found.product(found.columns, found.rows)
-    return product if product is not None and _goes_along(product) else None
+    return product if product is not None and goes_along(product) else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class Side:
     """One factor with its own axes that have more than one place."""
 
     body: Expr
@@ -108,25 +108,34 @@ class _Side:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sides:
+class Sides:
     """A workload, inlined, with its one contraction taken apart."""
 
     inlined: Workload
     stage: Stage
-    rows: _Side
-    columns: _Side
+    rows: Side
+    columns: Side
     k: tuple[Axis, ...]
     batch: tuple[Axis, ...]
 
-    def product(self, short: _Side, tall: _Side) -> Product | None:
+    @property
+    def new_batch(self) -> tuple[Axis, ...]:
+        """The axes of the batch as they are called in the product."""
+        return tuple(Axis(f"batch_{n}", a.extent) for n, a in enumerate(self.batch))
+
+    @property
+    def shared_places(self) -> dict[str, Expr]:
+        """The places along the axes that are neither rows nor columns."""
+        at: dict[str, Expr] = {a.name: index(0) for a in (*self.stage.axes, *self.stage.reduce_axes)}
+        at |= {old.name: Var(new.name) for old, new in zip(self.batch, self.new_batch, strict=True)}
+        return {**at, **places(Var("k"), self.k)}
+
+    def product(self, short: Side, tall: Side) -> Product | None:
         """The product with the axes of ``short`` as ``m`` and those of ``tall`` as ``n``; None where an output is no
         pointwise function of it."""
         stage = self.stage
-        batch = tuple(Axis(f"batch_{n}", a.extent) for n, a in enumerate(self.batch))
-        at: dict[str, Expr] = {a.name: index(0) for a in (*stage.axes, *stage.reduce_axes)}
-        for name, axes in (("m", short.axes), ("n", tall.axes), ("k", self.k)):
-            at |= places(Var(name), axes)
-        at |= {old.name: Var(new.name) for old, new in zip(self.batch, batch, strict=True)}
+        batch = self.new_batch
+        at = {**self.shared_places, **places(Var("m"), short.axes), **places(Var("n"), tall.axes)}
         stages = self.inlined.stages
         results = [_result(s, stage, at) for s in stages if s.name in self.inlined.outputs]
         inner = stage.name not in self.inlined.outputs
@@ -145,8 +154,8 @@ class _Sides:
         )
 
 
-def _sides_of(workload: Workload, *, joined: bool = False) -> _Sides | None:
-    """``joined``: sides may have several axes."""
+def sides_of(workload: Workload, *, joined: bool = False) -> Sides | None:
+    """The one contraction of a workload; None where there is none, or more. ``joined``: sides may have several axes."""
     inlined = inline_stages(workload)
     sums = [s for s in inlined.stages if s.reducer is not None]
     found = contraction_of(sums[0]) if len(sums) == 1 else None
@@ -161,10 +170,10 @@ def _sides_of(workload: Workload, *, joined: bool = False) -> _Sides | None:
     lonely = {a.name for a in stage.reduce_axes if a.extent > 1} - set(found.shared)
     if lonely or (not joined and max(len(rows), len(columns), len(shared)) > 1):
         return None
-    return _Sides(inlined, stage, _Side(found.left, rows), _Side(found.right, columns), shared, batch)
+    return Sides(inlined, stage, Side(found.left, rows), Side(found.right, columns), shared, batch)
 
 
-def _goes_along(p: Product) -> bool:
+def goes_along(p: Product) -> bool:
     """Whether everything goes along ``m``, ``n`` and ``k`` in even steps."""
     loads = [e for body in (p.tokens.body, p.weights.body, *(r.value for r in p.results)) for e in _loads(body)]
     stores = [Load(r.tensor, r.indices) for r in p.results]
