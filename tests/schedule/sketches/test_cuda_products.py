@@ -56,6 +56,7 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
         H200,
         lambda: workload_of("matmul", m=72, n=100, k=2056, dtype="bfloat16", transpose_b=True, bias=True),
     ),
+    "one step": (H200, lambda: workload_of("matmul", m=136, n=128, k=64, dtype="float16", transpose_b=True)),
     "batch": (
         H200,
         lambda: workload_of("batch_matmul", batch=3, m=72, n=80, k=72, dtype="bfloat16", transpose_b=True),
