@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from ...core.dtypes import float32
 from ...core.errors import CompileError
 from ...ir.cpu import TILE_OPERATIONS, Dot, Transpose
-from ...ir.expr import Expr, Load, Var
+from ...ir.expr import Cast, Expr, Load, Var
 from ...ir.stmt import (
     Allocate,
     For,
@@ -116,25 +117,33 @@ def _loop(place: Place, body: Body, loop: For, start: Value, stop: Value) -> Non
 
 
 def _store(body: Body, stmt: Store) -> None:
-    w = body.w
+    w, value = body.w, _unrounded(stmt)
     lanes = max((i.lanes for i in stmt.indices), default=1)
     if _is_move(stmt):
         _move(body, stmt, lanes)
         return
     if stmt.mask is None:
-        store(body, stmt.buffer, stmt.indices, evaluate(body, stmt.value), lanes, None, evaluate)
+        store(body, stmt.buffer, stmt.indices, evaluate(body, value), lanes, None, evaluate)
         return
     mask = evaluate(body, stmt.mask)
     if mask.lanes > 1:
-        store(body, stmt.buffer, stmt.indices, evaluate(body, stmt.value), lanes, mask, evaluate)
+        store(body, stmt.buffer, stmt.indices, evaluate(body, value), lanes, mask, evaluate)
         return
     yes, after = w.label("if"), w.label("endif")
     w.branch(mask, yes, after)
     w.begin(yes)
     with body.scope():
-        store(body, stmt.buffer, stmt.indices, evaluate(body, stmt.value), lanes, None, evaluate)
+        store(body, stmt.buffer, stmt.indices, evaluate(body, value), lanes, None, evaluate)
     w.jump(after)
     w.begin(after)
+
+
+def _unrounded(stmt: Store) -> Expr:
+    """What is stored; without a last rounding to 16 bits, which storing does as well."""
+    value, dtype = stmt.value, stmt.buffer.dtype
+    if isinstance(value, Cast) and value.type == dtype and dtype.is_float and dtype.bits == 16:
+        return value.value if value.value.dtype == float32 else value
+    return value
 
 
 def _is_move(stmt: Store) -> bool:

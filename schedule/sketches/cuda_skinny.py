@@ -31,8 +31,8 @@ SPARE_REGISTERS = 44
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 LEAST_TOKENS = 2
 """Rows of tokens below which plain arithmetic is faster."""
-MOST_TOKENS_BESIDE_STREAMS = 16
-"""Rows of tokens above which ``cuda_skinny_streams`` is always faster, for weights along ``k``."""
+MOST_TOKENS_BESIDE_STREAMS = 32
+"""Rows of tokens above which ``cuda_skinny_streams`` is always faster, where it can be."""
 SMALL = 1 << 20
 """Weights below which it hardly matters how they are read: every setting that fits is legal."""
 LEAST_IN_FLIGHT = 24 * 1024
@@ -173,8 +173,7 @@ def _plan(workload: Workload, target: Target) -> SkinnyPlan | None:
     product = product_of(workload)
     if product is None or product.m.extent < LEAST_TOKENS or not can_lower(product):
         return None
-    streams = target.arch == "sm_90a" and product.weights.k == 1 and can_lower_streams(product)
-    if streams and product.m.extent > MOST_TOKENS_BESIDE_STREAMS:
+    if target.arch == "sm_90a" and product.m.extent > MOST_TOKENS_BESIDE_STREAMS and can_lower_streams(product):
         return None
     return SkinnyPlan(product, target)
 

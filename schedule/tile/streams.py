@@ -2,8 +2,7 @@
 
 One warp does nothing but start copies of boxes of the weights and the tokens into a ring in shared memory; groups of
 four warps multiply what has arrived, each its own outputs ``n``, and say which stages are free again. No warp waits for
-another but on the ring's arrival barriers. The blocks of a cluster share out ``k``; or they have neighbouring outputs,
-and each brings a part of the tokens for all of them.
+another but on the ring's arrival barriers. The blocks of a cluster share out ``k``.
 """
 
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from ...ir.gpu import (
     AwaitGroupMma,
     GroupMma,
     InitArrivals,
-    Level,
     TensorCopy,
 )
 from ...ir.rewrite import free_variables, substitute
@@ -41,8 +39,7 @@ class StreamSetting:
     """``swapped``: whether the tokens take the side of 64 rows, and the weights the other. ``wide``: outputs ``n`` of a
     warp group. ``groups``: warp groups of a block, side by side along ``n``. ``slabs``: times 64 places of ``k`` that
     arrive together. ``stages``: how many such pieces the ring holds. ``split``: blocks of a cluster, which share out
-    ``k``. ``shared``: blocks of a cluster, which share the tokens, 8 rows or a multiple each; one of the two is 1.
-    ``resident``: blocks meant for a multiprocessor at once."""
+    ``k``. ``resident``: blocks meant for a multiprocessor at once."""
 
     swapped: bool
     wide: int
@@ -50,7 +47,6 @@ class StreamSetting:
     slabs: int
     stages: int
     split: int
-    shared: int
     resident: int
 
     @property
@@ -92,25 +88,22 @@ class _Program:
         self.along_k = p.weights.k == 1
         self.unit = 1 if self.along_k else GROUP_RUN
         self.steps = s.steps(p.k.extent)
-        self.meeting = Level.CLUSTER if s.shared > 1 else Level.BLOCK
         self.w = NamingWriter(p.names)
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
         bounds = [
-            ("block", -(-p.n.extent // (s.block_n * s.shared)), HardwareAxis.GRID_X),
-            ("rank", s.split * s.shared, HardwareAxis.CLUSTER),
+            ("block", -(-p.n.extent // s.block_n), HardwareAxis.GRID_X),
+            ("rank", s.split, HardwareAxis.CLUSTER),
             ("warp", s.warps, HardwareAxis.WARP),
             ("lane", WARP_LANES, HardwareAxis.LANE),
         ]
-        if s.split * s.shared == 1:
+        if s.split == 1:
             del bounds[1]
         once = (self.weights.buffer.name,)
         with w.launch(self.name, bounds, min_blocks=s.resident, streamed=once) as axes:
-            self.warp, self.lane = axes[-2:]
-            self.rank: Expr = axes[1] if s.split * s.shared > 1 else index(0)
-            self.part = self.rank if s.split > 1 else index(0)
-            self.block = axes[0] * s.shared + self.rank if s.shared > 1 else axes[0]
+            self.block, self.warp, self.lane = axes[0], axes[-2], axes[-1]
+            self.rank: Expr = axes[1] if s.split > 1 else index(0)
             self.group = self.warp // GROUP_WARPS
             self.multiplies = self.warp < s.groups * GROUP_WARPS
             sums = w.allocate("sums", (self.columns // 2,), float32, Scope.REGISTER)
@@ -135,8 +128,8 @@ class _Program:
         first = (stage * self.s.slabs + slab) * (self.s.block_n // self.unit) + unit
         return (first, index(0)) if self.along_k else (first, index(0), index(0))
 
-    def _tokens_at(self, stage: Expr, slab: Expr, row: Expr) -> tuple[Expr, ...]:
-        return ((stage * self.s.slabs + slab) * self.rows + row, index(0))
+    def _tokens_at(self, stage: Expr, slab: Expr) -> tuple[Expr, ...]:
+        return ((stage * self.s.slabs + slab) * self.rows, index(0))
 
     def _multiply(self, sums: Buffer) -> None:
         s, w = self.s, self.w
@@ -152,8 +145,8 @@ class _Program:
             number = turn * s.warps + self.warp
             with w.when(Compare(CompareOp.LT, number, index(s.stages)) if s.stages % s.warps else None):
                 w.emit(InitArrivals(self.full, number, 1))
-                w.emit(InitArrivals(self.free, number, s.groups * GROUP_WARPS * s.shared))
-        w.barrier(self.meeting)
+                w.emit(InitArrivals(self.free, number, s.groups * GROUP_WARPS))
+        w.barrier()
         with w.loop("zero", self.columns // 2, UNROLLED) as e:
             w.store(sums, (e,), const(0.0, float32))
         with w.loop("step", self.steps) as step:
@@ -164,47 +157,35 @@ class _Program:
             with w.when(self.multiplies):
                 w.emit(AwaitArrivals(self.full, stage, parity))
                 self._products(sums, stage)
-                if self.steps > s.stages:  # an arrival that no one awaits could come when its block has ended
-                    again = Compare(CompareOp.LT, step, index(self.steps - s.stages))
-                    with w.when(logical_and(again, Compare(CompareOp.LT, self.lane, index(s.shared)))):
-                        w.emit(Arrive(self.free, stage, self.lane if s.shared > 1 else None))
-        w.barrier(self.meeting)
+                with w.when(first):
+                    w.emit(Arrive(self.free, stage))
+        w.barrier()
 
     def _copy(self, step: Expr, stage: Expr) -> None:
         """Start the copies of one step; what lies outside of the tensors becomes zeros."""
         s, w = self.s, self.w
-        rows, own = s.slabs * (s.block_n + self.rows), self.rows // s.shared
+        rows = s.slabs * (s.block_n + self.rows)
         w.emit(ArriveExpecting(self.full, stage, rows * GROUP_RUN * self.dtype.bytes))
         size = s.block_n if self.along_k else GROUP_RUN
         with w.loop("slab_copied", s.slabs, UNROLLED) as slab:
-            k = ((self.part * self.steps + step) * s.slabs + slab) * GROUP_RUN
+            k = ((self.rank * self.steps + step) * s.slabs + slab) * GROUP_RUN
             with w.loop("box", s.block_n // size, UNROLLED) as box:
                 at = {"n": self.block * s.block_n + box * size, "k": k}
                 self._box(self.weights, at, size, self.weight_ring, self._weights_at(stage, slab, box), stage)
-            at = {"m": self.rank * own if s.shared > 1 else index(0), "k": k}
-            self._box(self.tokens, at, own, self.token_ring, self._tokens_at(stage, slab, at["m"]), stage, s.shared)
+            at = {"m": index(0), "k": k}
+            self._box(self.tokens, at, self.rows, self.token_ring, self._tokens_at(stage, slab), stage)
 
-    def _box(
-        self,
-        load: Load,
-        at: dict[str, Expr],
-        rows: int,
-        ring: Buffer,
-        to: tuple[Expr, ...],
-        stage: Expr,
-        blocks: int = 1,
-    ) -> None:
-        """Copy a box of ``rows`` rows at 64 places of ``k`` to a place in the ring of so many blocks of the cluster."""
+    def _box(self, load: Load, at: dict[str, Expr], rows: int, ring: Buffer, to: tuple[Expr, ...], stage: Expr) -> None:
+        """Copy a box of ``rows`` rows at 64 places of ``k``."""
         extents = tuple(GROUP_RUN if i == Var("k") else rows if free_variables(i) else 1 for i in load.indices)
         corner = tuple(substitute(i, at) for i in load.indices)
-        everyone = index((1 << blocks) - 1) if blocks > 1 else None
-        self.w.emit(TensorCopy(ring, to, load.buffer, corner, extents, self.full, stage, True, everyone))
+        self.w.emit(TensorCopy(ring, to, load.buffer, corner, extents, self.full, stage, announced=True))
 
     def _products(self, sums: Buffer, stage: Expr) -> None:
         s, w, zero = self.s, self.w, index(0)
         with w.loop("slab", s.slabs, UNROLLED) as slab:
             weights = (self.weight_ring, self._weights_at(stage, slab, self.group * (s.wide // self.unit)))
-            tokens = (self.token_ring, self._tokens_at(stage, slab, zero))
+            tokens = (self.token_ring, self._tokens_at(stage, slab))
             operands = (*tokens, *weights) if s.swapped else (*weights, *tokens)
             along_n = not self.along_k
             product = GroupMma(
@@ -231,7 +212,7 @@ class _Program:
             with w.when(Compare(CompareOp.LT, m, index(p.m.extent)) if p.m.extent < extent else None):
                 w.store(partials, (index(0), m, self.group * s.wide + n), Load(sums, (e,)))
         thread = self.warp * WARP_LANES + self.lane
-        add_up(w, Share(p, self.block, s.block_n, self.part, s.split, thread, s.threads), partials, 1)
+        add_up(w, Share(p, self.block, s.block_n, self.rank, s.split, thread, s.threads), partials, 1)
 
 
 def can_lower_streams(p: Product) -> bool:

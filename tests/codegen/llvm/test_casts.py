@@ -8,11 +8,11 @@ import pytest
 from numpy.typing import NDArray
 
 from tilewright.codegen.llvm.backend import LlvmBackend
-from tilewright.core.dtypes import dtype_of_numpy, float16
+from tilewright.core.dtypes import bfloat16, dtype_of_numpy, float16, float32
 from tilewright.core.errors import CompileError
 from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer
-from tilewright.ir.expr import Cast, Expr, Load, Ramp, Var
+from tilewright.ir.expr import Cast, Expr, Load, Ramp, Var, index
 from tilewright.ir.stmt import For, Kernel, LoopKind, Store
 from tilewright.runtime.cpu import CpuDevice
 
@@ -78,6 +78,15 @@ def test_float16_needs_its_extension() -> None:
     kernel = Kernel("twice", (source,), (result,), (), For("i", 4, LoopKind.SERIAL, Store(result, at, twice)))
     with pytest.raises(CompileError, match="float16 needs the f16c or avx512f extension"):
         LlvmBackend().emit(kernel, Target("llvm", "x86-64", ("sse2",)))
+
+
+def test_what_is_stored_is_rounded_once() -> None:
+    source, result = Buffer("X", (16,), float32), Buffer("Y", (16,), bfloat16)
+    lanes = (Ramp(index(0), 1, 16),)
+    store = Store(result, lanes, Cast(Load(source, lanes), bfloat16))
+    kernel = Kernel("narrow", (source,), (result,), (), store)
+    text = LlvmBackend().emit(kernel, Target("llvm", "x86-64", ("avx512f",), vector_bytes=64)).text
+    assert text.count("fcmp uno") <= 1 and text.count("lshr") <= 2
 
 
 @pytest.mark.parametrize("target", [np.int8, np.uint8, np.int32, np.int64])

@@ -50,6 +50,16 @@ def test_tiles_keep_to_their_registers(dtype: str, atom: str, word: str, threads
     assert count_instructions(text)["matrix"] > 8
 
 
+def test_tiles_are_set_up_as_the_manual_says() -> None:
+    """Palette 1; from byte 16 on the bytes in a row of each tile, 16 bits each; from byte 48 on the rows."""
+    kernel = finish(lower_tiles(_product("int8"), "k", SETTING, DOT_ATOMS["s8s8"]), TILES)
+    (line,) = re.findall(r"constant \[64 x i8\] \[(.*)\]", backend_for(TILES).emit(kernel, TILES).text)
+    data = bytes(int(n) for n in re.findall(r"i8 (\d+)", line))
+    assert len(data) == 64 and data[0] == 1 and not any(data[1:16])
+    assert np.frombuffer(data[16:48], "<u2").tolist() == [64] * 8 + [0] * 8
+    assert list(data[48:]) == [16] * 8 + [0] * 8
+
+
 def test_no_tiles_without_the_extension_and_not_more_than_there_are() -> None:
     without = replace(TILES, features=WIDE)
     kernel = lower_tiles(_product("bfloat16"), "k", SETTING, DOT_ATOMS["bf16"])
