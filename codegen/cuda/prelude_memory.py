@@ -2,6 +2,32 @@
 
 from .device_function import Function
 
+
+def _guarded_load(name: str, load: str) -> str:
+    """A load of 16, 8 or 4 bytes under a condition, ``load`` being the instruction."""
+    return f"""uint4 {name}(const uint4* from, bool condition) {{
+  uint4 x;
+  asm volatile("{{ .reg .pred p; setp.ne.u32 p, %5, 0;"
+      " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+      " @p {load}.v4.u32 {{%0, %1, %2, %3}}, [%4]; }}"
+      : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
+  return x;
+}}
+$uint2 {name}(const uint2* from, bool condition) {{
+  uint2 x;
+  asm volatile("{{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
+      " @p {load}.v2.u32 {{%0, %1}}, [%2]; }}"
+      : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
+  return x;
+}}
+$unsigned {name}(const unsigned* from, bool condition) {{
+  unsigned x;
+  asm volatile("{{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p {load}.u32 %0, [%1]; }}"
+      : "=r"(x) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
+  return x;
+}}"""
+
+
 MEMORY: dict[str, Function] = {
     # --- order of launches
     "await_earlier_launch": Function(
@@ -35,52 +61,11 @@ $unsigned load_once(const unsigned* from) {
 }"""
     ),
     "load_if": Function(
-        """// zeros, and nothing is read, where the condition is false
-uint4 load_if(const uint4* from, bool condition) {
-  uint4 x;
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0;"
-      " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
-      " @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-      : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
-  return x;
-}
-$uint2 load_if(const uint2* from, bool condition) {
-  uint2 x;
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
-      " @p ld.global.v2.u32 {%0, %1}, [%2]; }"
-      : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
-  return x;
-}
-$unsigned load_if(const unsigned* from, bool condition) {
-  unsigned x;
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.u32 %0, [%1]; }"
-      : "=r"(x) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
-  return x;
-}"""
+        "// zeros, and nothing is read, where the condition is false\n" + _guarded_load("load_if", "ld.global")
     ),
     "load_once_if": Function(
-        """// as load_once; zeros, and nothing is read, where the condition is false
-uint4 load_once_if(const uint4* from, bool condition) {
-  uint4 x;
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0;"
-      " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
-      " @p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-      : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
-  return x;
-}
-$uint2 load_once_if(const uint2* from, bool condition) {
-  uint2 x;
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;"
-      " @p ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
-      : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
-  return x;
-}
-$unsigned load_once_if(const unsigned* from, bool condition) {
-  unsigned x;
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.L1::no_allocate.u32 %0, [%1]; }"
-      : "=r"(x) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)condition));
-  return x;
-}"""
+        "// as load_once; zeros, and nothing is read, where the condition is false\n"
+        + _guarded_load("load_once_if", "ld.global.L1::no_allocate")
     ),
     # --- shared memory, the asynchronous ways into it, and what orders them
     "shared_address": Function(
