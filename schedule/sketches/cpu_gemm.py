@@ -50,7 +50,7 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
         group=1,
         operand_bytes=p.total.dtype.bytes,
         left_in_place=_is_plain(p.tokens),
-        right_in_place=_is_plain(p.weights) and p.weights.row == 1,
+        right_in_place=image is None and _is_plain(p.weights) and p.weights.row == 1,
         right_whole=image is None,
         lower=lower_gemm if image is None else partial(lower_images, image=image),
     )

@@ -76,6 +76,9 @@ def test_what_is_left_to_others() -> None:
     assert not CPU_GEMM.matches(_conv2d(**deep, filters=8), host_target("llvm"))
 
 
-def test_compiled_convolutions_agree() -> None:
-    workload = _conv2d(channels=16, height=13, width=17, filters=24, padding=1, activation="relu")
+@pytest.mark.parametrize("kernel_w", [1, 3])  # of windows one wide, pixels lie along the columns, but not the depth
+def test_compiled_convolutions_agree(kernel_w: int) -> None:
+    sizes = {"channels": 16, "height": 15, "width": 17, "filters": 32, "kernel_w": kernel_w}
+    workload = _conv2d(**sizes, padding=kernel_w // 2, activation="relu")
+    assert set(CPU_GEMM.space(workload, host_target("llvm")).column("pack_b").tolist()) == {"task"}
     assert check_schedules("cpu_gemm", host_target("llvm"), workload, 1, 3) == 3
