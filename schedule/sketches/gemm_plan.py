@@ -14,9 +14,10 @@ from ...core.schedule import KnobValue
 from ...core.target import Target
 from ...ir.rewrite import loads_of
 from ...ir.stmt import Kernel
+from ...te.workload import Axis
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
-from ..tile.gemm import GemmSetting
+from ..tile.gemm import GemmSetting, batch_of
 from ..tile.gemm_operand import NEVER, TASK, WHOLE
 from ..tile.product import Operand, Product
 from .columns import Bools, Columns, Ints
@@ -227,7 +228,7 @@ class GemmPlan:
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         p, size = self.product, self._sizes(columns)
         rows, vectors, depth = columns.ints("rows"), columns.ints("vectors"), columns.ints("depth")
-        element, batches, blocks = self.unit.operand_bytes, prod(a.extent for a in p.batch), rows // self.unit.block
+        element, blocks = self.unit.operand_bytes, rows // self.unit.block
         whole_a, whole_b = columns.flags("pack_a", WHOLE), columns.flags("pack_b", WHOLE)
         never_a, never_b = columns.flags("pack_a", NEVER), columns.flags("pack_b", NEVER)
         task_a, task_b = columns.flags("pack_a", TASK), columns.flags("pack_b", TASK)
@@ -244,7 +245,7 @@ class GemmPlan:
             "a_block_bytes": size["a_block"],
             "b_block_bytes": size["b_block"],
             "copied_share": copied * self.lanes * self.unit.block,
-            "whole_bytes": element * p.k.extent * batches * (whole_a * p.m.extent + whole_b * p.n.extent),
+            "whole_bytes": element * (whole_a * _points(p, p.tokens, p.m) + whole_b * _points(p, p.weights, p.n)),
             "scattered_reads": 0.5 * never_a * self._is_scattered(p.tokens)
             + 0.5 * never_b * self._is_scattered(p.weights),
         }
@@ -265,6 +266,11 @@ class GemmPlan:
             pack_b=str(setting["pack_b"]),
         )
         return self.unit.lower(p, KERNEL_NAME, chosen)
+
+
+def _points(p: Product, operand: Operand, own: Axis) -> int:
+    """Elements of an operand."""
+    return prod(a.extent for a in (own, p.k, *batch_of(operand, p)))
 
 
 def reads_nothing_else(p: Product) -> bool:

@@ -18,12 +18,14 @@ from math import prod
 
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, Var, const, index
+from ...ir.rewrite import free_variables
 from ...ir.stmt import Kernel, LoopKind
+from ...te.workload import Axis
 from .digits import digits
 from .gemm_operand import TASK, WHOLE, GemmOperand, Panel, below, lanes_below
 from .naming import NamingWriter
 from .pointwise import vector_at
-from .product import Product, Result
+from .product import Operand, Product, Result
 
 UNROLLED = LoopKind.UNROLLED
 
@@ -77,8 +79,9 @@ class GemmProgram:
         self.w = NamingWriter((*p.names, *taken))
         self.blocks = -(-p.k.extent // s.depth)
         by_rows = p.tokens.row != 1
-        self.a = GemmOperand(p.tokens, p.m, p.k, p.batch, s.rows, s.depth, s.lanes, s.pack_a, by_rows, group)
-        self.b = GemmOperand(p.weights, p.n, p.k, p.batch, s.columns, s.depth, s.lanes, s.pack_b, False, group)
+        left, right = (batch_of(o, p) for o in (p.tokens, p.weights))
+        self.a = GemmOperand(p.tokens, p.m, p.k, left, s.rows, s.depth, s.lanes, s.pack_a, by_rows, group)
+        self.b = GemmOperand(p.weights, p.n, p.k, right, s.columns, s.depth, s.lanes, s.pack_b, False, group)
         self.home = next((r for r in p.results if _can_hold(r, self.dtype)), None)
         self.partial: Buffer | None = None
 
@@ -202,6 +205,12 @@ class GemmProgram:
         """Which columns of a vector of a tile are there; None where all always are."""
         s, extent = self.s, self.p.n.extent
         return None if extent % s.columns == 0 else lanes_below(t.column + vector * s.lanes, extent, s.lanes)
+
+
+def batch_of(operand: Operand, p: Product) -> tuple[Axis, ...]:
+    """The axes of the batch that an operand knows of."""
+    free = free_variables(operand.body)
+    return tuple(a for a in p.batch if a.name in free)
 
 
 def _is_sum(result: Result, p: Product) -> bool:

@@ -26,17 +26,16 @@ def image_product_of(workload: Workload) -> tuple[Product, Image] | None:
     """``workload`` as a product with such a right operand; None where it is none. The rest of the product is as in
     ``matrix_product_of``."""
     found = sides_of(workload, joined=True)
-    if found is None:
-        return None
-    for short, tall in ((found.rows, found.columns), (found.columns, found.rows)):
-        product = found.product(short, tall)
-        if product is None or len(tall.axes) < 2 or product.results[0].step("n") != 1:
-            continue
-        *rows, pixel = tall.axes
-        at = {**found.shared_places, **places(Var(ROW), rows), pixel.name: Var(PIXEL)}
-        image = Image(substitute(tall.body, at), tall.extent // pixel.extent, pixel.extent)
-        if goes_along(replace(product, weights=product.tokens)) and _reads_neighbours(image):
-            return product, image
+    for sides in () if found is None else found.alternatives():
+        for short, tall in ((sides.rows, sides.columns), (sides.columns, sides.rows)):
+            product = sides.product(short, tall)
+            if product is None or len(tall.axes) < 2 or product.results[0].step("n") != 1:
+                continue
+            *rows, pixel = tall.axes
+            at = {**sides.shared_places, **places(Var(ROW), rows), pixel.name: Var(PIXEL)}
+            image = Image(substitute(tall.body, at), tall.extent // pixel.extent, pixel.extent)
+            if goes_along(replace(product, weights=product.tokens)) and _reads_neighbours(image):
+                return product, image
     return None
 
 

@@ -4,8 +4,8 @@
 and make up the time; where there are many of both, arithmetic does.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.buffer import Buffer
@@ -87,12 +87,13 @@ def matrix_product_of(workload: Workload) -> Product | None:
     axes that everything goes along as one (the height and width of an image, for a kernel of one pixel) are one axis.
     The elements of the first output lie along ``n``, if along one of the two."""
     found = sides_of(workload, joined=True)
-    if found is None:
-        return None
-    product = found.product(found.rows, found.columns)
-    if product is not None and product.results[0].step("n") != 1 and product.results[0].step("m") == 1:
-        product = found.product(found.columns, found.rows)
-    return product if product is not None and goes_along(product) else None
+    for sides in () if found is None else found.alternatives():
+        product = sides.product(sides.rows, sides.columns)
+        if product is not None and product.results[0].step("n") != 1 and product.results[0].step("m") == 1:
+            product = sides.product(sides.columns, sides.rows)
+        if product is not None and goes_along(product):
+            return product
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,17 @@ class Sides:
         at: dict[str, Expr] = {a.name: index(0) for a in (*self.stage.axes, *self.stage.reduce_axes)}
         at |= {old.name: Var(new.name) for old, new in zip(self.batch, self.new_batch, strict=True)}
         return {**at, **places(Var("k"), self.k)}
+
+    def alternatives(self) -> "Iterator[Sides]":
+        """As it is, and with the outermost axis of one side as one of the batch (images of a batch, which the filters
+        do not know of)."""
+        yield self
+        if len(self.rows.axes) > 1:
+            outer, *rest = self.rows.axes
+            yield replace(self, rows=replace(self.rows, axes=tuple(rest)), batch=(*self.batch, outer))
+        if len(self.columns.axes) > 1:
+            outer, *rest = self.columns.axes
+            yield replace(self, columns=replace(self.columns, axes=tuple(rest)), batch=(*self.batch, outer))
 
     def product(self, short: Side, tall: Side) -> Product | None:
         """The product with the axes of ``short`` as ``m`` and those of ``tall`` as ``n``; None where an output is no

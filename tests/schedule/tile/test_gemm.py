@@ -57,6 +57,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     "one pixel": lambda: workload_of(
         "conv2d", batch=1, channels=24, height=5, width=7, filters=11, activation="relu", **PIXEL
     ),
+    "one pixel of several": lambda: workload_of("conv2d", batch=3, channels=24, height=3, width=5, filters=11, **PIXEL),
     "one pixel, last": lambda: workload_of(
         "conv2d", batch=2, channels=24, height=3, width=3, filters=11, layout="NHWC", **PIXEL
     ),

@@ -37,6 +37,7 @@ CASES = {
     "epilogue": _conv2d(padding=1, activation="relu"),
     "far apart": _conv2d(height=9, dilation=2, padding=2),
     "half": _conv2d(padding=1, dtype="float16"),
+    "several": _conv2d(batch=3, padding=1),
     "groups": _conv2d(channels=4, filters=14, groups=2, padding=1),
 }
 SETTINGS = [
@@ -69,7 +70,6 @@ def test_convolutions_are_what_they_say(case: str, setting: GemmSetting) -> None
 def test_what_is_left_to_others() -> None:
     assert image_product_of(_conv2d(stride=2)) is None  # every other pixel
     assert image_product_of(_conv2d(layout="NHWC")) is None  # outputs do not lie along the width
-    assert image_product_of(_conv2d(batch=2)) is None
     assert image_product_of(workload_of("matmul", m=64, n=64, k=64)) is None
     deep = {"channels": 32, "height": 14, "width": 14, "padding": 1}
     assert CPU_GEMM.matches(_conv2d(**deep, filters=32), host_target("llvm"))
