@@ -61,6 +61,7 @@ BATCH_MATMUL = Operator(
         {"batch": 3, "m": 8, "n": 16, "k": 4, "transpose_b": True},
         {"batch": 2, "m": 3, "n": 5, "k": 7, "accumulate": "float64", "residual": True, "dtype": "float16"},
         {"batch": 2, "m": 3, "n": 5, "k": 7, "bias": True, "activation": "gelu_erf", "dtype": "float32"},
+        {"batch": 2, "m": 24, "n": 40, "k": 72, "bias": True, "dtype": "bfloat16"},
     ),
     build=_build,
     baseline=_numpy,

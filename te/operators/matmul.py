@@ -70,6 +70,7 @@ MATMUL = Operator(
         {"m": 7, "n": 5, "k": 17, "accumulate": "int64", "bias": True, "activation": "relu", "dtype": "uint8"},
         {"m": 12, "n": 40, "k": 72},
         {"m": 7, "n": 5, "k": 11, "residual": True, "activation": "silu", "dtype": "bfloat16"},
+        {"m": 72, "n": 88, "k": 80, "transpose_a": True, "dtype": "float16"},
     ),
     build=_build,
     baseline=_numpy,
