@@ -83,6 +83,7 @@ def _inject(executor: LocalExecutor, name: str, faults: Sequence[str], count: in
     ratios = [o.seconds / usual for o in good if isinstance(o, Timed)]
     off = [r for r in ratios if not 1 / (1 + _BAND) <= r <= 1 + _BAND]
     failed = [str(o) for o in good if not isinstance(o, Timed)]
+    print(f"{name}: {count} injected, {len(misjudged)} misjudged, {len(failed)} good ones failed", flush=True)
     return {
         "row": name,
         "injected": count,
