@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.suite import Options, Suite
 
 SUITES = {
-    "cpu-loops": "benchmarks.cpu_loops",
+    "cpu": "benchmarks.cpu",
     "ranking": "benchmarks.ranking",
     "service": "benchmarks.service",
     "kill": "benchmarks.kill",
