@@ -22,6 +22,7 @@ SUITES = {
     "h200-products": "benchmarks.h200_products",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
+    "search": "benchmarks.search_share",
     "sweep": "benchmarks.sweep",
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
