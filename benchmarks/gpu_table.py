@@ -3,14 +3,15 @@ interleaved in one process on the same rotating buffers, all by graph replay, ou
 
 Settings of such a suite: ``folder`` keeps the database there; ``tuned=FILE`` takes the schedules from an earlier result
 instead of tuning; ``against=FILE`` also times the schedules of another result and says whether they are equally fast;
-``tune_only=1`` stops after tuning; ``peers=eager`` leaves compiled peers out, ``peers=none`` all.
+``tune_only=1`` stops after tuning; ``peers=eager`` leaves compiled peers out, ``peers=none`` all;
+``parts=FILE,FILE`` measures nothing and judges the rows of results that each have some of them.
 """
 
 import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -91,6 +92,8 @@ class Table:
 
 def measured_table(rows: Mapping[str, Row], options: Options, *, trials: int, sustained: bool = False) -> Table:
     """Tune and time the rows whose names match. ``sustained``: besides short replays, with long ones too."""
+    if "parts" in options.extra:
+        return _joined(list(rows), options.extra["parts"].split(","))
     rows = {name: row for name, row in rows.items() if fnmatch(name, options.rows)}
     with ExitStack() as stack:
         folder = options.extra.get("folder") or stack.enter_context(tempfile.TemporaryDirectory())
@@ -110,6 +113,29 @@ def measured_table(rows: Mapping[str, Row], options: Options, *, trials: int, su
     if sustained:
         settings |= {"sustained_rounds": SUSTAINED_ROUNDS, "sustained_seconds": SUSTAINED_SECONDS}
     return Table(table, tuned, about, settings)
+
+
+def _joined(order: list[str], paths: list[str]) -> Table:
+    """The rows of several results as one table. Raises ValueError where they repeat a row, or are of several devices
+    or toolchains."""
+    parts = [json.loads(Path(path).read_text()) for path in paths]
+    table = [row for part in parts for row in part["rows"]]
+    names = [row["row"] for row in table]
+    if len(set(names)) < len(names):
+        raise ValueError(f"rows that more than one part has: {sorted({n for n in names if names.count(n) > 1})}")
+    for what in ("suite", "toolchain"):
+        if any(part[what] != parts[0][what] for part in parts):
+            raise ValueError(f"parts that differ in their {what}: {[part[what] for part in parts]}")
+    if len({part["device"]["name"] for part in parts}) > 1:
+        raise ValueError(f"parts from several devices: {[part['device']['name'] for part in parts]}")
+    sums = [part["summary"] for part in parts]
+    seconds = sum(s["tuning_s"] for s in sums)
+    share = sum(s["timing_share"] * s["tuning_s"] for s in sums) / seconds
+    kept = ("command", "commit", "started", "settings", "device")
+    about = [{name: part[name] for name in kept} for part in parts]
+    table.sort(key=lambda row: order.index(row["row"]))
+    tuned = Tuned({}, {}, seconds, share, {}, parts[0]["toolchain"])
+    return Table(table, tuned, parts[0]["device"], {"parts": about})
 
 
 def geometric_mean(values: list[float]) -> float | None:
@@ -176,9 +202,11 @@ def _measured(
     """One row of the table."""
     if name not in tuned.schedules:
         return {"row": name, "failed": "no schedule could be timed", **tuned.about.get(name, {})}
+    spent = _Spent()
     workload = row.workload
     total = minimum_bytes(workload)
     sets = _sets(workload, total, options.seed)
+    spent.on("inputs")
     prepared = {id(s): row.prepare(s) for s in sets}
     calls: dict[str, Call] = {"ours": _ours(workload, tuned.schedules[name])}
     if other is not None:
@@ -190,13 +218,35 @@ def _measured(
     wrong = _difference(calls["ours"](sets[0]), theirs["torch eager"](sets[0]))
     if options.extra.get("peers") != "none":
         calls |= theirs
+    spent.on("ours and eager")
+    for peer, call in calls.items():
+        with suppress(Exception), torch.no_grad():  # what fails here fails again, and is told then
+            call(sets[0])
+        spent.on(peer)
     times = interleaved(calls, sets, rounds=ROUNDS, seconds=REPLAY_SECONDS)
+    spent.on("short")
     figures = _figures(row, total, times, peaks, wrong)
     figures["tflops"] = flops(workload) / float(str(figures["ours_us"])) / 1e6 if "ours_us" in figures else None
     if sustained and "ours_us" in figures:
         long = interleaved(calls, sets, rounds=SUSTAINED_ROUNDS, seconds=SUSTAINED_SECONDS)
         figures |= {f"sustained_{n}": v for n, v in _compared(long).items()}
-    return {"row": name, **figures, **tuned.about[name], "schedule": tuned.schedules[name].to_json()}
+    spent.on("sustained")
+    about = {**tuned.about[name], "schedule": tuned.schedules[name].to_json(), "spent_s": spent.seconds}
+    return {"row": name, **figures, **about}
+
+
+class _Spent:
+    """Where the time of a row goes, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._began = time.perf_counter()
+
+    def on(self, what: str) -> None:
+        """All since the last call went on ``what``."""
+        now = time.perf_counter()
+        self.seconds[what] = round(self.seconds.get(what, 0.0) + now - self._began, 2)
+        self._began = now
 
 
 def _compared(times: Mapping[str, list[float] | str]) -> dict[str, object]:

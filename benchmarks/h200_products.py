@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu_table import Row, geometric_mean, measured_table
+from benchmarks.gpu_table import Row, Tuned, geometric_mean, measured_table
 from benchmarks.suite import Options, Result
 
 _TRIALS = 100
@@ -113,11 +113,11 @@ ROWS: dict[str, Row] = {
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
     table = measured_table(ROWS, options, trials=_TRIALS, sustained=True)
-    summary = _summary(table.rows)
+    summary = _summary(table.rows, table.tuned)
     return table.result(summary, _passed(summary))
 
 
-def _summary(table: list[dict[str, object]]) -> dict[str, object]:
+def _summary(table: list[dict[str, object]], tuned: Tuned) -> dict[str, object]:
     """By group: geometric mean and least ratio, short and sustained; failed rows count as ratio 0."""
     summary: dict[str, object] = {"rows": len(table)}
     below: list[str] = []
@@ -135,6 +135,8 @@ def _summary(table: list[dict[str, object]]) -> dict[str, object]:
         "best_tflops": max((_best_rate(r) for r in table), default=0.0),
         "square_share": _square_share(table),
         "longest_tuning_s": max(seconds, default=None),
+        "tuning_s": tuned.seconds,
+        "timing_share": tuned.timing_share,
     }
 
 

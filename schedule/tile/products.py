@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...core.dtypes import INDEX, float32
 from ...ir.buffer import Buffer, Layout, Scope
-from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Select, Var, index, logical_and
+from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, index, logical_and
 from ...ir.gpu import (
     GROUP_LANES,
     GROUP_ROWS,
@@ -33,6 +33,7 @@ from ...ir.stmt import HardwareAxis, Kernel
 from .naming import NamingWriter
 from .product import Operand, Product
 from .product_results import ResultWriter
+from .tile_grid import TileGrid
 
 GROUP_WARPS = GROUP_LANES // WARP_LANES
 PARTIAL_PADDING = 8
@@ -44,13 +45,13 @@ COPYING_REGISTERS = 40
 @dataclass(frozen=True, slots=True)
 class ProductSetting:
     """``groups``: warpgroups that multiply. ``in_turn``: whether each takes tiles of its own, not a part of each.
-    ``rows``: times 64 rows of a group. ``wide``: columns of a tile, those of all ``sums`` together. ``slabs``: times 64 places of ``k`` that arrive
-    together. ``stages``: how many such pieces the ring holds. ``cluster_m``, ``cluster_n``: tiles of a cluster along
-    each. ``split``: blocks of a cluster that share out ``k`` of one tile, and have no other. No more than one of the
-    three is not 1. ``band``: tiles (of clusters) along ``m`` before the next along ``n``. ``workers``: clusters that
-    run. ``resident``: blocks meant for a multiprocessor at once. ``boxes``: staging buffers of a group through which
-    results are stored by copies of boxes; 0: threads store them. ``registers``: of a thread that multiplies, where that
-    is more than its share; else 0."""
+    ``rows``: times 64 rows of a group. ``wide``: columns of a tile, those of all ``sums`` together. ``slabs``: times 64
+    places of ``k`` that arrive together. ``stages``: how many such pieces the ring holds. ``cluster_m``, ``cluster_n``:
+    tiles of a cluster along each. ``split``: blocks of a cluster that share out ``k`` of one tile, and have no other.
+    No more than one of the three is not 1. ``band``: tiles (of clusters) along ``m`` before the next along ``n``.
+    ``workers``: clusters that run. ``resident``: blocks meant for a multiprocessor at once. ``boxes``: staging buffers
+    of a group through which results are stored by copies of boxes; 0: threads store them. ``registers``: of a thread
+    that multiplies, where that is more than its share; else 0."""
 
     groups: int
     in_turn: bool
@@ -201,7 +202,7 @@ class _Program:
         """Every tile of this block; its number among them counts the steps of the ring on."""
         s, w = self.s, self.w
         turns = s.groups if s.in_turn else 1
-        self.grid = TileGrid.of(self.p, s)
+        self.grid = TileGrid(self.p, s.tile_m, s.tile_n, s.band, s.cluster_m, s.cluster_n)
         laps = -(-self.grid.tiles // (s.workers * turns))
         with w.loop("lap", laps) as lap:
             if not s.in_turn:
@@ -319,52 +320,6 @@ class _Program:
         else:
             with w.when(Compare(CompareOp.LT, self.lane, index(filled_by))):
                 w.emit(Arrive(self.free, count % s.stages, self.lane))
-
-
-@dataclass(frozen=True, slots=True)
-class TileGrid:
-    """The tiles of clusters: ``m`` by ``n`` of them for each member of the batch, in bands of ``band`` along ``m``."""
-
-    setting: ProductSetting
-    m: int
-    n: int
-    batch: tuple[tuple[str, int], ...]
-
-    @staticmethod
-    def of(p: Product, s: ProductSetting) -> "TileGrid":
-        m, n = -(-p.m.extent // (s.tile_m * s.cluster_m)), -(-p.n.extent // (s.tile_n * s.cluster_n))
-        return TileGrid(s, m, n, tuple((a.name, a.extent) for a in p.batch))
-
-    @property
-    def tiles(self) -> int:
-        count = self.m * self.n
-        for _, extent in self.batch:
-            count *= extent
-        return count
-
-    def place(self, tile: Expr, rank: Expr) -> dict[str, Expr]:
-        """Where a block's tile begins: axis -> place."""
-        s, at = self.setting, dict[str, Expr]()
-        rest = tile // (self.m * self.n)
-        for name, extent in reversed(self.batch):
-            at[name], rest = rest % extent, rest // extent
-        inner = tile % (self.m * self.n) if self.batch else tile
-        band = min(s.band, self.m)
-        whole = self.m // band * band
-        m, n = _in_band(inner, band, self.n)
-        if whole < self.m:
-            last = index(whole * self.n)
-            in_last = Compare(CompareOp.GE, inner, last)
-            m_last, n_last = _in_band(inner - last, self.m - whole, self.n)
-            m, n = Select(in_last, m_last + whole, m), Select(in_last, n_last, n)
-        at["m"] = (m * s.cluster_m + (rank if s.cluster_m > 1 else 0)) * s.tile_m
-        at["n"] = (n * s.cluster_n + (rank if s.cluster_n > 1 else 0)) * s.tile_n
-        return at
-
-
-def _in_band(number: Expr, band: int, n: int) -> tuple[Expr, Expr]:
-    """(m, n) of a tile by its number, bands of ``band`` along m following one another."""
-    return number // (band * n) * band + number % band, number % (band * n) // band
 
 
 def can_lower_products(p: Product) -> bool:
