@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.suite import Options, Suite, commit
 
 SUITES = {
-    "cpu-loops": "benchmarks.cpu_loops",
+    "cpu": "benchmarks.cpu",
     "ranking": "benchmarks.ranking",
     "service": "benchmarks.service",
     "kill": "benchmarks.kill",
@@ -26,6 +26,8 @@ SUITES = {
     "record": "benchmarks.record",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
+    "search": "benchmarks.search_share",
+    "sweep": "benchmarks.sweep",
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
 
