@@ -44,7 +44,7 @@ NARROW = 2
 ROWS, COLUMNS, DEPTH = 16, 16, 16
 """What two matrix instructions, side by side, take of ``m``, ``n`` and ``k``."""
 PARTIAL_PADDING = 8
-"""Elements between rows of sums in shared memory: four rows of pairs, as products leave them, lie apart in its banks."""
+"""Elements between rows of sums in shared memory: four rows of pairs, as products leave them, lie in other banks."""
 
 
 @dataclass(frozen=True, slots=True)
