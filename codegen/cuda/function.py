@@ -30,7 +30,8 @@ class Function:
     touched once. ``offsets``: where shared buffers begin, in bytes. ``approximate``: whether cheap functions will do
     (see ``arithmetic``). ``parameters``: names of the kernel's. ``maps``: tensor maps, with their names. ``used``:
     functions of the prelude. ``unrolled``: variables of loops written out. ``sums``: register buffers there are at this
-    place that warpgroups add their products to. ``last``: the statement that ends the launch. ``meets_in_shared``:
+    place that warpgroups add their products to. ``first``: the statement that earlier launches are awaited
+    ahead of. ``last``: the one that ends the launch. ``meets_in_shared``:
     whether blocks of a cluster tell each other things in shared memory only. ``awaits_peers``: whether every load from
     another block is awaited ahead of the next barrier of the cluster.
     """
@@ -48,6 +49,7 @@ class Function:
     used: set[str] = field(default_factory=set)
     unrolled: set[str] = field(default_factory=set)
     sums: list[Buffer] = field(default_factory=list)
+    first: Stmt | None = None
     last: Stmt | None = None
     meets_in_shared: bool = False
     awaits_peers: bool = False
