@@ -7,7 +7,7 @@ groups share a tile, or take tiles in turn: then one multiplies while another on
 on neighbouring tiles, and each reads a part of the operand that they share, for all of them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.dtypes import INDEX, float32
@@ -45,12 +45,13 @@ COPYING_REGISTERS = 40
 @dataclass(frozen=True, slots=True)
 class ProductSetting:
     """``groups``: warpgroups that multiply. ``in_turn``: whether each takes tiles of its own, not a part of each.
-    ``rows``: times 64 rows of a group. ``wide``: columns of a tile. ``slabs``: times 64 places of ``k`` that arrive
-    together. ``stages``: how many such pieces the ring holds. ``cluster_m``, ``cluster_n``: tiles of a cluster along
-    each. ``split``: blocks of a cluster that share out ``k`` of one tile, and have no other. ``band``: tiles (of
-    clusters) along ``m`` before the next along ``n``. ``workers``: clusters that run. ``resident``: blocks meant for a
-    multiprocessor at once. ``boxes``: staging buffers of a group through which results are stored by copies of boxes;
-    0: threads store them. ``registers``: of a thread that multiplies, where that is more than its share; else 0."""
+    ``rows``: times 64 rows of a group. ``wide``: columns of a tile, those of all ``sums`` together. ``slabs``: times 64
+    places of ``k`` that arrive together. ``stages``: how many such pieces the ring holds. ``cluster_m``, ``cluster_n``:
+    tiles of a cluster along each. ``split``: blocks of a cluster that share out ``k`` of one tile, and have no other.
+    ``band``: tiles (of clusters) along ``m`` before the next along ``n``. ``workers``: clusters that run. ``resident``:
+    blocks meant for a multiprocessor at once. ``boxes``: staging buffers of a group through which results are stored by
+    copies of boxes; 0: threads store them. ``registers``: of a thread that multiplies, where that is more than its
+    share; else 0."""
 
     groups: int
     in_turn: bool
@@ -66,6 +67,12 @@ class ProductSetting:
     resident: int
     boxes: int
     registers: int
+    sums: int = 1
+
+    @property
+    def tile_n(self) -> int:
+        """Columns of the result."""
+        return self.wide // self.sums
 
     @property
     def tile_m(self) -> int:
@@ -93,11 +100,12 @@ def lower_products(p: Product, name: str, s: ProductSetting) -> Kernel:
 @dataclass(frozen=True, slots=True)
 class _Ring:
     """One operand in shared memory, ``extent`` places of ``axis`` a stage: (stage, slab, place, k), or where rows do
-    not lie ``along_k``, (stage, slab, 64 places, k, place). ``parts``: blocks of the cluster that each copy a part of
-    it, for all of them: this one number ``part``, for the blocks of ``mask`` (one bit each)."""
+    not lie ``along_k``, (stage, slab, 64 places, k, place). Where there are several ``loads``, one after the other.
+    ``parts``: blocks of the cluster that each copy a part of it, for all of them: this one number ``part``, for the
+    blocks of ``mask`` (one bit each)."""
 
     buffer: Buffer
-    load: Load
+    loads: tuple[Load, ...]
     axis: str
     extent: int
     along_k: bool
@@ -154,10 +162,10 @@ class _Program:
 
     def _allocate(self) -> None:
         p, s, w = self.p, self.s, self.w
-        self.grid = TileGrid(p, s.tile_m, s.wide, s.band, s.cluster_m, s.cluster_n)
-        self.left = self._ring("left", p.tokens, "m", s.tile_m)
-        self.right = self._ring("right", p.weights, "n", s.wide)
-        self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.wide, s.boxes)
+        self.grid = TileGrid(p, s.tile_m, s.tile_n, s.band, s.cluster_m, s.cluster_n)
+        self.left = self._ring("left", [p.tokens], "m", s.tile_m)
+        self.right = self._ring("right", p.all_weights, "n", s.tile_n)
+        self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.tile_n, s.boxes)
         if s.split > 1:
             layout = Layout((s.wide + PARTIAL_PADDING, 1))
             self.partials = w.allocate("partials", (s.tile_m, s.wide), float32, Scope.SHARED, layout)
@@ -171,25 +179,30 @@ class _Program:
             for _ in range(s.groups if s.in_turn else 1)
         ]
 
-    def _ring(self, name: str, operand: Operand, axis: str, extent: int) -> _Ring:
-        s = self.s
-        of_m, of_n = self.grid.within(self.of_tile)
+    def _ring(self, name: str, operands: Sequence[Operand], axis: str, extent: int) -> _Ring:
+        s, loads = self.s, tuple(o.load for o in operands if o.load is not None)
+        along_k = loads[0].indices[-1] == Var("k")
+        runs = -(-extent // GROUP_RUN) * len(loads)
+        shape = (extent * len(loads), GROUP_RUN) if along_k else (runs, GROUP_RUN, GROUP_RUN)
+        strides = (GROUP_RUN, 1) if along_k else (GROUP_RUN * GROUP_RUN, GROUP_RUN, 1)
+        slab = shape[0] * strides[0]
+        layout = Layout((s.slabs * slab, slab, *strides), GROUP_SWIZZLE)
+        buffer = self.w.allocate(name, (s.stages, s.slabs, *shape), loads[0].buffer.dtype, Scope.SHARED, layout)
+        return _Ring(buffer, loads, axis, extent, along_k, *self._shared_by(axis))
+
+    def _shared_by(self, axis: str) -> tuple[int, Expr, Expr | None]:
+        """The blocks of the cluster that need the same places of ``axis``: how many, which one this is, their bits."""
+        s, (of_m, of_n) = self.s, self.grid.within(self.of_tile)
         parts, part, apart, others = (
             (s.cluster_n, of_n, s.cluster_m, range(s.cluster_m))
             if axis == "m"
             else (s.cluster_m, of_m, 1, range(0, s.tiles, s.cluster_m))
         )
-        assert operand.load is not None
-        along_k = operand.load.indices[-1] == Var("k")
-        shape = (extent, GROUP_RUN) if along_k else (-(-extent // GROUP_RUN), GROUP_RUN, GROUP_RUN)
-        strides = (GROUP_RUN, 1) if along_k else (GROUP_RUN * GROUP_RUN, GROUP_RUN, 1)
-        slab = shape[0] * strides[0]
-        layout = Layout((s.slabs * slab, slab, *strides), GROUP_SWIZZLE)
-        buffer = self.w.allocate(name, (s.stages, s.slabs, *shape), operand.load.buffer.dtype, Scope.SHARED, layout)
-        first = (self.of_tile - part * apart) * s.split + self.of_k  # of the blocks that share it
+        if parts == 1:
+            return 1, index(0), None
+        first = (self.of_tile - part * apart) * s.split + self.of_k
         firsts = [tile * s.split + k for tile in others for k in range(s.split)]
-        mask = _bits(first, firsts, [n * apart * s.split for n in range(parts)]) if parts > 1 else None
-        return _Ring(buffer, operand.load, axis, extent, along_k, parts, part, mask)
+        return parts, part, _bits(first, firsts, [n * apart * s.split for n in range(parts)])
 
     def _prepare(self) -> None:
         s, w = self.s, self.w
@@ -273,19 +286,22 @@ class _Program:
         parted = ring.extent if ring.along_k else GROUP_RUN
         part = parted // ring.parts
         first = ring.part * part if ring.parts > 1 else zero
-        corners: list[tuple[tuple[Expr, ...], dict[str, Expr], dict[str, int]]] = []
-        if ring.along_k:
-            corners.append(((first, zero), {ring.axis: first}, {ring.axis: part, "k": GROUP_RUN}))
-        else:
-            box = {ring.axis: GROUP_RUN, "k": part}
-            for n in range(ring.buffer.shape[2]):
-                corners.append(((index(n), first, zero), {ring.axis: index(n * GROUP_RUN), "k": first}, box))
-        for target, offset, extents in corners:
+        corners: list[tuple[Load, tuple[Expr, ...], dict[str, Expr], dict[str, int]]] = []
+        for number, load in enumerate(ring.loads):
+            if ring.along_k:
+                to = (first + number * ring.extent, zero)
+                corners.append((load, to, {ring.axis: first}, {ring.axis: part, "k": GROUP_RUN}))
+                continue
+            runs, box = ring.buffer.shape[2] // len(ring.loads), {ring.axis: GROUP_RUN, "k": part}
+            for n in range(runs):
+                offset = {ring.axis: index(n * GROUP_RUN), "k": first}
+                corners.append((load, (index(number * runs + n), first, zero), offset, box))
+        for load, target, offset, extents in corners:
             place = {axis: i + offset[axis] if axis in offset else i for axis, i in at.items()}
-            corner = tuple(substitute(i, place) for i in ring.load.indices)
-            sizes = tuple(next((n for a, n in extents.items() if i == Var(a)), 1) for i in ring.load.indices)
-            to = (stage, index(slab), *target)
-            self.w.emit(TensorCopy(ring.buffer, to, ring.load.buffer, corner, sizes, self.full, stage, True, ring.mask))
+            corner = tuple(substitute(i, place) for i in load.indices)
+            sizes = tuple(next((n for a, n in extents.items() if i == Var(a)), 1) for i in load.indices)
+            target = (stage, index(slab), *target)
+            self.w.emit(TensorCopy(ring.buffer, target, load.buffer, corner, sizes, self.full, stage, True, ring.mask))
 
     def _multiply(self, sums: Buffer, step: Expr, count: Expr) -> None:
         """Start the products of a step; those of the one before are done then, and its stage is free."""
@@ -340,11 +356,14 @@ def _bits(first: Expr, firsts: Iterable[int], others: Iterable[int]) -> Expr:
 
 def can_lower_products(p: Product) -> bool:
     """Whether warpgroups take the operands, and boxes of both can be copied: every index is one axis or a member of the
-    batch, rows begin at multiples of 16 bytes."""
-    a, b = p.tokens.load, p.weights.load
-    if a is None or b is None or p.total.dtype != float32 or a.buffer.dtype != b.buffer.dtype:
+    batch, rows begin at multiples of 16 bytes. All weights must lie the same way."""
+    a, weights = p.tokens.load, [o.load for o in p.all_weights]
+    if a is None or a.buffer.dtype.name not in ("float16", "bfloat16") or not _in_boxes(a, "m"):
         return False
-    return a.buffer.dtype.name in ("float16", "bfloat16") and _in_boxes(a, "m") and _in_boxes(b, "n")
+    if any(b is None or b.buffer.dtype != a.buffer.dtype or not _in_boxes(b, "n") for b in weights):
+        return False
+    same = len({b.indices[-1] == Var("k") for b in weights if b is not None}) == 1
+    return same and all(total.dtype == float32 for total in (p.total, *(o.total for o in p.others)))
 
 
 def _in_boxes(load: Load, axis: str) -> bool:
