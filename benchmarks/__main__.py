@@ -1,4 +1,7 @@
-"""``python -m benchmarks SUITE [--rows GLOB] [--trials N] [--seed N] [--json FILE] [--set NAME=VALUE]``."""
+"""``python -m benchmarks SUITE [--rows GLOB] [--trials N] [--seed N] [--json FILE] [--set NAME=VALUE]``.
+
+Every suite takes ``--set commit=HASH`` where the checkout does not say which commit it is.
+"""
 
 import argparse
 import json
@@ -13,15 +16,17 @@ from pathlib import Path
 from benchmarks.suite import Options, Suite, commit
 
 SUITES = {
-    "cpu-loops": "benchmarks.cpu_loops",
+    "cpu": "benchmarks.cpu",
     "ranking": "benchmarks.ranking",
     "service": "benchmarks.service",
     "kill": "benchmarks.kill",
     "planted": "benchmarks.planted",
     "h200-memory": "benchmarks.h200_memory",
     "h200-products": "benchmarks.h200_products",
+    "record": "benchmarks.record",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
+    "search": "benchmarks.search_share",
     "sweep": "benchmarks.sweep",
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
@@ -51,7 +56,7 @@ def main() -> int:
         document = {
             "suite": given.suite,
             "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
-            "commit": commit(),
+            "commit": options.extra.get("commit") or commit(),
             "started": started,
             "device": {"machine": platform.machine(), "cores": os.cpu_count(), "load_at_start": load, **result.device},
             "toolchain": {"python": platform.python_version(), **_versions(), **result.toolchain},

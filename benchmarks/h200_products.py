@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu_table import Row, Tuned, geometric_mean, measured_table
+from benchmarks.gpu_table import Row, geometric_mean, measured_table
 from benchmarks.suite import Options, Result
+from benchmarks.tuned import Tuned
 
 _TRIALS = 100
 _ROW_SECONDS = 180.0

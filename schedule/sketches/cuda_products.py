@@ -6,7 +6,7 @@ What copies of boxes cannot take, rows that do not begin at multiples of 16 byte
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -73,8 +73,11 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class ProductPlan:
+    """``most``: how many settings are offered, those that the estimate likes best; None: all that can work."""
+
     product: Product
     target: Target
+    most: int | None = MOST_SETTINGS
 
     @property
     def _sums(self) -> int:
@@ -167,7 +170,7 @@ class ProductPlan:
         """The estimate up to which settings are worth trying."""
         columns = all_settings(self.knobs)
         fitting = np.sort(self._estimate(columns)["estimate"][self._fits(columns)])
-        return float(fitting[min(MOST_SETTINGS, len(fitting)) - 1]) if len(fitting) else 0.0
+        return float(fitting[min(self.most or len(fitting), len(fitting)) - 1]) if len(fitting) else 0.0
 
     def _usual(self, columns: Columns, bound: float) -> Bools:
         usual: Bools = self._fits(columns) & (self._estimate(columns)["estimate"] <= bound)
@@ -296,4 +299,12 @@ def _plan(workload: Workload, target: Target) -> ProductPlan | None:
     return ProductPlan(p, target)
 
 
-CUDA_PRODUCTS = TileSketch("cuda_products", 1, QUANTITIES, _plan)
+def _whole_plan(workload: Workload, target: Target) -> ProductPlan | None:
+    plan = _plan(workload, target)
+    return None if plan is None else replace(plan, most=None)
+
+
+VERSION = 1
+CUDA_PRODUCTS = TileSketch("cuda_products", VERSION, QUANTITIES, _plan)
+ALL_CUDA_PRODUCTS = TileSketch("cuda_products", VERSION, QUANTITIES, _whole_plan)
+"""The same with every setting that can work, whatever the estimate says: for tables that are to be complete."""
