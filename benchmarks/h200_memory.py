@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu_table import Row, Tuned, geometric_mean, measured_table
+from benchmarks.gpu_table import Row, geometric_mean, measured_table
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Tensors
+from benchmarks.tuned import Tuned
 
 _TRIALS = 64
 _LARGE_BYTES = 64_000_000

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from benchmarks.gpu_table import Row, geometric_mean, measured_table
 from benchmarks.suite import Options, Result
+from benchmarks.tuned import Tuned
 
 _TRIALS = 100
 _ROW_SECONDS = 180.0
@@ -113,11 +114,11 @@ ROWS: dict[str, Row] = {
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
     table = measured_table(ROWS, options, trials=_TRIALS, sustained=True)
-    summary = _summary(table.rows)
+    summary = _summary(table.rows, table.tuned)
     return table.result(summary, _passed(summary))
 
 
-def _summary(table: list[dict[str, object]]) -> dict[str, object]:
+def _summary(table: list[dict[str, object]], tuned: Tuned) -> dict[str, object]:
     """By group: geometric mean and least ratio, short and sustained; failed rows count as ratio 0."""
     summary: dict[str, object] = {"rows": len(table)}
     below: list[str] = []
@@ -135,6 +136,8 @@ def _summary(table: list[dict[str, object]]) -> dict[str, object]:
         "best_tflops": max((_best_rate(r) for r in table), default=0.0),
         "square_share": _square_share(table),
         "longest_tuning_s": max(seconds, default=None),
+        "tuning_s": tuned.seconds,
+        "timing_share": tuned.timing_share,
     }
 
 

@@ -58,7 +58,7 @@ def check_schedules(sketch: str, target: Target, workload: Workload, seed: int, 
             verify(lowered)
             final = finish(lowered, target)
             verify(final)
-            _agree("interpreted", interpret(final, inputs), wanted, limits)
+            agree("interpreted", interpret(final, inputs), wanted, limits)
             if device is not None or number == 0:
                 _compiled(device, lowered, target, inputs, wanted, limits)
         except Exception as error:
@@ -81,7 +81,7 @@ def _compiled(
     except ResourcesExceeded:
         return
     if device is not None:
-        _agree("compiled", _run(device, binary, inputs), wanted, limits)
+        agree("compiled", _run(device, binary, inputs), wanted, limits)
 
 
 @cache
@@ -110,7 +110,7 @@ def _run(device: Device, binary: Binary, inputs: Arrays) -> Arrays:
     }
 
 
-def _agree(what: str, given: Arrays, wanted: Arrays, limits: Mapping[str, tuple[float, float]]) -> None:
+def agree(what: str, given: Arrays, wanted: Arrays, limits: Mapping[str, tuple[float, float]]) -> None:
     for name, result in given.items():
         absolute, relative = limits[name]
         np.testing.assert_allclose(

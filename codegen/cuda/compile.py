@@ -13,7 +13,10 @@ from .resources import check_launches, check_log, parse_log
 CODEGEN_VERSION = 2
 """Grows whenever the emitter or the options change what a kernel compiles to."""
 
-_OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--fmad=true", "--diag-suppress=177", "--restrict")
+_OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--fmad=true", "--diag-suppress=177")
+"""Not ``--restrict``: loads through const pointers would pass for constants, and the compiler could move them ahead of
+the wait for earlier launches. What is stored to is said to be ``__restrict__`` where the emitter writes it, which is
+all that lets loads pass stores."""
 _ARCH = re.compile(r"sm_(\d+)([af]?)$")
 
 

@@ -1,11 +1,12 @@
 """Large products for Hopper devices, on matrix instructions of warpgroups: see ``schedule.tile.products``.
 
-16-bit floats summed in float32, operands in any of the four layouts, batches, any pointwise functions of the sum.
+16-bit floats summed in float32, operands in any of the four layouts, batches, any pointwise functions of the sum, or of
+several of the same left operand, whose columns then share a tile.
 What copies of boxes cannot take, rows that do not begin at multiples of 16 bytes, is left to the other sketches.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -72,8 +73,15 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class ProductPlan:
+    """``most``: how many settings are offered, those that the estimate likes best; None: all that can work."""
+
     product: Product
     target: Target
+    most: int | None = MOST_SETTINGS
+
+    @property
+    def _sums(self) -> int:
+        return len(self.product.totals)
 
     @cached_property
     def _right_along_k(self) -> bool:
@@ -107,13 +115,14 @@ class ProductPlan:
     def _sizes(self, columns: Columns) -> dict[str, Ints]:
         p, limits = self.product, limits_of(self.target)
         groups, in_turn, rows, wide = (columns.ints(name) for name in ("groups", "in_turn", "rows", "wide"))
+        tile_n = wide // self._sums
         slabs, cluster, resident, boxes = (columns.ints(name) for name in ("slabs", "cluster", "resident", "boxes"))
         turns = np.where(in_turn == 1, groups, 1)
         tile_m = GROUP_ROWS * rows * groups // turns
         cluster_m, cluster_n = np.maximum(cluster, 1), np.maximum(-cluster, 1)
         split = columns.ints("split")
         blocks = cluster_m * cluster_n * split
-        tiles = -(-p.m.extent // (tile_m * cluster_m)) * -(-p.n.extent // (wide * cluster_n))
+        tiles = -(-p.m.extent // (tile_m * cluster_m)) * -(-p.n.extent // (tile_n * cluster_n))
         tiles = tiles * prod(a.extent for a in p.batch)
         laps = -(-tiles // (np.maximum(self.target.threads * resident // blocks, 1) * turns))
         workers = -(-tiles // (laps * turns))
@@ -125,7 +134,7 @@ class ProductPlan:
         most = np.minimum((pool - COPYING_REGISTERS) // groups // 8 * 8, MOST_REGISTERS)
         held_n = wide if self._right_along_k else -(-wide // GROUP_RUN) * GROUP_RUN
         stage = 2 * GROUP_RUN * slabs * (tile_m + held_n) + 16
-        staging = np.minimum(wide, GROUP_RUN) + np.where(wide > GROUP_RUN, wide % GROUP_RUN, 0)
+        staging = np.minimum(tile_n, GROUP_RUN) + np.where(tile_n > GROUP_RUN, tile_n % GROUP_RUN, 0)
         staging = 2 * groups * boxes * GROUP_ROWS * staging
         staging += np.where(split > 1, 4 * tile_m * (wide + PARTIAL_PADDING), 0)
         room = np.minimum(limits.shared_bytes_per_multiprocessor // resident - 1024, limits.shared_bytes_per_block)
@@ -136,6 +145,7 @@ class ProductPlan:
             "threads": threads,
             "turns": turns,
             "tile_m": tile_m,
+            "tile_n": tile_n,
             "cluster_m": cluster_m,
             "cluster_n": cluster_n,
             "tiles": tiles,
@@ -160,7 +170,7 @@ class ProductPlan:
         """The estimate up to which settings are worth trying."""
         columns = all_settings(self.knobs)
         fitting = np.sort(self._estimate(columns)["estimate"][self._fits(columns)])
-        return float(fitting[min(MOST_SETTINGS, len(fitting)) - 1]) if len(fitting) else 0.0
+        return float(fitting[min(self.most or len(fitting), len(fitting)) - 1]) if len(fitting) else 0.0
 
     def _usual(self, columns: Columns, bound: float) -> Bools:
         usual: Bools = self._fits(columns) & (self._estimate(columns)["estimate"] <= bound)
@@ -182,14 +192,18 @@ class ProductPlan:
         split = columns.ints("split")
         alone = (cluster == 1) & (in_turn == 0) & (resident == 1) & (columns.ints("roomy") == 0) & (size["laps"] == 1)
         fits &= (split == 1) | (alone & (size["tile_m"] * wide <= 128 * 128) & (size["steps"] >= 2))
-        pieces = rows * -(-wide // GROUP_RUN)
+        pieces = rows * -(-size["tile_n"] // GROUP_RUN)
         fits &= boxes == (np.where(split == 1, np.minimum(pieces, 2), 0) if can_store_boxes(p) else 0)
         fits &= (slabs == 1) | ((size["tile_m"] * wide <= SMALL_TILE) & (size["steps"] >= 4))
         # nothing is gained by more than a tile that covers the result, or by an order of few tiles
         tiles_m = -(-p.m.extent // (size["tile_m"] * size["cluster_m"]))
-        tiles_n = -(-p.n.extent // (wide * size["cluster_n"]))
+        tiles_n = -(-p.n.extent // (size["tile_n"] * size["cluster_n"]))
         covered = (size["tile_m"] * size["cluster_m"] < p.m.extent + GROUP_ROWS) | (size["tile_m"] == GROUP_ROWS)
-        covered &= (wide * size["cluster_n"] < p.n.extent + WIDTHS[1]) | (wide == WIDTHS[1])
+        columns_of_sums = self._sums * p.n.extent
+        covered &= (wide * size["cluster_n"] < columns_of_sums + WIDTHS[1]) | (wide == WIDTHS[1])
+        if self._sums > 1:
+            unit = self._sums * (8 if self._right_along_k else GROUP_RUN)
+            fits &= (wide % (unit * size["cluster_m"]) == 0) & (split == 1)
         ordered = (band == 8) | ((size["laps"] > 1) & (band <= tiles_m) & (tiles_n > 1))
         result: Bools = fits & covered & ordered & ((cluster == 1) | (size["laps"] * size["steps"] > 1))
         return result
@@ -206,14 +220,14 @@ class ProductPlan:
         l2 = (tile_m / size["cluster_n"] + wide / size["cluster_m"]) * depth * 2 / L2_BYTES_PER_CYCLE
         step = np.maximum(np.maximum(mma, l2), shared) * np.where(columns.ints("groups") == 3, 1.08, 1.0)  # as measured
         step += STEP_CYCLES / resident
-        store = tile_m * wide * 2 / 128 * STORE_CYCLES
+        store = tile_m * size["tile_n"] * 2 / 128 * STORE_CYCLES
         turns, laps = size["turns"], size["laps"]
         overlapped = (size["turns"] > 1) | (resident > 1)
         tiles = laps * turns * resident
         split = columns.ints("split")
         exchange = np.where(split > 1, EXCHANGE_CYCLES + 4 * tile_m * wide / EXCHANGE_BYTES_PER_CYCLE, 0)
         total = tiles * (steps * step + np.where(overlapped, store / 4, store / split)) + exchange + LAUNCH_CYCLES
-        used = p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
+        used = self._sums * p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
         return {
             "wave_efficiency": used / (tiles * self.target.threads * tile_m * wide / split),
             "mma_cycles": tiles * steps * mma,
@@ -262,6 +276,7 @@ class ProductPlan:
             resident=int(knobs["resident"]),
             boxes=int(knobs["boxes"]),
             registers=size["registers"],
+            sums=self._sums,
         )
 
 
@@ -275,12 +290,21 @@ def _share(threads: Ints) -> Ints:
 def _plan(workload: Workload, target: Target) -> ProductPlan | None:
     if target.arch != ARCHITECTURE:
         return None
-    p = matrix_product_of(workload)
+    p = matrix_product_of(workload, several=True)
     if p is None:
         return None
-    if (min(p.m.extent, p.n.extent) <= LONGEST_TOKENS and not p.batch) or not can_lower_products(p):
+    alone = not p.batch and not p.others
+    if (alone and min(p.m.extent, p.n.extent) <= LONGEST_TOKENS) or not can_lower_products(p):
         return None
     return ProductPlan(p, target)
 
 
-CUDA_PRODUCTS = TileSketch("cuda_products", 1, QUANTITIES, _plan)
+def _whole_plan(workload: Workload, target: Target) -> ProductPlan | None:
+    plan = _plan(workload, target)
+    return None if plan is None else replace(plan, most=None)
+
+
+VERSION = 1
+CUDA_PRODUCTS = TileSketch("cuda_products", VERSION, QUANTITIES, _plan)
+ALL_CUDA_PRODUCTS = TileSketch("cuda_products", VERSION, QUANTITIES, _whole_plan)
+"""The same with every setting that can work, whatever the estimate says: for tables that are to be complete."""

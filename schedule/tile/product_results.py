@@ -51,8 +51,9 @@ class _Piece:
 
 
 class ResultWriter:
-    """Writes the outputs of warpgroups, each with ``rows`` times 64 rows of ``wide`` columns. ``boxes``: staging
-    buffers of each group, in turn; 0: threads store from their registers."""
+    """Writes the outputs of warpgroups, each with ``rows`` times 64 rows of ``wide`` columns; its sums, where there are
+    several, lie beside one another. ``boxes``: staging buffers of each group, in turn; 0: threads store from their
+    registers."""
 
     def __init__(
         self, w: Writer, p: Product, warp: Expr, lane: Expr, groups: int, rows: int, wide: int, boxes: int
@@ -156,7 +157,9 @@ class ResultWriter:
         place = Var("n") - at["n"] + first if width > 1 else first
 
         def load(e: Load) -> Expr:
-            return Load(sums, (index(row), place)) if e.buffer.name == self.p.total.name else e
+            if e.buffer.name not in self.p.totals:
+                return e
+            return Load(sums, (index(row), place + self.p.totals.index(e.buffer.name) * (self.wide // 2)))
 
         return vector_at(result.value, at, "n", width, load)
 
@@ -204,7 +207,7 @@ class ResultWriter:
             w.emit(StoreMatrix(piece.buffer, to, out, (index(pairs * 8),), 2))
 
     def _reads_more(self, result: Result) -> bool:
-        return any(load.buffer.name != self.p.total.name for load in loads_of(result.value))
+        return any(load.buffer.name not in self.p.totals for load in loads_of(result.value))
 
 
 def can_store_boxes(p: Product) -> bool:
