@@ -24,8 +24,9 @@ from ...ir.stmt import (
     walk_statements,
 )
 from ..backend import Grid, Parameter, Source
+from ..c_names import KEYWORDS, ascii_name
 from .arithmetic import MATH_NAMES
-from .function import KEYWORDS, Function, ascii_name
+from .function import Function
 from .operations import tensor_map, tensor_of
 from .peers import awaits_peers
 from .places import Ranges
@@ -37,7 +38,8 @@ from .text import Text
 from .types import is_half, stored
 
 LANGUAGE = "cuda-c++"
-_RESERVED = KEYWORDS | frozenset(FUNCTIONS) | MATH_NAMES
+_OF_CUDA = frozenset("blockIdx blockDim gridDim threadIdx warpSize uint2 uint4 shared main min max abs".split())
+_RESERVED = KEYWORDS | _OF_CUDA | frozenset(FUNCTIONS) | MATH_NAMES
 _BLOCKS = {HardwareAxis.GRID_X: "blockIdx.x", HardwareAxis.GRID_Y: "blockIdx.y", HardwareAxis.GRID_Z: "blockIdx.z"}
 _MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)
 _MOST_THREADS = 1024

@@ -7,19 +7,9 @@ from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load, PeerLoad
 from ...ir.stmt import Stmt
 from ..backend import TensorMap
+from ..c_names import ascii_name
 from .places import Ranges
 from .types import is_half
-
-KEYWORDS = frozenset(
-    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const constexpr
-    const_cast continue co_await co_return co_yield decltype default delete do double dynamic_cast else enum explicit
-    export extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr
-    operator or or_eq private protected public register reinterpret_cast requires return short signed sizeof static
-    static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename union
-    unsigned using virtual void volatile wchar_t while xor xor_eq
-    blockIdx blockDim gridDim threadIdx warpSize uint2 uint4 shared main min max abs""".split()
-)
-"""Names that variables of a kernel must not have. (Functions are called ``…f``, ``__…`` or as in the prelude.)"""
 
 
 @dataclass(slots=True)
@@ -89,12 +79,6 @@ class Function:
         self._counts[base] = number
         self.taken.add(name)
         return name
-
-
-def ascii_name(name: str) -> str:
-    """``name`` with everything that C++ might mind replaced."""
-    plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
-    return f"v{plain}" if not plain or plain[0].isdigit() else plain
 
 
 def is_packed(buffer: Buffer) -> bool:
