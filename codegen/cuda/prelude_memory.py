@@ -30,11 +30,18 @@ $unsigned {name}(const unsigned* from, bool condition) {{
 
 MEMORY: dict[str, Function] = {
     # --- order of launches
-    "await_earlier_launch": Function(
-        """// the next launch may send blocks where there is room; from here on, all that earlier ones wrote is there
-void await_earlier_launch() {
+    "let_next_launch": Function(
+        """// the next launch may send blocks where there is room
+void let_next_launch() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}"""
+    ),
+    "await_earlier_launch": Function(
+        """// from here on, all that earlier launches wrote is there
+void await_earlier_launch() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }"""

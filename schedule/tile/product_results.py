@@ -106,9 +106,12 @@ class ResultWriter:
                 value = Load(sums, (index(row), Ramp(column * 4 + half * 2, 1, 2)))
                 w.store(partials, (Broadcast(line, 2), place), value)
 
-    def add_up(self, partials: Buffer, at: Mapping[str, Expr], rank: Expr, split: int, threads: int) -> None:
-        """Once all blocks of the cluster have staged their sums: add them in order and store outputs, each block its
-        share of the tile's rows."""
+    def add_up(
+        self, partials: Buffer, at: Mapping[str, Expr], first: Expr, part: Expr, split: int, threads: int
+    ) -> None:
+        """Once all blocks of the cluster have staged their sums: add those of the tile, of ``split`` blocks from number
+        ``first`` on, in order, and store outputs, each block (this one is number ``part`` of them) its share of the
+        tile's rows."""
         w, p = self.w, self.p
         lines, columns = partials.shape[0] // split, partials.shape[1]
         width = 4 if p.n.extent % 4 == 0 else 1
@@ -117,14 +120,14 @@ class ResultWriter:
         total = w.allocate("total", (width,), partials.dtype, Scope.REGISTER)
         with w.loop("turn", -(-items // threads)) as turn:
             item = turn * threads + self.warp * WARP_LANES + self.lane
-            line, column = rank * lines + item // (columns // width), item % (columns // width) * width
+            line, column = part * lines + item // (columns // width), item % (columns // width) * width
             m, n = at["m"] + line, at["n"] + column
             inside = [Compare(CompareOp.LT, item, index(items))]
             inside += [Compare(CompareOp.LT, m, index(p.m.extent)), Compare(CompareOp.LT, n, index(p.n.extent))]
             with w.when(logical_and(*inside)):
                 for number in range(split):
                     place = (Broadcast(line, width), Ramp(column, 1, width)) if width > 1 else (line, column)
-                    value: Expr = PeerLoad(partials, place, index(number))
+                    value: Expr = PeerLoad(partials, place, first + number)
                     w.store(total, run, Load(total, run) + value if number else value)
                 store_outputs(w, p, {**at, "m": m, "n": n}, total, width)
 
