@@ -23,6 +23,7 @@ SUITES = {
     "planted": "benchmarks.planted",
     "h200-memory": "benchmarks.h200_memory",
     "h200-products": "benchmarks.h200_products",
+    "products-check": "benchmarks.products_check",
     "record": "benchmarks.record",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",

@@ -2,7 +2,7 @@
 
 16-bit floats summed in float32, operands in any of the four layouts, batches, any pointwise functions of the sum, or of
 several of the same left operand, whose columns then share a tile.
-What copies of boxes cannot take, rows that do not begin at multiples of 16 bytes, is left to the other sketches.
+Where rows of operands do not begin at multiples of 16 bytes, as copies of boxes want, a launch copies them first.
 """
 
 from collections.abc import Mapping
@@ -22,8 +22,9 @@ from ...te.workload import Workload
 from ..gpu import limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
+from ..tile.padded import uneven_operands
 from ..tile.product import LONGEST_TOKENS, Product, matrix_product_of
-from ..tile.product_results import can_store_boxes
+from ..tile.product_results import can_store_boxes, can_store_lines
 from ..tile.products import COPYING_REGISTERS, PARTIAL_PADDING, ProductSetting, can_lower_products, lower_products
 from .columns import Bools, Columns, Ints
 from .enumerate import all_settings
@@ -112,7 +113,19 @@ class ProductPlan:
             Knob("band", (8, 4, 16), "tiles along m before the next along n"),
             Knob("resident", (1, 2), "blocks meant for a multiprocessor at once"),
             Knob("roomy", (0, 1), "whether warps that copy are a group and leave registers to those that multiply"),
-            Knob("boxes", (2, 0, 1), "buffers through which a warpgroup stores boxes; 0: threads store"),
+            Knob("boxes", (2, 0, 1), "buffers through which a warpgroup stores boxes or rows; 0: threads store"),
+            *self._copied,
+        )
+
+    @cached_property
+    def _copied(self) -> tuple[Knob, ...]:
+        """No choice, but said: why operands are copied before they are multiplied."""
+        uneven = uneven_operands(self.product)
+        if not uneven:
+            return ()
+        rows = " and ".join(f"rows of {b.name} every {b.shape[-1] * b.dtype.bytes} bytes" for b in uneven)
+        return (
+            Knob("copied", (1,), f"operands are first copied in even rows: boxes want multiples of 16 bytes, {rows}"),
         )
 
     def _sizes(self, columns: Columns) -> dict[str, Ints]:
@@ -197,7 +210,10 @@ class ProductPlan:
         alone = (in_turn == 0) & (resident == 1) & (columns.ints("roomy") == 0) & (size["laps"] == 1)
         fits &= (split == 1) | (alone & (size["tile_m"] * wide <= 128 * 128) & (size["steps"] >= 2))
         pieces = rows * -(-size["tile_n"] // GROUP_RUN)
-        fits &= boxes == (np.where(split == 1, np.minimum(pieces, 2), 0) if can_store_boxes(p) else 0)
+        if can_store_boxes(p):
+            fits &= boxes == np.where(split == 1, np.minimum(pieces, 2), 0)
+        else:
+            fits &= boxes <= (np.where(split == 1, 1, 0) if can_store_lines(p) else 0)
         fits &= (slabs == 1) | ((size["tile_m"] * wide <= SMALL_TILE) & (size["steps"] >= 4))
         # nothing is gained by more than a tile that covers the result, or by an order of few tiles
         tiles_m = -(-p.m.extent // (size["tile_m"] * size["cluster_m"]))

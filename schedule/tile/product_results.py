@@ -67,8 +67,8 @@ Ahead = Mapping[Load, Buffer]
 
 class ResultWriter:
     """Writes the outputs of warpgroups, each with ``rows`` times 64 rows of ``wide`` columns; its sums, where there are
-    several, lie beside one another. ``boxes``: staging buffers of each group, in turn; 0: threads store from their
-    registers."""
+    several, lie beside one another. ``boxes``: staging buffers of each group, in turn, from which boxes are copied, or
+    where that cannot be (``can_store_boxes``) warps store row by row; 0: threads store from their registers."""
 
     def __init__(
         self, w: Writer, p: Product, warp: Expr, lane: Expr, groups: int, rows: int, wide: int, boxes: int
@@ -77,6 +77,7 @@ class ResultWriter:
         self.groups, self.rows, self.wide, self.boxes = groups, rows, wide, boxes
         self.group, self.quarter = warp // GROUP_WARPS, warp % GROUP_WARPS
         self.leads = logical_and(Compare(CompareOp.EQ, self.quarter, index(0)), Compare(CompareOp.EQ, lane, index(0)))
+        self.by_rows = bool(boxes) and not can_store_boxes(p)
         self.pieces: list[_Piece] = []
         whole, rest = wide // GROUP_RUN, wide % GROUP_RUN
         if boxes and whole:
@@ -109,7 +110,7 @@ class ResultWriter:
 
     def drain(self) -> None:
         """Wait until the staging buffers have been read."""
-        if self.boxes:
+        if self.boxes and not self.by_rows:
             with self.w.when(self.leads):
                 self.w.emit(AwaitStores(0))
 
@@ -228,7 +229,7 @@ class ResultWriter:
         return {**at, "m": m, "n": n}
 
     def _store(self, sums: Buffer, box: _Box, at: Mapping[str, Expr], ahead: Ahead, number: int) -> None:
-        """A box: computed, staged, and sent off."""
+        """A box: computed, staged, and sent off, or stored by the warps that staged it."""
         w, result, piece, row = self.w, box.result, box.piece, box.row
         with w.scope():
             out = w.allocate("out", (piece.columns // 2,), result.tensor.dtype, Scope.REGISTER)
@@ -241,6 +242,12 @@ class ResultWriter:
                 first = (c + piece.first // 8) * 4 + half * 2
                 value = self._value(sums, row, first, result, inside, 2, near)
                 w.store(out, (Ramp(c * 4 + half * 2, 1, 2),), value)
+            if self.by_rows:
+                w.barrier(Level.WARP)
+                self._stage(out, piece, 0)
+                w.barrier(Level.WARP)
+                self._by_lines(result, {**at, "m": at["m"] + row * GROUP_ROWS, "n": at["n"] + piece.first}, piece)
+                return
             if number == 0 or number >= self.boxes:
                 with w.when(self.leads):
                     w.emit(AwaitStores(0 if number == 0 else self.boxes - 1))
@@ -257,6 +264,27 @@ class ResultWriter:
                 source = (self.group, index(number % self.boxes), index(0), index(0))
                 w.emit(TensorStore(result.tensor, corner, piece.buffer, source, extents))
                 w.emit(CommitStores())
+
+    def _by_lines(self, result: Result, at: Mapping[str, Expr], piece: _Piece) -> None:
+        """Each warp stores the 16 rows that it staged, neighbours by neighbouring lanes."""
+        w, p = self.w, self.p
+        width = 2 if p.n.extent % 2 == 0 else 1
+        with w.loop("lines", 4) as lines, w.loop("line", GROUP_ROWS // GROUP_WARPS // 4, UNROLLED) as line:
+            staged = self.quarter * (GROUP_ROWS // GROUP_WARPS) + lines * 4 + line
+            m = at["m"] + staged
+            with w.when(m < p.m.extent), w.loop("run", -(-piece.columns // (WARP_LANES * width)), UNROLLED) as run:
+                column = (run * WARP_LANES + self.lane) * width
+                n = at["n"] + column
+                inside = [n < p.n.extent]
+                inside += [column < piece.columns] if piece.columns % (WARP_LANES * width) else []
+                with w.when(logical_and(*inside)):
+                    place = (self.group, index(0), staged)
+                    if width > 1:
+                        value = Load(piece.buffer, (*(Broadcast(i, width) for i in place), Ramp(column, 1, width)))
+                    else:
+                        value = Load(piece.buffer, (*place, column))
+                    indices = [vector_at(i, {**at, "m": m, "n": n}, "n", width) for i in result.indices]
+                    w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
     def _stage(self, out: Buffer, piece: _Piece, number: int) -> None:
         """Put a piece into its buffer: matrices of 8 by 8, two below one another, two such pairs at once."""
@@ -279,13 +307,30 @@ class ResultWriter:
         return list(dict.fromkeys(e for e in loads if "n" in free_variables(e)))
 
     def _reads_more(self, result: Result) -> bool:
-        return any(load.buffer.name not in self.p.totals for load in loads_of(result.value))
+        return _reads_more(self.p, result)
 
 
 def can_store_boxes(p: Product) -> bool:
     """Whether all results can be stored as boxes: 16-bit, of one type, ``m`` before ``n``, rows at multiples of 16
     bytes."""
     return all(_in_boxes(r) and r.tensor.dtype == p.results[0].tensor.dtype for r in p.results)
+
+
+def can_store_lines(p: Product) -> bool:
+    """Whether all results can be stored row by row from where they were staged: 16-bit, of one type, along ``n``."""
+    even = p.n.extent % 2 == 0
+    return all(
+        r.tensor.dtype.name in ("float16", "bfloat16")
+        and r.tensor.dtype == p.results[0].tensor.dtype
+        and r.step("n") == 1
+        and (even or not _reads_more(p, r))
+        for r in p.results
+    )
+
+
+def _reads_more(p: Product, r: Result) -> bool:
+    """Whether a result reads more than the sums."""
+    return any(load.buffer.name not in p.totals for load in loads_of(r.value))
 
 
 def _in_boxes(r: Result) -> bool:
