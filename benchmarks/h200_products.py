@@ -61,11 +61,12 @@ def _swiglu(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tens
     return functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
 
 
-def _perceptron(
-    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
-) -> torch.Tensor:
-    y = functional.linear(x, w, b)
-    return functional.silu(functional.layer_norm(y, (y.shape[1],), scale, shift, 1e-5))
+def _perceptron(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    for layer in range(0, len(weights), 4):
+        w, b, scale, shift = weights[layer : layer + 4]
+        y = functional.linear(x, w, b)
+        x = functional.silu(functional.layer_norm(y, (y.shape[1],), scale, shift, 1e-5))
+    return x
 
 
 def _fused(operator: str, parameters: Mapping[str, Any], peer: Callable[..., object]) -> Row:
@@ -108,6 +109,7 @@ ROWS: dict[str, Row] = {
     ),
     "f-swiglu-2048x14336x4096": _fused("gated_linear", {"rows": 2048, "inputs": 4096, "outputs": 14336}, _swiglu),
     "f-layer_norm_silu-32x128x128": _fused("mlp", {"rows": 32, "width": 128}, _perceptron),
+    "f-layer_norm_silu-three-32x128x128": _fused("mlp", {"rows": 32, "width": 128, "layers": 3}, _perceptron),
 }
 
 
