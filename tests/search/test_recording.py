@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.benchmarks import record
-from tilewright.benchmarks.recorded_tables import SUFFIX, readme
+from tilewright.benchmarks import record, recorded_search
+from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX, readme
 from tilewright.benchmarks.suite import Options
 from tilewright.core.budget import Budget
 from tilewright.core.target import Target
@@ -19,7 +19,7 @@ from tilewright.search.strategy import Problem
 from tilewright.search.tuner import tune
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
-RECORDED = sorted(record.FOLDER.glob("*" + SUFFIX))
+RECORDED = sorted(FOLDER.glob("*" + SUFFIX))
 SMALL = record.Table("small", "matmul", {"m": 64, "n": 64, "k": 64}, CPU_GEMM, {})
 
 
@@ -56,6 +56,8 @@ def test_a_table_is_recorded_in_parts_and_searched_on(tmp_path: Path) -> None:
     assert set(table.space.quantities) == {q.name for q in CPU_GEMM.quantities}
     steps = tune(table.pool, STRATEGIES["model"](Problem(table.pool, 1)), table.measure, Budget(100))
     assert sorted(step.candidate for step in steps) == list(range(5))
+    found = recorded_search.run(Options(trials=5, extra={"folder": str(tmp_path), "seeds": "1"}))
+    assert found.rows[0]["model"] == found.rows[0]["random"] == 1.0  # all that there are
     assert f"`small` | 5 of {legal} |" in readme(tmp_path, few.subspace)
     with pytest.raises(ValueError, match="another seed"):  # what was taken under other conditions is not mixed
         record.record([few], tmp_path, "llvm", Options(trials=1, seed=7))
