@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...core.dtypes import DType, float32
 from ...ir.buffer import Buffer
-from ...ir.expr import BinaryOp, Cast, Expr, Var
+from ...ir.expr import BinaryOp, Cast, Expr, Load, Var
 from ...ir.rewrite import free_variables, loads_of, substitute
 from ...te.contraction import contraction_of
 from ...te.inline import inline_stages
