@@ -1,4 +1,7 @@
-"""``python -m benchmarks SUITE [--rows GLOB] [--trials N] [--seed N] [--json FILE] [--set NAME=VALUE]``."""
+"""``python -m benchmarks SUITE [--rows GLOB] [--trials N] [--seed N] [--json FILE] [--set NAME=VALUE]``.
+
+Every suite takes ``--set commit=HASH`` where the checkout does not say which commit it is.
+"""
 
 import argparse
 import json
@@ -20,6 +23,8 @@ SUITES = {
     "planted": "benchmarks.planted",
     "h200-memory": "benchmarks.h200_memory",
     "h200-products": "benchmarks.h200_products",
+    "products-check": "benchmarks.products_check",
+    "record": "benchmarks.record",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
     "search": "benchmarks.search_share",
@@ -52,7 +57,7 @@ def main() -> int:
         document = {
             "suite": given.suite,
             "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
-            "commit": commit(),
+            "commit": options.extra.get("commit") or commit(),
             "started": started,
             "device": {"machine": platform.machine(), "cores": os.cpu_count(), "load_at_start": load, **result.device},
             "toolchain": {"python": platform.python_version(), **_versions(), **result.toolchain},

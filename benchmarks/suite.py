@@ -35,9 +35,10 @@ Suite = Callable[[Options], Result]
 
 
 def commit() -> str:
-    """The commit of this checkout, with ``+`` when files other than results differ from it."""
+    """The commit of this checkout, with ``+`` when files other than results and recorded tables differ from it."""
     here = Path(__file__).parent
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True).stdout.strip()
-    status = ["git", "status", "--porcelain", "--", ":/", ":(exclude,top)benchmarks/results"]
+    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True).stdout.strip()
+    made = [f":(exclude,top)benchmarks/{name}" for name in ("results", "data")]
+    status = ["git", "status", "--porcelain", "--", ":/", *made]
     changed = subprocess.run(status, cwd=here, capture_output=True, text=True).stdout.strip()
-    return (commit or "unknown") + ("+" if changed else "")
+    return (found or "unknown") + ("+" if changed else "")

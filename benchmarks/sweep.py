@@ -16,22 +16,24 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import cache
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.suite import Options, Result, commit
+from tilewright.benchmarks.suite import Options, Result, commit
 from tilewright.codegen.road import build, finish, lower
-from tilewright.core.errors import ResourcesExceeded, TilewrightError
+from tilewright.core.errors import DeviceFault, ResourcesExceeded, TilewrightError
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
-from tilewright.runtime.cpu import CpuDevice
-from tilewright.runtime.devices import host_target
+from tilewright.runtime.device import Device
+from tilewright.runtime.devices import host_target, open_device
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
@@ -96,7 +98,7 @@ def run(options: Options) -> Result:
         order = stream(options.seed, "sweep").permutation(len(todo))
         began = time.perf_counter()
         with path.open("a", encoding="utf-8") as file:
-            for answer in _answers([todo[int(n)] for n in order], count, options.seed, processes, _seconds(extra)):
+            for answer in answers([todo[int(n)] for n in order], count, options.seed, processes, _seconds(extra)):
                 file.write(json.dumps({**head, **answer}) + "\n")
                 file.flush()
                 done[answer["key"]] = answer
@@ -185,30 +187,38 @@ def _row(name: str, wanted: list[Task], done: Mapping[str, Json]) -> Json:
     }
 
 
-def _answers(todo: list[Task], count: int, seed: int, processes: int, seconds: float | None) -> Iterator[Json]:
-    """What becomes of each task, as they end; no task is begun after ``seconds``."""
+def answers(
+    todo: list[Task],
+    count: int,
+    seed: int,
+    processes: int,
+    seconds: float | None = None,
+    silence_seconds: float = _SILENCE_SECONDS,
+) -> Iterator[Json]:
+    """What becomes of each task, as they end; no task is begun after ``seconds``. A process that says nothing for
+    ``silence_seconds`` is taken to hang in a kernel."""
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for task in todo:
         waiting.put(task)
-    answers: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
     until = None if seconds is None else time.monotonic() + seconds
 
     def lane() -> None:
-        with _Lane(count, seed) as own:
+        with _Lane(count, seed, silence_seconds) as own:
             while until is None or time.monotonic() < until:
                 try:
                     task = waiting.get_nowait()
                 except queue.Empty:
                     break
-                answers.put(own.answer(task))
-        answers.put(None)
+                ended.put(own.answer(task))
+        ended.put(None)
 
     lanes = [threading.Thread(target=lane) for _ in range(processes)]
     for thread in lanes:
         thread.start()
     left = len(lanes)
     while left:
-        answer = answers.get()
+        answer = ended.get()
         if answer is None:
             left -= 1
         else:
@@ -220,8 +230,8 @@ def _answers(todo: list[Task], count: int, seed: int, processes: int, seconds: f
 class _Lane:
     """One child process and its replacements."""
 
-    def __init__(self, count: int, seed: int) -> None:
-        self._count, self._seed = count, seed
+    def __init__(self, count: int, seed: int, silence_seconds: float) -> None:
+        self._count, self._seed, self._silence_seconds = count, seed, silence_seconds
         self._start()
 
     def __enter__(self) -> "_Lane":
@@ -235,7 +245,8 @@ class _Lane:
         """Every kernel of a task judged, in as many children as that takes."""
         began, failures, kernels, refused, first = time.perf_counter(), [], 0, 0, 0
         while True:
-            self._connection.send((task, first))
+            with suppress(OSError):  # a child that has died is noticed when it is listened to
+                self._connection.send((task, first))
             at: Json = {}
             while (said := self._heard())["is"] == "at":
                 at = said
@@ -265,11 +276,11 @@ class _Lane:
 
     def _heard(self) -> Json:
         """What the child says next, or that it is lost."""
-        if not self._connection.poll(_SILENCE_SECONDS):
-            return {"is": "lost", "detail": f"hangs: nothing was heard for {_SILENCE_SECONDS:.0f} s"}
+        if not self._connection.poll(self._silence_seconds):
+            return {"is": "lost", "detail": f"hangs: nothing was heard for {self._silence_seconds:.0f} s"}
         try:
             return cast(Json, self._connection.recv())
-        except EOFError:
+        except (EOFError, OSError):
             self._process.join()
             code = self._process.exitcode or 0
             return {"is": "lost", "detail": f"died of {signal.Signals(-code).name if code < 0 else code}"}
@@ -282,7 +293,16 @@ def _child(connection: Connection, count: int, seed: int) -> None:
             task, first = connection.recv()
         except EOFError:
             return
-        connection.send({"is": "done", **_judged_all(connection, task, first, count, seed)})
+        try:
+            connection.send({"is": "done", **_judged_all(connection, task, first, count, seed)})
+        except DeviceFault as error:  # nothing more runs on a device that this process has lost
+            connection.send({"is": "lost", "detail": error.message})
+            return
+
+
+@cache
+def _device(target: Target) -> Device:
+    return open_device(target.kind, target)
 
 
 def _judged_all(connection: Connection, task: Task, first: int, count: int, seed: int) -> Json:
@@ -293,7 +313,7 @@ def _judged_all(connection: Connection, task: Task, first: int, count: int, seed
         chosen = stream(seed, "schedules").permutation(len(space))[:count]
         fixture = compute_fixture(workload, seed)
         rules = BenchRules(TimingRules(), FinalRules(), 0, seed)
-        bench = Bench(CpuDevice(task.target), workload, fixture, rules) if task.runs_here else None
+        bench = Bench(_device(task.target), workload, fixture, rules) if task.runs_here else None
     except Exception as error:
         return {**found, "failures": [_failure(task, seed, None, repr(error))]}
     for number, row in list(enumerate(chosen))[first:]:
@@ -305,6 +325,8 @@ def _judged_all(connection: Connection, task: Task, first: int, count: int, seed
             found["refused"] += 1
             continue
         except TilewrightError as error:
+            if isinstance(error, DeviceFault) and error.lost:
+                raise
             wrong = f"{error.code}: {error.message}"
         except Exception as error:
             wrong = repr(error)

@@ -55,9 +55,9 @@ def subject(
     return Subject(workload, wiring.first_schedule(workload, at_hand.device.target), at_hand)
 
 
-def export(shown: Subject) -> ExportView:
-    """``shown`` as files. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
-    files = wiring.files_of(shown.workload, shown.at_hand.device.target, shown.schedule)
+def export(shown: Subject, name: str, library: bool) -> ExportView:
+    """``shown`` as files. Raises IllegalSchedule, CompileError, UnsupportedTarget, InvalidParameter."""
+    files = wiring.files_of(shown.workload, shown.at_hand.device.target, shown.schedule, name, library)
     return ExportView(workload_key(shown.workload), shown.schedule, files)
 
 

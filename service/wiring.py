@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..codegen.backend import Grid, Resources
+from ..codegen.backend import Grid, Packaging, Resources
 from ..codegen.export import exported
 from ..codegen.road import layers, sketch_of
 from ..codegen.traffic import accessed_bytes
@@ -243,9 +243,10 @@ def _function(grid: Grid, resources: Mapping[str, Resources], target: Target) ->
     )
 
 
-def files_of(workload: Workload, target: Target, schedule: Schedule) -> Mapping[str, bytes]:
-    """A schedule as files (see ``codegen.export``). Raises IllegalSchedule, CompileError, UnsupportedTarget."""
-    return exported(workload, target, schedule)
+def files_of(workload: Workload, target: Target, schedule: Schedule, name: str, library: bool) -> Mapping[str, bytes]:
+    """A schedule as files (see ``codegen.export``). Raises IllegalSchedule, CompileError, UnsupportedTarget,
+    InvalidParameter."""
+    return exported(workload, target, schedule, Packaging(name, library))
 
 
 def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:

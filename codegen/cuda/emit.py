@@ -24,8 +24,9 @@ from ...ir.stmt import (
     walk_statements,
 )
 from ..backend import Grid, Parameter, Source
+from ..c_names import KEYWORDS, ascii_name
 from .arithmetic import MATH_NAMES
-from .function import KEYWORDS, Function, ascii_name
+from .function import Function
 from .operations import tensor_map, tensor_of
 from .peers import awaits_peers
 from .places import Ranges
@@ -37,7 +38,8 @@ from .text import Text
 from .types import is_half, stored
 
 LANGUAGE = "cuda-c++"
-_RESERVED = KEYWORDS | frozenset(FUNCTIONS) | MATH_NAMES
+_OF_CUDA = frozenset("blockIdx blockDim gridDim threadIdx warpSize uint2 uint4 shared main min max abs".split())
+_RESERVED = KEYWORDS | _OF_CUDA | frozenset(FUNCTIONS) | MATH_NAMES
 _BLOCKS = {HardwareAxis.GRID_X: "blockIdx.x", HardwareAxis.GRID_Y: "blockIdx.y", HardwareAxis.GRID_Z: "blockIdx.z"}
 _MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)
 _MOST_THREADS = 1024
@@ -128,7 +130,8 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
     _head(fn, text, launch, plan)
     overlaps = _capability(target) >= _FIRST_WITH_CLUSTERS
     if overlaps:
-        text.line(f"{fn.use('await_earlier_launch')}();")
+        text.line(f"{fn.use('let_next_launch')}();")
+        fn.first = _first(launch.body)
     emit_statement(fn, text, launch.body)
     body = "\n".join(f"  {line}" for line in text.lines)
     signature = f"{_attributes(launch)} {name}(\n    " + ",\n    ".join(given) + ")"
@@ -219,6 +222,25 @@ def _last(body: Stmt) -> Stmt | None:
             return None
         last = last.body if isinstance(last, Allocate) else last.statements[-1]
     return last if sum(s is last for s in walk_statements(body)) == 1 else None
+
+
+def _first(body: Stmt) -> Stmt:
+    """The statement that all threads come to ahead of everything that touches global memory."""
+    while isinstance(body, Allocate | Seq):
+        if isinstance(body, Seq) and not body.statements:
+            break
+        below = body.statements if isinstance(body, Seq) else (body.body,)
+        body = next((s for s in below if _touches_global(s)), below[-1])
+    return body
+
+
+def _touches_global(body: Stmt) -> bool:
+    return any(
+        (isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL)
+        or (isinstance(s, Operation) and any(b.scope is Scope.GLOBAL for b in s.buffers))
+        or any(load.buffer.scope is Scope.GLOBAL for load in _loads(*expressions(s)))
+        for s in walk_statements(body)
+    )
 
 
 def _touched(launch: Launch) -> set[str]:

@@ -180,14 +180,14 @@ class Sides:
         return Product(
             self.inlined.inputs,
             stage.tensor,
-            _operand(substitute(short.body, at), "m"),
-            _operand(substitute(tall.body, at), "n"),
+            operand_of(substitute(short.body, at), "m"),
+            operand_of(substitute(tall.body, at), "n"),
             Axis("m", short.extent),
             Axis("n", tall.extent),
             Axis("k", prod(a.extent for a in self.k)),
             tuple(r for r in results if r is not None),
             batch,
-            tuple(OtherSum(s.tensor, _operand(substitute(body, at), "n")) for s, body in self.others),
+            tuple(OtherSum(s.tensor, operand_of(substitute(body, at), "n")) for s, body in self.others),
         )
 
 
@@ -261,7 +261,8 @@ def _has_digits(form: Linear) -> bool:
     return any(isinstance(e, Binary) for term in form.terms for e in walk(term))
 
 
-def _operand(body: Expr, own: str) -> Operand:
+def operand_of(body: Expr, own: str) -> Operand:
+    """A factor of the product, on its axes; ``own``: the one that the other factor does not have."""
     inner = body.value if isinstance(body, Cast) else body
     if not isinstance(inner, Load):
         return Operand(body, None, 0, 0)

@@ -34,7 +34,7 @@ class TileGrid:
         return count
 
     def place(self, tile: Expr, rank: Expr) -> dict[str, Expr]:
-        """Where the tile of block ``rank`` of a cluster begins: axis -> place."""
+        """Where tile ``rank`` of a cluster begins, those along ``m`` following one another: axis -> place."""
         at = dict[str, Expr]()
         rest = tile // (self.m * self.n)
         for axis in reversed(self.product.batch):
@@ -48,9 +48,16 @@ class TileGrid:
             in_last = Compare(CompareOp.GE, inner, last)
             m_last, n_last = _in_band(inner - last, self.m - whole, self.n)
             m, n = Select(in_last, m_last + whole, m), Select(in_last, n_last, n)
-        at["m"] = (m * self.cluster_m + (rank if self.cluster_m > 1 else 0)) * self.tile_m
-        at["n"] = (n * self.cluster_n + (rank if self.cluster_n > 1 else 0)) * self.tile_n
+        of_m, of_n = self.within(rank)
+        at["m"] = (m * self.cluster_m + of_m) * self.tile_m
+        at["n"] = (n * self.cluster_n + of_n) * self.tile_n
         return at
+
+    def within(self, rank: Expr) -> tuple[Expr, Expr]:
+        """(m, n) of tile ``rank`` of a cluster."""
+        if self.cluster_m == 1 or self.cluster_n == 1:
+            return (rank if self.cluster_m > 1 else index(0), rank if self.cluster_n > 1 else index(0))
+        return rank % self.cluster_m, rank // self.cluster_m
 
 
 def _in_band(number: Expr, band: int, n: int) -> tuple[Expr, Expr]:

@@ -9,8 +9,12 @@ from tests.schedule.sketches.tiles import H200, assert_agrees, compiled, schedul
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.road import finish
 from tilewright.core.target import Target
+from tilewright.ir.interpret import interpret
 from tilewright.schedule.sketches.cuda_products import CUDA_PRODUCTS as SKETCH
 from tilewright.te import build as te
+from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
@@ -79,6 +83,8 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
         lambda: workload_of("batch_matmul", batch=3, m=72, n=80, k=72, dtype="bfloat16", transpose_b=True),
     ),
     "two outputs": (H200, _two_outputs),
+    "odd rows": (H200, lambda: workload_of("linear", rows=70, inputs=77, outputs=111, dtype="float16")),
+    "odd rows along n": (H200, lambda: workload_of("batch_matmul", batch=2, m=68, n=75, k=72, dtype="bfloat16")),
     "two sums": (
         FEW,
         lambda: workload_of("gated_linear", rows=200, inputs=136, outputs=152, dtype="float16"),
@@ -93,6 +99,17 @@ def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, workload(), 12, target) == 12
 
 
+@pytest.mark.parametrize(("cluster", "across", "split"), [(2, 2, 1), (1, 4, 1), (2, 1, 4), (2, 2, 2)])
+def test_blocks_of_a_cluster_share_both_operands_and_k(cluster: int, across: int, split: int) -> None:
+    workload = workload_of("matmul", m=136, n=136, k=264, dtype="float16", transpose_b=True)
+    chosen = {"groups": 1, "rows": 1, "wide": 32, "cluster": cluster, "across": across, "split": split}
+    kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, **chosen))
+    inputs = random_inputs(workload, 1)
+    got, wanted = interpret(finish(kernel, H200), inputs)["C"], reference(workload, inputs)["C"]
+    absolute, relative = tolerance(workload)["C"]
+    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
+
+
 def test_what_it_leaves_to_others() -> None:
     def taken(**parameters: object) -> bool:
         return SKETCH.matches(
@@ -102,8 +119,7 @@ def test_what_it_leaves_to_others() -> None:
     assert taken() and taken(dtype="bfloat16") and taken(m=1000, n=1112, k=776)
     assert not taken(dtype="float32") and not taken(accumulate="float64")
     assert not taken(m=64)  # a skinny product
-    assert not taken(k=60) and not taken(n=65)  # rows that begin between multiples of 16 bytes
-    assert taken(n=65, transpose_b=True)
+    assert taken(k=60) and taken(n=65) and taken(n=65, transpose_b=True)  # rows between multiples of 16 bytes too
     assert not SKETCH.matches(LARGE, Target("cuda", "sm_80", (), threads=108, vector_bytes=16))
 
 
