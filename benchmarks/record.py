@@ -112,7 +112,8 @@ def run(options: Options) -> Result:
     folder = Path(options.extra.get("folder", FOLDER))
     tables = {name: table for name, table in TABLES.items() if fnmatch(name, options.rows)}
     rows = record(list(tables.values()), folder, "cuda", options)
-    (folder / "README.md").write_text(readme(folder, SUBSPACE))
+    if rows:
+        (folder / "README.md").write_text(readme(folder, SUBSPACE))
     settings = [int(str(row["settings"])) for row in rows]
     summary = {
         "tables": len(rows),
