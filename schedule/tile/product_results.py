@@ -14,10 +14,12 @@ from ...ir.expr import (
     Load,
     PeerLoad,
     Ramp,
+    Select,
     Var,
     index,
     logical_and,
     minimum,
+    walk,
 )
 from ...ir.gpu import (
     GROUP_LANES,
@@ -50,6 +52,19 @@ class _Piece:
     buffer: Buffer
 
 
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """64 rows (number ``row``) of a piece of one output."""
+
+    result: Result
+    piece: _Piece
+    row: int
+
+
+Ahead = Mapping[Load, Buffer]
+"""What was read for a box before its sums were needed: loads of its output, and registers."""
+
+
 class ResultWriter:
     """Writes the outputs of warpgroups, each with ``rows`` times 64 rows of ``wide`` columns; its sums, where there are
     several, lie beside one another. ``boxes``: staging buffers of each group, in turn, from which boxes are copied, or
@@ -76,18 +91,22 @@ class ResultWriter:
         shape = (self.groups, self.boxes, GROUP_ROWS, columns)
         return self.w.allocate(name, shape, self.p.results[0].tensor.dtype, Scope.SHARED, layout)
 
-    def write(self, sums: Buffer, at: Mapping[str, Expr]) -> None:
-        """Store all outputs of the group's rows from ``at`` on (axis -> place), given its sums."""
+    def read_ahead(self, at: Mapping[str, Expr]) -> Ahead:
+        """Start to read what the first outputs of ``write`` need besides the sums, which may still be under way."""
+        return self._read(self._boxes[0], at) if self.boxes else {}
+
+    def write(self, sums: Buffer, at: Mapping[str, Expr], ahead: Ahead) -> None:
+        """Store all outputs of the group's rows from ``at`` on (axis -> place), given its sums and what was read
+        ahead."""
         if not self.boxes:
             for row in range(self.rows):
                 self._by_threads(sums, row, at)
             return
-        number = 0
-        for result in self.p.results:
-            for piece in self.pieces:
-                for row in range(self.rows):
-                    self._box(sums, row, result, at, piece, number)
-                    number += 1
+        for number, box in enumerate(self._boxes):
+            here = ahead
+            if number + 1 < len(self._boxes):
+                ahead = self._read(self._boxes[number + 1], at)
+            self._store(sums, box, at, here, number)
 
     def drain(self) -> None:
         """Wait until the staging buffers have been read."""
@@ -156,11 +175,23 @@ class ResultWriter:
         m = at["m"] + (row * GROUP_ROWS + self.quarter * 16 + self.lane // 4 + half * 8)
         return m, at["n"] + (column * 8 + self.lane % 4 * 2)
 
-    def _value(self, sums: Buffer, row: int, first: Expr, result: Result, at: Mapping[str, Expr], width: int) -> Expr:
-        """An output at ``width`` neighbours from ``at`` on, whose sums begin at ``first``."""
+    def _value(
+        self,
+        sums: Buffer,
+        row: int,
+        first: Expr,
+        result: Result,
+        at: Mapping[str, Expr],
+        width: int,
+        near: Mapping[Load, tuple[Buffer, Expr]] | None = None,
+    ) -> Expr:
+        """An output at ``width`` neighbours from ``at`` on, whose sums begin at ``first``; ``near``: loads that were
+        done ahead, and where in registers what they gave begins."""
         place = Var("n") - at["n"] + first if width > 1 else first
 
         def load(e: Load) -> Expr:
+            if near and e in near:
+                return Load(near[e][0], (Var("n") - at["n"] + near[e][1],))
             if e.buffer.name not in self.p.totals:
                 return e
             return Load(sums, (index(row), place + self.p.totals.index(e.buffer.name) * (self.wide // 2)))
@@ -169,18 +200,47 @@ class ResultWriter:
 
     # --- by boxes
 
-    def _box(self, sums: Buffer, row: int, result: Result, at: Mapping[str, Expr], piece: _Piece, number: int) -> None:
-        """64 rows of one piece: computed, staged, and sent off, or stored by the warps that staged them."""
-        w = self.w
+    @property
+    def _boxes(self) -> list[_Box]:
+        """All boxes of a group, in the order in which they are stored."""
+        return [_Box(r, p, row) for r in self.p.results for p in self.pieces for row in range(self.rows)]
+
+    def _read(self, box: _Box, at: Mapping[str, Expr]) -> Ahead:
+        """Read what a box needs into registers: for every pair of columns, and of each half of the rows if it is not
+        the same for all."""
+        w, ahead = self.w, dict[Load, Buffer]()
+        for load in self._further(box.result):
+            halves = 2 if "m" in free_variables(load) else 1
+            ahead[load] = w.allocate("ahead", (box.piece.columns // 4 * halves,), load.buffer.dtype, Scope.REGISTER)
+            with (
+                w.loop("ahead_column", box.piece.columns // 8, UNROLLED) as c,
+                w.loop("ahead_half", halves, UNROLLED) as half,
+            ):
+                value = vector_at(load, self._inside(box, at, c, half), "n", 2)
+                w.store(ahead[load], (Ramp(c * (2 * halves) + half * 2, 1, 2),), value)
+        return ahead
+
+    def _inside(self, box: _Box, at: Mapping[str, Expr], c: Expr, half: Expr) -> dict[str, Expr]:
+        """Where a pair of an output belongs, moved inside if other tensors are read there."""
+        p = self.p
+        m, n = self._element(at, box.row, c + box.piece.first // 8, half)
+        if self._reads_more(box.result):
+            m, n = minimum(m, index(p.m.extent - 1)), minimum(n, index(p.n.extent - 2))
+        return {**at, "m": m, "n": n}
+
+    def _store(self, sums: Buffer, box: _Box, at: Mapping[str, Expr], ahead: Ahead, number: int) -> None:
+        """A box: computed, staged, and sent off, or stored by the warps that staged it."""
+        w, result, piece, row = self.w, box.result, box.piece, box.row
         with w.scope():
             out = w.allocate("out", (piece.columns // 2,), result.tensor.dtype, Scope.REGISTER)
             with w.loop("out_column", piece.columns // 8, UNROLLED) as c, w.loop("out_half", 2, UNROLLED) as half:
-                column = c + piece.first // 8
-                m, n = self._element(at, row, column, half)
-                inside = {**at, "m": m, "n": n}
-                if self._reads_more(result):
-                    inside |= {"m": minimum(m, index(self.p.m.extent - 1)), "n": minimum(n, index(self.p.n.extent - 2))}
-                value = self._value(sums, row, column * 4 + half * 2, result, inside, 2)
+                inside = self._inside(box, at, c, half)
+                near = {
+                    load: (held, c * 4 + half * 2 if "m" in free_variables(load) else c * 2)
+                    for load, held in ahead.items()
+                }
+                first = (c + piece.first // 8) * 4 + half * 2
+                value = self._value(sums, row, first, result, inside, 2, near)
                 w.store(out, (Ramp(c * 4 + half * 2, 1, 2),), value)
             if self.by_rows:
                 w.barrier(Level.WARP)
@@ -196,11 +256,13 @@ class ResultWriter:
             w.emit(FenceAsync())
             w.barrier(Level.GROUP)
             place = {**at, "m": at["m"] + row * GROUP_ROWS, "n": at["n"] + piece.first}
-            box = tuple(GROUP_ROWS if i == Var("m") else piece.columns if i == Var("n") else 1 for i in result.indices)
+            extents = tuple(
+                GROUP_ROWS if i == Var("m") else piece.columns if i == Var("n") else 1 for i in result.indices
+            )
             corner = tuple(vector_at(i, place, "n", 1) for i in result.indices)
             with w.when(self.leads):
                 source = (self.group, index(number % self.boxes), index(0), index(0))
-                w.emit(TensorStore(result.tensor, corner, piece.buffer, source, box))
+                w.emit(TensorStore(result.tensor, corner, piece.buffer, source, extents))
                 w.emit(CommitStores())
 
     def _by_lines(self, result: Result, at: Mapping[str, Expr], piece: _Piece) -> None:
@@ -236,6 +298,13 @@ class ResultWriter:
         if rest:
             to = (self.group, index(number), line, index(pairs * 16))
             w.emit(StoreMatrix(piece.buffer, to, out, (index(pairs * 8),), 2))
+
+    def _further(self, result: Result) -> list[Load]:
+        """What is read besides the sums along ``n``, and may be read ahead: no select says where it may be."""
+        if any(isinstance(e, Select) for e in walk(result.value)):
+            return []
+        loads = [e for e in loads_of(result.value) if e.buffer.name not in self.p.totals]
+        return list(dict.fromkeys(e for e in loads if "n" in free_variables(e)))
 
     def _reads_more(self, result: Result) -> bool:
         return _reads_more(self.p, result)

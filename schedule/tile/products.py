@@ -261,13 +261,15 @@ class _Program:
                 if turn is not None:
                     with w.when(first):
                         w.emit(Arrive(self.turns, index((turn[0] + 1) % s.groups)))
+                own = 0 if s.in_turn else self.warp // GROUP_WARPS * (GROUP_ROWS * s.rows)
+                of_group = {**at, "m": at["m"] + own}
+                ahead = self.results.read_ahead(of_group)
                 w.emit(AwaitGroupMma(0))
                 self._release(number * self.steps + (self.steps - 1))
                 if s.split > 1:
                     self.results.stage_sums(sums, self.partials)
-                    return
-                own = 0 if s.in_turn else self.warp // GROUP_WARPS * (GROUP_ROWS * s.rows)
-                self.results.write(sums, {**at, "m": at["m"] + own})
+                else:
+                    self.results.write(sums, of_group, ahead)
 
     # --- one step
 
