@@ -16,22 +16,24 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import cache
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from benchmarks.suite import Options, Result, commit
+from tilewright.benchmarks.suite import Options, Result, commit
 from tilewright.codegen.road import build, finish, lower
-from tilewright.core.errors import ResourcesExceeded, TilewrightError
+from tilewright.core.errors import DeviceFault, ResourcesExceeded, TilewrightError
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
-from tilewright.runtime.cpu import CpuDevice
-from tilewright.runtime.devices import host_target
+from tilewright.runtime.device import Device
+from tilewright.runtime.devices import host_target, open_device
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
@@ -53,6 +55,12 @@ _DETAIL = 2000
 _EVERYTHING = ("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512bw", "avx512f", "avx512vl", "avx512vnni")
 
 Json = dict[str, Any]
+
+
+class Listener(Protocol):
+    """Who is told of what comes."""
+
+    def send(self, what: Json) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -81,8 +89,8 @@ def run(options: Options) -> Result:
     count, processes = options.trials or SCHEDULES, int(extra.get("processes", len(os.sched_getaffinity(0))))
     wanted = [
         task
-        for task in tasks(int(extra.get("odd", ODD_SHAPES)), options.seed)
-        if fnmatch(task.operator, options.rows) and fnmatch(task.sketch, extra.get("sketch", "*"))
+        for task in tasks(int(extra.get("odd", ODD_SHAPES)), options.seed, options.rows)
+        if fnmatch(task.sketch, extra.get("sketch", "*"))
     ]
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(extra.get("folder", temporary)) / "sweep.jsonl"
@@ -96,7 +104,7 @@ def run(options: Options) -> Result:
         order = stream(options.seed, "sweep").permutation(len(todo))
         began = time.perf_counter()
         with path.open("a", encoding="utf-8") as file:
-            for answer in _answers([todo[int(n)] for n in order], count, options.seed, processes, _seconds(extra)):
+            for answer in answers([todo[int(n)] for n in order], count, options.seed, processes, _seconds(extra)):
                 file.write(json.dumps({**head, **answer}) + "\n")
                 file.flush()
                 done[answer["key"]] = answer
@@ -120,13 +128,13 @@ def run(options: Options) -> Result:
     return Result(tuple(rows), summary, not failed and not summary["left"], settings)
 
 
-def tasks(odd: int, seed: int) -> list[Task]:
+def tasks(odd: int, seed: int, rows: str = "*") -> list[Task]:
     """Every operator's examples with every dtype, and ``odd`` drawn shapes, by every sketch for processors; of further
     shapes those that a sketch of one class takes, by these."""
     host = replace(host_target("llvm"), threads=THREADS)
     whole = replace(host, features=tuple(sorted({*host.features, *_EVERYTHING})), vector_bytes=64)
     found = {}
-    for name, operator in OPERATORS.items():
+    for name, operator in ((n, o) for n, o in OPERATORS.items() if fnmatch(n, rows)):
         usual = [*operator.cases(), *odd_cases(operator, odd, seed)]
         further = list(odd_cases(operator, _FURTHER * odd, seed + 1))
         for number, parameters in enumerate((*usual, *further)):
@@ -185,30 +193,38 @@ def _row(name: str, wanted: list[Task], done: Mapping[str, Json]) -> Json:
     }
 
 
-def _answers(todo: list[Task], count: int, seed: int, processes: int, seconds: float | None) -> Iterator[Json]:
-    """What becomes of each task, as they end; no task is begun after ``seconds``."""
+def answers(
+    todo: list[Task],
+    count: int,
+    seed: int,
+    processes: int,
+    seconds: float | None = None,
+    silence_seconds: float = _SILENCE_SECONDS,
+) -> Iterator[Json]:
+    """What becomes of each task, as they end; no task is begun after ``seconds``. A process that says nothing for
+    ``silence_seconds`` is taken to hang in a kernel."""
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for task in todo:
         waiting.put(task)
-    answers: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
     until = None if seconds is None else time.monotonic() + seconds
 
     def lane() -> None:
-        with _Lane(count, seed) as own:
+        with Lane(count, seed, silence_seconds) as own:
             while until is None or time.monotonic() < until:
                 try:
                     task = waiting.get_nowait()
                 except queue.Empty:
                     break
-                answers.put(own.answer(task))
-        answers.put(None)
+                ended.put(own.answer(task))
+        ended.put(None)
 
     lanes = [threading.Thread(target=lane) for _ in range(processes)]
     for thread in lanes:
         thread.start()
     left = len(lanes)
     while left:
-        answer = answers.get()
+        answer = ended.get()
         if answer is None:
             left -= 1
         else:
@@ -217,25 +233,31 @@ def _answers(todo: list[Task], count: int, seed: int, processes: int, seconds: f
         thread.join()
 
 
-class _Lane:
+class Lane:
     """One child process and its replacements."""
 
-    def __init__(self, count: int, seed: int) -> None:
-        self._count, self._seed = count, seed
+    def __init__(self, count: int, seed: int, silence_seconds: float) -> None:
+        self._count, self._seed, self._silence_seconds = count, seed, silence_seconds
         self._start()
 
-    def __enter__(self) -> "_Lane":
+    def __enter__(self) -> "Lane":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.join()
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def answer(self, task: Task) -> Json:
         """Every kernel of a task judged, in as many children as that takes."""
         began, failures, kernels, refused, first = time.perf_counter(), [], 0, 0, 0
         while True:
-            self._connection.send((task, first))
+            with suppress(OSError):  # a child that has died is noticed when it is listened to
+                self._connection.send((task, first))
             at: Json = {}
             while (said := self._heard())["is"] == "at":
                 at = said
@@ -265,11 +287,11 @@ class _Lane:
 
     def _heard(self) -> Json:
         """What the child says next, or that it is lost."""
-        if not self._connection.poll(_SILENCE_SECONDS):
-            return {"is": "lost", "detail": f"hangs: nothing was heard for {_SILENCE_SECONDS:.0f} s"}
+        if not self._connection.poll(self._silence_seconds):
+            return {"is": "lost", "detail": f"hangs: nothing was heard for {self._silence_seconds:.0f} s"}
         try:
             return cast(Json, self._connection.recv())
-        except EOFError:
+        except (EOFError, OSError):
             self._process.join()
             code = self._process.exitcode or 0
             return {"is": "lost", "detail": f"died of {signal.Signals(-code).name if code < 0 else code}"}
@@ -282,10 +304,21 @@ def _child(connection: Connection, count: int, seed: int) -> None:
             task, first = connection.recv()
         except EOFError:
             return
-        connection.send({"is": "done", **_judged_all(connection, task, first, count, seed)})
+        try:
+            connection.send({"is": "done", **judged_all(connection, task, first, count, seed)})
+        except DeviceFault as error:  # nothing more runs on a device that this process has lost
+            connection.send({"is": "lost", "detail": error.message})
+            return
 
 
-def _judged_all(connection: Connection, task: Task, first: int, count: int, seed: int) -> Json:
+@cache
+def _device(target: Target) -> Device:
+    return open_device(target.kind, target)
+
+
+def judged_all(connection: Listener, task: Task, first: int, count: int, seed: int) -> Json:
+    """What becomes of ``count`` schedules of a task, from the one numbered ``first`` on; ``connection`` is told each
+    before it is judged."""
     found: Json = {"kernels": 0, "refused": 0, "failures": []}
     try:
         workload = task.workload
@@ -293,7 +326,7 @@ def _judged_all(connection: Connection, task: Task, first: int, count: int, seed
         chosen = stream(seed, "schedules").permutation(len(space))[:count]
         fixture = compute_fixture(workload, seed)
         rules = BenchRules(TimingRules(), FinalRules(), 0, seed)
-        bench = Bench(CpuDevice(task.target), workload, fixture, rules) if task.runs_here else None
+        bench = Bench(_device(task.target), workload, fixture, rules) if task.runs_here else None
     except Exception as error:
         return {**found, "failures": [_failure(task, seed, None, repr(error))]}
     for number, row in list(enumerate(chosen))[first:]:
@@ -305,6 +338,8 @@ def _judged_all(connection: Connection, task: Task, first: int, count: int, seed
             found["refused"] += 1
             continue
         except TilewrightError as error:
+            if isinstance(error, DeviceFault) and error.lost:
+                raise
             wrong = f"{error.code}: {error.message}"
         except Exception as error:
             wrong = repr(error)

@@ -89,6 +89,7 @@ def explain(store: Store, shown: Subject) -> Explanation:
         roofline_by=None if limit is None else limit.by,
         seconds=seconds,
         fraction_of_roofline=None if limit is None or seconds is None else limit.seconds / seconds,
+        warnings=road.warnings,
     )
 
 

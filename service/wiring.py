@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ..codegen.backend import Grid, Packaging, Resources
 from ..codegen.export import exported
+from ..codegen.matrix_use import matrix_use
 from ..codegen.road import layers, sketch_of
 from ..codegen.traffic import accessed_bytes
 from ..core.budget import Budget, StopReason
@@ -23,6 +24,7 @@ from ..ir.text import kernel_text
 from ..runtime.devices import device_infos, host_target
 from ..schedule.gpu import limits_of
 from ..schedule.sketches import sketches_for
+from ..search.drift import steadied
 from ..search.finals import finalists, ranked
 from ..search.pool import Pool
 from ..search.strategies import STRATEGIES
@@ -139,7 +141,7 @@ def first_schedules(pool: Pool, strategy: Strategy, budget: Budget) -> list[Sche
 def final(workload: Workload, executor: Executor, trials: Sequence[Trial]) -> dict[int, Timed]:
     """Play the final of a task's trials; the outcomes it changes, by position (see ``search.finals``)."""
     outcomes = [trial.outcome for trial in trials]
-    places = finalists(outcomes)
+    places = finalists(list(steadied(trials)))
     if not places:
         return {}
     samples = executor.final(workload, [trials[n].schedule for n in places])
@@ -209,6 +211,7 @@ class Anatomy:
     instructions: Mapping[str, int]
     functions: tuple[FunctionView, ...]
     accessed_bytes: int
+    warnings: tuple[str, ...]
 
 
 def anatomy(workload: Workload, target: Target, schedule: Schedule) -> Anatomy:
@@ -220,8 +223,12 @@ def anatomy(workload: Workload, target: Target, schedule: Schedule) -> Anatomy:
     sections.append(Section("source", road.source.language, road.source.text))
     sections += [Section(layer.title, layer.language, layer.text) for layer in road.anatomy.layers]
     final = road.passes[-1][1] if road.passes else road.kernel
+    use = matrix_use(workload, target, schedule, final, road.anatomy.instructions)
+    if use is not None:
+        sections.append(Section("matrix instructions", "text", "\n".join((use.said, *use.warnings))))
     functions = tuple(_function(grid, road.anatomy.resources, target) for grid in road.source.launches)
-    return Anatomy(tuple(sections), road.anatomy.instructions, functions, accessed_bytes(final))
+    warnings = () if use is None else use.warnings
+    return Anatomy(tuple(sections), road.anatomy.instructions, functions, accessed_bytes(final), warnings)
 
 
 def _function(grid: Grid, resources: Mapping[str, Resources], target: Target) -> FunctionView:

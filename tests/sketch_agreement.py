@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.random_expressions import random_workload
 from tilewright.codegen.backend import Binary
 from tilewright.codegen.road import build_kernel, finish
 from tilewright.core.errors import ResourcesExceeded, UnsupportedTarget
@@ -27,6 +26,7 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
+from tilewright.tests.random_expressions import random_workload
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -74,6 +74,19 @@ $unsigned load_once(const unsigned* from) {
         "// as load_once; zeros, and nothing is read, where the condition is false\n"
         + _guarded_load("load_once_if", "ld.global.L1::no_allocate")
     ),
+    "load_run": Function(
+        """// 2 * WORDS neighbours that may begin in the middle of a word: the words that they lie in, shifted
+template <int WORDS> $void load_run(unsigned* to, const unsigned short* from, int at) {
+  const unsigned* words = reinterpret_cast<const unsigned*>(from) + (at >> 1);
+  const int odd = at & 1;
+  unsigned x[WORDS + 1];
+  #pragma unroll
+  for (int i = 0; i < WORDS; ++i) x[i] = words[i];
+  x[WORDS] = words[WORDS - 1 + odd];
+  #pragma unroll
+  for (int i = 0; i < WORDS; ++i) to[i] = __funnelshift_r(x[i], x[i + 1], 16 * odd);
+}"""
+    ),
     # --- shared memory, the asynchronous ways into it, and what orders them
     "shared_address": Function(
         """unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }"""

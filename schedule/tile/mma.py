@@ -6,7 +6,7 @@ while it multiplies those of the last, across the end of a step too. Copies are 
 aligned, 16 bytes at best; what begins at odd elements goes through registers, a step ahead of its store.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import gcd
@@ -16,11 +16,11 @@ from ...ir.buffer import Buffer, Layout, Scope, Swizzle
 from ...ir.expr import (
     WARP_LANES,
     Broadcast,
-    Compare,
-    CompareOp,
     Expr,
     Load,
     Ramp,
+    Unary,
+    UnaryOp,
     Var,
     const,
     index,
@@ -32,6 +32,7 @@ from ...ir.rewrite import substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from .naming import NamingWriter
 from .partials import add_up_tile, store_outputs
+from .pointwise import vector_at
 from .product import Operand, Product, flat_steps
 from .tile_grid import TileGrid
 
@@ -39,7 +40,7 @@ UNROLLED = LoopKind.UNROLLED
 
 PIECE = 8
 """Elements of the widest asynchronous copy: 16 bytes."""
-NARROW = 2
+NARROW = 4
 """Elements that a thread takes at a time where rows begin at odd ones."""
 ROWS, COLUMNS, DEPTH = 16, 16, 16
 """What two matrix instructions, side by side, take of ``m``, ``n`` and ``k``."""
@@ -163,31 +164,38 @@ class _Program:
         of places beyond the others', anything that exists will do."""
         with self._dealt(tile, tile.piece) as (_, row, column):
             at = self._place(tile, step, row, column)
-            terms = [] if self._is_whole("k") else [Compare(CompareOp.LT, at["k"], index(self.p.k.extent))]
-            for axis, last in ((tile.outer, 1), (tile.inner, tile.piece)):
-                if axis != "k" and not self._is_whole(axis):
-                    at[axis] = minimum(at[axis], index(self._extent(axis) - last))
+            mask = None if self._is_whole("k") else at["k"] < self.p.k.extent
+            at[tile.outer] = self._clamped(at, tile.outer, 1)
+            at[tile.inner] = self._clamped(at, tile.inner, tile.piece)
             indices = tuple(substitute(i, at) for i in tile.load.indices)
-            mask = logical_and(*terms) if terms else None
             self.w.emit(CopyAsync(tile.ring, (stage, row, column), tile.load.buffer, indices, tile.piece, mask))
 
     def _take(self, tile: _Tile, held: Buffer, step: Expr) -> None:
         """Load what is copied in a step into registers; zeros where it lies beyond the end."""
-        with self._dealt(tile, NARROW) as (turn, row, column):
+        w, buffer = self.w, tile.load.buffer
+        end = self._place(tile, step, *(index(n) for n in tile.ring.shape[1:]))
+        ragged = [axis for axis in dict.fromkeys(("k", tile.inner)) if not self._is_whole(axis)]
+        whole = logical_and(*(end[axis] <= self._extent(axis) for axis in ragged)) if ragged else None
+        with w.when(whole), self._dealt(tile, NARROW) as (turn, row, column):
             at = self._place(tile, step, row, column)
-            with self.w.loop("element", NARROW, UNROLLED) as e:
+            at[tile.outer] = self._clamped(at, tile.outer, 1)
+            indices = tuple(vector_at(i, at, tile.inner, NARROW) for i in tile.load.indices)
+            w.store(held, (Broadcast(turn, NARROW), Ramp(index(0), 1, NARROW)), Load(buffer, indices))
+        if whole is None:
+            return
+        with w.when(Unary(UnaryOp.NOT, whole)), self._dealt(tile, NARROW) as (turn, row, column):
+            at = self._place(tile, step, row, column)
+            at[tile.outer] = self._clamped(at, tile.outer, 1)
+            with w.loop("element", NARROW, UNROLLED) as e:
                 here = {**at, tile.inner: at[tile.inner] + e}
-                inside = [
-                    Compare(CompareOp.LT, here[axis], index(self._extent(axis)))
-                    for axis in (tile.outer, tile.inner)
-                    if not self._is_whole(axis)
-                ]
-                value = Load(
-                    tile.load.buffer,
-                    tuple(substitute(i, here) for i in tile.load.indices),
-                    logical_and(*inside) if inside else None,
-                )
-                self.w.store(held, (turn, e), value)
+                inside = logical_and(*(here[axis] < self._extent(axis) for axis in ragged))
+                w.store(held, (turn, e), Load(buffer, tuple(substitute(i, here) for i in tile.load.indices), inside))
+
+    def _clamped(self, at: Mapping[str, Expr], axis: str, elements: int) -> Expr:
+        """A place along ``m`` or ``n`` from which on so many elements exist; one along ``k`` as it is."""
+        if axis == "k" or self._is_whole(axis):
+            return at[axis]
+        return minimum(at[axis], index(self._extent(axis) - elements))
 
     def _put(self, tile: _Tile, held: Buffer, stage: Expr) -> None:
         """Store what was taken to a stage."""
@@ -202,7 +210,7 @@ class _Program:
         pieces = rows * columns // piece
         with self.w.loop("turn", -(-pieces // threads), UNROLLED) as turn:
             item = turn * threads + self.thread
-            with self.w.when(Compare(CompareOp.LT, item, index(pieces)) if pieces % threads else None):
+            with self.w.when(item < pieces if pieces % threads else None):
                 yield turn, item // (columns // piece), item % (columns // piece) * piece
 
     def _place(self, tile: _Tile, step: Expr, row: Expr, column: Expr) -> dict[str, Expr]:
@@ -272,7 +280,7 @@ class _Program:
         """Fill the stage that the step before has left."""
         if self.steps <= self.ahead:
             return
-        with self.w.when(Compare(CompareOp.LT, step + self.ahead, index(self.steps))):
+        with self.w.when(step + self.ahead < self.steps):
             for tile in (self.left, self.right):
                 if tile.held is None:
                     self._copy(tile, step + self.ahead, (step + self.ahead) % self.s.stages)
@@ -291,7 +299,7 @@ class _Program:
     def _take_ahead(self, step: Expr) -> None:
         for tile in (self.left, self.right):
             if tile.held is not None:
-                with self.w.when(Compare(CompareOp.LT, step, index(self.steps))):
+                with self.w.when(step < self.steps):
                     self._take(tile, tile.held, step)
 
     def _load(self, stage: Expr, piece: int) -> None:
@@ -329,11 +337,7 @@ class _Program:
         width = 2 if p.n.extent % 2 == 0 else 1
         with self._pairs() as (m, n, place, first), w.loop("side", 2 // width, UNROLLED) as side:
             at = {**self.at, "m": self.at["m"] + m, "n": self.at["n"] + n + side}
-            inside = [
-                Compare(CompareOp.LT, at[axis], index(self._extent(axis)))
-                for axis in ("m", "n")
-                if not self._is_whole(axis)
-            ]
+            inside = [at[axis] < self._extent(axis) for axis in ("m", "n") if not self._is_whole(axis)]
             with w.when(logical_and(*inside) if inside else None):
                 store_outputs(w, p, at, sums, width, place, first + side)
 

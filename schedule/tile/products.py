@@ -31,6 +31,7 @@ from ...ir.gpu import (
 from ...ir.rewrite import free_variables, substitute
 from ...ir.stmt import HardwareAxis, Kernel
 from .naming import NamingWriter
+from .padded import even_product
 from .product import Operand, Product
 from .product_results import ResultWriter
 from .tile_grid import TileGrid
@@ -126,7 +127,9 @@ class _Program:
         self.w = NamingWriter(p.names)
 
     def kernel(self) -> Kernel:
-        p, s, w = self.p, self.s, self.w
+        s, w = self.s, self.w
+        self.p, copies = even_product(w, self.p)
+        p = self.p
         bounds = [
             ("worker", s.workers, HardwareAxis.GRID_X),
             ("rank", s.cluster, HardwareAxis.CLUSTER),
@@ -156,7 +159,7 @@ class _Program:
                 self.results.drain()
             if s.cluster > 1:
                 w.barrier(Level.CLUSTER)
-        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), copies, w.finish())
 
     # --- shared memory and roles
 
@@ -258,13 +261,15 @@ class _Program:
                 if turn is not None:
                     with w.when(first):
                         w.emit(Arrive(self.turns, index((turn[0] + 1) % s.groups)))
+                own = 0 if s.in_turn else self.warp // GROUP_WARPS * (GROUP_ROWS * s.rows)
+                of_group = {**at, "m": at["m"] + own}
+                ahead = self.results.read_ahead(of_group)
                 w.emit(AwaitGroupMma(0))
                 self._release(number * self.steps + (self.steps - 1))
                 if s.split > 1:
                     self.results.stage_sums(sums, self.partials)
-                    return
-                own = 0 if s.in_turn else self.warp // GROUP_WARPS * (GROUP_ROWS * s.rows)
-                self.results.write(sums, {**at, "m": at["m"] + own})
+                else:
+                    self.results.write(sums, of_group, ahead)
 
     # --- one step
 
@@ -355,8 +360,8 @@ def _bits(first: Expr, firsts: Iterable[int], others: Iterable[int]) -> Expr:
 
 
 def can_lower_products(p: Product) -> bool:
-    """Whether warpgroups take the operands, and boxes of both can be copied: every index is one axis or a member of the
-    batch, rows begin at multiples of 16 bytes. All weights must lie the same way."""
+    """Whether warpgroups take the operands, and boxes of both can be copied, if need be from copies with even rows:
+    every index is one axis or a member of the batch. All weights must lie the same way."""
     a, weights = p.tokens.load, [o.load for o in p.all_weights]
     if a is None or a.buffer.dtype.name not in ("float16", "bfloat16") or not _in_boxes(a, "m"):
         return False
@@ -371,5 +376,4 @@ def _in_boxes(load: Load, axis: str) -> bool:
         return False
     plain = [i for i in load.indices if i in (Var("k"), Var(axis))]
     others = [i for i in load.indices if free_variables(i) & {"k", axis}]
-    aligned = all(stride * load.buffer.dtype.bytes % 16 == 0 for stride in load.buffer.strides[:-1])
-    return aligned and len(plain) == len(others) == 2 and len(set(plain)) == 2
+    return len(plain) == len(others) == 2 and len(set(plain)) == 2

@@ -65,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(32) tw_matrix(
   await_earlier_launch();
   #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int place = i * 256 + lane * 8;
-    *as<uint4>(&a_tile[(place ^ ((place >> 3) & 24))]) = *as<uint4>(&A[i * 256 + lane * 8]);
+    const int place = lane * 8;
+    *as<uint4>(&a_tile[i * 256 + (place ^ ((place >> 3) & 24))]) = *as<uint4>(&A[i * 256 + lane * 8]);
   }
   *as<uint4>(&b_tile[lane * 16]) = *as<uint4>(&B[lane * 8]);
   __syncthreads();

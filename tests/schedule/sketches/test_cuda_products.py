@@ -83,6 +83,8 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
         lambda: workload_of("batch_matmul", batch=3, m=72, n=80, k=72, dtype="bfloat16", transpose_b=True),
     ),
     "two outputs": (H200, _two_outputs),
+    "odd rows": (H200, lambda: workload_of("linear", rows=70, inputs=77, outputs=111, dtype="float16")),
+    "odd rows along n": (H200, lambda: workload_of("batch_matmul", batch=2, m=68, n=75, k=72, dtype="bfloat16")),
     "two sums": (
         FEW,
         lambda: workload_of("gated_linear", rows=200, inputs=136, outputs=152, dtype="float16"),
@@ -117,8 +119,7 @@ def test_what_it_leaves_to_others() -> None:
     assert taken() and taken(dtype="bfloat16") and taken(m=1000, n=1112, k=776)
     assert not taken(dtype="float32") and not taken(accumulate="float64")
     assert not taken(m=64)  # a skinny product
-    assert not taken(k=60) and not taken(n=65)  # rows that begin between multiples of 16 bytes
-    assert taken(n=65, transpose_b=True)
+    assert taken(k=60) and taken(n=65) and taken(n=65, transpose_b=True)  # rows between multiples of 16 bytes too
     assert not SKETCH.matches(LARGE, Target("cuda", "sm_80", (), threads=108, vector_bytes=16))
 
 
