@@ -197,35 +197,36 @@ class ProductPlan:
     def _bound(self) -> float:
         """The estimate up to which settings are worth trying."""
         columns = all_settings(self.knobs)
-        fitting = np.sort(self._estimate(columns)["estimate"][self._fits(columns)])
+        columns = columns.kept(_sound(columns))
+        columns = columns.kept(self._fits(columns))
+        fitting = np.sort(self._estimate(columns)["estimate"])
         return float(fitting[min(self.most or len(fitting), len(fitting)) - 1]) if len(fitting) else 0.0
 
     def _usual(self, columns: Columns, bound: float) -> Bools:
-        usual: Bools = self._fits(columns) & (self._estimate(columns)["estimate"] <= bound)
+        usual = np.ones(len(columns), dtype=bool)
+        for kept in (_sound, self._fits, lambda some: self._estimate(some)["estimate"] <= bound):
+            usual[usual] = kept(columns.kept(usual))
         return usual
 
     def _fits(self, columns: Columns) -> Bools:
         """Whether a setting can work, and repeats no other one."""
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
-        groups, in_turn, rows, wide = (columns.ints(name) for name in ("groups", "in_turn", "rows", "wide"))
-        slabs, band = (columns.ints(name) for name in ("slabs", "band"))
-        resident, boxes = columns.ints("resident"), columns.ints("boxes")
+        rows, wide, band, resident, boxes = (
+            columns.ints(name) for name in ("rows", "wide", "band", "resident", "boxes")
+        )
         fits = limits.resident_blocks(size["threads"], size["launched"], size["shared"]) >= resident
         fits &= (size["stages"] >= np.minimum(LEAST_STAGES, size["uses"])) & (
             size["sums"] + self._spare <= size["share"]
         )
-        # more registers than an equal share, where that is little; three groups would still begin with too few
-        fits &= (columns.ints("roomy") == 0) | ((resident == 1) & (groups == 2) & (size["sums"] >= 96))
-        fits &= (in_turn == 0) | ((groups == 2) & (resident == 1) & (size["tiles"] > self.target.threads))
+        fits &= (columns.ints("in_turn") == 0) | (size["tiles"] > self.target.threads)
         split = columns.ints("split")
-        alone = (in_turn == 0) & (resident == 1) & (columns.ints("roomy") == 0) & (size["laps"] == 1)
-        fits &= (split == 1) | (alone & (size["tile_m"] * wide <= 128 * 128) & (size["steps"] >= 2))
+        fits &= (split == 1) | ((size["laps"] == 1) & (size["steps"] >= 2))
         pieces = rows * -(-size["tile_n"] // GROUP_RUN)
         if can_store_boxes(p):
             fits &= boxes == np.where(split == 1, np.minimum(pieces, 2), 0)
         else:
             fits &= boxes <= (np.where(split == 1, 1, 0) if can_store_lines(p) else 0)
-        fits &= (slabs == 1) | ((size["tile_m"] * wide * slabs <= 2 * SMALL_TILE) & (size["steps"] >= 4))
+        fits &= (columns.ints("slabs") == 1) | (size["steps"] >= 4)
         # nothing is gained by more than a tile that covers the result, or by an order of few tiles
         tiles_m = -(-p.m.extent // (size["tile_m"] * size["cluster_m"]))
         tiles_n = -(-p.n.extent // (size["tile_n"] * size["cluster_n"]))
@@ -236,11 +237,8 @@ class ProductPlan:
             unit = self._sums * (8 if self._right_along_k else GROUP_RUN)
             fits &= (wide % (unit * size["cluster_m"]) == 0) & (split == 1)
         ordered = (band == 8) | ((size["laps"] > 1) & (band <= tiles_m) & (tiles_n > 1))
-        # each block of a cluster copies whole periods of the swizzle
-        cluster = size["cluster_m"] * size["cluster_n"]
-        shared = (cluster <= MOST_TILES) & (cluster * split <= MOST_BLOCKS) & (wide % (8 * size["cluster_m"]) == 0)
-        shared &= (cluster == 1) | (size["laps"] * size["steps"] > 1)
-        result: Bools = fits & covered & ordered & shared
+        several = size["cluster_m"] * size["cluster_n"] > 1
+        result: Bools = fits & covered & ordered & (~several | (size["laps"] * size["steps"] > 1))
         return result
 
     def _estimate(self, columns: Columns) -> dict[str, NDArray[np.float64]]:
@@ -328,6 +326,24 @@ class ProductPlan:
             registers=size["registers"],
             sums=self._sums,
         )
+
+
+def _sound(columns: Columns) -> Bools:
+    """Which settings can work for any product."""
+    groups, rows, wide, slabs = (columns.ints(name) for name in ("groups", "rows", "wide", "slabs"))
+    in_turn, roomy = columns.ints("in_turn") == 1, columns.ints("roomy") == 1
+    alone, split = columns.ints("resident") == 1, columns.ints("split")
+    places = GROUP_ROWS * rows * wide * np.where(in_turn, 1, groups)
+    sound = ~in_turn | ((groups == 2) & alone)
+    # more registers than an equal share, where that is little; three groups would still begin with too few
+    sound &= ~roomy | ((groups == 2) & alone & (rows * wide // 2 >= 96))
+    sound &= (split == 1) | (~in_turn & ~roomy & alone & (places <= 128 * 128))
+    sound &= (slabs == 1) | (places * slabs <= 2 * SMALL_TILE)
+    cluster = columns.ints("cluster") * columns.ints("across")
+    sound &= (cluster <= MOST_TILES) & (cluster * split <= MOST_BLOCKS)
+    # each block of a cluster copies whole periods of the swizzle
+    result: Bools = sound & (wide % (8 * columns.ints("cluster")) == 0)
+    return result
 
 
 def _joined(*cycles: NDArray[np.float64] | float) -> NDArray[np.float64]:
