@@ -24,7 +24,7 @@ from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
 from ..tile.padded import uneven_operands
 from ..tile.product import LONGEST_TOKENS, Product, matrix_product_of
-from ..tile.product_results import can_store_boxes, can_store_lines
+from ..tile.product_results import ahead_registers, can_store_boxes, can_store_lines
 from ..tile.products import COPYING_REGISTERS, PARTIAL_PADDING, ProductSetting, can_lower_products, lower_products
 from .columns import Bools, Columns, Ints
 from .enumerate import all_settings
@@ -104,7 +104,7 @@ class ProductPlan:
         plain = all(
             isinstance(r.value.value if isinstance(r.value, Cast) else r.value, Load) for r in self.product.results
         )
-        return SPARE_REGISTERS + (0 if plain else VALUE_REGISTERS)
+        return SPARE_REGISTERS + ahead_registers(self.product) + (0 if plain else VALUE_REGISTERS)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
