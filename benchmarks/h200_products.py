@@ -138,6 +138,7 @@ def _summary(table: list[dict[str, object]], tuned: Tuned) -> dict[str, object]:
         "best_tflops": max((_best_rate(r) for r in table), default=0.0),
         "square_share": _square_share(table),
         "longest_tuning_s": max(seconds, default=None),
+        "most_trials": max((int(str(r["trials"])) for r in table if r.get("trials") is not None), default=None),
         "tuning_s": tuned.seconds,
         "timing_share": tuned.timing_share,
     }
@@ -164,4 +165,5 @@ def _passed(summary: Mapping[str, object]) -> bool:
 
     means = all(reaches(f"{p}{n}_geomean", bar) for p in ("", "sustained_") for n, (_, bar, _) in _BARS.items())
     quick = summary["longest_tuning_s"] is None or float(str(summary["longest_tuning_s"])) < _ROW_SECONDS
+    quick &= summary["most_trials"] is None or int(str(summary["most_trials"])) <= _TRIALS
     return means and quick and not summary["below_bar"] and reaches("square_share", _SHARE)
