@@ -24,6 +24,8 @@ import torch
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Call, Tensors, interleaved, peer_options, peers
 from benchmarks.tuned import Problem, Tuned, schedules, tune_rows
+from tilewright.codegen.matrix_use import matrix_use
+from tilewright.codegen.road import layers
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.devices import open_device
 from tilewright.runtime.module import load_module
@@ -163,7 +165,16 @@ def _measured(
         figures |= {f"sustained_{n}": v for n, v in _compared(long).items()}
     spent.on("sustained")
     about = {**tuned.about[name], "schedule": tuned.schedules[name].to_json(), "spent_s": spent.seconds}
-    return {"row": name, **figures, **about}
+    return {"row": name, **figures, **about, **_matrix_instructions(workload, tuned.schedules[name])}
+
+
+def _matrix_instructions(workload: Workload, schedule: Schedule) -> dict[str, object]:
+    """How many the kernel of a row has, if any would be expected, and what it misses."""
+    target = open_device("cuda").info.target
+    road = layers(workload, target, schedule)
+    final = road.passes[-1][1] if road.passes else road.kernel
+    use = matrix_use(workload, target, schedule, final, road.anatomy.instructions)
+    return {} if use is None else {"matrix_instructions": dict(use.counts), "matrix_warnings": list(use.warnings)}
 
 
 class _Spent:
