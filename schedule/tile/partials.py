@@ -20,6 +20,10 @@ from ..gpu import Whole
 from .pointwise import vector_at
 from .product import Product
 
+UNROLLED = LoopKind.UNROLLED
+
+AT_ONCE = 4
+"""Runs of results that a thread adds up at once."""
 PADDING = 4
 """Elements between rows of partial sums: those that a matrix instruction leaves in a warp lie in different banks."""
 
@@ -79,7 +83,7 @@ def _items(w: Writer, share: Share, width: int) -> Iterator[tuple[Expr, Expr]]:
     runs = share.columns // width
     items = share.product.m.extent * runs
     own = -(-items // share.split)
-    with w.loop("turn", -(-own // share.threads), LoopKind.UNROLLED) as turn:
+    with w.loop("turn", -(-own // share.threads), UNROLLED) as turn:
         place = turn * share.threads + share.thread
         item = share.rank * own + place
         inside = [Compare(CompareOp.LT, place, index(own))] if own % share.threads else []
@@ -102,21 +106,32 @@ def add_up_tile(
     shared memory: add them in order and store outputs, each block its share of the rows."""
     lines, columns = partials.shape[0] // split, partials.shape[1]
     width = gcd(p.n.extent, columns, 8)
-    run = _run(index(0), width)
     items = lines * columns // width
-    total = w.allocate("total", (width,), partials.dtype, Scope.REGISTER)
-    with w.loop("turn", -(-items // threads)) as turn:
-        item = turn * threads + thread
-        line, column = rank * lines + item // (columns // width), item % (columns // width) * width
-        m, n = at["m"] + line, at["n"] + column
-        inside = [Compare(CompareOp.LT, item, index(items))] if items % threads else []
-        inside += [Compare(CompareOp.LT, m, index(p.m.extent)), Compare(CompareOp.LT, n, index(p.n.extent))]
-        with w.when(logical_and(*inside)):
-            for number in range(split):
-                place = (Broadcast(line, width), Ramp(column, 1, width)) if width > 1 else (line, column)
-                value: Expr = PeerLoad(partials, place, index(number)) if split > 1 else Load(partials, place)
-                w.store(total, (run,), Load(total, (run,)) + value if number else value)
-            store_outputs(w, p, {**at, "m": m, "n": n}, total, width)
+    at_once = min(AT_ONCE, -(-items // threads))
+    total = w.allocate("total", (at_once, width), partials.dtype, Scope.REGISTER)
+
+    def place(item: Expr) -> tuple[Expr, Expr]:
+        return rank * lines + item // (columns // width), item % (columns // width) * width
+
+    with w.loop("turn", -(-items // (threads * at_once))) as turn:
+        first = turn * (threads * at_once) + thread
+        exists = items % (threads * at_once) == 0
+        for number in range(split):  # all loads of a number before the next: they are far apart
+            with w.loop("item", at_once, UNROLLED) as i:
+                item = first + i * threads
+                line, column = place(item)
+                here = (_spread(line, width), _run(column, width))
+                sum_at = (_spread(i, width), _run(index(0), width))
+                with w.when(None if exists else item < items):
+                    value: Expr = PeerLoad(partials, here, index(number)) if split > 1 else Load(partials, here)
+                    w.store(total, sum_at, Load(total, sum_at) + value if number else value)
+        with w.loop("item", at_once, UNROLLED) as i:
+            item = first + i * threads
+            line, column = place(item)
+            m, n = at["m"] + line, at["n"] + column
+            inside = [m < p.m.extent, n < p.n.extent] if exists else [item < items, m < p.m.extent, n < p.n.extent]
+            with w.when(logical_and(*inside)):
+                store_outputs(w, p, {**at, "m": m, "n": n}, total, width, (i,))
 
 
 def store_outputs(
@@ -140,6 +155,10 @@ def store_outputs(
         value = vector_at(result.value, at, "n", width, load)
         indices = [vector_at(i, at, "n", width) for i in result.indices]
         w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
+
+
+def _spread(value: Expr, width: int) -> Expr:
+    return Broadcast(value, width) if width > 1 else value
 
 
 def _run(start: Expr, width: int) -> Expr:
