@@ -1,13 +1,11 @@
 """The backend for AMD's graphics processors: launches -> LLVM IR -> object code, all in process."""
 
-from collections.abc import Mapping
-
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel
 from ...ir.verify import verify
-from ..backend import Anatomy, Binary, Layer, Packaging, Source
+from ..backend import Anatomy, Binary, Layer, Package, Packaging, Source
 from ..llvm.instructions import count_instructions
 from ..passes.pipeline import Pass
 from ..passes.unroll import unroll
@@ -52,12 +50,13 @@ class AmdgpuBackend:
         counts = count_instructions(text, target.arch)
         return Anatomy((Layer("assembly", "assembly", text),), counts, compiler.resources(text))
 
-    def files(self, source: Source, target: Target, packaging: Packaging) -> Mapping[str, bytes]:
+    def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
         """LLVM IR, assembly, and the relocatable object, which AMD's linker makes a code object of."""
         if packaging.library:
             raise UnsupportedTarget("libraries are made of kernels for processors, kind llvm", field="library")
-        return {
+        files = {
             "kernel.ll": source.text.encode(),
             "kernel.s": compiler.assembly(source, target).encode(),
             "kernel.o": compiler.compile_source(source, target).code,
         }
+        return Package(files, source.entry, source.parameters)

@@ -276,7 +276,7 @@ def _plan(workload: Workload, target: Target) -> MmaPlan | None:
     if few is not None and can_lower(few):
         return None
     products = p.m.extent * p.n.extent * p.k.extent * prod(a.extent for a in p.batch)
-    if target.arch == "sm_90a" and can_lower_products(p) and products > MOST_BESIDE_GROUPS:
+    if target.arch == "sm_90a" and few is None and can_lower_products(p) and products > MOST_BESIDE_GROUPS:
         return None
     return MmaPlan(p, target)
 

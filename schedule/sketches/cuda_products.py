@@ -389,6 +389,7 @@ def _plan(workload: Workload, target: Target) -> ProductPlan | None:
     return ProductPlan(p, target)
 
 
+@lru_cache(maxsize=16)
 def _whole_plan(workload: Workload, target: Target) -> ProductPlan | None:
     plan = _plan(workload, target)
     return None if plan is None else replace(plan, most=None)

@@ -32,7 +32,7 @@ from ...ir.rewrite import substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from .naming import NamingWriter
 from .padded import even_product
-from .partials import add_up_tile, store_outputs
+from .partials import TileShare, add_up_tile, store_outputs
 from .pointwise import vector_at
 from .product import Operand, Product, flat_steps
 from .tile_grid import TileGrid
@@ -356,7 +356,7 @@ class _Program:
             value = Load(sums, (Broadcast(i, 2), Broadcast(j, 2), Ramp(first, 1, 2)))
             w.store(partials, (Broadcast(m, 2), Ramp(n, 1, 2)), value)
         w.barrier(Level.CLUSTER if s.split > 1 else Level.BLOCK)
-        add_up_tile(w, self.p, partials, self.at, self.rank, s.split, self.thread, s.threads)
+        add_up_tile(w, TileShare(self.p, self.at, self.rank, s.split, self.thread, s.threads), partials)
         if s.split > 1:
             w.barrier(Level.CLUSTER)
 

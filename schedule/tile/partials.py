@@ -92,18 +92,24 @@ def _items(w: Writer, share: Share, width: int) -> Iterator[tuple[Expr, Expr]]:
             yield (item // runs if share.product.m.extent > 1 else index(0)), (item % runs) * width
 
 
-def add_up_tile(
-    w: Writer,
-    p: Product,
-    partials: Buffer,
-    at: Mapping[str, Expr],
-    rank: Expr,
-    split: int,
-    thread: Expr,
-    threads: int,
-) -> None:
-    """Once ``split`` blocks of a cluster have their sums of one tile, (row, column) from ``at`` on (axis -> place), in
-    shared memory: add them in order and store outputs, each block its share of the rows."""
+@dataclass(frozen=True, slots=True)
+class TileShare:
+    """A block's share of one tile of a product, which begins at ``at`` (axis -> place): it is number ``rank`` of
+    ``split`` blocks, those from ``first`` on in its cluster, that all have sums of it; ``thread`` of ``threads``."""
+
+    product: Product
+    at: Mapping[str, Expr]
+    rank: Expr
+    split: int
+    thread: Expr
+    threads: int
+    first: Expr = index(0)
+
+
+def add_up_tile(w: Writer, share: TileShare, partials: Buffer) -> None:
+    """Once all blocks that share a tile have their sums, (row, column), in shared memory: add them in order and store
+    outputs, each block its part of the rows."""
+    p, at, split, threads = share.product, share.at, share.split, share.threads
     lines, columns = partials.shape[0] // split, partials.shape[1]
     width = gcd(p.n.extent, columns, 8)
     items = lines * columns // width
@@ -111,10 +117,10 @@ def add_up_tile(
     total = w.allocate("total", (at_once, width), partials.dtype, Scope.REGISTER)
 
     def place(item: Expr) -> tuple[Expr, Expr]:
-        return rank * lines + item // (columns // width), item % (columns // width) * width
+        return share.rank * lines + item // (columns // width), item % (columns // width) * width
 
     with w.loop("turn", -(-items // (threads * at_once))) as turn:
-        first = turn * (threads * at_once) + thread
+        first = turn * (threads * at_once) + share.thread
         exists = items % (threads * at_once) == 0
         for number in range(split):  # all loads of a number before the next: they are far apart
             with w.loop("item", at_once, UNROLLED) as i:
@@ -123,7 +129,9 @@ def add_up_tile(
                 here = (_spread(line, width), _run(column, width))
                 sum_at = (_spread(i, width), _run(index(0), width))
                 with w.when(None if exists else item < items):
-                    value: Expr = PeerLoad(partials, here, index(number)) if split > 1 else Load(partials, here)
+                    value: Expr = Load(partials, here)
+                    if split > 1:
+                        value = PeerLoad(partials, here, share.first + number)
                     w.store(total, sum_at, Load(total, sum_at) + value if number else value)
         with w.loop("item", at_once, UNROLLED) as i:
             item = first + i * threads

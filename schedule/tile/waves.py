@@ -14,7 +14,7 @@ from ...ir.gpu import WAVE_ATOMS, WAVE_LANES, Mma
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from .mma import piece_of
 from .naming import NamingWriter
-from .partials import add_up_tile
+from .partials import TileShare, add_up_tile
 from .pointwise import vector_at
 from .product import Operand, Product
 from .runs import run_of
@@ -185,7 +185,7 @@ class _Program:
             n = self.own_n + j * SIDE + self.lane % SIDE
             w.store(partials, (m, n), Load(sums, (i, j, e)))
         w.barrier()
-        add_up_tile(w, self.p, partials, self.at, index(0), 1, self.thread, s.threads)
+        add_up_tile(w, TileShare(self.p, self.at, index(0), 1, self.thread, s.threads), partials)
 
 
 def can_lower_waves(p: Product) -> bool:
