@@ -20,6 +20,7 @@ from tilewright.te.workload import Workload
 FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
 """A device with two multiprocessors: blocks work through many tiles even of small products."""
 LARGE = workload_of("matmul", m=4096, n=4096, k=4096, dtype="float16", transpose_b=True)
+FLAT = workload_of("matmul", m=4096, n=4096, k=1024, dtype="float16", transpose_b=True)
 LONG = workload_of("matmul", m=2048, n=4096, k=14336, dtype="bfloat16", transpose_b=True)
 SMALL = workload_of("matmul", m=512, n=512, k=512, dtype="float16", transpose_b=True)
 GATED = workload_of("gated_linear", rows=2048, inputs=4096, outputs=14336, dtype="float16")
@@ -152,8 +153,8 @@ def test_shared_memory_is_what_the_sketch_says() -> None:
     ("workload", "knobs"),
     [
         (LARGE, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "cluster": 2, "roomy": 0}),
-        (LARGE, {"groups": 2, "in_turn": 1, "rows": 2, "wide": 128}),
-        (LARGE, {"groups": 2, "in_turn": 0, "rows": 2, "wide": 192, "roomy": 1}),
+        (FLAT, {"groups": 2, "in_turn": 1, "rows": 2, "wide": 128}),
+        (FLAT, {"groups": 2, "in_turn": 0, "rows": 2, "wide": 192, "roomy": 1}),
         (FUSED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1}),
         (GATED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1, "cluster": 2}),
         (SMALL, {"groups": 1, "in_turn": 0, "rows": 1, "split": 1}),
