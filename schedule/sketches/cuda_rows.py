@@ -63,15 +63,17 @@ class RowPlan:
         longest = max(1, self.form.column_count // min(self._vectors()))
         lanes = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < 2 * longest)
         long = self.form.column_count * self.form.held_bytes
+        limits = limits_of(self.target)
+        holds = (REGISTERS, SPLIT, QUEUE, MEMORY) if limits.copies_alone else (REGISTERS, MEMORY)
         clusters: tuple[int, ...] = (1,)
-        if limits_of(self.target).clusters and long >= CLUSTER_ROW_BYTES:
+        if limits.clusters and long >= CLUSTER_ROW_BYTES:
             clusters = (1, 2, 4, 8, 16) if long >= LONG_ROW_BYTES else (1, 2, 4, 8)
         return (
             Knob("vector", self._vectors(), "neighbouring elements that a thread reads at once"),
             Knob("lanes", lanes, "threads of a row in a block"),
-            Knob("teams", (1, 2, 4, 8, 16, 32), "rows of a block"),
+            Knob("teams", tuple(n for n in (1, 2, 4, 8, 16, 32, 64) if n <= limits.lanes), "rows of a block"),
             Knob("cluster", clusters, "blocks of a row"),
-            Knob("hold", (REGISTERS, SPLIT, QUEUE, MEMORY), "where a row stays between the passes over it"),
+            Knob("hold", holds, "where a row stays between the passes over it"),
             Knob(
                 "resident", (1, 2, 3, 4, 8), "split, queue: blocks of a multiprocessor, which share its shared memory"
             ),
@@ -151,11 +153,14 @@ class RowPlan:
         vector, resident = columns.ints("vector"), columns.ints("resident")
         queue, again = columns.flags("hold", QUEUE), columns.flags("hold", MEMORY)
         split = columns.flags("hold", SPLIT)
-        room = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared)
+        limits = limits_of(self.target)
+        room = limits.resident_blocks(s.threads, s.registers, s.shared)
         fits = room >= np.where(queue | split, resident, 1)
-        shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | split | (s.threads <= 256))
+        shape = (
+            (s.threads >= limits.lanes) & (s.threads % limits.lanes == 0) & ((teams == 1) | split | (s.threads <= 256))
+        )
         shape &= lanes >= s.edges
-        shape &= (teams == 1) | (s.threads == 32) | (teams <= form.row_count)
+        shape &= (teams == 1) | (s.threads == limits.lanes) | (teams <= form.row_count)
         shape &= (cluster == 1) | ((teams == 1) & (lanes >= 128) & (s.vectors > (cluster - 1) * s.share))
         shape &= (cluster == 1) | (s.chunks >= 4)
         waste = s.chunks * lanes * cluster <= np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(lanes, 32) - 1)
@@ -262,3 +267,4 @@ def _plan(workload: Workload, target: Target) -> RowPlan | None:
 
 
 CUDA_ROWS = TileSketch("cuda_rows", 1, QUANTITIES, _plan)
+AMDGPU_ROWS = TileSketch("amdgpu_rows", 1, QUANTITIES, _plan, kind="amdgpu")

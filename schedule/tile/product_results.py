@@ -41,6 +41,7 @@ from .product import Product, Result
 
 UNROLLED = LoopKind.UNROLLED
 GROUP_WARPS = GROUP_LANES // WARP_LANES
+WARP_ROWS = GROUP_ROWS // GROUP_WARPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class ResultWriter:
         self.w, self.p, self.warp, self.lane = w, p, warp, lane
         self.groups, self.rows, self.wide, self.boxes = groups, rows, wide, boxes
         self.group, self.quarter = warp // GROUP_WARPS, warp % GROUP_WARPS
-        self.leads = logical_and(Compare(CompareOp.EQ, self.quarter, index(0)), Compare(CompareOp.EQ, lane, index(0)))
+        self.leads = Compare(CompareOp.EQ, lane, index(0))
         self.by_rows = bool(boxes) and not can_store_boxes(p)
         self.pieces: list[_Piece] = []
         whole, rest = wide // GROUP_RUN, wide % GROUP_RUN
@@ -209,8 +210,8 @@ class ResultWriter:
         """Read what a box needs into registers: for every pair of columns, and of each half of the rows if it is not
         the same for all."""
         w, ahead = self.w, dict[Load, Buffer]()
-        for load in self._further(box.result):
-            halves = 2 if "m" in free_variables(load) else 1
+        for load in _further(self.p, box.result):
+            halves = _halves(load)
             ahead[load] = w.allocate("ahead", (box.piece.columns // 4 * halves,), load.buffer.dtype, Scope.REGISTER)
             with (
                 w.loop("ahead_column", box.piece.columns // 8, UNROLLED) as c,
@@ -235,10 +236,7 @@ class ResultWriter:
             out = w.allocate("out", (piece.columns // 2,), result.tensor.dtype, Scope.REGISTER)
             with w.loop("out_column", piece.columns // 8, UNROLLED) as c, w.loop("out_half", 2, UNROLLED) as half:
                 inside = self._inside(box, at, c, half)
-                near = {
-                    load: (held, c * 4 + half * 2 if "m" in free_variables(load) else c * 2)
-                    for load, held in ahead.items()
-                }
+                near = {load: (held, c * 4 + half * 2 if _halves(load) == 2 else c * 2) for load, held in ahead.items()}
                 first = (c + piece.first // 8) * 4 + half * 2
                 value = self._value(sums, row, first, result, inside, 2, near)
                 w.store(out, (Ramp(c * 4 + half * 2, 1, 2),), value)
@@ -251,17 +249,19 @@ class ResultWriter:
             if number == 0 or number >= self.boxes:
                 with w.when(self.leads):
                     w.emit(AwaitStores(0 if number == 0 else self.boxes - 1))
-                w.barrier(Level.GROUP)
+                w.barrier(Level.WARP)
             self._stage(out, piece, number % self.boxes)
             w.emit(FenceAsync())
-            w.barrier(Level.GROUP)
-            place = {**at, "m": at["m"] + row * GROUP_ROWS, "n": at["n"] + piece.first}
+            w.barrier(Level.WARP)
+            # each warp its own rows: it waits for no other
+            first = self.quarter * WARP_ROWS
+            place = {**at, "m": at["m"] + row * GROUP_ROWS + first, "n": at["n"] + piece.first}
             extents = tuple(
-                GROUP_ROWS if i == Var("m") else piece.columns if i == Var("n") else 1 for i in result.indices
+                WARP_ROWS if i == Var("m") else piece.columns if i == Var("n") else 1 for i in result.indices
             )
             corner = tuple(vector_at(i, place, "n", 1) for i in result.indices)
             with w.when(self.leads):
-                source = (self.group, index(number % self.boxes), index(0), index(0))
+                source = (self.group, index(number % self.boxes), first, index(0))
                 w.emit(TensorStore(result.tensor, corner, piece.buffer, source, extents))
                 w.emit(CommitStores())
 
@@ -269,8 +269,8 @@ class ResultWriter:
         """Each warp stores the 16 rows that it staged, neighbours by neighbouring lanes."""
         w, p = self.w, self.p
         width = 2 if p.n.extent % 2 == 0 else 1
-        with w.loop("lines", 4) as lines, w.loop("line", GROUP_ROWS // GROUP_WARPS // 4, UNROLLED) as line:
-            staged = self.quarter * (GROUP_ROWS // GROUP_WARPS) + lines * 4 + line
+        with w.loop("lines", 4) as lines, w.loop("line", WARP_ROWS // 4, UNROLLED) as line:
+            staged = self.quarter * (WARP_ROWS) + lines * 4 + line
             m = at["m"] + staged
             with w.when(m < p.m.extent), w.loop("run", -(-piece.columns // (WARP_LANES * width)), UNROLLED) as run:
                 column = (run * WARP_LANES + self.lane) * width
@@ -299,15 +299,31 @@ class ResultWriter:
             to = (self.group, index(number), line, index(pairs * 16))
             w.emit(StoreMatrix(piece.buffer, to, out, (index(pairs * 8),), 2))
 
-    def _further(self, result: Result) -> list[Load]:
-        """What is read besides the sums along ``n``, and may be read ahead: no select says where it may be."""
-        if any(isinstance(e, Select) for e in walk(result.value)):
-            return []
-        loads = [e for e in loads_of(result.value) if e.buffer.name not in self.p.totals]
-        return list(dict.fromkeys(e for e in loads if "n" in free_variables(e)))
-
     def _reads_more(self, result: Result) -> bool:
         return _reads_more(self.p, result)
+
+
+def ahead_registers(p: Product) -> int:
+    """Registers for what is read ahead of a box."""
+    return max(sum(_words(load) for load in _further(p, r)) for r in p.results)
+
+
+def _further(p: Product, result: Result) -> list[Load]:
+    """What is read besides the sums along ``n``, and may be read ahead: no select says where it may be."""
+    if any(isinstance(e, Select) for e in walk(result.value)):
+        return []
+    loads = [e for e in loads_of(result.value) if e.buffer.name not in p.totals]
+    return list(dict.fromkeys(e for e in loads if "n" in free_variables(e)))
+
+
+def _halves(load: Load) -> int:
+    """How often a pair of columns is read in 16 rows: for each half of them unless it is the same for all rows."""
+    return 2 if "m" in free_variables(load) else 1
+
+
+def _words(load: Load) -> int:
+    """Registers for what is read of a box."""
+    return -(-GROUP_RUN // 4 * _halves(load) * load.buffer.dtype.bytes // 4)
 
 
 def can_store_boxes(p: Product) -> bool:

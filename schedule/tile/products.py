@@ -52,7 +52,8 @@ class ProductSetting:
     ``band``: tiles (of clusters) along ``m`` before the next along ``n``. ``workers``: clusters that run. ``resident``:
     blocks meant for a multiprocessor at once. ``boxes``: staging buffers of a group through which results are stored by
     copies of boxes; 0: threads store them. ``registers``: of a thread that multiplies, where that is more than its
-    share; else 0."""
+    share; else 0. ``spread``: whether blocks begin at places of ``k`` of their own, so that what all of them read
+    at once lies in many places of memory."""
 
     groups: int
     in_turn: bool
@@ -69,6 +70,7 @@ class ProductSetting:
     boxes: int
     registers: int
     sums: int = 1
+    spread: bool = False
 
     @property
     def tile_n(self) -> int:
@@ -280,6 +282,8 @@ class _Program:
         w.emit(AwaitArrivals(self.free, stage, index(1) - parity))
         w.emit(ArriveExpecting(self.full, stage, self.left.bytes + self.right.bytes))
         first = self.of_k * self.steps if s.split > 1 else index(0)
+        if s.spread:
+            step = (step + self.worker * (self.steps * 3 // 8)) % self.steps
         for slab in range(s.slabs):
             here = {**at, "k": ((first + step) * s.slabs + slab) * GROUP_RUN}
             for ring in (self.left, self.right):
