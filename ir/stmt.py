@@ -243,6 +243,8 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
 
 def walk_statements(stmt: Stmt) -> Iterator[Stmt]:
     """``stmt`` and everything below it, in program order."""
-    yield stmt
-    for below in substatements(stmt):
-        yield from walk_statements(below)
+    waiting = [stmt]
+    while waiting:
+        here = waiting.pop()
+        yield here
+        waiting.extend(reversed(substatements(here)))

@@ -1,7 +1,7 @@
 """The CPU loop sketch: any workload as tiled, vectorised, unrolled and parallel loops.
 
-Light stages are inlined, the rest is computed in groups (``fusion``). The group with the most work has the knobs;
-the others take a plain setting of their own kind.
+Light stages are inlined, the rest is computed in groups (``fusion``). The group with the most work has the knobs, and
+those like it (other layers) take the same setting; the rest take a plain one of their own kind.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class CpuLoops:
     """See ``schedule.sketch.Sketch``."""
 
     name = "cpu_loops"
-    version = 1
+    version = 2
     generic = True
     quantities: tuple[Quantity, ...] = QUANTITIES
 
@@ -88,7 +88,8 @@ class CpuLoops:
         chosen = _plan(workload, target, str(values.get("padding", STORE)))
         editor = Editor(loop_nest(chosen.workload))
         for group in chosen.groups:
-            given = values if group is chosen.main else plain_setting(group, target, DEFAULTS)
+            alike = group is chosen.main or _takes(workload, group, target, knobs, columns)
+            given = values if alike else plain_setting(group, target, DEFAULTS)
             _lower_group(editor, group, {**DEFAULTS, **given})
         return editor.kernel
 
@@ -119,6 +120,12 @@ def _legality(group: Group, target: Target) -> tuple[Legal, Legal]:
         tiles = tiles_of(group)
         return (lambda c: register_legal(tiles, target, c)), (lambda c: tile_legal(tiles, target, c))
     return _always, _always
+
+
+def _takes(workload: Workload, group: Group, target: Target, knobs: tuple[Knob, ...], columns: Columns) -> bool:
+    """Whether a setting of ``knobs`` is one of this group's, too."""
+    own = [(k.name, k.values) for k in _knobs(workload, group, target)]
+    return own == [(k.name, k.values) for k in knobs] and bool(_legality(group, target)[1](columns)[0])
 
 
 def _always(columns: Columns) -> NDArray[np.bool_]:

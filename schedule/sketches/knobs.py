@@ -174,7 +174,7 @@ def register_legal(tiles: Tiles, target: Target, c: Columns) -> Bools:
     vectors, lanes, unroll = c.ints("vectors"), c.ints("lanes"), c.ints("unroll")
     reserved = np.where(along, 2, 2 + vectors)
     ok: Bools = s.accumulators + np.where(s.accumulators > 1, reserved, 0) <= vector_registers(target)
-    ok &= s.accumulators * unroll <= MOST_BODY
+    ok &= (s.accumulators * unroll * tiles.group.alike <= MOST_BODY) | (unroll == 1)
     ok &= (unroll == 1) | along | (unroll <= -(-_steps(tiles) // lanes))
     ok &= np.where(along, (vectors - 1) * lanes, vectors - 1) < tiles.extent(tiles.column)
     if tiles.group.reductions and ok.any():
