@@ -341,6 +341,7 @@ class ProductPlan:
             boxes=int(knobs["boxes"]),
             registers=size["registers"],
             spread=bool(knobs["spread"]),
+            early=not self._copied,
             sums=self._sums,
         )
 
