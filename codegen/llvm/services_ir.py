@@ -293,7 +293,7 @@ done:
 }
 
 ; The thread's block, grown to ``bytes`` if it is smaller. Its size stands in its first line, before what is returned.
-; A large one is asked for in pages of 2 MiB: in small ones that lie anywhere, half of the second-level cache is not used.
+; A large one is asked for in pages of 2 MiB: small ones lie anywhere, and half of the L2 cache stays idle.
 define ptr @tilewright_scratch(i64 %bytes) nounwind {
 entry:
   %key = load i32, ptr @scratch.key, align 4

@@ -7,12 +7,12 @@ groups share a tile, or take tiles in turn: then one multiplies while another on
 on neighbouring tiles, and each reads a part of the operand that they share, for all of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.dtypes import INDEX, float32
 from ...ir.buffer import Buffer, Layout, Scope
-from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Select, Var, index, logical_and
+from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, index, logical_and
 from ...ir.gpu import (
     GROUP_LANES,
     GROUP_ROWS,
@@ -35,7 +35,7 @@ from .naming import NamingWriter
 from .padded import even_product
 from .product import Operand, Product
 from .product_results import ResultWriter
-from .tile_grid import TileGrid
+from .tile_grid import TileGrid, block_bits
 
 GROUP_WARPS = GROUP_LANES // WARP_LANES
 PARTIAL_PADDING = 8
@@ -214,7 +214,7 @@ class _Program:
             return 1, index(0), None
         first = (self.of_tile - part * apart) * s.split + self.of_k
         firsts = [tile * s.split + k for tile in others for k in range(s.split)]
-        return parts, part, _bits(first, firsts, [n * apart * s.split for n in range(parts)])
+        return parts, part, block_bits(first, firsts, [n * apart * s.split for n in range(parts)])
 
     def _prepare(self) -> None:
         s, w = self.s, self.w
@@ -374,16 +374,6 @@ class _Program:
         else:
             with w.when(Compare(CompareOp.LT, self.lane, index(s.tiles))):
                 w.emit(Arrive(self.free, count % s.stages, self.of_k + self.lane * s.split))
-
-
-def _bits(first: Expr, firsts: Iterable[int], others: Iterable[int]) -> Expr:
-    """A bit for block ``first``, one of ``firsts``, and each of the ``others``, counted from it."""
-    pattern = sum(1 << n for n in others)
-    first_of_all, *rest = firsts
-    mask: Expr = index(pattern << first_of_all)
-    for n in rest:
-        mask = Select(Compare(CompareOp.EQ, first, index(n)), index(pattern << n), mask)
-    return mask
 
 
 def can_lower_products(p: Product) -> bool:
