@@ -105,6 +105,7 @@ def kernel_text(kernel: Kernel) -> str:
     outputs = ", ".join(map(_declaration, kernel.outputs))
     lines = [f"kernel {kernel.name}({signature}) -> ({outputs}):"]
     lines += [f"  workspace {_declaration(buffer)}" for buffer in kernel.workspace]
+    lines += [f"  streamed {name}" for name in sorted(kernel.streamed)]
     _statement(kernel.body, 1, lines)
     return "\n".join(lines) + "\n"
 
