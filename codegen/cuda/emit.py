@@ -8,12 +8,13 @@ from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, TensorCopy, TensorStore
+from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, Prefetch, TensorCopy, TensorStore
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.stmt import (
     Allocate,
     For,
     HardwareAxis,
+    If,
     Kernel,
     Launch,
     Operation,
@@ -21,6 +22,7 @@ from ...ir.stmt import (
     Stmt,
     Store,
     expressions,
+    seq,
     walk_statements,
 )
 from ..backend import Grid, Parameter, Source
@@ -127,9 +129,11 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
     text = Text()
     _head(fn, text, launch, plan)
     overlaps = _capability(target) >= _FIRST_WITH_CLUSTERS
+    ahead, rest = _ahead(launch.body)
+    emit_statement(fn, text, ahead)
     if overlaps:
         text.line(f"{fn.use('await_earlier_launch')}();")
-    emit_statement(fn, text, launch.body)
+    emit_statement(fn, text, rest)
     body = "\n".join(f"  {line}" for line in text.lines)
     signature = f"{_attributes(launch)} {name}(\n    " + ",\n    ".join(given) + ")"
     grid = Grid(
@@ -200,6 +204,20 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
         with text.block("if (threadIdx.x == 0)") as inside:
             for name in fn.maps.values():
                 inside.line(f"{fn.use('prefetch_map')}(&{name});")
+
+
+def _ahead(body: Stmt) -> tuple[Stmt, Stmt]:
+    """What only asks for data and stands first, which need not wait for earlier launches, and the rest."""
+    statements = body.statements if isinstance(body, Seq) else (body,)
+    count = next((i for i, s in enumerate(statements) if not _prefetches(s)), len(statements))
+    return seq(*statements[:count]), seq(*statements[count:])
+
+
+def _prefetches(stmt: Stmt) -> bool:
+    """Whether all that ``stmt`` does is to ask for data."""
+    inside = list(walk_statements(stmt))
+    asks = all(isinstance(s, Prefetch | For | If | Seq) for s in inside)
+    return asks and not any(_loads(*expressions(s)) for s in inside)
 
 
 def _meets_in_shared(body: Stmt, written: Set[str]) -> bool:

@@ -26,6 +26,7 @@ from ...te.workload import Axis, Stage, Workload
 from ..gpu import MOST_BLOCKS, limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
+from ..tile.ahead import ask_ahead, ask_for_share
 from ..tile.digits import places
 from ..tile.outputs import resolved_outputs
 from ..tile.pointwise import Read, reads_of, value_at, with_reads
@@ -150,7 +151,10 @@ class _Program:
         self.vectors = prod(a.extent for a in plan.axes) // self.vector
         self.tiles = -(-self.vectors // (self.unroll * self.threads))
         vector, unroll, threads = (np.array([n], np.int64) for n in (self.vector, self.unroll, self.threads))
-        self.blocks = int(plan.sizes(vector, unroll, threads, np.array([setting["persistent"] == 1]))[2][0])
+        _, _, blocks, registers = plan.sizes(vector, unroll, threads, np.array([setting["persistent"] == 1]))
+        self.blocks = int(blocks[0])
+        resident = limits_of(plan.target).resident_blocks(threads, registers, 0)
+        self.ahead = int(resident[0]) * plan.target.threads
         buffers = (*plan.workload.inputs, *(s.tensor for s in plan.stages))
         self.streamed = tuple(b.name for b in self._large(buffers)) if setting["stream"] else ()
         self.names = Names({b.name for b in buffers} | {a.name for a in plan.axes})
@@ -168,6 +172,7 @@ class _Program:
             (self.names.fresh("thread"), self.threads, HardwareAxis.THREAD),
         ]
         with w.launch(KERNEL_NAME, bounds, streamed=self.streamed) as (block, thread):
+            self._ask_ahead(block, thread)
             trips = -(-self.tiles // self.blocks)
             if trips == 1:
                 self._tile(block, thread, exact=True)
@@ -176,6 +181,25 @@ class _Program:
                     self._tile(trip * self.blocks + block, thread, exact=self.tiles % self.blocks == 0)
         outputs = tuple(dict.fromkeys(plan.workload.output_buffers))
         return Kernel(KERNEL_NAME, plan.workload.inputs, outputs, (), w.finish())
+
+    def _ask_ahead(self, block: Expr, thread: Expr) -> None:
+        """What the block's first tile reads of inputs that lie as the outputs do."""
+        plan, size = self.plan, self.unroll * self.threads
+        if self.vectors % size:
+            return
+        whole = flat_offset(Load(plan.stages[0].tensor, plan.place))
+        at = self._at(block * size)
+        for read in dict.fromkeys(plan.reads.values()):
+            name, source, first = self.names.fresh("asked"), read.load.buffer, (block, min(self.blocks, self.ahead))
+            if read.guard is None and flat_offset(read.load) == whole:
+
+                def place(_: Expr, load: Load = read.load) -> tuple[Expr, ...]:
+                    return tuple(value_at(i, at) for i in load.indices)
+
+                run = size * self.vector
+                ask_ahead(self.w, name, (thread, self.threads), source, 1, run, place, block < self.ahead)
+            elif source.elements < plan.stages[0].tensor.elements:
+                ask_for_share(self.w, name, (thread, self.threads), source, first, block < self.ahead)
 
     def _tile(self, tile: Expr, thread: Expr, *, exact: bool) -> None:
         plan, w = self.plan, self.w
@@ -273,4 +297,4 @@ def _lies_alike(read: Read, plan: PointwisePlan) -> bool:
     return ordered or (strides[-1] == 1 and run >= LEAST_RUN_BYTES)
 
 
-CUDA_POINTWISE = TileSketch("cuda_pointwise", 1, QUANTITIES, _plan)
+CUDA_POINTWISE = TileSketch("cuda_pointwise", 2, QUANTITIES, _plan)

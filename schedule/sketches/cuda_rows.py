@@ -217,6 +217,7 @@ class RowPlan:
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         columns = Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {})
         sizes = self._sizes(columns)
+        here = limits_of(self.target).resident_blocks(sizes.threads, sizes.registers, sizes.shared)
         return row_kernel(
             self.workload,
             self.form,
@@ -231,6 +232,7 @@ class RowPlan:
                 blocks=int(sizes.blocks[0]),
                 early=int(sizes.early[0]),
                 resident=int(setting["resident"]) if setting["hold"] in (QUEUE, SPLIT) else 0,
+                ahead=int(here[0]) * self.target.threads // int(setting["cluster"]),
             ),
         )
 
@@ -261,4 +263,4 @@ def _plan(workload: Workload, target: Target) -> RowPlan | None:
     return None if form is None else RowPlan(workload, target, form)
 
 
-CUDA_ROWS = TileSketch("cuda_rows", 1, QUANTITIES, _plan)
+CUDA_ROWS = TileSketch("cuda_rows", 2, QUANTITIES, _plan)

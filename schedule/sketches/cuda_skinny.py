@@ -155,7 +155,13 @@ class SkinnyPlan:
         knobs = {name: int(value) for name, value in setting.items()}
         columns = Columns(self.knobs, _codes(self.knobs, knobs), {})
         return lower_skinny(
-            self.product, KERNEL_NAME, SkinnySetting(**knobs, stages=int(self._sizes(columns)["stages"][0]))
+            self.product,
+            KERNEL_NAME,
+            SkinnySetting(
+                **knobs,
+                stages=int(self._sizes(columns)["stages"][0]),
+                ahead=knobs["resident"] * self.target.threads // knobs["split"],
+            ),
         )
 
 
@@ -178,4 +184,4 @@ def _plan(workload: Workload, target: Target) -> SkinnyPlan | None:
     return SkinnyPlan(product, target)
 
 
-CUDA_SKINNY = TileSketch("cuda_skinny", 1, QUANTITIES, _plan)
+CUDA_SKINNY = TileSketch("cuda_skinny", 2, QUANTITIES, _plan)

@@ -28,6 +28,7 @@ from ...ir.gpu import AwaitPeers, Level
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind, Stmt
 from ...te.workload import Workload
 from .accumulate import Accumulation
+from .ahead import ask_ahead
 from .column_form import ColumnForm, column_axis, outer_axis, over_axis
 from .digits import digits
 from .names import stem
@@ -62,6 +63,7 @@ class ColumnSetting:
     join: str = LAUNCH
     final_depth: int = 8
     resident: int = 0
+    ahead: int = 0
 
     @property
     def threads(self) -> int:
@@ -130,6 +132,8 @@ class _Program:
             outer = tile // blocks_across if self.form.outer_count > 1 else index(0)
             across = tile % blocks_across if self.form.outer_count > 1 else tile
             first = across * s.columns
+            if not clustered:
+                self.ask_ahead(block, outer, first, part, thread)
             sums = self.walk(outer, first, part, thread)
             found = self.meet(sums, thread)
             if clustered:
@@ -141,6 +145,22 @@ class _Program:
         return w.finish()
 
     # --- a thread's own rows
+
+    def ask_ahead(self, block: Expr, outer: Expr, first: Expr, part: Expr, thread: Expr) -> None:
+        """The first rows of all threads of the block."""
+        s, form = self.setting, self.form
+        *_, shortest, _ = self.part(part, index(0))
+        if form.column_count % s.columns or shortest < s.depth * s.unroll:
+            return
+
+        def place(number: Expr) -> tuple[Expr, ...]:
+            begin, step, *_ = self.part(part, number % s.depth)
+            row = begin + number // s.depth * step
+            return (*digits(outer, form.outer), *digits(row, form.over), *digits(first, form.columns))
+
+        for n, b in enumerate(form.held):
+            name, runs = self.name(f"asked{n}"), s.depth * s.unroll
+            ask_ahead(self.w, name, (thread, s.threads), b, runs, s.columns, place, block < s.ahead)
 
     def walk(self, outer: Expr, first: Expr, part: Expr, thread: Expr) -> list[list[Buffer]]:
         """What each thread finds: for each reduction the numbers of its state, a vector of columns each."""

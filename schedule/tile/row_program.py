@@ -8,6 +8,8 @@ from ...ir.gpu import AwaitCopies, CommitCopies, CopyAsync, Level
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.workload import Workload
 from ..nest import KERNEL_NAME
+from .ahead import ask_ahead, ask_for_share
+from .digits import digits
 from .row_form import RowForm
 from .row_passes import Chunk, Row, RowThread
 from .row_setting import QUEUE, REGISTERS, SPLIT, RowSetting
@@ -23,14 +25,33 @@ def row_kernel(workload: Workload, form: RowForm, setting: RowSetting) -> Kernel
     bounds = [(do.name("block"), grid, HardwareAxis.GRID_X)]
     if setting.cluster > 1:
         bounds.append((do.name("rank"), setting.cluster, HardwareAxis.CLUSTER))
-    bounds.append((do.name("t"), setting.lanes * setting.teams, HardwareAxis.THREAD))
+    bounds.append((do.name("t"), setting.threads, HardwareAxis.THREAD))
     streamed = [b.name for b in (*form.held, *(c.tensor for c in form.wide))]
     with w.launch(KERNEL_NAME, bounds, min_blocks=setting.resident, streamed=streamed) as variables:
+        _ask_ahead(do, variables[0])
         if queued:
             _queue(do, variables[0], grid)
         else:
             _once(do, variables[0])
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), w.finish())
+
+
+def _ask_ahead(do: RowThread, block: Expr) -> None:
+    """The block's share of its first rows."""
+    s, shape, form = do.setting, do.shape, do.form
+    if not s.ahead or shape.edges or shape.share * s.cluster != shape.vectors or form.row_count % s.teams:
+        return
+    thread, run = (do.thread, s.threads), shape.share * s.vector
+    for n, tensor in enumerate(form.held):
+
+        def place(team: Expr) -> tuple[Expr, ...]:
+            return (*digits(block * s.teams + team, form.rows), *digits(do.rank * run, form.columns))
+
+        ask_ahead(do.w, do.name(f"asked{n}"), thread, tensor, s.teams, run, place, block < s.ahead)
+    blocks = min(s.ahead, -(-form.row_count // s.teams)) * s.cluster
+    for n, buffer in enumerate(dict.fromkeys(load.buffer for load in form.beside)):
+        number = block * s.cluster + do.rank if s.cluster > 1 else block
+        ask_for_share(do.w, do.name(f"beside_asked{n}"), thread, buffer, (number, blocks), block < s.ahead)
 
 
 def _once(do: RowThread, block: Expr) -> None:
