@@ -37,15 +37,17 @@ def row_kernel(workload: Workload, form: RowForm, setting: RowSetting) -> Kernel
 
 
 def _ask_ahead(do: RowThread, block: Expr) -> None:
-    """The block's share of its first rows."""
+    """The block's share of its first rows, as much of it as every block of a cluster has."""
     s, shape, form = do.setting, do.shape, do.form
-    if not s.ahead or shape.edges or shape.share * s.cluster != shape.vectors or form.row_count % s.teams:
+    if not s.ahead or form.row_count % s.teams:
         return
-    thread, run = (do.thread, s.threads), shape.share * s.vector
+    thread, run = (do.thread, s.threads), (shape.vectors - (s.cluster - 1) * shape.share) * s.vector
     for n, tensor in enumerate(form.held):
 
         def place(team: Expr) -> tuple[Expr, ...]:
-            return (*digits(block * s.teams + team, form.rows), *digits(do.rank * run, form.columns))
+            row = Row(block * s.teams + team, None)
+            column = do.first_vector(row) + do.rank * (shape.share * s.vector)
+            return (*do.rows_at(row), *digits(column, form.columns))
 
         ask_ahead(do.w, do.name(f"asked{n}"), thread, tensor, s.teams, run, place, block < s.ahead)
     blocks = min(s.ahead, -(-form.row_count // s.teams)) * s.cluster
