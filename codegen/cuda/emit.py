@@ -8,13 +8,12 @@ from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, Prefetch, TensorCopy, TensorStore
+from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, TensorCopy, TensorStore
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.stmt import (
     Allocate,
     For,
     HardwareAxis,
-    If,
     Kernel,
     Launch,
     Operation,
@@ -22,7 +21,6 @@ from ...ir.stmt import (
     Stmt,
     Store,
     expressions,
-    seq,
     walk_statements,
 )
 from ..backend import Grid, Parameter, Source
@@ -37,6 +35,7 @@ from .shared import SharedPlan, plan_shared
 from .statements import emit_statement
 from .text import Text
 from .types import is_half, stored
+from .waiting import with_wait
 
 LANGUAGE = "cuda-c++"
 _RESERVED = KEYWORDS | frozenset(FUNCTIONS) | MATH_NAMES
@@ -95,7 +94,9 @@ def _summary(grid: Grid) -> str:
 
 def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> tuple[str, Grid, set[str]]:
     _check_launch(launch, target)
-    launch = replace(launch, body=split_roles(launch))
+    overlaps = _capability(target) >= _FIRST_WITH_CLUSTERS
+    body = split_roles(launch)
+    launch = replace(launch, body=with_wait(body) if overlaps else body)
     buffers = _touched(launch)
     arguments = [(i, b) for i, b in enumerate(kernel.parameters) if b.name in buffers]
     written = {b.name for b in _written(launch.body)}
@@ -128,13 +129,8 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
     fn.meets_in_shared = _meets_in_shared(launch.body, written)
     text = Text()
     _head(fn, text, launch, plan)
-    overlaps = _capability(target) >= _FIRST_WITH_CLUSTERS
-    ahead, rest = _ahead(launch.body)
-    emit_statement(fn, text, ahead)
-    if overlaps:
-        text.line(f"{fn.use('await_earlier_launch')}();")
-    emit_statement(fn, text, rest)
-    body = "\n".join(f"  {line}" for line in text.lines)
+    emit_statement(fn, text, launch.body)
+    lines = "\n".join(f"  {line}" for line in text.lines)
     signature = f"{_attributes(launch)} {name}(\n    " + ",\n    ".join(given) + ")"
     grid = Grid(
         name,
@@ -146,7 +142,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         tuple(fn.maps),
         overlaps,
     )
-    return f'extern "C" __global__ void {signature} {{\n{body}\n}}\n', grid, fn.used
+    return f'extern "C" __global__ void {signature} {{\n{lines}\n}}\n', grid, fn.used
 
 
 def _attributes(launch: Launch) -> str:
@@ -204,20 +200,6 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
         with text.block("if (threadIdx.x == 0)") as inside:
             for name in fn.maps.values():
                 inside.line(f"{fn.use('prefetch_map')}(&{name});")
-
-
-def _ahead(body: Stmt) -> tuple[Stmt, Stmt]:
-    """What only asks for data and stands first, which need not wait for earlier launches, and the rest."""
-    statements = body.statements if isinstance(body, Seq) else (body,)
-    count = next((i for i, s in enumerate(statements) if not _prefetches(s)), len(statements))
-    return seq(*statements[:count]), seq(*statements[count:])
-
-
-def _prefetches(stmt: Stmt) -> bool:
-    """Whether all that ``stmt`` does is to ask for data."""
-    inside = list(walk_statements(stmt))
-    asks = all(isinstance(s, Prefetch | For | If | Seq) for s in inside)
-    return asks and not any(_loads(*expressions(s)) for s in inside)
 
 
 def _meets_in_shared(body: Stmt, written: Set[str]) -> bool:

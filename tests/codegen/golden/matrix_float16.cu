@@ -52,10 +52,10 @@ extern "C" __global__ void __launch_bounds__(32) tw_matrix(
   extern __shared__ __align__(512) unsigned char shared[];
   unsigned short* const a_tile = reinterpret_cast<unsigned short*>(shared + 0);
   unsigned short* const b_tile = reinterpret_cast<unsigned short*>(shared + 1024);
-  await_earlier_launch();
   __align__(16) unsigned left[4];
   __align__(16) unsigned right[4];
   __align__(16) float total[4];
+  await_earlier_launch();
   #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int place = i * 256 + lane * 8;

@@ -77,9 +77,9 @@ extern "C" __global__ void __launch_bounds__(32) tw_softmax(
   const int t = threadIdx.x;
   extern __shared__ __align__(16) unsigned char shared[];
   float* const parts = reinterpret_cast<float*>(shared + 0);
-  await_earlier_launch();
   __align__(16) float x[32];
   __align__(8) float value[2];
+  await_earlier_launch();
   #pragma unroll
   for (int i = 0; i < 4; ++i) {
     __align__(16) unsigned A_v_words[4];

@@ -24,8 +24,8 @@ extern "C" __global__ void __launch_bounds__(256) tw_transpose(
   const int t = threadIdx.x;
   extern __shared__ __align__(16) unsigned char shared[];
   unsigned short* const tile = reinterpret_cast<unsigned short*>(shared + 0);
-  await_earlier_launch();
   __align__(16) unsigned stage[4];
+  await_earlier_launch();
   #pragma unroll
   for (int i = 0; i < 2; ++i) {
     *as<uint4>(&stage[0]) = *as<uint4>(&A[i * 4096 + (t >> 3) * 128 + bx * 64 + (t & 7) * 8]);
