@@ -30,7 +30,7 @@ from ...te.workload import Axis, Stage, Workload
 from ..gpu import MOST_BLOCKS, limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
-from ..tile.ahead import ask_ahead
+from ..tile.ahead import Ahead
 from ..tile.digits import places
 from ..tile.outputs import reads_at_places_read, resolved_outputs
 from ..tile.pointwise import Read, reads_of, value_at, with_reads
@@ -242,9 +242,8 @@ class _Program:
             (self.names.fresh("thread"), self.threads, HardwareAxis.THREAD),
         ]
         with w.launch(KERNEL_NAME, bounds, streamed=self.streamed) as (block, thread):
-            at = dict(places(block, counted))
-            i0, j0 = at.pop("source#"), at.pop("sink#")
-            self._ask_ahead(block, thread, at, i0, j0)
+            self._ask_ahead(block, thread, counted)
+            at, i0, j0 = self._tile_at(block, counted)
             tiles_of = [self._tile(r) for r in plan.turned]
             for read, tile in zip(plan.turned, tiles_of, strict=True):
                 self._fill(read, tile, thread, at, i0, j0)
@@ -253,18 +252,23 @@ class _Program:
         outputs = tuple(dict.fromkeys(plan.workload.output_buffers))
         return Kernel(KERNEL_NAME, plan.workload.inputs, outputs, (), w.finish())
 
-    def _ask_ahead(self, block: Expr, thread: Expr, at: Mapping[str, Expr], i0: Expr, j0: Expr) -> None:
-        """What the block reads, where its tile is a whole one."""
+    def _tile_at(self, block: Expr, counted: Sequence[Axis]) -> tuple[dict[str, Expr], Expr, Expr]:
+        """Where a block's tile is: along the other axes, the source and the sink."""
+        at = dict(places(block, counted))
+        return at, at.pop("source#"), at.pop("sink#")
+
+    def _ask_ahead(self, block: Expr, thread: Expr, counted: Sequence[Axis]) -> None:
+        """What a block reads, where tiles are whole ones."""
         if self.source % self.cells or self.sink % self.rows:
             return
+        ask = Ahead(self.w, (thread, self.threads), (block, prod(a.extent for a in counted)), self.ahead)
         for read in self.plan.turned:
 
-            def place(row: Expr, load: Load = read.load) -> tuple[Expr, ...]:
-                point, _ = self._point(at, i0, j0, (index(0), self.read), (row, 1))
+            def place(number: Expr, row: Expr, load: Load = read.load) -> tuple[Expr, ...]:
+                point, _ = self._point(*self._tile_at(number, counted), (index(0), self.read), (row, 1))
                 return tuple(value_at(i, point) for i in load.indices)
 
-            name, source = self.names.fresh("asked"), read.load.buffer
-            ask_ahead(self.w, name, (thread, self.threads), source, self.rows, self.cells, place, block < self.ahead)
+            ask.runs(self.names.fresh("asked"), read.load.buffer, self.rows, self.cells, place)
 
     def _tile(self, read: Read) -> Buffer:
         """Shared memory of ``rows / group`` lines of ``cells`` words of ``group`` elements."""

@@ -26,7 +26,7 @@ from ...te.workload import Axis, Stage, Workload
 from ..gpu import MOST_BLOCKS, limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
-from ..tile.ahead import ask_ahead, ask_for_share
+from ..tile.ahead import Ahead
 from ..tile.digits import places
 from ..tile.outputs import resolved_outputs
 from ..tile.pointwise import Read, reads_of, value_at, with_reads
@@ -183,23 +183,22 @@ class _Program:
         return Kernel(KERNEL_NAME, plan.workload.inputs, outputs, (), w.finish())
 
     def _ask_ahead(self, block: Expr, thread: Expr) -> None:
-        """What the block's first tile reads of inputs that lie as the outputs do."""
+        """What a tile reads of inputs that lie as the outputs do, and smaller inputs."""
         plan, size = self.plan, self.unroll * self.threads
         if self.vectors % size:
             return
         whole = flat_offset(Load(plan.stages[0].tensor, plan.place))
-        at = self._at(block * size)
+        ask = Ahead(self.w, (thread, self.threads), (block, self.tiles), min(self.ahead, self.blocks))
         for read in dict.fromkeys(plan.reads.values()):
-            name, source, first = self.names.fresh("asked"), read.load.buffer, (block, min(self.blocks, self.ahead))
+
+            def place(tile: Expr, _: Expr, load: Load = read.load) -> tuple[Expr, ...]:
+                at = self._at(tile * size)
+                return tuple(value_at(i, at) for i in load.indices)
+
             if read.guard is None and flat_offset(read.load) == whole:
-
-                def place(_: Expr, load: Load = read.load) -> tuple[Expr, ...]:
-                    return tuple(value_at(i, at) for i in load.indices)
-
-                run = size * self.vector
-                ask_ahead(self.w, name, (thread, self.threads), source, 1, run, place, block < self.ahead)
-            elif source.elements < plan.stages[0].tensor.elements:
-                ask_for_share(self.w, name, (thread, self.threads), source, first, block < self.ahead)
+                ask.runs(self.names.fresh("asked"), read.load.buffer, 1, size * self.vector, place)
+            elif read.load.buffer.elements < plan.stages[0].tensor.elements:
+                ask.all(self.names.fresh("asked"), read.load.buffer)
 
     def _tile(self, tile: Expr, thread: Expr, *, exact: bool) -> None:
         plan, w = self.plan, self.w

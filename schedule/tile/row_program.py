@@ -8,7 +8,7 @@ from ...ir.gpu import AwaitCopies, CommitCopies, CopyAsync, Level
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.workload import Workload
 from ..nest import KERNEL_NAME
-from .ahead import ask_ahead, ask_for_share
+from .ahead import Ahead
 from .digits import digits
 from .row_form import RowForm
 from .row_passes import Chunk, Row, RowThread
@@ -28,7 +28,7 @@ def row_kernel(workload: Workload, form: RowForm, setting: RowSetting) -> Kernel
     bounds.append((do.name("t"), setting.threads, HardwareAxis.THREAD))
     streamed = [b.name for b in (*form.held, *(c.tensor for c in form.wide))]
     with w.launch(KERNEL_NAME, bounds, min_blocks=setting.resident, streamed=streamed) as variables:
-        _ask_ahead(do, variables[0])
+        _ask_ahead(do, variables[0], -(-rows // setting.teams))
         if queued:
             _queue(do, variables[0], grid)
         else:
@@ -36,24 +36,23 @@ def row_kernel(workload: Workload, form: RowForm, setting: RowSetting) -> Kernel
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), w.finish())
 
 
-def _ask_ahead(do: RowThread, block: Expr) -> None:
-    """The block's share of its first rows, as much of it as every block of a cluster has."""
+def _ask_ahead(do: RowThread, block: Expr, blocks: int) -> None:
+    """The rows of a block, as much of them as every block of a cluster has, and what stands beside them."""
     s, shape, form = do.setting, do.shape, do.form
-    if not s.ahead or form.row_count % s.teams:
+    if form.row_count % s.teams:
         return
-    thread, run = (do.thread, s.threads), (shape.vectors - (s.cluster - 1) * shape.share) * s.vector
+    run = (shape.vectors - (s.cluster - 1) * shape.share) * s.vector
+    ask = Ahead(do.w, (do.thread, s.threads), (block, blocks), s.ahead)
+
+    def place(at: Expr, team: Expr) -> tuple[Expr, ...]:
+        row = Row(at * s.teams + team, None)
+        column = do.first_vector(row) + do.rank * (shape.share * s.vector)
+        return (*do.rows_at(row), *digits(column, form.columns))
+
     for n, tensor in enumerate(form.held):
-
-        def place(team: Expr) -> tuple[Expr, ...]:
-            row = Row(block * s.teams + team, None)
-            column = do.first_vector(row) + do.rank * (shape.share * s.vector)
-            return (*do.rows_at(row), *digits(column, form.columns))
-
-        ask_ahead(do.w, do.name(f"asked{n}"), thread, tensor, s.teams, run, place, block < s.ahead)
-    blocks = min(s.ahead, -(-form.row_count // s.teams)) * s.cluster
+        ask.runs(do.name(f"asked{n}"), tensor, s.teams, run, place)
     for n, buffer in enumerate(dict.fromkeys(load.buffer for load in form.beside)):
-        number = block * s.cluster + do.rank if s.cluster > 1 else block
-        ask_for_share(do.w, do.name(f"beside_asked{n}"), thread, buffer, (number, blocks), block < s.ahead)
+        ask.all(do.name(f"beside_asked{n}"), buffer)
 
 
 def _once(do: RowThread, block: Expr) -> None:

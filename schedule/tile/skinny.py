@@ -24,7 +24,7 @@ from ...ir.expr import (
 from ...ir.gpu import ATOMS, AwaitCopies, CommitCopies, CopyAsync, Level, LoadMatrix, Mma
 from ...ir.rewrite import substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
-from .ahead import ask_for_operands
+from .ahead import Ahead, ask_for_operands
 from .naming import NamingWriter
 from .partials import Share, add_up, partial_sums
 from .product import Operand, Product
@@ -43,7 +43,7 @@ class SkinnySetting:
     """``rows``: times 16 outputs ``n`` of a warp. ``warps_n``, ``warps_k``: warps of a block along each. ``chunk``:
     places of ``k`` that a warp takes at a time. ``stages``: how many such pieces its ring holds. ``split``: blocks of a
     cluster, which share out ``k``. ``resident``: blocks meant for a multiprocessor at once. ``ahead``: how many blocks
-    along ``n``, the first, ask for their weights ahead of the wait for earlier launches."""
+    along ``n``, the first, ask for operands ahead of the wait for earlier launches."""
 
     rows: int
     warps_n: int
@@ -120,11 +120,11 @@ class _Program:
         """The weights that fill the rings, where they lie along ``k`` and the warps' pieces side by side."""
         p, s = self.p, self.s
         whole, reach = s.split * s.warps_k * s.chunk, s.warps_k * s.chunk
-        if not self.along_k or not s.ahead or p.k.extent % whole:
+        if not self.along_k or p.k.extent % whole:
             return
-        run = (self.rank * (self.steps * reach), min(s.stages - 1, self.steps) * reach)
-        thread = (self.warp * WARP_LANES + self.lane, s.threads)
-        ask_for_operands(self.w, p, thread, (self.block * s.block_n, s.block_n), run, (self.block, s.ahead))
+        thread, blocks = (self.warp * WARP_LANES + self.lane, s.threads), -(-p.n.extent // s.block_n)
+        ask = Ahead(self.w, thread, (self.block, blocks), s.ahead)
+        ask_for_operands(ask, p, s.block_n, self.rank * (self.steps * reach), min(s.stages - 1, self.steps) * reach)
 
     # --- the ring
 

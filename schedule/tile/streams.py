@@ -25,7 +25,7 @@ from ...ir.gpu import (
 )
 from ...ir.rewrite import free_variables, substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
-from .ahead import ask_for_operands
+from .ahead import Ahead, ask_for_operands
 from .naming import NamingWriter
 from .partials import Share, add_up, partial_sums
 from .product import Operand, Product
@@ -41,7 +41,7 @@ class StreamSetting:
     warp group. ``groups``: warp groups of a block, side by side along ``n``. ``slabs``: times 64 places of ``k`` that
     arrive together. ``stages``: how many such pieces the ring holds. ``split``: blocks of a cluster, which share out
     ``k``. ``resident``: blocks meant for a multiprocessor at once. ``ahead``: how many blocks along ``n``, the first,
-    ask for their operands ahead of the wait for earlier launches."""
+    ask for operands ahead of the wait for earlier launches."""
 
     swapped: bool
     wide: int
@@ -120,11 +120,11 @@ class _Program:
     def _ask_ahead(self) -> None:
         """The weights that fill the ring, where they lie along ``k``."""
         p, s, reach = self.p, self.s, self.s.slabs * GROUP_RUN
-        if not self.along_k or not s.ahead or p.k.extent % (s.split * reach):
+        if not self.along_k or p.k.extent % (s.split * reach):
             return
-        run = (self.rank * (self.steps * reach), min(s.stages, self.steps) * reach)
-        thread = (self.warp * WARP_LANES + self.lane, s.threads)
-        ask_for_operands(self.w, p, thread, (self.block * s.block_n, s.block_n), run, (self.block, s.ahead))
+        thread, blocks = (self.warp * WARP_LANES + self.lane, s.threads), -(-p.n.extent // s.block_n)
+        ask = Ahead(self.w, thread, (self.block, blocks), s.ahead)
+        ask_for_operands(ask, p, s.block_n, self.rank * (self.steps * reach), min(s.stages, self.steps) * reach)
 
     def _rows(self, name: str, count: int) -> Buffer:
         """Rows of 64 places of ``k``."""

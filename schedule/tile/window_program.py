@@ -14,7 +14,7 @@ from ...ir.rewrite import free_variables
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.workload import Axis, Stage
 from ..nest import COMBINE, KERNEL_NAME, identity
-from .ahead import ask_for_share
+from .ahead import Ahead
 from .digits import places
 from .pointwise import Read, value_at, with_reads
 from .registers import Held, Names, always_holds, hold, take
@@ -63,8 +63,8 @@ class _Program:
         with w.launch(KERNEL_NAME, bounds, min_blocks=resident) as (block, thread):
             place = block * self.threads + thread
             for read in plan.moving:
-                name, blocks, source = self.names.fresh("asked"), bounds[0][1], read.load.buffer
-                ask_for_share(w, name, (thread, self.threads), source, (block, blocks), block < ahead)
+                ask = Ahead(w, (thread, self.threads), (block, bounds[0][1]), ahead)
+                ask.share(self.names.fresh("asked"), read.load.buffer)
             at = places(place, self.counted)
             start = {a.name: at[a.name] * self._share(a) if self._share(a) > 1 else at[a.name] for a in plan.axes}
             with w.when(None if number % self.threads == 0 else place < number):
