@@ -290,6 +290,9 @@ class ExplanationOut(Answer):
     roofline_by: str | None
     seconds: float | None
     fraction_of_roofline: float | None
+    warnings: tuple[str, ...] = Field(
+        default=(), description="What to know first: matrix instructions that should be there and are not, and why."
+    )
 
 
 class OperatorOut(Answer):

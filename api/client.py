@@ -219,13 +219,24 @@ class Client:
         body = _shown(task, schedule, target)
         return _parsed(ExplanationOut, self._send("POST", "/v1/schedules/explain", json=body))
 
-    def export(self, task: Task, schedule: Schedule | None = None, *, target: str | None = None) -> ExportOut:
-        """The schedule that ``explain`` would show, as files."""
-        return _parsed(ExportOut, self._send("POST", "/v1/schedules/export", json=_shown(task, schedule, target)))
+    def export(
+        self,
+        task: Task,
+        schedule: Schedule | None = None,
+        *,
+        target: str | None = None,
+        name: str = "kernel",
+        library: bool = False,
+    ) -> ExportOut:
+        """The schedule that ``explain`` would show, as files; with a shared library if asked for. ``name``: what its
+        functions for other programs are called."""
+        body = _shown(task, schedule, target) | {"name": name, "library": library}
+        return _parsed(ExportOut, self._send("POST", "/v1/schedules/export", json=body))
 
-    def export_record(self, record_id: int) -> ExportOut:
-        """The schedule of a record as files."""
-        return _parsed(ExportOut, self._send("GET", f"/v1/trials/{record_id}/export"))
+    def export_record(self, record_id: int, *, name: str = "kernel", library: bool = False) -> ExportOut:
+        """The schedule of a record as files, as ``export`` makes them."""
+        query = {"name": name, "library": str(library).lower()}
+        return _parsed(ExportOut, self._send("GET", f"/v1/trials/{record_id}/export", params=query))
 
     # the library and the service
 

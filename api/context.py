@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Query, Request
 
 from ..service.service import Service
-from .limits import MAX_ID, MAX_PAGE_SIZE, NAME_PATTERN
+from .limits import FUNCTION_PATTERN, MAX_ID, MAX_PAGE_SIZE, NAME_PATTERN
 
 
 async def service_of(request: Request) -> Service:
@@ -20,6 +20,10 @@ async def service_of(request: Request) -> Service:
 
 Serving = Annotated[Service, Depends(service_of)]
 JobId = Annotated[str, Path(pattern=NAME_PATTERN, description="The job's id.")]
+FunctionName = Annotated[
+    str, Query(pattern=FUNCTION_PATTERN, description="What its functions for other programs are called.")
+]
+WithLibrary = Annotated[bool, Query(description="Whether a shared library is linked as well.")]
 RecordId = Annotated[int, Path(ge=1, le=MAX_ID, description="The record's id.")]
 OperatorName = Annotated[str, Path(pattern=NAME_PATTERN, description="The operator's name.")]
 PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE)]

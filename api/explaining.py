@@ -41,15 +41,15 @@ def explain_workload(
         return service.explain(workload, schedule, target=target)
 
 
-def export_record(service: Service, record_id: int) -> ExportView:
+def export_record(service: Service, record_id: int, name: str, library: bool) -> ExportView:
     """The schedule of one record as files. Raises NotFound."""
     with _slot():
-        return service.export(record_id=record_id)
+        return service.export(record_id=record_id, name=name, library=library)
 
 
 def export_workload(
-    service: Service, workload: Workload, schedule: Schedule | None, target: str | None = None
+    service: Service, workload: Workload, schedule: Schedule | None, target: str | None, name: str, library: bool
 ) -> ExportView:
     """``schedule``, or the best one known, or the sketch's first, as files."""
     with _slot():
-        return service.export(workload, schedule, target=target)
+        return service.export(workload, schedule, target=target, name=name, library=library)

@@ -13,6 +13,7 @@ KEEP_ALIVE_SECONDS = 15.0
 RETRY_AFTER_SECONDS = 2
 NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,64}$"
 TARGET_PATTERN = r"^[A-Za-z0-9_.:+-]{1,64}$"
+FUNCTION_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 KEY_PATTERN = r"^[0-9a-f]{64}$"
 IDEMPOTENCY_KEY_PATTERN = r"^[!-~]{1,64}$"
 MAX_ID = (1 << 63) - 1

@@ -10,6 +10,7 @@ from . import limits
 
 Name = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
 TargetName = Annotated[str, StringConstraints(pattern=limits.TARGET_PATTERN)]
+FunctionName = Annotated[str, StringConstraints(pattern=limits.FUNCTION_PATTERN)]
 Key = Annotated[str, StringConstraints(pattern=limits.KEY_PATTERN)]
 
 
@@ -129,6 +130,13 @@ class ExplainIn(ExpressionIn):
         default=None,
         description="What code is made for: a device of the host (cuda), or by name (cuda:sm_90a, llvm:aarch64+sve).",
     )
+
+
+class ExportIn(ExplainIn):
+    """What is to be exported; without a schedule as in explaining."""
+
+    name: FunctionName = Field(default="kernel", description="What its functions for other programs are called.")
+    library: bool = Field(default=False, description="Whether a shared library is linked as well.")
 
 
 class ParametersIn(Closed):

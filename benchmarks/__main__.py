@@ -1,28 +1,34 @@
-"""``python -m benchmarks SUITE [--rows GLOB] [--trials N] [--seed N] [--json FILE] [--set NAME=VALUE]``."""
+"""``python -m benchmarks SUITE [--rows GLOB] [--trials N] [--seed N] [--json FILE] [--set NAME=VALUE]``.
+
+Every suite takes ``--set commit=HASH`` where the checkout does not say which commit it is.
+"""
 
 import argparse
 import json
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from datetime import UTC, datetime
 from importlib import import_module, metadata
 from pathlib import Path
 
-from benchmarks.suite import Options, Suite
+from benchmarks.suite import Options, Suite, commit
 
 SUITES = {
-    "cpu-loops": "benchmarks.cpu_loops",
+    "cpu": "benchmarks.cpu",
     "ranking": "benchmarks.ranking",
     "service": "benchmarks.service",
     "kill": "benchmarks.kill",
     "planted": "benchmarks.planted",
     "h200-memory": "benchmarks.h200_memory",
     "h200-products": "benchmarks.h200_products",
+    "products-check": "benchmarks.products_check",
+    "record": "benchmarks.record",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
+    "search": "benchmarks.search_share",
+    "sweep": "benchmarks.sweep",
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
 
@@ -51,7 +57,7 @@ def main() -> int:
         document = {
             "suite": given.suite,
             "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
-            "commit": _commit(),
+            "commit": options.extra.get("commit") or commit(),
             "started": started,
             "device": {"machine": platform.machine(), "cores": os.cpu_count(), "load_at_start": load, **result.device},
             "toolchain": {"python": platform.python_version(), **_versions(), **result.toolchain},
@@ -66,15 +72,6 @@ def main() -> int:
 
 def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _commit() -> str:
-    """The commit of this checkout, with ``+`` when files other than results differ from it."""
-    here = Path(__file__).parent
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True).stdout.strip()
-    status = ["git", "status", "--porcelain", "--", ":/", ":(exclude,top)benchmarks/results"]
-    changed = subprocess.run(status, cwd=here, capture_output=True, text=True).stdout.strip()
-    return (commit or "unknown") + ("+" if changed else "")
 
 
 def _versions() -> dict[str, str]:

@@ -1,16 +1,16 @@
 """What tables of kernels on one NVIDIA GPU share: rows are tuned as one job of a service, then ours and every peer run
 interleaved in one process on the same rotating buffers, all by graph replay, outputs compared.
 
-Settings of such a suite: ``folder`` keeps the database there; ``tuned=FILE`` takes the schedules from an earlier result
-instead of tuning; ``against=FILE`` also times the schedules of another result and says whether they are equally fast;
-``tune_only=1`` stops after tuning; ``peers=eager`` leaves compiled peers out, ``peers=none`` all.
+Settings of such a suite, besides those of ``tuned``: ``against=FILE`` also times the schedules of another result and
+says whether they are equally fast; ``tune_only=1`` stops after tuning; ``peers=eager`` leaves compiled peers out,
+``peers=none`` all, ``ahead=0`` compiles them when they are timed instead of all beforehand, side by side;
+``parts=FILE,FILE`` measures nothing and judges the rows of results that each have some of them.
 """
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -20,19 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.peers_ahead import compile_ahead
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Call, Tensors, interleaved, peer_options, peers
-from tilewright.core.budget import Budget
+from benchmarks.tuned import Problem, Tuned, schedules, tune_rows
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.devices import open_device
 from tilewright.runtime.module import load_module
-from tilewright.service.service import Service
-from tilewright.service.settings import Settings
-from tilewright.service.targets import Place, measured_on
-from tilewright.service.views import JobSpec, TaskSpec, TaskView
 from tilewright.te.cost import flops, minimum_bytes
 from tilewright.te.data import random_inputs
-from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
 ROUNDS = 11
@@ -45,32 +41,14 @@ _SAME = 0.02
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Problem):
     """``peer``: the same in PyTorch. ``prepare``: our inputs as PyTorch likes them best, outside of what is timed.
     ``bar``: least (best peer / ours). ``reads``: hardly anything is written."""
 
-    operator: str
-    parameters: Mapping[str, Any]
     peer: Callable[..., object]
     prepare: Callable[[Tensors], Tensors] = lambda tensors: tensors
     bar: float = 0.97
     reads: bool = False
-
-    @property
-    def workload(self) -> Workload:
-        return OPERATORS[self.operator].workload(self.parameters)
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """Winners by row, with what is known of their tuning. ``timing_share``: of the wall time, on the device."""
-
-    schedules: Mapping[str, Schedule]
-    about: Mapping[str, Mapping[str, object]]
-    seconds: float
-    timing_share: float
-    peaks: Mapping[str, float]
-    toolchain: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -89,79 +67,62 @@ class Table:
         return Result(tuple(self.rows or found), summary, passed, self.settings, self.device, versions)
 
 
-def measured_table(rows: Mapping[str, Row], options: Options, *, trials: int, sustained: bool = False) -> Table:
-    """Tune and time the rows whose names match. ``sustained``: besides short replays, with long ones too."""
+def measured_table(
+    module: str, rows: Mapping[str, Row], options: Options, *, trials: int, sustained: bool = False
+) -> Table:
+    """Tune and time the rows whose names match, of those that are ``ROWS`` of ``module``. ``sustained``: besides short
+    replays, with long ones too."""
+    if "parts" in options.extra:
+        return _joined(list(rows), options.extra["parts"].split(","))
     rows = {name: row for name, row in rows.items() if fnmatch(name, options.rows)}
-    with ExitStack() as stack:
-        folder = options.extra.get("folder") or stack.enter_context(tempfile.TemporaryDirectory())
-        tuned = _tuned(rows, options, Path(folder), trials)
+    compares = options.extra.get("tune_only") != "1"
+    ahead = 0.0
+    if compares and options.extra.get("peers") not in ("eager", "none") and options.extra.get("ahead") != "0":
+        ahead = compile_ahead(module, list(rows))
+    tuned = tune_rows(rows, options, trials, "cuda", "cold")
     device = open_device("cuda")
     peaks = tuned.peaks or device.measure_peaks()
-    others = _schedules(options.extra["against"]) if "against" in options.extra else {}
+    others = schedules(options.extra["against"]) if "against" in options.extra else {}
     table: list[dict[str, object]] = []
-    if options.extra.get("tune_only") != "1":
+    if compares:
         for name, row in rows.items():
             began = time.perf_counter()
             table.append(_measured(name, row, tuned, others.get(name), peaks, options, sustained))
             print(f"{name}: {table[-1].get('ratio', table[-1].get('failed'))} in {time.perf_counter() - began:.1f} s")
     about = {"name": device.info.name, **device.info.hardware, **peaks}
     settings: dict[str, object] = {"rounds": ROUNDS, "replay_seconds": REPLAY_SECONDS, "cold_bytes": _COLD_BYTES}
-    settings |= {"peer_options": peer_options(), **options.extra}
+    settings |= {"peer_options": peer_options(), "peers_ahead_s": ahead, **options.extra}
     if sustained:
         settings |= {"sustained_rounds": SUSTAINED_ROUNDS, "sustained_seconds": SUSTAINED_SECONDS}
     return Table(table, tuned, about, settings)
 
 
+def _joined(order: list[str], paths: list[str]) -> Table:
+    """The rows of several results as one table. Raises ValueError where they repeat a row, or are of several devices
+    or toolchains."""
+    parts = [json.loads(Path(path).read_text()) for path in paths]
+    table = [row for part in parts for row in part["rows"]]
+    names = [row["row"] for row in table]
+    if len(set(names)) < len(names):
+        raise ValueError(f"rows that more than one part has: {sorted({n for n in names if names.count(n) > 1})}")
+    for what in ("suite", "toolchain"):
+        if any(part[what] != parts[0][what] for part in parts):
+            raise ValueError(f"parts that differ in their {what}: {[part[what] for part in parts]}")
+    if len({part["device"]["name"] for part in parts}) > 1:
+        raise ValueError(f"parts from several devices: {[part['device']['name'] for part in parts]}")
+    sums = [part["summary"] for part in parts]
+    seconds = sum(s["tuning_s"] for s in sums)
+    share = sum(s["timing_share"] * s["tuning_s"] for s in sums) / seconds
+    kept = ("command", "commit", "started", "settings", "device")
+    about = [{name: part[name] for name in kept} for part in parts]
+    table.sort(key=lambda row: order.index(row["row"]))
+    tuned = Tuned({}, {}, seconds, share, {}, parts[0]["toolchain"])
+    return Table(table, tuned, parts[0]["device"], {"parts": about})
+
+
 def geometric_mean(values: list[float]) -> float | None:
     """None of nothing; failures, 0, count as nearly nothing."""
     return float(np.exp(np.mean(np.log([max(v, 1e-9) for v in values])))) if values else None
-
-
-def _tuned(rows: Mapping[str, Row], options: Options, folder: Path, trials: int) -> Tuned:
-    """Tune the rows as one job of a service of its own, or take what an earlier result has."""
-    if "tuned" in options.extra:
-        document = json.loads(Path(options.extra["tuned"]).read_text())
-        kept = ("trials", "tuning_s", "found_us", "failures")
-        about = {r["row"]: {k: r[k] for k in kept if k in r} for r in document["rows"]}
-        summary = document["summary"]
-        return Tuned(_schedules(options.extra["tuned"]), about, summary["tuning_s"], summary["timing_share"], {}, {})
-    folder.mkdir(parents=True, exist_ok=True)
-    tasks = tuple(TaskSpec(r.workload, r.operator, r.parameters) for r in rows.values())
-    spec = JobSpec(tasks, Budget(options.trials or trials), seed=options.seed, target="cuda", cache="cold")
-    began = time.perf_counter()
-    with Service.open(Settings(database_url=f"sqlite:///{folder / 'tuned.sqlite3'}")) as service:
-        job, _ = service.submit(spec)
-        after = 0
-        while not (view := service.job(job.id)).state.is_final:
-            for event in service.events(job.id, after=after, timeout_seconds=5.0):
-                after = event.id
-        seconds = time.perf_counter() - began
-        if view.error is not None:
-            print("the job says:", view.error)
-        timing = sum(task.timing_seconds or 0.0 for task in view.tasks)
-        device = next(d for d in service.devices() if d.info.key == view.device_key)
-    named = dict(zip(rows, view.tasks, strict=True))
-    schedules = {name: task.best.schedule for name, task in named.items() if task.best is not None}
-    about = {name: _about(task) for name, task in named.items()}
-    toolchain = dict(measured_on(Place("cuda")).toolchain.components)
-    return Tuned(schedules, about, seconds, timing / seconds, dict(device.info.measured), toolchain)
-
-
-def _about(task: TaskView) -> dict[str, object]:
-    """How a row was tuned."""
-    found = None if task.best is None else 1e6 * task.best.seconds
-    return {
-        "trials": task.trials,
-        "tuning_s": task.wall_seconds,
-        "found_us": found,
-        "failures": dict(task.failures),
-        "space": task.space_size,
-    }
-
-
-def _schedules(path: str) -> dict[str, Schedule]:
-    rows = json.loads(Path(path).read_text())["rows"]
-    return {r["row"]: Schedule.from_json(r["schedule"]) for r in rows if "schedule" in r}
 
 
 def _measured(
@@ -176,9 +137,11 @@ def _measured(
     """One row of the table."""
     if name not in tuned.schedules:
         return {"row": name, "failed": "no schedule could be timed", **tuned.about.get(name, {})}
+    spent = _Spent()
     workload = row.workload
     total = minimum_bytes(workload)
     sets = _sets(workload, total, options.seed)
+    spent.on("inputs")
     prepared = {id(s): row.prepare(s) for s in sets}
     calls: dict[str, Call] = {"ours": _ours(workload, tuned.schedules[name])}
     if other is not None:
@@ -190,13 +153,35 @@ def _measured(
     wrong = _difference(calls["ours"](sets[0]), theirs["torch eager"](sets[0]))
     if options.extra.get("peers") != "none":
         calls |= theirs
+    spent.on("ours and eager")
+    for peer, call in calls.items():
+        with suppress(Exception), torch.no_grad():  # what fails here fails again, and is told then
+            call(sets[0])
+        spent.on(peer)
     times = interleaved(calls, sets, rounds=ROUNDS, seconds=REPLAY_SECONDS)
+    spent.on("short")
     figures = _figures(row, total, times, peaks, wrong)
     figures["tflops"] = flops(workload) / float(str(figures["ours_us"])) / 1e6 if "ours_us" in figures else None
     if sustained and "ours_us" in figures:
         long = interleaved(calls, sets, rounds=SUSTAINED_ROUNDS, seconds=SUSTAINED_SECONDS)
         figures |= {f"sustained_{n}": v for n, v in _compared(long).items()}
-    return {"row": name, **figures, **tuned.about[name], "schedule": tuned.schedules[name].to_json()}
+    spent.on("sustained")
+    about = {**tuned.about[name], "schedule": tuned.schedules[name].to_json(), "spent_s": spent.seconds}
+    return {"row": name, **figures, **about}
+
+
+class _Spent:
+    """Where the time of a row goes, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._began = time.perf_counter()
+
+    def on(self, what: str) -> None:
+        """All since the last call went on ``what``."""
+        now = time.perf_counter()
+        self.seconds[what] = round(self.seconds.get(what, 0.0) + now - self._began, 2)
+        self._began = now
 
 
 def _compared(times: Mapping[str, list[float] | str]) -> dict[str, object]:

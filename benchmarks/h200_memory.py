@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu_table import Row, Tuned, geometric_mean, measured_table
+from benchmarks.gpu_table import Row, geometric_mean, measured_table
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Tensors
+from benchmarks.tuned import Tuned
 
 _TRIALS = 64
 _LARGE_BYTES = 64_000_000
@@ -138,7 +139,7 @@ ROWS: dict[str, Row] = {
 
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
-    table = measured_table(ROWS, options, trials=_TRIALS)
+    table = measured_table(__name__, ROWS, options, trials=_TRIALS)
     summary = _summary(table.rows, table.tuned)
     return table.result(summary, _passed(summary))
 

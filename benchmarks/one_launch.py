@@ -1,5 +1,9 @@
-"""``python -m benchmarks.one_launch SKETCH SEED``: one kernel of a CUDA sketch, launched once on random data."""
+"""``python -m benchmarks.one_launch CASE SEED``: one kernel, launched once on random data.
 
+CASE is JSON: ``{operator, parameters, schedule}``.
+"""
+
+import json
 import sys
 from collections.abc import Mapping
 
@@ -28,6 +32,11 @@ def case_of(sketch: str, target: Target, seed: int) -> tuple[str, Mapping[str, o
     return name, parameters, space.schedule(row)
 
 
+def case_to_json(operator: str, parameters: Mapping[str, object], schedule: Schedule) -> str:
+    """What this program takes."""
+    return json.dumps({"operator": operator, "parameters": dict(parameters), "schedule": schedule.to_json()})
+
+
 def _cases(sketch: str, target: Target) -> list[tuple[str, Mapping[str, object]]]:
     found: list[tuple[str, Mapping[str, object]]] = []
     for name, operator in OPERATORS.items():
@@ -42,12 +51,10 @@ def _elements(name: str, parameters: Mapping[str, object]) -> int:
 
 
 def main() -> None:
-    sketch, seed = sys.argv[1], int(sys.argv[2])
+    case, seed = json.loads(sys.argv[1]), int(sys.argv[2])
     device = open_device("cuda")
-    target = host_target("cuda")
-    name, parameters, schedule = case_of(sketch, target, seed)
-    workload = OPERATORS[name].workload(parameters)
-    binary = road.build(workload, target, schedule)
+    workload = OPERATORS[case["operator"]].workload(case["parameters"])
+    binary = road.build(workload, host_target("cuda"), Schedule.from_json(case["schedule"]))
     kernel = device.load(binary)
     inputs = random_inputs(workload, seed)
     memories = []
@@ -57,7 +64,7 @@ def main() -> None:
             memory.write(np.ascontiguousarray(inputs[parameter.name]).reshape(-1).view(np.uint8))
         memories.append(memory)
     kernel.launch(memories)
-    print("launched", sketch, name)
+    print("launched", case["operator"])
 
 
 if __name__ == "__main__":

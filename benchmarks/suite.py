@@ -1,7 +1,9 @@
 """What a suite is given and what it returns."""
 
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +32,13 @@ class Result:
 
 
 Suite = Callable[[Options], Result]
+
+
+def commit() -> str:
+    """The commit of this checkout, with ``+`` when files other than results and recorded tables differ from it."""
+    here = Path(__file__).parent
+    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True).stdout.strip()
+    made = [f":(exclude,top)benchmarks/{name}" for name in ("results", "data")]
+    status = ["git", "status", "--porcelain", "--", ":/", *made]
+    changed = subprocess.run(status, cwd=here, capture_output=True, text=True).stdout.strip()
+    return (found or "unknown") + ("+" if changed else "")

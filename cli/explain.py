@@ -44,12 +44,19 @@ def explain(
     if given.as_json:
         given.print_json(told)
         return
+    _warn(given, told)
     for section in told.sections:
         if layer is None or layer.lower() in section.title.lower():
             given.console.print(Rule(section.title, align="left", style="dim"))
             given.console.print(Text(section.text), soft_wrap=True)
     if layer is None:
         _summary(given, told)
+        _warn(given, told)  # again, where it is seen
+
+
+def _warn(given: Context, told: ExplanationOut) -> None:
+    for warning in told.warnings:
+        given.console.print(Text(f"WARNING: {warning}", style="bold red"), soft_wrap=True)
 
 
 def _summary(given: Context, told: ExplanationOut) -> None:

@@ -25,23 +25,27 @@ def export(
     target: Annotated[
         str | None, typer.Option(help="What for: llvm, cuda, cuda:sm_90a; default: this machine.")
     ] = None,
+    name: Annotated[str, typer.Option(help="What its functions for other programs are called.")] = "kernel",
+    library: Annotated[bool, typer.Option("--library", help="Link a shared library too; needs a C compiler.")] = False,
 ) -> None:
-    """Source, machine code and a description as files: for cuda a kernel.cu that nvcc builds, a cubin, and PTX."""
+    """Source, machine code and a description as files. For a processor an object with a C header, and a library that
+    C programs and apache-tvm-ffi load; for cuda a kernel.cu that nvcc builds, a cubin, and PTX."""
     given: Context = context.obj
     with given.client() as client:
         if record is not None:
-            told = client.export_record(record)
+            told = client.export_record(record, name=name, library=library)
         else:
             task = read_task(operator, parameters or [], workload)
-            told = client.export(task, None if schedule is None else read_schedule(schedule), target=target)
+            chosen = None if schedule is None else read_schedule(schedule)
+            told = client.export(task, chosen, target=target, name=name, library=library)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in told.files.items():
-            (folder / Path(name).name).write_bytes(b64decode(content))
+        for file, content in told.files.items():
+            (folder / Path(file).name).write_bytes(b64decode(content))
     except OSError as error:
         raise InvalidParameter(f"cannot write to {folder}: {error.strerror}", field="folder") from error
     if given.as_json:
         given.print_json({"folder": str(folder), "files": sorted(told.files)})
         return
-    for name in sorted(told.files):
-        given.console.print(str(folder / name), soft_wrap=True)
+    for file in sorted(told.files):
+        given.console.print(str(folder / file), soft_wrap=True)

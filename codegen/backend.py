@@ -1,12 +1,16 @@
 """What a backend is, and the values that pass through it: kernel IR -> source -> binary."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..core.dtypes import DType
+from ..core.errors import InvalidParameter
 from ..core.target import Target, Toolchain
 from ..ir.stmt import Kernel
+
+NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,23 @@ class Anatomy:
     resources: Mapping[str, Resources] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Packaging:
+    """How a kernel is exported. ``name``: what its functions for other programs are called, an identifier of C;
+    ``library``: whether a shared library is linked, beside the object."""
+
+    name: str = "kernel"
+    library: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises InvalidParameter."""
+        if not re.fullmatch(NAME_PATTERN, self.name):
+            raise InvalidParameter(f"{self.name[:80]!r} is no name; allowed: {NAME_PATTERN}", field="name")
+
+
+AS_KERNEL = Packaging()
+
+
 class Backend(Protocol):
     """One per target kind; stateless. The road is ``passes`` -> ``emit`` -> ``compile``."""
 
@@ -137,7 +158,7 @@ class Backend(Protocol):
         """All there is to see of ``source`` below its text. Raises CompileError."""
         ...
 
-    def files(self, source: Source, target: Target) -> Mapping[str, bytes]:
+    def files(self, source: Source, target: Target, packaging: Packaging) -> Mapping[str, bytes]:
         """What a person takes away to build and use ``source`` without Tilewright: file name -> content. Raises
-        CompileError."""
+        CompileError, and UnsupportedTarget for a library that cannot be made here."""
         ...

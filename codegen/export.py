@@ -8,20 +8,22 @@ from ..core.schedule import Schedule
 from ..core.target import Target
 from ..te.json import workload_to_json
 from ..te.workload import Workload
-from .backend import Binary
+from .backend import AS_KERNEL, Binary, Packaging
 from .backends import backend_for
 from .road import finish, lower
 
 DESCRIPTION = "kernel.json"
 
 
-def exported(workload: Workload, target: Target, schedule: Schedule) -> Mapping[str, bytes]:
+def exported(
+    workload: Workload, target: Target, schedule: Schedule, packaging: Packaging = AS_KERNEL
+) -> Mapping[str, bytes]:
     """File name -> content. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
     backend = backend_for(target)
     source = backend.emit(finish(lower(workload, target, schedule), target), target)
     binary = backend.compile(source, target)
     text = json.dumps(_description(workload, target, schedule, binary), indent=2) + "\n"
-    return {**backend.files(source, target), DESCRIPTION: text.encode()}
+    return {**backend.files(source, target, packaging), DESCRIPTION: text.encode()}
 
 
 def _description(workload: Workload, target: Target, schedule: Schedule, binary: Binary) -> dict[str, object]:

@@ -131,6 +131,6 @@ class Device(Protocol):
 
     def measure_peaks(self) -> dict[str, float]:
         """Measured ceilings: ``peak_float32_flops_per_second``, ``peak_float64_flops_per_second``,
-        ``copy_bytes_per_second`` (read + write), ``read_bytes_per_second``, ``launch_seconds``; a device may know more.
-        Takes a few seconds."""
+        ``copy_bytes_per_second`` (read + write), ``read_bytes_per_second``, ``launch_seconds``; where there are matrix
+        units, ``peak_tensor_bfloat16_flops_per_second`` and the like; a device may know more. Takes a few seconds."""
         ...

@@ -10,6 +10,8 @@ import numpy as np
 from ..codegen.backends import backend_for
 from ..core.dtypes import DType, float32, float64
 from ..ir.buffer import Buffer, Scope
+from ..ir.build import Writer
+from ..ir.cpu import DOT_ATOMS, TILE_ROWS, DotAtom, TileLoad, TileProduct, TileStore, TileZero
 from ..ir.expr import BinaryOp, Broadcast, Expr, Load, Ramp, ReduceLanes, Var, const, index
 from ..ir.stmt import Allocate, For, Kernel, LoopKind, Store, seq
 from .device import Device, Memory
@@ -17,6 +19,8 @@ from .device import Device, Memory
 ACCUMULATORS = 12
 """Independent chains of fused multiply-adds: enough to hide their latency, few enough to stay in registers."""
 ROUNDS = 20_000
+TILE_SIDE = 2
+"""Rows and columns of tiles of sums: four chains of products hide their latency."""
 LEAST_TRAFFIC_BYTES, MOST_TRAFFIC_BYTES = 64 << 20, 512 << 20
 """For one buffer; within these limits it is twice the last-level cache."""
 REPEATS = 7
@@ -32,6 +36,11 @@ def measure(device: Device) -> dict[str, float]:
         flops = 2 * lanes * ACCUMULATORS * ROUNDS * threads
         seconds = _best_seconds(device, arithmetic_kernel(dtype, lanes, threads), 1)
         peaks[f"peak_{dtype}_flops_per_second"] = flops / seconds
+    for atom in DOT_ATOMS.values():
+        if atom.left == atom.right and atom.tile_feature in device.info.target.features:
+            flops = 2 * TILE_ROWS * TILE_ROWS * atom.depth * TILE_SIDE**2 * ROUNDS * threads
+            seconds = _best_seconds(device, tile_kernel(atom, threads), 1)
+            peaks[f"peak_tensor_{atom.left}_flops_per_second"] = flops / seconds
     lanes = max(device.info.target.vector_bytes // 4, 1)
     cache = int(device.info.hardware.get("l3_bytes", device.info.hardware.get("l2_bytes", 0)))
     nbytes = min(max(2 * cache, LEAST_TRAFFIC_BYTES), MOST_TRAFFIC_BYTES) // (4 * _BLOCK) * (4 * _BLOCK)
@@ -58,6 +67,30 @@ def arithmetic_kernel(dtype: DType, lanes: int, threads: int) -> Kernel:
     finish = [Store(result, (Var("task"), index(n), every), chain(n)) for n in numbers]
     body = Allocate(registers, seq(*start, For("round", ROUNDS, LoopKind.SERIAL, seq(*step)), *finish))
     return Kernel("arithmetic", (source,), (result,), (), For("task", threads, LoopKind.PARALLEL, body))
+
+
+def tile_kernel(atom: DotAtom, threads: int) -> Kernel:
+    """Each of ``threads`` tasks multiplies tiles that it has loaded once, for ``ROUNDS`` steps."""
+    width = TILE_ROWS * atom.group
+    left, right = Buffer("A", (TILE_ROWS, atom.depth), atom.left), Buffer("B", (TILE_ROWS, width), atom.right)
+    result = Buffer("C", (threads, TILE_SIDE, TILE_SIDE, TILE_ROWS, TILE_ROWS), atom.accumulator)
+    w, start, side = Writer(), (index(0), index(0)), range(TILE_SIDE)
+    places = [(index(r), index(c)) for r in side for c in side]
+    with w.loop("task", threads, LoopKind.PARALLEL) as task:
+        sums = w.allocate("sums", result.shape[1:], atom.accumulator, Scope.REGISTER)
+        a = w.allocate("a", (TILE_SIDE, *left.shape), atom.left, Scope.REGISTER)
+        b = w.allocate("b", (TILE_SIDE, *right.shape), atom.right, Scope.REGISTER)
+        for n in side:
+            w.emit(TileLoad(a, (index(n),), left, start))
+            w.emit(TileLoad(b, (index(n),), right, start))
+        for place in places:
+            w.emit(TileZero(sums, place))
+        with w.loop("round", ROUNDS):
+            for r, c in places:
+                w.emit(TileProduct(atom.name, sums, (r, c), a, (r,), b, (c,)))
+        for place in places:
+            w.emit(TileStore(result, (task, *place, *start), sums, place))
+    return Kernel("tiles", (left, right), (result,), (), w.finish())
 
 
 def copy_kernel(lanes: int, nbytes: int) -> Kernel:

@@ -6,18 +6,18 @@ from ctypes import CFUNCTYPE, c_double, c_int64, c_void_p
 from dataclasses import dataclass
 
 from ..codegen.backend import Source
+from ..codegen.llvm.architectures import ARCHITECTURES
 from ..codegen.llvm.compile import compile_source
+from ..codegen.llvm.services_ir import SPINS, pool_ir, support_ir
 from ..core.errors import InvalidParameter
 from ..core.target import Target
 from .native import Library, keep_for_ever, load_object
-from .pool_ir import SUPPORT, pool_ir
 
 MAX_THREADS = 1024
-SPINS = 2_000
-"""Looks at the pool's word before an idle thread sleeps: some tens of microseconds."""
 CROWDED_SPINS = 20
-"""The same where there are more threads than cores: spinning would keep the others from working."""
+"""As ``SPINS`` where there are more threads than cores: spinning would keep the others from working."""
 
+_HERE = ARCHITECTURES["x86-64"]
 _BASELINE = Target("llvm", "x86-64", ("cx16",))
 _TIME = CFUNCTYPE(c_double, c_void_p, c_void_p, c_int64, c_int64)
 
@@ -50,14 +50,14 @@ class _Pools:
             if threads not in self._pools:
                 spins = SPINS if threads <= len(os.sched_getaffinity(0)) else CROWDED_SPINS
                 exports = ("tilewright_parallel_for", "tilewright_after_fork")
-                self._pools[threads] = keep_for_ever(_load(pool_ir(threads, spins), exports))
+                self._pools[threads] = keep_for_ever(_load(pool_ir(_HERE, threads, spins), exports))
             return self._pools[threads].addresses["tilewright_parallel_for"]
 
     def support(self) -> Support:
         with self._lock:
             if self._support is None:
                 exports = ("tilewright_prepare", "tilewright_scratch", "tilewright_time")
-                library = keep_for_ever(_load(SUPPORT, exports))
+                library = keep_for_ever(_load(support_ir(_HERE), exports))
                 CFUNCTYPE(None)(library.addresses["tilewright_prepare"])()
                 self._support = Support(library)
             return self._support

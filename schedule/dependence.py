@@ -94,7 +94,7 @@ def _iterations_apart(loop: For, outer: Ranges, found: Sequence[Access]) -> bool
     """Whether no two iterations touch a common element by the accesses ``found`` of one buffer."""
     buffer = found[0].buffer
     keys: list[NDArray[np.int64]] = []
-    for dimension in range(len(buffer.shape) + 1):
+    for dimension in range(max(1, 2 * len(buffer.shape) - 1)):
         parts = []
         for access in found:
             inner = ranges_of(access.loops)
@@ -116,13 +116,14 @@ def _iterations_apart(loop: For, outer: Ranges, found: Sequence[Access]) -> bool
 
 
 def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ranges) -> Linear:
-    """The index of one dimension; of the dimension behind the last one, the position in memory."""
+    """The index of one dimension; behind the last one, those of the first two, three, … as one number: whatever guards
+    leave of the dimensions after them, other numbers are other elements."""
     if dimension < len(indices):
         return linear(simplify(indices[dimension], ranges))
-    position: Expr = index(0)
-    for i, stride in zip(indices, buffer.strides, strict=True):
-        position = position + i * stride
-    return linear(simplify(position, ranges))
+    number: Expr = index(0)
+    for i, extent in list(zip(indices, buffer.shape, strict=True))[: dimension - len(indices) + 2]:
+        number = number * extent + i
+    return linear(simplify(number, ranges))
 
 
 def _parts(form: Linear, own: str, inner: frozenset[str], ranges: Ranges) -> _Parts | None:

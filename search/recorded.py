@@ -1,6 +1,7 @@
 """Search without hardware: spaces whose every schedule was measured before, and a measurer that looks it up."""
 
 import csv
+import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from ..core.schedule import KnobValue, Schedule
 from ..core.trial import Clocks, Failed, Outcome, Reason, Stage, Timed, Trial
 from ..schedule.space import Knob, Space
 from .pool import Pool
+from .t4 import parse_t4, read_document
 
 _REASONS = {"compile": Reason.COMPILE_ERROR, "timeout": Reason.TIMEOUT, "correctness": Reason.WRONG_RESULT}
 
@@ -44,13 +46,19 @@ class Recorded:
 
 
 def read_table(path: Path) -> Recorded:
-    """A table in the form of the benchmark hub's CSV exports.
+    """A table in the T4 form (``.json``; see ``search.t4``) or that of the benchmark hub's CSV exports, as it is or
+    compressed (``.gz``). Raises InvalidParameter when the file is of neither form."""
+    return _read_csv(path) if ".csv" in path.suffixes else Recorded(*parse_t4(read_document(path), path.name))
 
-    Line 1 is ``# `` and a JSON header with ``kernel`` and ``tune_params`` (the values of every knob); then CSV with a
-    column per knob, ``time`` in milliseconds (empty where the configuration failed), ``compile_ms``, ``verify_ms``,
-    ``bench_ms``, ``framework_ms`` and ``status``. Raises InvalidParameter when the file is not of that form.
+
+def _read_csv(path: Path) -> Recorded:
+    """Line 1 is ``# `` and a JSON header with ``kernel`` and ``tune_params`` (the values of every knob); then CSV with
+    a column per knob, ``time`` in milliseconds (empty where the configuration failed), ``compile_ms``, ``verify_ms``,
+    ``bench_ms``, ``framework_ms`` and ``status``.
     """
-    with path.open(newline="", encoding="utf-8") as lines:
+    with (
+        gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="", encoding="utf-8") as lines
+    ):
         first = lines.readline()
         try:
             header = json.loads(first.removeprefix("# "))

@@ -55,9 +55,9 @@ def subject(
     return Subject(workload, wiring.first_schedule(workload, at_hand.device.target), at_hand)
 
 
-def export(shown: Subject) -> ExportView:
-    """``shown`` as files. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
-    files = wiring.files_of(shown.workload, shown.at_hand.device.target, shown.schedule)
+def export(shown: Subject, name: str, library: bool) -> ExportView:
+    """``shown`` as files. Raises IllegalSchedule, CompileError, UnsupportedTarget, InvalidParameter."""
+    files = wiring.files_of(shown.workload, shown.at_hand.device.target, shown.schedule, name, library)
     return ExportView(workload_key(shown.workload), shown.schedule, files)
 
 
@@ -89,6 +89,7 @@ def explain(store: Store, shown: Subject) -> Explanation:
         roofline_by=None if limit is None else limit.by,
         seconds=seconds,
         fraction_of_roofline=None if limit is None or seconds is None else limit.seconds / seconds,
+        warnings=road.warnings,
     )
 
 

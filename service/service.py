@@ -223,9 +223,12 @@ class Service:
         *,
         record_id: int | None = None,
         target: str | None = None,
+        name: str = "kernel",
+        library: bool = False,
     ) -> ExportView:
-        """The schedule that ``explain`` would show, as files. Raises like it."""
-        return export(self._subject(workload, schedule, record_id, target))
+        """The schedule that ``explain`` would show, as files; with a shared library if asked for. ``name``: what its
+        functions for other programs are called. Raises like ``explain``, and InvalidParameter."""
+        return export(self._subject(workload, schedule, record_id, target), name, library)
 
     def _subject(
         self, workload: Workload | None, schedule: Schedule | None, record_id: int | None, target: str | None

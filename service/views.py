@@ -245,6 +245,7 @@ class ExportView:
 class Explanation:
     """Every layer of the road of one schedule, and what it reached.
 
+    ``warnings``: what a user should know first, such as matrix instructions that are missing, and why.
     ``target``: what the code is for. ``instructions``: class (``vector_fma``, ``vector_load``, ``scalar``, ``call``, …)
     -> count in the assembly. ``functions``: those of a device with launches. ``accessed_bytes``: what loads and stores
     of global memory ask for, repeats that caches serve included.
@@ -264,6 +265,7 @@ class Explanation:
     roofline_by: str | None
     seconds: float | None
     fraction_of_roofline: float | None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..codegen.backend import Grid, Resources
+from ..codegen.backend import Grid, Packaging, Resources
 from ..codegen.export import exported
+from ..codegen.matrix_use import matrix_use
 from ..codegen.road import layers, sketch_of
 from ..codegen.traffic import accessed_bytes
 from ..core.budget import Budget, StopReason
@@ -209,6 +210,7 @@ class Anatomy:
     instructions: Mapping[str, int]
     functions: tuple[FunctionView, ...]
     accessed_bytes: int
+    warnings: tuple[str, ...]
 
 
 def anatomy(workload: Workload, target: Target, schedule: Schedule) -> Anatomy:
@@ -220,8 +222,12 @@ def anatomy(workload: Workload, target: Target, schedule: Schedule) -> Anatomy:
     sections.append(Section("source", road.source.language, road.source.text))
     sections += [Section(layer.title, layer.language, layer.text) for layer in road.anatomy.layers]
     final = road.passes[-1][1] if road.passes else road.kernel
+    use = matrix_use(workload, target, schedule, final, road.anatomy.instructions)
+    if use is not None:
+        sections.append(Section("matrix instructions", "text", "\n".join((use.said, *use.warnings))))
     functions = tuple(_function(grid, road.anatomy.resources, target) for grid in road.source.launches)
-    return Anatomy(tuple(sections), road.anatomy.instructions, functions, accessed_bytes(final))
+    warnings = () if use is None else use.warnings
+    return Anatomy(tuple(sections), road.anatomy.instructions, functions, accessed_bytes(final), warnings)
 
 
 def _function(grid: Grid, resources: Mapping[str, Resources], target: Target) -> FunctionView:
@@ -243,9 +249,10 @@ def _function(grid: Grid, resources: Mapping[str, Resources], target: Target) ->
     )
 
 
-def files_of(workload: Workload, target: Target, schedule: Schedule) -> Mapping[str, bytes]:
-    """A schedule as files (see ``codegen.export``). Raises IllegalSchedule, CompileError, UnsupportedTarget."""
-    return exported(workload, target, schedule)
+def files_of(workload: Workload, target: Target, schedule: Schedule, name: str, library: bool) -> Mapping[str, bytes]:
+    """A schedule as files (see ``codegen.export``). Raises IllegalSchedule, CompileError, UnsupportedTarget,
+    InvalidParameter."""
+    return exported(workload, target, schedule, Packaging(name, library))
 
 
 def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..core.dtypes import DType, int32, int64
 from ..core.errors import InvalidWorkload
-from ..ir.affine import Affine, affine_of, sum_of
 from ..ir.buffer import Buffer, Scope
 from ..ir.expr import (
     FLOAT_ONLY,
@@ -28,6 +27,7 @@ from ..ir.expr import (
     Var,
     rebuild,
 )
+from .index import Index, index_of
 from .limits import (
     MAX_COEFFICIENT,
     MAX_DEPTH,
@@ -57,8 +57,8 @@ def check(workload: Workload) -> Workload:
       argmax and argmin have one reduction axis, a tensor of int64 or int32, and a body of any number's dtype;
     - operands have the dtypes that ``ir.expr`` asks for; ``floordiv`` and ``mod`` divide by a positive constant
       (machines trap on 0); constants fit their dtype, and are not NaN;
-    - indices are affine in the stage's axes, and in bounds wherever the conditions of the enclosing selects hold,
-      as far as those are affine and joined by and, or, not.
+    - indices are sums as in ``index``, and in bounds wherever the conditions of the enclosing selects hold, as far as
+      those are affine and joined by and, or, not.
     """
     _count(workload.inputs, "/inputs", 0, MAX_TENSORS)
     _count(workload.stages, "/stages", 1, MAX_TENSORS)
@@ -237,15 +237,15 @@ class _StageCheck:
         order = list(region.box)
         indices = []
         for d, (i, extent) in enumerate(zip(e.indices, tensor.shape, strict=True)):
-            affine = checked_index(i, region.box, f"{field}/at/{d}")
-            self._bounds(affine, extent, tensor.name, region, f"{field}/at/{d}")
-            indices.append(index_expr(affine, order))
+            index = checked_index(i, region.box, f"{field}/at/{d}")
+            self._bounds(index, extent, tensor.name, region, f"{field}/at/{d}")
+            indices.append(index.expr(order))
         return Load(tensor, tuple(indices))
 
-    def _bounds(self, affine: Affine, extent: int, name: str, region: Region, field: str) -> None:
+    def _bounds(self, index: Index, extent: int, name: str, region: Region, field: str) -> None:
         if region.is_empty:
             return
-        low, high = region.bounds(affine)
+        low, high = index.bounds(region)
         if low < 0 or high >= extent:
             raise InvalidWorkload(
                 f"{name} is read at {low} to {high} along a dimension of {extent}, as far as its conditions show",
@@ -253,25 +253,27 @@ class _StageCheck:
             )
 
 
-def index_expr(affine: Affine, axes: Sequence[str]) -> Expr:
-    """The one spelling of an index: its terms in the order of ``axes``, then the constant."""
-    return sum_of([(Var(a), affine.coefficient(a)) for a in axes if affine.coefficient(a)], affine.constant)
-
-
-def checked_index(e: Expr, box: Box, field: str) -> Affine:
-    """``e`` as an affine function of the axes of ``box``; raises InvalidWorkload when it is none."""
-    affine = affine_of(e)
-    if affine is None:
+def checked_index(e: Expr, box: Box, field: str) -> Index:
+    """``e`` as a function of the axes of ``box`` that may be an index; raises InvalidWorkload when it is none."""
+    found = index_of(e)
+    if found is None:
         raise InvalidWorkload(
-            "an index must be affine: sums of axes times whole numbers, and a whole number", field=field
+            "an index must be a sum of whole multiples of axes, of quotients and remainders of such sums by positive "
+            "whole numbers, and a whole number",
+            field=field,
         )
-    for name in affine.variables:
+    if found.depth > MAX_RANK or found.breadth > MAX_RANK:
+        raise InvalidWorkload(
+            f"an index {found.depth} deep, with {found.breadth} parts in a sum; allowed: at most {MAX_RANK} of either",
+            field=field,
+        )
+    for name in sorted(found.variables):
         if name not in box:
             raise InvalidWorkload(f"{name!r} is no axis here; axes: {', '.join(box) or 'none'}", field=field)
-    for number in (affine.constant, *affine.coefficients.values()):
+    for number in found.numbers:
         if abs(number) > MAX_COEFFICIENT:
             raise InvalidWorkload(f"{number} in an index; allowed: at most {MAX_COEFFICIENT} either way", field=field)
-    return affine
+    return found
 
 
 def check_constant(value: object, dtype: DType, field: str) -> None:

@@ -126,11 +126,13 @@ class Evaluator:
 
     def _load(self, e: Load) -> Array:
         array = self.tensors[e.buffer.name]
-        indices = [_affine(i) for i in e.indices]
+        indices = [form for i in e.indices if (form := affine_of(i)) is not None]
         box = {n: (start, stop - 1) for n, (start, stop) in self.ranges.items()}
         bounds = [box_bounds(i, box) for i in indices]
-        inside = all(0 <= low and high < n for (low, high), n in zip(bounds, e.buffer.shape, strict=True))
-        result = self._view(array, e, indices) if inside else self._gathered(array, e, indices)
+        inside = len(indices) == len(e.indices) and all(
+            0 <= low and high < n for (low, high), n in zip(bounds, e.buffer.shape, strict=True)
+        )
+        result = self._view(array, e, indices) if inside else self._gathered(array, e)
         return result.astype(np.float64, copy=False) if e.dtype.is_float else result
 
     def _view(self, array: Array, e: Load, indices: list[Affine]) -> Array:
@@ -143,22 +145,12 @@ class Evaluator:
         strides = [flat.coefficient(n) * array.itemsize for n in self.ranges]
         return as_strided(array.reshape(-1)[offset:], shape, strides, writeable=False)
 
-    def _gathered(self, array: Array, e: Load, indices: list[Affine]) -> Array:
+    def _gathered(self, array: Array, e: Load) -> Array:
         """Element by element, out-of-bounds indices moved inside: a select drops what is read there."""
         flat: Array = np.zeros((1,) * len(self.ranges), dtype=np.int64)
-        for i, extent, stride in zip(indices, e.buffer.shape, e.buffer.strides, strict=True):
-            position: Array = np.full((1,) * len(self.ranges), i.constant, dtype=np.int64)
-            for name, coefficient in i.terms:
-                position = position + coefficient * self._axis(name)
-            flat = flat + np.clip(position, 0, extent - 1) * stride
+        for i, extent, stride in zip(e.indices, e.buffer.shape, e.buffer.strides, strict=True):
+            flat = flat + np.clip(self(i), 0, extent - 1) * stride
         return np.asarray(array.reshape(-1)[flat])
-
-
-def _affine(e: Expr) -> Affine:
-    affine = affine_of(e)
-    if affine is None:
-        raise InvalidWorkload("an index must be affine")
-    return affine
 
 
 def rounded(value: Array, dtype: DType) -> Array:

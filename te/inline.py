@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from ..ir.affine import affine_of
 from ..ir.expr import Expr, Load
 from ..ir.rewrite import map_expr, map_loads, substitute
-from .check import index_expr
+from .index import index_of
 from .limits import MAX_DEPTH
 from .workload import Stage, Workload
 
@@ -66,8 +65,8 @@ def _respelled(body: Expr, stage: Stage) -> Expr:
     """``body`` with the indices of its loads as ``te.check`` spells them."""
     order = [a.name for a in (*stage.axes, *stage.reduce_axes)]
 
-    def spelled(index: Expr) -> Expr:
-        affine = affine_of(index)
-        return index if affine is None else index_expr(affine, order)
+    def spelled(place: Expr) -> Expr:
+        found = index_of(place)
+        return place if found is None else found.expr(order)
 
     return map_expr(body, lambda e: Load(e.buffer, tuple(map(spelled, e.indices))) if isinstance(e, Load) else e)

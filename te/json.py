@@ -9,8 +9,9 @@
 
 An expression is ``{"op", "args"}`` (a cast also has ``dtype``), ``{"load", "at"}``, ``{"axis"}`` or
 ``{"const", "dtype"}``; infinities are the strings "inf" and "-inf". An index is the name of an axis, a whole number,
-or ``{"terms": {axis: coefficient}, "constant": number}``. A stage that does not reduce has neither ``reducer`` nor
-``reduce_axes``.
+or ``{"terms": {axis: coefficient}, "constant": number}``; ``"parts"`` of that are quotients and remainders of indices,
+each ``{"op": "floordiv" or "mod", "of": index, "by": number, "times": coefficient}``. A stage that does not reduce has
+neither ``reducer`` nor ``reduce_axes``.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from typing import TypeVar
 
 from ..core.dtypes import DTYPES, DType
 from ..core.errors import InvalidWorkload
-from ..ir.affine import Affine, affine_of
+from ..ir.affine import Affine
 from ..ir.buffer import Buffer
 from ..ir.expr import (
     Binary,
@@ -37,7 +38,8 @@ from ..ir.expr import (
     UnaryOp,
     Var,
 )
-from .check import check, index_expr
+from .check import check
+from .index import Index, index_of, part_of
 from .limits import MAX_COEFFICIENT, MAX_DEPTH, MAX_NODES, MAX_RANK, MAX_TENSORS
 from .schema import WORKLOAD_SCHEMA
 from .workload import Axis, Reducer, Stage, Workload
@@ -57,6 +59,7 @@ _OPERANDS: dict[str, int] = {
     "cast": 1,
 }
 """Every operation of an expression -> how many operands it takes."""
+_PARTS = {str(op): op for op in (BinaryOp.FLOORDIV, BinaryOp.MOD)}
 
 
 def workload_to_json(workload: Workload) -> dict[str, object]:
@@ -100,9 +103,19 @@ def _expr_to_json(e: Expr) -> dict[str, object]:
 
 
 def _index_to_json(e: Expr) -> object:
-    affine = affine_of(e)
-    if affine is None:
-        raise InvalidWorkload("an index must be affine")
+    found = index_of(e)
+    if found is None:
+        raise InvalidWorkload("this is no index")
+    return _index_form(found)
+
+
+def _index_form(found: Index) -> object:
+    affine = found.affine
+    if found.parts:
+        parts = [
+            {"op": str(p.op), "of": _index_form(p.of), "by": p.divisor, "times": times} for p, times in found.parts
+        ]
+        return {"terms": affine.coefficients, "constant": affine.constant, "parts": parts}
     if affine.is_constant:
         return affine.constant
     if affine.constant == 0 and list(affine.coefficients.values()) == [1]:
@@ -218,24 +231,47 @@ class _ExprReader:
         return Const(_number(d["const"], dtype, f"{field}/const"), dtype)
 
     def _index(self, data: object, field: str) -> Expr:
+        return self._index_parts(data, field, 1).expr(self.axes)
+
+    def _index_parts(self, data: object, field: str, depth: int) -> Index:
+        self.nodes += 1
+        if self.nodes > MAX_NODES or depth > MAX_RANK:
+            raise InvalidWorkload(f"an index nested deeper than {MAX_RANK}, or too large", field=field)
+        parts: list[Index] = []
         if isinstance(data, str):
             affine = Affine.of({data: 1})
         elif isinstance(data, int) and not isinstance(data, bool):
             affine = Affine.of({}, data)
         else:
-            d = _object(data, field, field, ("terms", "constant"))
+            d = _object(data, field, field, ("terms", "constant"), ("parts",))
             terms = d["terms"]
             if not isinstance(terms, dict):
                 raise InvalidWorkload(f"terms are an object, not {_kind(terms)}", field=f"{field}/terms")
             given = {str(n): _integer(c, f"{field}/terms") for n, c in terms.items()}
             affine = Affine.of(given, _integer(d["constant"], f"{field}/constant"))
+            raw = _list(d.get("parts", []), f"{field}/parts", MAX_RANK, lambda part, _: part)
+            parts = [self._part(part, f"{field}/parts/{n}", depth) for n, part in enumerate(raw)]
         for number in (affine.constant, *affine.coefficients.values()):
             if abs(number) > MAX_COEFFICIENT:
                 raise InvalidWorkload(f"a number beyond {MAX_COEFFICIENT} in an index", field=field)
         for name in affine.variables:
             if name not in self.axes:
                 raise InvalidWorkload(f"{_kind(name)} is no axis of this stage", field=field)
-        return index_expr(affine, self.axes)
+        total = Index(affine)
+        for part in parts:
+            total = total.plus(part)
+        return total
+
+    def _part(self, data: object, field: str, depth: int) -> Index:
+        d = _object(data, field, field, ("op", "of", "by", "times"))
+        op = _member(d["op"], _PARTS, f"{field}/op", "part of an index")
+        by, times = _integer(d["by"], f"{field}/by"), _integer(d["times"], f"{field}/times")
+        if not 1 <= by <= MAX_COEFFICIENT:
+            raise InvalidWorkload(f"{_kind(by)}; allowed: 1 to {MAX_COEFFICIENT}", field=f"{field}/by")
+        if abs(times) > MAX_COEFFICIENT:
+            raise InvalidWorkload(f"a number beyond {MAX_COEFFICIENT} in an index", field=f"{field}/times")
+        of = self._index_parts(d["of"], f"{field}/of", depth + 1)
+        return Index(Affine.of({})).plus(part_of(op, of, by), times)
 
 
 def _number(value: object, dtype: DType, field: str) -> int | float | bool:

@@ -54,16 +54,21 @@ def workload_definitions(definitions: str = "#/$defs") -> dict[str, Schema]:
         "additionalProperties": _COEFFICIENT,
         "maxProperties": 2 * MAX_RANK,
     }
+    index: Schema = {"$ref": f"{definitions}/Index"}
+    divisor: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_COEFFICIENT}
+    operation_of_part: Schema = {"type": "string", "enum": [str(BinaryOp.FLOORDIV), str(BinaryOp.MOD)]}
+    part = _object({"op": operation_of_part, "of": index, "by": divisor, "times": _COEFFICIENT})
+    sum_: Schema = {"terms": terms, "constant": _COEFFICIENT, "parts": _list(part, 0, MAX_RANK)}
     return {
         "Axis": _object({"name": _NAME, "extent": _EXTENT}),
-        "Index": {"anyOf": [_NAME, _COEFFICIENT, _object({"terms": terms, "constant": _COEFFICIENT})]},
+        "Index": {"anyOf": [_NAME, _COEFFICIENT, _object(sum_, optional=("parts",))]},
         "Expression": {
             "anyOf": [
                 operation(binary, 2),
                 operation([str(op) for op in UnaryOp], 1),
                 operation(["select"], 3),
                 cast,
-                _object({"load": _NAME, "at": _list({"$ref": f"{definitions}/Index"}, 0, MAX_RANK)}),
+                _object({"load": _NAME, "at": _list(index, 0, MAX_RANK)}),
                 _object({"axis": _NAME}),
                 _object({"const": number, "dtype": _DTYPE}),
             ]

@@ -199,7 +199,7 @@ def _out_of_bounds(data: Data, draw: np.random.Generator) -> Data | None:
 
 
 def _bad_operation(data: Data, draw: np.random.Generator) -> Data | None:
-    operations = [e for e in _expressions(data) if "op" in e]
+    operations = [e for e in _expressions(data) if "args" in e]
     if not operations:
         return None
     e = _pick(draw, operations)

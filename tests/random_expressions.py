@@ -1,7 +1,7 @@
 """Random workloads: valid, small, odd. Every layer is tried on them, so they reach into the corners: extents of 1 and
-primes, zero dimensions, transposed, strided, reversed, shifted and guarded reads, windows, broadcasts, reductions over
-one or two axes, selects on axes and on data, casts between all dtypes, wrapping integers, several outputs, outputs read
-by later stages, inputs that nobody reads.
+primes, zero dimensions, transposed, strided, reversed, shifted and guarded reads, quotients and remainders of axes,
+windows, broadcasts, reductions over one or two axes, selects on axes and on data, casts between all dtypes, wrapping
+integers, several outputs, outputs read by later stages, inputs that nobody reads.
 
 They are numerically tame: floats stay far from overflow and from the poles of functions, and only exact values (loads
 and extremes of them) are compared, rounded to whole numbers or cast to integers: a right kernel meets the tolerance.
@@ -121,7 +121,7 @@ class _Writer:
         return _Value(tensor[tuple(indices)], known.magnitude, True)
 
     def index(self, axis: Expr, extent: int) -> tuple[Expr, int]:
-        """An affine function of one axis with its greatest value; the least is not below 0."""
+        """A function of one axis with its greatest value; the least is not below 0."""
         kind = self.integer(0, 9)
         if kind == 0:
             return axis * 2, 2 * (extent - 1)
@@ -129,6 +129,10 @@ class _Writer:
             return axis + 3, extent + 2
         if kind == 2:
             return (extent - 1) - axis, extent - 1
+        if kind == 3 and extent > 1:
+            return axis // 3, (extent - 1) // 3
+        if kind == 4 and extent > 4:
+            return (axis + 1) % 4, 3
         return axis, extent - 1
 
     def known(self, stage: _Stage, known: _Known) -> _Value:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.random_expressions import random_workload
 from tilewright.codegen.backend import Binary
 from tilewright.codegen.road import build_kernel, finish
 from tilewright.core.errors import ResourcesExceeded, UnsupportedTarget
@@ -27,6 +26,7 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
+from tilewright.tests.random_expressions import random_workload
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -58,7 +58,7 @@ def check_schedules(sketch: str, target: Target, workload: Workload, seed: int, 
             verify(lowered)
             final = finish(lowered, target)
             verify(final)
-            _agree("interpreted", interpret(final, inputs), wanted, limits)
+            agree("interpreted", interpret(final, inputs), wanted, limits)
             if device is not None or number == 0:
                 _compiled(device, lowered, target, inputs, wanted, limits)
         except Exception as error:
@@ -81,7 +81,7 @@ def _compiled(
     except ResourcesExceeded:
         return
     if device is not None:
-        _agree("compiled", _run(device, binary, inputs), wanted, limits)
+        agree("compiled", _run(device, binary, inputs), wanted, limits)
 
 
 @cache
@@ -110,7 +110,7 @@ def _run(device: Device, binary: Binary, inputs: Arrays) -> Arrays:
     }
 
 
-def _agree(what: str, given: Arrays, wanted: Arrays, limits: Mapping[str, tuple[float, float]]) -> None:
+def agree(what: str, given: Arrays, wanted: Arrays, limits: Mapping[str, tuple[float, float]]) -> None:
     for name, result in given.items():
         absolute, relative = limits[name]
         np.testing.assert_allclose(

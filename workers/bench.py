@@ -114,6 +114,10 @@ class Bench:
         clocks = Clocks(check=checked - started + time.perf_counter() - timed, time=timed - checked)
         return Report(outcome, clocks, evidence, tainted=_taints(outcome))
 
+    def judge(self, binary: Binary) -> Verdict:
+        """Load and check ``binary`` without timing it. Raises DeviceFault, CompileError, InvalidParameter."""
+        return check(self._device.load(binary), self._arguments(binary.parameters), self._truth)
+
     def _judged(self, evidence: Evidence, verdict: Verdict) -> Evidence:
         return replace(
             evidence,

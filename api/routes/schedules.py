@@ -10,7 +10,7 @@ from ..context import Serving
 from ..documents import COMPUTES, FINDS
 from ..explaining import explain_workload, export_workload
 from ..expressions import schedule_of, task_of
-from ..requests import BestQuery, ExplainIn, LookupIn
+from ..requests import BestQuery, ExplainIn, ExportIn, LookupIn
 from ..strict_route import DirectRoute, StrictRoute, refuse_others
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=StrictRoute)
@@ -79,8 +79,9 @@ def explain(body: ExplainIn, service: Serving) -> ExplanationOut:
 
 
 @router.post("/export", operation_id="exportSchedule", responses=COMPUTES)
-def export(body: ExplainIn, service: Serving) -> ExportOut:
+def export(body: ExportIn, service: Serving) -> ExportOut:
     """A schedule as files to use without Tilewright: source, machine code, and how to call it."""
     task = task_of(service, body)
     schedule = None if body.schedule is None else schedule_of(body.schedule)
-    return ExportOut.model_validate(export_workload(service, task.workload, schedule, body.target))
+    made = export_workload(service, task.workload, schedule, body.target, body.name, body.library)
+    return ExportOut.model_validate(made)

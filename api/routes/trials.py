@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 
 from ...service.views import TrialOrder
 from ..answers import ExplanationOut, ExportOut, SeriesOut, TrialOut, TrialPage
-from ..context import JobId, PageSize, PageToken, RecordId, Serving, TaskIndex
+from ..context import FunctionName, JobId, PageSize, PageToken, RecordId, Serving, TaskIndex, WithLibrary
 from ..documents import FINDS
 from ..explaining import explain_record, export_record
 from ..strict_route import StrictRoute
@@ -48,6 +48,8 @@ def source(record_id: RecordId, service: Serving) -> ExplanationOut:
 
 
 @router.get("/trials/{record_id}/export", operation_id="exportTrial", responses=FINDS)
-def export(record_id: RecordId, service: Serving) -> ExportOut:
+def export(
+    record_id: RecordId, service: Serving, name: FunctionName = "kernel", library: WithLibrary = False
+) -> ExportOut:
     """A trial's schedule as files to use without Tilewright: source, machine code, and how to call it."""
-    return ExportOut.model_validate(export_record(service, record_id))
+    return ExportOut.model_validate(export_record(service, record_id, name, library))

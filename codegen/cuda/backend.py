@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
+from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
-from ..backend import Anatomy, Binary, Source
+from ..backend import Anatomy, Binary, Packaging, Source
 from . import compile as compiler
 from .anatomy import anatomy
 from .emit import emit
@@ -33,8 +34,10 @@ class CudaBackend:
     def anatomy(self, source: Source, target: Target) -> Anatomy:
         return anatomy(source, target)
 
-    def files(self, source: Source, target: Target) -> Mapping[str, bytes]:
+    def files(self, source: Source, target: Target, packaging: Packaging) -> Mapping[str, bytes]:
         """The source with a host program that nvcc builds, the cubin, and the PTX."""
+        if packaging.library:
+            raise UnsupportedTarget("libraries are made of kernels for processors, kind llvm", field="library")
         return {
             "kernel.cu": with_launcher(source, target.arch).encode(),
             "kernel.cubin": compiler.compile_source(source, target).code,

@@ -8,7 +8,7 @@ from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, TensorCopy, TensorStore
+from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, Prefetch, TensorCopy, TensorStore
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.stmt import (
     Allocate,
@@ -24,8 +24,9 @@ from ...ir.stmt import (
     walk_statements,
 )
 from ..backend import Grid, Parameter, Source
+from ..c_names import KEYWORDS, ascii_name
 from .arithmetic import MATH_NAMES
-from .function import KEYWORDS, Function, ascii_name
+from .function import Function
 from .operations import tensor_map, tensor_of
 from .peers import awaits_peers
 from .places import Ranges
@@ -35,10 +36,10 @@ from .shared import SharedPlan, plan_shared
 from .statements import emit_statement
 from .text import Text
 from .types import is_half, stored
-from .waiting import with_wait
 
 LANGUAGE = "cuda-c++"
-_RESERVED = KEYWORDS | frozenset(FUNCTIONS) | MATH_NAMES
+_OF_CUDA = frozenset("blockIdx blockDim gridDim threadIdx warpSize uint2 uint4 shared main min max abs".split())
+_RESERVED = KEYWORDS | _OF_CUDA | frozenset(FUNCTIONS) | MATH_NAMES
 _BLOCKS = {HardwareAxis.GRID_X: "blockIdx.x", HardwareAxis.GRID_Y: "blockIdx.y", HardwareAxis.GRID_Z: "blockIdx.z"}
 _MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)
 _MOST_THREADS = 1024
@@ -94,9 +95,7 @@ def _summary(grid: Grid) -> str:
 
 def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> tuple[str, Grid, set[str]]:
     _check_launch(launch, target)
-    overlaps = _capability(target) >= _FIRST_WITH_CLUSTERS
-    body = split_roles(launch)
-    launch = replace(launch, body=with_wait(body) if overlaps else body)
+    launch = replace(launch, body=split_roles(launch))
     buffers = _touched(launch)
     arguments = [(i, b) for i, b in enumerate(kernel.parameters) if b.name in buffers]
     written = {b.name for b in _written(launch.body)}
@@ -129,8 +128,12 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
     fn.meets_in_shared = _meets_in_shared(launch.body, written)
     text = Text()
     _head(fn, text, launch, plan)
+    overlaps = _capability(target) >= _FIRST_WITH_CLUSTERS
+    if overlaps:
+        text.line(f"{fn.use('let_next_launch')}();")
+        fn.first = _first(launch.body)
     emit_statement(fn, text, launch.body)
-    lines = "\n".join(f"  {line}" for line in text.lines)
+    body = "\n".join(f"  {line}" for line in text.lines)
     signature = f"{_attributes(launch)} {name}(\n    " + ",\n    ".join(given) + ")"
     grid = Grid(
         name,
@@ -142,7 +145,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         tuple(fn.maps),
         overlaps,
     )
-    return f'extern "C" __global__ void {signature} {{\n{lines}\n}}\n', grid, fn.used
+    return f'extern "C" __global__ void {signature} {{\n{body}\n}}\n', grid, fn.used
 
 
 def _attributes(launch: Launch) -> str:
@@ -219,6 +222,28 @@ def _last(body: Stmt) -> Stmt | None:
             return None
         last = last.body if isinstance(last, Allocate) else last.statements[-1]
     return last if sum(s is last for s in walk_statements(body)) == 1 else None
+
+
+def _first(body: Stmt) -> Stmt:
+    """The statement that all threads come to ahead of everything that touches global memory."""
+    while isinstance(body, Allocate | Seq):
+        if isinstance(body, Seq) and not body.statements:
+            break
+        below = body.statements if isinstance(body, Seq) else (body.body,)
+        body = next((s for s in below if _touches_global(s)), below[-1])
+    return body
+
+
+def _touches_global(body: Stmt) -> bool:
+    """Whether anything in ``body`` reads or writes global memory; to ask for data does neither."""
+    return any(
+        (isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL)
+        or (
+            isinstance(s, Operation) and not isinstance(s, Prefetch) and any(b.scope is Scope.GLOBAL for b in s.buffers)
+        )
+        or any(load.buffer.scope is Scope.GLOBAL for load in _loads(*expressions(s)))
+        for s in walk_statements(body)
+    )
 
 
 def _touched(launch: Launch) -> set[str]:

@@ -7,19 +7,9 @@ from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load, PeerLoad
 from ...ir.stmt import Stmt
 from ..backend import TensorMap
+from ..c_names import ascii_name
 from .places import Ranges
 from .types import is_half
-
-KEYWORDS = frozenset(
-    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const constexpr
-    const_cast continue co_await co_return co_yield decltype default delete do double dynamic_cast else enum explicit
-    export extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr
-    operator or or_eq private protected public register reinterpret_cast requires return short signed sizeof static
-    static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename union
-    unsigned using virtual void volatile wchar_t while xor xor_eq
-    blockIdx blockDim gridDim threadIdx warpSize uint2 uint4 shared main min max abs""".split()
-)
-"""Names that variables of a kernel must not have. (Functions are called ``…f``, ``__…`` or as in the prelude.)"""
 
 
 @dataclass(slots=True)
@@ -30,7 +20,8 @@ class Function:
     touched once. ``offsets``: where shared buffers begin, in bytes. ``approximate``: whether cheap functions will do
     (see ``arithmetic``). ``parameters``: names of the kernel's. ``maps``: tensor maps, with their names. ``used``:
     functions of the prelude. ``unrolled``: variables of loops written out. ``sums``: register buffers there are at this
-    place that warpgroups add their products to. ``last``: the statement that ends the launch. ``meets_in_shared``:
+    place that warpgroups add their products to. ``first``: the statement that earlier launches are awaited
+    ahead of. ``last``: the one that ends the launch. ``meets_in_shared``:
     whether blocks of a cluster tell each other things in shared memory only. ``awaits_peers``: whether every load from
     another block is awaited ahead of the next barrier of the cluster.
     """
@@ -48,6 +39,7 @@ class Function:
     used: set[str] = field(default_factory=set)
     unrolled: set[str] = field(default_factory=set)
     sums: list[Buffer] = field(default_factory=list)
+    first: Stmt | None = None
     last: Stmt | None = None
     meets_in_shared: bool = False
     awaits_peers: bool = False
@@ -87,12 +79,6 @@ class Function:
         self._counts[base] = number
         self.taken.add(name)
         return name
-
-
-def ascii_name(name: str) -> str:
-    """``name`` with everything that C++ might mind replaced."""
-    plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
-    return f"v{plain}" if not plain or plain[0].isdigit() else plain
 
 
 def is_packed(buffer: Buffer) -> bool:

@@ -19,6 +19,7 @@ CLASSES = (
     "cluster_load",
     "local_memory",
     "matrix",
+    "matrix_group",
     "matrix_load",
     "fma_f32",
     "arithmetic_f32",
@@ -34,14 +35,16 @@ CLASSES = (
     "move",
     "other",
 )
-"""Every class, in the order in which it is shown. ``local_memory`` is what spills and arrays on the stack cost."""
+"""Every class, in the order in which it is shown. ``local_memory`` is what spills and arrays on the stack cost;
+``matrix_group``: products of warpgroups."""
 
 _RULES: tuple[tuple[str, str], ...] = (
     ("async_copy", r"LDGSTS|LDGDEPBAR|DEPBAR"),
     ("bulk_copy", r"UBLKCP|UTMA\w+"),
     ("local_memory", r"LDL|STL"),
     ("matrix_load", r"LDSM|MOVM|STSM"),
-    ("matrix", r"HMMA|IMMA|DMMA|HGMMA|QGMMA|IGMMA"),
+    ("matrix_group", r"HGMMA|QGMMA|IGMMA"),
+    ("matrix", r"HMMA|IMMA|DMMA"),
     ("fma_f32", r"FFMA2?"),
     ("arithmetic_f32", r"F(ADD|MUL|MNMX|MNMX3|SEL|SETP|SET|CHK|RND|SWZADD|ADD2|MUL2)\d?"),
     ("arithmetic_f64", r"D(ADD|MUL|FMA|SETP|MNMX)"),

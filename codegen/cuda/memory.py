@@ -5,10 +5,10 @@ from typing import Protocol
 
 from ...core.dtypes import DType
 from ...ir.buffer import Buffer, Scope
-from ...ir.expr import Broadcast, Cast, Const, Expr, Load, PeerLoad, Select
+from ...ir.expr import Broadcast, Cast, Const, Expr, Load, PeerLoad, Select, index
 from .arithmetic import from_bits
 from .function import Function, is_packed
-from .places import Place, flat_place, one_for_all, pieces, place_of
+from .places import Place, flat_place, one_for_all, parted, pieces, place_of
 from .text import Level, Text, Value, call, infix
 from .types import WIDE, bits_of, half_name, is_half, stored
 
@@ -32,14 +32,14 @@ def offset(code: Writing, buffer: Buffer, indices: Sequence[Expr]) -> Value:
     """Elements from the start of ``buffer``, for a scalar access or for this lane of a vector's."""
     place = place_of(indices, buffer.strides)
     if place is None:
-        at = code.value(flat_place(indices, buffer.strides))
-    else:
-        at = code.value(place.base)
-        if place.step and code.lane is not None:
-            step = Value(str(place.step), "int")
-            lane = code.lane if place.step == 1 else infix(code.lane, "*", step, "int", Level.PRODUCT)
-            at = lane if at.text == "0" else infix(at, "+", lane, at.type, Level.SUM)
-    return _swizzled(code, buffer, at)
+        return _swizzled(code, buffer, code.value(flat_place(indices, buffer.strides)))
+    whole, rest = _parted(buffer, place.base)
+    at = code.value(rest)
+    if place.step and code.lane is not None:
+        step = Value(str(place.step), "int")
+        lane = code.lane if place.step == 1 else infix(code.lane, "*", step, "int", Level.PRODUCT)
+        at = _sum(at, lane)
+    return _sum(code.value(whole), _swizzled(code, buffer, at))
 
 
 def tile_offset(code: Writing, buffer: Buffer, indices: Sequence[Expr]) -> Value:
@@ -51,7 +51,23 @@ def base_offset(code: Writing, buffer: Buffer, base: Expr, lane: int) -> Value:
     """Elements from the start to lane ``lane`` of a contiguous vector that begins at ``base``."""
     place = place_of([base + lane], [1])
     assert place is not None
-    return _swizzled(code, buffer, code.value(place.base if lane else base))
+    whole, rest = _parted(buffer, place.base if lane else base)
+    return _sum(code.value(whole), _swizzled(code, buffer, code.value(rest)))
+
+
+def _parted(buffer: Buffer, at: Expr) -> tuple[Expr, Expr]:
+    """A place as a sum: what is surely a multiple of the period of the swizzle, and is left alone by it (that which
+    changes from step to step of a loop, often), and the rest."""
+    swizzle = None if buffer.layout is None else buffer.layout.swizzle
+    if swizzle is None:
+        return index(0), at
+    return parted(at, 1 << (swizzle.base + swizzle.shift + swizzle.bits))
+
+
+def _sum(a: Value, b: Value) -> Value:
+    if a.text == "0":
+        return b
+    return a if b.text == "0" else infix(a, "+", b, a.type, Level.SUM)
 
 
 def _swizzled(code: Writing, buffer: Buffer, at: Value) -> Value:

@@ -40,7 +40,6 @@ from .memory import address, half_of, offset, tile_offset
 from .places import multiple_of, place_of
 from .text import Text
 from .types import is_half
-from .waiting import AwaitEarlierLaunch
 
 
 def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
@@ -60,8 +59,6 @@ def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
         case Prefetch(elements=elements):
             size = elements * stmt.source.dtype.bytes
             return f"{fn.use('prefetch')}<{size}>({_place(code, stmt.source, stmt.source_indices)});"
-        case AwaitEarlierLaunch():
-            return f"{fn.use('await_earlier_launch')}();"
         case CommitCopies():
             return f"{fn.use('commit_copies')}();"
         case AwaitCopies(pending=pending):

@@ -150,6 +150,17 @@ def flat_place(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:
     return index(0) if total is None else total
 
 
+def parted(expr: Expr, period: int) -> tuple[Expr, Expr]:
+    """A scalar index as a sum of two: one that ``period`` provably divides, and the rest."""
+    form = _form(expr)
+    if form is None:
+        return index(0), expr
+    whole = {term: c for term, c in form.terms.items() if c * _multiple_of_term(term) % period == 0}
+    rest = {term: c for term, c in form.terms.items() if term not in whole}
+    constant = form.constant % period
+    return sum_of(whole.items(), form.constant - constant), sum_of(rest.items(), constant)
+
+
 def multiple_of(expr: Expr) -> int:
     """A number that divides every value of a scalar index; 0 for an index that is always 0."""
     form = _form(expr)

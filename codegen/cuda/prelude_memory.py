@@ -30,11 +30,18 @@ $unsigned {name}(const unsigned* from, bool condition) {{
 
 MEMORY: dict[str, Function] = {
     # --- order of launches
-    "await_earlier_launch": Function(
-        """// the next launch may send blocks where there is room; from here on, all that earlier ones wrote is there
-void await_earlier_launch() {
+    "let_next_launch": Function(
+        """// the next launch may send blocks where there is room
+void let_next_launch() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}"""
+    ),
+    "await_earlier_launch": Function(
+        """// from here on, all that earlier launches wrote is there
+void await_earlier_launch() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }"""
@@ -74,6 +81,19 @@ $unsigned load_once(const unsigned* from) {
     "load_once_if": Function(
         "// as load_once; zeros, and nothing is read, where the condition is false\n"
         + _guarded_load("load_once_if", "ld.global.L1::no_allocate")
+    ),
+    "load_run": Function(
+        """// 2 * WORDS neighbours that may begin in the middle of a word: the words that they lie in, shifted
+template <int WORDS> $void load_run(unsigned* to, const unsigned short* from, int at) {
+  const unsigned* words = reinterpret_cast<const unsigned*>(from) + (at >> 1);
+  const int odd = at & 1;
+  unsigned x[WORDS + 1];
+  #pragma unroll
+  for (int i = 0; i < WORDS; ++i) x[i] = words[i];
+  x[WORDS] = words[WORDS - 1 + odd];
+  #pragma unroll
+  for (int i = 0; i < WORDS; ++i) to[i] = __funnelshift_r(x[i], x[i + 1], 16 * odd);
+}"""
     ),
     # --- shared memory, the asynchronous ways into it, and what orders them
     "shared_address": Function(

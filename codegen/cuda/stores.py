@@ -7,7 +7,7 @@ from .arithmetic import to_bits
 from .expressions import Code, interned, uses_of
 from .function import Function, is_packed
 from .memory import address, aligned, base_offset, contiguous, half_of, offset, raw, read_piece
-from .places import one_for_all, pieces
+from .places import multiple_of, one_for_all, pieces
 from .text import Text, Value
 from .types import WIDE, computed, half_name, is_half, stored
 
@@ -132,6 +132,11 @@ def _move(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
     if source is None or (mask is not None and shared is None):
         return False
     parts = pieces([(stmt.buffer, base), (load.buffer, source.base)], lanes)
+    if mask is None and is_packed(stmt.buffer) and isinstance(load, Load) and _is_run(code.fn, load, source.base):
+        target = f"{code.fn.name_of(stmt.buffer.name)} + {half_of(base_offset(code, stmt.buffer, base, 0))}"
+        run = f"{code.fn.name_of(load.buffer.name)}, {base_offset(code, load.buffer, source.base, 0).text}"
+        code.text.line(f"{code.fn.use('load_run')}<{lanes // 2}>({target}, {run});")
+        return True
     least = 4 if is_packed(stmt.buffer) or is_packed(load.buffer) else 1
     if min(size for _, size in parts) < least or max(size for _, size in parts) == stmt.buffer.dtype.bytes:
         return False
@@ -140,6 +145,13 @@ def _move(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
         read = read_piece(code, load, source.base, lane, size, test)
         _write_piece(code, stmt.buffer, base, lane, size, read)
     return True
+
+
+def _is_run(fn: Function, load: Load, first: Expr) -> bool:
+    """Whether neighbours of 16 bits, whole words of them, begin in global memory at any of them."""
+    buffer = load.buffer
+    readable = buffer.scope is Scope.GLOBAL and buffer.name in fn.read_only and buffer.name not in fn.streamed
+    return readable and is_half(buffer.dtype) and load.lanes % 2 == 0 and multiple_of(first) % 2 == 1
 
 
 def _write_piece(code: Code, buffer: Buffer, base: Expr, lane: int, size: int, bits: str) -> None:

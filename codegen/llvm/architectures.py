@@ -18,7 +18,8 @@ class Architecture:
     worth the name has, added to each target's. ``extensions``: those a named target may ask for -> bytes of a
     vector register with it, 0 where they do not bear on that. ``half``: extensions any of which converts float16, empty
     where all machines do. ``scalable``: extensions whose vectors have a length that code for a fixed one must be told.
-    ``vector_bytes``: without any extension."""
+    ``vector_bytes``: without any extension. ``futex_syscall``: its number on Linux. ``pause``: the intrinsic for a
+    thread that spins."""
 
     triple: str
     cpu: str
@@ -28,6 +29,8 @@ class Architecture:
     half: tuple[str, ...] = ()
     scalable: tuple[str, ...] = ()
     abi: str = ""
+    futex_syscall: int = 98
+    pause: str = "donothing()"
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -44,6 +47,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             **dict.fromkeys(("amx-tile", "amx-bf16", "amx-int8"), 0),
         },
         half=("f16c", "avx512f"),
+        futex_syscall=202,
+        pause="x86.sse2.pause()",
     ),
     "aarch64": Architecture(
         triple="aarch64-unknown-linux-gnu",
@@ -51,6 +56,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         vector_bytes=16,
         extensions={"dotprod": 0, "fullfp16": 0, "bf16": 0, "i8mm": 0, "sve": 32, "sve2": 32},
         scalable=("sve", "sve2"),
+        pause="aarch64.hint(i32 1)",
     ),
     "riscv64": Architecture(
         triple="riscv64-unknown-linux-gnu",

@@ -4,11 +4,14 @@ from collections.abc import Mapping
 
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
-from ..backend import Anatomy, Binary, Layer, Source
+from ..backend import Anatomy, Binary, Layer, Packaging, Source
 from ..passes.pipeline import run_passes
 from . import compile as compiler
 from .emit import emit
+from .header import header
 from .instructions import count_instructions
+from .interface import library_object
+from .link import shared_library
 
 
 class LlvmBackend:
@@ -33,10 +36,13 @@ class LlvmBackend:
         text = compiler.assembly(source, target)
         return Anatomy((Layer("assembly", "assembly", text),), count_instructions(text, target.arch))
 
-    def files(self, source: Source, target: Target) -> Mapping[str, bytes]:
-        """LLVM IR, assembly, and the object that they become."""
-        return {
+    def files(self, source: Source, target: Target, packaging: Packaging) -> Mapping[str, bytes]:
+        """The kernel's LLVM IR and assembly; an object of it with all that it calls, and its header; a library."""
+        code = library_object(source, packaging.name, target)
+        files = {
             "kernel.ll": source.text.encode(),
             "kernel.s": compiler.assembly(source, target).encode(),
-            "kernel.o": compiler.compile_source(source, target).code,
+            "kernel.h": header(source, packaging.name, target).encode(),
+            "kernel.o": code,
         }
+        return {**files, "kernel.so": shared_library(code, target)} if packaging.library else files

@@ -1,5 +1,7 @@
 """LLVM IR text to object code, in this process."""
 
+from collections.abc import Collection, Sequence
+
 import llvmlite
 import llvmlite.binding as llvm
 
@@ -29,24 +31,38 @@ def toolchain(target: Target) -> Toolchain:
 def compile_source(source: Source, target: Target) -> Binary:
     """A relocatable object; equal text gives equal bytes. Raises CompileError with LLVM's message."""
     machine = create_machine(target)
-    module = _optimised(source.text, machine)
+    module = _optimised((source.text,), machine)
     return Binary("elf", bytes(machine.emit_object(module)), source.entry, source.parameters, toolchain(target))
+
+
+def compile_together(texts: Sequence[str], exports: Collection[str], target: Target) -> bytes:
+    """One relocatable object of several modules, which shows ``exports`` and nothing else. Raises CompileError."""
+    machine = create_machine(target)
+    return bytes(machine.emit_object(_optimised(texts, machine, exports)))
 
 
 def assembly(source: Source, target: Target) -> str:
     """The machine instructions that ``compile_source`` would encode."""
     machine = create_machine(target)
-    return str(machine.emit_assembly(_optimised(source.text, machine)))
+    return str(machine.emit_assembly(_optimised((source.text,), machine)))
 
 
-def _optimised(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+def _optimised(
+    texts: Sequence[str], machine: llvm.TargetMachine, exports: Collection[str] | None = None
+) -> llvm.ModuleRef:
     context = llvm.create_context()
     try:
-        module = llvm.parse_assembly(text, context=context)
+        module, *others = (llvm.parse_assembly(text, context=context) for text in texts)
+        for other in others:
+            module.link_in(other)
         module.data_layout = str(machine.target_data)
         module.verify()
     except RuntimeError as error:
         raise CompileError(f"LLVM refuses the module: {error}") from error
+    if exports is not None:
+        for function in module.functions:
+            if not function.is_declaration and function.name not in exports:
+                function.linkage = "internal"
     options = llvm.create_pipeline_tuning_options(speed_level=OPTIMISATION_LEVEL)
     # A schedule says what is a vector and what is unrolled; LLVM does not second-guess it.
     options.loop_vectorization = False

@@ -8,7 +8,9 @@ from .cpu_gemm import CPU_GEMM
 from .cpu_loops import CPU_LOOPS
 from .cuda_columns import CUDA_COLUMNS
 from .cuda_gemv import CUDA_GEMV
+from .cuda_layers import CUDA_LAYERS
 from .cuda_loops import CUDA_LOOPS
+from .cuda_mma import CUDA_MMA
 from .cuda_permute import CUDA_PERMUTE
 from .cuda_pointwise import CUDA_POINTWISE
 from .cuda_products import CUDA_PRODUCTS
@@ -34,6 +36,8 @@ SKETCHES: dict[str, Sketch] = {
         CUDA_SKINNY,
         CUDA_SKINNY_STREAMS,
         CUDA_PRODUCTS,
+        CUDA_LAYERS,
+        CUDA_MMA,
     )
 }
 """Name -> sketch; a schedule names the sketch that it belongs to."""

@@ -206,5 +206,5 @@ def _body(tile: _Tile, staged: Mapping[Load, tuple[Buffer, tuple[Expr, ...]]], v
 
 def _affine(e: Expr) -> Affine:
     affine = affine_of(e)
-    assert affine is not None, "indices of workloads are affine"
+    assert affine is not None, "only what has spans is staged"
     return affine

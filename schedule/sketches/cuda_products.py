@@ -1,12 +1,13 @@
 """Large products for Hopper devices, on matrix instructions of warpgroups: see ``schedule.tile.products``.
 
-16-bit floats summed in float32, operands in any of the four layouts, batches, any pointwise functions of the sum.
-What copies of boxes cannot take, rows that do not begin at multiples of 16 bytes, is left to the other sketches.
+16-bit floats summed in float32, operands in any of the four layouts, batches, any pointwise functions of the sum, or of
+several of the same left operand, whose columns then share a tile.
+Where rows of operands do not begin at multiples of 16 bytes, as copies of boxes want, a launch copies them first.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
@@ -21,8 +22,9 @@ from ...te.workload import Workload
 from ..gpu import limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
+from ..tile.padded import uneven_operands
 from ..tile.product import LONGEST_TOKENS, Product, matrix_product_of
-from ..tile.product_results import can_store_boxes
+from ..tile.product_results import can_store_boxes, can_store_lines
 from ..tile.products import COPYING_REGISTERS, PARTIAL_PADDING, ProductSetting, can_lower_products, lower_products
 from .columns import Bools, Columns, Ints
 from .enumerate import all_settings
@@ -39,6 +41,8 @@ VALUE_REGISTERS = 12
 """More of them, where results are not just the sums (likewise)."""
 MOST_SETTINGS = 300
 """Settings of a space: those that the estimate likes best."""
+MOST_TILES, MOST_BLOCKS = 4, 8
+"""Of a cluster."""
 MOST_REGISTERS = 240
 """That a warpgroup may set for its threads."""
 SMALL_TILE = 64 * 128
@@ -72,8 +76,15 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class ProductPlan:
+    """``most``: how many settings are offered, those that the estimate likes best; None: all that can work."""
+
     product: Product
     target: Target
+    most: int | None = MOST_SETTINGS
+
+    @property
+    def _sums(self) -> int:
+        return len(self.product.totals)
 
     @cached_property
     def _right_along_k(self) -> bool:
@@ -96,26 +107,41 @@ class ProductPlan:
             Knob("rows", (1, 2), "times 64 rows of a warpgroup"),
             Knob("wide", WIDTHS, "columns of a tile"),
             Knob("slabs", (1, 2), "times 64 places of k that arrive together"),
-            Knob("cluster", (1, 2, -2), "blocks of a cluster: along m, or where negative along n"),
+            Knob("cluster", (1, 2, 4), "tiles of a cluster along m"),
+            Knob("across", (1, 2, 4), "tiles of a cluster along n"),
             Knob("split", (1, 2, 4, 8), "blocks of a cluster that share out k of one tile"),
             Knob("band", (8, 4, 16), "tiles along m before the next along n"),
             Knob("resident", (1, 2), "blocks meant for a multiprocessor at once"),
             Knob("roomy", (0, 1), "whether warps that copy are a group and leave registers to those that multiply"),
-            Knob("boxes", (2, 0, 1), "buffers through which a warpgroup stores boxes; 0: threads store"),
+            Knob("boxes", (2, 0, 1), "buffers through which a warpgroup stores boxes or rows; 0: threads store"),
+            *self._copied,
+        )
+
+    @cached_property
+    def _copied(self) -> tuple[Knob, ...]:
+        """No choice, but said: why operands are copied before they are multiplied."""
+        uneven = uneven_operands(self.product)
+        if not uneven:
+            return ()
+        rows = " and ".join(f"rows of {b.name} every {b.shape[-1] * b.dtype.bytes} bytes" for b in uneven)
+        return (
+            Knob("copied", (1,), f"operands are first copied in even rows: boxes want multiples of 16 bytes, {rows}"),
         )
 
     def _sizes(self, columns: Columns) -> dict[str, Ints]:
         p, limits = self.product, limits_of(self.target)
         groups, in_turn, rows, wide = (columns.ints(name) for name in ("groups", "in_turn", "rows", "wide"))
-        slabs, cluster, resident, boxes = (columns.ints(name) for name in ("slabs", "cluster", "resident", "boxes"))
+        tile_n = wide // self._sums
+        slabs, resident, boxes = (columns.ints(name) for name in ("slabs", "resident", "boxes"))
         turns = np.where(in_turn == 1, groups, 1)
         tile_m = GROUP_ROWS * rows * groups // turns
-        cluster_m, cluster_n = np.maximum(cluster, 1), np.maximum(-cluster, 1)
-        split = columns.ints("split")
+        cluster_m, cluster_n, split = (columns.ints(name) for name in ("cluster", "across", "split"))
         blocks = cluster_m * cluster_n * split
-        tiles = -(-p.m.extent // (tile_m * cluster_m)) * -(-p.n.extent // (wide * cluster_n))
+        tiles = -(-p.m.extent // (tile_m * cluster_m)) * -(-p.n.extent // (tile_n * cluster_n))
         tiles = tiles * prod(a.extent for a in p.batch)
-        laps = -(-tiles // (np.maximum(self.target.threads * resident // blocks, 1) * turns))
+        together = self.target.threads * resident // blocks
+        together -= (blocks > 2) & (together > 1)  # a cluster lies within one part of the device, which may not be even
+        laps = -(-tiles // (np.maximum(together, 1) * turns))
         workers = -(-tiles // (laps * turns))
         sums = rows * wide // 2
         roomy = columns.ints("roomy") == 1
@@ -125,7 +151,7 @@ class ProductPlan:
         most = np.minimum((pool - COPYING_REGISTERS) // groups // 8 * 8, MOST_REGISTERS)
         held_n = wide if self._right_along_k else -(-wide // GROUP_RUN) * GROUP_RUN
         stage = 2 * GROUP_RUN * slabs * (tile_m + held_n) + 16
-        staging = np.minimum(wide, GROUP_RUN) + np.where(wide > GROUP_RUN, wide % GROUP_RUN, 0)
+        staging = np.minimum(tile_n, GROUP_RUN) + np.where(tile_n > GROUP_RUN, tile_n % GROUP_RUN, 0)
         staging = 2 * groups * boxes * GROUP_ROWS * staging
         staging += np.where(split > 1, 4 * tile_m * (wide + PARTIAL_PADDING), 0)
         room = np.minimum(limits.shared_bytes_per_multiprocessor // resident - 1024, limits.shared_bytes_per_block)
@@ -136,6 +162,7 @@ class ProductPlan:
             "threads": threads,
             "turns": turns,
             "tile_m": tile_m,
+            "tile_n": tile_n,
             "cluster_m": cluster_m,
             "cluster_n": cluster_n,
             "tiles": tiles,
@@ -160,7 +187,7 @@ class ProductPlan:
         """The estimate up to which settings are worth trying."""
         columns = all_settings(self.knobs)
         fitting = np.sort(self._estimate(columns)["estimate"][self._fits(columns)])
-        return float(fitting[min(MOST_SETTINGS, len(fitting)) - 1]) if len(fitting) else 0.0
+        return float(fitting[min(self.most or len(fitting), len(fitting)) - 1]) if len(fitting) else 0.0
 
     def _usual(self, columns: Columns, bound: float) -> Bools:
         usual: Bools = self._fits(columns) & (self._estimate(columns)["estimate"] <= bound)
@@ -170,7 +197,7 @@ class ProductPlan:
         """Whether a setting can work, and repeats no other one."""
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
         groups, in_turn, rows, wide = (columns.ints(name) for name in ("groups", "in_turn", "rows", "wide"))
-        slabs, cluster, band = (columns.ints(name) for name in ("slabs", "cluster", "band"))
+        slabs, band = (columns.ints(name) for name in ("slabs", "band"))
         resident, boxes = columns.ints("resident"), columns.ints("boxes")
         fits = limits.resident_blocks(size["threads"], size["launched"], size["shared"]) >= resident
         fits &= (size["stages"] >= np.minimum(LEAST_STAGES, size["uses"])) & (
@@ -180,18 +207,29 @@ class ProductPlan:
         fits &= (columns.ints("roomy") == 0) | ((resident == 1) & (groups == 2) & (size["sums"] >= 96))
         fits &= (in_turn == 0) | ((groups == 2) & (resident == 1) & (size["tiles"] > self.target.threads))
         split = columns.ints("split")
-        alone = (cluster == 1) & (in_turn == 0) & (resident == 1) & (columns.ints("roomy") == 0) & (size["laps"] == 1)
+        alone = (in_turn == 0) & (resident == 1) & (columns.ints("roomy") == 0) & (size["laps"] == 1)
         fits &= (split == 1) | (alone & (size["tile_m"] * wide <= 128 * 128) & (size["steps"] >= 2))
-        pieces = rows * -(-wide // GROUP_RUN)
-        fits &= boxes == (np.where(split == 1, np.minimum(pieces, 2), 0) if can_store_boxes(p) else 0)
+        pieces = rows * -(-size["tile_n"] // GROUP_RUN)
+        if can_store_boxes(p):
+            fits &= boxes == np.where(split == 1, np.minimum(pieces, 2), 0)
+        else:
+            fits &= boxes <= (np.where(split == 1, 1, 0) if can_store_lines(p) else 0)
         fits &= (slabs == 1) | ((size["tile_m"] * wide <= SMALL_TILE) & (size["steps"] >= 4))
         # nothing is gained by more than a tile that covers the result, or by an order of few tiles
         tiles_m = -(-p.m.extent // (size["tile_m"] * size["cluster_m"]))
-        tiles_n = -(-p.n.extent // (wide * size["cluster_n"]))
+        tiles_n = -(-p.n.extent // (size["tile_n"] * size["cluster_n"]))
         covered = (size["tile_m"] * size["cluster_m"] < p.m.extent + GROUP_ROWS) | (size["tile_m"] == GROUP_ROWS)
-        covered &= (wide * size["cluster_n"] < p.n.extent + WIDTHS[1]) | (wide == WIDTHS[1])
+        columns_of_sums = self._sums * p.n.extent
+        covered &= (wide * size["cluster_n"] < columns_of_sums + WIDTHS[1]) | (wide == WIDTHS[1])
+        if self._sums > 1:
+            unit = self._sums * (8 if self._right_along_k else GROUP_RUN)
+            fits &= (wide % (unit * size["cluster_m"]) == 0) & (split == 1)
         ordered = (band == 8) | ((size["laps"] > 1) & (band <= tiles_m) & (tiles_n > 1))
-        result: Bools = fits & covered & ordered & ((cluster == 1) | (size["laps"] * size["steps"] > 1))
+        # each block of a cluster copies whole periods of the swizzle
+        cluster = size["cluster_m"] * size["cluster_n"]
+        shared = (cluster <= MOST_TILES) & (cluster * split <= MOST_BLOCKS) & (wide % (8 * size["cluster_m"]) == 0)
+        shared &= (cluster == 1) | (size["laps"] * size["steps"] > 1)
+        result: Bools = fits & covered & ordered & shared
         return result
 
     def _estimate(self, columns: Columns) -> dict[str, NDArray[np.float64]]:
@@ -206,14 +244,14 @@ class ProductPlan:
         l2 = (tile_m / size["cluster_n"] + wide / size["cluster_m"]) * depth * 2 / L2_BYTES_PER_CYCLE
         step = np.maximum(np.maximum(mma, l2), shared) * np.where(columns.ints("groups") == 3, 1.08, 1.0)  # as measured
         step += STEP_CYCLES / resident
-        store = tile_m * wide * 2 / 128 * STORE_CYCLES
+        store = tile_m * size["tile_n"] * 2 / 128 * STORE_CYCLES
         turns, laps = size["turns"], size["laps"]
         overlapped = (size["turns"] > 1) | (resident > 1)
         tiles = laps * turns * resident
         split = columns.ints("split")
         exchange = np.where(split > 1, EXCHANGE_CYCLES + 4 * tile_m * wide / EXCHANGE_BYTES_PER_CYCLE, 0)
         total = tiles * (steps * step + np.where(overlapped, store / 4, store / split)) + exchange + LAUNCH_CYCLES
-        used = p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
+        used = self._sums * p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
         return {
             "wave_efficiency": used / (tiles * self.target.threads * tile_m * wide / split),
             "mma_cycles": tiles * steps * mma,
@@ -262,6 +300,7 @@ class ProductPlan:
             resident=int(knobs["resident"]),
             boxes=int(knobs["boxes"]),
             registers=size["registers"],
+            sums=self._sums,
         )
 
 
@@ -272,15 +311,25 @@ def _share(threads: Ints) -> Ints:
     return share
 
 
+@lru_cache(maxsize=16)
 def _plan(workload: Workload, target: Target) -> ProductPlan | None:
     if target.arch != ARCHITECTURE:
         return None
-    p = matrix_product_of(workload)
+    p = matrix_product_of(workload, several=True)
     if p is None:
         return None
-    if (min(p.m.extent, p.n.extent) <= LONGEST_TOKENS and not p.batch) or not can_lower_products(p):
+    alone = not p.batch and not p.others
+    if (alone and min(p.m.extent, p.n.extent) <= LONGEST_TOKENS) or not can_lower_products(p):
         return None
     return ProductPlan(p, target)
 
 
-CUDA_PRODUCTS = TileSketch("cuda_products", 1, QUANTITIES, _plan)
+def _whole_plan(workload: Workload, target: Target) -> ProductPlan | None:
+    plan = _plan(workload, target)
+    return None if plan is None else replace(plan, most=None)
+
+
+VERSION = 3
+CUDA_PRODUCTS = TileSketch("cuda_products", VERSION, QUANTITIES, _plan)
+ALL_CUDA_PRODUCTS = TileSketch("cuda_products", VERSION, QUANTITIES, _whole_plan)
+"""The same with every setting that can work, whatever the estimate says: for tables that are to be complete."""

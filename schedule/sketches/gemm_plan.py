@@ -75,7 +75,8 @@ class Unit:
     that hold sums and operands, of ``block`` rows each; ``busy``: how many of sums keep it busy. ``group``: elements
     along ``k`` that become neighbours, ``step``: those that one instruction takes. ``operand_bytes``: of an element
     copied. ``left_in_place``, ``right_in_place``: whether an operand can be read where it lies; ``right_whole``:
-    whether the right one can be copied before the tasks begin."""
+    whether the right one can be copied before the tasks begin. ``by_rows``: whether that order is worth trying,
+    where tiles are so fast that both operands come from the second level of cache."""
 
     lanes: int
     rows: tuple[int, ...]
@@ -89,6 +90,7 @@ class Unit:
     left_in_place: bool
     right_in_place: bool
     right_whole: bool
+    by_rows: bool
     lower: Callable[[Product, str, GemmSetting], Kernel]
 
     def fits(self, rows: Ints, vectors: Ints) -> Bools:
@@ -120,6 +122,7 @@ class GemmPlan:
         modes = (NEVER, TASK, WHOLE)
         right = tuple(m for m, can in zip(modes, (unit.right_in_place, True, unit.right_whole), strict=True) if can)
         meaning = "is copied: never, by each task for a block of k (task), or before all tasks (whole)"
+        orders = (Knob("by_rows", (1, 0), "whether tiles of a row of C follow one another, not those of columns"),)
         return (
             Knob("rows", rows, "rows of a tile of C in registers"),
             Knob("vectors", vectors, f"vectors of {self.lanes} in a row of a tile"),
@@ -128,6 +131,7 @@ class GemmPlan:
             Knob("depth", tuple(sorted(within)), "steps of k in a block"),
             Knob("pack_a", modes if unit.left_in_place else modes[1:], f"when the left operand {meaning}"),
             Knob("pack_b", right, f"when the right operand {meaning}"),
+            *(orders if unit.by_rows else ()),
         )
 
     def _whole_steps(self, depth: int) -> int:
@@ -169,6 +173,9 @@ class GemmPlan:
         fits: Bools = cost <= self._least_tile_cost * (1 + TILE_SLACK)
         return fits
 
+    def _by_rows(self, c: Columns) -> Bools:
+        return c.ints("by_rows") == 1 if self.unit.by_rows else np.zeros(len(c), dtype=bool)
+
     @cached_property
     def _least_tile_cost(self) -> float:
         return float(self._tile_cost(*np.meshgrid(self.knobs[0].values, self.knobs[1].values)).min())
@@ -192,9 +199,12 @@ class GemmPlan:
         ok &= (self._idle_share(size["tasks"]) <= MOST_IDLE) | (most < threads / MOST_IDLE)
         tall = (row_tasks == 1) | (size["task_tiles"] * c.ints("rows") >= LEAST_TASK_ROWS)
         ok &= tall | (size["panels"] * batches < threads)
-        fits = size["a_block"] + size["b_block"] <= CACHE_BYTES
+        by_rows = self._by_rows(c)
+        a_block = np.where(by_rows, size["a_block"] // size["task_tiles"], size["a_block"])
+        fits = a_block + size["b_block"] <= CACHE_BYTES
+        ok &= ~by_rows | ((size["task_tiles"] > 1) & (size["task_panels"] > 1) & ~c.flags("pack_a", TASK))
         fewer = np.where((row_tasks > 1) | (column_tasks > 1), size["tasks"] // 2, 0)
-        spare = (fewer < TASKS_PER_THREAD * threads) | (4 * (size["a_block"] + size["b_block"]) > CACHE_BYTES)
+        spare = (fewer < TASKS_PER_THREAD * threads) | (4 * (a_block + size["b_block"]) > CACHE_BYTES)
         return ok & fits & spare
 
     def _copies_pay(self, c: Columns, size: Mapping[str, Ints]) -> Bools:
@@ -264,6 +274,7 @@ class GemmPlan:
             depth=int(setting["depth"]),
             pack_a=str(setting["pack_a"]),
             pack_b=str(setting["pack_b"]),
+            by_rows=bool(setting.get("by_rows", 0)),
         )
         return self.unit.lower(p, KERNEL_NAME, chosen)
 

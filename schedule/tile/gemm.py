@@ -3,7 +3,7 @@
     parallel for each task, a block of C:
       for each block of k:
         copy the blocks of A and B, unless they were copied before or never are
-        for each panel of B, for each tile of C in it:
+        for each panel of B, for each tile of C in it (or the other way round):
           registers = what the blocks of k before have given
           for k: registers[i, :] += A[i, k] * B[k, :]
           C = registers
@@ -12,7 +12,8 @@ After K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplic
 computed as each tile is finished. Sums wait for the next block of ``k`` in an output that can hold them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -34,7 +35,8 @@ UNROLLED = LoopKind.UNROLLED
 class GemmSetting:
     """A tile of C in registers has ``rows`` of ``vectors`` of ``lanes``. A task has ``tiles`` of them along ``m`` and
     ``panels`` along ``n``, and goes through ``k`` in blocks of ``depth``. ``pack_a``, ``pack_b``: how long copies of
-    the operands live (``gemm_operand``)."""
+    the operands live (``gemm_operand``). ``by_rows``: the tiles of a row of C follow one another, so that B stays in
+    the cache while A goes by; else those of a panel do."""
 
     rows: int
     vectors: int
@@ -44,6 +46,7 @@ class GemmSetting:
     depth: int
     pack_a: str
     pack_b: str
+    by_rows: bool = False
 
     @property
     def columns(self) -> int:
@@ -102,14 +105,31 @@ class GemmProgram:
                 for o, first, count in blocks:
                     if o.mode == TASK:
                         o.copy_block(w, copies[o.axis.name], batch, first, count, block * s.depth)
-                with w.loop("panel", s.panels) as j, w.when(below(tn * s.panels + j, b.panels, s.panels)):
-                    right = b.panel(copies.get("n"), batch, tn * s.panels, j, block)
-                    self.begin_panel(right)
-                    with w.loop("tile", s.tiles) as i, w.when(below(tm * s.tiles + i, a.panels, s.tiles)):
-                        left = a.panel(copies.get("m"), batch, tm * s.tiles, i, block)
-                        row, column = left.number * s.rows, right.number * s.columns
-                        self.tile(TilePlace(batch, block, (i, j), row, column, left, right))
+                panels, tiles = self._each("panel", b, tn, s.panels), self._each("tile", a, tm, s.tiles)
+                if s.by_rows:
+                    with tiles as i, panels as j:
+                        right = b.panel(copies.get("n"), batch, tn * s.panels, j, block)
+                        self.begin_panel(right)
+                        self.tile(self._place(copies.get("m"), batch, block, (i, j), tm, right))
+                else:
+                    with panels as j:
+                        right = b.panel(copies.get("n"), batch, tn * s.panels, j, block)
+                        self.begin_panel(right)
+                        with tiles as i:
+                            self.tile(self._place(copies.get("m"), batch, block, (i, j), tm, right))
         return Kernel(name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
+
+    @contextmanager
+    def _each(self, name: str, operand: GemmOperand, task: Expr, count: int) -> Iterator[Expr]:
+        """A loop over those of the ``count`` panels of ``task`` that are there."""
+        with self.w.loop(name, count) as number, self.w.when(below(task * count + number, operand.panels, count)):
+            yield number
+
+    def _place(
+        self, copy: Buffer | None, batch: Mapping[str, Expr], block: Expr, at: tuple[Expr, Expr], tm: Expr, right: Panel
+    ) -> TilePlace:
+        left = self.a.panel(copy, batch, tm * self.s.tiles, at[0], block)
+        return TilePlace(batch, block, at, left.number * self.s.rows, right.number * self.s.columns, left, right)
 
     def begin_panel(self, right: Panel) -> None:
         """What the tiles of a panel need in a block of ``k``: here nothing."""

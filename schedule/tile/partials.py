@@ -5,6 +5,7 @@ They are added up, always in the same order, and what is made of them is stored.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,12 +88,53 @@ def _items(w: Writer, share: Share, width: int) -> Iterator[tuple[Expr, Expr]]:
             yield (item // runs if share.product.m.extent > 1 else index(0)), (item % runs) * width
 
 
-def store_outputs(w: Writer, p: Product, at: Mapping[str, Expr], total: Buffer, width: int) -> None:
-    """All outputs at ``width`` neighbours along ``n`` from ``at`` on (axis -> place), given the sums there."""
-    place = Var("n") - at["n"] if width > 1 else index(0)
+def add_up_tile(
+    w: Writer,
+    p: Product,
+    partials: Buffer,
+    at: Mapping[str, Expr],
+    rank: Expr,
+    split: int,
+    thread: Expr,
+    threads: int,
+) -> None:
+    """Once ``split`` blocks of a cluster have their sums of one tile, (row, column) from ``at`` on (axis -> place), in
+    shared memory: add them in order and store outputs, each block its share of the rows."""
+    lines, columns = partials.shape[0] // split, partials.shape[1]
+    width = gcd(p.n.extent, columns, 8)
+    run = _run(index(0), width)
+    items = lines * columns // width
+    total = w.allocate("total", (width,), partials.dtype, Scope.REGISTER)
+    with w.loop("turn", -(-items // threads)) as turn:
+        item = turn * threads + thread
+        line, column = rank * lines + item // (columns // width), item % (columns // width) * width
+        m, n = at["m"] + line, at["n"] + column
+        inside = [Compare(CompareOp.LT, item, index(items))] if items % threads else []
+        inside += [Compare(CompareOp.LT, m, index(p.m.extent)), Compare(CompareOp.LT, n, index(p.n.extent))]
+        with w.when(logical_and(*inside)):
+            for number in range(split):
+                place = (Broadcast(line, width), Ramp(column, 1, width)) if width > 1 else (line, column)
+                value: Expr = PeerLoad(partials, place, index(number)) if split > 1 else Load(partials, place)
+                w.store(total, (run,), Load(total, (run,)) + value if number else value)
+            store_outputs(w, p, {**at, "m": m, "n": n}, total, width)
+
+
+def store_outputs(
+    w: Writer,
+    p: Product,
+    at: Mapping[str, Expr],
+    total: Buffer,
+    width: int,
+    outer: tuple[Expr, ...] = (),
+    first: Expr | None = None,
+) -> None:
+    """All outputs at ``width`` neighbours along ``n`` from ``at`` on (axis -> place), given the sums there: those from
+    ``first`` on at ``outer`` in ``total``."""
+    begin = index(0) if first is None else first
+    place = Var("n") - at["n"] + begin if width > 1 else begin
 
     def load(e: Load) -> Expr:
-        return Load(total, (place,)) if e.buffer.name == p.total.name else e
+        return Load(total, (*outer, place)) if e.buffer.name == p.total.name else e
 
     for result in p.results:
         value = vector_at(result.value, at, "n", width, load)

@@ -1,18 +1,19 @@
 """Matrix products: what the sketches for them match on.
 
 ``C[m, n] = epilogue(sum over k of tokens[m, k] * weights[n, k])``. Where there are few ``m``, the weights are read once
-and make up the time; where there are many of both, arithmetic does.
+and make up the time; where there are many of both, arithmetic does. Some sketches also take epilogues of several such
+sums, of the same tokens with weights of their own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.buffer import Buffer
 from ...ir.digits import joined_digits
 from ...ir.expr import Binary, Cast, Expr, Load, Var, index, rebuild, walk
-from ...ir.rewrite import map_loads, substitute
-from ...te.contraction import contraction_of
+from ...ir.rewrite import free_variables, map_loads, substitute
+from ...te.contraction import Contraction, contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..linear import Linear, linear
@@ -49,9 +50,17 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherSum:
+    """A further sum over the same axes, of the same tokens: ``total`` and ``weights`` as in ``Product``."""
+
+    total: Buffer
+    weights: Operand
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """A workload as such a product. Every expression is on the variables ``m``, ``n`` and ``k``, and those of ``batch``
-    alone."""
+    alone. ``others``: further sums that the results read."""
 
     inputs: tuple[Buffer, ...]
     total: Buffer
@@ -62,12 +71,23 @@ class Product:
     k: Axis
     results: tuple[Result, ...]
     batch: tuple[Axis, ...] = ()
+    others: tuple[OtherSum, ...] = ()
+
+    @property
+    def totals(self) -> tuple[str, ...]:
+        """The names of the sums, in their order."""
+        return (self.total.name, *(o.total.name for o in self.others))
+
+    @property
+    def all_weights(self) -> tuple[Operand, ...]:
+        """What each of the sums multiplies the tokens with."""
+        return (self.weights, *(o.weights for o in self.others))
 
     @property
     def names(self) -> set[str]:
         """The names that are taken."""
         axes = {a.name for a in (self.m, self.n, self.k, *self.batch)}
-        return {b.name for b in self.inputs} | {r.tensor.name for r in self.results} | {self.total.name} | axes
+        return {b.name for b in self.inputs} | {r.tensor.name for r in self.results} | set(self.totals) | axes
 
 
 def product_of(workload: Workload) -> Product | None:
@@ -82,14 +102,16 @@ def product_of(workload: Workload) -> Product | None:
     return found.product(short, tall) if short.extent <= LONGEST_TOKENS else None
 
 
-def matrix_product_of(workload: Workload) -> Product | None:
+def matrix_product_of(workload: Workload, *, several: bool = False) -> Product | None:
     """``workload`` as a product of any size, or a batch of them; None where it is none, as ``product_of``. Neighbouring
     axes that everything goes along as one (the height and width of an image, for a kernel of one pixel) are one axis.
-    The elements of the first output lie along ``n``, if along one of the two."""
-    found = sides_of(workload, joined=True)
+    The elements of the first output lie along ``n``, if along one of the two. ``several``: takes more than one sum, as
+    long as all are of the same tokens (the left factors)."""
+    found = sides_of(workload, joined=True, several=several)
     for sides in () if found is None else found.alternatives():
         product = sides.product(sides.rows, sides.columns)
-        if product is not None and product.results[0].step("n") != 1 and product.results[0].step("m") == 1:
+        turned = product is not None and product.results[0].step("n") != 1 and product.results[0].step("m") == 1
+        if turned and not sides.others:
             product = sides.product(sides.columns, sides.rows)
         if product is not None and goes_along(product):
             return product
@@ -110,7 +132,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A workload, inlined, with its one contraction taken apart."""
+    """A workload, inlined, with its one contraction taken apart. ``others``: further ones with the same axes and the
+    same ``rows``, and what they multiply those with, on the axes of ``stage``."""
 
     inlined: Workload
     stage: Stage
@@ -118,6 +141,7 @@ class Sides:
     columns: Side
     k: tuple[Axis, ...]
     batch: tuple[Axis, ...]
+    others: tuple[tuple[Stage, Expr], ...] = ()
 
     @property
     def new_batch(self) -> tuple[Axis, ...]:
@@ -148,30 +172,35 @@ class Sides:
         stage = self.stage
         batch = self.new_batch
         at = {**self.shared_places, **places(Var("m"), short.axes), **places(Var("n"), tall.axes)}
-        stages = self.inlined.stages
-        results = [_result(s, stage, at) for s in stages if s.name in self.inlined.outputs]
-        inner = stage.name not in self.inlined.outputs
+        stages, sums = self.inlined.stages, (stage, *(s for s, _ in self.others))
+        results = [_result(s, sums, at) for s in stages if s.name in self.inlined.outputs]
+        inner = sum(s.name not in self.inlined.outputs for s in sums)
         if any(r is None for r in results) or len(stages) > len(results) + inner:
             return None
         return Product(
             self.inlined.inputs,
             stage.tensor,
-            _operand(substitute(short.body, at), "m"),
-            _operand(substitute(tall.body, at), "n"),
+            operand_of(substitute(short.body, at), "m"),
+            operand_of(substitute(tall.body, at), "n"),
             Axis("m", short.extent),
             Axis("n", tall.extent),
             Axis("k", prod(a.extent for a in self.k)),
             tuple(r for r in results if r is not None),
             batch,
+            tuple(OtherSum(s.tensor, operand_of(substitute(body, at), "n")) for s, body in self.others),
         )
 
 
-def sides_of(workload: Workload, *, joined: bool = False) -> Sides | None:
-    """The one contraction of a workload; None where there is none, or more. ``joined``: sides may have several axes."""
+def sides_of(workload: Workload, *, joined: bool = False, several: bool = False) -> Sides | None:
+    """The one contraction of a workload; None where there is none, or more. ``joined``: sides may have several axes.
+    ``several``: there may be more with the same left factor."""
     inlined = inline_stages(workload)
     sums = [s for s in inlined.stages if s.reducer is not None]
-    found = contraction_of(sums[0]) if len(sums) == 1 else None
+    found = contraction_of(sums[0]) if len(sums) == 1 or (several and sums) else None
     if found is None:
+        return None
+    others = [(s, body) for s in sums[1:] if (body := _other_factor(s, found)) is not None]
+    if len(others) < len(sums) - 1:
         return None
     stage = found.stage
     long = {a.name: a for a in (*stage.axes, *stage.reduce_axes) if a.extent > 1}
@@ -182,14 +211,31 @@ def sides_of(workload: Workload, *, joined: bool = False) -> Sides | None:
     lonely = {a.name for a in stage.reduce_axes if a.extent > 1} - set(found.shared)
     if lonely or (not joined and max(len(rows), len(columns), len(shared)) > 1):
         return None
-    return Sides(inlined, stage, Side(found.left, rows), Side(found.right, columns), shared, batch)
+    return Sides(inlined, stage, Side(found.left, rows), Side(found.right, columns), shared, batch, tuple(others))
+
+
+def _other_factor(stage: Stage, first: Contraction) -> Expr | None:
+    """What ``stage`` multiplies the left factor of ``first`` with, on the axes of that; None where it is no such sum,
+    over other axes, or of something else."""
+    other = contraction_of(stage)
+    if other is None or [a.extent for a in stage.axes] != [a.extent for a in first.stage.axes]:
+        return None
+    if [a.extent for a in stage.reduce_axes] != [a.extent for a in first.stage.reduce_axes]:
+        return None
+    own, wanted = (*stage.axes, *stage.reduce_axes), (*first.stage.axes, *first.stage.reduce_axes)
+    at = {a.name: Var(b.name) for a, b in zip(own, wanted, strict=True)}
+    left, right = substitute(other.left, at), substitute(other.right, at)
+    if left != first.left:
+        left, right = right, left
+    return right if left == first.left and not free_variables(right) & set(first.rows) else None
 
 
 def goes_along(p: Product) -> bool:
     """Whether everything goes along ``m``, ``n`` and ``k`` in even steps."""
-    loads = [e for body in (p.tokens.body, p.weights.body, *(r.value for r in p.results)) for e in _loads(body)]
+    operands = [o.body for o in (p.tokens, *p.all_weights)]
+    loads = [e for body in (*operands, *(r.value for r in p.results)) for e in _loads(body)]
     stores = [Load(r.tensor, r.indices) for r in p.results]
-    inner = [e for e in loads if e.buffer.name != p.total.name]
+    inner = [e for e in loads if e.buffer.name not in p.totals]
     return all(not _has_digits(flat_steps(e)) for e in (*inner, *stores))
 
 
@@ -215,7 +261,8 @@ def _has_digits(form: Linear) -> bool:
     return any(isinstance(e, Binary) for term in form.terms for e in walk(term))
 
 
-def _operand(body: Expr, own: str) -> Operand:
+def operand_of(body: Expr, own: str) -> Operand:
+    """A factor of the product, on its axes; ``own``: the one that the other factor does not have."""
     inner = body.value if isinstance(body, Cast) else body
     if not isinstance(inner, Load):
         return Operand(body, None, 0, 0)
@@ -225,22 +272,19 @@ def _operand(body: Expr, own: str) -> Operand:
     return Operand(body, inner, form.terms.get(Var(own), 0), form.terms.get(Var("k"), 0))
 
 
-def _result(stage: Stage, total: Stage, at: Mapping[str, Expr]) -> Result | None:
-    """An output stage on ``m`` and ``n``; None where it is no pointwise function of the sum."""
-    if stage is total:
-        indices = tuple(at[a.name] for a in stage.axes)
-        return Result(stage.tensor, indices, Load(total.tensor, indices))
-    if stage.reducer is not None:
-        return None
-    own = _axes_in(stage, total, at)
+def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Result | None:
+    """An output stage on ``m`` and ``n``; None where it is no pointwise function of the sums."""
+    wanted, totals = tuple(at[a.name] for a in sums[0].axes), [s.name for s in sums]
+    if stage.name in totals:
+        return Result(stage.tensor, wanted, Load(stage.tensor, wanted))
+    own = _axes_in(stage, sums[0].axes, totals, at)
     if own is None:
         return None
-    wanted = tuple(at[a.name] for a in total.axes)
     value = substitute(stage.body, own)
     reads: list[tuple[Expr, ...]] = []
 
     def spelled(load: Load) -> Load:
-        if load.buffer.name == total.name:
+        if load.buffer.name in totals:
             indices = tuple(
                 index(0) if extent == 1 else i for i, extent in zip(load.indices, load.buffer.shape, strict=True)
             )
@@ -254,13 +298,15 @@ def _result(stage: Stage, total: Stage, at: Mapping[str, Expr]) -> Result | None
     return Result(stage.tensor, tuple(own[a.name] for a in stage.axes), value)
 
 
-def _axes_in(stage: Stage, total: Stage, at: Mapping[str, Expr]) -> dict[str, Expr] | None:
-    """The axes of an output stage as expressions on ``m`` and ``n``, by where it reads the sum."""
+def _axes_in(
+    stage: Stage, axes: Sequence[Axis], totals: Sequence[str], at: Mapping[str, Expr]
+) -> dict[str, Expr] | None:
+    """The axes of an output stage as expressions on ``m`` and ``n``, by where it reads a sum."""
     own: dict[str, Expr] = {a.name: index(0) for a in stage.axes if a.extent == 1}
-    load = next((e for e in _loads(stage.body) if e.buffer.name == total.name), None)
+    load = next((e for e in _loads(stage.body) if e.buffer.name in totals), None)
     if load is None:
         return None
-    for i, axis in zip(load.indices, total.axes, strict=True):
+    for i, axis in zip(load.indices, axes, strict=True):
         if axis.extent > 1:
             if not isinstance(i, Var) or i.name in own:
                 return None

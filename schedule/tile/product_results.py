@@ -14,10 +14,12 @@ from ...ir.expr import (
     Load,
     PeerLoad,
     Ramp,
+    Select,
     Var,
     index,
     logical_and,
     minimum,
+    walk,
 )
 from ...ir.gpu import (
     GROUP_LANES,
@@ -50,9 +52,23 @@ class _Piece:
     buffer: Buffer
 
 
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """64 rows (number ``row``) of a piece of one output."""
+
+    result: Result
+    piece: _Piece
+    row: int
+
+
+Ahead = Mapping[Load, Buffer]
+"""What was read for a box before its sums were needed: loads of its output, and registers."""
+
+
 class ResultWriter:
-    """Writes the outputs of warpgroups, each with ``rows`` times 64 rows of ``wide`` columns. ``boxes``: staging
-    buffers of each group, in turn; 0: threads store from their registers."""
+    """Writes the outputs of warpgroups, each with ``rows`` times 64 rows of ``wide`` columns; its sums, where there are
+    several, lie beside one another. ``boxes``: staging buffers of each group, in turn, from which boxes are copied, or
+    where that cannot be (``can_store_boxes``) warps store row by row; 0: threads store from their registers."""
 
     def __init__(
         self, w: Writer, p: Product, warp: Expr, lane: Expr, groups: int, rows: int, wide: int, boxes: int
@@ -61,6 +77,7 @@ class ResultWriter:
         self.groups, self.rows, self.wide, self.boxes = groups, rows, wide, boxes
         self.group, self.quarter = warp // GROUP_WARPS, warp % GROUP_WARPS
         self.leads = logical_and(Compare(CompareOp.EQ, self.quarter, index(0)), Compare(CompareOp.EQ, lane, index(0)))
+        self.by_rows = bool(boxes) and not can_store_boxes(p)
         self.pieces: list[_Piece] = []
         whole, rest = wide // GROUP_RUN, wide % GROUP_RUN
         if boxes and whole:
@@ -74,22 +91,26 @@ class ResultWriter:
         shape = (self.groups, self.boxes, GROUP_ROWS, columns)
         return self.w.allocate(name, shape, self.p.results[0].tensor.dtype, Scope.SHARED, layout)
 
-    def write(self, sums: Buffer, at: Mapping[str, Expr]) -> None:
-        """Store all outputs of the group's rows from ``at`` on (axis -> place), given its sums."""
+    def read_ahead(self, at: Mapping[str, Expr]) -> Ahead:
+        """Start to read what the first outputs of ``write`` need besides the sums, which may still be under way."""
+        return self._read(self._boxes[0], at) if self.boxes else {}
+
+    def write(self, sums: Buffer, at: Mapping[str, Expr], ahead: Ahead) -> None:
+        """Store all outputs of the group's rows from ``at`` on (axis -> place), given its sums and what was read
+        ahead."""
         if not self.boxes:
             for row in range(self.rows):
                 self._by_threads(sums, row, at)
             return
-        number = 0
-        for result in self.p.results:
-            for piece in self.pieces:
-                for row in range(self.rows):
-                    self._box(sums, row, result, at, piece, number)
-                    number += 1
+        for number, box in enumerate(self._boxes):
+            here = ahead
+            if number + 1 < len(self._boxes):
+                ahead = self._read(self._boxes[number + 1], at)
+            self._store(sums, box, at, here, number)
 
     def drain(self) -> None:
         """Wait until the staging buffers have been read."""
-        if self.boxes:
+        if self.boxes and not self.by_rows:
             with self.w.when(self.leads):
                 self.w.emit(AwaitStores(0))
 
@@ -105,9 +126,12 @@ class ResultWriter:
                 value = Load(sums, (index(row), Ramp(column * 4 + half * 2, 1, 2)))
                 w.store(partials, (Broadcast(line, 2), place), value)
 
-    def add_up(self, partials: Buffer, at: Mapping[str, Expr], rank: Expr, split: int, threads: int) -> None:
-        """Once all blocks of the cluster have staged their sums: add them in order and store outputs, each block its
-        share of the tile's rows."""
+    def add_up(
+        self, partials: Buffer, at: Mapping[str, Expr], first: Expr, part: Expr, split: int, threads: int
+    ) -> None:
+        """Once all blocks of the cluster have staged their sums: add those of the tile, of ``split`` blocks from number
+        ``first`` on, in order, and store outputs, each block (this one is number ``part`` of them) its share of the
+        tile's rows."""
         w, p = self.w, self.p
         lines, columns = partials.shape[0] // split, partials.shape[1]
         width = 4 if p.n.extent % 4 == 0 else 1
@@ -116,14 +140,14 @@ class ResultWriter:
         total = w.allocate("total", (width,), partials.dtype, Scope.REGISTER)
         with w.loop("turn", -(-items // threads)) as turn:
             item = turn * threads + self.warp * WARP_LANES + self.lane
-            line, column = rank * lines + item // (columns // width), item % (columns // width) * width
+            line, column = part * lines + item // (columns // width), item % (columns // width) * width
             m, n = at["m"] + line, at["n"] + column
             inside = [Compare(CompareOp.LT, item, index(items))]
             inside += [Compare(CompareOp.LT, m, index(p.m.extent)), Compare(CompareOp.LT, n, index(p.n.extent))]
             with w.when(logical_and(*inside)):
                 for number in range(split):
                     place = (Broadcast(line, width), Ramp(column, 1, width)) if width > 1 else (line, column)
-                    value: Expr = PeerLoad(partials, place, index(number))
+                    value: Expr = PeerLoad(partials, place, first + number)
                     w.store(total, run, Load(total, run) + value if number else value)
                 store_outputs(w, p, {**at, "m": m, "n": n}, total, width)
 
@@ -151,30 +175,79 @@ class ResultWriter:
         m = at["m"] + (row * GROUP_ROWS + self.quarter * 16 + self.lane // 4 + half * 8)
         return m, at["n"] + (column * 8 + self.lane % 4 * 2)
 
-    def _value(self, sums: Buffer, row: int, first: Expr, result: Result, at: Mapping[str, Expr], width: int) -> Expr:
-        """An output at ``width`` neighbours from ``at`` on, whose sums begin at ``first``."""
+    def _value(
+        self,
+        sums: Buffer,
+        row: int,
+        first: Expr,
+        result: Result,
+        at: Mapping[str, Expr],
+        width: int,
+        near: Mapping[Load, tuple[Buffer, Expr]] | None = None,
+    ) -> Expr:
+        """An output at ``width`` neighbours from ``at`` on, whose sums begin at ``first``; ``near``: loads that were
+        done ahead, and where in registers what they gave begins."""
         place = Var("n") - at["n"] + first if width > 1 else first
 
         def load(e: Load) -> Expr:
-            return Load(sums, (index(row), place)) if e.buffer.name == self.p.total.name else e
+            if near and e in near:
+                return Load(near[e][0], (Var("n") - at["n"] + near[e][1],))
+            if e.buffer.name not in self.p.totals:
+                return e
+            return Load(sums, (index(row), place + self.p.totals.index(e.buffer.name) * (self.wide // 2)))
 
         return vector_at(result.value, at, "n", width, load)
 
     # --- by boxes
 
-    def _box(self, sums: Buffer, row: int, result: Result, at: Mapping[str, Expr], piece: _Piece, number: int) -> None:
-        """64 rows of one piece: computed, staged, and sent off."""
-        w = self.w
+    @property
+    def _boxes(self) -> list[_Box]:
+        """All boxes of a group, in the order in which they are stored."""
+        return [_Box(r, p, row) for r in self.p.results for p in self.pieces for row in range(self.rows)]
+
+    def _read(self, box: _Box, at: Mapping[str, Expr]) -> Ahead:
+        """Read what a box needs into registers: for every pair of columns, and of each half of the rows if it is not
+        the same for all."""
+        w, ahead = self.w, dict[Load, Buffer]()
+        for load in self._further(box.result):
+            halves = 2 if "m" in free_variables(load) else 1
+            ahead[load] = w.allocate("ahead", (box.piece.columns // 4 * halves,), load.buffer.dtype, Scope.REGISTER)
+            with (
+                w.loop("ahead_column", box.piece.columns // 8, UNROLLED) as c,
+                w.loop("ahead_half", halves, UNROLLED) as half,
+            ):
+                value = vector_at(load, self._inside(box, at, c, half), "n", 2)
+                w.store(ahead[load], (Ramp(c * (2 * halves) + half * 2, 1, 2),), value)
+        return ahead
+
+    def _inside(self, box: _Box, at: Mapping[str, Expr], c: Expr, half: Expr) -> dict[str, Expr]:
+        """Where a pair of an output belongs, moved inside if other tensors are read there."""
+        p = self.p
+        m, n = self._element(at, box.row, c + box.piece.first // 8, half)
+        if self._reads_more(box.result):
+            m, n = minimum(m, index(p.m.extent - 1)), minimum(n, index(p.n.extent - 2))
+        return {**at, "m": m, "n": n}
+
+    def _store(self, sums: Buffer, box: _Box, at: Mapping[str, Expr], ahead: Ahead, number: int) -> None:
+        """A box: computed, staged, and sent off, or stored by the warps that staged it."""
+        w, result, piece, row = self.w, box.result, box.piece, box.row
         with w.scope():
             out = w.allocate("out", (piece.columns // 2,), result.tensor.dtype, Scope.REGISTER)
             with w.loop("out_column", piece.columns // 8, UNROLLED) as c, w.loop("out_half", 2, UNROLLED) as half:
-                column = c + piece.first // 8
-                m, n = self._element(at, row, column, half)
-                inside = {**at, "m": m, "n": n}
-                if self._reads_more(result):
-                    inside |= {"m": minimum(m, index(self.p.m.extent - 1)), "n": minimum(n, index(self.p.n.extent - 2))}
-                value = self._value(sums, row, column * 4 + half * 2, result, inside, 2)
+                inside = self._inside(box, at, c, half)
+                near = {
+                    load: (held, c * 4 + half * 2 if "m" in free_variables(load) else c * 2)
+                    for load, held in ahead.items()
+                }
+                first = (c + piece.first // 8) * 4 + half * 2
+                value = self._value(sums, row, first, result, inside, 2, near)
                 w.store(out, (Ramp(c * 4 + half * 2, 1, 2),), value)
+            if self.by_rows:
+                w.barrier(Level.WARP)
+                self._stage(out, piece, 0)
+                w.barrier(Level.WARP)
+                self._by_lines(result, {**at, "m": at["m"] + row * GROUP_ROWS, "n": at["n"] + piece.first}, piece)
+                return
             if number == 0 or number >= self.boxes:
                 with w.when(self.leads):
                     w.emit(AwaitStores(0 if number == 0 else self.boxes - 1))
@@ -183,12 +256,35 @@ class ResultWriter:
             w.emit(FenceAsync())
             w.barrier(Level.GROUP)
             place = {**at, "m": at["m"] + row * GROUP_ROWS, "n": at["n"] + piece.first}
-            box = tuple(GROUP_ROWS if i == Var("m") else piece.columns if i == Var("n") else 1 for i in result.indices)
+            extents = tuple(
+                GROUP_ROWS if i == Var("m") else piece.columns if i == Var("n") else 1 for i in result.indices
+            )
             corner = tuple(vector_at(i, place, "n", 1) for i in result.indices)
             with w.when(self.leads):
                 source = (self.group, index(number % self.boxes), index(0), index(0))
-                w.emit(TensorStore(result.tensor, corner, piece.buffer, source, box))
+                w.emit(TensorStore(result.tensor, corner, piece.buffer, source, extents))
                 w.emit(CommitStores())
+
+    def _by_lines(self, result: Result, at: Mapping[str, Expr], piece: _Piece) -> None:
+        """Each warp stores the 16 rows that it staged, neighbours by neighbouring lanes."""
+        w, p = self.w, self.p
+        width = 2 if p.n.extent % 2 == 0 else 1
+        with w.loop("lines", 4) as lines, w.loop("line", GROUP_ROWS // GROUP_WARPS // 4, UNROLLED) as line:
+            staged = self.quarter * (GROUP_ROWS // GROUP_WARPS) + lines * 4 + line
+            m = at["m"] + staged
+            with w.when(m < p.m.extent), w.loop("run", -(-piece.columns // (WARP_LANES * width)), UNROLLED) as run:
+                column = (run * WARP_LANES + self.lane) * width
+                n = at["n"] + column
+                inside = [n < p.n.extent]
+                inside += [column < piece.columns] if piece.columns % (WARP_LANES * width) else []
+                with w.when(logical_and(*inside)):
+                    place = (self.group, index(0), staged)
+                    if width > 1:
+                        value = Load(piece.buffer, (*(Broadcast(i, width) for i in place), Ramp(column, 1, width)))
+                    else:
+                        value = Load(piece.buffer, (*place, column))
+                    indices = [vector_at(i, {**at, "m": m, "n": n}, "n", width) for i in result.indices]
+                    w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
     def _stage(self, out: Buffer, piece: _Piece, number: int) -> None:
         """Put a piece into its buffer: matrices of 8 by 8, two below one another, two such pairs at once."""
@@ -203,14 +299,38 @@ class ResultWriter:
             to = (self.group, index(number), line, index(pairs * 16))
             w.emit(StoreMatrix(piece.buffer, to, out, (index(pairs * 8),), 2))
 
+    def _further(self, result: Result) -> list[Load]:
+        """What is read besides the sums along ``n``, and may be read ahead: no select says where it may be."""
+        if any(isinstance(e, Select) for e in walk(result.value)):
+            return []
+        loads = [e for e in loads_of(result.value) if e.buffer.name not in self.p.totals]
+        return list(dict.fromkeys(e for e in loads if "n" in free_variables(e)))
+
     def _reads_more(self, result: Result) -> bool:
-        return any(load.buffer.name != self.p.total.name for load in loads_of(result.value))
+        return _reads_more(self.p, result)
 
 
 def can_store_boxes(p: Product) -> bool:
     """Whether all results can be stored as boxes: 16-bit, of one type, ``m`` before ``n``, rows at multiples of 16
     bytes."""
     return all(_in_boxes(r) and r.tensor.dtype == p.results[0].tensor.dtype for r in p.results)
+
+
+def can_store_lines(p: Product) -> bool:
+    """Whether all results can be stored row by row from where they were staged: 16-bit, of one type, along ``n``."""
+    even = p.n.extent % 2 == 0
+    return all(
+        r.tensor.dtype.name in ("float16", "bfloat16")
+        and r.tensor.dtype == p.results[0].tensor.dtype
+        and r.step("n") == 1
+        and (even or not _reads_more(p, r))
+        for r in p.results
+    )
+
+
+def _reads_more(p: Product, r: Result) -> bool:
+    """Whether a result reads more than the sums."""
+    return any(load.buffer.name not in p.totals for load in loads_of(r.value))
 
 
 def _in_boxes(r: Result) -> bool:

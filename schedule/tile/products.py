@@ -7,7 +7,7 @@ groups share a tile, or take tiles in turn: then one multiplies while another on
 on neighbouring tiles, and each reads a part of the operand that they share, for all of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.dtypes import INDEX, float32
@@ -31,8 +31,10 @@ from ...ir.gpu import (
 from ...ir.rewrite import free_variables, substitute
 from ...ir.stmt import HardwareAxis, Kernel
 from .naming import NamingWriter
+from .padded import even_product
 from .product import Operand, Product
 from .product_results import ResultWriter
+from .tile_grid import TileGrid
 
 GROUP_WARPS = GROUP_LANES // WARP_LANES
 PARTIAL_PADDING = 8
@@ -44,13 +46,13 @@ COPYING_REGISTERS = 40
 @dataclass(frozen=True, slots=True)
 class ProductSetting:
     """``groups``: warpgroups that multiply. ``in_turn``: whether each takes tiles of its own, not a part of each.
-    ``rows``: times 64 rows of a group. ``wide``: columns of a tile. ``slabs``: times 64 places of ``k`` that arrive
-    together. ``stages``: how many such pieces the ring holds. ``cluster_m``, ``cluster_n``: tiles of a cluster along
-    each. ``split``: blocks of a cluster that share out ``k`` of one tile, and have no other. No more than one of the
-    three is not 1. ``band``: tiles (of clusters) along ``m`` before the next along ``n``. ``workers``: clusters that
-    run. ``resident``: blocks meant for a multiprocessor at once. ``boxes``: staging buffers of a group through which
-    results are stored by copies of boxes; 0: threads store them. ``registers``: of a thread that multiplies, where that
-    is more than its share; else 0."""
+    ``rows``: times 64 rows of a group. ``wide``: columns of a tile, those of all ``sums`` together. ``slabs``: times 64
+    places of ``k`` that arrive together. ``stages``: how many such pieces the ring holds. ``cluster_m``, ``cluster_n``:
+    tiles of a cluster along each. ``split``: blocks of a cluster that share out ``k`` of one tile, and have no other.
+    ``band``: tiles (of clusters) along ``m`` before the next along ``n``. ``workers``: clusters that run. ``resident``:
+    blocks meant for a multiprocessor at once. ``boxes``: staging buffers of a group through which results are stored by
+    copies of boxes; 0: threads store them. ``registers``: of a thread that multiplies, where that is more than its
+    share; else 0."""
 
     groups: int
     in_turn: bool
@@ -66,14 +68,25 @@ class ProductSetting:
     resident: int
     boxes: int
     registers: int
+    sums: int = 1
+
+    @property
+    def tile_n(self) -> int:
+        """Columns of the result."""
+        return self.wide // self.sums
 
     @property
     def tile_m(self) -> int:
         return GROUP_ROWS * self.rows * (1 if self.in_turn else self.groups)
 
     @property
+    def tiles(self) -> int:
+        """Of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
     def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n * self.split
+        return self.tiles * self.split
 
     @property
     def warps(self) -> int:
@@ -88,15 +101,18 @@ def lower_products(p: Product, name: str, s: ProductSetting) -> Kernel:
 @dataclass(frozen=True, slots=True)
 class _Ring:
     """One operand in shared memory, ``extent`` places of ``axis`` a stage: (stage, slab, place, k), or where rows do
-    not lie ``along_k``, (stage, slab, 64 places, k, place). ``parts``: blocks of the cluster that each copy a part of
-    it, for all of them."""
+    not lie ``along_k``, (stage, slab, 64 places, k, place). Where there are several ``loads``, one after the other.
+    ``parts``: blocks of the cluster that each copy a part of it, for all of them: this one number ``part``, for the
+    blocks of ``mask`` (one bit each)."""
 
     buffer: Buffer
-    load: Load
+    loads: tuple[Load, ...]
     axis: str
     extent: int
     along_k: bool
     parts: int
+    part: Expr
+    mask: Expr | None
 
     @property
     def bytes(self) -> int:
@@ -111,7 +127,9 @@ class _Program:
         self.w = NamingWriter(p.names)
 
     def kernel(self) -> Kernel:
-        p, s, w = self.p, self.s, self.w
+        s, w = self.s, self.w
+        self.p, copies = even_product(w, self.p)
+        p = self.p
         bounds = [
             ("worker", s.workers, HardwareAxis.GRID_X),
             ("rank", s.cluster, HardwareAxis.CLUSTER),
@@ -122,7 +140,8 @@ class _Program:
             del bounds[1]
         with w.launch(self.name, bounds, min_blocks=s.resident) as axes:
             self.worker, self.warp, self.lane = axes[0], axes[-2], axes[-1]
-            self.rank: Expr = axes[1] if s.cluster > 1 else index(0)
+            rank: Expr = axes[1] if s.cluster > 1 else index(0)
+            self.of_tile, self.of_k = (rank // s.split, rank % s.split) if s.split > 1 else (rank, index(0))
             copying = index(s.groups * GROUP_WARPS)
             self.first = Compare(CompareOp.EQ, self.lane, index(0))
             self.multiplies = Compare(CompareOp.LT, self.warp, copying)
@@ -133,21 +152,23 @@ class _Program:
             self._tiles()
             if s.split > 1:
                 w.barrier(Level.CLUSTER)
-                at = self.grid.place(self.worker, self.rank)
-                self.results.add_up(self.partials, at, self.rank, s.split, s.warps * WARP_LANES)
+                at = self.grid.place(self.worker, self.of_tile)
+                first = self.of_tile * s.split
+                self.results.add_up(self.partials, at, first, self.of_k, s.split, s.warps * WARP_LANES)
             with w.when(self.multiplies):
                 self.results.drain()
             if s.cluster > 1:
                 w.barrier(Level.CLUSTER)
-        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), copies, w.finish())
 
     # --- shared memory and roles
 
     def _allocate(self) -> None:
         p, s, w = self.p, self.s, self.w
-        self.left = self._ring("left", p.tokens, "m", s.tile_m, s.cluster_n)
-        self.right = self._ring("right", p.weights, "n", s.wide, s.cluster_m)
-        self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.wide, s.boxes)
+        self.grid = TileGrid(p, s.tile_m, s.tile_n, s.band, s.cluster_m, s.cluster_n)
+        self.left = self._ring("left", [p.tokens], "m", s.tile_m)
+        self.right = self._ring("right", p.all_weights, "n", s.tile_n)
+        self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.tile_n, s.boxes)
         if s.split > 1:
             layout = Layout((s.wide + PARTIAL_PADDING, 1))
             self.partials = w.allocate("partials", (s.tile_m, s.wide), float32, Scope.SHARED, layout)
@@ -161,16 +182,30 @@ class _Program:
             for _ in range(s.groups if s.in_turn else 1)
         ]
 
-    def _ring(self, name: str, operand: Operand, axis: str, extent: int, parts: int) -> _Ring:
-        s = self.s
-        assert operand.load is not None
-        along_k = operand.load.indices[-1] == Var("k")
-        shape = (extent, GROUP_RUN) if along_k else (-(-extent // GROUP_RUN), GROUP_RUN, GROUP_RUN)
+    def _ring(self, name: str, operands: Sequence[Operand], axis: str, extent: int) -> _Ring:
+        s, loads = self.s, tuple(o.load for o in operands if o.load is not None)
+        along_k = loads[0].indices[-1] == Var("k")
+        runs = -(-extent // GROUP_RUN) * len(loads)
+        shape = (extent * len(loads), GROUP_RUN) if along_k else (runs, GROUP_RUN, GROUP_RUN)
         strides = (GROUP_RUN, 1) if along_k else (GROUP_RUN * GROUP_RUN, GROUP_RUN, 1)
         slab = shape[0] * strides[0]
         layout = Layout((s.slabs * slab, slab, *strides), GROUP_SWIZZLE)
-        buffer = self.w.allocate(name, (s.stages, s.slabs, *shape), operand.load.buffer.dtype, Scope.SHARED, layout)
-        return _Ring(buffer, operand.load, axis, extent, along_k, parts)
+        buffer = self.w.allocate(name, (s.stages, s.slabs, *shape), loads[0].buffer.dtype, Scope.SHARED, layout)
+        return _Ring(buffer, loads, axis, extent, along_k, *self._shared_by(axis))
+
+    def _shared_by(self, axis: str) -> tuple[int, Expr, Expr | None]:
+        """The blocks of the cluster that need the same places of ``axis``: how many, which one this is, their bits."""
+        s, (of_m, of_n) = self.s, self.grid.within(self.of_tile)
+        parts, part, apart, others = (
+            (s.cluster_n, of_n, s.cluster_m, range(s.cluster_m))
+            if axis == "m"
+            else (s.cluster_m, of_m, 1, range(0, s.tiles, s.cluster_m))
+        )
+        if parts == 1:
+            return 1, index(0), None
+        first = (self.of_tile - part * apart) * s.split + self.of_k
+        firsts = [tile * s.split + k for tile in others for k in range(s.split)]
+        return parts, part, _bits(first, firsts, [n * apart * s.split for n in range(parts)])
 
     def _prepare(self) -> None:
         s, w = self.s, self.w
@@ -178,7 +213,7 @@ class _Program:
         with w.when(self.elected):
             with w.loop("barrier", s.stages) as number:
                 w.emit(InitArrivals(self.full, number, 1))
-                w.emit(InitArrivals(self.free, number, workers * s.cluster_m * s.cluster_n))
+                w.emit(InitArrivals(self.free, number, workers * s.tiles))
             if s.in_turn:
                 for group in range(s.groups):
                     w.emit(InitArrivals(self.turns, index(group), GROUP_WARPS))
@@ -195,7 +230,6 @@ class _Program:
         """Every tile of this block; its number among them counts the steps of the ring on."""
         s, w = self.s, self.w
         turns = s.groups if s.in_turn else 1
-        self.grid = TileGrid.of(self.p, s)
         laps = -(-self.grid.tiles // (s.workers * turns))
         with w.loop("lap", laps) as lap:
             if not s.in_turn:
@@ -213,7 +247,7 @@ class _Program:
         tile = number * s.workers + self.worker
         spare = numbers * s.workers > self.grid.tiles
         with w.when(Compare(CompareOp.LT, tile, index(self.grid.tiles)) if spare else None):
-            at = self.grid.place(tile, self.rank)
+            at = self.grid.place(tile, self.of_tile)
             if turn is not None:
                 with w.when(mine):
                     w.emit(AwaitArrivals(self.turns, index(turn[0]), turn[1]))
@@ -227,13 +261,15 @@ class _Program:
                 if turn is not None:
                     with w.when(first):
                         w.emit(Arrive(self.turns, index((turn[0] + 1) % s.groups)))
+                own = 0 if s.in_turn else self.warp // GROUP_WARPS * (GROUP_ROWS * s.rows)
+                of_group = {**at, "m": at["m"] + own}
+                ahead = self.results.read_ahead(of_group)
                 w.emit(AwaitGroupMma(0))
                 self._release(number * self.steps + (self.steps - 1))
                 if s.split > 1:
                     self.results.stage_sums(sums, self.partials)
-                    return
-                own = 0 if s.in_turn else self.warp // GROUP_WARPS * (GROUP_ROWS * s.rows)
-                self.results.write(sums, {**at, "m": at["m"] + own})
+                else:
+                    self.results.write(sums, of_group, ahead)
 
     # --- one step
 
@@ -243,7 +279,7 @@ class _Program:
         stage, parity = count % s.stages, (count // s.stages) % 2
         w.emit(AwaitArrivals(self.free, stage, index(1) - parity))
         w.emit(ArriveExpecting(self.full, stage, self.left.bytes + self.right.bytes))
-        first = self.rank * self.steps if s.split > 1 else index(0)
+        first = self.of_k * self.steps if s.split > 1 else index(0)
         for slab in range(s.slabs):
             here = {**at, "k": ((first + step) * s.slabs + slab) * GROUP_RUN}
             for ring in (self.left, self.right):
@@ -251,24 +287,26 @@ class _Program:
 
     def _copy_part(self, ring: _Ring, at: Mapping[str, Expr], stage: Expr, slab: int) -> None:
         """Start the copies of this block's part of one slab: of its places, or where those lie in rows, of ``k``."""
-        mask = index((1 << ring.parts) - 1) if ring.parts > 1 else None
         zero = index(0)
         parted = ring.extent if ring.along_k else GROUP_RUN
         part = parted // ring.parts
-        first = self.rank * part if ring.parts > 1 else zero
-        corners: list[tuple[tuple[Expr, ...], dict[str, Expr], dict[str, int]]] = []
-        if ring.along_k:
-            corners.append(((first, zero), {ring.axis: first}, {ring.axis: part, "k": GROUP_RUN}))
-        else:
-            box = {ring.axis: GROUP_RUN, "k": part}
-            for n in range(ring.buffer.shape[2]):
-                corners.append(((index(n), first, zero), {ring.axis: index(n * GROUP_RUN), "k": first}, box))
-        for target, offset, extents in corners:
+        first = ring.part * part if ring.parts > 1 else zero
+        corners: list[tuple[Load, tuple[Expr, ...], dict[str, Expr], dict[str, int]]] = []
+        for number, load in enumerate(ring.loads):
+            if ring.along_k:
+                to = (first + number * ring.extent, zero)
+                corners.append((load, to, {ring.axis: first}, {ring.axis: part, "k": GROUP_RUN}))
+                continue
+            runs, box = ring.buffer.shape[2] // len(ring.loads), {ring.axis: GROUP_RUN, "k": part}
+            for n in range(runs):
+                offset = {ring.axis: index(n * GROUP_RUN), "k": first}
+                corners.append((load, (index(number * runs + n), first, zero), offset, box))
+        for load, target, offset, extents in corners:
             place = {axis: i + offset[axis] if axis in offset else i for axis, i in at.items()}
-            corner = tuple(substitute(i, place) for i in ring.load.indices)
-            sizes = tuple(next((n for a, n in extents.items() if i == Var(a)), 1) for i in ring.load.indices)
-            to = (stage, index(slab), *target)
-            self.w.emit(TensorCopy(ring.buffer, to, ring.load.buffer, corner, sizes, self.full, stage, True, mask))
+            corner = tuple(substitute(i, place) for i in load.indices)
+            sizes = tuple(next((n for a, n in extents.items() if i == Var(a)), 1) for i in load.indices)
+            target = (stage, index(slab), *target)
+            self.w.emit(TensorCopy(ring.buffer, target, load.buffer, corner, sizes, self.full, stage, True, ring.mask))
 
     def _multiply(self, sums: Buffer, step: Expr, count: Expr) -> None:
         """Start the products of a step; those of the one before are done then, and its stage is free."""
@@ -303,68 +341,34 @@ class _Program:
     def _release(self, count: Expr) -> None:
         """Say that a stage may be filled again, to all blocks that do."""
         s, w = self.s, self.w
-        filled_by = s.cluster_m * s.cluster_n
-        if filled_by == 1:
+        if s.tiles == 1:
             with w.when(self.first):
                 w.emit(Arrive(self.free, count % s.stages))
         else:
-            with w.when(Compare(CompareOp.LT, self.lane, index(filled_by))):
-                w.emit(Arrive(self.free, count % s.stages, self.lane))
+            with w.when(Compare(CompareOp.LT, self.lane, index(s.tiles))):
+                w.emit(Arrive(self.free, count % s.stages, self.of_k + self.lane * s.split))
 
 
-@dataclass(frozen=True, slots=True)
-class TileGrid:
-    """The tiles of clusters: ``m`` by ``n`` of them for each member of the batch, in bands of ``band`` along ``m``."""
-
-    setting: ProductSetting
-    m: int
-    n: int
-    batch: tuple[tuple[str, int], ...]
-
-    @staticmethod
-    def of(p: Product, s: ProductSetting) -> "TileGrid":
-        m, n = -(-p.m.extent // (s.tile_m * s.cluster_m)), -(-p.n.extent // (s.wide * s.cluster_n))
-        return TileGrid(s, m, n, tuple((a.name, a.extent) for a in p.batch))
-
-    @property
-    def tiles(self) -> int:
-        count = self.m * self.n
-        for _, extent in self.batch:
-            count *= extent
-        return count
-
-    def place(self, tile: Expr, rank: Expr) -> dict[str, Expr]:
-        """Where a block's tile begins: axis -> place."""
-        s, at = self.setting, dict[str, Expr]()
-        rest = tile // (self.m * self.n)
-        for name, extent in reversed(self.batch):
-            at[name], rest = rest % extent, rest // extent
-        inner = tile % (self.m * self.n) if self.batch else tile
-        band = min(s.band, self.m)
-        whole = self.m // band * band
-        m, n = _in_band(inner, band, self.n)
-        if whole < self.m:
-            last = index(whole * self.n)
-            in_last = Compare(CompareOp.GE, inner, last)
-            m_last, n_last = _in_band(inner - last, self.m - whole, self.n)
-            m, n = Select(in_last, m_last + whole, m), Select(in_last, n_last, n)
-        at["m"] = (m * s.cluster_m + (rank if s.cluster_m > 1 else 0)) * s.tile_m
-        at["n"] = (n * s.cluster_n + (rank if s.cluster_n > 1 else 0)) * s.wide
-        return at
-
-
-def _in_band(number: Expr, band: int, n: int) -> tuple[Expr, Expr]:
-    """(m, n) of a tile by its number, bands of ``band`` along m following one another."""
-    return number // (band * n) * band + number % band, number % (band * n) // band
+def _bits(first: Expr, firsts: Iterable[int], others: Iterable[int]) -> Expr:
+    """A bit for block ``first``, one of ``firsts``, and each of the ``others``, counted from it."""
+    pattern = sum(1 << n for n in others)
+    first_of_all, *rest = firsts
+    mask: Expr = index(pattern << first_of_all)
+    for n in rest:
+        mask = Select(Compare(CompareOp.EQ, first, index(n)), index(pattern << n), mask)
+    return mask
 
 
 def can_lower_products(p: Product) -> bool:
-    """Whether warpgroups take the operands, and boxes of both can be copied: every index is one axis or a member of the
-    batch, rows begin at multiples of 16 bytes."""
-    a, b = p.tokens.load, p.weights.load
-    if a is None or b is None or p.total.dtype != float32 or a.buffer.dtype != b.buffer.dtype:
+    """Whether warpgroups take the operands, and boxes of both can be copied, if need be from copies with even rows:
+    every index is one axis or a member of the batch. All weights must lie the same way."""
+    a, weights = p.tokens.load, [o.load for o in p.all_weights]
+    if a is None or a.buffer.dtype.name not in ("float16", "bfloat16") or not _in_boxes(a, "m"):
         return False
-    return a.buffer.dtype.name in ("float16", "bfloat16") and _in_boxes(a, "m") and _in_boxes(b, "n")
+    if any(b is None or b.buffer.dtype != a.buffer.dtype or not _in_boxes(b, "n") for b in weights):
+        return False
+    same = len({b.indices[-1] == Var("k") for b in weights if b is not None}) == 1
+    return same and all(total.dtype == float32 for total in (p.total, *(o.total for o in p.others)))
 
 
 def _in_boxes(load: Load, axis: str) -> bool:
@@ -372,5 +376,4 @@ def _in_boxes(load: Load, axis: str) -> bool:
         return False
     plain = [i for i in load.indices if i in (Var("k"), Var(axis))]
     others = [i for i in load.indices if free_variables(i) & {"k", axis}]
-    aligned = all(stride * load.buffer.dtype.bytes % 16 == 0 for stride in load.buffer.strides[:-1])
-    return aligned and len(plain) == len(others) == 2 and len(set(plain)) == 2
+    return len(plain) == len(others) == 2 and len(set(plain)) == 2

@@ -3,6 +3,7 @@
 
 from .attention import ATTENTION
 from .batch_matmul import BATCH_MATMUL
+from .binary import BINARY
 from .broadcast_affine import BROADCAST_AFFINE
 from .channel_norm import BATCH_NORM, GROUP_NORM
 from .concatenate import CONCATENATE
@@ -45,6 +46,7 @@ OPERATORS: dict[str, Operator] = {
         TRANSPOSE,
         CONCATENATE,
         ELEMENTWISE,
+        BINARY,
         BROADCAST_AFFINE,
     )
 }

@@ -27,8 +27,8 @@ class Map:
 
 
 def _gelu_tanh(x: Expr) -> Expr:
-    inner = (x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)
-    return x * 0.5 * (te.tanh(inner) + 1.0)
+    # (1 + tanh(u)) / 2 is sigmoid(2 u): that does not cancel where tanh comes near -1, and costs less
+    return x * te.sigmoid((x + x * x * x * 0.044715) * math.sqrt(8.0 / math.pi))
 
 
 def _gelu_tanh_numpy(x: Array) -> Array:
@@ -36,11 +36,9 @@ def _gelu_tanh_numpy(x: Array) -> Array:
     y *= x
     y *= 0.044715
     y += x
-    y *= math.sqrt(2.0 / math.pi)
-    np.tanh(y, out=y)
-    y += 1.0
+    y *= math.sqrt(8.0 / math.pi)
+    y = _sigmoid_numpy(y)
     y *= x
-    y *= 0.5
     return y
 
 

@@ -85,6 +85,7 @@ MLP = Operator(
         {"rows": 5, "width": 13},
         {"rows": 1, "width": 1, "activation": "none", "epsilon": 0.5},
         {"rows": 3, "width": 17, "layers": 2, "epsilon": 0.1},
+        {"rows": 21, "width": 32, "layers": 2, "activation": "gelu_tanh"},
         {"rows": 5, "width": 7, "accumulate": "float64", "dtype": "float16"},
     ),
     build=_build,

@@ -26,26 +26,34 @@ class _Window:
     kernel: int
     stride: int
     padding: int
+    dilation: int
+
+    @property
+    def span(self) -> int:
+        """What the window covers."""
+        return self.dilation * (self.kernel - 1) + 1
 
     @property
     def count(self) -> int:
-        return (self.extent + 2 * self.padding - self.kernel) // self.stride + 1
+        return (self.extent + 2 * self.padding - self.span) // self.stride + 1
 
     def inside(self, at: Expr) -> Expr:
-        """How many elements of window ``at`` are not padding (int64)."""
+        """How many elements of window ``at``, which is not dilated, are not padding (int64)."""
         first = at * self.stride - self.padding
         return minimum(first + self.kernel, self.extent) - maximum(first, 0)
 
 
 def _windows(v: Values) -> tuple[_Window, _Window]:
     """Those along height and width, checked."""
-    stride, padding = v.integer("stride"), v.integer("padding")
+    stride, padding, dilation = v.integer("stride"), v.integer("padding"), v.integer("dilation")
     found = []
     for name, extent in (("kernel_h", v.integer("height")), ("kernel_w", v.integer("width"))):
-        window = _Window(extent, v.integer(name), stride, padding)
+        window = _Window(extent, v.integer(name), stride, padding, dilation)
         if window.count < 1:
             raise InvalidParameter(
-                f"{name} is {window.kernel}; allowed: at most {extent + 2 * padding}, the padded image", field=name
+                f"{name} is {window.kernel}: at dilation {dilation} that spans {window.span}; allowed: at most "
+                f"{extent + 2 * padding}, the padded image",
+                field=name,
             )
         if padding >= window.kernel:
             raise InvalidParameter(
@@ -59,6 +67,10 @@ def _windows(v: Values) -> tuple[_Window, _Window]:
 def _check_kind(v: Values) -> None:
     if v.text("kind") == "average" and not DTYPES[v.text("dtype")].is_float:
         raise InvalidParameter(f"kind is average, which does not take {v.text('dtype')}; allowed: max", field="kind")
+    if v.text("kind") == "average" and v.integer("dilation") > 1:
+        raise InvalidParameter(
+            f"dilation is {v.integer('dilation')}, and kind is average; allowed: 1", field="dilation"
+        )
 
 
 def _build(v: Values) -> Workload:
@@ -78,7 +90,8 @@ def _build(v: Values) -> Workload:
     r, s = reduce_axis(rows.kernel, "r"), reduce_axis(columns.kernel, "s")
 
     def window(*at: Expr) -> Reduction:
-        y, z = at[row] * rows.stride + r, at[row + 1] * columns.stride + s
+        y = at[row] * rows.stride + r * rows.dilation
+        z = at[row + 1] * columns.stride + s * columns.dilation
         return (sum if average else max)(cast(source[(*at[:row], y, z, *at[row + 2 :])], wide), axis=(r, s))
 
     shape = image(rows.count, columns.count)
@@ -110,8 +123,9 @@ def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any],
     for r in range(rows.kernel):
         for s in range(columns.kernel):
             where = [slice(None)] * 4
-            where[row] = slice(r, r + (rows.count - 1) * rows.stride + 1, rows.stride)
-            where[row + 1] = slice(s, s + (columns.count - 1) * columns.stride + 1, columns.stride)
+            for d, window, tap in ((row, rows, r), (row + 1, columns, s)):
+                first = tap * window.dilation
+                where[d] = slice(first, first + (window.count - 1) * window.stride + 1, window.stride)
             part = x[tuple(where)]
             if y is None:
                 y = part.copy()
@@ -140,7 +154,8 @@ _SMALL = {"batch": 1, "channels": 3, "height": 7, "width": 11, "kernel_h": 3, "k
 
 POOL2D = Operator(
     name="pool2d",
-    summary="Y[n, c, y, x] = the greatest or the mean of X[n, c, y*stride + r, x*stride + s] over r and s",
+    summary="Y[n, c, y, x] = the greatest or the mean over r and s of "
+    "X[n, c, y*stride + r*dilation, x*stride + s*dilation]",
     parameters=(
         Parameter("batch", "how many images", Integer()),
         Parameter("channels", "channels of X", Integer()),
@@ -152,6 +167,7 @@ POOL2D = Operator(
         Parameter(
             "padding", "border added on every side of X: zeros for average, never the greatest", Integer(0, 1 << 16), 0
         ),
+        Parameter("dilation", "max: pixels of X between neighbours of a window", Integer(), 1),
         Parameter("kind", "what is taken of a window", Choice(("max", "average")), "max"),
         Parameter(
             "count_include_pad",
@@ -170,6 +186,7 @@ POOL2D = Operator(
         {**_SMALL, "kind": "average", "padding": 1, "count_include_pad": False, "stride": 2, "dtype": "float32"},
         {**_SMALL, "kind": "average", "batch": 2, "accumulate": "float64", "dtype": "bfloat16"},
         {"batch": 1, "channels": 1, "height": 1, "width": 1, "kernel_h": 1, "kernel_w": 1},
+        {**_SMALL, "padding": 1, "dilation": 2, "dtype": "float32"},
     ),
     build=_build,
     baseline=_numpy,

@@ -13,7 +13,7 @@ from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
 from tilewright.core.trial import Timed, Trial
 from tilewright.db.rows import NewJob, NewTrial
 from tilewright.db.store import Store
-from tilewright.schedule.sketches import sketches_for
+from tilewright.schedule.sketches import SKETCHES, sketches_for
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.api.filled import operator_task as task_row
 
@@ -46,8 +46,17 @@ def test_its_source_goes_down_to_machine_instructions(client: Client, record: in
     assert {"cuda-c++", "ir"} <= {section.language for section in told.sections}
     assert told.functions[0].registers > 0 and told.functions[0].occupancy > 0
     assert told.accessed_bytes == told.minimum_bytes == 2 * 8192 * 1024 * 2
-    assert told.seconds == 1e-5
+    assert told.seconds == 1e-5 and told.warnings == ()
     assert told.roofline_by == "bytes" and told.fraction_of_roofline == pytest.approx(told.minimum_bytes / 4e12 / 1e-5)
+
+
+def test_a_product_by_other_instructions_than_it_should_have_is_said_loudly(client: Client) -> None:
+    parameters = {"m": 72, "n": 136, "k": 77, "dtype": "float16"}
+    sketch = SKETCHES["cuda_mma"]
+    schedule = sketch.space(OPERATORS["matmul"].workload(parameters), SM90A, limit=8).schedule(0)
+    told = client.explain(operator_task("matmul", parameters), schedule, target="cuda:sm_90a")
+    assert told.warnings and told.warnings[0].startswith("NO HGMMA") and "154 bytes" in told.warnings[0]
+    assert told.instructions["matrix"] > 0 and told.sections[-1].title == "matrix instructions"
 
 
 def test_it_is_exported_as_files(client: Client, record: int) -> None:

@@ -88,7 +88,7 @@ def test_export_writes_files(tuned: Path, tmp_path: Path) -> None:
     done = tilewright(tuned, "--json", "export", str(tmp_path / "out"), *MATMUL)
     assert done.returncode == 0, done.stderr
     names = sorted(p.name for p in (tmp_path / "out").iterdir())
-    assert names == json.loads(done.stdout)["files"] == ["kernel.json", "kernel.ll", "kernel.o", "kernel.s"]
+    assert names == json.loads(done.stdout)["files"] == ["kernel.h", "kernel.json", "kernel.ll", "kernel.o", "kernel.s"]
     (tmp_path / "file").write_text("in the way")
     refused = tilewright(tuned, "export", str(tmp_path / "file"), *MATMUL)
     assert refused.returncode == 2 and "cannot write to" in refused.stderr

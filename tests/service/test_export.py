@@ -73,4 +73,5 @@ def test_for_a_processor_it_is_llvm_ir_and_an_object(service: Service) -> None:
     workload = OPERATORS["matmul"].workload({"m": 8, "n": 8, "k": 8})
     with service:
         files = service.export(workload).files
-    assert set(files) == {"kernel.ll", "kernel.s", "kernel.o", "kernel.json"}
+    assert set(files) == {"kernel.ll", "kernel.s", "kernel.o", "kernel.h", "kernel.json"}
+    assert b"void tilewright_kernel(const float *A, const float *B, float *C);" in files["kernel.h"]

@@ -7,10 +7,10 @@ import numpy as np
 
 from tests.random_expressions import MAX_POINTS, random_workload
 from tilewright.core.dtypes import DTYPES
-from tilewright.ir.affine import affine_of
 from tilewright.ir.expr import Cast, Compare, Expr, Load, Logic, Select, Unary, walk
 from tilewright.te.check import check
 from tilewright.te.data import random_inputs
+from tilewright.te.index import index_of
 from tilewright.te.reference import reference
 from tilewright.te.workload import Stage, Workload
 
@@ -65,9 +65,11 @@ def _index_features(stage: Stage, e: Load) -> set[str]:
     single = []
     found = set()
     for i in e.indices:
-        affine = affine_of(i)
-        assert affine is not None
-        found |= {"constant index"} if affine.is_constant else set()
+        form = index_of(i)
+        assert form is not None
+        affine = form.affine
+        found |= {f"index {part.op}" for part, _ in form.parts}
+        found |= {"constant index"} if not form.variables else set()
         found |= {"window"} if len(affine.terms) > 1 else set()
         found |= {"strided"} if any(c > 1 for _, c in affine.terms) else set()
         found |= {"reversed"} if any(c < 0 for _, c in affine.terms) else set()
@@ -82,7 +84,18 @@ def test_they_reach_into_the_corners() -> None:
         {f"dtype {d}" for d in DTYPES} | {f"input {d}" for d in DTYPES} | {f"cast {d}" for d in DTYPES if d != "bool"}
     )
     wanted |= {f"reducer {r}" for r in ("sum", "max", "min", None)} | {f"rank {n}" for n in range(4)}
-    wanted |= {"output read", "unread input", "outputs", "guarded", "constant index", "window", "strided", "reversed"}
+    wanted |= {
+        "output read",
+        "index floordiv",
+        "index mod",
+        "unread input",
+        "outputs",
+        "guarded",
+        "constant index",
+        "window",
+        "strided",
+        "reversed",
+    }
     wanted |= {"offset", "transposed", "Select", "extent 1", "extent 7", "extent 31", "and", "or", "not", "eq", "lt"}
     wanted |= {"exp", "log", "tanh", "erf", "sqrt", "rsqrt", "sin", "cos", "floor", "ceil", "neg", "abs"}
     assert wanted <= found, wanted - found

@@ -321,6 +321,18 @@ def uneven(dtype: DType) -> Kernel:
     return Kernel("uneven", (source,), (result,), (), w.finish())
 
 
+def runs(dtype: DType) -> Kernel:
+    """Rows of 13 by way of registers: they begin in the middle of words, and the last one ends in one."""
+    source, result = Buffer("A", (9, 13), dtype), Buffer("O", (9, 3, 4), dtype)
+    w = Writer()
+    with w.launch("runs", [("t", 27, THREAD)]) as (t,):
+        held = w.allocate("held", (4,), dtype, Scope.REGISTER)
+        every = Ramp(ZERO, 1, 4)
+        w.store(held, (every,), Load(source, (t // 3, Ramp(t % 3 * 4 + 1, 1, 4))))
+        w.store(result, (t // 3, t % 3, every), Load(held, (every,)))
+    return Kernel("runs", (source,), (result,), (), w.finish())
+
+
 PADDED = Layout((66, 1))
 SPREAD = Layout((64, 1), Swizzle(3, 3, 3))
 
@@ -340,6 +352,7 @@ LAUNCHES: dict[str, Kernel] = {
     **{f"matrix_{d}": matrix(d) for d in (float16, bfloat16)},
     "two_launches": two_launches(),
     **{f"halves_{d}": halves(d) for d in (float16, bfloat16)},
+    **{f"runs_{d}": runs(d) for d in (float16, float32)},
     **{f"uneven_{d}": uneven(d) for d in (float16, float32, int8)},
 }
 """Name -> kernel made of launches, all final."""

@@ -71,6 +71,7 @@ def test_without_a_disassembler_the_last_layer_is_ptx_with_a_note(monkeypatch: p
         ("LDS.128", "shared_load_128"),
         ("STS.U16", "shared_store_narrow"),
         ("HMMA.16816.F32", "matrix"),
+        ("HGMMA.64x256x16.F32", "matrix_group"),
         ("LDSM.16.MT88.4", "matrix_load"),
         ("MUFU.EX2", "special_function"),
         ("FFMA.FTZ", "fma_f32"),

@@ -10,7 +10,9 @@ from tilewright.tests.golden import check_golden
 SM90A = Target("cuda", "sm_90a", (), 132, 16)
 
 
-@pytest.mark.parametrize("name", ["softmax_float16", "transpose_bfloat16", "cluster_sum_2", "matrix_float16"])
+@pytest.mark.parametrize(
+    "name", ["softmax_float16", "transpose_bfloat16", "cluster_sum_2", "matrix_float16", "runs_float16"]
+)
 def test_cuda_source(name: str) -> None:
     backend = backend_for(SM90A)
     source = backend.emit(backend.passes(LAUNCHES[name], SM90A)[-1][1], SM90A)

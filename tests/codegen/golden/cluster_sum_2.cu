@@ -4,10 +4,16 @@
 template <typename T> static __device__ __forceinline__ T* as(void* place) { return reinterpret_cast<T*>(place); }
 template <typename T> static __device__ __forceinline__ const T* as(const void* place) { return reinterpret_cast<const T*>(place); }
 
-// the next launch may send blocks where there is room; from here on, all that earlier ones wrote is there
-static __device__ __forceinline__ void await_earlier_launch() {
+// the next launch may send blocks where there is room
+static __device__ __forceinline__ void let_next_launch() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// from here on, all that earlier launches wrote is there
+static __device__ __forceinline__ void await_earlier_launch() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -60,6 +66,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
   extern __shared__ __align__(16) unsigned char shared[];
   float* const parts = reinterpret_cast<float*>(shared + 0);
   float* const sums = reinterpret_cast<float*>(shared + 256);
+  let_next_launch();
   await_earlier_launch();
   parts[t] = A[row * 128 + rank * 64 + t];
   __syncthreads();

@@ -4,10 +4,16 @@
 template <typename T> static __device__ __forceinline__ T* as(void* place) { return reinterpret_cast<T*>(place); }
 template <typename T> static __device__ __forceinline__ const T* as(const void* place) { return reinterpret_cast<const T*>(place); }
 
-// the next launch may send blocks where there is room; from here on, all that earlier ones wrote is there
-static __device__ __forceinline__ void await_earlier_launch() {
+// the next launch may send blocks where there is room
+static __device__ __forceinline__ void let_next_launch() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// from here on, all that earlier launches wrote is there
+static __device__ __forceinline__ void await_earlier_launch() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -52,14 +58,15 @@ extern "C" __global__ void __launch_bounds__(32) tw_matrix(
   extern __shared__ __align__(512) unsigned char shared[];
   unsigned short* const a_tile = reinterpret_cast<unsigned short*>(shared + 0);
   unsigned short* const b_tile = reinterpret_cast<unsigned short*>(shared + 1024);
+  let_next_launch();
   __align__(16) unsigned left[4];
   __align__(16) unsigned right[4];
   __align__(16) float total[4];
   await_earlier_launch();
   #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int place = i * 256 + lane * 8;
-    *as<uint4>(&a_tile[(place ^ ((place >> 3) & 24))]) = *as<uint4>(&A[i * 256 + lane * 8]);
+    const int place = lane * 8;
+    *as<uint4>(&a_tile[i * 256 + (place ^ ((place >> 3) & 24))]) = *as<uint4>(&A[i * 256 + lane * 8]);
   }
   *as<uint4>(&b_tile[lane * 16]) = *as<uint4>(&B[lane * 8]);
   __syncthreads();

@@ -43,10 +43,16 @@ static __device__ __forceinline__ float fast_divide(float a, float b) {
   return y;
 }
 
-// the next launch may send blocks where there is room; from here on, all that earlier ones wrote is there
-static __device__ __forceinline__ void await_earlier_launch() {
+// the next launch may send blocks where there is room
+static __device__ __forceinline__ void let_next_launch() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// from here on, all that earlier launches wrote is there
+static __device__ __forceinline__ void await_earlier_launch() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -77,6 +83,7 @@ extern "C" __global__ void __launch_bounds__(32) tw_softmax(
   const int t = threadIdx.x;
   extern __shared__ __align__(16) unsigned char shared[];
   float* const parts = reinterpret_cast<float*>(shared + 0);
+  let_next_launch();
   __align__(16) float x[32];
   __align__(8) float value[2];
   await_earlier_launch();

@@ -9,10 +9,16 @@ static __device__ __forceinline__ void set_bits(unsigned* words, int i, unsigned
   words[i / 2] = other | (unsigned)bits << 16 * (i % 2);
 }
 
-// the next launch may send blocks where there is room; from here on, all that earlier ones wrote is there
-static __device__ __forceinline__ void await_earlier_launch() {
+// the next launch may send blocks where there is room
+static __device__ __forceinline__ void let_next_launch() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// from here on, all that earlier launches wrote is there
+static __device__ __forceinline__ void await_earlier_launch() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -24,6 +30,7 @@ extern "C" __global__ void __launch_bounds__(256) tw_transpose(
   const int t = threadIdx.x;
   extern __shared__ __align__(16) unsigned char shared[];
   unsigned short* const tile = reinterpret_cast<unsigned short*>(shared + 0);
+  let_next_launch();
   __align__(16) unsigned stage[4];
   await_earlier_launch();
   #pragma unroll

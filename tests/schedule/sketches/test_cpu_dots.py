@@ -77,6 +77,12 @@ def test_the_left_operand_may_be_read_where_it_is(tiles: bool) -> None:
     _agrees(CASES["even"], replace(setting, pack_a="never"), tiles=tiles)
 
 
+@pytest.mark.parametrize("case", ["even", "epilogue", "several"])
+def test_tiles_may_follow_one_another_along_rows(case: str) -> None:
+    never = "never" if case == "even" else "whole"
+    _agrees(CASES[case], replace(SMALL_TILES, tiles=2, panels=2, pack_a=never, by_rows=True), tiles=True)
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_bytes_are_multiplied_exactly(turned: bool) -> None:
     workload = workload_of("matmul", m=45, n=53, k=77, dtype="int8", transpose_b=turned)

@@ -9,8 +9,12 @@ from tests.schedule.sketches.tiles import H200, assert_agrees, compiled, schedul
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.road import finish
 from tilewright.core.target import Target
+from tilewright.ir.interpret import interpret
 from tilewright.schedule.sketches.cuda_products import CUDA_PRODUCTS as SKETCH
 from tilewright.te import build as te
+from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
@@ -18,6 +22,7 @@ FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
 LARGE = workload_of("matmul", m=4096, n=4096, k=4096, dtype="float16", transpose_b=True)
 LONG = workload_of("matmul", m=2048, n=4096, k=14336, dtype="bfloat16", transpose_b=True)
 SMALL = workload_of("matmul", m=512, n=512, k=512, dtype="float16", transpose_b=True)
+GATED = workload_of("gated_linear", rows=2048, inputs=4096, outputs=14336, dtype="float16")
 FUSED = workload_of("linear", rows=4096, inputs=4096, outputs=4096, dtype="float16", activation="gelu_tanh")
 
 
@@ -30,6 +35,22 @@ def _two_outputs() -> Workload:
     )
     turned = te.compute((72, 80), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "turned")
     return te.workload([total, turned])
+
+
+def _two_weights() -> Workload:
+    """Two sums with weights of their own that lie along n, both returned, one of them also gated by the other; the
+    second has its factors the other way round."""
+    x = te.placeholder((136, 72), "float16", "X")
+    u, v = te.placeholder((72, 144), "float16", "U"), te.placeholder((72, 144), "float16", "V")
+    k, q = te.reduce_axis(72, "k"), te.reduce_axis(72, "q")
+    first = te.compute(
+        (136, 144), lambda i, j: te.sum(te.cast(x[i, k], "float32") * te.cast(u[k, j], "float32"), axis=k), "first"
+    )
+    second = te.compute(
+        (136, 144), lambda i, j: te.sum(te.cast(v[q, j], "float32") * te.cast(x[i, q], "float32"), axis=q), "second"
+    )
+    both = te.compute((136, 144), lambda i, j: te.cast(first[i, j] * second[i, j], "float16"), "both")
+    return te.workload([both, second])
 
 
 CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
@@ -62,6 +83,13 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
         lambda: workload_of("batch_matmul", batch=3, m=72, n=80, k=72, dtype="bfloat16", transpose_b=True),
     ),
     "two outputs": (H200, _two_outputs),
+    "odd rows": (H200, lambda: workload_of("linear", rows=70, inputs=77, outputs=111, dtype="float16")),
+    "odd rows along n": (H200, lambda: workload_of("batch_matmul", batch=2, m=68, n=75, k=72, dtype="bfloat16")),
+    "two sums": (
+        FEW,
+        lambda: workload_of("gated_linear", rows=200, inputs=136, outputs=152, dtype="float16"),
+    ),
+    "two sums, rows along n": (H200, _two_weights),
 }
 
 
@@ -69,6 +97,17 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
 def test_kernels_compute_their_expression(case: str) -> None:
     target, workload = CASES[case]
     assert assert_agrees(SKETCH, workload(), 12, target) == 12
+
+
+@pytest.mark.parametrize(("cluster", "across", "split"), [(2, 2, 1), (1, 4, 1), (2, 1, 4), (2, 2, 2)])
+def test_blocks_of_a_cluster_share_both_operands_and_k(cluster: int, across: int, split: int) -> None:
+    workload = workload_of("matmul", m=136, n=136, k=264, dtype="float16", transpose_b=True)
+    chosen = {"groups": 1, "rows": 1, "wide": 32, "cluster": cluster, "across": across, "split": split}
+    kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, **chosen))
+    inputs = random_inputs(workload, 1)
+    got, wanted = interpret(finish(kernel, H200), inputs)["C"], reference(workload, inputs)["C"]
+    absolute, relative = tolerance(workload)["C"]
+    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
 
 
 def test_what_it_leaves_to_others() -> None:
@@ -80,12 +119,13 @@ def test_what_it_leaves_to_others() -> None:
     assert taken() and taken(dtype="bfloat16") and taken(m=1000, n=1112, k=776)
     assert not taken(dtype="float32") and not taken(accumulate="float64")
     assert not taken(m=64)  # a skinny product
-    assert not taken(k=60) and not taken(n=65)  # rows that begin between multiples of 16 bytes
-    assert taken(n=65, transpose_b=True)
+    assert taken(k=60) and taken(n=65) and taken(n=65, transpose_b=True)  # rows between multiples of 16 bytes too
     assert not SKETCH.matches(LARGE, Target("cuda", "sm_80", (), threads=108, vector_bytes=16))
 
 
-@pytest.mark.parametrize("workload", [LARGE, LONG, SMALL, FUSED], ids=["large", "long", "small", "fused"])
+@pytest.mark.parametrize(
+    "workload", [LARGE, LONG, SMALL, FUSED, GATED], ids=["large", "long", "small", "fused", "gated"]
+)
 def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
     space = SKETCH.space(workload, H200)
     assert 100 <= len(space) <= 400
@@ -115,9 +155,10 @@ def test_shared_memory_is_what_the_sketch_says() -> None:
         (LARGE, {"groups": 2, "in_turn": 1, "rows": 2, "wide": 128}),
         (LARGE, {"groups": 2, "in_turn": 0, "rows": 2, "wide": 192, "roomy": 1}),
         (FUSED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1}),
+        (GATED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1, "cluster": 2}),
         (SMALL, {"groups": 1, "in_turn": 0, "rows": 1, "split": 1}),
     ],
-    ids=["shared tiles", "in turn", "many registers", "epilogue", "small"],
+    ids=["shared tiles", "in turn", "many registers", "epilogue", "two sums", "small"],
 )
 def test_nothing_spills_and_products_stay_under_way(workload: Workload, knobs: dict[str, int]) -> None:
     resources = compiled(SKETCH, workload, **knobs)  # refuses what the assembler warns of

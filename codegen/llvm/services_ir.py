@@ -1,4 +1,5 @@
-"""The thread pool and the timing loop as LLVM IR: the native part of the runtime, compiled when it is first used.
+"""What kernels call, as LLVM IR: the thread pool, scratch memory, and the loop that times them. Compiled when a process
+first needs it, or into an exported kernel.
 
 Protocol. One 64-bit word holds the state of the pool::
 
@@ -14,12 +15,13 @@ counter, so a slow thread holds nobody up for more than a chunk. A loop that is 
 emitted code never does, runs serially on its thread.
 """
 
-FUTEX_SYSCALL = 202
-"""x86-64 Linux; private futexes: FUTEX_WAIT | FUTEX_PRIVATE_FLAG = 128, FUTEX_WAKE | FUTEX_PRIVATE_FLAG = 129."""
+from .architectures import Architecture
 
 OPEN, WAITING, ACTIVE = 1 << 16, 1 << 17, (1 << 16) - 1
 CHUNKS_PER_THREAD = 8
 STACK_BYTES = 8 << 20
+SPINS = 2_000
+"""Looks at the pool's word before an idle thread sleeps: some tens of microseconds."""
 
 _POOL = """\
 @word = internal global i64 0, align 128
@@ -97,7 +99,7 @@ busy:
   %patient = icmp ult i32 %round.next, __SPINS__
   br i1 %patient, label %relax, label %sleep
 relax:
-  call void @llvm.x86.sse2.pause()
+  call void @llvm.__PAUSE__
   br label %wait
 sleep:
   %asked = atomicrmw or ptr @word, i64 __WAITING__ seq_cst
@@ -159,7 +161,7 @@ still:
   %patient = icmp ult i32 %round.next, __SPINS__
   br i1 %patient, label %relax, label %sleep
 relax:
-  call void @llvm.x86.sse2.pause()
+  call void @llvm.__PAUSE__
   br label %spin
 sleep:
   %count.up = atomicrmw add ptr @sleepers, i32 1 seq_cst
@@ -267,14 +269,12 @@ declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare i32 @sigfillset(ptr)
 declare i32 @sigdelset(ptr, i32)
 declare i64 @syscall(i64, ...)
-declare void @llvm.x86.sse2.pause()
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.umin.i64(i64, i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 """
 
-SUPPORT = """\
-target triple = "x86_64-unknown-linux-gnu"
+_SUPPORT = """\
 @scratch.key = internal global i32 0
 @scratch.made = internal global i32 0
 
@@ -369,13 +369,12 @@ declare void @free(ptr)
 declare ptr @aligned_alloc(i64, i64)
 declare void @abort() noreturn
 """
-"""What every process needs once: scratch blocks and the timing loop."""
 
 
-def pool_ir(threads: int, spins: int) -> str:
+def pool_ir(architecture: Architecture, threads: int, spins: int = SPINS) -> str:
     """The pool for ``threads`` threads, the caller among them, whose idle threads look ``spins`` times before they
-    sleep."""
-    numbers = {
+    sleep. Private futexes: FUTEX_WAIT | FUTEX_PRIVATE_FLAG = 128, FUTEX_WAKE | FUTEX_PRIVATE_FLAG = 129."""
+    texts = {
         "CHUNKS": threads * CHUNKS_PER_THREAD,
         "OPEN": OPEN,
         "NOT_OPEN": ~OPEN,
@@ -383,12 +382,22 @@ def pool_ir(threads: int, spins: int) -> str:
         "WAITING": WAITING,
         "WAITING_OR_ACTIVE": WAITING | ACTIVE,
         "WAITING_AND_ONE": WAITING | 1,
-        "FUTEX": FUTEX_SYSCALL,
+        "FUTEX": architecture.futex_syscall,
+        "PAUSE": architecture.pause,
         "SPINS": spins,
         "STACK": STACK_BYTES,
         "THREADS": threads,
     }
-    text = 'target triple = "x86_64-unknown-linux-gnu"\n' + _POOL
-    for name, number in numbers.items():
-        text = text.replace(f"__{name}__", str(number))
+    text = _head(architecture) + _POOL
+    for name, value in texts.items():
+        text = text.replace(f"__{name}__", str(value))
     return text
+
+
+def support_ir(architecture: Architecture) -> str:
+    """What a process needs once, whatever the number of threads: scratch blocks and the timing loop."""
+    return _head(architecture) + _SUPPORT
+
+
+def _head(architecture: Architecture) -> str:
+    return f'target triple = "{architecture.triple}"\n'

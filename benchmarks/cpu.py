@@ -1,0 +1,241 @@
+"""Tuned kernels against NumPy, PyTorch (eager, torch.compile, its max-autotune mode) and TVM's MetaSchedule on this
+machine's CPU, all threads that this process may use (``taskset`` for fewer).
+
+The rows are tuned first, then ours and every peer run interleaved in one process on the same arrays, in memory that is
+used again and again; outputs are compared. Bars: geometric mean of (best peer / ours) at least 1.1 and no row under
+0.9; matmul 1024^3 at 85 % of the measured float32 peak, in bfloat16 at 45 % of that of tile registers, where there
+are any; 8 trials a second on the rows of up to 5 ms; the whole table tuned in 25 minutes.
+
+Settings, besides those of ``tuned``: ``peers=eager`` leaves compiled peers out; ``rounds=N``. TVM takes part where its
+package is importable (``cpu_tvm``).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from benchmarks import cpu_tvm
+from benchmarks.cpu_peers import MODES, Call, Inputs, interleaved, middle, recycle_memory, torch_calls
+from benchmarks.suite import Options, Result
+from benchmarks.tuned import Problem, Tuned, tune_rows
+from tilewright.core.schedule import Schedule
+from tilewright.runtime.cpu import CpuDevice
+from tilewright.runtime.module import load_module
+from tilewright.te.cost import flops, minimum_bytes
+from tilewright.te.data import random_inputs
+from tilewright.te.operators import OPERATORS
+
+_ROUNDS = 15
+_TRIALS = 128
+_GEOMEAN, _LEAST = 1.1, 0.9
+_PEAK_SHARES: Mapping[str, tuple[str, float]] = {
+    "matmul-1024": ("peak_float32_flops_per_second", 0.85),
+    "matmul-bf16-1024": ("peak_tensor_bfloat16_flops_per_second", 0.45),
+}
+"""Row -> the peak that it is held to, and the least share of it."""
+_QUICK_SECONDS = 0.005
+_TRIALS_PER_SECOND = 8.0
+_TUNING_SECONDS = 25 * 60.0
+
+
+@dataclass(frozen=True)
+class Row(Problem):
+    """``peer``: the same in PyTorch. ``autotuned``: whether max-autotune has a choice to make."""
+
+    peer: Callable[..., object]
+    autotuned: bool = False
+
+
+def _matmul(m: int, n: int, k: int, **parameters: object) -> Row:
+    return Row("matmul", {"m": m, "n": n, "k": k, **parameters}, torch.mm, autotuned=True)
+
+
+def _convolution(channels: int, size: int, filters: int, kernel: int, groups: int = 1) -> Row:
+    padding = kernel // 2
+    parameters = {"batch": 1, "channels": channels, "height": size, "width": size, "filters": filters}
+    parameters |= {"kernel_h": kernel, "kernel_w": kernel, "padding": padding, "groups": groups}
+    shape = (filters, channels // groups, kernel, kernel)
+
+    def peer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return functional.conv2d(x.view(1, channels, size, size), w.view(shape), padding=padding, groups=groups)
+
+    return Row("conv2d", parameters, peer)
+
+
+def _map(size: int, functions: list[str], peer: Callable[..., object]) -> Row:
+    return Row("elementwise", {"shape": [size, size], "functions": functions}, peer)
+
+
+def _perceptron(x: torch.Tensor, *layers: torch.Tensor) -> torch.Tensor:
+    for weight, bias, scale, shift in (layers[n : n + 4] for n in range(0, len(layers), 4)):
+        x = functional.linear(x, weight, bias)
+        x = functional.silu(functional.layer_norm(x, (x.shape[1],), scale, shift, 1e-5))
+    return x
+
+
+_WIDE = {"rows": 4096, "columns": 1024}
+
+ROWS: dict[str, Row] = {
+    "matmul-512": _matmul(512, 512, 512),
+    "matmul-1024": _matmul(1024, 1024, 1024),
+    "matmul-2048": _matmul(2048, 2048, 2048),
+    "matmul-32x4096x4096": _matmul(32, 4096, 4096),
+    "matmul-1x4096x4096": _matmul(1, 4096, 4096),
+    "batch_matmul-16x128x64x128": Row(
+        "batch_matmul", {"batch": 16, "m": 128, "n": 64, "k": 128}, torch.bmm, autotuned=True
+    ),
+    "conv2d-56": _convolution(64, 56, 64, 3),
+    "conv2d-14": _convolution(256, 14, 256, 3),
+    "conv2d-1x1-28": _convolution(256, 28, 512, 1),
+    "depthwise-56": _convolution(128, 56, 128, 3, groups=128),
+    "softmax-4096x1024": Row("softmax", _WIDE, lambda x: torch.softmax(x, 1)),
+    "layer_norm-4096x1024": Row("layer_norm", _WIDE, lambda x, g, b: functional.layer_norm(x, (1024,), g, b, 1e-5)),
+    "gelu-1024": _map(1024, ["gelu_tanh"], lambda x: functional.gelu(x, approximate="tanh")),
+    "chain-4096": _map(4096, ["relu", "mul2", "add1", "sigmoid"], lambda x: torch.sigmoid(torch.relu(x) * 2 + 1)),
+    "matmul-bf16-1024": _matmul(1024, 1024, 1024, dtype="bfloat16"),
+    "matmul-int8-1024": Row(
+        "matmul", {"m": 1024, "n": 1024, "k": 1024, "dtype": "int8"}, torch._int_mm, autotuned=True
+    ),
+    "linear_gelu-128x1024x1024": Row(
+        "linear",
+        {"rows": 128, "inputs": 1024, "outputs": 1024, "activation": "gelu_erf"},
+        lambda x, w, b: functional.gelu(functional.linear(x, w, b)),
+        autotuned=True,
+    ),
+    "mlp-3-32x128": Row("mlp", {"rows": 32, "width": 128, "layers": 3}, _perceptron, autotuned=True),
+}
+
+
+def run(options: Options) -> Result:
+    """Tune and time every row whose name matches."""
+    recycle_memory()
+    rows = {name: row for name, row in ROWS.items() if fnmatch(name, options.rows)}
+    tuned = tune_rows(rows, options, _TRIALS, "llvm", "warm")
+    device = CpuDevice()
+    torch.set_num_threads(device.info.target.threads)
+    peaks = tuned.peaks or device.measure_peaks()
+    table: list[dict[str, object]] = []
+    with torch.inference_mode():
+        for name, row in rows.items():
+            table.append(_measured(name, row, tuned, peaks, options))
+            shown = ("ours_us", "peers_us", "ratio", "failed")
+            print(name, {k: table[-1][k] for k in shown if k in table[-1]}, flush=True)
+    summary = _summary(table, tuned)
+    about = {"name": device.info.name, **device.info.hardware, **peaks}
+    settings = {"rounds": _rounds(options), "trials": options.trials or _TRIALS, **options.extra}
+    versions = {"torch": torch.__version__, "tvm": cpu_tvm.version(), **tuned.toolchain}
+    return Result(tuple(table), summary, not summary["below_bar"], settings, about, versions)
+
+
+def _rounds(options: Options) -> int:
+    return int(options.extra.get("rounds", _ROUNDS))
+
+
+def _measured(name: str, row: Row, tuned: Tuned, peaks: Mapping[str, float], options: Options) -> dict[str, object]:
+    """One row of the table."""
+    about = tuned.about.get(name, {})
+    if name not in tuned.schedules:
+        return {"row": name, "failed": "no schedule could be timed", **about}
+    workload = row.workload
+    arrays = random_inputs(workload, options.seed)
+    inputs = [arrays[b.name] for b in workload.inputs]
+    modes = [m for m in MODES if m == "torch" or options.extra.get("peers") != "eager"]
+    modes = [m for m in modes if row.autotuned or "autotune" not in m]
+    calls = {
+        "ours": _ours(row, tuned.schedules[name], inputs),
+        "numpy": lambda: OPERATORS[row.operator].numpy(row.parameters, arrays),
+        **torch_calls(row.peer, inputs, modes),
+    }
+    missing: dict[str, str] = {}
+    if name in cpu_tvm.ROWS:
+        trials = int(str(about.get("trials", _TRIALS)))
+        found = cpu_tvm.call_for(name, trials, options.seed, torch.get_num_threads(), inputs)
+        if isinstance(found, str):
+            missing["tvm"] = found
+        else:
+            calls["tvm"] = found
+    wrong = {n: _difference(calls["ours"](), call()) for n, call in calls.items() if n in ("numpy", "torch", "tvm")}
+    times = {**interleaved(calls, _rounds(options)), **missing}
+    mine = times["ours"]
+    if isinstance(mine, str):
+        return {"row": name, "failed": mine, **about}
+    ours = float(np.median(mine))
+    theirs = {n: middle(t) for n, t in times.items() if n != "ours"}
+    timed = {n: t for n, t in theirs.items() if t is not None}
+    best = min(timed, key=lambda n: timed[n])
+    low, high = np.percentile(mine, [25, 75])
+    operations, moved = flops(workload), minimum_bytes(workload)
+    return {
+        "row": name,
+        "ours_us": 1e6 * ours,
+        "peers_us": {n: times[n] if t is None else 1e6 * t for n, t in theirs.items()},
+        "best_peer": best,
+        "ratio": timed[best] / ours,
+        "gflops": operations / ours / 1e9,
+        "gbytes_per_second": moved / ours / 1e9,
+        "copy_share": moved / ours / peaks["copy_bytes_per_second"],
+        "peak_share": _peak_share(name, operations / ours, peaks),
+        "spread": float((high - low) / ours),
+        "differences": wrong,
+        **about,
+        "schedule": tuned.schedules[name].to_json(),
+    }
+
+
+def _ours(row: Row, schedule: Schedule, inputs: Inputs) -> Call:
+    """The tuned kernel as users call it, into one set of outputs."""
+    module = load_module(row.workload, schedule)
+    out = module(*inputs)
+    return lambda: module(*inputs, out=out)
+
+
+def _peak_share(name: str, rate: float, peaks: Mapping[str, float]) -> float | None:
+    """Of the peak that a row is held to; None where it is held to none, or this machine does not have it."""
+    peak = peaks.get(_PEAK_SHARES[name][0]) if name in _PEAK_SHARES else None
+    return None if peak is None else rate / peak
+
+
+def _difference(ours: Any, theirs: Any) -> float:
+    """The largest difference of any output element, relative to the largest element."""
+    x, y = (np.asarray(_array(a), np.float64).reshape(-1) for a in (ours, theirs))
+    return float(np.abs(x - y).max() / max(np.abs(y).max(), 1e-30))
+
+
+def _array(value: Any) -> Any:
+    first = value[0] if isinstance(value, tuple) else value
+    if isinstance(first, np.ndarray):
+        return first
+    return first.float().numpy() if getattr(first, "dtype", None) == torch.bfloat16 else first.numpy()
+
+
+def _summary(table: list[dict[str, object]], tuned: Tuned) -> dict[str, object]:
+    """The figures of the bars, and which bars were missed; a row that failed counts as nearly 0."""
+    ratios = {str(r["row"]): float(str(r.get("ratio", 1e-9))) for r in table}
+    geomean = float(np.exp(np.mean(np.log(list(ratios.values()))))) if ratios else 0.0
+    shares = {str(r["row"]): float(str(r["peak_share"])) for r in table if r.get("peak_share") is not None}
+    speeds = {
+        str(r["row"]): float(str(r["trials"])) / float(str(r["tuning_s"]))
+        for r in table
+        if float(str(r.get("ours_us", np.inf))) <= 1e6 * _QUICK_SECONDS and r.get("tuning_s")
+    }
+    below = [row for row, ratio in ratios.items() if ratio < _LEAST]
+    below += ["geomean"] if geomean < _GEOMEAN else []
+    below += [f"{row} of its peak" for row, share in shares.items() if share < _PEAK_SHARES[row][1]]
+    below += [f"{row} trials per second" for row, speed in speeds.items() if speed < _TRIALS_PER_SECOND]
+    below += ["tuning"] if tuned.seconds > _TUNING_SECONDS else []
+    return {
+        "rows": len(table),
+        "geomean_ratio": geomean,
+        "min_ratio": min(ratios.values(), default=0.0),
+        "peak_shares": {row: shares.get(row, "not applicable") for row in _PEAK_SHARES if row in ratios},
+        "least_trials_per_second": min(speeds.values(), default=None),
+        "trials_per_second": speeds,
+        "tuning_s": tuned.seconds,
+        "timing_share": tuned.timing_share,
+        "below_bar": below,
+    }

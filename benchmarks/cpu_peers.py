@@ -1,0 +1,96 @@
+"""Peers on this machine's CPU, and how calls are timed beside each other.
+
+Peers allocate their outputs, so the C library is told to keep what it has and to give it out again: nobody pays for
+pages that are new, and nobody for small ones.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from ctypes import CDLL
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch asks for huge pages, as NumPy does
+
+Call = Callable[[], object]
+Inputs = list[NDArray[Any]]
+
+MODES: Mapping[str, str | None] = {
+    "torch": None,
+    "torch.compile": "default",
+    "torch.compile max-autotune": "max-autotune-no-cudagraphs",
+}
+"""Peer -> mode of torch.compile. Weights are arguments: nobody packs them beforehand."""
+
+PAUSE_SECONDS = 0.05
+"""Between blocks: OpenBLAS's threads spin for some 25 ms after a call and would take time from whoever comes next."""
+BLOCK_SECONDS = 0.02
+
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+"""Options of glibc's ``mallopt``."""
+
+
+def recycle_memory() -> None:
+    """Freed memory stays with the process: no mapping for large blocks, no trimming, one heap for all threads."""
+    libc = CDLL(None)
+    for option, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 1 << 30), (_ARENA_MAX, 1)):
+        if libc.mallopt(option, value) != 1:
+            raise OSError(f"mallopt({option}, {value}) failed")
+
+
+def tensor(array: NDArray[Any]) -> torch.Tensor:
+    """``array`` itself, as PyTorch sees it."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def torch_calls(function: Callable[..., object], inputs: Inputs, modes: list[str]) -> dict[str, Call]:
+    """``function`` of the inputs in some of ``MODES``; compiling happens at the first call."""
+    torch._dynamo.reset()
+    tensors = [tensor(a) for a in inputs]
+    calls: dict[str, Call] = {}
+    for name in modes:
+        mode = MODES[name]
+        compiled = function if mode is None else torch.compile(function, mode=mode, dynamic=False)
+        calls[name] = lambda f=compiled: f(*tensors)  # type: ignore[misc]
+    return calls
+
+
+def interleaved(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float] | str]:
+    """Seconds per call, one figure a round: in every round each is warmed up and timed in turn, so many calls that they
+    last ``BLOCK_SECONDS``. A call that fails gives the error's first line instead."""
+    repeats: dict[str, int] = {}
+    results: dict[str, list[float] | str] = {}
+    for name, call in calls.items():
+        try:
+            call()  # compiles
+            repeats[name] = max(1, round(BLOCK_SECONDS / min(_seconds(call, 1) for _ in range(3))))
+        except Exception as error:  # a peer may fail in any way; the row says so and goes on
+            results[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    taken: dict[str, list[float]] = {name: [] for name in repeats}
+    names = list(repeats)
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            time.sleep(PAUSE_SECONDS)
+            calls[name]()
+            taken[name].append(_seconds(calls[name], repeats[name]))
+    return {**results, **taken}
+
+
+def _seconds(call: Call, repeats: int) -> float:
+    """Of one of ``repeats`` calls."""
+    began = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return max((time.perf_counter() - began) / repeats, 1e-7)
+
+
+def middle(times: list[float] | str) -> float | None:
+    """The median, or None for a failure."""
+    return None if isinstance(times, str) else median(times)

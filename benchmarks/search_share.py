@@ -1,0 +1,258 @@
+"""What search led by the model finds in 100 trials, of what 1,000 random trials find: on real hardware, 5 seeds a row.
+
+Each row is measured at random once; where there are fewer settings than that, all of them. Then the model tunes it for
+each seed, knowing nothing of the row, and its winners and the fastest of the random trials are timed once more,
+interleaved, so that luck in single timings decides nothing. A row's share is (best random / winner). Bar: 0.95 for
+every row and seed. Settings: ``seeds``; ``random``: how many random trials; ``folder`` keeps every trial as it comes,
+ROW-random.jsonl being the row as a recorded space, which a later run goes on with; ``replay=FOLDER`` searches such
+spaces again without hardware.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.suite import Options, Result
+from tilewright.core.budget import Budget
+from tilewright.core.schedule import Schedule
+from tilewright.core.target import DeviceInfo
+from tilewright.core.trial import Timed, Trial
+from tilewright.db.encode import (
+    device_from_json,
+    device_to_json,
+    evidence_from_json,
+    evidence_to_json,
+    outcome_from_json,
+    outcome_to_json,
+)
+from tilewright.runtime.devices import host_target
+from tilewright.search.finals import finalists, ranked
+from tilewright.search.pool import Pool
+from tilewright.search.strategies import STRATEGIES
+from tilewright.search.strategy import Problem
+from tilewright.search.tuner import Measure, tune
+from tilewright.te.operators import OPERATORS
+from tilewright.te.workload import Workload
+from tilewright.workers.local import LocalExecutor
+
+BAR = 0.95
+RANDOM, TRIALS, SEEDS = 1000, 100, 5
+REMATCHED = 8
+"""Of the random trials, how many of the fastest meet the winners again."""
+
+_IMAGE = {"batch": 1, "height": 56, "width": 56, "kernel_h": 3, "kernel_w": 3, "padding": 1}
+
+ROWS: dict[str, tuple[str, dict[str, object]]] = {
+    "matmul-512": ("matmul", {"m": 512, "n": 512, "k": 512}),
+    "matmul-bf16-1024": ("matmul", {"m": 1024, "n": 1024, "k": 1024, "dtype": "bfloat16"}),
+    "linear-128x1024x1024": ("linear", {"rows": 128, "inputs": 1024, "outputs": 1024, "activation": "gelu_erf"}),
+    "depthwise-56": ("conv2d", {**_IMAGE, "channels": 128, "filters": 128, "groups": 128}),
+    "conv2d-56": ("conv2d", {**_IMAGE, "channels": 64, "filters": 64}),
+    "softmax-4096x1024": ("softmax", {"rows": 4096, "columns": 1024}),
+    "layer_norm-4096x1024": ("layer_norm", {"rows": 4096, "columns": 1024}),
+}
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Space:
+    """A row as it was measured at random, in the order of the trials."""
+
+    row: str
+    device: DeviceInfo
+    seed: int
+    trials: Sequence[Trial]
+
+    @property
+    def pool(self) -> Pool:
+        """The candidates that were measured, no others."""
+        every = Pool.of(_workload(self.row), self.device, seed=self.seed)
+        found = [every.locate(c) for t in self.trials if (c := every.candidate_of(t.schedule)) is not None]
+        kept = [sorted(row for number, row in found if number == n) for n in range(len(every.spaces))]
+        spaces = [
+            replace(s, codes=s.codes[rows], quantities={q: c[rows] for q, c in s.quantities.items()}, total=len(rows))
+            for s, rows in zip(every.spaces, kept, strict=True)
+            if rows
+        ]
+        return Pool(spaces, every.workload, every.device)
+
+    @property
+    def best_seconds(self) -> float:
+        return min(t.outcome.seconds for t in self.trials if isinstance(t.outcome, Timed))
+
+    def measure(self, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
+        """The trials of ``schedules``, without hardware."""
+        trials = {t.schedule.key: t for t in self.trials}
+        for position, schedule in enumerate(schedules):
+            yield position, trials[schedule.key]
+
+    @property
+    def head(self) -> Json:
+        """The first line of its file."""
+        return {"row": self.row, "device": device_to_json(self.device), "seed": self.seed}
+
+
+def read_space(path: Path) -> Space:
+    """A space from its file: a line about it, then one for each trial. Raises InvalidParameter."""
+    head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    trials = [_trial(line) for line in lines]
+    return Space(str(head["row"]), device_from_json(head["device"]), int(head["seed"]), trials)
+
+
+def run(options: Options) -> Result:
+    """One row for each workload; passes when every seed of every row reached the bar."""
+    seeds = range(options.seed, options.seed + int(options.extra.get("seeds", SEEDS)))
+    trials, names = options.trials or TRIALS, [n for n in ROWS if fnmatch(n, options.rows)]
+    settings: Json = {"bar": BAR, "trials": trials, "seeds": list(seeds), **options.extra}
+    if "replay" in options.extra:
+        files = [Path(options.extra["replay"]) / f"{name}-random.jsonl" for name in names]
+        found = [_replayed(read_space(f), seeds, trials) for f in files if f.exists()]
+        return _result(found, settings, {})
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(options.extra.get("folder", temporary))
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = []
+        with LocalExecutor(host_target("llvm")) as executor:
+            device = executor.measured_on.device
+            for name in names:
+                live = Live(name, executor, device, folder, int(options.extra.get("random", RANDOM)), options.seed)
+                rows.append(live.row(seeds, trials))
+                (folder / f"{name}.json").write_text(json.dumps(rows[-1], indent=1), encoding="utf-8")
+                print(name, rows[-1]["shares"], f"{rows[-1]['seconds']:.0f} s", flush=True)
+    return _result(rows, settings, {"name": device.name, **device.hardware})
+
+
+def _result(rows: Sequence[Json], settings: Json, device: Mapping[str, object]) -> Result:
+    least = min((r["share"] for r in rows), default=0.0)
+    below = [r["row"] for r in rows if r["share"] < BAR]
+    summary = {"rows": len(rows), "least_share": least, "below_bar": below}
+    return Result(tuple(rows), summary, bool(rows) and not below, settings, device)
+
+
+@dataclass(frozen=True)
+class Live:
+    """One row on this machine."""
+
+    name: str
+    executor: LocalExecutor
+    device: DeviceInfo
+    folder: Path
+    most: int
+    seed: int
+
+    def row(self, seeds: Sequence[int], trials: int) -> Json:
+        began = time.perf_counter()
+        workload = _workload(self.name)
+        every = Pool.of(workload, self.device, seed=self.seed)
+        random = self._recorded(every)
+        recorded = time.perf_counter() - began
+        winners = []
+        for seed in seeds:
+            pool = Pool.of(workload, self.device, seed=seed)
+            found = list(_searched("model", pool, seed, trials, self._measure))
+            lines = "".join(_line(t) for t in found)
+            (self.folder / f"{self.name}-model-{seed}.jsonl").write_text(lines, encoding="utf-8")
+            winners.append(_winner(found, lambda s: self.executor.final(workload, s)))
+        rematch = self._rematch(workload, [*_fastest(random), *winners])
+        best = min(_fastest(random), key=lambda s: rematch[s.key])
+        shares = [rematch[best.key] / rematch[w.key] for w in winners]
+        return {
+            "row": self.name,
+            "settings": every.total,
+            "random_trials": len(random),
+            "random_failures": sum(not isinstance(t.outcome, Timed) for t in random),
+            "best_random_us": 1e6 * rematch[best.key],
+            "winners_us": [1e6 * rematch[w.key] for w in winners],
+            "share": min(shares, default=0.0),
+            "shares": [round(s, 4) for s in shares],
+            "seconds": time.perf_counter() - began,
+            "random_trials_per_second": len(random) / recorded,
+            "best_random": best.to_json(),
+            "winners": [w.to_json() for w in winners],
+        }
+
+    def _recorded(self, pool: Pool) -> list[Trial]:
+        """The random trials: those that an earlier run has in its file, and the rest."""
+        path = self.folder / f"{self.name}-random.jsonl"
+        space = Space(self.name, self.device, self.seed, [])
+        if path.exists() and (earlier := read_space(path)).head == space.head:
+            space = earlier
+        else:
+            path.write_text(json.dumps(space.head) + "\n", encoding="utf-8")
+        trials = list(space.trials)
+        with path.open("a", encoding="utf-8") as file:
+            for trial in _searched("random", pool, self.seed, self.most, self._measure, trials):
+                file.write(_line(trial))
+                file.flush()
+                trials.append(trial)
+        return trials
+
+    def _measure(self, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
+        return self.executor.measure(_workload(self.name), schedules)
+
+    def _rematch(self, workload: Workload, schedules: Sequence[Schedule]) -> dict[str, float]:
+        """Median seconds of each, by key, timed interleaved; endless for what failed."""
+        different = list({s.key: s for s in schedules}.values())
+        samples = self.executor.final(workload, different)
+        return {s.key: median(x) if x else float("inf") for s, x in zip(different, samples, strict=True)}
+
+
+def _replayed(space: Space, seeds: Sequence[int], trials: int) -> Json:
+    """The searches on a recorded space: the seconds that a candidate had at random are those it has."""
+    pool = space.pool
+    bests = []
+    for seed in seeds:
+        outcomes = [t.outcome for t in _searched("model", pool, seed, trials, space.measure)]
+        bests.append(min(o.seconds for o in outcomes if isinstance(o, Timed)))
+    shares = [space.best_seconds / b for b in bests]
+    return {
+        "row": space.row,
+        "random_trials": len(space.trials),
+        "best_random_us": 1e6 * space.best_seconds,
+        "share": min(shares, default=0.0),
+        "shares": [round(s, 4) for s in shares],
+    }
+
+
+def _searched(
+    strategy: str, pool: Pool, seed: int, trials: int, measure: Measure, resumed: Sequence[Trial] = ()
+) -> Iterator[Trial]:
+    for finished in tune(pool, STRATEGIES[strategy](Problem(pool, seed)), measure, Budget(trials), resumed=resumed):
+        yield finished.trial
+
+
+def _winner(trials: Sequence[Trial], final: Callable[[Sequence[Schedule]], Sequence[tuple[float, ...]]]) -> Schedule:
+    """What a job would choose: the finalists meet, and among equals the schedule's key decides."""
+    outcomes = [t.outcome for t in trials]
+    places = finalists(outcomes)
+    samples = final([trials[n].schedule for n in places]) if places else []
+    changed = ranked(outcomes, dict(zip(places, samples, strict=True)))
+    timed = [(changed.get(n, o), trials[n].schedule) for n, o in enumerate(outcomes) if isinstance(o, Timed)]
+    return min(timed, key=lambda pair: (pair[0].rank_seconds, pair[1].key))[1]
+
+
+def _fastest(trials: Sequence[Trial]) -> list[Schedule]:
+    timed = sorted((t.outcome.seconds, n) for n, t in enumerate(trials) if isinstance(t.outcome, Timed))
+    return [trials[n].schedule for _, n in timed[:REMATCHED]]
+
+
+def _workload(row: str) -> Workload:
+    operator, parameters = ROWS[row]
+    return OPERATORS[operator].workload(parameters)
+
+
+def _line(trial: Trial) -> str:
+    outcome, evidence = outcome_to_json(trial.outcome), evidence_to_json(trial.evidence)
+    return json.dumps({"schedule": trial.schedule.to_json(), "outcome": outcome, "evidence": evidence}) + "\n"
+
+
+def _trial(data: Json) -> Trial:
+    outcome, evidence = outcome_from_json(data["outcome"]), evidence_from_json(data["evidence"])
+    return Trial(Schedule.from_json(data["schedule"]), outcome, evidence=evidence)

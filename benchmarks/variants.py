@@ -1,0 +1,88 @@
+"""Few schedules that between them have every value of a sketch's knobs, on products of every layout and kind."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.schedule import KnobValue, Schedule
+from tilewright.core.target import Target
+from tilewright.schedule.sketch import Sketch
+from tilewright.schedule.space import Space
+from tilewright.te.operators import OPERATORS
+
+MOST_VALUES = 6
+"""Of knobs with more values, such as widths of tiles, any will do."""
+
+PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bias, residual, gelu": (
+        "linear",
+        {"rows": 1536, "inputs": 320, "outputs": 2304, "residual": True, "activation": "gelu_tanh", "dtype": "float16"},
+    ),
+    "rows along m and n": ("matmul", {"m": 328, "n": 200, "k": 520, "transpose_a": True, "dtype": "float16"}),
+    "rows along k and n": ("matmul", {"m": 520, "n": 328, "k": 200, "dtype": "bfloat16"}),
+    "rows along m and k, results that boxes do not take": (
+        "matmul",
+        {"m": 136, "n": 81, "k": 72, "transpose_a": True, "transpose_b": True, "dtype": "bfloat16"},
+    ),
+    "long sums": ("matmul", {"m": 128, "n": 1024, "k": 2048, "transpose_b": True, "dtype": "float16"}),
+    "batch": ("batch_matmul", {"batch": 3, "m": 200, "n": 264, "k": 136, "transpose_b": True, "dtype": "float16"}),
+    "two sums": ("gated_linear", {"rows": 264, "inputs": 200, "outputs": 320, "dtype": "bfloat16"}),
+    "statistics of rows": ("mlp", {"rows": 40, "width": 128, "layers": 2, "dtype": "float16"}),
+    "some rows": ("linear", {"rows": 33, "inputs": 520, "outputs": 1288, "dtype": "float16"}),
+    "few rows": ("linear", {"rows": 2, "inputs": 2056, "outputs": 1288, "dtype": "bfloat16"}),
+    "odd rows": ("matmul", {"m": 101, "n": 113, "k": 99, "dtype": "float16"}),
+}
+"""What is special -> operator and parameters: several tiles each, quickly checked."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """``has``: the knobs that no variant before it of the sketch set to these values."""
+
+    case: str
+    operator: str
+    parameters: Mapping[str, Any]
+    schedule: Schedule
+    has: Mapping[str, KnobValue]
+
+
+def variants(sketch: Sketch, target: Target) -> list[Variant]:
+    """One schedule at least for each of ``PRODUCTS`` that the sketch takes, and for every value of a knob with few of
+    them that occurs in their spaces; none where it takes no product."""
+    cases = [(name, *case) for name, case in PRODUCTS.items()]
+    taken = [(n, o, p) for n, o, p in cases if sketch.matches(OPERATORS[o].workload(p), target)]
+    spaces = [sketch.space(OPERATORS[o].workload(p), target) for _, o, p in taken]
+    had: set[tuple[str, KnobValue]] = set()
+    found = []
+    for place, row in _chosen(spaces, had):
+        schedule = spaces[place].schedule(row)
+        few = {k.name for k in spaces[place].knobs if len(k.values) <= MOST_VALUES}
+        has = {name: value for name, value in schedule.knobs if name in few and (name, value) not in had}
+        had |= set(has.items())
+        found.append(Variant(*taken[place], schedule, has))
+    return found
+
+
+def _chosen(spaces: Sequence[Space], had: set[tuple[str, KnobValue]]) -> Iterator[tuple[int, int]]:
+    """(number of a space, row in it), those that have most of what is not in ``had`` yet; one of each space first."""
+    for place, space in enumerate(spaces):
+        yield place, int(_news(space, had).argmax())
+    while spaces:
+        news = [_news(space, had) for space in spaces]
+        place = int(np.argmax([n.max() for n in news]))
+        if not news[place].max():
+            return
+        yield place, int(news[place].argmax())
+
+
+def _news(space: Space, had: set[tuple[str, KnobValue]]) -> NDArray[np.int64]:
+    """For each row, how many of its knobs have a value that is not in ``had``."""
+    found = np.zeros(len(space), dtype=np.int64)
+    for place, knob in enumerate(space.knobs):
+        if len(knob.values) <= MOST_VALUES:
+            new = np.array([(knob.name, value) not in had for value in knob.values])
+            found += new[space.codes[:, place]]
+    return found

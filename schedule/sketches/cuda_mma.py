@@ -1,0 +1,238 @@
+"""Large and medium products on the matrix instructions of warps: see ``schedule.tile.mma``.
+
+16-bit floats summed in float32, operands in any layout and of any alignment, batches, any pointwise functions of the
+sum. On Hopper the instructions of warpgroups are faster where they can be used; there this sketch takes what they
+cannot, rows that begin between multiples of 16 bytes, and small products, which it may begin and end sooner.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.schedule import KnobValue
+from ...core.target import Target
+from ...ir.expr import WARP_LANES, Cast, Load
+from ...ir.stmt import Kernel
+from ...te.workload import Workload
+from ..gpu import limits_of
+from ..nest import KERNEL_NAME
+from ..space import Knob, Quantity
+from ..tile.mma import (
+    COLUMNS,
+    DEPTH,
+    NARROW,
+    PARTIAL_PADDING,
+    PIECE,
+    ROWS,
+    MmaSetting,
+    can_lower_mma,
+    lower_mma,
+    piece_of,
+)
+from ..tile.product import Product, matrix_product_of, product_of
+from ..tile.products import can_lower_products
+from ..tile.skinny import can_lower
+from .columns import Bools, Columns, Ints
+from .enumerate import all_settings
+from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
+
+BAND = 8
+"""Tiles along m before the next along n."""
+LEAST_SIDE = 8
+"""Rows, or columns, up to which most of what matrix instructions do would be wasted."""
+MOST_BESIDE_GROUPS = 1 << 31
+"""Multiplications of a product that might gain from warps where warpgroups could do it."""
+MOST_STAGES, MOST_WARPS, MOST_SETTINGS = 6, 8, 250
+SPARE_REGISTERS, VALUE_REGISTERS = 36, 12
+"""Registers for addresses and constants, roughly (from compiled kernels); more where results are not just the sums."""
+MOST_COPIES, MOST_HELD = 32, 20
+"""Of a thread in a step; of those, loads into registers (more did not fit, when compiled)."""
+FLOPS_PER_CYCLE = {"sm_80": 2048, "sm_89": 1024, "sm_90a": 2500}
+"""Of matrix instructions of warps, a multiprocessor's; 2048 where it is not known."""
+SHARED_BYTES_PER_CYCLE = 128
+L2_BYTES_PER_CYCLE = 46
+"""For each multiprocessor, when all of them read."""
+COPY_CYCLES = {8: 4, 4: 2, 2: 2, 1: 6}
+"""Of copying so many elements for each lane of a warp, besides the bytes."""
+STEP_CYCLES, BEGIN_CYCLES, END_CYCLES = 60, 1800, 600
+"""Of a step's barrier, of the first copies of a block, and of its last stores."""
+STORED_PER_CYCLE = 8
+"""Elements of the result."""
+EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
+"""Of sums that the blocks of a cluster add up."""
+
+QUANTITIES = (
+    *GPU_QUANTITIES,
+    Quantity("stages", "stages", "stages of the ring"),
+    Quantity("steps", "steps", "steps along k of a block"),
+    Quantity("wave_efficiency", "1", "part of the multiply-adds of all multiprocessors' turns that the result needs"),
+    Quantity("mma_cycles", "cycles", "cycles of the matrix units for all tiles of a multiprocessor"),
+    Quantity("shared_cycles", "cycles", "cycles of its shared memory"),
+    Quantity("l2_cycles", "cycles", "cycles of its part of the second-level cache"),
+    Quantity("estimate", "cycles", "cycles that all of it may take: what the space is ordered and cut by"),
+)
+
+
+@dataclass(frozen=True)
+class MmaPlan:
+    product: Product
+    target: Target
+
+    @cached_property
+    def _operands(self) -> tuple[tuple[int, bool], tuple[int, bool]]:
+        """Of both: elements of a copy, and whether rows lie along k."""
+        p = self.product
+        return piece_of(p, p.tokens, "m"), piece_of(p, p.weights, "n")
+
+    @cached_property
+    def _spare(self) -> int:
+        """Registers beside sums, fragments and what is copied."""
+        plain = all(
+            isinstance(r.value.value if isinstance(r.value, Cast) else r.value, Load) for r in self.product.results
+        )
+        return SPARE_REGISTERS + (0 if plain else VALUE_REGISTERS)
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        splits = (1, 2, 4) if limits_of(self.target).clusters else (1,)
+        return (
+            Knob("rows", (4, 2, 1), "times 16 rows of a warp"),
+            Knob("columns", (4, 2, 1), "times 16 columns of a warp"),
+            Knob("warps_m", (2, 1, 4), "warps of a block along m"),
+            Knob("warps_n", (2, 1, 4), "warps of a block along n"),
+            Knob("depth", (32, 64), "places of k of a step"),
+            Knob("split", splits, "blocks of a cluster that share out k of one tile"),
+            Knob("resident", (1, 2, 3, 4), "blocks meant for a multiprocessor at once"),
+            Knob("staged", (0, 1), "whether sums go through shared memory, so that whole rows are stored"),
+        )
+
+    def _sizes(self, columns: Columns) -> dict[str, Ints]:
+        p, limits = self.product, limits_of(self.target)
+        rows, wide, depth = columns.ints("rows"), columns.ints("columns"), columns.ints("depth")
+        warps_m, warps_n = columns.ints("warps_m"), columns.ints("warps_n")
+        split, resident = columns.ints("split"), columns.ints("resident")
+        tile_m, tile_n = ROWS * rows * warps_m, COLUMNS * wide * warps_n
+        threads = WARP_LANES * warps_m * warps_n
+        tiles = -(-p.m.extent // tile_m) * -(-p.n.extent // tile_n) * prod(a.extent for a in p.batch)
+        steps = -(-p.k.extent // (split * depth))
+        stage, held, copies, copied = (np.zeros_like(rows) for _ in range(4))
+        for (piece, along_k), extent in zip(self._operands, (tile_m, tile_n), strict=True):
+            lines, line = (extent, depth) if along_k else (depth, extent)
+            stage = stage + 2 * lines * (line + np.where(line & (line - 1) == 0, 0, PIECE))
+            turns = -(-extent * depth // (max(piece, NARROW) * threads))
+            copies, held = copies + turns, held + (turns if piece == 1 else 0)
+            copied = copied + extent * depth // max(piece, NARROW) // WARP_LANES * COPY_CYCLES[piece]
+        room = np.minimum(limits.shared_bytes_per_multiprocessor // resident - 1024, limits.shared_bytes_per_block)
+        stages = np.minimum(np.minimum(room // stage, steps), MOST_STAGES)
+        partials = np.where(columns.ints("staged") == 1, 4 * tile_m * (tile_n + PARTIAL_PADDING), 0)
+        return {
+            "tile_m": tile_m,
+            "tile_n": tile_n,
+            "threads": threads,
+            "tiles": tiles,
+            "steps": steps,
+            "stage": stage,
+            "stages": stages,
+            "held": held,
+            "copies": copies,
+            "copied": copied,
+            "registers": 8 * rows * wide + 8 * (rows + wide) + held + copies + self._spare,
+            "shared": np.maximum(np.maximum(stages, 1) * stage, partials),
+            "room": room,
+        }
+
+    def legal(self, columns: Columns) -> Bools:
+        usual: Bools = self._fits(columns) & (self._estimate(columns)["estimate"] <= self._bound)
+        return usual
+
+    @cached_property
+    def _bound(self) -> float:
+        """The estimate up to which settings are worth trying."""
+        columns = all_settings(self.knobs)
+        fitting = np.sort(self._estimate(columns)["estimate"][self._fits(columns)])
+        return float(fitting[min(MOST_SETTINGS, len(fitting)) - 1])
+
+    def _fits(self, columns: Columns) -> Bools:
+        """Whether a setting can work, and repeats no other one."""
+        p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
+        resident, split, staged = columns.ints("resident"), columns.ints("split"), columns.ints("staged")
+        fits = limits.resident_blocks(size["threads"], size["registers"], size["shared"]) >= resident
+        fits &= (size["stages"] >= np.minimum(3, size["steps"])) & (size["shared"] <= size["room"])
+        fits &= (size["threads"] <= WARP_LANES * MOST_WARPS) & (size["held"] <= MOST_HELD)
+        fits &= size["copies"] <= MOST_COPIES
+        # nothing is gained by a tile that is half empty, or by room for blocks that there are not
+        fits &= (size["tile_m"] < 2 * p.m.extent) & (size["tile_n"] < 2 * p.n.extent)
+        fits &= (resident == 1) | (size["tiles"] * split > self.target.threads * (resident - 1))
+        fits &= (columns.ints("depth") == 32) | (size["steps"] * split * columns.ints("depth") < p.k.extent + 32)
+        alone = (size["tiles"] * split <= self.target.threads * resident) & (size["steps"] >= 2)
+        result: Bools = fits & ((split == 1) | (alone & (staged == 1)))
+        return result
+
+    def _estimate(self, columns: Columns) -> dict[str, NDArray[np.float64]]:
+        """Cycles of a multiprocessor: of what it does at once, the slowest of its units."""
+        p, size = self.product, self._sizes(columns)
+        tile_m, tile_n, steps, depth = size["tile_m"], size["tile_n"], size["steps"], columns.ints("depth")
+        split, resident = columns.ints("split"), columns.ints("resident")
+        turns = -(-size["tiles"] * split // self.target.threads)
+        at_once = np.minimum(turns, resident)
+        busy = np.minimum(1.0, (size["threads"] // WARP_LANES * at_once + 2) / 10)
+        mma = 2 * tile_m * tile_n * depth / (FLOPS_PER_CYCLE.get(self.target.arch, 2048) * busy)
+        fragments = size["threads"] // WARP_LANES * DEPTH * (columns.ints("rows") + columns.ints("columns")) * depth * 2
+        shared = (fragments + 2 * (tile_m + tile_n) * depth) / SHARED_BYTES_PER_CYCLE
+        l2 = 2 * (tile_m + tile_n) * depth / L2_BYTES_PER_CYCLE
+        step = np.maximum(np.maximum(mma, l2), shared) + size["copied"] / 2 + STEP_CYCLES / at_once
+        store = tile_m * tile_n / (STORED_PER_CYCLE * split)
+        exchange = np.where(split > 1, EXCHANGE_CYCLES + 4 * tile_m * tile_n / EXCHANGE_BYTES_PER_CYCLE, 0)
+        total = turns * (steps * step + store) + -(-turns // resident) * (BEGIN_CYCLES + END_CYCLES) + exchange
+        used = p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
+        return {
+            "wave_efficiency": used / (turns * self.target.threads * tile_m * tile_n / split),
+            "mma_cycles": turns * steps * mma,
+            "shared_cycles": turns * steps * shared,
+            "l2_cycles": turns * steps * l2,
+            "estimate": total,
+        }
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        size = self._sizes(columns)
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=size["tiles"] * columns.ints("split"),
+            threads=size["threads"],
+            registers=size["registers"],
+            shared=size["shared"],
+            wanted=size["stage"] * np.maximum(size["stages"] - 1, 1) // size["threads"],
+        )
+        counts = {name: size[name].astype(np.float64) for name in ("stages", "steps")}
+        return {**common, **counts, **self._estimate(columns)}
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        return lower_mma(self.product, KERNEL_NAME, self.setting(setting))
+
+    def setting(self, knobs: Mapping[str, KnobValue]) -> MmaSetting:
+        """What the knobs stand for."""
+        codes = np.array([[k.values.index(knobs[k.name]) for k in self.knobs]], dtype=np.int16)
+        stages = int(self._sizes(Columns(self.knobs, codes, {}))["stages"][0])
+        given = {name: int(value) for name, value in knobs.items() if name != "staged"}
+        return MmaSetting(**given, stages=stages, band=BAND, staged=bool(knobs["staged"]))
+
+
+def _plan(workload: Workload, target: Target) -> MmaPlan | None:
+    p = matrix_product_of(workload)
+    if p is None or not can_lower_mma(p) or min(p.m.extent, p.n.extent) <= LEAST_SIDE or p.k.extent < DEPTH:
+        return None
+    few = product_of(workload)
+    if few is not None and can_lower(few):
+        return None
+    products = p.m.extent * p.n.extent * p.k.extent * prod(a.extent for a in p.batch)
+    if target.arch == "sm_90a" and can_lower_products(p) and products > MOST_BESIDE_GROUPS:
+        return None
+    return MmaPlan(p, target)
+
+
+CUDA_MMA = TileSketch("cuda_mma", 1, QUANTITIES, _plan)

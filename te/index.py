@@ -1,0 +1,116 @@
+"""Indices: where a stage reads. Whole multiples of axes, of quotients and of remainders, and a whole number:
+
+2*i + j - 1,  i // 4,  i % 4,  (i + 1) // 2 * 8 + j
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..ir.affine import Affine, affine_of, sum_of
+from ..ir.expr import Binary, BinaryOp, Const, Expr, Unary, UnaryOp, Var, index
+from .region import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``of // divisor`` or ``of % divisor`` (``op``), rounded down like Python's."""
+
+    op: BinaryOp
+    of: "Index"
+    divisor: int
+
+    def bounds(self, region: Region) -> tuple[int, int]:
+        low, high = self.of.bounds(region)
+        if self.op is BinaryOp.FLOORDIV:
+            return low // self.divisor, high // self.divisor
+        same = low // self.divisor == high // self.divisor
+        return (low % self.divisor, high % self.divisor) if same else (0, self.divisor - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """``affine`` plus the sum of ``coefficient * part``, each part once, no coefficient 0."""
+
+    affine: Affine
+    parts: tuple[tuple[Part, int], ...] = ()
+
+    @property
+    def variables(self) -> set[str]:
+        """The axes it depends on."""
+        return set(self.affine.variables).union(*(part.of.variables for part, _ in self.parts))
+
+    @property
+    def depth(self) -> int:
+        """1 where there are no parts; else one more than the deepest of them."""
+        return 1 + max((part.of.depth for part, _ in self.parts), default=0)
+
+    @property
+    def breadth(self) -> int:
+        """Most parts of one sum."""
+        return max(len(self.parts), *(part.of.breadth for part, _ in self.parts), 0)
+
+    @property
+    def numbers(self) -> Iterator[int]:
+        """Every coefficient, constant and divisor."""
+        yield from (self.affine.constant, *self.affine.coefficients.values())
+        for part, coefficient in self.parts:
+            yield from (coefficient, part.divisor, *part.of.numbers)
+
+    def bounds(self, region: Region) -> tuple[int, int]:
+        """Inclusive bounds over a region: sound, and exact for what is affine there."""
+        low, high = region.bounds(self.affine)
+        for part, coefficient in self.parts:
+            ends = [coefficient * end for end in part.bounds(region)]
+            low, high = low + min(ends), high + max(ends)
+        return low, high
+
+    def plus(self, other: "Index", factor: int = 1) -> "Index":
+        """``self + factor * other``."""
+        parts = dict(self.parts)
+        for part, coefficient in other.parts:
+            parts[part] = parts.get(part, 0) + factor * coefficient
+        return Index(self.affine + other.affine.scaled(factor), tuple((p, c) for p, c in parts.items() if c))
+
+    def expr(self, axes: Sequence[str]) -> Expr:
+        """The one spelling of an index: its terms in the order of ``axes``, its parts, then the constant."""
+        terms: list[tuple[Expr, int]] = [
+            (Var(a), self.affine.coefficient(a)) for a in axes if self.affine.coefficient(a)
+        ]
+        terms += [(Binary(p.op, p.of.expr(axes), index(p.divisor)), c) for p, c in self.parts]
+        return sum_of(terms, self.affine.constant)
+
+
+def part_of(op: BinaryOp, of: Index, divisor: int) -> Index:
+    """``of // divisor`` or ``of % divisor``; a plain number where ``of`` is one, or ``divisor`` is 1."""
+    if not of.parts and of.affine.is_constant:
+        value = of.affine.constant
+        return Index(Affine.of({}, value // divisor if op is BinaryOp.FLOORDIV else value % divisor))
+    if divisor == 1:
+        return of if op is BinaryOp.FLOORDIV else Index(Affine.of({}))
+    return Index(Affine.of({}), ((Part(op, of, divisor), 1),))
+
+
+def index_of(e: Expr) -> Index | None:
+    """``e`` as an index, or None where it is none."""
+    affine = affine_of(e)
+    if affine is not None:
+        return Index(affine)
+    match e:
+        case Unary(op=UnaryOp.NEG, value=value):
+            inner = index_of(value)
+            return None if inner is None else Index(Affine.of({})).plus(inner, -1)
+        case Binary(op=BinaryOp.FLOORDIV | BinaryOp.MOD as op, a=value, b=Const(value=divisor)) if divisor > 0:
+            inner = index_of(value)
+            return None if inner is None else part_of(op, inner, int(divisor))
+        case Binary(op=BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL as op):
+            a = index_of(e.a)
+            b = None if a is None else index_of(e.b)
+            if a is None or b is None:
+                return None
+            if op is not BinaryOp.MUL:
+                return a.plus(b, 1 if op is BinaryOp.ADD else -1)
+            factor, other = (a, b) if not a.parts and a.affine.is_constant else (b, a)
+            if factor.parts or not factor.affine.is_constant:
+                return None
+            return Index(Affine.of({})).plus(other, factor.affine.constant)
+    return None

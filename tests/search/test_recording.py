@@ -1,0 +1,71 @@
+"""``python -m benchmarks record``: tables are recorded by the normal executor, in parts, and searched on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilewright.benchmarks import record
+from tilewright.benchmarks.recorded_tables import SUFFIX, readme
+from tilewright.benchmarks.suite import Options
+from tilewright.core.budget import Budget
+from tilewright.core.target import Target
+from tilewright.core.trial import Reason, Timed
+from tilewright.runtime.devices import host_target
+from tilewright.schedule.sketches.cpu_gemm import CPU_GEMM
+from tilewright.search.recorded import read_table
+from tilewright.search.strategies import STRATEGIES
+from tilewright.search.strategy import Problem
+from tilewright.search.tuner import tune
+
+H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
+RECORDED = sorted(record.FOLDER.glob("*" + SUFFIX))
+SMALL = record.Table("small", "matmul", {"m": 64, "n": 64, "k": 64}, CPU_GEMM, {})
+
+
+@pytest.mark.parametrize("name", record.TABLES)
+def test_a_table_holds_settings_that_the_space_leaves_out(name: str) -> None:
+    space = record.TABLES[name].space(H200)
+    assert len(space) >= record.LEAST_SETTINGS
+    assert set(space.column("band")) == {8}
+    estimate = space.quantities["estimate"]
+    assert estimate.max() > 2 * estimate.min()
+
+
+def test_what_a_space_leaves_out_is_built_too() -> None:
+    table = record.TABLES["llama-3-8b-qkv-256x6144x4096"]
+    space = table.space(H200)
+    worst = space.schedule(int(space.quantities["estimate"].argmax()))
+    assert record.build(table.workload, H200, worst).code.startswith(b"\x7fELF")
+
+
+def test_a_table_is_recorded_in_parts_and_searched_on(tmp_path: Path) -> None:
+    space = SMALL.space(host_target("llvm"))
+    knob = max(space.knobs, key=lambda k: len(set(space.column(k.name))))
+    few = replace(SMALL, subspace={knob.name: (space.schedule(0)[knob.name],)})
+    legal = len(few.space(host_target("llvm")))
+    (first,) = record.record([few], tmp_path, "llvm", Options(trials=3))
+    assert (first["settings"], first["legal"], first["complete"], first["measured_now"]) == (3, legal, False, 3)
+    before = read_table(tmp_path / f"small{SUFFIX}")
+    (second,) = record.record([few], tmp_path, "llvm", Options(trials=2))
+    assert (second["settings"], second["measured_now"]) == (5, 2)
+    table = read_table(tmp_path / f"small{SUFFIX}")
+    assert list(table.outcomes[:3]) == list(before.outcomes)
+    for outcome in table.outcomes:  # a busy machine may spoil the times
+        assert len(outcome.samples) >= 3 if isinstance(outcome, Timed) else outcome.reason is Reason.NOISY, outcome
+    assert set(table.space.quantities) == {q.name for q in CPU_GEMM.quantities}
+    steps = tune(table.pool, STRATEGIES["model"](Problem(table.pool, 1)), table.measure, Budget(100))
+    assert sorted(step.candidate for step in steps) == list(range(5))
+    assert f"`small` | 5 of {legal} |" in readme(tmp_path, few.subspace)
+    with pytest.raises(ValueError, match="another seed"):  # what was taken under other conditions is not mixed
+        record.record([few], tmp_path, "llvm", Options(trials=1, seed=7))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=[path.name for path in RECORDED])
+def test_a_recorded_table_is_whole_and_can_be_searched(path: Path) -> None:
+    table = read_table(path)
+    assert len(table.space) >= record.LEAST_SETTINGS
+    assert sum(isinstance(o, Timed) for o in table.outcomes) > 0.9 * len(table.space)
+    steps = tune(table.pool, STRATEGIES["model"](Problem(table.pool, 1)), table.measure, Budget(96))
+    best = min(s.trial.outcome.seconds for s in steps if isinstance(s.trial.outcome, Timed))
+    assert best < 1.15 * table.best_seconds
