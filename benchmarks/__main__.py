@@ -25,6 +25,7 @@ SUITES = {
     "h200-products": "benchmarks.h200_products",
     "products-check": "benchmarks.products_check",
     "record": "benchmarks.record",
+    "recorded-search": "benchmarks.recorded_search",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
     "search": "benchmarks.search_share",

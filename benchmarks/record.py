@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.benchmarks.recorded_tables import SUFFIX, described, readme
+from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX, described, readme
 from tilewright.benchmarks.suite import Options, Result, commit
 from tilewright.codegen import road
 from tilewright.codegen.backend import Binary
@@ -40,7 +40,6 @@ from tilewright.workers.executor import Executor
 from tilewright.workers.executors import open_executor
 from tilewright.workers.settings import Deadlines, ExecutorSettings, settings_for
 
-FOLDER = Path(__file__).parent / "data"
 LEAST_SETTINGS = 300
 SUBSPACE: Mapping[str, tuple[KnobValue, ...]] = {"band": (8,), "cluster": (1, 2), "across": (1, 2)}
 """Knob -> the values that it is held to; all other knobs have all of theirs."""

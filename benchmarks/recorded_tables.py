@@ -10,6 +10,7 @@ from tilewright.core.trial import Failed, Timed
 from tilewright.search.recorded import read_table
 from tilewright.search.t4 import Json, read_document
 
+FOLDER = Path(__file__).parent / "data"
 SUFFIX = ".t4.json.gz"
 
 
@@ -62,8 +63,8 @@ columns (`quantities` in the metadata says what they are) and, as `evidence.*`, 
 sensors said.
 
 `tilewright.search.recorded.read_table(path)` gives a space, its outcomes, what each cost, and a measurer that
-strategies search on without a device. The products are linear layers in bfloat16, projections of language models, named
-by tokens x outputs x inputs.
+strategies search on without a device; `python -m benchmarks recorded-search` does. The products are linear layers in
+bfloat16, projections of language models, named by tokens x outputs x inputs.
 
 Made, and completed where something is missing, by `python -m benchmarks record` (`--rows` for some of them), on
 

@@ -3,17 +3,20 @@
 Each row is measured at random once; where there are fewer settings than that, all of them. Then the model tunes it for
 each seed, knowing nothing of the row, and its winners and the fastest of the random trials are timed once more,
 interleaved, so that luck in single timings decides nothing. A row's share is (best random / winner). Bar: 0.95 for
-every row and seed. Settings: ``seeds``; ``random``: how many random trials; ``folder`` keeps every trial as it comes,
-ROW-random.jsonl being the row as a recorded space, which a later run goes on with; ``replay=FOLDER`` searches such
-spaces again without hardware.
+every row and seed. How far the winners of the seeds are apart is what tuning again would change.
+
+Settings: ``seeds``; ``random``: how many random trials; ``folder`` keeps every trial as it comes, ROW-random.jsonl
+being the row as a recorded space, which a later run goes on with; ``replay=FOLDER`` searches such spaces again without
+hardware.
 """
 
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +25,7 @@ from benchmarks.suite import Options, Result
 from tilewright.core.budget import Budget
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import DeviceInfo
-from tilewright.core.trial import Timed, Trial
+from tilewright.core.trial import Outcome, Timed, Trial
 from tilewright.db.encode import (
     device_from_json,
     device_to_json,
@@ -32,11 +35,12 @@ from tilewright.db.encode import (
     outcome_to_json,
 )
 from tilewright.runtime.devices import host_target
-from tilewright.search.finals import finalists, ranked
+from tilewright.search.drift import steadied
 from tilewright.search.pool import Pool
 from tilewright.search.strategies import STRATEGIES
 from tilewright.search.strategy import Problem
 from tilewright.search.tuner import Measure, tune
+from tilewright.service import wiring
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 from tilewright.workers.local import LocalExecutor
@@ -83,15 +87,19 @@ class Space:
         ]
         return Pool(spaces, every.workload, every.device)
 
+    @cached_property
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """By the key of the schedule, steadied."""
+        return {t.schedule.key: o for t, o in zip(self.trials, steadied(self.trials), strict=True)}
+
     @property
     def best_seconds(self) -> float:
-        return min(t.outcome.seconds for t in self.trials if isinstance(t.outcome, Timed))
+        return min(o.seconds for o in self.outcomes.values() if isinstance(o, Timed))
 
     def measure(self, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
-        """The trials of ``schedules``, without hardware."""
-        trials = {t.schedule.key: t for t in self.trials}
+        """Trials of ``schedules`` without hardware."""
         for position, schedule in enumerate(schedules):
-            yield position, trials[schedule.key]
+            yield position, Trial(schedule, self.outcomes[schedule.key])
 
     @property
     def head(self) -> Json:
@@ -159,17 +167,19 @@ class Live:
             found = list(_searched("model", pool, seed, trials, self._measure))
             lines = "".join(_line(t) for t in found)
             (self.folder / f"{self.name}-model-{seed}.jsonl").write_text(lines, encoding="utf-8")
-            winners.append(_winner(found, lambda s: self.executor.final(workload, s)))
+            winners.append(_winner(found, wiring.final(workload, self.executor, found)))
         rematch = self._rematch(workload, [*_fastest(random), *winners])
         best = min(_fastest(random), key=lambda s: rematch[s.key])
-        shares = [rematch[best.key] / rematch[w.key] for w in winners]
+        times = [rematch[w.key] for w in winners]
+        shares = [rematch[best.key] / t for t in times]
         return {
             "row": self.name,
             "settings": every.total,
             "random_trials": len(random),
             "random_failures": sum(not isinstance(t.outcome, Timed) for t in random),
             "best_random_us": 1e6 * rematch[best.key],
-            "winners_us": [1e6 * rematch[w.key] for w in winners],
+            "winners_us": [1e6 * t for t in times],
+            "winners_apart": max(times, default=1.0) / min(times, default=1.0) - 1,
             "share": min(shares, default=0.0),
             "shares": [round(s, 4) for s in shares],
             "seconds": time.perf_counter() - began,
@@ -228,14 +238,15 @@ def _searched(
         yield finished.trial
 
 
-def _winner(trials: Sequence[Trial], final: Callable[[Sequence[Schedule]], Sequence[tuple[float, ...]]]) -> Schedule:
-    """What a job would choose: the finalists meet, and among equals the schedule's key decides."""
-    outcomes = [t.outcome for t in trials]
-    places = finalists(outcomes)
-    samples = final([trials[n].schedule for n in places]) if places else []
-    changed = ranked(outcomes, dict(zip(places, samples, strict=True)))
-    timed = [(changed.get(n, o), trials[n].schedule) for n, o in enumerate(outcomes) if isinstance(o, Timed)]
-    return min(timed, key=lambda pair: (pair[0].rank_seconds, pair[1].key))[1]
+def _winner(trials: Sequence[Trial], changed: Mapping[int, Timed]) -> Schedule:
+    """What a job would choose after its final: among equals the schedule's key decides."""
+    outcomes = [changed.get(n, t.outcome) for n, t in enumerate(trials)]
+    timed = [
+        (o.rank_seconds, t.schedule.key, n)
+        for n, (o, t) in enumerate(zip(outcomes, trials, strict=True))
+        if isinstance(o, Timed)
+    ]
+    return trials[min(timed)[2]].schedule
 
 
 def _fastest(trials: Sequence[Trial]) -> list[Schedule]:

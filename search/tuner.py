@@ -1,4 +1,4 @@
-"""The tuning loop: ask, measure, tell, until a budget is spent."""
+"""The tuning loop: ask, measure, tell, until a budget is spent. What is told is steadied against drift."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from ..core.budget import Budget, StopReason
 from ..core.schedule import Schedule
 from ..core.trial import Timed, Trial
+from .drift import Drift
 from .pool import Pool
 from .strategy import Observation, Strategy
 
@@ -49,10 +50,11 @@ def tune(
     """
     started = clock() - elapsed_seconds
     sequence, stalled, best = 0, 0, float("inf")
+    drift = Drift()
     for trial in resumed:
-        candidate = pool.candidate_of(trial.schedule)
+        candidate, seen = pool.candidate_of(trial.schedule), drift.steadied(trial)
         if candidate is not None:
-            strategy.tell([Observation(candidate, trial.outcome)])
+            strategy.tell([Observation(candidate, seen)])
         better = isinstance(trial.outcome, Timed) and trial.outcome.seconds < best
         best = trial.outcome.seconds if better and isinstance(trial.outcome, Timed) else best
         stalled = 0 if better else stalled + 1
@@ -73,7 +75,7 @@ def tune(
             reason = _spent(budget, sequence, stalled, clock() - started, cancelled)
             if reason is not None:
                 return reason
-            strategy.tell([Observation(candidate, trial.outcome)])
+            strategy.tell([Observation(candidate, drift.steadied(trial))])
             asking.pending.discard(candidate)
     return StopReason.EXHAUSTED
 

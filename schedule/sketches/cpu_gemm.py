@@ -6,6 +6,7 @@ is left to the generic sketch.
 """
 
 from functools import partial
+from math import prod
 
 from ...core.dtypes import float32, float64
 from ...core.target import Target
@@ -13,6 +14,7 @@ from ...ir.expr import Load
 from ...te.workload import Workload
 from ..tile.gemm import lower_gemm
 from ..tile.gemm_image import lower_images
+from ..tile.gemm_windows import lower_windows, with_margins
 from ..tile.image import image_product_of
 from ..tile.product import Operand, matrix_product_of
 from .gemm_plan import QUANTITIES, GemmPlan, Unit, is_large, reads_nothing_else
@@ -38,24 +40,29 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
         return None
     if p.total.dtype not in (float32, float64) or not reads_nothing_else(p):
         return None
-    registers = vector_registers(target)
+    registers, lanes = vector_registers(target), max(1, target.vector_bytes // p.total.dtype.bytes)
+    windows = None if image is None or image.windows is None or image.windows.pixels < lanes else image.windows
+    lower = lower_gemm if image is None else partial(lower_images, image=image)
+    if image is not None and windows is not None:
+        p, lower = with_margins(p, image, windows), partial(lower_windows, image=image, windows=windows)
     unit = Unit(
-        lanes=max(1, target.vector_bytes // p.total.dtype.bytes),
+        lanes=lanes,
         rows=ROWS,
         vectors=VECTORS,
         registers=registers,
         block=1,
         busy=registers // 2,
-        step=1,
+        step=1 if windows is None else prod(windows.extents),
         group=1,
+        shared=1 if windows is None else prod(windows.extents),
         operand_bytes=p.total.dtype.bytes,
         left_in_place=_is_plain(p.tokens),
         right_in_place=image is None and _is_plain(p.weights) and p.weights.row == 1,
         right_whole=image is None,
         by_rows=False,
-        lower=lower_gemm if image is None else partial(lower_images, image=image),
+        lower=lower,
     )
     return GemmPlan(p, target, unit) if is_large(p, unit) else None
 
 
-CPU_GEMM = TileSketch("cpu_gemm", 1, QUANTITIES, _plan, kind="llvm")
+CPU_GEMM = TileSketch("cpu_gemm", 2, QUANTITIES, _plan, kind="llvm")

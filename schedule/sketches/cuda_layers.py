@@ -1,7 +1,7 @@
 """Layers of products with statistics of their rows, in one kernel: see ``schedule.tile.layer_program``.
 
-16-bit floats summed in float32, tokens and weights along ``k``, any pointwise functions of the sums and of reductions
-of their rows (layer norm, softmax), layer after layer. As wide as a block can hold whole rows.
+16-bit floats summed in float32, tokens along ``k``, weights along ``k`` or ``n``, any pointwise functions of the sums
+and of reductions of their rows (layer norm, softmax), layer after layer. As wide as a block can hold whole rows.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ from ...te.workload import Workload
 from ..gpu import limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
-from ..tile.layer_program import LayerSetting, can_lower_layers, lower_layers, vectors_of
-from ..tile.layers import Layers, layers_of
+from ..tile.layer_program import LayerSetting, can_lower_layers, lies_along_k, lower_layers
+from ..tile.layers import Layers, layers_of, vectors_of
 from ..tile.skinny import COLUMNS, PIECE, ROWS
 from .columns import Bools, Columns, Ints
 from .enumerate import all_settings
@@ -61,7 +61,8 @@ class LayerPlan:
         longest = max(layer.k.extent for layer in p.layers)
         steps = np.sum([-(-layer.k.extent // chunk) for layer in p.layers], axis=0)
         tiles = -(-(widest // COLUMNS) // warps)
-        stage = _tile_bytes(widest * np.ones_like(chunk), chunk)
+        wide = widest * np.ones_like(chunk)
+        stage = _tile_bytes(wide, chunk) if lies_along_k(p) else _tile_bytes(chunk, wide)
         tokens = _tile_bytes(rows * ROWS, -(-longest // chunk) * chunk)
         vectors = sum(layer.n.extent * load.buffer.dtype.bytes for layer in p.layers for load in vectors_of(p, layer))
         beside = tokens + vectors + 8 * rows * ROWS * warps

@@ -73,10 +73,11 @@ QUANTITIES = (
 class Unit:
     """What multiplies. ``lanes``: sums in a vector; ``rows``, ``vectors``: sizes of tiles to try. ``registers``: those
     that hold sums and operands, of ``block`` rows each; ``busy``: how many of sums keep it busy. ``group``: elements
-    along ``k`` that become neighbours, ``step``: those that one instruction takes. ``operand_bytes``: of an element
-    copied. ``left_in_place``, ``right_in_place``: whether an operand can be read where it lies; ``right_whole``:
-    whether the right one can be copied before the tasks begin. ``by_rows``: whether that order is worth trying,
-    where tiles are so fast that both operands come from the second level of cache."""
+    along ``k`` that become neighbours, ``step``: those that are multiplied together. ``operand_bytes``: of an element
+    copied; ``shared``: steps of ``k`` that one of the right operand serves. ``left_in_place``, ``right_in_place``:
+    whether an operand can be read where it lies; ``right_whole``: whether the right one can be copied before the tasks
+    begin. ``by_rows``: whether that order is worth trying, where tiles are so fast that both operands come from the
+    second level of cache."""
 
     lanes: int
     rows: tuple[int, ...]
@@ -92,6 +93,7 @@ class Unit:
     right_whole: bool
     by_rows: bool
     lower: Callable[[Product, str, GemmSetting], Kernel]
+    shared: int = 1
 
     def fits(self, rows: Ints, vectors: Ints) -> Bools:
         """Whether a tile leaves registers for what it multiplies."""
@@ -150,7 +152,7 @@ class GemmPlan:
             "tasks": c.ints("row_tasks") * c.ints("column_tasks") * prod(a.extent for a in p.batch),
             "k_blocks": _ceil(p.k.extent, depth),
             "a_block": task_tiles * rows * depth * self.unit.operand_bytes,
-            "b_block": task_panels * columns * depth * self.unit.operand_bytes,
+            "b_block": task_panels * columns * depth * self.unit.operand_bytes // self.unit.shared,
             "computed": tiles * rows * panels * columns,
         }
 
@@ -212,9 +214,10 @@ class GemmPlan:
         p, even = self.product, self.product.k.extent % c.ints("depth") == 0
         ok: Bools = np.ones(len(c), dtype=bool)
         rows, columns = c.ints("rows"), c.ints("vectors") * self.lanes
+        uses = size["task_panels"] * columns, size["task_tiles"] * rows * self.unit.shared
         for knob, operand, again, used, tasks, lines in (
-            ("pack_a", p.tokens, size["panels"], size["task_panels"] * columns, c.ints("column_tasks"), rows),
-            ("pack_b", p.weights, size["tiles"], size["task_tiles"] * rows, c.ints("row_tasks"), c.ints("depth")),
+            ("pack_a", p.tokens, size["panels"], uses[0], c.ints("column_tasks"), rows),
+            ("pack_b", p.weights, size["tiles"], uses[1], c.ints("row_tasks"), c.ints("depth")),
         ):
             never, copying = c.flags(knob, NEVER), self.lanes * self.unit.block / used
             ok &= ~c.flags(knob, WHOLE) | ((tasks > 1) & (copying > WORTH_COPYING_FIRST))
@@ -242,7 +245,9 @@ class GemmPlan:
         whole_a, whole_b = columns.flags("pack_a", WHOLE), columns.flags("pack_b", WHOLE)
         never_a, never_b = columns.flags("pack_a", NEVER), columns.flags("pack_b", NEVER)
         task_a, task_b = columns.flags("pack_a", TASK), columns.flags("pack_b", TASK)
-        copied = task_a / (size["task_panels"] * vectors * self.lanes) + task_b / (size["task_tiles"] * rows)
+        copied = task_a / (size["task_panels"] * vectors * self.lanes) + task_b / (
+            size["task_tiles"] * rows * self.unit.shared
+        )
         found: dict[str, Ints | NDArray[np.float64]] = {
             "tasks": size["tasks"],
             "idle_share": self._idle_share(size["tasks"]),

@@ -73,6 +73,16 @@ class TilePlace:
     b: Panel
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Outputs from column ``first`` on: under a ``condition`` (None: always) those of a vector's lanes in ``mask``
+    (None: all)."""
+
+    first: Expr
+    condition: Expr | None
+    mask: Expr | None
+
+
 class GemmProgram:
     """The loops around the tiles, and tiles of plain multiply-adds; other tiles in ``gemm_dots``. ``group``: elements
     along ``k`` that one instruction takes. ``taken``: names that are, besides those of the product."""
@@ -146,8 +156,7 @@ class GemmProgram:
         with w.when(None if last == 0 else Compare(CompareOp.NE, t.block, index(0))):
             if last:
                 self._exchange(sums, t, back=True)
-        with w.loop("step", s.depth // self.a.group) as step:
-            self.multiply(sums, t, step)
+        self.multiply_all(sums, t)
         self.correct(sums)
         if self.home is not None and len(self.p.results) == 1 and _is_sum(self.home, self.p):
             self._exchange(sums, t, back=False)
@@ -163,6 +172,11 @@ class GemmProgram:
 
     def correct(self, sums: Buffer) -> None:
         """What the products of a block need afterwards: here nothing."""
+
+    def multiply_all(self, sums: Buffer, t: TilePlace) -> None:
+        """Add the products of a block of ``k`` to the sums of a tile."""
+        with self.w.loop("step", self.s.depth // self.a.group) as step:
+            self.multiply(sums, t, step)
 
     def multiply(self, sums: Buffer, t: TilePlace, step: Expr) -> None:
         """Add the products of one step to the sums of a tile."""
@@ -188,7 +202,8 @@ class GemmProgram:
         ):
             held: tuple[Expr, ...] = (i, self.run(v))
             if self.home is not None:
-                buffer, place, mask = self.home.tensor, self._at(self.home, t, i, v), self._mask(t, v)
+                place = self._at(self.home, t, i, t.column + v * s.lanes)
+                buffer, mask = self.home.tensor, self._mask(t, v)
             else:
                 assert self.partial is not None
                 buffer, place, mask = self.partial, (*t.number, *held), None
@@ -205,20 +220,27 @@ class GemmProgram:
             w.when(below(t.row + i, p.m.extent, s.rows)),
             w.loop("v", s.vectors, UNROLLED) as v,
         ):
-            here = {**t.batch, "m": t.row + i, "n": t.column + v * s.lanes}
-            mask = self._mask(t, v)
-            total = Load(whole, (*prefix, i, Var("n") - t.column))
-            for result in p.results:
-                value = vector_at(
-                    result.value, here, "n", s.lanes, lambda load: total if load.buffer.name == p.total.name else load
-                )
-                if mask is not None:
-                    value = Select(mask, value, Broadcast(const(0, value.dtype), s.lanes))
-                w.store(result.tensor, self._at(result, t, i, v), value, mask)
+            for run in self.runs(t, v):
+                here = {**t.batch, "m": t.row + i, "n": run.first}
+                total = Load(whole, (*prefix, i, Var("n") - run.first + v * s.lanes))
 
-    def _at(self, result: Result, t: TilePlace, i: Expr, vector: Expr) -> tuple[Expr, ...]:
-        """Where the elements of a vector of a tile are in an output."""
-        here = {**t.batch, "m": t.row + i, "n": t.column + vector * self.s.lanes}
+                def read(load: Load, total: Load = total) -> Load:
+                    return total if load.buffer.name == p.total.name else load
+
+                with w.when(run.condition):
+                    for result in p.results:
+                        value = vector_at(result.value, here, "n", s.lanes, read)
+                        if run.mask is not None:
+                            value = Select(run.mask, value, Broadcast(const(0, value.dtype), s.lanes))
+                        w.store(result.tensor, self._at(result, t, i, run.first), value, run.mask)
+
+    def runs(self, t: TilePlace, vector: Expr) -> tuple[Run, ...]:
+        """Where the outputs of a vector of a tile are: together they are all that it has."""
+        return (Run(t.column + vector * self.s.lanes, None, self._mask(t, vector)),)
+
+    def _at(self, result: Result, t: TilePlace, i: Expr, first: Expr) -> tuple[Expr, ...]:
+        """Where the elements of a row of a tile from column ``first`` on are in an output."""
+        here = {**t.batch, "m": t.row + i, "n": first}
         return tuple(vector_at(at, here, "n", self.s.lanes) for at in result.indices)
 
     def _mask(self, t: TilePlace, vector: Expr) -> Expr | None:

@@ -21,59 +21,78 @@ from .product import Product
 def lower_images(p: Product, name: str, setting: GemmSetting, image: Image) -> Kernel:
     """The kernel of one setting, with ``image`` as the right operand of ``p``; each task copies it."""
     program = GemmProgram(p, setting, taken=(ROW, PIXEL))
-    program.b = _ImageOperand(**_fields(program.b), image=image)
+    layers = Layers(image.body, p.k.name, p.k.extent, 1, image.rows, image.pixels)
+    program.b = ImageOperand(**fields_of(program.b), layers=layers)
     return program.kernel(name)
 
 
-def _fields(value: GemmOperand | Panel) -> dict[str, Any]:
+def fields_of(value: GemmOperand | Panel) -> dict[str, Any]:
+    """What a dataclass was made of."""
     return {f.name: getattr(value, f.name) for f in fields(value)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ImageOperand(GemmOperand):
-    """The right operand. In a copy, every step of ``k`` has whole rows of pixels behind one another, beginning with
-    that of the task's first column."""
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Images that are copied: ``body`` on ``ROW``, ``PIXEL``, ``axis`` (of so many places as ``count``) and the batch.
+    Each serves ``steps`` of ``k``. ``more_rows``: below those that columns fall into, that they see, too."""
 
-    image: Image
+    body: Expr
+    axis: str
+    count: int
+    steps: int
+    rows: int
+    pixels: int
+    more_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageOperand(GemmOperand):
+    """The right operand. In a copy, every layer has whole rows of pixels behind one another, beginning with that of
+    the task's first column."""
+
+    layers: Layers
 
     def allocate(self, w: NamingWriter, name: str, panels: int) -> Buffer:
-        width = self._rows(panels) * self.image.pixels + self.lanes
-        return w.allocate(name, (self.depth, -(-width // self.lanes) * self.lanes), self.image.body.dtype, Scope.LOCAL)
+        # A panel may see beyond the last row by some pixels of a window, and by lanes that count for nothing.
+        width = self._rows(panels) * self.layers.pixels + self.layers.pixels + self.lanes
+        shape = (self.depth // self.layers.steps, -(-width // self.lanes) * self.lanes)
+        return w.allocate(name, shape, self.layers.body.dtype, Scope.LOCAL)
 
     def copy_block(
         self, w: NamingWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
     ) -> None:
-        width, lanes = self.image.pixels, self.lanes
+        width, lanes, steps = self.layers.pixels, self.lanes, self.layers.steps
         first_row = first * self.size // width
-        with w.loop("step", self.depth) as k, w.loop("line", self._rows(panels)) as i:
+        with w.loop("layer", self.depth // steps) as layer, w.loop("line", self._rows(panels)) as i:
             with w.loop("part", -(-width // lanes), LoopKind.UNROLLED) as part:
-                here = {**at, "k": k0 + k, ROW: first_row + i, PIXEL: part * lanes}
+                here = {**at, self.layers.axis: k0 // steps + layer, ROW: first_row + i, PIXEL: part * lanes}
                 # What a vector writes beyond its row of pixels, the next one overwrites.
-                w.store(buffer, (k, Ramp(i * width + part * lanes, 1, lanes)), self._pixels(here))
+                w.store(buffer, (layer, Ramp(i * width + part * lanes, 1, lanes)), self._pixels(here))
 
     def _pixels(self, here: Mapping[str, Expr]) -> Expr:
         """A vector of one row of pixels; zeros where there are none."""
-        lanes = self.lanes
-        terms: list[Expr] = [Broadcast(Compare(CompareOp.LT, here[ROW], index(self.image.rows)), lanes)]
+        lanes, layers = self.lanes, self.layers
+        terms: list[Expr] = [Broadcast(Compare(CompareOp.LT, here[ROW], index(layers.rows)), lanes)]
         if self.steps > self.k.extent:
-            terms.append(Broadcast(Compare(CompareOp.LT, here["k"], index(self.k.extent)), lanes))
-        if self.image.pixels % lanes:
-            terms.append(lanes_below(here[PIXEL], self.image.pixels, lanes))
-        value = vector_at(self.image.body, here, PIXEL, lanes)
+            terms.append(Broadcast(Compare(CompareOp.LT, here[layers.axis], index(layers.count)), lanes))
+        if layers.pixels % lanes:
+            terms.append(lanes_below(here[PIXEL], layers.pixels, lanes))
+        value = vector_at(layers.body, here, PIXEL, lanes)
         return Select(logical_and(*terms), value, Broadcast(const(0, value.dtype), lanes))
 
     def panel(self, buffer: Buffer | None, at: Mapping[str, Expr], first: Expr, j: Expr, block: Expr) -> Panel:
-        plain = super(_ImageOperand, self).panel(buffer, at, first, j, block)
-        begin = first * self.size // self.image.pixels * self.image.pixels
-        return _ImagePanel(**_fields(plain), shift=plain.number * self.size - begin)
+        plain = super(ImageOperand, self).panel(buffer, at, first, j, block)
+        begin = first * self.size // self.layers.pixels * self.layers.pixels
+        return ImagePanel(**fields_of(plain), shift=plain.number * self.size - begin)
 
     def _rows(self, panels: int) -> int:
-        """Rows of pixels that the columns of some panels may fall into."""
-        return (panels * self.size + self.image.pixels - 2) // self.image.pixels + 1
+        """Rows of pixels that the columns of some panels may see."""
+        pixels = self.layers.pixels
+        return (panels * self.size + pixels - 2) // pixels + 1 + self.layers.more_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ImagePanel(Panel):
+class ImagePanel(Panel):
     """``shift``: the column of the copy that the panel begins in."""
 
     shift: Expr

@@ -23,6 +23,8 @@ from .product import Operand
 
 UNROLLED = LoopKind.UNROLLED
 
+FEW_STEPS = 32
+
 NEVER = "never"
 """The operand is read where it is."""
 TASK = "task"
@@ -58,12 +60,18 @@ class GemmOperand:
 
     def copy_whole(self, w: NamingWriter, name: str) -> Buffer:
         """The copy of all panels, and the loop that makes it."""
-        extents = (*(a.extent for a in self.batch), self.panels)
-        buffer = Buffer(w.fresh(name), (*extents, *self.shape(self.steps)), self.operand.body.dtype)
+        batch = tuple(a.extent for a in self.batch)
+        buffer = Buffer(w.fresh(name), (*batch, self.panels, *self.shape(self.steps)), self.operand.body.dtype)
+        extents = (*batch, self.panels if self.goes_along_k else self.steps // self.few_steps)
         with w.loop("packed", prod(extents), LoopKind.PARALLEL) as item:
-            place = digits(item, extents)
-            at = dict(zip((a.name for a in self.batch), place, strict=False))
-            Panel(self, at, place[-1], index(0), buffer, place, index(0)).copy(w, self.steps)
+            *outer, part = digits(item, extents)
+            at = dict(zip((a.name for a in self.batch), outer, strict=True))
+            if self.goes_along_k:
+                Panel(self, at, part, index(0), buffer, (*outer, part), index(0)).copy(w, self.steps)
+            else:
+                k0 = part * self.few_steps
+                with w.loop("copied", self.panels) as j:
+                    Panel(self, at, j, k0, buffer, (*outer, j), k0 // self.group).copy(w, self.few_steps)
         return buffer
 
     def allocate(self, w: NamingWriter, name: str, panels: int) -> Buffer:
@@ -74,8 +82,23 @@ class GemmOperand:
         self, w: NamingWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
     ) -> None:
         """Copy the panels from number ``first`` on, from ``k0`` on."""
-        with w.loop("copied", panels) as j, w.when(below(first + j, self.panels, panels)):
-            Panel(self, at, first + j, k0, buffer, (j,), index(0)).copy(w, self.depth)
+        steps = self.depth if self.goes_along_k else self.few_steps
+        with w.loop("part", self.depth // steps) as part, w.loop("copied", panels) as j:
+            with w.when(below(first + j, self.panels, panels)):
+                begin = part * steps
+                Panel(self, at, first + j, k0 + begin, buffer, (j,), begin // self.group).copy(w, steps)
+
+    @property
+    def few_steps(self) -> int:
+        """How many steps of ``k`` of one panel are copied before the next one, so that rows of the original are read
+        as they lie, few at a time: the processor sees that coming."""
+        groups = self.depth // self.group
+        return self.group * max(n for n in range(1, max(1, FEW_STEPS // self.group) + 1) if groups % n == 0)
+
+    @property
+    def goes_along_k(self) -> bool:
+        """Whether the original is read along ``k``."""
+        return self.by_rows or self.turned
 
     def panel(self, buffer: Buffer | None, at: Mapping[str, Expr], first: Expr, j: Expr, block: Expr) -> "Panel":
         """The panel ``j`` behind number ``first``, in a block of ``k``, in ``buffer`` if that was copied."""
@@ -157,14 +180,14 @@ class Panel:
         parts = -(-self.of.size // lanes)
         if group == 1:
             with w.loop("step", steps) as k, w.loop("part", parts, UNROLLED) as part:
-                self._put(w, (k, Ramp(part * lanes, 1, lanes)), self._along_own(part * lanes, self.k0 + k))
+                self._put(w, (self.start + k, Ramp(part * lanes, 1, lanes)), self._along_own(part * lanes, self.k0 + k))
             return
         with w.loop("step", steps // group) as step, w.loop("part", parts, UNROLLED) as part:
             rows = w.allocate("rows", (group, lanes), self.of.operand.body.dtype, Scope.LOCAL)
             with w.loop("line", group, UNROLLED) as i:
                 value = self._along_own(part * lanes, self.k0 + step * group + i)
                 w.store(rows, (i, Ramp(index(0), 1, lanes)), value)
-            self._turn(w, (step, part * (lanes * group)), group, rows, group, 1)
+            self._turn(w, (self.start + step, part * (lanes * group)), group, rows, group, 1)
 
     def _copy_turned(self, w: NamingWriter, steps: int) -> None:
         """Squares are read along ``k`` and written across it."""

@@ -30,18 +30,16 @@ from ...ir.expr import (
     minimum,
 )
 from ...ir.gpu import ATOMS, AwaitCopies, CommitCopies, CopyAsync, LoadMatrix, Mma
-from ...ir.rewrite import loads_of, substitute
+from ...ir.rewrite import substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ..nest import identity
-from .layers import Layer, Layers, Statistic
+from .layers import PIECE_BYTES, Layers, Statistic, vectors_of
 from .naming import NamingWriter
 from .pointwise import vector_at
 from .product import flat_steps
 from .skinny import COLUMNS, DEPTH, PIECE, ROWS, tile_pitch
 
 UNROLLED = LoopKind.UNROLLED
-PIECE_BYTES = 16
-"""Of one asynchronous copy."""
 QUAD = 4
 """Lanes that hold neighbouring sums of one row, two each."""
 
@@ -72,35 +70,13 @@ def lower_layers(p: Layers, name: str, s: LayerSetting) -> Kernel:
     return _Program(p, name, s).kernel()
 
 
-def bodies_of(p: Layers, layer: Layer) -> tuple[Expr, ...]:
-    """What is computed of the sums of a layer."""
-    made = tuple(r.value for r in p.results) if layer.value is None else (layer.value,)
-    return (*(s.body for s in layer.statistics), *made)
-
-
-def vectors_of(p: Layers, layer: Layer) -> tuple[Load, ...]:
-    """The loads of vectors along ``n`` (bias, scale), which can be copied in pieces to where all rows read them."""
-    found: dict[Load, None] = {}
-    inputs = {b.name for b in p.inputs}
-    for load in (e for body in bodies_of(p, layer) for e in loads_of(body)):
-        form, size = flat_steps(load), load.buffer.dtype.bytes
-        plain = load.buffer.name in inputs and load.mask is None and dict(form.terms) == {Var("n"): 1}
-        if (
-            plain
-            and size in (2, 4)
-            and not form.constant * size % PIECE_BYTES
-            and not layer.n.extent * size % PIECE_BYTES
-        ):
-            found[load] = None
-    return tuple(found)
-
-
 class _Program:
     def __init__(self, p: Layers, name: str, s: LayerSetting) -> None:
         self.p, self.s, self.name = p, s, name
         self.atom = next(
             a for a in ATOMS.values() if a.operand == p.dtype and (a.m, a.n, a.k) == (ROWS, COLUMNS, DEPTH)
         )
+        self.along_k = lies_along_k(p)
         self.steps = [-(-layer.k.extent // s.chunk) for layer in p.layers]
         self.first_steps = [sum(self.steps[:n]) for n in range(len(p.layers))]
         total = sum(self.steps)
@@ -131,7 +107,8 @@ class _Program:
     def _allocate(self) -> None:
         p, s, w = self.p, self.s, self.w
         widest = max(layer.n.extent for layer in p.layers)
-        self.ring = self._tiles("ring", (s.stages, widest, s.chunk))
+        lines, columns = (widest, s.chunk) if self.along_k else (s.chunk, widest)
+        self.ring = self._tiles("ring", (s.stages, lines, columns))
         self.tokens = self._tiles("tokens", (1, s.block_m, max(self.steps) * s.chunk))
         self.vectors = [
             {
@@ -193,11 +170,13 @@ class _Program:
         layer, s = self.p.layers[number], self.s
         load = layer.weights.load
         assert load is not None
-        with self._pieces("weight_copy", layer.n.extent, s.chunk // PIECE) as (row, column):
-            k = step * s.chunk + column * PIECE
-            inside = self._inside_k(number, k)
-            source = tuple(substitute(i, {"n": row, "k": k}) for i in load.indices)
-            target = (count % s.stages, row, column * PIECE)
+        lines, columns = (layer.n.extent, s.chunk) if self.along_k else (s.chunk, layer.n.extent)
+        with self._pieces("weight_copy", lines, columns // PIECE) as (line, piece):
+            n, k = (line, piece * PIECE) if self.along_k else (piece * PIECE, line)
+            at = {"n": n, "k": step * s.chunk + k}
+            inside = self._inside_k(number, at["k"])
+            source = tuple(substitute(i, at) for i in load.indices)
+            target = (count % s.stages, line, piece * PIECE)
             mask = logical_and(*inside) if inside else None
             self.w.emit(CopyAsync(self.ring, target, load.buffer, source, PIECE, mask))
 
@@ -279,8 +258,9 @@ class _Work:
                 w.emit(LoadMatrix(a, (i, h, zero), program.tokens, source, 4))
             with w.loop("tile", self.tiles, UNROLLED) as j:
                 b = w.allocate("b", (8,), self.p.dtype, Scope.REGISTER)
-                place = (stage, self._tile(j) * COLUMNS + low, pair * (2 * DEPTH) + high * 8)
-                w.emit(LoadMatrix(b, (zero,), program.ring, place, 4))
+                n, k = self._tile(j) * COLUMNS, pair * (2 * DEPTH) + high * 8
+                place = (stage, n + low, k) if program.along_k else (stage, k + low, n)
+                w.emit(LoadMatrix(b, (zero,), program.ring, place, 4, not program.along_k))
                 with w.loop("half", 2, UNROLLED) as h, w.loop("row", s.rows, UNROLLED) as i:
                     w.emit(Mma(program.atom.name, self.sums, (i, j, zero), a, (i, h, zero), b, (h * 4,)))
 
@@ -379,10 +359,16 @@ class _Work:
                     w.store(result.tensor, place, self._pair(result.value, at, i, half, j))
 
 
+def lies_along_k(p: Layers) -> bool:
+    """Whether the weights lie along ``k``, not along ``n``."""
+    return p.layers[0].weights.k == 1
+
+
 def can_lower_layers(p: Layers) -> bool:
     """Whether all operands are plain loads of one type that matrix instructions take, in rows of whole copies along
-    ``k``, and what is passed on is of that type."""
-    operands = [p.tokens, *(layer.weights for layer in p.layers)]
+    ``k``, the weights of all layers along ``k`` or along ``n``, and what is passed on is of that type."""
+    weights = [layer.weights for layer in p.layers]
+    operands = [p.tokens, *weights]
     loads = [o.load for o in operands if o.load is not None]
     if len(loads) < len(operands) or any(load.buffer.dtype != loads[0].buffer.dtype for load in loads):
         return False
@@ -391,7 +377,8 @@ def can_lower_layers(p: Layers) -> bool:
     if any(layer.value is not None and layer.value.dtype != p.dtype for layer in p.layers):
         return False
     whole = all(layer.n.extent % COLUMNS == 0 and layer.k.extent % PIECE == 0 for layer in p.layers)
+    strides = [(p.tokens.k, p.tokens.row), *((o.k, o.row) if lies_along_k(p) else (o.row, o.k) for o in weights)]
     return whole and all(
-        o.k == 1 and o.row % PIECE == 0 and flat_steps(load).constant % PIECE == 0
-        for o, load in zip(operands, loads, strict=True)
+        inner == 1 and outer % PIECE == 0 and flat_steps(load).constant % PIECE == 0
+        for (inner, outer), load in zip(strides, loads, strict=True)
     )

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 
 from ...core.dtypes import DType, float32
 from ...ir.buffer import Buffer
-from ...ir.expr import BinaryOp, Cast, Expr, Var
+from ...ir.expr import BinaryOp, Cast, Expr, Load, Var
 from ...ir.rewrite import free_variables, loads_of, substitute
 from ...te.contraction import contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..nest import COMBINE
-from .product import Operand, Result, operand_of
+from .product import Operand, Result, flat_steps, operand_of
+
+PIECE_BYTES = 16
+"""Of one asynchronous copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,19 @@ class Layers:
         """The names that are taken."""
         taken = {b.name for b in self.inputs} | {r.tensor.name for r in self.results} | {"m", "n", "k"}
         return taken.union(*(layer.own for layer in self.layers))
+
+
+def vectors_of(p: Layers, layer: Layer) -> tuple[Load, ...]:
+    """The loads of vectors along ``n`` (bias, scale), which can be copied in pieces to where all rows read them."""
+    made = tuple(r.value for r in p.results) if layer.value is None else (layer.value,)
+    found: dict[Load, None] = {}
+    for load in (e for body in (*(s.body for s in layer.statistics), *made) for e in loads_of(body)):
+        form, size = flat_steps(load), load.buffer.dtype.bytes
+        plain = load.buffer in p.inputs and load.mask is None and dict(form.terms) == {Var("n"): 1}
+        pieces = size in (2, 4) and form.constant * size % PIECE_BYTES == layer.n.extent * size % PIECE_BYTES == 0
+        if plain and pieces:
+            found[load] = None
+    return tuple(found)
 
 
 def layers_of(workload: Workload) -> Layers | None:

@@ -38,18 +38,18 @@ def _softmax_of_weights_first() -> Workload:
 
 
 def _unlike_layers() -> Workload:
-    """Two layers of unlike widths with no statistics in between, the first longer than a step."""
+    """Two layers of unlike widths with no statistics in between, the first longer than a step, weights along n."""
     x, u, v = (
         te.placeholder(shape, "bfloat16", name)
-        for shape, name in (((50, 104), "X"), ((160, 104), "U"), ((24, 160), "V"))
+        for shape, name in (((50, 104), "X"), ((104, 160), "U"), ((160, 24), "V"))
     )
     k, q = te.reduce_axis(104, "k"), te.reduce_axis(160, "q")
     first = te.compute(
-        (50, 160), lambda i, j: te.sum(te.cast(x[i, k], "float32") * te.cast(u[j, k], "float32"), axis=k), "first"
+        (50, 160), lambda i, j: te.sum(te.cast(x[i, k], "float32") * te.cast(u[k, j], "float32"), axis=k), "first"
     )
     held = te.compute((50, 160), lambda i, j: te.cast(te.maximum(first[i, j], 0.0), "bfloat16"), "held")
     last = te.compute(
-        (50, 24), lambda i, j: te.sum(te.cast(held[i, q], "float32") * te.cast(v[j, q], "float32"), axis=q), "last"
+        (50, 24), lambda i, j: te.sum(te.cast(held[i, q], "float32") * te.cast(v[q, j], "float32"), axis=q), "last"
     )
     return te.workload(te.compute((50, 24), lambda i, j: te.cast(last[i, j], "bfloat16"), "Y"), inputs=[x, u, v])
 

@@ -1,5 +1,7 @@
 """Convolutions as blocked products: padding, rows of any width, tasks that begin within a row."""
 
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,13 @@ from tests.sketch_agreement import check_schedules
 from tilewright.codegen.road import finish
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
+from tilewright.ir.stmt import Kernel
 from tilewright.ir.verify import verify
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.sketches.cpu_gemm import CPU_GEMM
 from tilewright.schedule.tile.gemm import GemmSetting
 from tilewright.schedule.tile.gemm_image import lower_images
+from tilewright.schedule.tile.gemm_windows import lower_windows, with_margins
 from tilewright.schedule.tile.image import image_product_of
 from tilewright.te.data import random_inputs
 from tilewright.te.reference import reference
@@ -55,7 +59,33 @@ def test_convolutions_are_what_they_say(case: str, setting: GemmSetting) -> None
     assert found is not None
     product, image = found
     assert image.rows * image.pixels == product.n.extent
-    kernel = lower_images(product, "k", setting, image)
+    _check(workload, lower_images(product, "k", setting, image))
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=["even", "one panel", "whole depth"])
+@pytest.mark.parametrize("case", CASES)
+def test_windows_that_move_pixel_by_pixel_share_a_copy(case: str, setting: GemmSetting) -> None:
+    workload = CASES[case]
+    product, image = image_product_of(workload) or pytest.fail("no image")
+    windows = image.windows
+    if windows is None or windows.pixels < setting.lanes:
+        assert case == "narrow"
+        return
+    size = prod(windows.extents)
+    depth = -(-setting.depth // size) * size
+    wide = with_margins(product, image, windows)
+    _check(workload, lower_windows(wide, "k", replace(setting, depth=depth), image, windows))
+
+
+def test_what_windows_are() -> None:
+    _, image = image_product_of(_conv2d(height=9, dilation=2, padding=2)) or pytest.fail("no image")
+    assert image.windows is not None
+    assert (image.windows.extents, image.windows.rows_apart, image.windows.pixels_apart) == ((3, 3), (2, 0), (0, 2))
+    assert (image.windows.pixels, image.windows.more_rows) == (13, 4)
+
+
+def _check(workload: Workload, kernel: Kernel) -> None:
+    """The interpreted kernel agrees with the reference."""
     verify(kernel)
     final = finish(kernel, TARGET)
     verify(final, final=True)
