@@ -52,8 +52,8 @@ class ColumnSetting:
     reduced axes. ``unroll``: rows that a thread has under way. ``splits``: parts of the reduced axes, dealt in RUNS or
     TURNS, which ``join`` in a CLUSTER or a second LAUNCH (of no meaning for one part). ``final_depth``: threads of a
     column in the second launch. ``resident``: blocks that a multiprocessor must have room for (0: no matter; the
-    compiler then saves registers for as many as it likes, and loads fewer rows at once). ``ahead``: how many blocks, the
-    first, ask for their rows ahead of the wait for earlier launches."""
+    compiler then saves registers for as many as it likes, and loads fewer rows at once). ``ahead``: how many blocks,
+    the first, ask for their rows ahead of the wait for earlier launches."""
 
     vector: int
     width: int
