@@ -19,7 +19,7 @@ from math import log2, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.schedule import KnobValue, Schedule
+from ...core.schedule import KnobValue
 from ...core.target import Target
 from ...ir.affine import Affine
 from ...ir.buffer import Buffer, Layout, Scope, Swizzle
@@ -30,12 +30,11 @@ from ...te.workload import Axis, Stage, Workload
 from ..gpu import MOST_BLOCKS, limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
-from ..tile.ahead import Ahead
 from ..tile.digits import places
 from ..tile.outputs import reads_at_places_read, resolved_outputs
 from ..tile.pointwise import Read, reads_of, value_at, with_reads
 from ..tile.registers import Names, flat_offset
-from .columns import Bools, Columns, Ints, codes_of
+from .columns import Bools, Columns, Ints
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 MAX_VECTOR_BYTES = 16
@@ -165,12 +164,6 @@ class PermutePlan:
         other: Bools = np.any([a != b for a, b in zip(self.shape(vector), self.shape(first), strict=True)], axis=0)
         return other
 
-    def resident(self, columns: Columns) -> int:
-        """Blocks of the one setting in ``columns`` that a multiprocessor has room for."""
-        shared = self._sizes(columns)[1]
-        room = limits_of(self.target).resident_blocks(columns.ints("threads"), self._registers(columns), shared)
-        return int(room[0])
-
     def _registers(self, columns: Columns) -> Ints:
         return SPARE_REGISTERS + self._sizes(columns)[2] // 4
 
@@ -226,8 +219,6 @@ class _Program:
         buffers = (*plan.workload.inputs, *(s.tensor for s in plan.stages))
         moved = {r.load.buffer.name for r in plan.turned} | {s.name for s in plan.stages}
         self.streamed = tuple(b.name for b in buffers if b.name in moved) if setting["stream"] else ()
-        columns = Columns(plan.knobs, codes_of(plan.knobs, [Schedule.of("", 0, setting)]), {})
-        self.ahead = plan.resident(columns) * plan.target.threads
         self.names = Names({b.name for b in buffers} | {a.name for a in plan.axes})
         self.w = Writer()
         self.source, self.sink = plan.extents
@@ -242,8 +233,8 @@ class _Program:
             (self.names.fresh("thread"), self.threads, HardwareAxis.THREAD),
         ]
         with w.launch(KERNEL_NAME, bounds, streamed=self.streamed) as (block, thread):
-            self._ask_ahead(block, thread, counted)
-            at, i0, j0 = self._tile_at(block, counted)
+            at = dict(places(block, counted))
+            i0, j0 = at.pop("source#"), at.pop("sink#")
             tiles_of = [self._tile(r) for r in plan.turned]
             for read, tile in zip(plan.turned, tiles_of, strict=True):
                 self._fill(read, tile, thread, at, i0, j0)
@@ -251,24 +242,6 @@ class _Program:
             self._drain(tiles_of, thread, at, i0, j0)
         outputs = tuple(dict.fromkeys(plan.workload.output_buffers))
         return Kernel(KERNEL_NAME, plan.workload.inputs, outputs, (), w.finish())
-
-    def _tile_at(self, block: Expr, counted: Sequence[Axis]) -> tuple[dict[str, Expr], Expr, Expr]:
-        """Where a block's tile is: along the other axes, the source and the sink."""
-        at = dict(places(block, counted))
-        return at, at.pop("source#"), at.pop("sink#")
-
-    def _ask_ahead(self, block: Expr, thread: Expr, counted: Sequence[Axis]) -> None:
-        """What a block reads, where tiles are whole ones."""
-        if self.source % self.cells or self.sink % self.rows:
-            return
-        ask = Ahead(self.w, (thread, self.threads), (block, prod(a.extent for a in counted)), self.ahead)
-        for read in self.plan.turned:
-
-            def place(number: Expr, row: Expr, load: Load = read.load) -> tuple[Expr, ...]:
-                point, _ = self._point(*self._tile_at(number, counted), (index(0), self.read), (row, 1))
-                return tuple(value_at(i, point) for i in load.indices)
-
-            ask.runs(self.names.fresh("asked"), read.load.buffer, self.rows, self.cells, place)
 
     def _tile(self, read: Read) -> Buffer:
         """Shared memory of ``rows / group`` lines of ``cells`` words of ``group`` elements."""
@@ -408,4 +381,4 @@ def _merged(axes: Sequence[Axis], last: int, offsets: Iterable[Affine]) -> tuple
     return tuple(axes[first : last + 1])
 
 
-CUDA_PERMUTE = TileSketch("cuda_permute", 2, QUANTITIES, _plan)
+CUDA_PERMUTE = TileSketch("cuda_permute", 1, QUANTITIES, _plan)

@@ -26,7 +26,7 @@ from ...te.workload import Axis, Stage, Workload
 from ..gpu import MOST_BLOCKS, limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
-from ..tile.ahead import Ahead
+from ..tile.ahead import FIRST, FOLLOWING, Ahead
 from ..tile.digits import places
 from ..tile.outputs import resolved_outputs
 from ..tile.pointwise import Read, reads_of, value_at, with_reads
@@ -79,6 +79,7 @@ class PointwisePlan:
             Knob("threads", (128, 256, 512), "threads of a block"),
             Knob("persistent", (0, 1), "whether as many blocks as fit work through all tiles, or there is one a tile"),
             Knob("stream", (0, 1), "whether caches need not keep what passes"),
+            Knob("asks", (FIRST, FOLLOWING), "what is asked for before it is its turn: the first tiles, or all"),
         )
 
     def _vectors(self) -> tuple[int, ...]:
@@ -114,7 +115,10 @@ class PointwisePlan:
         # Blocks that stay pay only where each has much to do at a time: few such settings, with the widest vectors.
         pays = (tiles > blocks) & (unroll > 1) & (vector == self._vectors()[-1])
         fits = (registers <= MAX_REGISTERS) & (blocks <= MOST_BLOCKS)
-        legal: Bools = ((unroll * threads <= vectors) | smallest) & (~persistent | pays) & fits
+        room = limits_of(self.target).resident_blocks(threads, registers, 0) * self.target.threads
+        others = columns.flags("asks", FOLLOWING)
+        asked = ~others | (~persistent & (tiles > room) & (vectors % (unroll * threads) == 0))
+        legal: Bools = ((unroll * threads <= vectors) | smallest) & (~persistent | pays) & fits & asked
         return legal
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
@@ -154,7 +158,7 @@ class _Program:
         _, _, blocks, registers = plan.sizes(vector, unroll, threads, np.array([setting["persistent"] == 1]))
         self.blocks = int(blocks[0])
         resident = limits_of(plan.target).resident_blocks(threads, registers, 0)
-        self.ahead = int(resident[0]) * plan.target.threads
+        self.ahead, self.following = int(resident[0]) * plan.target.threads, setting["asks"] == FOLLOWING
         buffers = (*plan.workload.inputs, *(s.tensor for s in plan.stages))
         self.streamed = tuple(b.name for b in self._large(buffers)) if setting["stream"] else ()
         self.names = Names({b.name for b in buffers} | {a.name for a in plan.axes})
@@ -172,7 +176,7 @@ class _Program:
             (self.names.fresh("thread"), self.threads, HardwareAxis.THREAD),
         ]
         with w.launch(KERNEL_NAME, bounds, streamed=self.streamed) as (block, thread):
-            self._ask_ahead(block, thread)
+            self._ask(block, thread, following=False)
             trips = -(-self.tiles // self.blocks)
             if trips == 1:
                 self._tile(block, thread, exact=True)
@@ -182,8 +186,8 @@ class _Program:
         outputs = tuple(dict.fromkeys(plan.workload.output_buffers))
         return Kernel(KERNEL_NAME, plan.workload.inputs, outputs, (), w.finish())
 
-    def _ask_ahead(self, block: Expr, thread: Expr) -> None:
-        """What a tile reads of inputs that lie as the outputs do, and smaller inputs."""
+    def _ask(self, block: Expr, thread: Expr, *, following: bool) -> None:
+        """For what a tile reads of inputs that lie as the outputs do, and first for smaller inputs."""
         plan, size = self.plan, self.unroll * self.threads
         if self.vectors % size:
             return
@@ -195,10 +199,14 @@ class _Program:
                 at = self._at(tile * size)
                 return tuple(value_at(i, at) for i in load.indices)
 
+            name, source = self.names.fresh("asked"), read.load.buffer
             if read.guard is None and flat_offset(read.load) == whole:
-                ask.runs(self.names.fresh("asked"), read.load.buffer, 1, size * self.vector, place)
-            elif read.load.buffer.elements < plan.stages[0].tensor.elements:
-                ask.all(self.names.fresh("asked"), read.load.buffer)
+                if following:
+                    ask.following(name, source, 1, size * self.vector, place, self.ahead)
+                else:
+                    ask.own(name, source, 1, size * self.vector, place)
+            elif source.elements < plan.stages[0].tensor.elements and not following:
+                ask.all(name, source)
 
     def _tile(self, tile: Expr, thread: Expr, *, exact: bool) -> None:
         plan, w = self.plan, self.w
@@ -211,6 +219,8 @@ class _Program:
             with w.when(inside):
                 for h in held.values():
                     take(w, self.names, h, (u,), self._at(number), lane, self.vector)
+        if self.following:
+            self._ask(tile, thread, following=True)
         with w.loop(self.names.fresh("u"), self.unroll, LoopKind.UNROLLED) as u:
             number, inside = self._vector(tile, thread, u, exact)
             with w.when(inside):

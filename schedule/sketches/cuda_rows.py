@@ -18,6 +18,7 @@ from ...ir.stmt import Kernel
 from ...te.workload import Workload
 from ..gpu import limits_of
 from ..space import Knob, Quantity
+from ..tile.ahead import FIRST, FOLLOWING
 from ..tile.row_form import RowForm, row_axis, row_form
 from ..tile.row_passes import accumulation
 from ..tile.row_program import row_kernel
@@ -39,6 +40,9 @@ MOST_WASTE = 4 / 3
 """Vectors that threads could hold over those there are."""
 SPARE_REGISTERS = 22
 """Registers for addresses and partial results, roughly (from compiled kernels)."""
+
+FEWER_REGISTERS = 12
+"""By so many the estimate may be too high."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -81,6 +85,7 @@ class RowPlan:
                 (0, 1, 3, 5) if self._weights else (0,),
                 "which part of the weights is read before the rows are reduced: none, all, or one in so many",
             ),
+            Knob("asks", (FIRST, FOLLOWING) if self.form.wide else (FIRST,), "rows asked for before it is their turn"),
         )
 
     @property
@@ -145,6 +150,11 @@ class RowPlan:
             blocks=np.where(queue, everywhere, -(-form.row_count // teams) * cluster),
         )
 
+    def _at_once(self, s: "_Sizes") -> Ints:
+        """Blocks that run at once, hardly less: compiled kernels take a few registers less than is estimated."""
+        registers = np.maximum(s.registers - FEWER_REGISTERS, 1)
+        return limits_of(self.target).resident_blocks(s.threads, registers, s.shared) * self.target.threads
+
     def legal(self, columns: Columns) -> Bools:
         s, form = self._sizes(columns), self.form
         lanes, teams, cluster = columns.ints("lanes"), columns.ints("teams"), columns.ints("cluster")
@@ -184,7 +194,10 @@ class RowPlan:
         queued &= (early == 0) | ~(self._weights_follow_rows | (s.edges > 0))
         # A whole row in a block does not leave room for all its weights.
         queued &= (early <= 1) | ((cluster == 1) & columns.flags("ahead", ALL) & (s.early >= 2))
-        legal: Bools = fits & shape & waste & (held | read | queued | parted)
+        others = columns.flags("asks", FOLLOWING)
+        asked = ~others | (held & (cluster == 1) & (s.blocks > self._at_once(s)))
+        asked &= ~others | (form.row_count % teams == 0)
+        legal: Bools = fits & shape & waste & (held | read | queued | parted) & asked
         return legal
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
@@ -217,7 +230,9 @@ class RowPlan:
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         columns = Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {})
         sizes = self._sizes(columns)
-        here = limits_of(self.target).resident_blocks(sizes.threads, sizes.registers, sizes.shared)
+        room = int(limits_of(self.target).resident_blocks(sizes.threads, sizes.registers, sizes.shared)[0])
+        cluster, whole = int(setting["cluster"]), self.form.row_count % int(setting["teams"]) == 0
+        given = setting["hold"] in (QUEUE, SPLIT)
         return row_kernel(
             self.workload,
             self.form,
@@ -225,14 +240,15 @@ class RowPlan:
                 vector=int(setting["vector"]),
                 lanes=int(setting["lanes"]),
                 teams=int(setting["teams"]),
-                cluster=int(setting["cluster"]),
+                cluster=cluster,
                 hold=str(setting["hold"]),
                 unroll=UNROLL,
                 slots=int(sizes.slots[0]),
                 blocks=int(sizes.blocks[0]),
                 early=int(sizes.early[0]),
-                resident=int(setting["resident"]) if setting["hold"] in (QUEUE, SPLIT) else 0,
-                ahead=int(here[0]) * self.target.threads // int(setting["cluster"]),
+                resident=int(setting["resident"]) if given else room if cluster > 1 else 0,
+                ahead=room * self.target.threads if cluster == 1 and whole else 0,
+                apart=int(self._at_once(sizes)[0]) if setting["asks"] == FOLLOWING else 0,
             ),
         )
 

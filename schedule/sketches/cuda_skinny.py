@@ -154,13 +154,14 @@ class SkinnyPlan:
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         knobs = {name: int(value) for name, value in setting.items()}
         columns = Columns(self.knobs, _codes(self.knobs, knobs), {})
+        blocks = int(self._sizes(columns)["blocks"][0]) // knobs["split"]
         return lower_skinny(
             self.product,
             KERNEL_NAME,
             SkinnySetting(
                 **knobs,
                 stages=int(self._sizes(columns)["stages"][0]),
-                ahead=knobs["resident"] * self.target.threads // knobs["split"],
+                ahead=blocks if blocks <= knobs["resident"] * self.target.threads // knobs["split"] else 0,
             ),
         )
 

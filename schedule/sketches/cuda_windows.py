@@ -144,7 +144,7 @@ class WindowsPlan:
         columns = Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {})
         _, _, registers = self._sizes(columns)
         resident = limits_of(self.target).resident_blocks(columns.ints("threads"), registers, 0)
-        return window_kernel(self.windows, setting, int(resident[0]), int(resident[0]) * self.target.threads)
+        return window_kernel(self.windows, setting, int(resident[0]))
 
 
 def _plan(workload: Workload, target: Target) -> WindowsPlan | None:
@@ -152,4 +152,4 @@ def _plan(workload: Workload, target: Target) -> WindowsPlan | None:
     return None if windows is None else WindowsPlan(windows, target)
 
 
-CUDA_WINDOWS = TileSketch("cuda_windows", 3, QUANTITIES, _plan)
+CUDA_WINDOWS = TileSketch("cuda_windows", 2, QUANTITIES, _plan)

@@ -167,7 +167,7 @@ class _Program:
 
         ask = Ahead(self.w, (thread, s.threads), (block, blocks), s.ahead)
         for n, b in enumerate(form.held):
-            ask.runs(self.name(f"asked{n}"), b, s.depth * s.unroll, s.columns, place)
+            ask.own(self.name(f"asked{n}"), b, s.depth * s.unroll, s.columns, place)
 
     def walk(self, outer: Expr, first: Expr, part: Expr, thread: Expr) -> list[list[Buffer]]:
         """What each thread finds: for each reduction the numbers of its state, a vector of columns each."""

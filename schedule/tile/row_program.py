@@ -1,6 +1,7 @@
 """The launch of a row form: which block takes which rows, and where their columns stay."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Compare, CompareOp, Expr, Load, Ramp, Select, index, logical_and, minimum
@@ -28,34 +29,52 @@ def row_kernel(workload: Workload, form: RowForm, setting: RowSetting) -> Kernel
     bounds.append((do.name("t"), setting.threads, HardwareAxis.THREAD))
     streamed = [b.name for b in (*form.held, *(c.tensor for c in form.wide))]
     with w.launch(KERNEL_NAME, bounds, min_blocks=setting.resident, streamed=streamed) as variables:
-        _ask_ahead(do, variables[0], -(-rows // setting.teams))
+        asks = _Rows(do, variables[0], grid)
+        if setting.ahead:
+            asks.own()
         if queued:
             _queue(do, variables[0], grid)
         else:
-            _once(do, variables[0])
+            _once(do, variables[0], asks)
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), w.finish())
 
 
-def _ask_ahead(do: RowThread, block: Expr, blocks: int) -> None:
-    """The rows of a block, as much of them as every block of a cluster has, and what stands beside them."""
-    s, shape, form = do.setting, do.shape, do.form
-    if form.row_count % s.teams:
-        return
-    run = (shape.vectors - (s.cluster - 1) * shape.share) * s.vector
-    ask = Ahead(do.w, (do.thread, s.threads), (block, blocks), s.ahead)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Asks for rows before it is their turn (see ``ahead``). ``blocks``: of the launch."""
 
-    def place(at: Expr, team: Expr) -> tuple[Expr, ...]:
-        row = Row(at * s.teams + team, None)
-        column = do.first_vector(row) + do.rank * (shape.share * s.vector)
-        return (*do.rows_at(row), *digits(column, form.columns))
+    do: RowThread
+    block: Expr
+    blocks: int
 
-    for n, tensor in enumerate(form.held):
-        ask.runs(do.name(f"asked{n}"), tensor, s.teams, run, place)
-    for n, buffer in enumerate(dict.fromkeys(load.buffer for load in form.beside)):
-        ask.all(do.name(f"beside_asked{n}"), buffer)
+    @property
+    def ask(self) -> Ahead:
+        s = self.do.setting
+        return Ahead(self.do.w, (self.do.thread, s.threads), (self.block, self.blocks), s.ahead)
+
+    def own(self) -> None:
+        """The rows of this block, and what stands beside all rows."""
+        for n, tensor in enumerate(self.do.form.held):
+            self.ask.own(self.do.name(f"asked{n}"), tensor, self.do.setting.teams, self.run, self.place)
+        for n, buffer in enumerate(dict.fromkeys(load.buffer for load in self.do.form.beside)):
+            self.ask.all(self.do.name(f"beside_asked{n}"), buffer)
+
+    def following(self) -> None:
+        """The rows of the block that comes ``apart`` blocks later."""
+        for n, tensor in enumerate(self.do.form.held):
+            name, s = self.do.name(f"following{n}"), self.do.setting
+            self.ask.following(name, tensor, s.teams, self.run, self.place, s.apart)
+
+    @property
+    def run(self) -> int:
+        return self.do.shape.vectors * self.do.setting.vector
+
+    def place(self, block: Expr, team: Expr) -> tuple[Expr, ...]:
+        row = Row(block * self.do.setting.teams + team, None)
+        return (*self.do.rows_at(row), *digits(self.do.first_vector(row), self.do.form.columns))
 
 
-def _once(do: RowThread, block: Expr) -> None:
+def _once(do: RowThread, block: Expr, asks: _Rows) -> None:
     """A block takes ``teams`` rows and is done."""
     s, rows = do.setting, do.form.row_count
     at = block * s.teams + do.team.number if s.teams > 1 else block
@@ -69,6 +88,8 @@ def _once(do: RowThread, block: Expr) -> None:
             do.load_chunk(row, chunk)
     elif s.hold == SPLIT:
         _split(do, row)
+    if s.apart:
+        asks.following()
     do.load_edges(row, do.edge)
     do.load_early(row)
     if s.hold == SPLIT:

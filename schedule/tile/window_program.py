@@ -14,21 +14,19 @@ from ...ir.rewrite import free_variables
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.workload import Axis, Stage
 from ..nest import COMBINE, KERNEL_NAME, identity
-from .ahead import Ahead
 from .digits import places
 from .pointwise import Read, value_at, with_reads
 from .registers import Held, Names, always_holds, hold, take
 from .windows import Windows
 
 
-def window_kernel(windows: Windows, setting: Mapping[str, KnobValue], resident: int, ahead: int) -> Kernel:
+def window_kernel(windows: Windows, setting: Mapping[str, KnobValue], resident: int) -> Kernel:
     """The kernel in which a thread computes ``vector`` channels of ``rows`` by ``run`` neighbouring outputs, in blocks
     of ``threads`` (the knobs of ``setting``). What lies beyond the last output is neither read nor written.
 
     ``resident``: how many blocks are meant to run on a multiprocessor at once. (The compiler must know: to save
-    registers for more of them it would put loads off until they are needed.) ``ahead``: how many blocks, the first, ask
-    for their share of the input ahead of the wait for earlier launches."""
-    return _Program(windows, setting).kernel(resident, ahead)
+    registers for more of them it would put loads off until they are needed.)"""
+    return _Program(windows, setting).kernel(resident)
 
 
 _Fixed = Mapping[Read, tuple[Held, tuple[Axis, ...]]]
@@ -53,7 +51,7 @@ class _Program:
         assert plan.reduction.reducer is not None
         self.combine: BinaryOp = COMBINE[plan.reduction.reducer]
 
-    def kernel(self, resident: int, ahead: int) -> Kernel:
+    def kernel(self, resident: int) -> Kernel:
         plan, w = self.plan, self.w
         number = prod(a.extent for a in self.counted)
         bounds = [
@@ -62,9 +60,6 @@ class _Program:
         ]
         with w.launch(KERNEL_NAME, bounds, min_blocks=resident) as (block, thread):
             place = block * self.threads + thread
-            for read in plan.moving:
-                ask = Ahead(w, (thread, self.threads), (block, bounds[0][1]), ahead)
-                ask.share(self.names.fresh("asked"), read.load.buffer)
             at = places(place, self.counted)
             start = {a.name: at[a.name] * self._share(a) if self._share(a) > 1 else at[a.name] for a in plan.axes}
             with w.when(None if number % self.threads == 0 else place < number):
