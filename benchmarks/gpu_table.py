@@ -3,8 +3,7 @@ interleaved in one process on the same rotating buffers, all by graph replay, ou
 
 Settings of such a suite, besides those of ``tuned``: ``against=FILE`` also times the schedules of another result and
 says whether they are equally fast; ``tune_only=1`` stops after tuning; ``peers=eager`` leaves compiled peers out,
-``peers=none`` all, ``ahead=0`` compiles them when they are timed instead of all beforehand, side by side;
-``parts=FILE,FILE`` measures nothing and judges the rows of results that each have some of them.
+``peers=none`` all; ``parts=FILE,FILE`` measures nothing and judges the rows of results that each have some of them.
 """
 
 import json
@@ -13,17 +12,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from importlib import import_module
 from pathlib import Path
 from statistics import median
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.peers_ahead import compile_ahead
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Call, Tensors, interleaved, peer_options, peers
 from benchmarks.tuned import Problem, Tuned, schedules, tune_rows
+from tilewright.codegen.matrix_use import matrix_use
+from tilewright.codegen.road import layers
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.devices import open_device
 from tilewright.runtime.module import load_module
@@ -67,18 +69,14 @@ class Table:
         return Result(tuple(self.rows or found), summary, passed, self.settings, self.device, versions)
 
 
-def measured_table(
-    module: str, rows: Mapping[str, Row], options: Options, *, trials: int, sustained: bool = False
-) -> Table:
-    """Tune and time the rows whose names match, of those that are ``ROWS`` of ``module``. ``sustained``: besides short
-    replays, with long ones too."""
+def measured_table(rows: Mapping[str, Row], options: Options, *, trials: int, sustained: bool = False) -> Table:
+    """Tune and time the rows whose names match. ``sustained``: besides short replays, with long ones too."""
     if "parts" in options.extra:
         return _joined(list(rows), options.extra["parts"].split(","))
     rows = {name: row for name, row in rows.items() if fnmatch(name, options.rows)}
     compares = options.extra.get("tune_only") != "1"
-    ahead = 0.0
-    if compares and options.extra.get("peers") not in ("eager", "none") and options.extra.get("ahead") != "0":
-        ahead = compile_ahead(module, list(rows))
+    if compares:  # PyTorch's compiler takes seconds to import, while nothing is timed yet
+        Thread(target=import_module, args=("torch._inductor.compile_fx",), daemon=True).start()
     tuned = tune_rows(rows, options, trials, "cuda", "cold")
     device = open_device("cuda")
     peaks = tuned.peaks or device.measure_peaks()
@@ -91,7 +89,7 @@ def measured_table(
             print(f"{name}: {table[-1].get('ratio', table[-1].get('failed'))} in {time.perf_counter() - began:.1f} s")
     about = {"name": device.info.name, **device.info.hardware, **peaks}
     settings: dict[str, object] = {"rounds": ROUNDS, "replay_seconds": REPLAY_SECONDS, "cold_bytes": _COLD_BYTES}
-    settings |= {"peer_options": peer_options(), "peers_ahead_s": ahead, **options.extra}
+    settings |= {"peer_options": peer_options(), **options.extra}
     if sustained:
         settings |= {"sustained_rounds": SUSTAINED_ROUNDS, "sustained_seconds": SUSTAINED_SECONDS}
     return Table(table, tuned, about, settings)
@@ -167,7 +165,16 @@ def _measured(
         figures |= {f"sustained_{n}": v for n, v in _compared(long).items()}
     spent.on("sustained")
     about = {**tuned.about[name], "schedule": tuned.schedules[name].to_json(), "spent_s": spent.seconds}
-    return {"row": name, **figures, **about}
+    return {"row": name, **figures, **about, **_matrix_instructions(workload, tuned.schedules[name])}
+
+
+def _matrix_instructions(workload: Workload, schedule: Schedule) -> dict[str, object]:
+    """How many the kernel of a row has, if any would be expected, and what it misses."""
+    target = open_device("cuda").info.target
+    road = layers(workload, target, schedule)
+    final = road.passes[-1][1] if road.passes else road.kernel
+    use = matrix_use(workload, target, schedule, final, road.anatomy.instructions)
+    return {} if use is None else {"matrix_instructions": dict(use.counts), "matrix_warnings": list(use.warnings)}
 
 
 class _Spent:

@@ -139,7 +139,7 @@ ROWS: dict[str, Row] = {
 
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
-    table = measured_table(__name__, ROWS, options, trials=_TRIALS)
+    table = measured_table(ROWS, options, trials=_TRIALS)
     summary = _summary(table.rows, table.tuned)
     return table.result(summary, _passed(summary))
 

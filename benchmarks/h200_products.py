@@ -115,7 +115,7 @@ ROWS: dict[str, Row] = {
 
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
-    table = measured_table(__name__, ROWS, options, trials=_TRIALS, sustained=True)
+    table = measured_table(ROWS, options, trials=_TRIALS, sustained=True)
     summary = _summary(table.rows, table.tuned)
     return table.result(summary, _passed(summary))
 

@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 from benchmarks.suite import Options, Result
 from tilewright.core.trial import Failed, Timed
 from tilewright.runtime.devices import host_target
-from tilewright.tests.workers.planted import BUGS, NONE, schedule, workload_named
+from tilewright.tests.workers.planted import BUGS, NONE, is_written, schedule, workload_named
 from tilewright.workers.local import LocalExecutor
 from tilewright.workers.settings import Deadlines, ExecutorSettings
 
@@ -18,7 +18,7 @@ def run(options: Options) -> Result:
     rows = []
     with LocalExecutor(target, seed=options.seed, settings=settings) as executor:
         for name, bug in BUGS.items():
-            if not fnmatch(name, options.rows):
+            if not fnmatch(name, options.rows) or not is_written(bug.name, target):
                 continue
             pair = [schedule(bug.name, target, planted) for planted in (name, NONE)]
             found = dict(executor.measure(workload_named(bug.name), pair))
@@ -26,7 +26,16 @@ def run(options: Options) -> Result:
             said = f"{wrong.stage} {wrong.reason}: {wrong.detail}" if isinstance(wrong, Failed) else "timed"
             caught = isinstance(wrong, Failed) and wrong.reason is bug.reason and bug.says in wrong.detail
             met = caught and isinstance(right, Timed)
-            rows.append({"row": name, "workload": bug.name, "met": met, "caught": caught, "said": said})
+            rows.append(
+                {
+                    "row": name,
+                    "workload": bug.name,
+                    "sketch": pair[0].sketch,
+                    "met": met,
+                    "caught": caught,
+                    "said": said,
+                }
+            )
         info = executor.measured_on.device
     summary = {
         "planted": len(rows),

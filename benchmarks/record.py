@@ -6,6 +6,7 @@ tables are (``benchmarks/data``); ``--trials N`` measures at most N settings of 
 with at least 300 settings.
 """
 
+import os
 import shutil
 import subprocess
 import time
@@ -225,11 +226,12 @@ def _metadata(table: Table, space: Space, on: MeasuredOn, settings: ExecutorSett
 
 
 def _settings(kind: str) -> ExecutorSettings:
-    """As when tuning, but each setting is timed for a fraction of the time, those that are far too slow included."""
+    """As when tuning, but each setting is timed for a fraction of the time, those that are far too slow included: what
+    takes longest is building."""
     usual = settings_for(kind, Deadlines())
     timing = replace(usual.timing, sample_seconds=1e-3, most_seconds=0.015, hopeless_ratio=1e9)
-    ahead = 2 * (usual.builders or 1) + 4
-    return replace(usual, builder=f"{__name__}:build", timing=timing, ahead=ahead)
+    builders = max(1, len(os.sched_getaffinity(0)) - 2)  # for the runner, and for all else
+    return replace(usual, builder=f"{__name__}:build", timing=timing, builders=builders, ahead=2 * builders + 4)
 
 
 def _opened(kind: str, seed: int) -> Executor:

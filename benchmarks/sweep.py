@@ -23,7 +23,7 @@ from functools import cache
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from tilewright.benchmarks.suite import Options, Result, commit
 from tilewright.codegen.road import build, finish, lower
@@ -57,6 +57,12 @@ _EVERYTHING = ("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512bw", "av
 Json = dict[str, Any]
 
 
+class Listener(Protocol):
+    """Who is told of what comes."""
+
+    def send(self, what: Json) -> None: ...
+
+
 @dataclass(frozen=True)
 class Task:
     """One sketch on one workload."""
@@ -83,8 +89,8 @@ def run(options: Options) -> Result:
     count, processes = options.trials or SCHEDULES, int(extra.get("processes", len(os.sched_getaffinity(0))))
     wanted = [
         task
-        for task in tasks(int(extra.get("odd", ODD_SHAPES)), options.seed)
-        if fnmatch(task.operator, options.rows) and fnmatch(task.sketch, extra.get("sketch", "*"))
+        for task in tasks(int(extra.get("odd", ODD_SHAPES)), options.seed, options.rows)
+        if fnmatch(task.sketch, extra.get("sketch", "*"))
     ]
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(extra.get("folder", temporary)) / "sweep.jsonl"
@@ -122,13 +128,13 @@ def run(options: Options) -> Result:
     return Result(tuple(rows), summary, not failed and not summary["left"], settings)
 
 
-def tasks(odd: int, seed: int) -> list[Task]:
+def tasks(odd: int, seed: int, rows: str = "*") -> list[Task]:
     """Every operator's examples with every dtype, and ``odd`` drawn shapes, by every sketch for processors; of further
     shapes those that a sketch of one class takes, by these."""
     host = replace(host_target("llvm"), threads=THREADS)
     whole = replace(host, features=tuple(sorted({*host.features, *_EVERYTHING})), vector_bytes=64)
     found = {}
-    for name, operator in OPERATORS.items():
+    for name, operator in ((n, o) for n, o in OPERATORS.items() if fnmatch(n, rows)):
         usual = [*operator.cases(), *odd_cases(operator, odd, seed)]
         further = list(odd_cases(operator, _FURTHER * odd, seed + 1))
         for number, parameters in enumerate((*usual, *further)):
@@ -204,7 +210,7 @@ def answers(
     until = None if seconds is None else time.monotonic() + seconds
 
     def lane() -> None:
-        with _Lane(count, seed, silence_seconds) as own:
+        with Lane(count, seed, silence_seconds) as own:
             while until is None or time.monotonic() < until:
                 try:
                     task = waiting.get_nowait()
@@ -227,19 +233,24 @@ def answers(
         thread.join()
 
 
-class _Lane:
+class Lane:
     """One child process and its replacements."""
 
     def __init__(self, count: int, seed: int, silence_seconds: float) -> None:
         self._count, self._seed, self._silence_seconds = count, seed, silence_seconds
         self._start()
 
-    def __enter__(self) -> "_Lane":
+    def __enter__(self) -> "Lane":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.join()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
 
     def answer(self, task: Task) -> Json:
         """Every kernel of a task judged, in as many children as that takes."""
@@ -294,7 +305,7 @@ def _child(connection: Connection, count: int, seed: int) -> None:
         except EOFError:
             return
         try:
-            connection.send({"is": "done", **_judged_all(connection, task, first, count, seed)})
+            connection.send({"is": "done", **judged_all(connection, task, first, count, seed)})
         except DeviceFault as error:  # nothing more runs on a device that this process has lost
             connection.send({"is": "lost", "detail": error.message})
             return
@@ -305,7 +316,9 @@ def _device(target: Target) -> Device:
     return open_device(target.kind, target)
 
 
-def _judged_all(connection: Connection, task: Task, first: int, count: int, seed: int) -> Json:
+def judged_all(connection: Listener, task: Task, first: int, count: int, seed: int) -> Json:
+    """What becomes of ``count`` schedules of a task, from the one numbered ``first`` on; ``connection`` is told each
+    before it is judged."""
     found: Json = {"kernels": 0, "refused": 0, "failures": []}
     try:
         workload = task.workload

@@ -28,7 +28,7 @@ def explain(
     target: Annotated[
         str | None,
         typer.Option(
-            help="What code is made for: llvm, cuda, or what need not be here: cuda:sm_90a, llvm:aarch64+sve."
+            help="What code is made for: llvm, cuda, or what need not be here: cuda:sm_90a, llvm:aarch64+sve, …"
         ),
     ] = None,
     layer: Annotated[str | None, typer.Option(help="Only the layers whose title contains this.")] = None,

@@ -23,7 +23,7 @@ def export(
         Path | None, typer.Option(help="A file with a schedule's JSON; default: the best known.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="What for: llvm, cuda, cuda:sm_90a; default: this machine.")
+        str | None, typer.Option(help="What for: llvm, cuda, cuda:sm_90a, amdgpu:gfx942; default: this machine.")
     ] = None,
     name: Annotated[str, typer.Option(help="What its functions for other programs are called.")] = "kernel",
     library: Annotated[bool, typer.Option("--library", help="Link a shared library too; needs a C compiler.")] = False,

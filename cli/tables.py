@@ -136,7 +136,7 @@ def trials_table(trials: Iterable[TrialOut]) -> Table:
 def device_panel(device: DeviceOut) -> RenderableType:
     """Hardware columns and measured peaks."""
     target = device.target
-    threads = "multiprocessors" if target.kind == "cuda" else "threads"
+    threads = "threads" if target.kind == "llvm" else "multiprocessors"
     rows: list[tuple[str, str | Text]] = [
         ("target", f"{target.kind} {target.arch}, {target.threads} {threads}, {8 * target.vector_bytes}-bit vectors"),
         ("features", " ".join(target.features)),

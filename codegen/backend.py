@@ -131,6 +131,16 @@ class Packaging:
 AS_KERNEL = Packaging()
 
 
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A kernel for use without Tilewright. ``files``: file name -> content. ``entry``: the function that is called, or
+    launched first; ``parameters``: what it is given."""
+
+    files: Mapping[str, bytes]
+    entry: str
+    parameters: tuple[Parameter, ...]
+
+
 class Backend(Protocol):
     """One per target kind; stateless. The road is ``passes`` -> ``emit`` -> ``compile``."""
 
@@ -158,7 +168,7 @@ class Backend(Protocol):
         """All there is to see of ``source`` below its text. Raises CompileError."""
         ...
 
-    def files(self, source: Source, target: Target, packaging: Packaging) -> Mapping[str, bytes]:
-        """What a person takes away to build and use ``source`` without Tilewright: file name -> content. Raises
-        CompileError, and UnsupportedTarget for a library that cannot be made here."""
+    def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
+        """What a person takes away to build and use ``source`` without Tilewright. Raises CompileError, and
+        UnsupportedTarget for a library that cannot be made here."""
         ...

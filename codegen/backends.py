@@ -2,11 +2,12 @@
 
 from ..core.errors import UnsupportedTarget
 from ..core.target import Target
+from .amdgpu.backend import AmdgpuBackend
 from .backend import Backend
 from .cuda.backend import CudaBackend
 from .llvm.backend import LlvmBackend
 
-BACKENDS: dict[str, Backend] = {"llvm": LlvmBackend(), "cuda": CudaBackend()}
+BACKENDS: dict[str, Backend] = {"llvm": LlvmBackend(), "cuda": CudaBackend(), "amdgpu": AmdgpuBackend()}
 
 
 def backend_for(target: Target) -> Backend:

@@ -8,7 +8,7 @@ from ..core.schedule import Schedule
 from ..core.target import Target
 from ..te.json import workload_to_json
 from ..te.workload import Workload
-from .backend import AS_KERNEL, Binary, Packaging
+from .backend import AS_KERNEL, Binary, Package, Packaging
 from .backends import backend_for
 from .road import finish, lower
 
@@ -22,20 +22,23 @@ def exported(
     backend = backend_for(target)
     source = backend.emit(finish(lower(workload, target, schedule), target), target)
     binary = backend.compile(source, target)
-    text = json.dumps(_description(workload, target, schedule, binary), indent=2) + "\n"
-    return {**backend.files(source, target, packaging), DESCRIPTION: text.encode()}
+    package = backend.package(source, target, packaging)
+    text = json.dumps(_description(workload, target, schedule, binary, package), indent=2) + "\n"
+    return {**package.files, DESCRIPTION: text.encode()}
 
 
-def _description(workload: Workload, target: Target, schedule: Schedule, binary: Binary) -> dict[str, object]:
-    """How to call the binary, and where it comes from."""
+def _description(
+    workload: Workload, target: Target, schedule: Schedule, binary: Binary, package: Package
+) -> dict[str, object]:
+    """How to call what is in a package, and where it comes from."""
     return {
-        "entry": binary.entry,
+        "entry": package.entry,
         "format": binary.format,
         "target": target.to_json(),
         "toolchain": dict(binary.toolchain.components),
         "parameters": [
             {"name": p.name, "role": p.role, "shape": list(p.shape), "dtype": p.dtype.name, "bytes": p.bytes}
-            for p in binary.parameters
+            for p in package.parameters
         ],
         "launches": [asdict(grid) for grid in binary.launches],
         "resources": {name: asdict(taken) for name, taken in binary.resources.items()},

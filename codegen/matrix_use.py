@@ -26,9 +26,11 @@ GROUPS, WARPS = "matrix_group", "matrix"
 
 @dataclass(frozen=True, slots=True)
 class MatrixUse:
-    """``said``: what matrix instructions there are. ``warnings``: what is missed, one sentence or two each."""
+    """``said``: what matrix instructions there are. ``counts``: HGMMA, HMMA and all instructions, where they could be
+    counted. ``warnings``: what is missed, one sentence or two each."""
 
     said: str
+    counts: Mapping[str, int]
     warnings: tuple[str, ...] = ()
 
 
@@ -44,7 +46,9 @@ def matrix_use(
         return None
     said = _said(workload, done, instructions)
     missing = _missing(workload, target, schedule, wanted, done, instructions) if wanted else None
-    return MatrixUse(said, () if missing is None else (missing,))
+    total = sum(instructions.values())
+    counts = {"HGMMA": instructions.get(GROUPS, 0), "HMMA": instructions.get(WARPS, 0), "all": total} if total else {}
+    return MatrixUse(said, counts, () if missing is None else (missing,))
 
 
 def matrix_stages(workload: Workload) -> tuple[Stage, ...]:

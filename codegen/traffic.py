@@ -6,8 +6,8 @@ from fractions import Fraction
 from math import prod
 
 from ..ir.buffer import Buffer, Scope
-from ..ir.expr import WARP_LANES, Binary, BinaryOp, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Var
-from ..ir.gpu import ATOMS, GROUP_LANES, GROUP_ROWS, BulkCopy, CopyAsync, GroupMma, Mma, TensorCopy, TensorStore
+from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Var
+from ..ir.gpu import EVERY_ATOM, GROUP_LANES, GROUP_ROWS, BulkCopy, CopyAsync, GroupMma, Mma, TensorCopy, TensorStore
 from ..ir.stmt import Allocate, For, If, Kernel, Launch, Seq, Stmt, Store, expressions
 
 
@@ -61,8 +61,8 @@ def _multiplied(stmt: Stmt) -> Fraction:
     """One thread's share of ``stmt`` itself."""
     match stmt:
         case Mma(atom=atom):
-            known = ATOMS[atom]
-            return Fraction(2 * known.m * known.n * known.k, WARP_LANES)
+            known = EVERY_ATOM[atom]
+            return Fraction(2 * known.m * known.n * known.k, known.lanes)
         case GroupMma(columns=columns, depth=depth):
             return Fraction(2 * GROUP_ROWS * columns * depth, GROUP_LANES)
     return Fraction(0)

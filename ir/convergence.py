@@ -28,6 +28,7 @@ from .expr import (
 )
 from .gpu import (
     GROUP_LANES,
+    WAVE_ATOMS,
     AwaitGroupMma,
     Barrier,
     GroupMma,
@@ -57,6 +58,8 @@ def meeting(stmt: Stmt) -> Iterator[tuple[Level, str]]:
     match stmt:
         case Barrier(level=level):
             yield level, f"a barrier of the {level.value}"
+        case Mma(atom=atom) if atom in WAVE_ATOMS:
+            yield Level.BLOCK, "a matrix operation of a wave"
         case Mma() | LoadMatrix() | StoreMatrix():
             yield Level.WARP, "a matrix operation"
         case GroupMma() | AwaitGroupMma():

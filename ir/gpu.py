@@ -172,12 +172,17 @@ class AwaitArrivals(Operation):
     parity: Expr
 
 
+WAVE_LANES = 2 * WARP_LANES
+"""Lanes of a wave, as AMD's processors run them together: two warps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """A matrix instruction of a whole warp: ``D[m, n] += A[m, k] @ B[k, n]`` on fragments in registers.
+    """A matrix instruction of a whole warp, or of a wave of two: ``D[m, n] += A[m, k] @ B[k, n]`` on fragments in
+    registers of its ``lanes``.
 
-    Every lane holds ``m*k/32`` elements of A, ``k*n/32`` of B and ``m*n/32`` of D; ``fragment`` says which (PTX ISA,
-    "Matrix Fragments for mma.m16n8k16").
+    Every lane holds ``m*k/lanes`` elements of A, ``k*n/lanes`` of B and ``m*n/lanes`` of D; ``fragment`` says which
+    (PTX ISA, "Matrix Fragments for mma.m16n8k16"; AMD Instinct MI300 ISA, "Matrix Arithmetic Instructions").
     """
 
     name: str
@@ -186,14 +191,18 @@ class Atom:
     k: int
     operand: DType
     accumulator: DType
+    lanes: int = WARP_LANES
 
     def elements(self, part: str) -> int:
         """How many elements of ``part`` (``a``, ``b`` or ``d``) a lane holds."""
         rows, columns = {"a": (self.m, self.k), "b": (self.k, self.n), "d": (self.m, self.n)}[part]
-        return rows * columns // WARP_LANES
+        return rows * columns // self.lanes
 
     def fragment(self, part: str, lane: int, element: int) -> tuple[int, int]:
         """(row, column) in A, B or D of one element of one lane."""
+        if self.lanes == WAVE_LANES:
+            outer, inner = lane % 16, self.elements(part) * (lane // 16) + element
+            return (outer, inner) if part == "a" else (inner, outer)
         group, place = lane // 4, lane % 4
         low, half = element % 2, element // 2
         match part:
@@ -209,13 +218,22 @@ ATOMS: dict[str, Atom] = {
     "m16n8k16_f16": Atom("m16n8k16_f16", 16, 8, 16, float16, float32),
     "m16n8k16_bf16": Atom("m16n8k16_bf16", 16, 8, 16, bfloat16, float32),
 }
-"""Name -> matrix instruction (all from sm_80 on)."""
+"""Name -> matrix instruction of a warp (all from sm_80 on)."""
+WAVE_ATOMS: dict[str, Atom] = {
+    "wave_m16n16k16_f16": Atom("wave_m16n16k16_f16", 16, 16, 16, float16, float32, WAVE_LANES),
+    "wave_m16n16k16_bf16": Atom("wave_m16n16k16_bf16", 16, 16, 16, bfloat16, float32, WAVE_LANES),
+    "wave_m16n16k4_f32": Atom("wave_m16n16k4_f32", 16, 16, 4, float32, float32, WAVE_LANES),
+}
+"""The same of a wave (all on gfx942)."""
+EVERY_ATOM: dict[str, Atom] = ATOMS | WAVE_ATOMS
 
 
 @dataclass(frozen=True, slots=True)
 class Mma(Operation):
-    """``d += a @ b`` by one warp. ``a``, ``b`` and ``d`` are register buffers; each fragment is the run of
-    ``atom.elements(part)`` elements that begins at the indices given, along the last dimension."""
+    """``d += a @ b`` by one warp, or by each wave of a block: two neighbouring warps, the first with an even number
+    (which orders nothing else they do, and stands where all threads of a block get to). ``a``, ``b`` and ``d`` are
+    register buffers; each fragment is the run of ``atom.elements(part)`` elements that begins at the indices given,
+    along the last dimension."""
 
     atom: str
     d: Buffer

@@ -10,6 +10,7 @@ from .expr import Expr
 from .gpu import (
     ATOMS,
     BOX_ROW_BYTES,
+    EVERY_ATOM,
     GROUP_LANES,
     GROUP_ROWS,
     GROUP_RUN,
@@ -111,9 +112,9 @@ def _arrive_expecting(stmt: ArriveExpecting, names: Names) -> None:
 
 
 def _mma(stmt: Mma, names: Names) -> None:
-    atom = ATOMS.get(stmt.atom)
+    atom = EVERY_ATOM.get(stmt.atom)
     if atom is None:
-        raise Broken("operation", f"no matrix instruction {stmt.atom}; known: {', '.join(ATOMS)}")
+        raise Broken("operation", f"no matrix instruction {stmt.atom}; known: {', '.join(EVERY_ATOM)}")
     parts = (
         ("d", stmt.d, stmt.d_indices, atom.accumulator),
         ("a", stmt.a, stmt.a_indices, atom.operand),

@@ -16,7 +16,9 @@ Whole: TypeAlias = int | NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class GpuLimits:
-    """What one multiprocessor holds (CUDA C++ Programming Guide, "Compute Capabilities")."""
+    """What one multiprocessor holds (CUDA C++ Programming Guide, "Compute Capabilities"; AMD CDNA 3 ISA, where it is
+    called a compute unit, and a warp a wave). ``lanes``: of a warp. ``copies_alone``: whether copies to shared memory
+    go on by themselves. ``reserved_shared_bytes``: of a block."""
 
     shared_bytes_per_block: int
     shared_bytes_per_multiprocessor: int
@@ -26,28 +28,37 @@ class GpuLimits:
     clusters: bool
     registers_per_thread: int = 255
     threads_per_block: int = 1024
+    lanes: int = WARP_LANES
+    copies_alone: bool = True
+    reserved_shared_bytes: int = 1024
+    kind: str = "cuda"
 
     def resident_blocks(self, threads: Whole, registers: Whole, shared_bytes: Whole) -> NDArray[np.int64]:
         """How many blocks of ``threads`` threads, each with ``registers`` registers, and ``shared_bytes`` a block run
         on a multiprocessor at once; 0 where not even one fits.
 
-        Registers are given out to warps in units of 256, shared memory in units of 128 bytes, of which the system
-        takes 1024 a block (CUDA Occupancy Calculator).
+        Registers are given out to warps in units of 8 for each lane, shared memory in units of 128 bytes, of which the
+        system takes some (CUDA Occupancy Calculator).
         """
-        warps = _up(np.asarray(threads, np.int64), WARP_LANES) // WARP_LANES
+        warps = _up(np.asarray(threads, np.int64), self.lanes) // self.lanes
         given = np.maximum(np.asarray(registers, np.int64), 1)
-        of_a_block = warps * _up(given * WARP_LANES, 256)
+        of_a_block = warps * _up(given * self.lanes, 8 * self.lanes)
         shared = np.asarray(shared_bytes, np.int64)
-        held = _up(shared, 128) + 1024
-        blocks = np.minimum(self.threads_per_multiprocessor // (warps * WARP_LANES), self.blocks_per_multiprocessor)
+        held = np.maximum(_up(shared, 128) + self.reserved_shared_bytes, 1)
+        blocks = np.minimum(self.threads_per_multiprocessor // (warps * self.lanes), self.blocks_per_multiprocessor)
         blocks = np.minimum(blocks, self.registers_per_multiprocessor // of_a_block)
         blocks = np.minimum(blocks, self.shared_bytes_per_multiprocessor // held)
         fits = (
             (given <= self.registers_per_thread)
             & (shared <= self.shared_bytes_per_block)
-            & (warps * WARP_LANES <= self.threads_per_block)
+            & (warps * self.lanes <= self.threads_per_block)
         )
         return np.where(fits, blocks, 0)
+
+    def early_blocks(self, resident: Whole, multiprocessors: int) -> NDArray[np.int64]:
+        """How many blocks of a launch, ``resident`` at once on each multiprocessor, may be there while the launch
+        before still ends: 0 where launches do not overlap, which they do where there are clusters."""
+        return np.asarray(resident, np.int64) * (multiprocessors if self.clusters else 0)
 
     def waves(self, blocks: Whole, resident: Whole, multiprocessors: int) -> NDArray[np.float64]:
         """How often the device fills up until all ``blocks`` have run, ``resident`` at once on each multiprocessor."""
@@ -71,15 +82,23 @@ LIMITS: dict[str, GpuLimits] = {
     "sm_89": GpuLimits(99 * _KIB, 100 * _KIB, 65536, 1536, 24, clusters=False),
     "sm_90a": GpuLimits(227 * _KIB, 228 * _KIB, 65536, 2048, 32, clusters=True),
     "sm_100a": GpuLimits(227 * _KIB, 228 * _KIB, 65536, 2048, 32, clusters=True),
+    "gfx942": GpuLimits(
+        *(64 * _KIB, 64 * _KIB, 131072, 2048, 16),
+        clusters=False,
+        registers_per_thread=512,
+        lanes=2 * WARP_LANES,
+        copies_alone=False,
+        reserved_shared_bytes=0,
+        kind="amdgpu",
+    ),
 }
 """Architecture -> its limits."""
 
 
 def limits_of(target: Target) -> GpuLimits:
-    """The limits of a ``cuda`` target's architecture; raises UnsupportedTarget, which names the known ones."""
-    found = LIMITS.get(target.arch) if target.kind == "cuda" else None
-    if found is None:
-        raise UnsupportedTarget(
-            f"no limits are known of {target}; known: " + ", ".join(f"cuda {arch}" for arch in LIMITS), field="target"
-        )
+    """The limits of a target's architecture; raises UnsupportedTarget, which names the known ones."""
+    found = LIMITS.get(target.arch)
+    if found is None or found.kind != target.kind:
+        known = ", ".join(f"{limits.kind} {arch}" for arch, limits in LIMITS.items())
+        raise UnsupportedTarget(f"no limits are known of {target}; known: {known}", field="target")
     return found

@@ -6,12 +6,11 @@ neither forgotten nor learned from as if it were slow. Records keep what was mea
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from statistics import median
 
 from ..core.trial import Outcome, Timed, Trial
 
 WINDOW = 5
-"""Anchors whose median is the speed of the machine: one alone may have been interrupted."""
+"""Anchors of which the least is the speed of the machine: any may have been interrupted."""
 NOISE = 0.04
 """Relative changes of the anchor that mean nothing."""
 MOST = 2.0
@@ -34,7 +33,7 @@ class Drift:
             self._first = [*self._first, anchor][:WINDOW]
         if not isinstance(trial.outcome, Timed) or anchor is None:
             return trial.outcome
-        factor = median(self._first) / median(self._last)
+        factor = min(self._first) / min(self._last)
         if abs(factor - 1) <= NOISE:
             return trial.outcome
         factor = min(max(factor, 1 / MOST), MOST)

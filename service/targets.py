@@ -2,7 +2,7 @@
 
 ``llvm`` and ``cuda`` are the first device of that kind, ``cuda:1`` another one of this machine, and ``cuda:sm_90a`` an
 architecture that code can be made for whether or not such a device is here. So is ``llvm:aarch64+sve``: a processor
-with its extensions (``codegen.llvm.architectures``).
+with its extensions (``codegen.llvm.architectures``), and ``amdgpu:gfx942``, which nothing is timed on.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from ..workers.settings import HOST_KINDS
 TARGETS: tuple[str, ...] = tuple(kind for kind in BACKENDS if kind in DEVICES)
 """Target kinds that can be both compiled for and timed on here."""
 
-_MULTIPROCESSORS = {"sm_80": 108, "sm_89": 142, "sm_90a": 132, "sm_100a": 148}
+_MULTIPROCESSORS = {"sm_80": 108, "sm_89": 142, "sm_90a": 132, "sm_100a": 148, "gfx942": 304}
 """Architecture -> how many the data-centre card of it has, for code that is made without one."""
 
 
@@ -65,7 +65,7 @@ def made_for(text: str, known: Iterable[DeviceInfo]) -> MeasuredOn:
     """What code for a target is made for: a device of this machine, or for ``KIND:ARCH`` that of this machine, one
     of those ``known``, or one that only has a name. Raises UnsupportedTarget."""
     kind, colon, arch = text.partition(":")
-    if not colon or arch.isdecimal() or kind not in TARGETS:
+    if not colon or arch.isdecimal() or kind not in BACKENDS:
         return measured_on(place_named(text))
     for info in (*device_infos(), *known):
         if (info.target.kind, info.target.arch) == (kind, arch):

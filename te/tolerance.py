@@ -78,10 +78,11 @@ def _limits(sample: _Sample, dtype: DType) -> tuple[float, float]:
     value, error = np.abs(sample.value[finite]), sample.error[finite]
     if not dtype.is_float:
         return float(math.ceil(error.max(initial=0.0))), 0.0
-    # The smallest numbers are lost where a processor flushes them (halves are computed in float32: not flushed).
-    smallest = {16: 2.0**-22, 32: 2.0**-125, 64: 2.0**-1021}[dtype.bits]
+    # The smallest numbers are lost where a processor flushes them (halves are computed in float32: not flushed). A
+    # GPU's fast division makes 0 of x/y where |y| is beyond 2^126, as in x * sigmoid(x) at -88: of up to 2^-119.
+    smallest = {16: 2.0**-22, 32: 2.0**-118, 64: 2.0**-1021}[dtype.bits]
     if dtype.name == "bfloat16":
-        smallest = 2.0**-125
+        smallest = 2.0**-118
     relative, absolute = 2.0 * _roundoff(dtype), 0.0
     if len(value):
         large = (value >= np.median(value)) & (value > 0)

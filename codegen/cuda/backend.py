@@ -1,11 +1,9 @@
 """The CUDA backend: kernel IR -> CUDA C++ -> cubin."""
 
-from collections.abc import Mapping
-
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
-from ..backend import Anatomy, Binary, Packaging, Source
+from ..backend import Anatomy, Binary, Package, Packaging, Source
 from . import compile as compiler
 from .anatomy import anatomy
 from .emit import emit
@@ -34,12 +32,13 @@ class CudaBackend:
     def anatomy(self, source: Source, target: Target) -> Anatomy:
         return anatomy(source, target)
 
-    def files(self, source: Source, target: Target, packaging: Packaging) -> Mapping[str, bytes]:
+    def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
         """The source with a host program that nvcc builds, the cubin, and the PTX."""
         if packaging.library:
             raise UnsupportedTarget("libraries are made of kernels for processors, kind llvm", field="library")
-        return {
+        files = {
             "kernel.cu": with_launcher(source, target.arch).encode(),
             "kernel.cubin": compiler.compile_source(source, target).code,
             "kernel.ptx": compiler.compiled(source, target).ptx.encode(),
         }
+        return Package(files, source.entry, source.parameters)

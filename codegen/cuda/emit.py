@@ -25,6 +25,7 @@ from ...ir.stmt import (
 )
 from ..backend import Grid, Parameter, Source
 from ..c_names import KEYWORDS, ascii_name
+from ..shared_memory import SharedPlan, plan_shared
 from .arithmetic import MATH_NAMES
 from .function import Function
 from .operations import tensor_map, tensor_of
@@ -32,7 +33,6 @@ from .peers import awaits_peers
 from .places import Ranges
 from .prelude import FUNCTIONS, prelude
 from .roles import split_roles
-from .shared import SharedPlan, plan_shared
 from .statements import emit_statement
 from .text import Text
 from .types import is_half, stored

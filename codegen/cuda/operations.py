@@ -213,8 +213,7 @@ def tensor_map(parameters: Sequence[str], stmt: TensorCopy | TensorStore) -> Ten
 
 
 def _mma(code: Code, stmt: Mma) -> str:
-    atom = ATOMS.get(stmt.atom)
-    if atom is None:
+    if stmt.atom not in ATOMS:
         raise CompileError(f"no matrix instruction {stmt.atom!r}; known: {', '.join(ATOMS)}")
     d = _fragment(code, stmt.d, stmt.d_indices, 1)
     a, b = _fragment(code, stmt.a, stmt.a_indices, 2), _fragment(code, stmt.b, stmt.b_indices, 2)

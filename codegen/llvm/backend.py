@@ -1,16 +1,14 @@
 """The LLVM backend: kernel IR -> LLVM IR -> object code, all in process."""
 
-from collections.abc import Mapping
-
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
-from ..backend import Anatomy, Binary, Layer, Packaging, Source
+from ..backend import Anatomy, Binary, Layer, Package, Packaging, Source
 from ..passes.pipeline import run_passes
 from . import compile as compiler
 from .emit import emit
 from .header import header
 from .instructions import count_instructions
-from .interface import library_object
+from .interface import arguments_of, function_name, library_object
 from .link import shared_library
 
 
@@ -36,7 +34,7 @@ class LlvmBackend:
         text = compiler.assembly(source, target)
         return Anatomy((Layer("assembly", "assembly", text),), count_instructions(text, target.arch))
 
-    def files(self, source: Source, target: Target, packaging: Packaging) -> Mapping[str, bytes]:
+    def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
         """The kernel's LLVM IR and assembly; an object of it with all that it calls, and its header; a library."""
         code = library_object(source, packaging.name, target)
         files = {
@@ -45,4 +43,6 @@ class LlvmBackend:
             "kernel.h": header(source, packaging.name, target).encode(),
             "kernel.o": code,
         }
-        return {**files, "kernel.so": shared_library(code, target)} if packaging.library else files
+        if packaging.library:
+            files["kernel.so"] = shared_library(code, target)
+        return Package(files, function_name(packaging.name), arguments_of(source))

@@ -1,14 +1,17 @@
 """What is known at a point of a function while it is being written."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...core.errors import CompileError
 from ...ir.bounds import Interval, interval_of, loop_range
-from ...ir.expr import Expr
+from ...ir.expr import Expr, Shuffle
 from .values import Value
 from .writer import FunctionWriter
+
+Exchange = Callable[[FunctionWriter, Shuffle, Value, Value], Value]
+"""(writer, what is asked for, the value that lanes have, the lane they name) -> the value that they get."""
 
 
 @dataclass(slots=True)
@@ -18,7 +21,8 @@ class Body:
     ``tiles``: the number of the first tile register of a buffer of tiles; ``tiles_ready``: whether the function has set
     these registers up. ``addresses`` and ``results`` are stacks of what has been computed already: an inner scope (a
     loop body, a branch) sees what dominates it, and its own entries vanish with it. ``results`` holds the expression
-    too, so that its identity stays taken.
+    too, so that its identity stays taken. ``exchange``: how lanes of a warp get each other's values, where there are
+    any.
     """
 
     w: FunctionWriter
@@ -29,6 +33,7 @@ class Body:
     tiles: dict[str, int] = field(default_factory=dict)
     tile_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     tiles_ready: bool = False
+    exchange: Exchange | None = None
     addresses: list[dict[object, Value]] = field(default_factory=lambda: [{}])
     results: list[dict[tuple[int, str], tuple[Expr, Value]]] = field(default_factory=lambda: [{}])
 

@@ -31,25 +31,26 @@ def toolchain(target: Target) -> Toolchain:
 def compile_source(source: Source, target: Target) -> Binary:
     """A relocatable object; equal text gives equal bytes. Raises CompileError with LLVM's message."""
     machine = create_machine(target)
-    module = _optimised((source.text,), machine)
+    module = optimised((source.text,), machine)
     return Binary("elf", bytes(machine.emit_object(module)), source.entry, source.parameters, toolchain(target))
 
 
 def compile_together(texts: Sequence[str], exports: Collection[str], target: Target) -> bytes:
     """One relocatable object of several modules, which shows ``exports`` and nothing else. Raises CompileError."""
     machine = create_machine(target)
-    return bytes(machine.emit_object(_optimised(texts, machine, exports)))
+    return bytes(machine.emit_object(optimised(texts, machine, exports)))
 
 
 def assembly(source: Source, target: Target) -> str:
     """The machine instructions that ``compile_source`` would encode."""
     machine = create_machine(target)
-    return str(machine.emit_assembly(_optimised((source.text,), machine)))
+    return str(machine.emit_assembly(optimised((source.text,), machine)))
 
 
-def _optimised(
+def optimised(
     texts: Sequence[str], machine: llvm.TargetMachine, exports: Collection[str] | None = None
 ) -> llvm.ModuleRef:
+    """The texts as one module, after LLVM's passes. Raises CompileError."""
     context = llvm.create_context()
     try:
         module, *others = (llvm.parse_assembly(text, context=context) for text in texts)

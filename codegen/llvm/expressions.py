@@ -19,6 +19,7 @@ from ...ir.expr import (
     Ramp,
     ReduceLanes,
     Select,
+    Shuffle,
     Unary,
     Var,
     walk,
@@ -82,6 +83,8 @@ def _compute(body: Body, expr: Expr, mask: Value | None) -> Value:
             if cut is not expr:
                 return evaluate(body, cut)
             return reduce_lanes(w, op, evaluate(body, operand), operand.dtype)
+        case Shuffle(value=operand, lane=lane) if body.exchange is not None:
+            return body.exchange(w, expr, evaluate(body, operand), evaluate(body, lane))
     raise CompileError(f"{type(expr).__name__} cannot be expressed in LLVM IR")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ...core.errors import UnsupportedTarget
 from .dialects.aarch64 import AARCH64
+from .dialects.amdgcn import AMDGCN
 from .dialects.dialect import Dialect
 from .dialects.riscv import RISCV
 from .dialects.x86 import X86
@@ -34,10 +35,10 @@ CLASSES = (
 """Every class, in the order in which it is shown. ``masked`` counts vector instructions under a mask beside their own
 class, so it is no part of the sum."""
 
-DIALECTS: Mapping[str, Dialect] = {"x86-64": X86, "aarch64": AARCH64, "riscv64": RISCV}
+DIALECTS: Mapping[str, Dialect] = {"x86-64": X86, "aarch64": AARCH64, "riscv64": RISCV, "gfx942": AMDGCN}
 """Architecture -> its assembly."""
 
-_INSTRUCTION = re.compile(r"^\s+([a-z][a-z0-9.]*)\b\s*(.*)")
+_INSTRUCTION = re.compile(r"^\s+([a-z][a-z0-9._]*)\b\s*(.*)")
 
 
 def count_instructions(assembly: str, arch: str = "x86-64") -> dict[str, int]:

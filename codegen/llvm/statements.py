@@ -1,9 +1,11 @@
 """Statements to blocks; a parallel loop becomes a function of its own that the thread pool calls."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...core.dtypes import float32
 from ...core.errors import CompileError
+from ...ir.buffer import Scope
 from ...ir.cpu import TILE_OPERATIONS, Dot, Transpose
 from ...ir.expr import Cast, Expr, Load, Var
 from ...ir.stmt import (
@@ -37,15 +39,20 @@ SCRATCH = "tilewright_scratch"
 """``ptr (i64 bytes)``: the calling thread's scratch block, at least this large, aligned to 64."""
 
 
+EmitOperation = Callable[[Body, Operation], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What all functions of one kernel share. ``tiles``: the buffers that are tile registers."""
+    """What all functions of one kernel share. ``tiles``: the buffers that are tile registers. ``operation``: how
+    operations are written; None: as for a processor."""
 
     module: ModuleWriter
     entry: str
     frame: Frame
     threads: int
     tiles: frozenset[str] = frozenset()
+    operation: EmitOperation | None = None
 
 
 def emit_statement(place: Place, body: Body, stmt: Stmt) -> None:
@@ -72,17 +79,23 @@ def emit_statement(place: Place, body: Body, stmt: Stmt) -> None:
             w.begin(after)
         case Allocate():
             _allocate(place, body, stmt)
-        case Transpose():
+        case Operation():
             with body.statement():
-                emit_transpose(body, stmt)
-        case Dot():
-            with body.statement():
-                emit_dot(body, stmt)
-        case Operation() if isinstance(stmt, TILE_OPERATIONS):
-            with body.statement():
-                emit_tile_operation(body, stmt)
+                (place.operation or _processor_operation)(body, stmt)
         case _:
             raise CompileError(f"{type(stmt).__name__} cannot be expressed in LLVM IR")
+
+
+def _processor_operation(body: Body, stmt: Operation) -> None:
+    match stmt:
+        case Transpose():
+            emit_transpose(body, stmt)
+        case Dot():
+            emit_dot(body, stmt)
+        case _ if isinstance(stmt, TILE_OPERATIONS):
+            emit_tile_operation(body, stmt)
+        case _:
+            raise CompileError(f"{type(stmt).__name__} cannot be expressed in LLVM IR for a processor")
 
 
 def _for(place: Place, body: Body, loop: For) -> None:
@@ -168,6 +181,9 @@ def _move(body: Body, stmt: Store, lanes: int) -> None:
 
 def _allocate(place: Place, body: Body, stmt: Allocate) -> None:
     w, buffer = body.w, stmt.buffer
+    if buffer.scope is Scope.SHARED:  # the block has it from the start
+        emit_statement(place, body, stmt.body)
+        return
     if buffer.name in place.tiles:
         with allocate_tiles(body, buffer), body.scope():
             emit_statement(place, body, stmt.body)
@@ -175,9 +191,7 @@ def _allocate(place: Place, body: Body, stmt: Allocate) -> None:
     offset = place.frame.offsets.get(buffer.name)
     if offset is None:
         pointer = w.alloca(f"[{max(buffer.elements, 1)} x {storage(buffer.dtype)}]", buffer.name)
-        for edge in ("start", "end"):
-            w.module.declare(f"declare void @llvm.lifetime.{edge}.p0(ptr)")
-        w.line(f"call void @llvm.lifetime.start.p0({pointer.typed})")
+        _lifetime(w, "start", pointer)
     else:
         w.module.declare(f"declare noalias align 64 ptr @{SCRATCH}(i64)")
         scratch = w.call(SCRATCH, [constant(place.frame.scratch_bytes, "i64")], "ptr", hint="scratch")
@@ -187,10 +201,16 @@ def _allocate(place: Place, body: Body, stmt: Allocate) -> None:
     with body.scope():
         emit_statement(place, body, stmt.body)
     if offset is None:
-        w.line(f"call void @llvm.lifetime.end.p0({pointer.typed})")
+        _lifetime(w, "end", pointer)
     del body.pointers[buffer.name]
     if outer is not None:
         body.pointers[buffer.name] = outer
+
+
+def _lifetime(w: FunctionWriter, edge: str, pointer: Value) -> None:
+    if not w.module.stack_space:  # elsewhere the pointer is not the very one that was allocated
+        w.module.declare(f"declare void @llvm.lifetime.{edge}.p0(ptr)")
+        w.line(f"call void @llvm.lifetime.{edge}.p0({pointer.typed})")
 
 
 def _parallel_for(place: Place, body: Body, loop: For) -> None:

@@ -24,13 +24,20 @@ class ModuleWriter:
     """The functions and declarations of one module."""
 
     def __init__(
-        self, features: Collection[str] = (), *, attributes: str = "nounwind", half: Sequence[str] = ()
+        self,
+        features: Collection[str] = (),
+        *,
+        attributes: str = "nounwind",
+        half: Sequence[str] = (),
+        stack_space: int = 0,
     ) -> None:
         """``features``: the instruction-set extensions that may be counted on. ``attributes``: of every function.
-        ``half``: extensions of which float16 needs one, empty where it needs none."""
+        ``half``: extensions of which float16 needs one, empty where it needs none. ``stack_space``: the address space
+        of what lies on a thread's stack."""
         self.features = frozenset(features)
         self.attributes = attributes
         self.half = tuple(half)
+        self.stack_space = stack_space
         self._declarations: dict[str, None] = {}
         self._functions: dict[str, str] = {}
 
@@ -131,8 +138,13 @@ class FunctionWriter:
         self.begin(after)
 
     def alloca(self, type_text: str, hint: str, align: int = 64) -> Value:
-        name = self.name(hint)
-        self._allocas.append(f"  {name} = alloca {type_text}, align {align}")
+        name, space = self.name(hint), self.module.stack_space
+        if not space:
+            self._allocas.append(f"  {name} = alloca {type_text}, align {align}")
+            return Value(name, "ptr")
+        place = self.name(f"{hint}.place")
+        self._allocas.append(f"  {place} = alloca {type_text}, align {align}, addrspace({space})")
+        self._allocas.append(f"  {name} = addrspacecast ptr addrspace({space}) {place} to ptr")
         return Value(name, "ptr")
 
     def parameter(self, hint: str, element: str, lanes: int = 1) -> Value:

@@ -7,7 +7,7 @@ for k in unrolled(2):          C[0] = C[0] + A[0] * B[0]
 from dataclasses import replace
 
 from ...ir.expr import index
-from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, seq, walk_statements
+from ...ir.stmt import Allocate, For, If, Kernel, Launch, LoopKind, Seq, Stmt, Store, seq, walk_statements
 from .copies import Names, bound_names, replace_names
 
 MOST_STATEMENTS = 8192
@@ -39,6 +39,8 @@ def _statement(stmt: Stmt, names: Names) -> Stmt:
             return seq(*(_statement(s, names) for s in statements))
         case Allocate(buffer=buffer, body=body):
             return Allocate(buffer, _statement(body, names))
+        case Launch(body=body):
+            return replace(stmt, body=_statement(body, names))
     return stmt
 
 

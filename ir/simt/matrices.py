@@ -7,7 +7,7 @@ import numpy as np
 
 from ..buffer import Buffer
 from ..expr import WARP_LANES, Expr
-from ..gpu import ATOMS, LoadMatrix, Mma, StoreMatrix
+from ..gpu import EVERY_ATOM, LoadMatrix, Mma, StoreMatrix
 from ..memory import Array
 from .access import check_awaited, check_private, check_read, check_write, write_private
 from .address import address_of, is_uniform, shared_flat
@@ -20,10 +20,10 @@ Action = Callable[[Machine], None]
 
 @cache
 def fragment(atom: str, part: str) -> tuple[Array, Array]:
-    """(rows, columns) of every element of every lane: int64[32, elements]."""
-    known = ATOMS[atom]
+    """(rows, columns) of every element of every lane: int64[lanes, elements]."""
+    known = EVERY_ATOM[atom]
     places = [
-        [known.fragment(part, lane, element) for element in range(known.elements(part))] for lane in range(WARP_LANES)
+        [known.fragment(part, lane, element) for element in range(known.elements(part))] for lane in range(known.lanes)
     ]
     both = np.array(places, dtype=np.int64)
     return both[..., 0], both[..., 1]
@@ -53,7 +53,7 @@ def fragment_rows(
 
 
 def mma(stmt: Mma, scope: Scope) -> Action:
-    atom = ATOMS[stmt.atom]
+    atom = EVERY_ATOM[stmt.atom]
     operands = {"d": (stmt.d, stmt.d_indices), "a": (stmt.a, stmt.a_indices), "b": (stmt.b, stmt.b_indices)}
     parts = {
         part: fragment_rows(buffer, indices, atom.elements(part), buffer.shape[-1], scope)
@@ -66,15 +66,19 @@ def mma(stmt: Mma, scope: Scope) -> Action:
         rows = rows_of(m)
         if not all(memory.full[rows]):
             check_private(memory, m, scope, rows, m.running((m.threads,)))
-        lanes = memory.data[rows].reshape(atom.elements(part), -1, WARP_LANES).transpose(1, 2, 0)
-        whole = np.zeros((m.threads // WARP_LANES, *shapes[part]), dtype=memory.data.dtype)
+        lanes = memory.data[rows].reshape(atom.elements(part), -1, atom.lanes).transpose(1, 2, 0)
+        whole = np.zeros((m.threads // atom.lanes, *shapes[part]), dtype=memory.data.dtype)
         whole[:, *fragment(stmt.atom, part)] = lanes
         return whole
 
     def run(m: Machine) -> None:
-        m.order.meet(m.order.warp_level, m.divided(WARP_LANES, "a matrix operation", scope))
+        if m.order.groups.block % atom.lanes:
+            raise scope.fault(f"a matrix operation of {atom.lanes} lanes in blocks that are no multiple of it", m, 0)
+        who = m.divided(atom.lanes, "a matrix operation", scope)
+        if atom.lanes == WARP_LANES:
+            m.order.meet(m.order.warp_level, who)
         total = matrix(m, "d") + matrix(m, "a") @ matrix(m, "b")
-        lanes = total[:, *fragment(stmt.atom, "d")]  # [warps, 32, elements]
+        lanes = total[:, *fragment(stmt.atom, "d")]  # [warps, lanes, elements]
         memory, rows_of = parts["d"]
         write_private(memory, m, rows_of(m), lanes.transpose(2, 0, 1).reshape(-1, m.threads))
 

@@ -3,6 +3,7 @@
 from ...core.target import Target
 from ...te.workload import Workload
 from ..sketch import Sketch
+from .amdgpu_products import AMDGPU_PRODUCTS
 from .cpu_dots import CPU_DOTS, CPU_TILES
 from .cpu_gemm import CPU_GEMM
 from .cpu_loops import CPU_LOOPS
@@ -14,7 +15,7 @@ from .cuda_mma import CUDA_MMA
 from .cuda_permute import CUDA_PERMUTE
 from .cuda_pointwise import CUDA_POINTWISE
 from .cuda_products import CUDA_PRODUCTS
-from .cuda_rows import CUDA_ROWS
+from .cuda_rows import AMDGPU_ROWS, CUDA_ROWS
 from .cuda_skinny import CUDA_SKINNY
 from .cuda_skinny_streams import CUDA_SKINNY_STREAMS
 from .cuda_windows import CUDA_WINDOWS
@@ -38,6 +39,8 @@ SKETCHES: dict[str, Sketch] = {
         CUDA_PRODUCTS,
         CUDA_LAYERS,
         CUDA_MMA,
+        AMDGPU_ROWS,
+        AMDGPU_PRODUCTS,
     )
 }
 """Name -> sketch; a schedule names the sketch that it belongs to."""

@@ -166,7 +166,7 @@ class ColumnPlan:
                 join=str(setting["join"]),
                 final_depth=8 if splits <= 64 else 32,
                 resident=int(np.minimum(room, -(-s.blocks // self.target.threads))[0]),
-                ahead=int(room[0]) * self.target.threads,
+                ahead=int(limits_of(self.target).early_blocks(room, self.target.threads)[0]),
             ),
         )
 

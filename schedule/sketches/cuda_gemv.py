@@ -160,7 +160,7 @@ class GemvPlan:
             warps_k=knobs["warps_k"],
             lanes_n=knobs.get("lanes", 1),
             unroll=knobs["unroll"],
-            ahead=int(resident[0]) * self.target.threads,
+            ahead=int(limits_of(self.target).early_blocks(resident, self.target.threads)[0]),
         )
         return lower_gemv(self.product, KERNEL_NAME, chosen)
 

@@ -28,6 +28,8 @@ from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 SPARE_REGISTERS = 44
 """Registers for addresses and constants, roughly (from compiled kernels)."""
+LEAST_SHARE = 64
+"""Columns of a block of a cluster: fewer are no work for its warps."""
 MOST_SUMS = 64
 """Registers of a thread that hold sums, at most: more and the functions of them would spill."""
 
@@ -47,40 +49,43 @@ class LayerPlan:
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
+        clusters = (1, 2, 4, 8) if limits_of(self.target).clusters and len(self.layers.layers) == 1 else (1,)
         return (
             Knob("rows", (1, 2, 4), "times 16 rows of a block"),
             Knob("warps", (8, 4, 16, 2), "warps of a block, which share out the columns"),
             Knob("chunk", (64, 32, 128), "places of k that arrive together"),
+            Knob("cluster", clusters, "blocks that share out the columns of the layer"),
             Knob("resident", (1, 2, 4), "blocks meant for a multiprocessor at once"),
         )
 
     def _sizes(self, columns: Columns) -> dict[str, Ints]:
         p, limits = self.layers, limits_of(self.target)
         rows, warps, chunk = columns.ints("rows"), columns.ints("warps"), columns.ints("chunk")
-        widest = max(layer.n.extent for layer in p.layers)
+        cluster = columns.ints("cluster")
+        widest = max(layer.n.extent for layer in p.layers) // cluster
         longest = max(layer.k.extent for layer in p.layers)
         steps = np.sum([-(-layer.k.extent // chunk) for layer in p.layers], axis=0)
         tiles = -(-(widest // COLUMNS) // warps)
-        wide = widest * np.ones_like(chunk)
-        stage = _tile_bytes(wide, chunk) if lies_along_k(p) else _tile_bytes(chunk, wide)
+        stage = _tile_bytes(widest, chunk) if lies_along_k(p) else _tile_bytes(chunk, widest)
         tokens = _tile_bytes(rows * ROWS, -(-longest // chunk) * chunk)
         vectors = sum(layer.n.extent * load.buffer.dtype.bytes for layer in p.layers for load in vectors_of(p, layer))
-        beside = tokens + vectors + 8 * rows * ROWS * warps
+        beside = tokens + vectors // cluster + 8 * rows * ROWS * (warps + 1)
         room = limits.shared_bytes_per_multiprocessor // columns.ints("resident") - 1024
         room = np.minimum(room, limits.shared_bytes_per_block) - beside - 256
         stages = np.minimum(room // stage, steps)
-        blocks = -(-p.m.extent // (rows * ROWS))
+        blocks = -(-p.m.extent // (rows * ROWS)) * cluster
         return {
             "threads": WARP_LANES * warps,
             "blocks": blocks,
             "steps": steps,
             "stages": stages,
+            "widest": widest,
             "tiles": tiles,
             "sums": 4 * rows * tiles,
             "registers": SPARE_REGISTERS + 6 * rows * tiles + 8 * rows,
             "shared": np.maximum(stages, 1) * stage + beside,
             "stage": stage,
-            "weights": blocks * 2 * sum(layer.n.extent * layer.k.extent for layer in p.layers),
+            "weights": blocks // cluster * 2 * sum(layer.n.extent * layer.k.extent for layer in p.layers),
         }
 
     def legal(self, columns: Columns) -> Bools:
@@ -93,8 +98,10 @@ class LayerPlan:
             fits &= layer.k.extent % chunk == 0
         shortest = min(layer.k.extent for layer in p.layers)
         # nothing is gained by warps without columns, by rows or places of k that there are none of, or by waiting room
-        widest = max(layer.n.extent for layer in p.layers) // COLUMNS
-        fits &= (warps - 1) * size["tiles"] < widest
+        fits &= (warps - 1) * size["tiles"] < size["widest"] // COLUMNS
+        cluster = columns.ints("cluster")
+        whole = np.all([layer.n.extent % (cluster * COLUMNS) == 0 for layer in p.layers], axis=0)
+        fits &= (cluster == 1) | (whole & (size["widest"] >= LEAST_SHARE))
         fits &= (rows * ROWS < p.m.extent + ROWS) & ((chunk == 32) | (chunk < shortest + 32))
         result: Bools = fits & ((resident == 1) | (size["blocks"] > self.target.threads * (resident // 2)))
         return result
@@ -140,4 +147,4 @@ def _plan(workload: Workload, target: Target) -> LayerPlan | None:
     return plan if plan.fits else None
 
 
-CUDA_LAYERS = TileSketch("cuda_layers", 1, QUANTITIES, _plan)
+CUDA_LAYERS = TileSketch("cuda_layers", 2, QUANTITIES, _plan)

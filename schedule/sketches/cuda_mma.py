@@ -33,6 +33,8 @@ from ..tile.mma import (
     lower_mma,
     piece_of,
 )
+from ..tile.naming import NamingWriter
+from ..tile.padded import even_product, uneven_operands
 from ..tile.product import Product, matrix_product_of, product_of
 from ..tile.products import can_lower_products
 from ..tile.skinny import can_lower
@@ -46,23 +48,27 @@ LEAST_SIDE = 8
 """Rows, or columns, up to which most of what matrix instructions do would be wasted."""
 MOST_BESIDE_GROUPS = 1 << 31
 """Multiplications of a product that might gain from warps where warpgroups could do it."""
-MOST_STAGES, MOST_WARPS, MOST_SETTINGS = 6, 8, 250
-SPARE_REGISTERS, VALUE_REGISTERS = 36, 12
-"""Registers for addresses and constants, roughly (from compiled kernels); more where results are not just the sums."""
+MOST_STAGES, MOST_WARPS, MOST_RESIDENT, MOST_SETTINGS = 6, 8, 4, 250
+SPARE_REGISTERS, VALUE_REGISTERS, HELD_REGISTERS = 36, 12, 8
+"""Registers for addresses and constants, roughly (from compiled kernels); more where results are not just the sums, or
+where operands go through registers."""
 MOST_COPIES, MOST_HELD = 32, 20
 """Of a thread in a step; of those, loads into registers (more did not fit, when compiled)."""
-FLOPS_PER_CYCLE = {"sm_80": 2048, "sm_89": 1024, "sm_90a": 2500}
-"""Of matrix instructions of warps, a multiprocessor's; 2048 where it is not known."""
-SHARED_BYTES_PER_CYCLE = 128
-L2_BYTES_PER_CYCLE = 46
-"""For each multiprocessor, when all of them read."""
-COPY_CYCLES = {8: 4, 4: 2, 2: 2, 1: 6}
-"""Of copying so many elements for each lane of a warp, besides the bytes."""
-STEP_CYCLES, BEGIN_CYCLES, END_CYCLES = 60, 1800, 600
-"""Of a step's barrier, of the first copies of a block, and of its last stores."""
-STORED_PER_CYCLE = 8
-"""Elements of the result."""
-EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
+# cycles and rates of a multiprocessor: fitted to 200 kernels on an H200, of which they tell the times to 20 %
+FLOPS_PER_CYCLE = {"sm_80": 1800, "sm_89": 900}
+"""Of matrix instructions of warps; 2150 elsewhere."""
+SHARED_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE = 128, 48
+COPY_CYCLES = {8: 0, 4: 11, 2: 8, 1: 16}
+"""Of copying so many elements for each lane of a warp, besides the bytes: four where they are taken one by one."""
+LATENCY_CYCLES = 2400
+"""From asking for a step to having it: shared by the steps that are asked for ahead."""
+BEGIN_CYCLES, LAUNCH_CYCLES = 600, 3900
+"""Of blocks that are there at once, until they multiply; of the launch."""
+STAGED_PER_CYCLE, STORED_PER_CYCLE = 7.0, 3.25
+"""Elements of the result, by way of shared memory or straight from where they are."""
+EVENING_CYCLES, EVENED_BYTES_PER_CYCLE = 3500, 9
+"""Of a launch that copies operands, and what a multiprocessor copies in it."""
+EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 2000, 12
 """Of sums that the blocks of a cluster add up."""
 
 QUANTITIES = (
@@ -83,10 +89,22 @@ class MmaPlan:
     target: Target
 
     @cached_property
-    def _operands(self) -> tuple[tuple[int, bool], tuple[int, bool]]:
-        """Of both: elements of a copy, and whether rows lie along k."""
+    def _pieces(self) -> tuple[tuple[int, int], ...]:
+        """Elements of a copy of each operand, as they are, and evened."""
+        p, even = self.product, even_product(NamingWriter(self.product.names), self.product)[0]
+        return tuple((piece_of(q, q.tokens, "m")[0], piece_of(q, q.weights, "n")[0]) for q in (p, even))
+
+    @cached_property
+    def _along_k(self) -> tuple[bool, bool]:
+        """Whether rows of each operand lie along k."""
         p = self.product
-        return piece_of(p, p.tokens, "m"), piece_of(p, p.weights, "n")
+        return piece_of(p, p.tokens, "m")[1], piece_of(p, p.weights, "n")[1]
+
+    @cached_property
+    def _evening_cycles(self) -> float:
+        """Of copying operands with uneven rows."""
+        uneven = uneven_operands(self.product)
+        return EVENING_CYCLES + sum(b.bytes for b in uneven) / self.target.threads / EVENED_BYTES_PER_CYCLE
 
     @cached_property
     def _spare(self) -> int:
@@ -107,7 +125,8 @@ class MmaPlan:
             Knob("depth", (32, 64), "places of k of a step"),
             Knob("split", splits, "blocks of a cluster that share out k of one tile"),
             Knob("resident", (1, 2, 3, 4), "blocks meant for a multiprocessor at once"),
-            Knob("staged", (0, 1), "whether sums go through shared memory, so that whole rows are stored"),
+            Knob("staged", (1, 0), "whether sums go through shared memory, so that whole rows are stored"),
+            Knob("evened", (0, 1), "whether operands with uneven rows are copied first to where rows are even"),
         )
 
     def _sizes(self, columns: Columns) -> dict[str, Ints]:
@@ -120,15 +139,19 @@ class MmaPlan:
         tiles = -(-p.m.extent // tile_m) * -(-p.n.extent // tile_n) * prod(a.extent for a in p.batch)
         steps = -(-p.k.extent // (split * depth))
         stage, held, copies, copied = (np.zeros_like(rows) for _ in range(4))
-        for (piece, along_k), extent in zip(self._operands, (tile_m, tile_n), strict=True):
-            lines, line = (extent, depth) if along_k else (depth, extent)
+        for side, extent in enumerate((tile_m, tile_n)):
+            lines, line = (extent, depth) if self._along_k[side] else (depth, extent)
             stage = stage + 2 * lines * (line + np.where(line & (line - 1) == 0, 0, PIECE))
-            turns = -(-extent * depth // (max(piece, NARROW) * threads))
-            copies, held = copies + turns, held + (turns if piece == 1 else 0)
-            copied = copied + extent * depth // max(piece, NARROW) // WARP_LANES * COPY_CYCLES[piece]
+            piece = np.where(columns.ints("evened") == 1, self._pieces[1][side], self._pieces[0][side])
+            unit = np.where(piece == 1, NARROW, piece)
+            turns = -(-extent * depth // (unit * threads))
+            copies, held = copies + turns, held + np.where(piece == 1, turns, 0)
+            cycles = np.select([piece == n for n in COPY_CYCLES], list(COPY_CYCLES.values()))
+            copied = copied + extent * depth // unit * cycles // WARP_LANES
         room = np.minimum(limits.shared_bytes_per_multiprocessor // resident - 1024, limits.shared_bytes_per_block)
         stages = np.minimum(np.minimum(room // stage, steps), MOST_STAGES)
-        partials = np.where(columns.ints("staged") == 1, 4 * tile_m * (tile_n + PARTIAL_PADDING), 0)
+        partials = 4 * (tile_m * (tile_n + PARTIAL_PADDING) - PARTIAL_PADDING)
+        partials = np.where(columns.ints("staged") == 1, partials, 0)
         return {
             "tile_m": tile_m,
             "tile_n": tile_n,
@@ -140,7 +163,12 @@ class MmaPlan:
             "held": held,
             "copies": copies,
             "copied": copied,
-            "registers": 8 * rows * wide + 8 * (rows + wide) + held + copies + self._spare,
+            "registers": 8 * rows * wide
+            + 8 * (rows + wide)
+            + held
+            + copies
+            + self._spare
+            + np.where(held > 0, HELD_REGISTERS, 0),
             "shared": np.maximum(np.maximum(stages, 1) * stage, partials),
             "room": room,
         }
@@ -160,14 +188,19 @@ class MmaPlan:
         """Whether a setting can work, and repeats no other one."""
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
         resident, split, staged = columns.ints("resident"), columns.ints("split"), columns.ints("staged")
-        fits = limits.resident_blocks(size["threads"], size["registers"], size["shared"]) >= resident
+        room_for = limits.resident_blocks(size["threads"], size["registers"], size["shared"])
+        wanted = np.minimum(-(-size["tiles"] * split // self.target.threads), MOST_RESIDENT)
+        fits = resident == np.minimum(room_for, wanted)
         fits &= (size["stages"] >= np.minimum(3, size["steps"])) & (size["shared"] <= size["room"])
         fits &= (size["threads"] <= WARP_LANES * MOST_WARPS) & (size["held"] <= MOST_HELD)
         fits &= size["copies"] <= MOST_COPIES
-        # nothing is gained by a tile that is half empty, or by room for blocks that there are not
+        # nothing is gained by a tile that is half empty
         fits &= (size["tile_m"] < 2 * p.m.extent) & (size["tile_n"] < 2 * p.n.extent)
-        fits &= (resident == 1) | (size["tiles"] * split > self.target.threads * (resident - 1))
         fits &= (columns.ints("depth") == 32) | (size["steps"] * split * columns.ints("depth") < p.k.extent + 32)
+        if uneven_operands(p):
+            fits &= (columns.ints("evened") == 0) | (min(self._pieces[1]) == PIECE)
+        else:
+            fits &= columns.ints("evened") == 0
         alone = (size["tiles"] * split <= self.target.threads * resident) & (size["steps"] >= 2)
         result: Bools = fits & ((split == 1) | (alone & (staged == 1)))
         return result
@@ -176,18 +209,20 @@ class MmaPlan:
         """Cycles of a multiprocessor: of what it does at once, the slowest of its units."""
         p, size = self.product, self._sizes(columns)
         tile_m, tile_n, steps, depth = size["tile_m"], size["tile_n"], size["steps"], columns.ints("depth")
-        split, resident = columns.ints("split"), columns.ints("resident")
+        split, staged = columns.ints("split"), columns.ints("staged") == 1
         turns = -(-size["tiles"] * split // self.target.threads)
-        at_once = np.minimum(turns, resident)
-        busy = np.minimum(1.0, (size["threads"] // WARP_LANES * at_once + 2) / 10)
-        mma = 2 * tile_m * tile_n * depth / (FLOPS_PER_CYCLE.get(self.target.arch, 2048) * busy)
+        at_once = np.minimum(turns, columns.ints("resident"))
+        mma = 2 * tile_m * tile_n * depth / FLOPS_PER_CYCLE.get(self.target.arch, 2150)
         fragments = size["threads"] // WARP_LANES * DEPTH * (columns.ints("rows") + columns.ints("columns")) * depth * 2
         shared = (fragments + 2 * (tile_m + tile_n) * depth) / SHARED_BYTES_PER_CYCLE
         l2 = 2 * (tile_m + tile_n) * depth / L2_BYTES_PER_CYCLE
-        step = np.maximum(np.maximum(mma, l2), shared) + size["copied"] / 2 + STEP_CYCLES / at_once
-        store = tile_m * tile_n / (STORED_PER_CYCLE * split)
+        ahead = np.where(size["held"] > 0, 1, np.maximum(size["stages"] - 1, 1))
+        step = at_once * (np.maximum(np.maximum(mma, l2), shared) + size["copied"])
+        step = np.maximum(step, LATENCY_CYCLES / ahead)
+        store = at_once * tile_m * tile_n / np.where(staged, STAGED_PER_CYCLE, STORED_PER_CYCLE) / split
         exchange = np.where(split > 1, EXCHANGE_CYCLES + 4 * tile_m * tile_n / EXCHANGE_BYTES_PER_CYCLE, 0)
-        total = turns * (steps * step + store) + -(-turns // resident) * (BEGIN_CYCLES + END_CYCLES) + exchange
+        evening = np.where(columns.ints("evened") == 1, self._evening_cycles, 0)
+        total = LAUNCH_CYCLES + evening + exchange + turns / at_once * (BEGIN_CYCLES + steps * step + store)
         used = p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
         return {
             "wave_efficiency": used / (turns * self.target.threads * tile_m * tile_n / split),
@@ -218,8 +253,19 @@ class MmaPlan:
         """What the knobs stand for."""
         codes = np.array([[k.values.index(knobs[k.name]) for k in self.knobs]], dtype=np.int16)
         stages = int(self._sizes(Columns(self.knobs, codes, {}))["stages"][0])
-        given = {name: int(value) for name, value in knobs.items() if name != "staged"}
-        return MmaSetting(**given, stages=stages, band=BAND, staged=bool(knobs["staged"]))
+        return MmaSetting(
+            rows=int(knobs["rows"]),
+            columns=int(knobs["columns"]),
+            warps_m=int(knobs["warps_m"]),
+            warps_n=int(knobs["warps_n"]),
+            depth=int(knobs["depth"]),
+            stages=stages,
+            split=int(knobs["split"]),
+            band=BAND,
+            resident=int(knobs["resident"]),
+            staged=bool(knobs["staged"]),
+            evened=bool(knobs["evened"]),
+        )
 
 
 def _plan(workload: Workload, target: Target) -> MmaPlan | None:
@@ -230,9 +276,9 @@ def _plan(workload: Workload, target: Target) -> MmaPlan | None:
     if few is not None and can_lower(few):
         return None
     products = p.m.extent * p.n.extent * p.k.extent * prod(a.extent for a in p.batch)
-    if target.arch == "sm_90a" and can_lower_products(p) and products > MOST_BESIDE_GROUPS:
+    if target.arch == "sm_90a" and few is None and can_lower_products(p) and products > MOST_BESIDE_GROUPS:
         return None
     return MmaPlan(p, target)
 
 
-CUDA_MMA = TileSketch("cuda_mma", 1, QUANTITIES, _plan)
+CUDA_MMA = TileSketch("cuda_mma", 2, QUANTITIES, _plan)

@@ -107,6 +107,11 @@ class PointwisePlan:
         vector, unroll, threads = columns.ints("vector"), columns.ints("unroll"), columns.ints("threads")
         return self.sizes(vector, unroll, threads, columns.flags("persistent", 1))
 
+    def early(self, threads: Ints, registers: Ints) -> Ints:
+        """Blocks that may be there before the launch before has ended."""
+        limits = limits_of(self.target)
+        return limits.early_blocks(limits.resident_blocks(threads, registers, 0), self.target.threads)
+
     def legal(self, columns: Columns) -> Bools:
         vector, unroll, threads = columns.ints("vector"), columns.ints("unroll"), columns.ints("threads")
         vectors, tiles, blocks, registers = self._sizes(columns)
@@ -115,9 +120,9 @@ class PointwisePlan:
         # Blocks that stay pay only where each has much to do at a time: few such settings, with the widest vectors.
         pays = (tiles > blocks) & (unroll > 1) & (vector == self._vectors()[-1])
         fits = (registers <= MAX_REGISTERS) & (blocks <= MOST_BLOCKS)
-        room = limits_of(self.target).resident_blocks(threads, registers, 0) * self.target.threads
+        early = self.early(threads, registers)
         others = columns.flags("asks", FOLLOWING)
-        asked = ~others | (~persistent & (tiles > room) & (vectors % (unroll * threads) == 0))
+        asked = ~others | (~persistent & (early > 0) & (tiles > early) & (vectors % (unroll * threads) == 0))
         legal: Bools = ((unroll * threads <= vectors) | smallest) & (~persistent | pays) & fits & asked
         return legal
 
@@ -157,8 +162,7 @@ class _Program:
         vector, unroll, threads = (np.array([n], np.int64) for n in (self.vector, self.unroll, self.threads))
         _, _, blocks, registers = plan.sizes(vector, unroll, threads, np.array([setting["persistent"] == 1]))
         self.blocks = int(blocks[0])
-        resident = limits_of(plan.target).resident_blocks(threads, registers, 0)
-        self.ahead, self.following = int(resident[0]) * plan.target.threads, setting["asks"] == FOLLOWING
+        self.ahead, self.following = int(plan.early(threads, registers)[0]), setting["asks"] == FOLLOWING
         buffers = (*plan.workload.inputs, *(s.tensor for s in plan.stages))
         self.streamed = tuple(b.name for b in self._large(buffers)) if setting["stream"] else ()
         self.names = Names({b.name for b in buffers} | {a.name for a in plan.axes})

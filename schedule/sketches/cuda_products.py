@@ -24,7 +24,7 @@ from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
 from ..tile.padded import uneven_operands
 from ..tile.product import LONGEST_TOKENS, Product, matrix_product_of
-from ..tile.product_results import can_store_boxes, can_store_lines
+from ..tile.product_results import ahead_registers, can_store_boxes, can_store_lines
 from ..tile.products import COPYING_REGISTERS, PARTIAL_PADDING, ProductSetting, can_lower_products, lower_products
 from .columns import Bools, Columns, Ints
 from .enumerate import all_settings
@@ -43,6 +43,9 @@ MOST_SETTINGS = 300
 """Settings of a space: those that the estimate likes best."""
 MOST_TILES, MOST_BLOCKS = 4, 8
 """Of a cluster."""
+CLUSTER_SHARES = {4: 10 / 11, 8: 6 / 7}
+"""Blocks of a cluster, from which on -> share of the multiprocessors that such clusters can fill: each lies within one
+part of the device, and those differ."""
 MOST_REGISTERS = 240
 """That a warpgroup may set for its threads."""
 SMALL_TILE = 64 * 128
@@ -54,11 +57,15 @@ REGISTERS = 512
 FLOPS_PER_CYCLE = 4096
 """Of the matrix units of a multiprocessor, dense 16-bit."""
 SHARED_BYTES_PER_CYCLE = 128
-L2_BYTES_PER_CYCLE = 46
+L2_BYTES_PER_CYCLE = 60
 """For each multiprocessor, when all of them read."""
+MEMORY_BYTES_PER_CYCLE = 2390
+"""For the whole device."""
+NORM = 8
+"""Of what units that work at once take (as a norm)."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
 """Of sums that the blocks of a cluster add up: two barriers, and what each of them reads."""
-STEP_CYCLES, STORE_CYCLES, LAUNCH_CYCLES = 40, 8, 3000
+STEP_CYCLES, STORE_CYCLES, LAUNCH_CYCLES = 40, 6, 3000
 """Besides: of a step (barriers), of a row of 128 bytes that is stored, of a launch with its first and last tile."""
 
 QUANTITIES = (
@@ -97,7 +104,7 @@ class ProductPlan:
         plain = all(
             isinstance(r.value.value if isinstance(r.value, Cast) else r.value, Load) for r in self.product.results
         )
-        return SPARE_REGISTERS + (0 if plain else VALUE_REGISTERS)
+        return SPARE_REGISTERS + ahead_registers(self.product) + (0 if plain else VALUE_REGISTERS)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -106,7 +113,7 @@ class ProductPlan:
             Knob("in_turn", (0, 1), "whether each of them takes tiles of its own, in turn"),
             Knob("rows", (1, 2), "times 64 rows of a warpgroup"),
             Knob("wide", WIDTHS, "columns of a tile"),
-            Knob("slabs", (1, 2), "times 64 places of k that arrive together"),
+            Knob("slabs", (1, 2, 4), "times 64 places of k that arrive together"),
             Knob("cluster", (1, 2, 4), "tiles of a cluster along m"),
             Knob("across", (1, 2, 4), "tiles of a cluster along n"),
             Knob("split", (1, 2, 4, 8), "blocks of a cluster that share out k of one tile"),
@@ -139,10 +146,13 @@ class ProductPlan:
         blocks = cluster_m * cluster_n * split
         tiles = -(-p.m.extent // (tile_m * cluster_m)) * -(-p.n.extent // (tile_n * cluster_n))
         tiles = tiles * prod(a.extent for a in p.batch)
-        together = self.target.threads * resident // blocks
-        together -= (blocks > 2) & (together > 1)  # a cluster lies within one part of the device, which may not be even
+        usable = np.full_like(blocks, self.target.threads)
+        for size, part in CLUSTER_SHARES.items():
+            usable = np.where(blocks >= size, int(self.target.threads * part), usable)
+        together = usable * resident // blocks
         laps = -(-tiles // (np.maximum(together, 1) * turns))
         workers = -(-tiles // (laps * turns))
+        here = np.minimum(resident, -(-workers * blocks // np.maximum(usable, 1)))
         sums = rows * wide // 2
         roomy = columns.ints("roomy") == 1
         threads = GROUP_LANES * groups + np.where(roomy, GROUP_LANES, WARP_LANES)
@@ -168,6 +178,7 @@ class ProductPlan:
             "tiles": tiles,
             "laps": laps,
             "workers": workers,
+            "here": here,
             "sums": sums,
             "registers": np.where(roomy, most, 0),
             "share": np.where(roomy, most, share),
@@ -186,35 +197,36 @@ class ProductPlan:
     def _bound(self) -> float:
         """The estimate up to which settings are worth trying."""
         columns = all_settings(self.knobs)
-        fitting = np.sort(self._estimate(columns)["estimate"][self._fits(columns)])
+        columns = columns.kept(_sound(columns))
+        columns = columns.kept(self._fits(columns))
+        fitting = np.sort(self._estimate(columns)["estimate"])
         return float(fitting[min(self.most or len(fitting), len(fitting)) - 1]) if len(fitting) else 0.0
 
     def _usual(self, columns: Columns, bound: float) -> Bools:
-        usual: Bools = self._fits(columns) & (self._estimate(columns)["estimate"] <= bound)
+        usual = np.ones(len(columns), dtype=bool)
+        for kept in (_sound, self._fits, lambda some: self._estimate(some)["estimate"] <= bound):
+            usual[usual] = kept(columns.kept(usual))
         return usual
 
     def _fits(self, columns: Columns) -> Bools:
         """Whether a setting can work, and repeats no other one."""
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
-        groups, in_turn, rows, wide = (columns.ints(name) for name in ("groups", "in_turn", "rows", "wide"))
-        slabs, band = (columns.ints(name) for name in ("slabs", "band"))
-        resident, boxes = columns.ints("resident"), columns.ints("boxes")
+        rows, wide, band, resident, boxes = (
+            columns.ints(name) for name in ("rows", "wide", "band", "resident", "boxes")
+        )
         fits = limits.resident_blocks(size["threads"], size["launched"], size["shared"]) >= resident
         fits &= (size["stages"] >= np.minimum(LEAST_STAGES, size["uses"])) & (
             size["sums"] + self._spare <= size["share"]
         )
-        # more registers than an equal share, where that is little; three groups would still begin with too few
-        fits &= (columns.ints("roomy") == 0) | ((resident == 1) & (groups == 2) & (size["sums"] >= 96))
-        fits &= (in_turn == 0) | ((groups == 2) & (resident == 1) & (size["tiles"] > self.target.threads))
+        fits &= (columns.ints("in_turn") == 0) | (size["tiles"] > self.target.threads)
         split = columns.ints("split")
-        alone = (in_turn == 0) & (resident == 1) & (columns.ints("roomy") == 0) & (size["laps"] == 1)
-        fits &= (split == 1) | (alone & (size["tile_m"] * wide <= 128 * 128) & (size["steps"] >= 2))
+        fits &= (split == 1) | ((size["laps"] == 1) & (size["steps"] >= 2))
         pieces = rows * -(-size["tile_n"] // GROUP_RUN)
         if can_store_boxes(p):
             fits &= boxes == np.where(split == 1, np.minimum(pieces, 2), 0)
         else:
             fits &= boxes <= (np.where(split == 1, 1, 0) if can_store_lines(p) else 0)
-        fits &= (slabs == 1) | ((size["tile_m"] * wide <= SMALL_TILE) & (size["steps"] >= 4))
+        fits &= (columns.ints("slabs") == 1) | (size["steps"] >= 4)
         # nothing is gained by more than a tile that covers the result, or by an order of few tiles
         tiles_m = -(-p.m.extent // (size["tile_m"] * size["cluster_m"]))
         tiles_n = -(-p.n.extent // (size["tile_n"] * size["cluster_n"]))
@@ -225,32 +237,31 @@ class ProductPlan:
             unit = self._sums * (8 if self._right_along_k else GROUP_RUN)
             fits &= (wide % (unit * size["cluster_m"]) == 0) & (split == 1)
         ordered = (band == 8) | ((size["laps"] > 1) & (band <= tiles_m) & (tiles_n > 1))
-        # each block of a cluster copies whole periods of the swizzle
-        cluster = size["cluster_m"] * size["cluster_n"]
-        shared = (cluster <= MOST_TILES) & (cluster * split <= MOST_BLOCKS) & (wide % (8 * size["cluster_m"]) == 0)
-        shared &= (cluster == 1) | (size["laps"] * size["steps"] > 1)
-        result: Bools = fits & covered & ordered & shared
+        several = size["cluster_m"] * size["cluster_n"] > 1
+        result: Bools = fits & covered & ordered & (~several | (size["laps"] * size["steps"] > 1))
         return result
 
     def _estimate(self, columns: Columns) -> dict[str, NDArray[np.float64]]:
         """Cycles of a multiprocessor: of what it does one after the other, the slowest of its units."""
         p, size = self.product, self._sizes(columns)
-        wide, slabs, resident = columns.ints("wide"), columns.ints("slabs"), columns.ints("resident")
+        wide, slabs = columns.ints("wide"), columns.ints("slabs")
         tile_m, steps = size["tile_m"], size["steps"]
         depth = slabs * GROUP_RUN
         mma = 2 * tile_m * wide * depth / FLOPS_PER_CYCLE
         read = tile_m // GROUP_ROWS * (GROUP_ROWS + wide) * depth * 2
         shared = (read + size["stage"]) / SHARED_BYTES_PER_CYCLE
         l2 = (tile_m / size["cluster_n"] + wide / size["cluster_m"]) * depth * 2 / L2_BYTES_PER_CYCLE
-        step = np.maximum(np.maximum(mma, l2), shared) * np.where(columns.ints("groups") == 3, 1.08, 1.0)  # as measured
-        step += STEP_CYCLES / resident
-        store = tile_m * size["tile_n"] * 2 / 128 * STORE_CYCLES
-        turns, laps = size["turns"], size["laps"]
-        overlapped = (size["turns"] > 1) | (resident > 1)
-        tiles = laps * turns * resident
-        split = columns.ints("split")
+        step = _joined(mma, l2, shared) * np.where(columns.ints("groups") == 3, 1.08, 1.0)  # as measured
+        split, turns, laps = columns.ints("split"), size["turns"], size["laps"]
+        here = size["here"]
+        step += STEP_CYCLES / here
+        store = tile_m * size["tile_n"] * 2 / 128 * self._store_cycles(columns.ints("boxes"))
+        tiles = laps * turns * here
+        stored = np.where((turns > 1) | (here > 1), store / 4, store / split)
         exchange = np.where(split > 1, EXCHANGE_CYCLES + 4 * tile_m * wide / EXCHANGE_BYTES_PER_CYCLE, 0)
-        total = tiles * (steps * step + np.where(overlapped, store / 4, store / split)) + exchange + LAUNCH_CYCLES
+        ready = limits_of(self.target).resident_blocks(size["threads"], size["launched"], size["shared"]) > here
+        total = _joined(tiles * (steps * step + stored) + exchange, self._memory_cycles)
+        total += np.where(ready, 0.7, 1.0) * LAUNCH_CYCLES
         used = self._sums * p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
         return {
             "wave_efficiency": used / (tiles * self.target.threads * tile_m * wide / split),
@@ -259,6 +270,19 @@ class ProductPlan:
             "l2_cycles": tiles * steps * l2,
             "estimate": total,
         }
+
+    @cached_property
+    def _memory_cycles(self) -> float:
+        """Of reading all inputs and writing all outputs once."""
+        p = self.product
+        return sum(b.bytes for b in (*p.inputs, *(r.tensor for r in p.results))) / MEMORY_BYTES_PER_CYCLE
+
+    def _store_cycles(self, boxes: Ints) -> NDArray[np.float64]:
+        """Of a row of 128 bytes of the result."""
+        if can_store_boxes(self.product):
+            return np.where(boxes > 0, STORE_CYCLES, 2 * STORE_CYCLES).astype(np.float64)
+        alone = 2 if self.product.n.extent % 2 == 0 else 4
+        return np.where(boxes > 0, 2 * STORE_CYCLES, 2 * alone * STORE_CYCLES).astype(np.float64)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         size = self._sizes(columns)
@@ -304,6 +328,30 @@ class ProductPlan:
         )
 
 
+def _sound(columns: Columns) -> Bools:
+    """Which settings can work for any product."""
+    groups, rows, wide, slabs = (columns.ints(name) for name in ("groups", "rows", "wide", "slabs"))
+    in_turn, roomy = columns.ints("in_turn") == 1, columns.ints("roomy") == 1
+    alone, split = columns.ints("resident") == 1, columns.ints("split")
+    places = GROUP_ROWS * rows * wide * np.where(in_turn, 1, groups)
+    sound = ~in_turn | ((groups == 2) & alone)
+    # more registers than an equal share, where that is little; three groups would still begin with too few
+    sound &= ~roomy | ((groups == 2) & alone & (rows * wide // 2 >= 96))
+    sound &= (split == 1) | (~in_turn & ~roomy & alone & (places <= 128 * 128))
+    sound &= (slabs == 1) | (places * slabs <= 2 * SMALL_TILE)
+    cluster = columns.ints("cluster") * columns.ints("across")
+    sound &= (cluster <= MOST_TILES) & (cluster * split <= MOST_BLOCKS)
+    # each block of a cluster copies whole periods of the swizzle
+    result: Bools = sound & (wide % (8 * columns.ints("cluster")) == 0)
+    return result
+
+
+def _joined(*cycles: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """Of units that work at once: little more than the slowest takes."""
+    joined: NDArray[np.float64] = sum(c**NORM for c in cycles) ** (1 / NORM)
+    return joined
+
+
 def _share(threads: Ints) -> Ints:
     """Registers of each of ``threads`` threads of a multiprocessor at most."""
     warps = -(-threads // WARP_LANES)
@@ -324,6 +372,7 @@ def _plan(workload: Workload, target: Target) -> ProductPlan | None:
     return ProductPlan(p, target)
 
 
+@lru_cache(maxsize=16)
 def _whole_plan(workload: Workload, target: Target) -> ProductPlan | None:
     plan = _plan(workload, target)
     return None if plan is None else replace(plan, most=None)

@@ -67,15 +67,17 @@ class RowPlan:
         longest = max(1, self.form.column_count // min(self._vectors()))
         lanes = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < 2 * longest)
         long = self.form.column_count * self.form.held_bytes
+        limits = limits_of(self.target)
+        holds = (REGISTERS, SPLIT, QUEUE, MEMORY) if limits.copies_alone else (REGISTERS, MEMORY)
         clusters: tuple[int, ...] = (1,)
-        if limits_of(self.target).clusters and long >= CLUSTER_ROW_BYTES:
+        if limits.clusters and long >= CLUSTER_ROW_BYTES:
             clusters = (1, 2, 4, 8, 16) if long >= LONG_ROW_BYTES else (1, 2, 4, 8)
         return (
             Knob("vector", self._vectors(), "neighbouring elements that a thread reads at once"),
             Knob("lanes", lanes, "threads of a row in a block"),
-            Knob("teams", (1, 2, 4, 8, 16, 32), "rows of a block"),
+            Knob("teams", tuple(n for n in (1, 2, 4, 8, 16, 32, 64) if n <= limits.lanes), "rows of a block"),
             Knob("cluster", clusters, "blocks of a row"),
-            Knob("hold", (REGISTERS, SPLIT, QUEUE, MEMORY), "where a row stays between the passes over it"),
+            Knob("hold", holds, "where a row stays between the passes over it"),
             Knob(
                 "resident", (1, 2, 3, 4, 8), "split, queue: blocks of a multiprocessor, which share its shared memory"
             ),
@@ -85,7 +87,11 @@ class RowPlan:
                 (0, 1, 3, 5) if self._weights else (0,),
                 "which part of the weights is read before the rows are reduced: none, all, or one in so many",
             ),
-            Knob("asks", (FIRST, FOLLOWING) if self.form.wide else (FIRST,), "rows asked for before it is their turn"),
+            Knob(
+                "asks",
+                (FIRST, FOLLOWING) if self.form.wide and limits.clusters else (FIRST,),
+                "rows asked for before it is their turn",
+            ),
         )
 
     @property
@@ -151,9 +157,11 @@ class RowPlan:
         )
 
     def _at_once(self, s: "_Sizes") -> Ints:
-        """Blocks that run at once, hardly less: compiled kernels take a few registers less than is estimated."""
+        """Blocks that run at once, hardly less: compiled kernels take a few registers less than is estimated. 0 where
+        asking for their data is of no use."""
         registers = np.maximum(s.registers - FEWER_REGISTERS, 1)
-        return limits_of(self.target).resident_blocks(s.threads, registers, s.shared) * self.target.threads
+        limits = limits_of(self.target)
+        return limits.early_blocks(limits.resident_blocks(s.threads, registers, s.shared), self.target.threads)
 
     def legal(self, columns: Columns) -> Bools:
         s, form = self._sizes(columns), self.form
@@ -161,11 +169,14 @@ class RowPlan:
         vector, resident = columns.ints("vector"), columns.ints("resident")
         queue, again = columns.flags("hold", QUEUE), columns.flags("hold", MEMORY)
         split = columns.flags("hold", SPLIT)
-        room = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared)
+        limits = limits_of(self.target)
+        room = limits.resident_blocks(s.threads, s.registers, s.shared)
         fits = room >= np.where(queue | split, resident, 1)
-        shape = (s.threads >= 32) & (s.threads % 32 == 0) & ((teams == 1) | split | (s.threads <= 256))
+        shape = (
+            (s.threads >= limits.lanes) & (s.threads % limits.lanes == 0) & ((teams == 1) | split | (s.threads <= 256))
+        )
         shape &= lanes >= s.edges
-        shape &= (teams == 1) | (s.threads == 32) | (teams <= form.row_count)
+        shape &= (teams == 1) | (s.threads == limits.lanes) | (teams <= form.row_count)
         shape &= (cluster == 1) | ((teams == 1) & (lanes >= 128) & (s.vectors > (cluster - 1) * s.share))
         shape &= (cluster == 1) | (s.chunks >= 4)
         waste = s.chunks * lanes * cluster <= np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(lanes, 32) - 1)
@@ -195,7 +206,7 @@ class RowPlan:
         # A whole row in a block does not leave room for all its weights.
         queued &= (early <= 1) | ((cluster == 1) & columns.flags("ahead", ALL) & (s.early >= 2))
         others = columns.flags("asks", FOLLOWING)
-        asked = ~others | (held & (cluster == 1) & (s.blocks > self._at_once(s)))
+        asked = ~others | (held & (cluster == 1) & (s.blocks > self._at_once(s)) & limits.clusters)
         asked &= ~others | (form.row_count % teams == 0)
         legal: Bools = fits & shape & waste & (held | read | queued | parted) & asked
         return legal
@@ -230,7 +241,9 @@ class RowPlan:
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         columns = Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {})
         sizes = self._sizes(columns)
-        room = int(limits_of(self.target).resident_blocks(sizes.threads, sizes.registers, sizes.shared)[0])
+        limits = limits_of(self.target)
+        room = limits.resident_blocks(sizes.threads, sizes.registers, sizes.shared)
+        early = int(limits.early_blocks(room, self.target.threads)[0])
         cluster, whole = int(setting["cluster"]), self.form.row_count % int(setting["teams"]) == 0
         given = setting["hold"] in (QUEUE, SPLIT)
         return row_kernel(
@@ -246,8 +259,8 @@ class RowPlan:
                 slots=int(sizes.slots[0]),
                 blocks=int(sizes.blocks[0]),
                 early=int(sizes.early[0]),
-                resident=int(setting["resident"]) if given else room if cluster > 1 else 0,
-                ahead=room * self.target.threads if cluster == 1 and whole else 0,
+                resident=int(setting["resident"]) if given else int(room[0]) if cluster > 1 else 0,
+                ahead=early if cluster == 1 and whole else 0,
                 apart=int(self._at_once(sizes)[0]) if setting["asks"] == FOLLOWING else 0,
             ),
         )
@@ -280,3 +293,4 @@ def _plan(workload: Workload, target: Target) -> RowPlan | None:
 
 
 CUDA_ROWS = TileSketch("cuda_rows", 2, QUANTITIES, _plan)
+AMDGPU_ROWS = TileSketch("amdgpu_rows", 1, QUANTITIES, _plan, kind="amdgpu")

@@ -155,13 +155,14 @@ class SkinnyPlan:
         knobs = {name: int(value) for name, value in setting.items()}
         columns = Columns(self.knobs, _codes(self.knobs, knobs), {})
         blocks = int(self._sizes(columns)["blocks"][0]) // knobs["split"]
+        early = int(limits_of(self.target).early_blocks(knobs["resident"], self.target.threads))
         return lower_skinny(
             self.product,
             KERNEL_NAME,
             SkinnySetting(
                 **knobs,
                 stages=int(self._sizes(columns)["stages"][0]),
-                ahead=blocks if blocks <= knobs["resident"] * self.target.threads // knobs["split"] else 0,
+                ahead=blocks if blocks * knobs["split"] <= early else 0,
             ),
         )
 

@@ -2,7 +2,8 @@
 
 Weights stream through a ring in shared memory, those of the next layer already while the one before is worked on; what
 comes in lies in shared memory whole. Warps share out the columns. So the sums of a row lie in the registers of one
-block: its statistics are reduced there, and what the next layer multiplies takes the place of what came in.
+block: its statistics are reduced there, and what the next layer multiplies takes the place of what came in. The blocks
+of a cluster may share out the columns of one layer: then each reads a part of the weights, and more rows fit.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,39 +22,37 @@ from ...ir.expr import (
     Load,
     Ramp,
     Select,
-    Shuffle,
-    ShuffleMode,
     Var,
     const,
     index,
     logical_and,
     minimum,
 )
-from ...ir.gpu import ATOMS, AwaitCopies, CommitCopies, CopyAsync, LoadMatrix, Mma
+from ...ir.gpu import ATOMS, AwaitCopies, CommitCopies, CopyAsync, Level, LoadMatrix, Mma
 from ...ir.rewrite import substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ..nest import identity
-from .layers import PIECE_BYTES, Layers, Statistic, vectors_of
+from .layer_rows import QUAD, RowReducer
+from .layers import PIECE_BYTES, Layer, Layers, Statistic, vectors_of
 from .naming import NamingWriter
 from .pointwise import vector_at
 from .product import flat_steps
 from .skinny import COLUMNS, DEPTH, PIECE, ROWS, tile_pitch
 
 UNROLLED = LoopKind.UNROLLED
-QUAD = 4
-"""Lanes that hold neighbouring sums of one row, two each."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSetting:
     """``rows``: times 16 rows of a block. ``warps``: of a block, which share out the columns. ``chunk``: places of
-    ``k`` that arrive together. ``stages``: how many such pieces the ring holds. ``resident``: blocks meant for a
-    multiprocessor at once."""
+    ``k`` that arrive together. ``stages``: how many such pieces the ring holds. ``cluster``: blocks that share out the
+    columns, of a single layer. ``resident``: blocks meant for a multiprocessor at once."""
 
     rows: int
     warps: int
     chunk: int
     stages: int
+    cluster: int
     resident: int
 
     @property
@@ -81,44 +80,56 @@ class _Program:
         self.first_steps = [sum(self.steps[:n]) for n in range(len(p.layers))]
         total = sum(self.steps)
         self.ahead = total if s.stages >= total else s.stages - 1
-        self.exchanges = 0
         self.w = NamingWriter(p.names)
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
         bounds = [
             ("block", -(-p.m.extent // s.block_m), HardwareAxis.GRID_X),
+            ("rank", s.cluster, HardwareAxis.CLUSTER),
             ("warp", s.warps, HardwareAxis.WARP),
             ("lane", WARP_LANES, HardwareAxis.LANE),
         ]
+        if s.cluster == 1:
+            del bounds[1]
         with w.launch(self.name, bounds, min_blocks=s.resident) as axes:
-            block, self.warp, self.lane = axes
-            self.row = block * s.block_m
+            self.warp, self.lane = axes[-2:]
+            self.rank: Expr = axes[1] if s.cluster > 1 else index(0)
+            self.row = axes[0] * s.block_m
             self.thread = self.warp * WARP_LANES + self.lane
             self._allocate()
             self._begin()
             for number in range(len(p.layers)):
                 with w.scope():
                     self._layer(number)
+            if s.cluster > 1:
+                w.barrier(Level.CLUSTER)  # others may still read what this block found
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
     # --- shared memory
 
     def _allocate(self) -> None:
         p, s, w = self.p, self.s, self.w
-        widest = max(layer.n.extent for layer in p.layers)
+        widest = max(self.columns(layer) for layer in p.layers)
         lines, columns = (widest, s.chunk) if self.along_k else (s.chunk, widest)
         self.ring = self._tiles("ring", (s.stages, lines, columns))
         self.tokens = self._tiles("tokens", (1, s.block_m, max(self.steps) * s.chunk))
         self.vectors = [
             {
-                load: w.allocate(f"{load.buffer.name}_near", (layer.n.extent,), load.buffer.dtype, Scope.SHARED)
+                load: w.allocate(f"{load.buffer.name}_near", (self.columns(layer),), load.buffer.dtype, Scope.SHARED)
                 for load in vectors_of(p, layer)
             }
             for layer in p.layers
         ]
-        if s.warps > 1 and any(layer.statistics for layer in p.layers):
-            self.parts = w.allocate("parts", (2, s.block_m, s.warps), float32, Scope.SHARED)
+        self.reducer = RowReducer(w, s.rows, s.warps, s.cluster, self.warp, self.lane)
+
+    def columns(self, layer: Layer) -> int:
+        """Of a layer, how many a block has."""
+        return layer.n.extent // self.s.cluster
+
+    def first(self, layer: Layer) -> Expr:
+        """The first column that this block has."""
+        return self.rank * self.columns(layer)
 
     def _tiles(self, name: str, shape: tuple[int, int, int]) -> Buffer:
         """Tiles of rows; eight rows at one column lie in different banks."""
@@ -140,12 +151,12 @@ class _Program:
             target = (index(0), row, at["k"])
             mask = logical_and(*inside) if inside else None
             w.emit(CopyAsync(self.tokens, target, load.buffer, source, PIECE, mask))
-        for vectors in self.vectors:
+        for layer, vectors in zip(p.layers, self.vectors, strict=True):
             for load, near in vectors.items():
                 elements = PIECE_BYTES // near.dtype.bytes
                 with self._pieces("vector_copy", 1, near.shape[0] // elements) as (_, column):
                     place = column * elements
-                    source = tuple(substitute(i, {"n": place}) for i in load.indices)
+                    source = tuple(substitute(i, {"n": self.first(layer) + place}) for i in load.indices)
                     w.emit(CopyAsync(near, (place,), load.buffer, source, elements))
         for number, first in enumerate(self.first_steps):
             early = min(self.steps[number], self.ahead - first)
@@ -170,10 +181,10 @@ class _Program:
         layer, s = self.p.layers[number], self.s
         load = layer.weights.load
         assert load is not None
-        lines, columns = (layer.n.extent, s.chunk) if self.along_k else (s.chunk, layer.n.extent)
+        lines, columns = (self.columns(layer), s.chunk) if self.along_k else (s.chunk, self.columns(layer))
         with self._pieces("weight_copy", lines, columns // PIECE) as (line, piece):
             n, k = (line, piece * PIECE) if self.along_k else (piece * PIECE, line)
-            at = {"n": n, "k": step * s.chunk + k}
+            at = {"n": self.first(layer) + n, "k": step * s.chunk + k}
             inside = self._inside_k(number, at["k"])
             source = tuple(substitute(i, at) for i in load.indices)
             target = (count % s.stages, line, piece * PIECE)
@@ -231,8 +242,9 @@ class _Work:
     def __init__(self, program: _Program, number: int) -> None:
         self.program, self.p, self.s, self.w = program, program.p, program.s, program.w
         self.layer, self.near = self.p.layers[number], program.vectors[number]
-        self.warp, self.lane = program.warp, program.lane
-        self.last_tile = self.layer.n.extent // COLUMNS - 1
+        self.warp, self.lane, self.reducer = program.warp, program.lane, program.reducer
+        self.first = program.first(self.layer)
+        self.last_tile = program.columns(self.layer) // COLUMNS - 1
         self.tiles = -(-(self.last_tile + 1) // self.s.warps)
         self.padded = self.tiles * self.s.warps > self.last_tile + 1
         self.sums = self.w.allocate("sums", (self.s.rows, self.tiles, 4), float32, Scope.REGISTER)
@@ -266,18 +278,12 @@ class _Work:
 
     # --- what becomes of the sums
 
-    @contextmanager
-    def _halves(self) -> Iterator[tuple[Expr, Expr, Expr]]:
-        """The rows of a lane: (sixteen, half, row of the block)."""
-        with self.w.loop("line", self.s.rows, UNROLLED) as i, self.w.loop("half_line", 2, UNROLLED) as half:
-            yield i, half, i * ROWS + half * 8 + self.lane // QUAD
-
     def _at(self, row: Expr, j: Expr) -> dict[str, Expr]:
         """The place of a pair of neighbours; beyond the last row that again."""
         m = self.program.row + row
         if self.p.m.extent % self.s.block_m:
             m = minimum(m, index(self.p.m.extent - 1))
-        return {"m": m, "n": self._tile(j) * COLUMNS + self.lane % QUAD * 2}
+        return {"m": m, "n": self.first + self._tile(j) * COLUMNS + self.lane % QUAD * 2}
 
     def _pair(self, body: Expr, at: Mapping[str, Expr], i: Expr, half: Expr, j: Expr) -> Expr:
         """``body`` at two neighbours from ``at`` on."""
@@ -291,17 +297,16 @@ class _Work:
                 return Load(self.sums, (i, j, place))
             if e.buffer.name in self.found:
                 return Load(self.found[e.buffer.name], (i, half))
-            return Load(self.near[e], (Var("n"),)) if e in self.near else e
+            return Load(self.near[e], (Var("n") - self.first,)) if e in self.near else e
 
         return load
 
     def reduce(self, statistic: Statistic) -> None:
-        """Every lane gets a statistic of each of its rows: of its own sums, of the four lanes that share the row, and
-        by way of shared memory of all warps."""
+        """Every lane gets a statistic of each of its rows."""
         w, op = self.w, statistic.combine
         value = w.allocate(statistic.tensor.name, (self.s.rows, 2), float32, Scope.REGISTER)
         nothing = identity(op, float32)
-        with self._halves() as (i, half, row):
+        with self.reducer.lines() as (i, half, row):
             w.store(value, (i, half), nothing)
             with w.loop("column", self.tiles, UNROLLED) as j:
                 pair = w.allocate("pair", (2,), float32, Scope.REGISTER)
@@ -311,36 +316,13 @@ class _Work:
                 for counts in self._counts(j):
                     term = Select(counts, term, nothing)
                 w.store(value, (i, half), Binary(op, Load(value, (i, half)), term))
-            for distance in (1, 2):
-                other = Shuffle(ShuffleMode.XOR, Load(value, (i, half)), index(distance))
-                w.store(value, (i, half), Binary(op, Load(value, (i, half)), other))
-        if self.s.warps > 1:
-            self._exchange(statistic, value)
+        self.reducer.reduce(op, value)
         self.found[statistic.tensor.name] = value
-
-    def _exchange(self, statistic: Statistic, value: Buffer) -> None:
-        """Combine the parts of all warps. The next exchange uses other memory: the barrier there is enough."""
-        w, parts, warps = self.w, self.program.parts, self.s.warps
-        slot = index(self.program.exchanges % 2)
-        self.program.exchanges += 1
-        with w.when(Compare(CompareOp.EQ, self.lane % QUAD, index(0))), self._halves() as (i, half, row):
-            w.store(parts, (slot, row, self.warp), Load(value, (i, half)))
-        w.barrier()
-        with self._halves() as (i, half, row):
-            together = w.allocate("together", (warps,), float32, Scope.REGISTER)
-            width = min(warps, 4)
-            for first in range(0, warps, width):
-                run = Ramp(index(first), 1, width)
-                w.store(together, (run,), Load(parts, (Broadcast(slot, width), Broadcast(row, width), run)))
-            total: Expr = Load(together, (index(0),))
-            for number in range(1, warps):
-                total = Binary(statistic.combine, total, Load(together, (index(number),)))
-            w.store(value, (i, half), total)
 
     def pass_on(self, value: Expr) -> None:
         """What the next layer multiplies, in place of what came in."""
         w = self.w
-        with self._halves() as (i, half, row), w.loop("column", self.tiles, UNROLLED) as j:
+        with self.reducer.lines() as (i, half, row), w.loop("column", self.tiles, UNROLLED) as j:
             at, counts = self._at(row, j), self._counts(j)
             place = (Broadcast(index(0), 2), Broadcast(row, 2), Ramp(at["n"], 1, 2))
             with w.when(logical_and(*counts) if counts else None):
@@ -348,7 +330,7 @@ class _Work:
 
     def store_results(self) -> None:
         w, p = self.w, self.p
-        with self._halves() as (i, half, row), w.loop("column", self.tiles, UNROLLED) as j:
+        with self.reducer.lines() as (i, half, row), w.loop("column", self.tiles, UNROLLED) as j:
             at, inside = {**self._at(row, j), "m": self.program.row + row}, self._counts(j)
             if p.m.extent % self.s.block_m:
                 inside.append(Compare(CompareOp.LT, at["m"], index(p.m.extent)))

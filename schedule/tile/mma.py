@@ -31,7 +31,8 @@ from ...ir.gpu import ATOMS, AwaitCopies, CommitCopies, CopyAsync, Level, LoadMa
 from ...ir.rewrite import substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from .naming import NamingWriter
-from .partials import add_up_tile, store_outputs
+from .padded import even_product
+from .partials import TileShare, add_up_tile, store_outputs
 from .pointwise import vector_at
 from .product import Operand, Product, flat_steps
 from .tile_grid import TileGrid
@@ -53,7 +54,8 @@ class MmaSetting:
     """``rows``, ``columns``: times 16 of a warp. ``warps_m``, ``warps_n``: warps of a block along each. ``depth``:
     places of ``k`` of a step. ``stages``: steps that the ring holds. ``split``: blocks of a cluster that share out
     ``k`` of one tile. ``band``: tiles along ``m`` before the next along ``n``. ``resident``: blocks meant for a
-    multiprocessor at once. ``staged``: whether sums go through shared memory, so that whole rows are stored."""
+    multiprocessor at once. ``staged``: whether sums go through shared memory, so that whole rows are stored.
+    ``evened``: whether operands with uneven rows are copied first to where 16 bytes can be copied at a time."""
 
     rows: int
     columns: int
@@ -65,6 +67,7 @@ class MmaSetting:
     band: int
     resident: int
     staged: bool
+    evened: bool
 
     @property
     def tile_m(self) -> int:
@@ -111,7 +114,11 @@ class _Program:
         self.w = NamingWriter(p.names)
 
     def kernel(self) -> Kernel:
-        p, s, w = self.p, self.s, self.w
+        s, w = self.s, self.w
+        copies: tuple[Buffer, ...] = ()
+        if s.evened:
+            self.p, copies = even_product(w, self.p)
+        p = self.p
         grid = TileGrid(p, s.tile_m, s.tile_n, s.band)
         bounds = [
             ("tile", grid.tiles, HardwareAxis.GRID_X),
@@ -136,7 +143,7 @@ class _Program:
                     self._stage_results(sums)
                 else:
                     self._store_results(sums)
-        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), copies, w.finish())
 
     # --- operands in shared memory
 
@@ -192,10 +199,10 @@ class _Program:
                 w.store(held, (turn, e), Load(buffer, tuple(substitute(i, here) for i in tile.load.indices), inside))
 
     def _clamped(self, at: Mapping[str, Expr], axis: str, elements: int) -> Expr:
-        """A place along ``m`` or ``n`` from which on so many elements exist; one along ``k`` as it is."""
+        """A place along ``m`` or ``n`` where a piece of so many elements begins; one along ``k`` as it is."""
         if axis == "k" or self._is_whole(axis):
             return at[axis]
-        return minimum(at[axis], index(self._extent(axis) - elements))
+        return minimum(at[axis], index((self._extent(axis) - 1) // elements * elements))
 
     def _put(self, tile: _Tile, held: Buffer, stage: Expr) -> None:
         """Store what was taken to a stage."""
@@ -349,7 +356,7 @@ class _Program:
             value = Load(sums, (Broadcast(i, 2), Broadcast(j, 2), Ramp(first, 1, 2)))
             w.store(partials, (Broadcast(m, 2), Ramp(n, 1, 2)), value)
         w.barrier(Level.CLUSTER if s.split > 1 else Level.BLOCK)
-        add_up_tile(w, self.p, partials, self.at, self.rank, s.split, self.thread, s.threads)
+        add_up_tile(w, TileShare(self.p, self.at, self.rank, s.split, self.thread, s.threads), partials)
         if s.split > 1:
             w.barrier(Level.CLUSTER)
 
@@ -369,6 +376,9 @@ def piece_of(p: Product, operand: Operand, axis: str) -> tuple[int, bool]:
     extent = p.k.extent if along_k else {"m": p.m, "n": p.n}[axis].extent
     if form.terms.get(inner) != 1:
         return 1, along_k
+    buffer = operand.load.buffer
+    if buffer not in p.inputs and operand.load.indices[-1] == inner and buffer.shape[-1] - extent < PIECE:
+        extent = buffer.shape[-1]  # an operand that was copied: zeros fill its rows
     return gcd(PIECE, extent, form.constant, *(c for term, c in form.terms.items() if term != inner)), along_k
 
 

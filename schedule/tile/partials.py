@@ -20,6 +20,10 @@ from ..gpu import Whole
 from .pointwise import vector_at
 from .product import Product
 
+UNROLLED = LoopKind.UNROLLED
+
+AT_ONCE = 4
+"""Runs of results that a thread adds up at once."""
 PADDING = 4
 """Elements between rows of partial sums: those that a matrix instruction leaves in a warp lie in different banks."""
 
@@ -79,7 +83,7 @@ def _items(w: Writer, share: Share, width: int) -> Iterator[tuple[Expr, Expr]]:
     runs = share.columns // width
     items = share.product.m.extent * runs
     own = -(-items // share.split)
-    with w.loop("turn", -(-own // share.threads), LoopKind.UNROLLED) as turn:
+    with w.loop("turn", -(-own // share.threads), UNROLLED) as turn:
         place = turn * share.threads + share.thread
         item = share.rank * own + place
         inside = [Compare(CompareOp.LT, place, index(own))] if own % share.threads else []
@@ -88,35 +92,54 @@ def _items(w: Writer, share: Share, width: int) -> Iterator[tuple[Expr, Expr]]:
             yield (item // runs if share.product.m.extent > 1 else index(0)), (item % runs) * width
 
 
-def add_up_tile(
-    w: Writer,
-    p: Product,
-    partials: Buffer,
-    at: Mapping[str, Expr],
-    rank: Expr,
-    split: int,
-    thread: Expr,
-    threads: int,
-) -> None:
-    """Once ``split`` blocks of a cluster have their sums of one tile, (row, column) from ``at`` on (axis -> place), in
-    shared memory: add them in order and store outputs, each block its share of the rows."""
+@dataclass(frozen=True, slots=True)
+class TileShare:
+    """A block's share of one tile of a product, which begins at ``at`` (axis -> place): it is number ``rank`` of
+    ``split`` blocks, those from ``first`` on in its cluster, that all have sums of it; ``thread`` of ``threads``."""
+
+    product: Product
+    at: Mapping[str, Expr]
+    rank: Expr
+    split: int
+    thread: Expr
+    threads: int
+    first: Expr = index(0)
+
+
+def add_up_tile(w: Writer, share: TileShare, partials: Buffer) -> None:
+    """Once all blocks that share a tile have their sums, (row, column), in shared memory: add them in order and store
+    outputs, each block its part of the rows."""
+    p, at, split, threads = share.product, share.at, share.split, share.threads
     lines, columns = partials.shape[0] // split, partials.shape[1]
     width = gcd(p.n.extent, columns, 8)
-    run = _run(index(0), width)
     items = lines * columns // width
-    total = w.allocate("total", (width,), partials.dtype, Scope.REGISTER)
-    with w.loop("turn", -(-items // threads)) as turn:
-        item = turn * threads + thread
-        line, column = rank * lines + item // (columns // width), item % (columns // width) * width
-        m, n = at["m"] + line, at["n"] + column
-        inside = [Compare(CompareOp.LT, item, index(items))] if items % threads else []
-        inside += [Compare(CompareOp.LT, m, index(p.m.extent)), Compare(CompareOp.LT, n, index(p.n.extent))]
-        with w.when(logical_and(*inside)):
-            for number in range(split):
-                place = (Broadcast(line, width), Ramp(column, 1, width)) if width > 1 else (line, column)
-                value: Expr = PeerLoad(partials, place, index(number)) if split > 1 else Load(partials, place)
-                w.store(total, (run,), Load(total, (run,)) + value if number else value)
-            store_outputs(w, p, {**at, "m": m, "n": n}, total, width)
+    at_once = min(AT_ONCE, -(-items // threads))
+    total = w.allocate("total", (at_once, width), partials.dtype, Scope.REGISTER)
+
+    def place(item: Expr) -> tuple[Expr, Expr]:
+        return share.rank * lines + item // (columns // width), item % (columns // width) * width
+
+    with w.loop("turn", -(-items // (threads * at_once))) as turn:
+        first = turn * (threads * at_once) + share.thread
+        exists = items % (threads * at_once) == 0
+        for number in range(split):  # all loads of a number before the next: they are far apart
+            with w.loop("item", at_once, UNROLLED) as i:
+                item = first + i * threads
+                line, column = place(item)
+                here = (_spread(line, width), _run(column, width))
+                sum_at = (_spread(i, width), _run(index(0), width))
+                with w.when(None if exists else item < items):
+                    value: Expr = Load(partials, here)
+                    if split > 1:
+                        value = PeerLoad(partials, here, share.first + number)
+                    w.store(total, sum_at, Load(total, sum_at) + value if number else value)
+        with w.loop("item", at_once, UNROLLED) as i:
+            item = first + i * threads
+            line, column = place(item)
+            m, n = at["m"] + line, at["n"] + column
+            inside = [m < p.m.extent, n < p.n.extent] if exists else [item < items, m < p.m.extent, n < p.n.extent]
+            with w.when(logical_and(*inside)):
+                store_outputs(w, p, {**at, "m": m, "n": n}, total, width, (i,))
 
 
 def store_outputs(
@@ -140,6 +163,10 @@ def store_outputs(
         value = vector_at(result.value, at, "n", width, load)
         indices = [vector_at(i, at, "n", width) for i in result.indices]
         w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
+
+
+def _spread(value: Expr, width: int) -> Expr:
+    return Broadcast(value, width) if width > 1 else value
 
 
 def _run(start: Expr, width: int) -> Expr:

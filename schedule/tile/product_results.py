@@ -209,8 +209,8 @@ class ResultWriter:
         """Read what a box needs into registers: for every pair of columns, and of each half of the rows if it is not
         the same for all."""
         w, ahead = self.w, dict[Load, Buffer]()
-        for load in self._further(box.result):
-            halves = 2 if "m" in free_variables(load) else 1
+        for load in _further(self.p, box.result):
+            halves = _halves(load)
             ahead[load] = w.allocate("ahead", (box.piece.columns // 4 * halves,), load.buffer.dtype, Scope.REGISTER)
             with (
                 w.loop("ahead_column", box.piece.columns // 8, UNROLLED) as c,
@@ -235,10 +235,7 @@ class ResultWriter:
             out = w.allocate("out", (piece.columns // 2,), result.tensor.dtype, Scope.REGISTER)
             with w.loop("out_column", piece.columns // 8, UNROLLED) as c, w.loop("out_half", 2, UNROLLED) as half:
                 inside = self._inside(box, at, c, half)
-                near = {
-                    load: (held, c * 4 + half * 2 if "m" in free_variables(load) else c * 2)
-                    for load, held in ahead.items()
-                }
+                near = {load: (held, c * 4 + half * 2 if _halves(load) == 2 else c * 2) for load, held in ahead.items()}
                 first = (c + piece.first // 8) * 4 + half * 2
                 value = self._value(sums, row, first, result, inside, 2, near)
                 w.store(out, (Ramp(c * 4 + half * 2, 1, 2),), value)
@@ -299,15 +296,31 @@ class ResultWriter:
             to = (self.group, index(number), line, index(pairs * 16))
             w.emit(StoreMatrix(piece.buffer, to, out, (index(pairs * 8),), 2))
 
-    def _further(self, result: Result) -> list[Load]:
-        """What is read besides the sums along ``n``, and may be read ahead: no select says where it may be."""
-        if any(isinstance(e, Select) for e in walk(result.value)):
-            return []
-        loads = [e for e in loads_of(result.value) if e.buffer.name not in self.p.totals]
-        return list(dict.fromkeys(e for e in loads if "n" in free_variables(e)))
-
     def _reads_more(self, result: Result) -> bool:
         return _reads_more(self.p, result)
+
+
+def ahead_registers(p: Product) -> int:
+    """Registers for what is read ahead of a box."""
+    return max(sum(_words(load) for load in _further(p, r)) for r in p.results)
+
+
+def _further(p: Product, result: Result) -> list[Load]:
+    """What is read besides the sums along ``n``, and may be read ahead: no select says where it may be."""
+    if any(isinstance(e, Select) for e in walk(result.value)):
+        return []
+    loads = [e for e in loads_of(result.value) if e.buffer.name not in p.totals]
+    return list(dict.fromkeys(e for e in loads if "n" in free_variables(e)))
+
+
+def _halves(load: Load) -> int:
+    """How often a pair of columns is read in 16 rows: for each half of them unless it is the same for all rows."""
+    return 2 if "m" in free_variables(load) else 1
+
+
+def _words(load: Load) -> int:
+    """Registers for what is read of a box."""
+    return -(-GROUP_RUN // 4 * _halves(load) * load.buffer.dtype.bytes // 4)
 
 
 def can_store_boxes(p: Product) -> bool:

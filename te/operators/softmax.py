@@ -1,4 +1,4 @@
-"""Softmax and its logarithm along rows."""
+"""Softmax and its logarithm along any dimension: rows are what stands before it, ``inner`` what stands behind."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,14 +12,22 @@ from .operator import Operator, accumulation, accumulation_parameter, widened
 from .parameter import FLOATS, Integer, Parameter, Values, dtype_parameter
 
 
+def _shape(v: Values) -> tuple[int, ...]:
+    """Rows, columns, and what lies inside of a column where that is more than one element."""
+    inner = v.integer("inner")
+    return (v.integer("rows"), v.integer("columns"), *((inner,) if inner > 1 else ()))
+
+
 def _build(v: Values) -> Workload:
-    rows, columns, dtype = v.integer("rows"), v.integer("columns"), v.text("dtype")
-    x, wide = placeholder((rows, columns), dtype, "X"), accumulation(v)[0]
-    k, r = reduce_axis(columns, "k"), reduce_axis(columns, "r")
-    top = compute((rows,), lambda i: max(cast(x[i, k], wide), axis=k), "top")
-    power = compute((rows, columns), lambda i, j: exp(cast(x[i, j], wide) - top[i]), "power")
-    total = compute((rows,), lambda i: sum(power[i, r], axis=r), "total")
-    y = compute((rows, columns), lambda i, j: cast(power[i, j] / total[i], dtype), "Y")
+    shape, dtype = _shape(v), v.text("dtype")
+    x, wide = placeholder(shape, dtype, "X"), accumulation(v)[0]
+    k, r = reduce_axis(shape[1], "k"), reduce_axis(shape[1], "r")
+    kept, names = (shape[0], *shape[2:]), ["i", "j", *("p" for _ in shape[2:])]
+    rows = [names[0], *names[2:]]
+    top = compute(kept, lambda i, *p: max(cast(x[i, k, *p], wide), axis=k), "top", rows)
+    power = compute(shape, lambda i, j, *p: exp(cast(x[i, j, *p], wide) - top[i, *p]), "power", names)
+    total = compute(kept, lambda i, *p: sum(power[i, r, *p], axis=r), "total", rows)
+    y = compute(shape, lambda i, j, *p: cast(power[i, j, *p] / total[i, *p], dtype), "Y", names)
     return workload(y)
 
 
@@ -32,13 +40,15 @@ def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any],
 
 
 def _log_build(v: Values) -> Workload:
-    rows, columns, dtype = v.integer("rows"), v.integer("columns"), v.text("dtype")
-    x, wide = placeholder((rows, columns), dtype, "X"), accumulation(v)[0]
-    k, r = reduce_axis(columns, "k"), reduce_axis(columns, "r")
-    top = compute((rows,), lambda i: max(cast(x[i, k], wide), axis=k), "top")
-    total = compute((rows,), lambda i: sum(exp(cast(x[i, r], wide) - top[i]), axis=r), "total")
-    shift = compute((rows,), lambda i: log(total[i]), "shift")
-    y = compute((rows, columns), lambda i, j: cast(cast(x[i, j], wide) - top[i] - shift[i], dtype), "Y")
+    shape, dtype = _shape(v), v.text("dtype")
+    x, wide = placeholder(shape, dtype, "X"), accumulation(v)[0]
+    k, r = reduce_axis(shape[1], "k"), reduce_axis(shape[1], "r")
+    kept, names = (shape[0], *shape[2:]), ["i", "j", *("p" for _ in shape[2:])]
+    rows = [names[0], *names[2:]]
+    top = compute(kept, lambda i, *p: max(cast(x[i, k, *p], wide), axis=k), "top", rows)
+    total = compute(kept, lambda i, *p: sum(exp(cast(x[i, r, *p], wide) - top[i, *p]), axis=r), "total", rows)
+    shift = compute(kept, lambda i, *p: log(total[i, *p]), "shift", rows)
+    y = compute(shape, lambda i, j, *p: cast(cast(x[i, j, *p], wide) - top[i, *p] - shift[i, *p], dtype), "Y", names)
     return workload(y)
 
 
@@ -52,6 +62,7 @@ def _log_numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[A
 _PARAMETERS = (
     Parameter("rows", "how many rows", Integer()),
     Parameter("columns", "length of a row", Integer()),
+    Parameter("inner", "elements of X behind each (row, column): X[i, j, p], normalised along j", Integer(), 1),
     dtype_parameter(*FLOATS),
     accumulation_parameter("float32", "float64"),
 )
@@ -62,6 +73,7 @@ _EXAMPLES = (
     {"rows": 8, "columns": 64},
     {"rows": 3, "columns": 2},
     {"rows": 3, "columns": 5, "accumulate": "float64", "dtype": "float16"},
+    {"rows": 2, "columns": 11, "inner": 7, "dtype": "float32"},
 )
 
 SOFTMAX = Operator(

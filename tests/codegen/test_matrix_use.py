@@ -31,6 +31,7 @@ def used(workload: Workload, sketch: str, target: Target = H200) -> MatrixUse | 
 def test_products_of_warpgroups_are_counted_and_nothing_is_missed() -> None:
     use = used(product(512, 512, 512), "cuda_products")
     assert use is not None and use.warnings == ()
+    assert 0 < use.counts["HGMMA"] < use.counts["all"] and use.counts["HMMA"] == 0
     first, second, third = use.said.splitlines()
     assert first.startswith("HGMMA") and " of " in first and "%" in first
     assert second.endswith("none") and "times the operations of the expression" in third

@@ -32,6 +32,7 @@ KINDS = [
     for kind in sorted(set(BACKENDS) & set(DEVICES))
 ]
 TARGETS = {"llvm": host_target("llvm"), "cuda": Target("cuda", "sm_90a", (), 132, 16)}
+TARGETS["amdgpu"] = Target("amdgpu", "gfx942", (), 304, 16)
 """What each backend compiles for where no device is needed."""
 TOO_LARGE = {"cuda": ("large_locals",)}
 """Kernels that a kind of device has no room for: a thread of a graphics processor has 512 KiB of its own."""
@@ -46,7 +47,7 @@ def fitted(kernel: Kernel, kind: str) -> Kernel:
     """``kernel`` as the backend of ``kind`` wants it: loops as one launch of one thread on graphics processors."""
     return (
         launched(kernel)
-        if kind == "cuda" and not any(isinstance(s, Launch) for s in walk_statements(kernel.body))
+        if kind != "llvm" and not any(isinstance(s, Launch) for s in walk_statements(kernel.body))
         else kernel
     )
 

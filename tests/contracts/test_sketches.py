@@ -27,7 +27,7 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
 RANDOM_EXPRESSIONS = 100
-RANDOM_SCHEDULES = {"llvm": 10, "cuda": 3}
+RANDOM_SCHEDULES = {"llvm": 10, "cuda": 3, "amdgpu": 3}
 OPERATOR_SCHEDULES = 4
 """For each of an operator's cases, of which there are ten or so."""
 DEVICE_SCHEDULES = 20
@@ -42,6 +42,7 @@ TARGETS = {
     "llvm": host_target("llvm"),
     "tiles": target_named("x86-64+avx512f+avx512bw+avx512vl+avx512bf16+avx512vnni+amx-tile+amx-bf16+amx-int8"),
     "cuda": Target("cuda", "sm_90a", threads=132, vector_bytes=16),
+    "amdgpu": Target("amdgpu", "gfx942", threads=304, vector_bytes=16),
 }
 """What kernels are written for: this machine; one with more instructions than it may have, and devices, for which they
 are interpreted."""

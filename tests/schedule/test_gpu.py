@@ -25,10 +25,18 @@ def _target(arch: str, kind: str = "cuda") -> Target:
         ("sm_90a", 1024, 65, 0, 0),
         ("sm_89", 512, 40, 0, 3),
         ("sm_80", 1024, 64, 100 * 1024, 1),
+        ("gfx942", 256, 128, 0, 4),
+        ("gfx942", 64, 16, 4096, 16),
+        ("gfx942", 256, 32, 64 * 1024, 1),
     ],
 )
 def test_resident_blocks(arch: str, threads: int, registers: int, shared_bytes: int, blocks: int) -> None:
-    assert limits_of(_target(arch)).resident_blocks(threads, registers, shared_bytes) == blocks
+    assert (
+        limits_of(_target(arch, "amdgpu" if arch.startswith("gfx") else "cuda")).resident_blocks(
+            threads, registers, shared_bytes
+        )
+        == blocks
+    )
 
 
 def test_columns_at_once() -> None:
@@ -40,7 +48,7 @@ def test_columns_at_once() -> None:
 
 
 def test_unknown_architectures_are_named() -> None:
-    for target in (_target("sm_75"), _target("x86-64", "llvm")):
+    for target in (_target("sm_75"), _target("x86-64", "llvm"), _target("gfx942")):
         with pytest.raises(UnsupportedTarget, match="sm_90a") as caught:
             limits_of(target)
         assert target.arch in caught.value.message

@@ -75,3 +75,9 @@ def test_for_a_processor_it_is_llvm_ir_and_an_object(service: Service) -> None:
         files = service.export(workload).files
     assert set(files) == {"kernel.ll", "kernel.s", "kernel.o", "kernel.h", "kernel.json"}
     assert b"void tilewright_kernel(const float *A, const float *B, float *C);" in files["kernel.h"]
+    told = json.loads(files["kernel.json"])
+    assert told["entry"] == "tilewright_kernel" and [p["role"] for p in told["parameters"]] == [
+        "input",
+        "input",
+        "output",
+    ]

@@ -18,7 +18,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.core.trial import Reason
 from tilewright.ir.expr import Binary as BinaryExpr
-from tilewright.ir.expr import BinaryOp, Broadcast, Cast, Expr, Load, Ramp, Var, index
+from tilewright.ir.expr import BinaryOp, Broadcast, Cast, Const, Expr, Load, Ramp, Var, index
 from tilewright.ir.rewrite import map_expr, map_expressions, map_loads, map_statements, stores_of
 from tilewright.ir.stmt import Allocate, For, If, Kernel, LoopKind, Stmt, Store
 from tilewright.schedule.sketches import sketches_for
@@ -28,6 +28,8 @@ from tilewright.te.workload import Workload
 
 NONE = "none"
 """A kernel as it should be."""
+SKETCHES = {"blocks": "cpu_gemm", "pairs": "cpu_dots", "bytes": "cpu_dots"}
+"""Workloads that one sketch is meant to write; others are written by the first that can."""
 
 
 @cache
@@ -40,16 +42,29 @@ def workload_named(name: str) -> Workload:
         "matmul": ("matmul", {"m": 37, "n": 50, "k": 50}),
         "matmul_int8": ("matmul", {"m": 37, "n": 50, "k": 50, "dtype": "int8"}),
         "softmax": ("softmax", {"rows": 33, "columns": 65}),
+        "blocks": ("matmul", {"m": 149, "n": 203, "k": 130}),
+        "pairs": ("matmul", {"m": 149, "n": 203, "k": 130, "dtype": "bfloat16"}),
+        "bytes": ("matmul", {"m": 149, "n": 203, "k": 130, "dtype": "int8"}),
     }
     operator, parameters = known[name]
     return OPERATORS[operator].workload(parameters)
 
 
+def is_written(name: str, target: Target) -> bool:
+    """Whether the target has the instructions that the workload's sketch is about."""
+    return name not in SKETCHES or any(s.name == SKETCHES[name] for s in sketches_for(workload_named(name), target))
+
+
 @cache
 def schedule(name: str, target: Target, planted: str = NONE) -> Schedule:
-    """The first schedule of the workload called so, with a bug planted."""
+    """The first schedule of the workload called so, with a bug planted; of those in blocks, one that packs both
+    operands."""
     work = workload_named(name)
-    chosen = sketches_for(work, target)[0].space(work, target, limit=64).schedule(0)
+    wanted = SKETCHES.get(name)
+    sketch = next(s for s in sketches_for(work, target) if wanted in (None, s.name))
+    space = sketch.space(work, target, limit=64 if wanted is None else 10_000)
+    schedules = (space.schedule(row) for row in range(len(space)))
+    chosen = next(s for s in schedules if wanted is None or s["pack_a"] == s["pack_b"] == "whole")
     return Schedule.of(chosen.sketch, chosen.version, {**dict(chosen.knobs), "planted": planted})
 
 
@@ -127,6 +142,57 @@ def _stale(kernel: Kernel) -> Kernel:
             return If(Var("task") < 1, s)
         if isinstance(s, For) and s.kind is LoopKind.PARALLEL:
             return Allocate(total, replace(s, kind=LoopKind.SERIAL))
+        return s
+
+    return _statements(kernel, at)
+
+
+def _stale_sums(kernel: Kernel) -> Kernel:
+    """The sums of a tile start from those of the tile before: they are cleared for the first one alone."""
+    sums = next(s.buffer for s in _allocations(kernel.body) if s.buffer.name.startswith("sums"))
+
+    def at(s: Stmt) -> Stmt:
+        if isinstance(s, Allocate) and s.buffer == sums:
+            return s.body
+        if isinstance(s, Store) and s.buffer == sums and not _reads(s.value, sums.name):
+            return If(Var("tile") < 1, s)
+        if isinstance(s, For) and s.var == "tile":
+            return Allocate(sums, s)
+        return s
+
+    return _statements(kernel, at)
+
+
+def _last_panel_left_out(kernel: Kernel) -> Kernel:
+    """What is copied of an operand ends a panel too early."""
+    return _statements(
+        kernel, lambda s: replace(s, extent=s.extent - 1) if isinstance(s, For) and s.var == "copied" else s
+    )
+
+
+def _unmasked(kernel: Kernel) -> Kernel:
+    return _each_result(kernel, lambda s: replace(s, mask=None))
+
+
+def _neighbours_swapped(kernel: Kernel) -> Kernel:
+    """Of two places of k that stand side by side in one operand, the second comes first."""
+
+    def at(s: Stmt) -> Stmt:
+        if not isinstance(s, Store) or not s.buffer.name.startswith("rows"):
+            return s
+        first = s.indices[0]
+        assert isinstance(first, Const)
+        return replace(s, indices=(index(int(first.value) ^ 1), *s.indices[1:]))
+
+    return _statements(kernel, at)
+
+
+def _shift_kept(kernel: Kernel) -> Kernel:
+    """Bytes with a sign are shifted to such without; what that adds to a sum is not taken off again."""
+
+    def at(s: Stmt) -> Stmt:
+        if isinstance(s, Store) and isinstance(s.value, BinaryExpr) and _reads(s.value.b, "excess"):
+            return replace(s, value=s.value.a)
         return s
 
     return _statements(kernel, at)
@@ -240,6 +306,11 @@ BUGS: Mapping[str, Bug] = {
         "SIGSEGV",
         in_text=_text(r"(store <\d+ x float> .*), align 4\b", r"\1, align 64"),
     ),
+    "stale_sums": Bug("blocks", Reason.WRONG_RESULT, "C[", _stale_sums),
+    "last_panel_left_out": Bug("blocks", Reason.WRONG_RESULT, "C[", _last_panel_left_out),
+    "dropped_edge_mask": Bug("blocks", Reason.OUT_OF_BOUNDS, "C was written past its end", _unmasked),
+    "swapped_neighbours": Bug("pairs", Reason.WRONG_RESULT, "C[0, 0] is", _neighbours_swapped),
+    "shift_kept": Bug("bytes", Reason.WRONG_RESULT, "C[0, 0] is", _shift_kept),
     "loop_without_step": Bug(
         "matmul", Reason.TIMEOUT, "check took over", in_text=_text(r"(= add nuw nsw i64 %k\S*), 1\b", r"\1, 0")
     ),

@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.core.trial import Failed, Outcome, Stage, Timed
 from tilewright.runtime.devices import host_target
-from tilewright.tests.workers.planted import BUGS, NONE, schedule, workload_named
+from tilewright.tests.workers.planted import BUGS, NONE, is_written, schedule, workload_named
 from tilewright.workers.local import LocalExecutor
 from tilewright.workers.settings import Deadlines, ExecutorSettings
 
@@ -31,6 +31,8 @@ def outcomes(executor: LocalExecutor, name: str, planted: Sequence[str]) -> list
 def test_every_planted_bug_fails_for_its_reason_and_the_kernel_without_it_is_timed(
     executor: LocalExecutor, name: str
 ) -> None:
+    if not is_written(name, host_target()):
+        pytest.skip("this machine lacks the instructions")
     planted = [bug for bug, b in BUGS.items() if b.name == name]
     *failed, good = outcomes(executor, name, [*planted, NONE])
     assert isinstance(good, Timed), good
@@ -41,4 +43,7 @@ def test_every_planted_bug_fails_for_its_reason_and_the_kernel_without_it_is_tim
 
 
 def test_there_are_enough_of_them() -> None:
-    assert len(BUGS) >= 10 and len({b.reason for b in BUGS.values()}) >= 5
+    assert (
+        len([b for b in BUGS.values() if is_written(b.name, host_target())]) >= 10
+        and len({b.reason for b in BUGS.values()}) >= 5
+    )

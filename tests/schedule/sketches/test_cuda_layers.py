@@ -58,6 +58,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     "one layer": lambda: workload_of("mlp", rows=16, width=48, dtype="bfloat16"),
     "ragged rows": lambda: workload_of("mlp", rows=37, width=64, layers=2, dtype="float16"),
     "columns beyond the last": lambda: workload_of("mlp", rows=20, width=160, layers=2, dtype="float16"),
+    "blocks that share out columns": lambda: workload_of("mlp", rows=19, width=256, dtype="float16"),
     "softmax of weights first": _softmax_of_weights_first,
     "unlike layers": _unlike_layers,
 }
@@ -65,7 +66,7 @@ CASES: dict[str, Callable[[], Workload]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
-    assert assert_agrees(SKETCH, CASES[case](), 6) >= 2
+    assert assert_agrees(SKETCH, CASES[case](), 7) >= 2
 
 
 def test_a_ring_shorter_than_all_layers_goes_round() -> None:
@@ -92,7 +93,7 @@ def test_what_it_leaves_to_others() -> None:
 
     assert taken() and taken(dtype="bfloat16") and taken(layers=8) and taken(A100) and taken(width=1024)
     assert not taken(dtype="float32") and not taken(accumulate="float64")
-    assert not taken(width=60) and not taken(width=4096)
+    assert not taken(width=60) and not taken(width=8192)
 
 
 @pytest.mark.parametrize("knobs", [{"rows": 1, "warps": 8, "chunk": 64}, {"rows": 2, "warps": 4, "chunk": 128}])

@@ -76,7 +76,7 @@ def test_what_it_leaves_to_others() -> None:
 
 @pytest.mark.parametrize("rows", [9, 16, 33, 64])
 def test_few_rows_that_begin_at_odd_elements_are_no_loops(rows: int) -> None:
-    workload = workload_of("linear", rows=rows, inputs=4095, outputs=4096, dtype="float16")
+    workload = workload_of("linear", rows=rows, inputs=4095, outputs=28672, dtype="float16")
     assert "cuda_loops" not in [s.name for s in sketches_for(workload, H200)]
 
 
@@ -94,20 +94,20 @@ def test_spaces_are_small_and_every_setting_fits(arch: str, workload: Workload) 
     assert (columns["estimate"] > np.maximum(columns["mma_cycles"], columns["l2_cycles"])).all()
     for row in (0, len(space) // 2, len(space) - 1):
         kernel = finish(SKETCH.lower(workload, target, space.schedule(row)), target)
-        (launch,) = backend_for(target).emit(kernel, target).launches
+        launch = backend_for(target).emit(kernel, target).launches[-1]  # others copy what it multiplies
         assert launch.shared_bytes == int(columns["shared_bytes"][row])
-        assert launch.blocks[0] * launch.cluster == int(columns["blocks"][row])
+        assert launch.blocks[0] == int(columns["blocks"][row])
 
 
 @pytest.mark.parametrize("arch", DEVICES)
-@pytest.mark.parametrize("workload", [FUSED, ODD], ids=["fused", "odd"])
-def test_the_best_by_the_estimate_compiles_without_spills(arch: str, workload: Workload) -> None:
-    target = DEVICES[arch]
+@pytest.mark.parametrize("evened", [0, 1])
+def test_the_best_by_the_estimate_compiles_without_spills(arch: str, evened: int) -> None:
+    target, workload = DEVICES[arch], FUSED if evened else ODD
     space = SKETCH.space(workload, target)
-    schedule = space.schedule(int(space.quantities["estimate"].argmin()))
-    kernel = SKETCH.lower(workload, target, schedule)
-    (resources,) = build_kernel(kernel, target).resources.values()  # refuses what spills
-    assert resources.stack_bytes == 0
+    best = (space.schedule(int(r)) for r in space.quantities["estimate"].argsort())
+    kernel = SKETCH.lower(workload, target, next(s for s in best if s["evened"] == evened))
+    resources = build_kernel(kernel, target).resources.values()  # refuses what spills
+    assert len(resources) == 1 + evened and all(r.stack_bytes == 0 for r in resources)
     backend = backend_for(target)
     code = backend.assembly(backend.emit(finish(kernel, target), target), target)
-    assert "HMMA" in code and "LDSM" in code and ("LDGSTS" in code) == (workload is FUSED)
+    assert "HMMA" in code and "LDSM" in code and ("LDGSTS" in code) == bool(evened)

@@ -1,11 +1,11 @@
-"""Where the shared buffers of a launch lie in its dynamic shared memory."""
+"""Where the shared buffers of a launch lie in the shared memory of a block."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...ir.buffer import Buffer, Scope
-from ...ir.gpu import Barrier, BulkCopy, Level, TensorCopy, TensorStore
-from ...ir.stmt import Allocate, For, Seq, Stmt, substatements, walk_statements
+from ..ir.buffer import Buffer, Scope
+from ..ir.gpu import Barrier, BulkCopy, Level, TensorCopy, TensorStore
+from ..ir.stmt import Allocate, For, Seq, Stmt, substatements, walk_statements
 
 _PLAIN, _BULK = 16, 128
 

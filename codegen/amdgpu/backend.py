@@ -1,0 +1,62 @@
+"""The backend for AMD's graphics processors: launches -> LLVM IR -> object code, all in process."""
+
+from ...core.errors import UnsupportedTarget
+from ...core.target import Target, Toolchain
+from ...ir.simplify import simplify_kernel
+from ...ir.stmt import Kernel
+from ...ir.verify import verify
+from ..backend import Anatomy, Binary, Layer, Package, Packaging, Source
+from ..llvm.instructions import count_instructions
+from ..passes.pipeline import Pass
+from ..passes.unroll import unroll
+from ..passes.vectorise import vectorise
+from . import compile as compiler
+from .emit import emit
+
+PASSES: tuple[tuple[str, Pass], ...] = (
+    ("simplify", simplify_kernel),
+    ("vectorise", vectorise),
+    ("unroll", unroll),
+    ("simplify unrolled", simplify_kernel),
+)
+"""As for other devices with launches; but LLVM is told to unroll nothing by itself."""
+
+
+class AmdgpuBackend:
+    """See ``codegen.backend.Backend``."""
+
+    def toolchain(self, target: Target) -> Toolchain:
+        return compiler.toolchain(target)
+
+    def passes(self, kernel: Kernel, target: Target) -> tuple[tuple[str, Kernel], ...]:
+        after: list[tuple[str, Kernel]] = []
+        for name, run in PASSES:
+            kernel = run(kernel)
+            after.append((name, kernel))
+        verify(kernel, final=True)
+        return tuple(after)
+
+    def emit(self, kernel: Kernel, target: Target) -> Source:
+        return emit(kernel, target)
+
+    def compile(self, source: Source, target: Target) -> Binary:
+        return compiler.compile_source(source, target)
+
+    def assembly(self, source: Source, target: Target) -> str:
+        return compiler.assembly(source, target)
+
+    def anatomy(self, source: Source, target: Target) -> Anatomy:
+        text = compiler.assembly(source, target)
+        counts = count_instructions(text, target.arch)
+        return Anatomy((Layer("assembly", "assembly", text),), counts, compiler.resources(text))
+
+    def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
+        """LLVM IR, assembly, and the relocatable object, which AMD's linker makes a code object of."""
+        if packaging.library:
+            raise UnsupportedTarget("libraries are made of kernels for processors, kind llvm", field="library")
+        files = {
+            "kernel.ll": source.text.encode(),
+            "kernel.s": compiler.assembly(source, target).encode(),
+            "kernel.o": compiler.compile_source(source, target).code,
+        }
+        return Package(files, source.entry, source.parameters)

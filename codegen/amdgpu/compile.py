@@ -1,0 +1,77 @@
+"""LLVM IR text to object code for AMD's processors, in this process."""
+
+import re
+from collections.abc import Mapping
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from ... import __version__
+from ...core.errors import UnsupportedTarget
+from ...core.target import Target, Toolchain
+from ..backend import Binary, Resources, Source
+from ..llvm.compile import optimised
+from ..llvm.machine import OPTIMISATION_LEVEL
+from .emit import TRIPLE
+
+CODEGEN_VERSION = 1
+"""Grows whenever the emitter or the pipeline changes what a kernel compiles to."""
+ARCHITECTURES = ("gfx942",)
+_WORD_BYTES = 4
+
+
+def toolchain(target: Target) -> Toolchain:
+    """Raises UnsupportedTarget for an architecture that is not in ``ARCHITECTURES``."""
+    _check(target)
+    return Toolchain(
+        {
+            "tilewright": __version__,
+            "amdgpu codegen": str(CODEGEN_VERSION),
+            "llvmlite": llvmlite.__version__,
+            "llvm": ".".join(map(str, llvm.llvm_version_info)),
+            "opt": str(OPTIMISATION_LEVEL),
+        }
+    )
+
+
+def compile_source(source: Source, target: Target) -> Binary:
+    """A relocatable object; equal text gives equal bytes. Raises CompileError with LLVM's message."""
+    machine = _machine(target)
+    module = optimised((source.text,), machine)
+    taken = resources(str(machine.emit_assembly(module.clone())))
+    code = bytes(machine.emit_object(module))
+    return Binary("elf", code, source.entry, source.parameters, toolchain(target), source.launches, taken)
+
+
+def assembly(source: Source, target: Target) -> str:
+    """The machine instructions that ``compile_source`` would encode, and what they take."""
+    machine = _machine(target)
+    return str(machine.emit_assembly(optimised((source.text,), machine)))
+
+
+def resources(text: str) -> Mapping[str, Resources]:
+    """What each kernel of an assembly takes, by the metadata that it ends in."""
+    found = {}
+    for kernel in text.partition("amdhsa.kernels:")[2].split("  - .agpr_count:")[1:]:
+
+        def number(name: str, of: str = kernel) -> int:
+            return int(re.findall(rf"\.{name}:\s+(\d+)", of)[0])
+
+        spilled = number("vgpr_spill_count") + number("sgpr_spill_count")
+        (name,) = re.findall(r"^    \.name:\s+(\S+)", kernel, re.MULTILINE)
+        stack, static = number("private_segment_fixed_size"), number("group_segment_fixed_size")
+        found[name] = Resources(number("vgpr_count"), _WORD_BYTES * spilled, stack, static)
+    return found
+
+
+def _machine(target: Target) -> llvm.TargetMachine:
+    """A fresh machine: LLVM's are not to be shared between threads."""
+    _check(target)
+    return llvm.Target.from_triple(TRIPLE).create_target_machine(cpu=target.arch, opt=OPTIMISATION_LEVEL, reloc="pic")
+
+
+def _check(target: Target) -> None:
+    if target.arch not in ARCHITECTURES:
+        raise UnsupportedTarget(
+            f"amdgpu has no architecture {target.arch!r} here; known: {', '.join(ARCHITECTURES)}", field="arch"
+        )

@@ -1,0 +1,104 @@
+"""A kernel as a module of LLVM IR: one ``amdgpu_kernel`` function for each of its launches.
+
+Statements and expressions are written as for processors, on generic pointers; LLVM finds out which address space each
+belongs to. ("User Guide for AMDGPU Backend", llvm.org: address spaces, calling conventions, intrinsics.)
+"""
+
+from ...core.errors import CompileError
+from ...core.target import Target
+from ...ir.expr import WARP_LANES
+from ...ir.stmt import Bound, HardwareAxis, Kernel, Launch, Seq
+from ...schedule.gpu import limits_of
+from ..backend import Grid, Source
+from ..llvm.body import Body
+from ..llvm.emit import parameters_of
+from ..llvm.frame import Frame
+from ..llvm.statements import Place, emit_statement
+from ..llvm.values import Value, constant
+from ..llvm.writer import FunctionWriter, ModuleWriter, identifier
+from ..shared_memory import SharedPlan, plan_shared
+from .operations import emit_operation, exchange
+
+TRIPLE = "amdgcn-amd-amdhsa"
+_GLOBAL, _SHARED, _PRIVATE = 1, 3, 5
+"""Address spaces."""
+_BLOCKS = {HardwareAxis.GRID_X: "x", HardwareAxis.GRID_Y: "y", HardwareAxis.GRID_Z: "z"}
+
+
+def emit(kernel: Kernel, target: Target) -> Source:
+    """The LLVM IR of ``kernel``, all of whose top-level statements are launches. Raises CompileError for others."""
+    module = ModuleWriter(stack_space=_PRIVATE)
+    grids: list[Grid] = []
+    for launch in kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,):
+        if not isinstance(launch, Launch):
+            raise CompileError(f"a kernel for {target} is made of launches, not of {type(launch).__name__}")
+        try:
+            grids.append(_emit_launch(module, kernel, launch, target))
+        except RecursionError as error:
+            raise CompileError("an expression or loop nest is nested too deeply to be compiled") from error
+    text = f'; {kernel.name} for {target}\ntarget triple = "{TRIPLE}"\n\n{module.text()}'
+    return Source("llvm-ir", text, grids[0].function, parameters_of(kernel), tuple(grids))
+
+
+def _emit_launch(module: ModuleWriter, kernel: Kernel, launch: Launch, target: Target) -> Grid:
+    plan = _shared_plan(launch, target)
+    name = module.unique(f"tw_{identifier(launch.name)}")
+    w = FunctionWriter(module)
+    body = Body(w, exchange=exchange)
+    given = [w.parameter(b.name, f"ptr addrspace({_GLOBAL})") for b in kernel.parameters]
+    for buffer, pointer in zip(kernel.parameters, given, strict=True):
+        body.pointers[buffer.name] = w.assign(f"addrspacecast {pointer.typed} to ptr", "ptr", hint=buffer.name)
+    _place_shared(body, name, plan)
+    for bound in launch.bounds:
+        body.variables[bound.var] = _variable(w, bound)
+        body.extents[bound.var] = bound.extent
+    emit_statement(Place(module, name, Frame({}, 0), 1, operation=emit_operation), body, launch.body)
+    w.line("ret void")
+    arguments = ", ".join(f"ptr addrspace({_GLOBAL}) noalias noundef nonnull align 16 {p.text}" for p in given)
+    size = f'"amdgpu-flat-work-group-size"="{launch.threads},{launch.threads}" "uniform-work-group-size"="true"'
+    module.define(name, w.text(f"amdgpu_kernel void @{name}({arguments}) {module.attributes} {size}"))
+    places = tuple(range(len(kernel.parameters)))
+    return Grid(name, launch.blocks, launch.threads, shared_bytes=plan.bytes, arguments=places)
+
+
+def _shared_plan(launch: Launch, target: Target) -> SharedPlan:
+    """Raises CompileError for what the hardware has not."""
+    limits, plan = limits_of(target), plan_shared(launch.body)
+    if launch.extent(HardwareAxis.CLUSTER) > 1:
+        raise CompileError(f"launch {launch.name} has clusters; {target} has none")
+    if launch.threads > limits.threads_per_block:
+        raise CompileError(f"launch {launch.name} has {launch.threads} threads; at most {limits.threads_per_block}")
+    if plan.bytes > limits.shared_bytes_per_block:
+        most = limits.shared_bytes_per_block
+        raise CompileError(f"launch {launch.name} takes {plan.bytes} bytes of shared memory; at most {most}")
+    for buffer in plan.buffers:
+        if buffer.layout is not None and buffer.layout.swizzle is not None:
+            raise CompileError(f"{buffer.name} is swizzled, which no address is for {target}")
+    return plan
+
+
+def _place_shared(body: Body, name: str, plan: SharedPlan) -> None:
+    if not plan.bytes:
+        return
+    w = body.w
+    memory = f"addrspace({_SHARED}) global [{plan.bytes} x i8] poison, align {plan.alignment}"
+    w.module.global_value(f"{name}.shared", f"internal {memory}")
+    start = w.assign(f"addrspacecast ptr addrspace({_SHARED}) @{name}.shared to ptr", "ptr", hint="shared")
+    for buffer in plan.buffers:
+        at = plan.offsets[buffer.name]
+        body.pointers[buffer.name] = w.assign(f"getelementptr i8, {start.typed}, i64 {at}", "ptr", hint=buffer.name)
+
+
+def _variable(w: FunctionWriter, bound: Bound) -> Value:
+    """The hardware's number as an index."""
+    if bound.extent == 1:
+        return constant(0, "i64")
+    axis = _BLOCKS.get(bound.axis)
+    name = "llvm.amdgcn.workitem.id.x" if axis is None else f"llvm.amdgcn.workgroup.id.{axis}"
+    w.module.declare(f"declare i32 @{name}()")
+    number = w.call(name, [], "i32", hint=bound.var)
+    if bound.axis is HardwareAxis.WARP:
+        number = w.op("lshr", number, constant(WARP_LANES.bit_length() - 1, "i32"))
+    elif bound.axis is HardwareAxis.LANE:
+        number = w.op("and", number, constant(WARP_LANES - 1, "i32"))
+    return w.assign(f"zext nneg {number.typed} to i64", "i64", hint=bound.var)
