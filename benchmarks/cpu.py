@@ -10,6 +10,7 @@ Settings, besides those of ``tuned``: ``peers=eager`` leaves compiled peers out;
 package is importable (``cpu_tvm``).
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -123,8 +124,8 @@ def run(options: Options) -> Result:
     with torch.inference_mode():
         for name, row in rows.items():
             table.append(_measured(name, row, tuned, peaks, options))
-            shown = ("ours_us", "peers_us", "ratio", "failed")
-            print(name, {k: table[-1][k] for k in shown if k in table[-1]}, flush=True)
+            hidden = ("row", "schedule", "differences", "space", "spread")
+            print(name, json.dumps({k: v for k, v in table[-1].items() if k not in hidden}), flush=True)
     summary = _summary(table, tuned)
     about = {"name": device.info.name, **device.info.hardware, **peaks}
     settings = {"rounds": _rounds(options), "trials": options.trials or _TRIALS, **options.extra}

@@ -29,7 +29,10 @@ MODES: Mapping[str, str | None] = {
 
 PAUSE_SECONDS = 0.05
 """Between blocks: OpenBLAS's threads spin for some 25 ms after a call and would take time from whoever comes next."""
-BLOCK_SECONDS = 0.02
+WARM_SECONDS = 0.02
+"""Before a block: threads that were woken on the same processor need as long to part."""
+BLOCKS, BLOCK_SECONDS = 3, 0.01
+"""In each round; the best counts, for everybody: a thread that was put beside another costs all of them."""
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 """Options of glibc's ``mallopt``."""
@@ -63,8 +66,8 @@ def torch_calls(function: Callable[..., object], inputs: Inputs, modes: list[str
 
 
 def interleaved(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float] | str]:
-    """Seconds per call, one figure a round: in every round each is warmed up and timed in turn, so many calls that they
-    last ``BLOCK_SECONDS``. A call that fails gives the error's first line instead."""
+    """Seconds per call, a figure a round: in every round each is warmed up and timed in turn, in ``BLOCKS`` of so many
+    calls that they last ``BLOCK_SECONDS``, the best of which counts. A call that fails gives the error's first line."""
     repeats: dict[str, int] = {}
     results: dict[str, list[float] | str] = {}
     for name, call in calls.items():
@@ -78,8 +81,10 @@ def interleaved(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float]
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             time.sleep(PAUSE_SECONDS)
-            calls[name]()
-            taken[name].append(_seconds(calls[name], repeats[name]))
+            warm = time.perf_counter() + WARM_SECONDS
+            while time.perf_counter() < warm:
+                calls[name]()
+            taken[name].append(min(_seconds(calls[name], repeats[name]) for _ in range(BLOCKS)))
     return {**results, **taken}
 
 

@@ -35,7 +35,7 @@ from tilewright.db.encode import (
     outcome_to_json,
 )
 from tilewright.runtime.devices import host_target
-from tilewright.search.drift import steadied
+from tilewright.search.drift import noise, steadied
 from tilewright.search.pool import Pool
 from tilewright.search.strategies import STRATEGIES
 from tilewright.search.strategy import Problem
@@ -47,7 +47,7 @@ from tilewright.workers.local import LocalExecutor
 
 BAR = 0.95
 RANDOM, TRIALS, SEEDS = 1000, 100, 5
-REMATCHED = 8
+REMATCHED = 12
 """Of the random trials, how many of the fastest meet the winners again."""
 
 _IMAGE = {"batch": 1, "height": 56, "width": 56, "kernel_h": 3, "kernel_w": 3, "padding": 1}
@@ -176,6 +176,7 @@ class Live:
             "row": self.name,
             "settings": every.total,
             "random_trials": len(random),
+            "noise": noise(random),
             "random_failures": sum(not isinstance(t.outcome, Timed) for t in random),
             "best_random_us": 1e6 * rematch[best.key],
             "winners_us": [1e6 * t for t in times],
@@ -250,7 +251,8 @@ def _winner(trials: Sequence[Trial], changed: Mapping[int, Timed]) -> Schedule:
 
 
 def _fastest(trials: Sequence[Trial]) -> list[Schedule]:
-    timed = sorted((t.outcome.seconds, n) for n, t in enumerate(trials) if isinstance(t.outcome, Timed))
+    outcomes = enumerate(steadied(trials))
+    timed = sorted((o.seconds, n) for n, o in outcomes if isinstance(o, Timed))
     return [trials[n].schedule for _, n in timed[:REMATCHED]]
 
 

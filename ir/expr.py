@@ -466,9 +466,11 @@ def logical_and(*terms: Expr) -> Expr:
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """``expr`` and everything below it, parents first."""
-    yield expr
-    for child in expr.children:
-        yield from walk(child)
+    waiting = [expr]
+    while waiting:
+        here = waiting.pop()
+        yield here
+        waiting.extend(reversed(here.children))
 
 
 def rebuild(expr: Expr, children: Sequence[Expr]) -> Expr:

@@ -59,6 +59,7 @@ from .gpu import (
     SetRegisters,
     StoreMatrix,
     TensorCopy,
+    TensorPrefetch,
     TensorStore,
 )
 from .stmt import Allocate, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
@@ -105,6 +106,7 @@ def kernel_text(kernel: Kernel) -> str:
     outputs = ", ".join(map(_declaration, kernel.outputs))
     lines = [f"kernel {kernel.name}({signature}) -> ({outputs}):"]
     lines += [f"  workspace {_declaration(buffer)}" for buffer in kernel.workspace]
+    lines += [f"  streamed {name}" for name in sorted(kernel.streamed)]
     _statement(kernel.body, 1, lines)
     return "\n".join(lines) + "\n"
 
@@ -282,6 +284,7 @@ _OPERATIONS: dict[type[Operation], str] = {
     SetRegisters: "set_registers",
     StoreMatrix: "store_matrix",
     TensorCopy: "tensor_copy",
+    TensorPrefetch: "tensor_prefetch",
     TensorStore: "tensor_store",
 }
 

@@ -129,10 +129,15 @@ def with_statements(stmt: Stmt, below: tuple[Stmt, ...]) -> Stmt:
 
 
 def replaced(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
-    """``stmt`` with the very object ``old`` (and no equal one) replaced by ``new``."""
+    """``stmt`` with the very object ``old`` (and no equal one), which stands in it once, replaced by ``new``."""
     if stmt is old:
         return new
-    return with_statements(stmt, tuple(replaced(s, old, new) for s in substatements(stmt)))
+    below = substatements(stmt)
+    for n, s in enumerate(below):
+        found = replaced(s, old, new)
+        if found is not s:
+            return with_statements(stmt, (*below[:n], found, *below[n + 1 :]))
+    return stmt
 
 
 def with_loop(kernel: Kernel, loop: For, new: Stmt) -> Kernel:

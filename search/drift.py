@@ -6,6 +6,7 @@ neither forgotten nor learned from as if it were slow. Records keep what was mea
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from ..core.trial import Outcome, Timed, Trial
 
@@ -45,3 +46,13 @@ def steadied(trials: Iterable[Trial]) -> Iterator[Outcome]:
     drift = Drift()
     for trial in trials:
         yield drift.steadied(trial)
+
+
+def noise(trials: Iterable[Trial]) -> float:
+    """By how much the speed of the machine varied: half the distance of the quartiles of the anchors, relative to their
+    median; 0 of less than four."""
+    anchors = sorted(a for t in trials if (a := t.evidence.anchor_seconds) is not None)
+    if len(anchors) < 4:
+        return 0.0
+    low, high = anchors[len(anchors) // 4], anchors[(3 * len(anchors)) // 4]
+    return (high - low) / 2 / median(anchors)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..core.trial import Outcome, Timed, median_interval
 
-MOST = 12
+MOST = 16
 """Finalists at most."""
 BAND = 0.06
 """Who was this much slower than the fastest (relative) is not among them."""
@@ -19,10 +19,11 @@ TIE = 0.002
 """Medians this close (relative) are equal, or closer than the interval of the fastest where that is wider."""
 
 
-def finalists(outcomes: Sequence[Outcome]) -> list[int]:
-    """Positions of those that take part, fastest first; empty where there is nothing to decide."""
+def finalists(outcomes: Sequence[Outcome], noise: float = 0.0) -> list[int]:
+    """Positions of those that take part, fastest first; empty where there is nothing to decide. ``noise``: by how much
+    (relative) the machine's speed varied meanwhile: so far may single times be off, either way."""
     timed = sorted((o.rank_seconds, n) for n, o in enumerate(outcomes) if isinstance(o, Timed))
-    chosen = [n for seconds, n in timed[:MOST] if seconds <= timed[0][0] * (1 + BAND)]
+    chosen = [n for seconds, n in timed[:MOST] if seconds <= timed[0][0] * (1 + BAND + 2 * noise)]
     return chosen if len(chosen) > 1 else []
 
 

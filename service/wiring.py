@@ -24,7 +24,7 @@ from ..ir.text import kernel_text
 from ..runtime.devices import device_infos, host_target
 from ..schedule.gpu import limits_of
 from ..schedule.sketches import sketches_for
-from ..search.drift import steadied
+from ..search.drift import noise, steadied
 from ..search.finals import finalists, ranked
 from ..search.pool import Pool
 from ..search.strategies import STRATEGIES
@@ -141,7 +141,7 @@ def first_schedules(pool: Pool, strategy: Strategy, budget: Budget) -> list[Sche
 def final(workload: Workload, executor: Executor, trials: Sequence[Trial]) -> dict[int, Timed]:
     """Play the final of a task's trials; the outcomes it changes, by position (see ``search.finals``)."""
     outcomes = [trial.outcome for trial in trials]
-    places = finalists(list(steadied(trials)))
+    places = finalists(list(steadied(trials)), noise(trials))
     if not places:
         return {}
     samples = executor.final(workload, [trials[n].schedule for n in places])

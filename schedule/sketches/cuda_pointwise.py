@@ -26,7 +26,7 @@ from ...te.workload import Axis, Stage, Workload
 from ..gpu import MOST_BLOCKS, limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
-from ..tile.ahead import FIRST, FOLLOWING, Ahead
+from ..tile.ahead import Ahead
 from ..tile.digits import places
 from ..tile.outputs import resolved_outputs
 from ..tile.pointwise import Read, reads_of, value_at, with_reads
@@ -79,7 +79,6 @@ class PointwisePlan:
             Knob("threads", (128, 256, 512), "threads of a block"),
             Knob("persistent", (0, 1), "whether as many blocks as fit work through all tiles, or there is one a tile"),
             Knob("stream", (0, 1), "whether caches need not keep what passes"),
-            Knob("asks", (FIRST, FOLLOWING), "what is asked for before it is its turn: the first tiles, or all"),
         )
 
     def _vectors(self) -> tuple[int, ...]:
@@ -120,10 +119,7 @@ class PointwisePlan:
         # Blocks that stay pay only where each has much to do at a time: few such settings, with the widest vectors.
         pays = (tiles > blocks) & (unroll > 1) & (vector == self._vectors()[-1])
         fits = (registers <= MAX_REGISTERS) & (blocks <= MOST_BLOCKS)
-        early = self.early(threads, registers)
-        others = columns.flags("asks", FOLLOWING)
-        asked = ~others | (~persistent & (early > 0) & (tiles > early) & (vectors % (unroll * threads) == 0))
-        legal: Bools = ((unroll * threads <= vectors) | smallest) & (~persistent | pays) & fits & asked
+        legal: Bools = ((unroll * threads <= vectors) | smallest) & (~persistent | pays) & fits
         return legal
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
@@ -162,7 +158,7 @@ class _Program:
         vector, unroll, threads = (np.array([n], np.int64) for n in (self.vector, self.unroll, self.threads))
         _, _, blocks, registers = plan.sizes(vector, unroll, threads, np.array([setting["persistent"] == 1]))
         self.blocks = int(blocks[0])
-        self.ahead, self.following = int(plan.early(threads, registers)[0]), setting["asks"] == FOLLOWING
+        self.ahead = int(plan.early(threads, registers)[0])
         buffers = (*plan.workload.inputs, *(s.tensor for s in plan.stages))
         self.streamed = tuple(b.name for b in self._large(buffers)) if setting["stream"] else ()
         self.names = Names({b.name for b in buffers} | {a.name for a in plan.axes})
@@ -223,7 +219,7 @@ class _Program:
             with w.when(inside):
                 for h in held.values():
                     take(w, self.names, h, (u,), self._at(number), lane, self.vector)
-        if self.following:
+        if self.blocks == self.tiles:
             self._ask(tile, thread, following=True)
         with w.loop(self.names.fresh("u"), self.unroll, LoopKind.UNROLLED) as u:
             number, inside = self._vector(tile, thread, u, exact)

@@ -61,6 +61,9 @@ L2_BYTES_PER_CYCLE = 60
 """For each multiprocessor, when all of them read."""
 MEMORY_BYTES_PER_CYCLE = 2390
 """For the whole device."""
+LONG_CYCLES, CLOSE = 100_000, 1.06
+"""Products that take so long settle at the clock that their power allows, as short measurements do not show: of their
+settings, those whose estimate is this close to the best are enough."""
 NORM = 8
 """Of what units that work at once take (as a norm)."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
@@ -117,12 +120,20 @@ class ProductPlan:
             Knob("cluster", (1, 2, 4), "tiles of a cluster along m"),
             Knob("across", (1, 2, 4), "tiles of a cluster along n"),
             Knob("split", (1, 2, 4, 8), "blocks of a cluster that share out k of one tile"),
-            Knob("band", (8, 4, 16), "tiles along m before the next along n"),
+            Knob("band", (8, 4, 16, 32), "tiles along m before the next along n"),
             Knob("resident", (1, 2), "blocks meant for a multiprocessor at once"),
             Knob("roomy", (0, 1), "whether warps that copy are a group and leave registers to those that multiply"),
             Knob("boxes", (2, 0, 1), "buffers through which a warpgroup stores boxes or rows; 0: threads store"),
+            Knob("spread", (0, 1) if self._streams else (0,), "whether blocks begin at places of k of their own"),
             *self._copied,
         )
+
+    @cached_property
+    def _streams(self) -> bool:
+        """Whether reading the operands takes about as long as multiplying them."""
+        p = self.product
+        places = self._sums * p.m.extent * p.n.extent * p.k.extent * prod(a.extent for a in p.batch)
+        return 2 * places / (FLOPS_PER_CYCLE * self.target.threads) < 2 * self._memory_cycles
 
     @cached_property
     def _copied(self) -> tuple[Knob, ...]:
@@ -200,7 +211,10 @@ class ProductPlan:
         columns = columns.kept(_sound(columns))
         columns = columns.kept(self._fits(columns))
         fitting = np.sort(self._estimate(columns)["estimate"])
-        return float(fitting[min(self.most or len(fitting), len(fitting)) - 1]) if len(fitting) else 0.0
+        if self.most is None or not len(fitting):
+            return float(fitting[-1]) if len(fitting) else 0.0
+        close = fitting[0] * (CLOSE if fitting[0] > LONG_CYCLES else np.inf)
+        return float(min(fitting[min(self.most, len(fitting)) - 1], close))
 
     def _usual(self, columns: Columns, bound: float) -> Bools:
         usual = np.ones(len(columns), dtype=bool)
@@ -227,6 +241,7 @@ class ProductPlan:
         else:
             fits &= boxes <= (np.where(split == 1, 1, 0) if can_store_lines(p) else 0)
         fits &= (columns.ints("slabs") == 1) | (size["steps"] >= 4)
+        fits &= (columns.ints("spread") == 0) | ((size["laps"] == 1) & (size["steps"] >= 8))
         # nothing is gained by more than a tile that covers the result, or by an order of few tiles
         tiles_m = -(-p.m.extent // (size["tile_m"] * size["cluster_m"]))
         tiles_n = -(-p.n.extent // (size["tile_n"] * size["cluster_n"]))
@@ -254,6 +269,7 @@ class ProductPlan:
         step = _joined(mma, l2, shared) * np.where(columns.ints("groups") == 3, 1.08, 1.0)  # as measured
         split, turns, laps = columns.ints("split"), size["turns"], size["laps"]
         here = size["here"]
+        step *= np.where(size["stages"] == LEAST_STAGES, 1.04, 1.0)
         step += STEP_CYCLES / here
         store = tile_m * size["tile_n"] * 2 / 128 * self._store_cycles(columns.ints("boxes"))
         tiles = laps * turns * here
@@ -324,6 +340,8 @@ class ProductPlan:
             resident=int(knobs["resident"]),
             boxes=int(knobs["boxes"]),
             registers=size["registers"],
+            spread=bool(knobs["spread"]),
+            early=not self._copied,
             sums=self._sums,
         )
 

@@ -18,7 +18,6 @@ from ...ir.stmt import Kernel
 from ...te.workload import Workload
 from ..gpu import limits_of
 from ..space import Knob, Quantity
-from ..tile.ahead import FIRST, FOLLOWING
 from ..tile.row_form import RowForm, row_axis, row_form
 from ..tile.row_passes import accumulation
 from ..tile.row_program import row_kernel
@@ -86,11 +85,6 @@ class RowPlan:
                 "early",
                 (0, 1, 3, 5) if self._weights else (0,),
                 "which part of the weights is read before the rows are reduced: none, all, or one in so many",
-            ),
-            Knob(
-                "asks",
-                (FIRST, FOLLOWING) if self.form.wide and limits.clusters else (FIRST,),
-                "rows asked for before it is their turn",
             ),
         )
 
@@ -205,10 +199,7 @@ class RowPlan:
         queued &= (early == 0) | ~(self._weights_follow_rows | (s.edges > 0))
         # A whole row in a block does not leave room for all its weights.
         queued &= (early <= 1) | ((cluster == 1) & columns.flags("ahead", ALL) & (s.early >= 2))
-        others = columns.flags("asks", FOLLOWING)
-        asked = ~others | (held & (cluster == 1) & (s.blocks > self._at_once(s)) & limits.clusters)
-        asked &= ~others | (form.row_count % teams == 0)
-        legal: Bools = fits & shape & waste & (held | read | queued | parted) & asked
+        legal: Bools = fits & shape & waste & (held | read | queued | parted)
         return legal
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
@@ -243,25 +234,27 @@ class RowPlan:
         sizes = self._sizes(columns)
         limits = limits_of(self.target)
         room = limits.resident_blocks(sizes.threads, sizes.registers, sizes.shared)
-        early = int(limits.early_blocks(room, self.target.threads)[0])
-        cluster, whole = int(setting["cluster"]), self.form.row_count % int(setting["teams"]) == 0
-        given = setting["hold"] in (QUEUE, SPLIT)
+        hold, cluster, teams = str(setting["hold"]), int(setting["cluster"]), int(setting["teams"])
+        asks = hold == REGISTERS and cluster == 1 and self.form.row_count % teams == 0
+        resident = int(setting["resident"]) if hold in (QUEUE, SPLIT) else 0
+        if hold == REGISTERS and cluster > 1:  # left alone, the compiler takes more registers than there is need for
+            resident = int(room[0])
         return row_kernel(
             self.workload,
             self.form,
             RowSetting(
                 vector=int(setting["vector"]),
                 lanes=int(setting["lanes"]),
-                teams=int(setting["teams"]),
+                teams=teams,
                 cluster=cluster,
-                hold=str(setting["hold"]),
+                hold=hold,
                 unroll=UNROLL,
                 slots=int(sizes.slots[0]),
                 blocks=int(sizes.blocks[0]),
                 early=int(sizes.early[0]),
-                resident=int(setting["resident"]) if given else int(room[0]) if cluster > 1 else 0,
-                ahead=early if cluster == 1 and whole else 0,
-                apart=int(self._at_once(sizes)[0]) if setting["asks"] == FOLLOWING else 0,
+                resident=resident,
+                ahead=int(limits.early_blocks(room, self.target.threads)[0]) if asks else 0,
+                apart=int(self._at_once(sizes)[0]) if asks and self.form.wide else 0,
             ),
         )
 

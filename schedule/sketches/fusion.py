@@ -31,12 +31,13 @@ LONG_ROW = 1 << 16
 @dataclass(frozen=True, slots=True)
 class Group:
     """``members`` in the order of the stages, the root not among them; ``shared``: the leading axes of the root that
-    each of them follows. ``depth``: those that all follow."""
+    each of them follows. ``depth``: those that all follow. ``alike``: how many groups of the plan are of its shape."""
 
     kind: str
     root: Stage
     members: tuple[Stage, ...]
     shared: tuple[int, ...]
+    alike: int = 1
 
     @property
     def depth(self) -> int:
@@ -136,7 +137,8 @@ def plan(workload: Workload, *, inline_paddings: bool, threads: int) -> Plan:
             continue
         bare = next((g.root for g in groups if g.root.reducer is not None and g.kind != "scalar"), None)
         if bare is None:
-            return Plan(workload, tuple(groups))
+            shapes = [_shape(g) for g in groups]
+            return Plan(workload, tuple(replace(g, alike=shapes.count(_shape(g))) for g in groups))
         forced.add(bare.name)
         workload = with_epilogue(workload, bare)
 
@@ -260,6 +262,11 @@ def _fuses(stage: Stage, root: Stage, depth: int, threads: int) -> bool:
     return _row_bytes(stage, depth) <= MOST_LOCAL_BYTES
 
 
+def _shape(group: Group) -> tuple[object, ...]:
+    """What groups that differ in names alone have in common."""
+    return group.kind, [([a.extent for a in s.axes], [a.extent for a in s.reduce_axes]) for s in group.stages]
+
+
 def _row_bytes(stage: Stage, depth: int) -> int:
     return prod(stage.tensor.shape[depth:]) * stage.tensor.dtype.bytes
 
@@ -271,7 +278,9 @@ def _misfits(group: Group) -> Iterable[Stage]:
     if group.kind != "row":
         return ()
     rank = len(group.root.axes)
-    if any(is_contraction(m) for m in group.members):
-        pairs = zip(group.members, group.shared, strict=True)
-        return [m for m, shared in pairs if not shared == rank == len(m.axes)]
+    loose = [m for m, n in zip(group.members, group.shared, strict=True) if not n == rank == len(m.axes)]
+    contractions = [m for m in group.members if is_contraction(m)]
+    if contractions:  # what stands between two of them stays together
+        operands = {load.buffer.name for m in contractions for load in loads_of(m.body)}
+        return [m for m in loose if m in contractions] or [m for m in loose if m.name in operands] or loose
     return [m for m in group.members if _row_bytes(m, group.depth) > MOST_LOCAL_BYTES]

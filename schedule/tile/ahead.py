@@ -19,8 +19,6 @@ from .digits import digits
 from .product import Product
 from .registers import flat_offset
 
-FIRST, FOLLOWING = "first", "following"
-"""What is asked for: the data of the first blocks, or also that of all others."""
 _UNIT_BYTES = 16
 _LEAST_SHARE_BYTES = 512
 

@@ -41,6 +41,7 @@ from .product import Product, Result
 
 UNROLLED = LoopKind.UNROLLED
 GROUP_WARPS = GROUP_LANES // WARP_LANES
+WARP_ROWS = GROUP_ROWS // GROUP_WARPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class ResultWriter:
         self.w, self.p, self.warp, self.lane = w, p, warp, lane
         self.groups, self.rows, self.wide, self.boxes = groups, rows, wide, boxes
         self.group, self.quarter = warp // GROUP_WARPS, warp % GROUP_WARPS
-        self.leads = logical_and(Compare(CompareOp.EQ, self.quarter, index(0)), Compare(CompareOp.EQ, lane, index(0)))
+        self.leads = Compare(CompareOp.EQ, lane, index(0))
         self.by_rows = bool(boxes) and not can_store_boxes(p)
         self.pieces: list[_Piece] = []
         whole, rest = wide // GROUP_RUN, wide % GROUP_RUN
@@ -248,17 +249,19 @@ class ResultWriter:
             if number == 0 or number >= self.boxes:
                 with w.when(self.leads):
                     w.emit(AwaitStores(0 if number == 0 else self.boxes - 1))
-                w.barrier(Level.GROUP)
+                w.barrier(Level.WARP)
             self._stage(out, piece, number % self.boxes)
             w.emit(FenceAsync())
-            w.barrier(Level.GROUP)
-            place = {**at, "m": at["m"] + row * GROUP_ROWS, "n": at["n"] + piece.first}
+            w.barrier(Level.WARP)
+            # each warp its own rows: it waits for no other
+            first = self.quarter * WARP_ROWS
+            place = {**at, "m": at["m"] + row * GROUP_ROWS + first, "n": at["n"] + piece.first}
             extents = tuple(
-                GROUP_ROWS if i == Var("m") else piece.columns if i == Var("n") else 1 for i in result.indices
+                WARP_ROWS if i == Var("m") else piece.columns if i == Var("n") else 1 for i in result.indices
             )
             corner = tuple(vector_at(i, place, "n", 1) for i in result.indices)
             with w.when(self.leads):
-                source = (self.group, index(number % self.boxes), index(0), index(0))
+                source = (self.group, index(number % self.boxes), first, index(0))
                 w.emit(TensorStore(result.tensor, corner, piece.buffer, source, extents))
                 w.emit(CommitStores())
 
@@ -266,8 +269,8 @@ class ResultWriter:
         """Each warp stores the 16 rows that it staged, neighbours by neighbouring lanes."""
         w, p = self.w, self.p
         width = 2 if p.n.extent % 2 == 0 else 1
-        with w.loop("lines", 4) as lines, w.loop("line", GROUP_ROWS // GROUP_WARPS // 4, UNROLLED) as line:
-            staged = self.quarter * (GROUP_ROWS // GROUP_WARPS) + lines * 4 + line
+        with w.loop("lines", 4) as lines, w.loop("line", WARP_ROWS // 4, UNROLLED) as line:
+            staged = self.quarter * (WARP_ROWS) + lines * 4 + line
             m = at["m"] + staged
             with w.when(m < p.m.extent), w.loop("run", -(-piece.columns // (WARP_LANES * width)), UNROLLED) as run:
                 column = (run * WARP_LANES + self.lane) * width

@@ -7,12 +7,12 @@ groups share a tile, or take tiles in turn: then one multiplies while another on
 on neighbouring tiles, and each reads a part of the operand that they share, for all of them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.dtypes import INDEX, float32
 from ...ir.buffer import Buffer, Layout, Scope
-from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Select, Var, index, logical_and
+from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, index, logical_and
 from ...ir.gpu import (
     GROUP_LANES,
     GROUP_ROWS,
@@ -27,6 +27,7 @@ from ...ir.gpu import (
     Level,
     SetRegisters,
     TensorCopy,
+    TensorPrefetch,
 )
 from ...ir.rewrite import free_variables, substitute
 from ...ir.stmt import HardwareAxis, Kernel
@@ -34,7 +35,7 @@ from .naming import NamingWriter
 from .padded import even_product
 from .product import Operand, Product
 from .product_results import ResultWriter
-from .tile_grid import TileGrid
+from .tile_grid import TileGrid, block_bits
 
 GROUP_WARPS = GROUP_LANES // WARP_LANES
 PARTIAL_PADDING = 8
@@ -52,7 +53,9 @@ class ProductSetting:
     ``band``: tiles (of clusters) along ``m`` before the next along ``n``. ``workers``: clusters that run. ``resident``:
     blocks meant for a multiprocessor at once. ``boxes``: staging buffers of a group through which results are stored by
     copies of boxes; 0: threads store them. ``registers``: of a thread that multiplies, where that is more than its
-    share; else 0."""
+    share; else 0. ``spread``: whether blocks begin at places of ``k`` of their own, so that what all of them read
+    at once lies in many places of memory. ``early``: whether the first boxes are asked for while earlier launches may
+    still be running."""
 
     groups: int
     in_turn: bool
@@ -69,6 +72,8 @@ class ProductSetting:
     boxes: int
     registers: int
     sums: int = 1
+    spread: bool = False
+    early: bool = False
 
     @property
     def tile_n(self) -> int:
@@ -118,6 +123,10 @@ class _Ring:
     def bytes(self) -> int:
         """Of a stage."""
         return self.buffer.bytes // self.buffer.shape[0]
+
+
+_Box = tuple[Load, tuple[Expr, ...], tuple[Expr, ...], tuple[int, ...]]
+"""Of a tensor: the load of it, where in a slab it goes, where it begins, its extents."""
 
 
 class _Program:
@@ -205,7 +214,7 @@ class _Program:
             return 1, index(0), None
         first = (self.of_tile - part * apart) * s.split + self.of_k
         firsts = [tile * s.split + k for tile in others for k in range(s.split)]
-        return parts, part, _bits(first, firsts, [n * apart * s.split for n in range(parts)])
+        return parts, part, block_bits(first, firsts, [n * apart * s.split for n in range(parts)])
 
     def _prepare(self) -> None:
         s, w = self.s, self.w
@@ -217,6 +226,8 @@ class _Program:
             if s.in_turn:
                 for group in range(s.groups):
                     w.emit(InitArrivals(self.turns, index(group), GROUP_WARPS))
+            if s.early:
+                self._prefetch()
         w.barrier(Level.CLUSTER if s.cluster > 1 else Level.BLOCK)
         if s.registers:
             with w.when(self.copies):
@@ -279,14 +290,31 @@ class _Program:
         stage, parity = count % s.stages, (count // s.stages) % 2
         w.emit(AwaitArrivals(self.free, stage, index(1) - parity))
         w.emit(ArriveExpecting(self.full, stage, self.left.bytes + self.right.bytes))
-        first = self.of_k * self.steps if s.split > 1 else index(0)
-        for slab in range(s.slabs):
-            here = {**at, "k": ((first + step) * s.slabs + slab) * GROUP_RUN}
+        for slab, here in enumerate(self._slabs(at, step)):
             for ring in (self.left, self.right):
-                self._copy_part(ring, here, stage, slab)
+                for load, target, corner, box in self._boxes(ring, here):
+                    to = (stage, index(slab), *target)
+                    w.emit(TensorCopy(ring.buffer, to, load.buffer, corner, box, self.full, stage, True, ring.mask))
 
-    def _copy_part(self, ring: _Ring, at: Mapping[str, Expr], stage: Expr, slab: int) -> None:
-        """Start the copies of this block's part of one slab: of its places, or where those lie in rows, of ``k``."""
+    def _prefetch(self) -> None:
+        """Have the first boxes brought near: earlier launches may still be running."""
+        at = self.grid.place(self.worker, self.of_tile)
+        with self.w.loop("early", min(self.s.stages, self.steps)) as step:
+            for here in self._slabs(at, step):
+                for ring in (self.left, self.right):
+                    for load, _, corner, box in self._boxes(ring, here):
+                        self.w.emit(TensorPrefetch(load.buffer, corner, box))
+
+    def _slabs(self, at: Mapping[str, Expr], step: Expr) -> list[dict[str, Expr]]:
+        """Where the slabs of a step begin: axis -> place."""
+        s = self.s
+        first = self.of_k * self.steps if s.split > 1 else index(0)
+        if s.spread:
+            step = (step + self.worker * (self.steps * 3 // 8)) % self.steps
+        return [{**at, "k": ((first + step) * s.slabs + slab) * GROUP_RUN} for slab in range(s.slabs)]
+
+    def _boxes(self, ring: _Ring, at: Mapping[str, Expr]) -> Iterator[_Box]:
+        """This block's part of one slab: of its places, or where those lie in rows, of ``k``."""
         zero = index(0)
         parted = ring.extent if ring.along_k else GROUP_RUN
         part = parted // ring.parts
@@ -305,8 +333,7 @@ class _Program:
             place = {axis: i + offset[axis] if axis in offset else i for axis, i in at.items()}
             corner = tuple(substitute(i, place) for i in load.indices)
             sizes = tuple(next((n for a, n in extents.items() if i == Var(a)), 1) for i in load.indices)
-            target = (stage, index(slab), *target)
-            self.w.emit(TensorCopy(ring.buffer, target, load.buffer, corner, sizes, self.full, stage, True, ring.mask))
+            yield load, target, corner, sizes
 
     def _multiply(self, sums: Buffer, step: Expr, count: Expr) -> None:
         """Start the products of a step; those of the one before are done then, and its stage is free."""
@@ -347,16 +374,6 @@ class _Program:
         else:
             with w.when(Compare(CompareOp.LT, self.lane, index(s.tiles))):
                 w.emit(Arrive(self.free, count % s.stages, self.of_k + self.lane * s.split))
-
-
-def _bits(first: Expr, firsts: Iterable[int], others: Iterable[int]) -> Expr:
-    """A bit for block ``first``, one of ``firsts``, and each of the ``others``, counted from it."""
-    pattern = sum(1 << n for n in others)
-    first_of_all, *rest = firsts
-    mask: Expr = index(pattern << first_of_all)
-    for n in rest:
-        mask = Select(Compare(CompareOp.EQ, first, index(n)), index(pattern << n), mask)
-    return mask
 
 
 def can_lower_products(p: Product) -> bool:

@@ -1,5 +1,6 @@
 """The order in which tiles of a product are worked on: those that read the same rows are under way together."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...ir.expr import Compare, CompareOp, Expr, Select, index
@@ -63,3 +64,14 @@ class TileGrid:
 def _in_band(number: Expr, band: int, n: int) -> tuple[Expr, Expr]:
     """(m, n) of a tile by its number, bands of ``band`` along m following one another."""
     return number // (band * n) * band + number % band, number % (band * n) // band
+
+
+def block_bits(first: Expr, firsts: Iterable[int], others: Iterable[int]) -> Expr:
+    """A bit for each block of a cluster that a copy goes to: ``first``, one of ``firsts``, and ``others`` counted from
+    it."""
+    pattern = sum(1 << n for n in others)
+    first_of_all, *rest = firsts
+    mask: Expr = index(pattern << first_of_all)
+    for n in rest:
+        mask = Select(Compare(CompareOp.EQ, first, index(n)), index(pattern << n), mask)
+    return mask

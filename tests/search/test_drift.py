@@ -4,7 +4,7 @@ import pytest
 
 from tilewright.core.schedule import Schedule
 from tilewright.core.trial import Evidence, Failed, Outcome, Reason, Stage, Timed, Trial
-from tilewright.search.drift import NOISE, WINDOW, steadied
+from tilewright.search.drift import NOISE, WINDOW, noise, steadied
 from tilewright.search.finals import finalists
 
 FAILED = Failed(Stage.CHECK, Reason.WRONG_RESULT)
@@ -53,3 +53,9 @@ def test_failures_and_trials_without_an_anchor_stay_as_they_are() -> None:
 def test_an_anchor_gone_wild_is_not_believed() -> None:
     trials = [_trial(1.0) for _ in range(5)] + [_trial(1.0, anchor=1e-2) for _ in range(10)]
     assert min(_seconds(trials)) == 0.5
+
+
+def test_the_noise_of_a_machine_is_that_of_its_anchors() -> None:
+    assert noise([_trial(1.0) for _ in range(40)]) == 0.0
+    assert noise([_trial(1.0, 1.0 + 0.4 * (n % 2)) for n in range(40)]) == pytest.approx(0.2, rel=0.2)
+    assert noise([_trial(1.0), _trial(1.0, 9.0)]) == noise([_trial(1.0, anchor=None)] * 9) == 0.0

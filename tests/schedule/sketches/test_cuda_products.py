@@ -20,6 +20,7 @@ from tilewright.te.workload import Workload
 FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
 """A device with two multiprocessors: blocks work through many tiles even of small products."""
 LARGE = workload_of("matmul", m=4096, n=4096, k=4096, dtype="float16", transpose_b=True)
+FLAT = workload_of("matmul", m=4096, n=4096, k=1024, dtype="float16", transpose_b=True)
 LONG = workload_of("matmul", m=2048, n=4096, k=14336, dtype="bfloat16", transpose_b=True)
 SMALL = workload_of("matmul", m=512, n=512, k=512, dtype="float16", transpose_b=True)
 GATED = workload_of("gated_linear", rows=2048, inputs=4096, outputs=14336, dtype="float16")
@@ -128,7 +129,7 @@ def test_what_it_leaves_to_others() -> None:
 )
 def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
     space = SKETCH.space(workload, H200)
-    assert 100 <= len(space) <= 400
+    assert 10 <= len(space) <= 400
     assert (space.quantities["shared_bytes"] <= 227 * 1024).all() and (space.quantities["stages"] >= 2).all()
     assert (space.quantities["sums"] < space.quantities["registers_estimate"]).all()
     least = space.quantities[["mma_cycles", "shared_cycles", "l2_cycles"][0]]
@@ -152,8 +153,8 @@ def test_shared_memory_is_what_the_sketch_says() -> None:
     ("workload", "knobs"),
     [
         (LARGE, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "cluster": 2, "roomy": 0}),
-        (LARGE, {"groups": 2, "in_turn": 1, "rows": 2, "wide": 128}),
-        (LARGE, {"groups": 2, "in_turn": 0, "rows": 2, "wide": 192, "roomy": 1}),
+        (FLAT, {"groups": 2, "in_turn": 1, "rows": 2, "wide": 128}),
+        (FLAT, {"groups": 2, "in_turn": 0, "rows": 2, "wide": 192, "roomy": 1}),
         (FUSED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1}),
         (GATED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1, "cluster": 2}),
         (SMALL, {"groups": 1, "in_turn": 0, "rows": 1, "split": 1}),
@@ -167,3 +168,4 @@ def test_nothing_spills_and_products_stay_under_way(workload: Workload, knobs: d
     backend = backend_for(H200)
     code = backend.assembly(backend.emit(kernel, H200), H200)
     assert "HGMMA" in code and "UTMALDG" in code and "UTMASTG" in code
+    assert code.index("UTMAPF") < code.index("ACQBULK") < code.index("UTMALDG")  # asked for before others have ended
