@@ -117,8 +117,8 @@ class _Program:
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
     def _ask_ahead(self) -> None:
-        """The weights that fill half of the rings, where they lie along ``k`` with the warps' pieces side by side. (More
-        costs time on an H200: 10 % where rings are asked for twice over.)"""
+        """The weights that fill half of the rings, where they lie along ``k`` with the warps' pieces side by side.
+        (More costs time on an H200: 10 % where rings are asked for twice over.)"""
         p, s = self.p, self.s
         whole, reach = s.split * s.warps_k * s.chunk, s.warps_k * s.chunk
         if not self.along_k or p.k.extent % whole:
