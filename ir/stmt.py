@@ -185,7 +185,8 @@ class Kernel:
 
     ``inputs`` are only read, ``outputs`` are written in full, ``workspace`` is uninitialised global scratch that
     the runtime provides. Each top-level statement of ``body`` (the items of its Seq) is one launch on a device
-    with launches (a Launch); on a CPU they run in order inside one call. Global buffers never alias.
+    with launches (a Launch); on a CPU they run in order inside one call. Global buffers never alias. ``streamed``:
+    outputs that on a CPU go past the caches, as far as whole vectors of them are stored.
     """
 
     name: str
@@ -193,6 +194,7 @@ class Kernel:
     outputs: tuple[Buffer, ...]
     workspace: tuple[Buffer, ...]
     body: Stmt
+    streamed: frozenset[str] = frozenset()
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:

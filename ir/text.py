@@ -55,6 +55,7 @@ from .gpu import (
     InitArrivals,
     LoadMatrix,
     Mma,
+    Prefetch,
     SetRegisters,
     StoreMatrix,
     TensorCopy,
@@ -105,6 +106,7 @@ def kernel_text(kernel: Kernel) -> str:
     outputs = ", ".join(map(_declaration, kernel.outputs))
     lines = [f"kernel {kernel.name}({signature}) -> ({outputs}):"]
     lines += [f"  workspace {_declaration(buffer)}" for buffer in kernel.workspace]
+    lines += [f"  streamed {name}" for name in sorted(kernel.streamed)]
     _statement(kernel.body, 1, lines)
     return "\n".join(lines) + "\n"
 
@@ -278,6 +280,7 @@ _OPERATIONS: dict[type[Operation], str] = {
     InitArrivals: "init_arrivals",
     LoadMatrix: "load_matrix",
     Mma: "mma",
+    Prefetch: "prefetch",
     SetRegisters: "set_registers",
     StoreMatrix: "store_matrix",
     TensorCopy: "tensor_copy",

@@ -9,7 +9,7 @@ from .architectures import architecture_of, function_attributes
 from .body import Body
 from .frame import plan_frame
 from .machine import triple_of
-from .statements import NOALIAS, Place, emit_statement, uses_tiles
+from .statements import NOALIAS, Place, await_streams, emit_statement, uses_tiles
 from .tiles import ask_for_tiles, release_tiles, set_up_tiles
 from .writer import FunctionWriter, ModuleWriter, identifier
 
@@ -23,7 +23,7 @@ def emit(kernel: Kernel, target: Target) -> Source:
     place = Place(module, entry, plan_frame(kernel.body, tiles), target.threads, frozenset(tiles))
     main = module.unique(f"{entry}.main")
     w = FunctionWriter(module)
-    body = Body(w)
+    body = Body(w, streamed=kernel.streamed)
     for buffer in kernel.parameters:
         if buffer.name in body.pointers:
             raise CompileError(f"two parameters are called {buffer.name}")
@@ -36,6 +36,7 @@ def emit(kernel: Kernel, target: Target) -> Source:
         emit_statement(place, body, kernel.body)
         if with_tiles:
             release_tiles(body)
+        await_streams(body)
     except RecursionError as error:
         raise CompileError("an expression or loop nest is nested too deeply to be compiled") from error
     w.line("ret void")

@@ -9,9 +9,12 @@ from .body import Body
 from .casts import from_storage, to_storage
 from .linear import Linear, flat_index
 from .values import Value, constant, storage, vector_type
+from .writer import FunctionWriter
 
 _MOST_WINDOWS = 4
 """Lanes up to this many elements apart are picked from whole vectors; farther ones are gathered."""
+
+_STREAMED_BYTES = (16, 32, 64)
 
 Evaluate = Callable[[Body, Expr, Value | None], Value]
 """How an expression is computed under a lane mask (``expressions.evaluate``, passed in: the two need each other)."""
@@ -96,7 +99,11 @@ def store(
     if flat is not None and (lanes == 1 or flat.stride == 1):
         pointer = address(body, buffer, flat, ev)
         if mask is None:
-            w.line(f"store {data.typed}, {pointer.typed}, align {buffer.dtype.bytes}")
+            plain = f"store {data.typed}, {pointer.typed}, align"
+            if buffer.name in body.streamed and lanes * buffer.dtype.bytes in _STREAMED_BYTES:
+                _store_past_caches(w, pointer, plain, lanes * buffer.dtype.bytes, buffer.dtype.bytes)
+            else:
+                w.line(f"{plain} {buffer.dtype.bytes}")
             return
         name = f"llvm.masked.store.{data.suffix}.p0"
         w.module.declare(f"declare void @{name}({data.type}, ptr, {mask.type})")
@@ -111,6 +118,22 @@ def store(
     w.module.declare(f"declare void @{name}({data.type}, {pointers.type}, {where.type})")
     aligned = f"{pointers.type} align {buffer.dtype.bytes} {pointers.text}"
     w.line(f"call void @{name}({data.typed}, {aligned}, {where.typed})")
+
+
+def _store_past_caches(w: FunctionWriter, pointer: Value, store: str, vector: int, element: int) -> None:
+    """Where a vector lies at a multiple of its size: only so can it go past the caches."""
+    place = w.convert("ptrtoint", pointer, "i64")
+    inside = w.op("and", place, constant(vector - 1, "i64"))
+    past, through, after = w.label("past"), w.label("through"), w.label("stored")
+    w.branch(w.compare("eq", inside, constant(0, "i64")), past, through)
+    w.begin(past)
+    w.module.declare("!0 = !{i32 1}")
+    w.line(f"{store} {vector}, !nontemporal !0")
+    w.jump(after)
+    w.begin(through)
+    w.line(f"{store} {element}")
+    w.jump(after)
+    w.begin(after)
 
 
 def address(body: Body, buffer: Buffer, flat: Linear, ev: Evaluate) -> Value:

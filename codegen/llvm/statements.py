@@ -234,7 +234,7 @@ def _parallel_for(place: Place, body: Body, loop: For) -> None:
 
 def _write_task(place: Place, body: Body, loop: For, name: str, buffers: list[str], variables: list[str]) -> None:
     inner = FunctionWriter(place.module)
-    task = Body(inner, in_parallel=True)
+    task = Body(inner, in_parallel=True, streamed=body.streamed)
     signature = []
     for b in buffers:
         task.pointers[b] = inner.parameter(b, "ptr")
@@ -251,9 +251,16 @@ def _write_task(place: Place, body: Body, loop: For, name: str, buffers: list[st
     _loop(place, task, loop, begin, end)
     if with_tiles:
         release_tiles(task)
+    await_streams(task)
     inner.line("ret void")
     place.module.define(name, inner.text(f"internal void @{name}({', '.join(signature)}) {place.module.attributes}"))
     place.module.define(f"{name}.task", _unpacking_wrapper(place, name, buffers, variables))
+
+
+def await_streams(body: Body) -> None:
+    """What went past the caches is in order with nothing that follows until then."""
+    if body.streamed:
+        body.w.line("fence seq_cst")
 
 
 def _unpacking_wrapper(place: Place, name: str, buffers: list[str], variables: list[str]) -> str:

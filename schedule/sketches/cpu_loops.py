@@ -5,7 +5,7 @@ those like it (other layers) take the same setting; the rest take a plain one of
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,14 @@ from .editor import Editor
 from .enumerate import Legal, legal_codes
 from .fusion import Group, Plan, paddings, plan
 from .knobs import (
+    CACHED,
     REGISTER_KNOBS,
+    STREAMED,
     padding_knob,
     register_legal,
     row_knobs,
     scalar_knobs,
+    store_knob,
     tile_knobs,
     tile_legal,
 )
@@ -37,9 +40,13 @@ from .row_loops import RowSetting, lower_rows, vectorise_stage
 from .tile_loops import INLINE, STORE, TileSetting, lower_tiles
 from .tiles import tiles_of
 
+LARGE_BYTES = 8 << 20
+"""Of outputs that may gain by going past the caches: much less, and a reader finds them there."""
+
 DEFAULTS: Mapping[str, KnobValue] = {
     **asdict(TileSetting()),
     "padding": STORE,
+    "store": CACHED,
 }
 """What a knob stands for in a workload that does not have it."""
 
@@ -48,7 +55,7 @@ class CpuLoops:
     """See ``schedule.sketch.Sketch``."""
 
     name = "cpu_loops"
-    version = 2
+    version = 3
     generic = True
     quantities: tuple[Quantity, ...] = QUANTITIES
 
@@ -91,7 +98,8 @@ class CpuLoops:
             alike = group is chosen.main or _takes(workload, group, target, knobs, columns)
             given = values if alike else plain_setting(group, target, DEFAULTS)
             _lower_group(editor, group, {**DEFAULTS, **given})
-        return editor.kernel
+        streamed = workload.outputs if values.get("store") == STREAMED else ()
+        return replace(editor.kernel, streamed=frozenset(streamed))
 
     def _check(self, schedule: Schedule) -> None:
         if (schedule.sketch, schedule.version) != (self.name, self.version):
@@ -111,7 +119,9 @@ def _knobs(workload: Workload, group: Group, target: Target) -> tuple[Knob, ...]
         "row": lambda: row_knobs(group, target),
         "scalar": lambda: scalar_knobs(group, target),
     }[group.kind]()
-    return (*own, padding_knob()) if paddings(workload) else own
+    own = (*own, padding_knob()) if paddings(workload) else own
+    large = sum(b.bytes for b in workload.output_buffers) >= LARGE_BYTES
+    return (*own, store_knob()) if large and group.root.name in workload.outputs else own
 
 
 def _legality(group: Group, target: Target) -> tuple[Legal, Legal]:

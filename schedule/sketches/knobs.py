@@ -21,6 +21,7 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_STEPS = 36
 MOST_BODY = 256
 """Statements of an unrolled body: compile time grows with them."""
+CACHED, STREAMED = "cached", "streamed"
 BUSY_ACCUMULATORS = 8
 """Independent multiply-adds in flight that keep the units busy; with fewer each waits for the one before it."""
 REGISTER_KNOBS = ("vectorise", "lanes", "vectors", "rows", "planes", "unroll")
@@ -32,6 +33,12 @@ def padding_knob() -> Knob:
         "padding",
         (STORE, INLINE),
         "whether padded inputs are stored once (store) or the padding condition is tested where they are read (inline)",
+    )
+
+
+def store_knob() -> Knob:
+    return Knob(
+        "store", (CACHED, STREAMED), "whether the output goes through the caches (cached) or past them (streamed)"
     )
 
 

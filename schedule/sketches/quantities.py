@@ -15,7 +15,7 @@ from ..space import Quantity
 from .columns import Columns, Ints
 from .footprint import Held, body_loads, load_pages, tensor_bytes, written_bytes
 from .fusion import Group, points
-from .knobs import TileShape, packed_bytes, tile_shape
+from .knobs import STREAMED, TileShape, packed_bytes, tile_shape
 from .tile_loops import INLINE, NO_PACK, ROWS_INSIDE
 from .tiles import COLUMNS, Tiles, lane_bytes, stride_along, tiles_of, uses, vector_registers
 
@@ -46,6 +46,7 @@ QUANTITIES = (
     Quantity("packed_bytes", "bytes", "local copy of an operand"),
     Quantity("packing_share", "fraction", "elements copied for each plain operation"),
     Quantity("local_bytes", "bytes", "intermediate results that a task holds"),
+    Quantity("streamed", "fraction", "1 where outputs go past the caches"),
     Quantity("inlined_padding", "fraction", "1 where padding conditions are tested where padded inputs are read"),
 )
 
@@ -53,6 +54,7 @@ QUANTITIES = (
 def derive(workload: Workload, group: Group, target: Target, c: Columns) -> Mapping[str, NDArray[np.float32]]:
     """float32[n] for each quantity, n settings of the group's knobs."""
     found: dict[str, Ints | NDArray[np.float64] | float] = {q.name: 0.0 for q in QUANTITIES}
+    found["streamed"] = c.flags("store", STREAMED).astype(np.float64)
     found["inlined_padding"] = c.flags("padding", INLINE).astype(np.float64)
     if group.kind == "tile":
         found.update(_tile_columns(tiles_of(group), target, c))

@@ -14,11 +14,17 @@ from tilewright.core.target import Target
 from tilewright.ir.buffer import Scope
 from tilewright.ir.stmt import Allocate, For, LoopKind, walk_statements
 from tilewright.ir.text import kernel_text
+from tilewright.runtime.devices import host_target
+from tilewright.runtime.module import Module, load_module
 from tilewright.schedule.sketches.cpu_loops import CPU_LOOPS
 from tilewright.schedule.sketches.fusion import is_contraction, paddings, plan
+from tilewright.schedule.sketches.knobs import STREAMED
 from tilewright.schedule.sketches.tiles import COLUMNS, REDUCTION, tiles_of
 from tilewright.te import build as te
+from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 AVX512 = Target("llvm", "x86-64", ("avx2", "avx512f", "fma"), threads=2, vector_bytes=64)
@@ -161,9 +167,29 @@ def test_little_work_stays_on_one_thread() -> None:
 def test_rows_run_in_parallel_however_their_columns_are_cut() -> None:
     """Groups of one channel: of rows joined from two dimensions, and columns that vectors do not divide."""
     workload = _workload("group_norm", {"batch": 67, "channels": 130, "pixels": 130, "groups": 130, "dtype": "float64"})
-    kernel = CPU_LOOPS.lower(workload, AVX512, _schedule(lanes=4, vectors=5, rows=4))
+    kernel = CPU_LOOPS.lower(workload, AVX512, _schedule(lanes=4, vectors=5, rows=4, store="cached"))
     assert any(isinstance(s, For) and s.kind is LoopKind.PARALLEL for s in walk_statements(kernel.body))
 
 
 def test_other_targets_are_not_matched() -> None:
     assert not CPU_LOOPS.matches(_workload("matmul", MATMUL), Target("cuda", "sm_90a"))
+
+
+@pytest.mark.parametrize("offset", [0, 16], ids=["aligned", "not aligned"])
+def test_large_outputs_may_go_past_the_caches(offset: int) -> None:
+    workload = _workload("softmax", {"rows": 4100, "columns": 512})
+    space = CPU_LOOPS.space(workload, host_target("llvm"))
+    streamed = [n for n, s in enumerate(space.column("store").tolist()) if s == STREAMED]
+    assert 0 < len(streamed) < len(space)
+    inputs = random_inputs(workload, 1)
+    wanted, limits = reference(workload, inputs)["Y"], tolerance(workload)["Y"]
+    for n in streamed[:: len(streamed) // 3]:
+        module = load_module(workload, space.schedule(n))
+        assert isinstance(module, Module)
+        block = np.zeros(4 * wanted.size + 128, np.uint8)
+        begin = -block.ctypes.data % 64 + offset
+        out = block[begin : begin + 4 * wanted.size].view(np.float32).reshape(wanted.shape)
+        module(inputs["X"], out=(out,))
+        np.testing.assert_allclose(out, wanted, limits[1], limits[0])
+    small = _workload("softmax", {"rows": 64, "columns": 512})
+    assert "store" not in {k.name for k in CPU_LOOPS.space(small, host_target("llvm")).knobs}
