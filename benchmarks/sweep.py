@@ -16,10 +16,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -87,11 +88,7 @@ def run(options: Options) -> Result:
     """One row for each operator; passes when no kernel failed and nothing is left to do."""
     extra = options.extra
     count, processes = options.trials or SCHEDULES, int(extra.get("processes", len(os.sched_getaffinity(0))))
-    wanted = [
-        task
-        for task in tasks(int(extra.get("odd", ODD_SHAPES)), options.seed, options.rows)
-        if fnmatch(task.sketch, extra.get("sketch", "*"))
-    ]
+    wanted = [t for t in _every(options, processes) if fnmatch(t.sketch, extra.get("sketch", "*"))]
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(extra.get("folder", temporary)) / "sweep.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,10 +98,11 @@ def run(options: Options) -> Result:
             wanted = [t for t in wanted if done.get(t.key, {}).get("failures")]
             done = {}
         todo = [t for t in wanted if t.key not in done]
-        order = stream(options.seed, "sweep").permutation(len(todo))
+        shuffled = [todo[int(n)] for n in stream(options.seed, "sweep").permutation(len(todo))]
+        order = sorted(shuffled, key=lambda t: SKETCHES[t.sketch].generic)
         began = time.perf_counter()
         with path.open("a", encoding="utf-8") as file:
-            for answer in answers([todo[int(n)] for n in order], count, options.seed, processes, _seconds(extra)):
+            for answer in answers(order, count, options.seed, processes, _seconds(extra)):
                 file.write(json.dumps({**head, **answer}) + "\n")
                 file.flush()
                 done[answer["key"]] = answer
@@ -128,6 +126,15 @@ def run(options: Options) -> Result:
     return Result(tuple(rows), summary, not failed and not summary["left"], settings)
 
 
+def _every(options: Options, processes: int) -> list[Task]:
+    """The tasks of every operator that was asked for, found side by side: most drawn shapes contradict themselves."""
+    odd, names = int(options.extra.get("odd", ODD_SHAPES)), [n for n in OPERATORS if fnmatch(n, options.rows)]
+    if len(names) == 1 or processes == 1:
+        return [t for n in names for t in tasks(odd, options.seed, n)]
+    with ProcessPoolExecutor(min(processes, len(names)), mp_context=get_context("spawn")) as pool:
+        return [t for found in pool.map(partial(tasks, odd, options.seed), names) for t in found]
+
+
 def tasks(odd: int, seed: int, rows: str = "*") -> list[Task]:
     """Every operator's examples with every dtype, and ``odd`` drawn shapes, by every sketch for processors; of further
     shapes those that a sketch of one class takes, by these."""
@@ -140,8 +147,10 @@ def tasks(odd: int, seed: int, rows: str = "*") -> list[Task]:
         for number, parameters in enumerate((*usual, *further)):
             workload = operator.workload(parameters)
             for sketch in SKETCHES.values():
+                if sketch.generic and number >= len(usual):
+                    continue
                 here = sketch.matches(workload, host)
-                if (here or sketch.matches(workload, whole)) and not (sketch.generic and number >= len(usual)):
+                if here or (whole != host and sketch.matches(workload, whole)):
                     task = Task(name, parameters, sketch.name, host if here else whole, here)
                     found[task.key] = task
     return list(found.values())

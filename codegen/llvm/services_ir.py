@@ -293,6 +293,7 @@ done:
 }
 
 ; The thread's block, grown to ``bytes`` if it is smaller. Its size stands in its first line, before what is returned.
+; A large one is asked for in pages of 2 MiB: small ones lie anywhere, and half of the L2 cache stays idle.
 define ptr @tilewright_scratch(i64 %bytes) nounwind {
 entry:
   %key = load i32, ptr @scratch.key, align 4
@@ -305,14 +306,24 @@ check:
   br i1 %enough, label %done, label %grow
 grow:
   call void @free(ptr %block)
-  %rounded = add i64 %bytes, 127
-  %whole = and i64 %rounded, -64
-  %fresh = call ptr @aligned_alloc(i64 64, i64 %whole)
+  %large = icmp uge i64 %bytes, 1048576
+  %unit = select i1 %large, i64 2097152, i64 64
+  %last = sub i64 %unit, 1
+  %with.size = add i64 %bytes, 64
+  %rounded = add i64 %with.size, %last
+  %mask = sub i64 0, %unit
+  %whole = and i64 %rounded, %mask
+  %fresh = call ptr @aligned_alloc(i64 %unit, i64 %whole)
   %failed = icmp eq ptr %fresh, null
-  br i1 %failed, label %out.of.memory, label %keep
+  br i1 %failed, label %out.of.memory, label %got
 out.of.memory:
   call void @abort()
   unreachable
+got:
+  br i1 %large, label %advise, label %keep
+advise:
+  call i32 @madvise(ptr %fresh, i64 %whole, i32 14) ; MADV_HUGEPAGE
+  br label %keep
 keep:
   store i64 %bytes, ptr %fresh, align 8
   call i32 @pthread_setspecific(i32 %key, ptr %fresh)
@@ -367,6 +378,7 @@ declare ptr @pthread_getspecific(i32)
 declare i32 @pthread_setspecific(i32, ptr)
 declare void @free(ptr)
 declare ptr @aligned_alloc(i64, i64)
+declare i32 @madvise(ptr, i64, i32)
 declare void @abort() noreturn
 """
 
