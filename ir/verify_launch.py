@@ -21,6 +21,7 @@ from .gpu import (
     CopyAsync,
     FenceAsync,
     InitArrivals,
+    Prefetch,
     TensorCopy,
 )
 from .stmt import HardwareAxis, Kernel, Launch, Operation, walk_statements
@@ -144,6 +145,15 @@ def _bulk_copy(stmt: BulkCopy, names: Names) -> None:
         aligned(buffer, indices, BULK_BYTES)
 
 
+def _prefetch(stmt: Prefetch, names: Names) -> None:
+    place(stmt.source, stmt.source_indices, names, Scope.GLOBAL)
+    size = stmt.elements * stmt.source.dtype.bytes
+    if size < BULK_BYTES or size % BULK_BYTES:
+        raise Broken("operation", f"{size} bytes are asked for, no multiple of {BULK_BYTES}")
+    run(stmt.source, stmt.elements)
+    aligned(stmt.source, stmt.source_indices, BULK_BYTES)
+
+
 def _init_arrivals(stmt: InitArrivals, names: Names) -> None:
     barrier_place(stmt.barriers, stmt.index, names)
     if not 1 <= stmt.count < 1 << 20:
@@ -174,6 +184,7 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, Names], None]] = {
     Barrier: _nothing,
     FenceAsync: _nothing,
     CopyAsync: _copy_async,
+    Prefetch: _prefetch,
     CommitCopies: _nothing,
     AwaitCopies: _await_copies,
     CommitStores: _nothing,

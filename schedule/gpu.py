@@ -55,6 +55,11 @@ class GpuLimits:
         )
         return np.where(fits, blocks, 0)
 
+    def early_blocks(self, resident: Whole, multiprocessors: int) -> NDArray[np.int64]:
+        """How many blocks of a launch, ``resident`` at once on each multiprocessor, may be there while the launch
+        before still ends: 0 where launches do not overlap, which they do where there are clusters."""
+        return np.asarray(resident, np.int64) * (multiprocessors if self.clusters else 0)
+
     def waves(self, blocks: Whole, resident: Whole, multiprocessors: int) -> NDArray[np.float64]:
         """How often the device fills up until all ``blocks`` have run, ``resident`` at once on each multiprocessor."""
         at_once = np.maximum(np.asarray(resident, np.float64) * multiprocessors, 1)

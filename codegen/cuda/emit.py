@@ -8,7 +8,7 @@ from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, TensorCopy, TensorPrefetch, TensorStore
+from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, Prefetch, TensorCopy, TensorPrefetch, TensorStore
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.stmt import (
     Allocate,
@@ -235,11 +235,12 @@ def _first(body: Stmt) -> Stmt:
 
 
 def _touches_global(body: Stmt) -> bool:
+    """Whether anything in ``body`` reads or writes global memory; to ask for data does neither."""
     return any(
         (isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL)
         or (
             isinstance(s, Operation)
-            and not isinstance(s, TensorPrefetch)
+            and not isinstance(s, Prefetch | TensorPrefetch)
             and any(b.scope is Scope.GLOBAL for b in s.buffers)
         )
         or any(load.buffer.scope is Scope.GLOBAL for load in _loads(*expressions(s)))

@@ -26,6 +26,7 @@ from ...ir.gpu import (
     Level,
     LoadMatrix,
     Mma,
+    Prefetch,
     SetRegisters,
     StoreMatrix,
     TensorCopy,
@@ -56,6 +57,9 @@ def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
             return _barrier(fn, level)
         case CopyAsync():
             return _copy_async(code, stmt)
+        case Prefetch(elements=elements):
+            size = elements * stmt.source.dtype.bytes
+            return f"{fn.use('prefetch')}<{size}>({_place(code, stmt.source, stmt.source_indices)});"
         case CommitCopies():
             return f"{fn.use('commit_copies')}();"
         case AwaitCopies(pending=pending):

@@ -47,6 +47,14 @@ void await_earlier_launch() {
 }"""
     ),
     # --- global memory
+    "prefetch": Function(
+        """// BYTES into the cache in front of memory; what a load finds there later is what was written last
+template <int BYTES> $void prefetch(const void* from) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(__cvta_generic_to_global(from)), "n"(BYTES));
+#endif
+}"""
+    ),
     "load_once": Function(
         """// data that is read once: without keeping it in the first-level cache
 uint4 load_once(const uint4* from) {

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..buffer import Buffer
 from ..expr import Expr
-from ..gpu import AwaitCopies, CommitCopies, CopyAsync
+from ..gpu import AwaitCopies, CommitCopies, CopyAsync, Prefetch
 from ..memory import Array
 from .access import check_read, check_write, spread, under
 from .address import Watched, address_of, shared_flat
@@ -127,6 +127,18 @@ def copy_async(stmt: CopyAsync, scope: Scope) -> Action:
         target = begin[:, None] + steps
         take_off(m, scope, memory, target, who)
         m.flights.append(Flight(memory, origin, who, target, source[who], m.committed[who]))
+
+    return run
+
+
+def prefetch(stmt: Prefetch, scope: Scope) -> Action:
+    """Nothing is read; that it lies within the buffer is all there is to check."""
+    origin = scope.shared[stmt.source.name]
+    assert isinstance(origin, GlobalMemory)
+    source_of = source_run(stmt.source_indices, origin, stmt.elements, 16, scope)
+
+    def run(m: Machine) -> None:
+        source_of(m)
 
     return run
 

@@ -26,6 +26,7 @@ from ..gpu import (
     Level,
     LoadMatrix,
     Mma,
+    Prefetch,
     SetRegisters,
     StoreMatrix,
     TensorCopy,
@@ -36,7 +37,7 @@ from ..stmt import Allocate, For, If, Seq, Stmt, Store
 from .access import store_code, under
 from .address import is_uniform
 from .arrivals import arrive, arrive_expecting, await_arrivals, bulk_copy, init_arrivals, tensor_copy
-from .copies import await_copies, commit_copies, copy_async
+from .copies import await_copies, commit_copies, copy_async, prefetch
 from .groups import await_group_mma, group_mma
 from .matrices import load_matrix, mma, store_matrix
 from .memory import PrivateMemory, SharedMemory
@@ -168,6 +169,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     Allocate: _allocate,
     Barrier: _barrier,
     CopyAsync: copy_async,
+    Prefetch: prefetch,
     CommitCopies: commit_copies,
     AwaitCopies: await_copies,
     InitArrivals: init_arrivals,

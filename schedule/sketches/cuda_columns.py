@@ -166,6 +166,7 @@ class ColumnPlan:
                 join=str(setting["join"]),
                 final_depth=8 if splits <= 64 else 32,
                 resident=int(np.minimum(room, -(-s.blocks // self.target.threads))[0]),
+                ahead=int(limits_of(self.target).early_blocks(room, self.target.threads)[0]),
             ),
         )
 
@@ -185,4 +186,4 @@ def _plan(workload: Workload, target: Target) -> ColumnPlan | None:
     return None if form is None else ColumnPlan(workload, target, form)
 
 
-CUDA_COLUMNS = TileSketch("cuda_columns", 1, QUANTITIES, _plan)
+CUDA_COLUMNS = TileSketch("cuda_columns", 2, QUANTITIES, _plan)

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.schedule import KnobValue
+from ...core.schedule import KnobValue, Schedule
 from ...core.target import Target
 from ...ir.expr import WARP_LANES
 from ...ir.stmt import Kernel
@@ -21,7 +21,7 @@ from ..space import Knob, Quantity
 from ..tile.gemv import GemvSetting, lower_gemv, piece_elements, weights_along_k
 from ..tile.product import Product, product_of
 from ..tile.skinny import can_lower
-from .columns import Bools, Columns, Ints
+from .columns import Bools, Columns, Ints, codes_of
 from .enumerate import all_settings
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
@@ -152,12 +152,15 @@ class GemvPlan:
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         knobs = {name: int(value) for name, value in setting.items()}
+        size = self._sizes(Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {}))
+        resident = limits_of(self.target).resident_blocks(size["threads"], size["registers"], size["shared"])
         chosen = GemvSetting(
             rows=knobs.get("rows", 1),
             warps_n=knobs["warps_n"],
             warps_k=knobs["warps_k"],
             lanes_n=knobs.get("lanes", 1),
             unroll=knobs["unroll"],
+            ahead=int(limits_of(self.target).early_blocks(resident, self.target.threads)[0]),
         )
         return lower_gemv(self.product, KERNEL_NAME, chosen)
 
@@ -171,4 +174,4 @@ def _plan(workload: Workload, target: Target) -> GemvPlan | None:
     return GemvPlan(product, target)
 
 
-CUDA_GEMV = TileSketch("cuda_gemv", 1, QUANTITIES, _plan)
+CUDA_GEMV = TileSketch("cuda_gemv", 2, QUANTITIES, _plan)

@@ -26,6 +26,7 @@ from ...te.workload import Axis, Stage, Workload
 from ..gpu import MOST_BLOCKS, limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
+from ..tile.ahead import Ahead
 from ..tile.digits import places
 from ..tile.outputs import resolved_outputs
 from ..tile.pointwise import Read, reads_of, value_at, with_reads
@@ -105,6 +106,11 @@ class PointwisePlan:
         vector, unroll, threads = columns.ints("vector"), columns.ints("unroll"), columns.ints("threads")
         return self.sizes(vector, unroll, threads, columns.flags("persistent", 1))
 
+    def early(self, threads: Ints, registers: Ints) -> Ints:
+        """Blocks that may be there before the launch before has ended."""
+        limits = limits_of(self.target)
+        return limits.early_blocks(limits.resident_blocks(threads, registers, 0), self.target.threads)
+
     def legal(self, columns: Columns) -> Bools:
         vector, unroll, threads = columns.ints("vector"), columns.ints("unroll"), columns.ints("threads")
         vectors, tiles, blocks, registers = self._sizes(columns)
@@ -150,7 +156,9 @@ class _Program:
         self.vectors = prod(a.extent for a in plan.axes) // self.vector
         self.tiles = -(-self.vectors // (self.unroll * self.threads))
         vector, unroll, threads = (np.array([n], np.int64) for n in (self.vector, self.unroll, self.threads))
-        self.blocks = int(plan.sizes(vector, unroll, threads, np.array([setting["persistent"] == 1]))[2][0])
+        _, _, blocks, registers = plan.sizes(vector, unroll, threads, np.array([setting["persistent"] == 1]))
+        self.blocks = int(blocks[0])
+        self.ahead = int(plan.early(threads, registers)[0])
         buffers = (*plan.workload.inputs, *(s.tensor for s in plan.stages))
         self.streamed = tuple(b.name for b in self._large(buffers)) if setting["stream"] else ()
         self.names = Names({b.name for b in buffers} | {a.name for a in plan.axes})
@@ -168,6 +176,7 @@ class _Program:
             (self.names.fresh("thread"), self.threads, HardwareAxis.THREAD),
         ]
         with w.launch(KERNEL_NAME, bounds, streamed=self.streamed) as (block, thread):
+            self._ask(block, thread, following=False)
             trips = -(-self.tiles // self.blocks)
             if trips == 1:
                 self._tile(block, thread, exact=True)
@@ -176,6 +185,28 @@ class _Program:
                     self._tile(trip * self.blocks + block, thread, exact=self.tiles % self.blocks == 0)
         outputs = tuple(dict.fromkeys(plan.workload.output_buffers))
         return Kernel(KERNEL_NAME, plan.workload.inputs, outputs, (), w.finish())
+
+    def _ask(self, block: Expr, thread: Expr, *, following: bool) -> None:
+        """For what a tile reads of inputs that lie as the outputs do, and first for smaller inputs."""
+        plan, size = self.plan, self.unroll * self.threads
+        if self.vectors % size:
+            return
+        whole = flat_offset(Load(plan.stages[0].tensor, plan.place))
+        ask = Ahead(self.w, (thread, self.threads), (block, self.tiles), min(self.ahead, self.blocks))
+        for read in dict.fromkeys(plan.reads.values()):
+
+            def place(tile: Expr, _: Expr, load: Load = read.load) -> tuple[Expr, ...]:
+                at = self._at(tile * size)
+                return tuple(value_at(i, at) for i in load.indices)
+
+            name, source = self.names.fresh("asked"), read.load.buffer
+            if read.guard is None and flat_offset(read.load) == whole:
+                if following:
+                    ask.following(name, source, 1, size * self.vector, place, self.ahead)
+                else:
+                    ask.own(name, source, 1, size * self.vector, place)
+            elif source.elements < plan.stages[0].tensor.elements and not following:
+                ask.all(name, source)
 
     def _tile(self, tile: Expr, thread: Expr, *, exact: bool) -> None:
         plan, w = self.plan, self.w
@@ -188,6 +219,8 @@ class _Program:
             with w.when(inside):
                 for h in held.values():
                     take(w, self.names, h, (u,), self._at(number), lane, self.vector)
+        if self.blocks == self.tiles:
+            self._ask(tile, thread, following=True)
         with w.loop(self.names.fresh("u"), self.unroll, LoopKind.UNROLLED) as u:
             number, inside = self._vector(tile, thread, u, exact)
             with w.when(inside):
@@ -273,4 +306,4 @@ def _lies_alike(read: Read, plan: PointwisePlan) -> bool:
     return ordered or (strides[-1] == 1 and run >= LEAST_RUN_BYTES)
 
 
-CUDA_POINTWISE = TileSketch("cuda_pointwise", 1, QUANTITIES, _plan)
+CUDA_POINTWISE = TileSketch("cuda_pointwise", 2, QUANTITIES, _plan)

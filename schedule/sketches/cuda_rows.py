@@ -40,6 +40,9 @@ MOST_WASTE = 4 / 3
 SPARE_REGISTERS = 22
 """Registers for addresses and partial results, roughly (from compiled kernels)."""
 
+FEWER_REGISTERS = 12
+"""By so many the estimate may be too high."""
+
 QUANTITIES = (
     *GPU_QUANTITIES,
     Quantity("row_bytes", "B", "what is read of a row"),
@@ -147,6 +150,13 @@ class RowPlan:
             blocks=np.where(queue, everywhere, -(-form.row_count // teams) * cluster),
         )
 
+    def _at_once(self, s: "_Sizes") -> Ints:
+        """Blocks that run at once, hardly less: compiled kernels take a few registers less than is estimated. 0 where
+        asking for their data is of no use."""
+        registers = np.maximum(s.registers - FEWER_REGISTERS, 1)
+        limits = limits_of(self.target)
+        return limits.early_blocks(limits.resident_blocks(s.threads, registers, s.shared), self.target.threads)
+
     def legal(self, columns: Columns) -> Bools:
         s, form = self._sizes(columns), self.form
         lanes, teams, cluster = columns.ints("lanes"), columns.ints("teams"), columns.ints("cluster")
@@ -222,20 +232,29 @@ class RowPlan:
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         columns = Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {})
         sizes = self._sizes(columns)
+        limits = limits_of(self.target)
+        room = limits.resident_blocks(sizes.threads, sizes.registers, sizes.shared)
+        hold, cluster, teams = str(setting["hold"]), int(setting["cluster"]), int(setting["teams"])
+        asks = hold == REGISTERS and cluster == 1 and self.form.row_count % teams == 0
+        resident = int(setting["resident"]) if hold in (QUEUE, SPLIT) else 0
+        if hold == REGISTERS and cluster > 1:  # left alone, the compiler takes more registers than there is need for
+            resident = int(room[0])
         return row_kernel(
             self.workload,
             self.form,
             RowSetting(
                 vector=int(setting["vector"]),
                 lanes=int(setting["lanes"]),
-                teams=int(setting["teams"]),
-                cluster=int(setting["cluster"]),
-                hold=str(setting["hold"]),
+                teams=teams,
+                cluster=cluster,
+                hold=hold,
                 unroll=UNROLL,
                 slots=int(sizes.slots[0]),
                 blocks=int(sizes.blocks[0]),
                 early=int(sizes.early[0]),
-                resident=int(setting["resident"]) if setting["hold"] in (QUEUE, SPLIT) else 0,
+                resident=resident,
+                ahead=int(limits.early_blocks(room, self.target.threads)[0]) if asks else 0,
+                apart=int(self._at_once(sizes)[0]) if asks and self.form.wide else 0,
             ),
         )
 
@@ -266,5 +285,5 @@ def _plan(workload: Workload, target: Target) -> RowPlan | None:
     return None if form is None else RowPlan(workload, target, form)
 
 
-CUDA_ROWS = TileSketch("cuda_rows", 1, QUANTITIES, _plan)
+CUDA_ROWS = TileSketch("cuda_rows", 2, QUANTITIES, _plan)
 AMDGPU_ROWS = TileSketch("amdgpu_rows", 1, QUANTITIES, _plan, kind="amdgpu")

@@ -154,8 +154,16 @@ class SkinnyPlan:
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         knobs = {name: int(value) for name, value in setting.items()}
         columns = Columns(self.knobs, _codes(self.knobs, knobs), {})
+        blocks = int(self._sizes(columns)["blocks"][0]) // knobs["split"]
+        early = int(limits_of(self.target).early_blocks(knobs["resident"], self.target.threads))
         return lower_skinny(
-            self.product, KERNEL_NAME, SkinnySetting(**knobs, stages=int(self._sizes(columns)["stages"][0]))
+            self.product,
+            KERNEL_NAME,
+            SkinnySetting(
+                **knobs,
+                stages=int(self._sizes(columns)["stages"][0]),
+                ahead=blocks if blocks * knobs["split"] <= early else 0,
+            ),
         )
 
 
@@ -178,4 +186,4 @@ def _plan(workload: Workload, target: Target) -> SkinnyPlan | None:
     return SkinnyPlan(product, target)
 
 
-CUDA_SKINNY = TileSketch("cuda_skinny", 1, QUANTITIES, _plan)
+CUDA_SKINNY = TileSketch("cuda_skinny", 2, QUANTITIES, _plan)

@@ -158,7 +158,9 @@ class StreamPlan:
         knobs = {name: int(value) for name, value in setting.items()}
         swapped, split, slabs = bool(knobs.pop("swapped")), knobs["split"], knobs["slabs"]
         stages = min(knobs.pop("stages"), -(-self.product.k.extent // (split * slabs * GROUP_RUN)))
-        return lower_streams(self.product, KERNEL_NAME, StreamSetting(**knobs, swapped=swapped, stages=stages))
+        ahead = self.target.threads * knobs["resident"] // split
+        setting_of = StreamSetting(**knobs, swapped=swapped, stages=stages, ahead=ahead)
+        return lower_streams(self.product, KERNEL_NAME, setting_of)
 
 
 def _plan(workload: Workload, target: Target) -> StreamPlan | None:
@@ -170,4 +172,4 @@ def _plan(workload: Workload, target: Target) -> StreamPlan | None:
     return StreamPlan(product, target)
 
 
-CUDA_SKINNY_STREAMS = TileSketch("cuda_skinny_streams", 2, QUANTITIES, _plan)
+CUDA_SKINNY_STREAMS = TileSketch("cuda_skinny_streams", 3, QUANTITIES, _plan)

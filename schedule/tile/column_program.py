@@ -28,6 +28,7 @@ from ...ir.gpu import AwaitPeers, Level
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind, Stmt
 from ...te.workload import Workload
 from .accumulate import Accumulation
+from .ahead import Ahead
 from .column_form import ColumnForm, column_axis, outer_axis, over_axis
 from .digits import digits
 from .names import stem
@@ -51,7 +52,8 @@ class ColumnSetting:
     reduced axes. ``unroll``: rows that a thread has under way. ``splits``: parts of the reduced axes, dealt in RUNS or
     TURNS, which ``join`` in a CLUSTER or a second LAUNCH (of no meaning for one part). ``final_depth``: threads of a
     column in the second launch. ``resident``: blocks that a multiprocessor must have room for (0: no matter; the
-    compiler then saves registers for as many as it likes, and loads fewer rows at once)."""
+    compiler then saves registers for as many as it likes, and loads fewer rows at once). ``ahead``: how many blocks,
+    the first, ask for their rows ahead of the wait for earlier launches."""
 
     vector: int
     width: int
@@ -62,6 +64,7 @@ class ColumnSetting:
     join: str = LAUNCH
     final_depth: int = 8
     resident: int = 0
+    ahead: int = 0
 
     @property
     def threads(self) -> int:
@@ -125,11 +128,10 @@ class _Program:
         streamed = [b.name for b in self.form.held]
         with w.launch(self.name("columns"), bounds, min_blocks=s.resident, streamed=streamed) as variables:
             block, thread = variables[0], variables[-1]
-            tile = block if clustered or s.splits == 1 else block // s.splits
             part: Expr = variables[1] if clustered else block % s.splits if s.splits > 1 else index(0)
-            outer = tile // blocks_across if self.form.outer_count > 1 else index(0)
-            across = tile % blocks_across if self.form.outer_count > 1 else tile
-            first = across * s.columns
+            if not clustered:
+                self.ask_ahead(block, grid, thread)
+            outer, first = self.tile_of(block)
             sums = self.walk(outer, first, part, thread)
             found = self.meet(sums, thread)
             if clustered:
@@ -141,6 +143,31 @@ class _Program:
         return w.finish()
 
     # --- a thread's own rows
+
+    def tile_of(self, block: Expr) -> tuple[Expr, Expr]:
+        """The kept axes before the reduced ones, and the first column, of a block."""
+        s, blocks_across = self.setting, -(-self.form.column_count // self.setting.columns)
+        tile = block if s.splits == 1 or s.join == CLUSTER else block // s.splits
+        if self.form.outer_count == 1:
+            return index(0), tile * s.columns
+        return tile // blocks_across, tile % blocks_across * s.columns
+
+    def ask_ahead(self, block: Expr, blocks: int, thread: Expr) -> None:
+        """The first rows of all threads of a block."""
+        s, form = self.setting, self.form
+        *_, shortest, _ = self.part(index(0), index(0))
+        if form.column_count % s.columns or shortest < s.depth * s.unroll:
+            return
+
+        def place(at: Expr, number: Expr) -> tuple[Expr, ...]:
+            outer, first = self.tile_of(at)
+            begin, step, *_ = self.part(at % s.splits if s.splits > 1 else index(0), number % s.depth)
+            row = begin + number // s.depth * step
+            return (*digits(outer, form.outer), *digits(row, form.over), *digits(first, form.columns))
+
+        ask = Ahead(self.w, (thread, s.threads), (block, blocks), s.ahead)
+        for n, b in enumerate(form.held):
+            ask.own(self.name(f"asked{n}"), b, s.depth * s.unroll, s.columns, place)
 
     def walk(self, outer: Expr, first: Expr, part: Expr, thread: Expr) -> list[list[Buffer]]:
         """What each thread finds: for each reduction the numbers of its state, a vector of columns each."""

@@ -30,6 +30,7 @@ from ...ir.expr import (
 )
 from ...ir.gpu import Level
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
+from .ahead import Ahead, ask_for_operands
 from .naming import NamingWriter
 from .pointwise import value_at, vector_at
 from .product import Operand, Product
@@ -40,13 +41,15 @@ UNROLLED = LoopKind.UNROLLED
 @dataclass(frozen=True, slots=True)
 class GemvSetting:
     """``rows``: outputs of a warp where weights lie along ``k``; ``lanes_n``: its lanes along ``n`` where they do not.
-    ``warps_n``, ``warps_k``: warps of a block along each. ``unroll``: pieces of a row that a thread has under way."""
+    ``warps_n``, ``warps_k``: warps of a block along each. ``unroll``: pieces of a row that a thread has under way.
+    ``ahead``: how many blocks, the first, ask for operands ahead of the wait for earlier launches."""
 
     rows: int
     warps_n: int
     warps_k: int
     lanes_n: int
     unroll: int
+    ahead: int = 0
 
     @property
     def warps(self) -> int:
@@ -77,6 +80,10 @@ def lower_gemv(p: Product, name: str, s: GemvSetting) -> Kernel:
     streamed = () if p.weights.load is None else (p.weights.load.buffer.name,)
     with w.launch(name, bounds, streamed=streamed) as (block, warp, lane):
         first = (block * s.warps_n + _of(warp, s.warps_k, s.warps_n)) * width
+        if along_k:
+            elements = min(WARP_LANES * piece_elements(p) * s.warps_k * s.unroll, p.k.extent)
+            ask = Ahead(w, (warp * WARP_LANES + lane, s.warps * WARP_LANES), (block, bounds[0][1]), s.ahead)
+            ask_for_operands(ask, p, s.warps_n * width, index(0), elements)
         partials = w.allocate("partials", (s.warps_k, p.m.extent, s.warps_n * width), p.total.dtype, Scope.SHARED)
         body = _along_k if along_k else _along_n
         body(w, p, s, first, warp, lane, partials)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 from ...ir.buffer import Buffer, Layout, Scope
 from ...ir.build import Writer
@@ -16,6 +18,7 @@ from ...ir.expr import (
     Ramp,
     Select,
     Var,
+    const,
     index,
     logical_and,
     minimum,
@@ -26,6 +29,7 @@ from ...ir.gpu import (
     GROUP_ROWS,
     GROUP_RUN,
     GROUP_SWIZZLE,
+    AwaitPeers,
     AwaitStores,
     CommitStores,
     FenceAsync,
@@ -42,6 +46,8 @@ from .product import Product, Result
 UNROLLED = LoopKind.UNROLLED
 GROUP_WARPS = GROUP_LANES // WARP_LANES
 WARP_ROWS = GROUP_ROWS // GROUP_WARPS
+LOADS_AHEAD = 8
+"""Of a thread from other blocks, before it adds up the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +142,42 @@ class ResultWriter:
         w, p = self.w, self.p
         lines, columns = partials.shape[0] // split, partials.shape[1]
         width = 4 if p.n.extent % 4 == 0 else 1
-        run = (Ramp(index(0), 1, width) if width > 1 else index(0),)
         items = lines * columns // width
+        turns = -(-items // threads)
+        at_once = min(turns, max(1, LOADS_AHEAD // split))
+        read = w.allocate("read", (at_once, split, width), partials.dtype, Scope.REGISTER)
         total = w.allocate("total", (width,), partials.dtype, Scope.REGISTER)
-        with w.loop("turn", -(-items // threads)) as turn:
-            item = turn * threads + self.warp * WARP_LANES + self.lane
+        run = Ramp(index(0), 1, width) if width > 1 else index(0)
+
+        def spread(place: Expr) -> Expr:
+            return Broadcast(place, width) if width > 1 else place
+
+        def turn(number: Expr) -> tuple[Expr, Expr, Expr]:
+            """Where a run of a thread's share lies in the tile (line, column), and whether it is one."""
+            item = number * threads + self.warp * WARP_LANES + self.lane
             line, column = part * lines + item // (columns // width), item % (columns // width) * width
-            m, n = at["m"] + line, at["n"] + column
-            inside = [Compare(CompareOp.LT, item, index(items))]
-            inside += [Compare(CompareOp.LT, m, index(p.m.extent)), Compare(CompareOp.LT, n, index(p.n.extent))]
-            with w.when(logical_and(*inside)):
-                for number in range(split):
-                    place = (Broadcast(line, width), Ramp(column, 1, width)) if width > 1 else (line, column)
-                    value: Expr = PeerLoad(partials, place, first + number)
-                    w.store(total, run, Load(total, run) + value if number else value)
-                store_outputs(w, p, {**at, "m": m, "n": n}, total, width)
+            inside = [item < items, at["m"] + line < p.m.extent, at["n"] + column < p.n.extent]
+            return line, column, logical_and(*inside)
+
+        with w.loop("turns", -(-turns // at_once)) as several:
+            with w.loop("turn", at_once, UNROLLED) as one:
+                line, column, inside = turn(several * at_once + one)
+                places = [(spread(one), spread(index(number)), run) for number in range(split)]
+                for to in places:
+                    w.store(read, to, spread(const(0.0, partials.dtype)))
+                with w.when(inside):
+                    place = (spread(line), Ramp(column, 1, width) if width > 1 else column)
+                    for number, to in enumerate(places):
+                        w.store(read, to, PeerLoad(partials, place, first + number))
+            firsts = [Load(read, (index(t), index(n), index(0))) for t in range(at_once) for n in range(split)]
+            w.emit(AwaitPeers(reduce(add, firsts)))
+            with w.loop("turn", at_once, UNROLLED) as one:
+                line, column, inside = turn(several * at_once + one)
+                with w.when(inside):
+                    for number in range(split):
+                        value: Expr = Load(read, (spread(one), spread(index(number)), run))
+                        w.store(total, (run,), Load(total, (run,)) + value if number else value)
+                    store_outputs(w, p, {**at, "m": at["m"] + line, "n": at["n"] + column}, total, width)
 
     # --- by threads
 

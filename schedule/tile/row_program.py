@@ -1,6 +1,7 @@
 """The launch of a row form: which block takes which rows, and where their columns stay."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Compare, CompareOp, Expr, Load, Ramp, Select, index, logical_and, minimum
@@ -8,6 +9,8 @@ from ...ir.gpu import AwaitCopies, CommitCopies, CopyAsync, Level
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...te.workload import Workload
 from ..nest import KERNEL_NAME
+from .ahead import Ahead
+from .digits import digits
 from .row_form import RowForm
 from .row_passes import Chunk, Row, RowThread
 from .row_setting import QUEUE, REGISTERS, SPLIT, RowSetting
@@ -23,17 +26,57 @@ def row_kernel(workload: Workload, form: RowForm, setting: RowSetting) -> Kernel
     bounds = [(do.name("block"), grid, HardwareAxis.GRID_X)]
     if setting.cluster > 1:
         bounds.append((do.name("rank"), setting.cluster, HardwareAxis.CLUSTER))
-    bounds.append((do.name("t"), setting.lanes * setting.teams, HardwareAxis.THREAD))
-    streamed = [b.name for b in (*form.held, *(c.tensor for c in form.wide))]
+    bounds.append((do.name("t"), setting.threads, HardwareAxis.THREAD))
+    # What clusters write the cache may keep: 2 % faster on an H200.
+    written = [c.tensor for c in form.wide] if setting.cluster == 1 else []
+    streamed = [b.name for b in (*form.held, *written)]
     with w.launch(KERNEL_NAME, bounds, min_blocks=setting.resident, streamed=streamed) as variables:
+        asks = _Rows(do, variables[0], grid)
+        if setting.ahead:
+            asks.own()
         if queued:
             _queue(do, variables[0], grid)
         else:
-            _once(do, variables[0])
+            _once(do, variables[0], asks)
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), w.finish())
 
 
-def _once(do: RowThread, block: Expr) -> None:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Asks for rows before it is their turn (see ``ahead``). ``blocks``: of the launch."""
+
+    do: RowThread
+    block: Expr
+    blocks: int
+
+    @property
+    def ask(self) -> Ahead:
+        s = self.do.setting
+        return Ahead(self.do.w, (self.do.thread, s.threads), (self.block, self.blocks), s.ahead)
+
+    def own(self) -> None:
+        """The rows of this block, and what stands beside all rows."""
+        for n, tensor in enumerate(self.do.form.held):
+            self.ask.own(self.do.name(f"asked{n}"), tensor, self.do.setting.teams, self.run, self.place)
+        for n, buffer in enumerate(dict.fromkeys(load.buffer for load in self.do.form.beside)):
+            self.ask.all(self.do.name(f"beside_asked{n}"), buffer)
+
+    def following(self) -> None:
+        """The rows of the block that comes ``apart`` blocks later."""
+        for n, tensor in enumerate(self.do.form.held):
+            name, s = self.do.name(f"following{n}"), self.do.setting
+            self.ask.following(name, tensor, s.teams, self.run, self.place, s.apart)
+
+    @property
+    def run(self) -> int:
+        return self.do.shape.vectors * self.do.setting.vector
+
+    def place(self, block: Expr, team: Expr) -> tuple[Expr, ...]:
+        row = Row(block * self.do.setting.teams + team, None)
+        return (*self.do.rows_at(row), *digits(self.do.first_vector(row), self.do.form.columns))
+
+
+def _once(do: RowThread, block: Expr, asks: _Rows) -> None:
     """A block takes ``teams`` rows and is done."""
     s, rows = do.setting, do.form.row_count
     at = block * s.teams + do.team.number if s.teams > 1 else block
@@ -47,6 +90,8 @@ def _once(do: RowThread, block: Expr) -> None:
             do.load_chunk(row, chunk)
     elif s.hold == SPLIT:
         _split(do, row)
+    if s.apart:
+        asks.following()
     do.load_edges(row, do.edge)
     do.load_early(row)
     if s.hold == SPLIT:

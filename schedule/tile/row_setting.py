@@ -18,7 +18,9 @@ class RowSetting:
     time, from memory. ``slots``: vectors of a thread in shared memory. ``blocks``: those of the launch where each takes
     rows in turn (with a queue). ``early``: for how many of a thread's vectors what stands beside the rows is read
     before the row is reduced (with a queue: before all rows). ``resident``: blocks that a multiprocessor must have room
-    for (0: no matter)."""
+    for (0: no matter). ``ahead``: how many blocks there is room for at once: the first, which ask for their rows ahead
+    of the wait for earlier launches (0: none do). ``apart``: how many blocks later the one comes that a block asks for
+    (0: for none)."""
 
     vector: int
     lanes: int
@@ -30,6 +32,13 @@ class RowSetting:
     blocks: int = 0
     early: int = 0
     resident: int = 0
+    ahead: int = 0
+    apart: int = 0
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes * self.teams
 
 
 @dataclass(frozen=True, slots=True)

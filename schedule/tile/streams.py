@@ -25,6 +25,7 @@ from ...ir.gpu import (
 )
 from ...ir.rewrite import free_variables, substitute
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
+from .ahead import Ahead, ask_for_operands
 from .naming import NamingWriter
 from .partials import Share, add_up, partial_sums
 from .product import Operand, Product
@@ -39,7 +40,8 @@ class StreamSetting:
     """``swapped``: whether the tokens take the side of 64 rows, and the weights the other. ``wide``: outputs ``n`` of a
     warp group. ``groups``: warp groups of a block, side by side along ``n``. ``slabs``: times 64 places of ``k`` that
     arrive together. ``stages``: how many such pieces the ring holds. ``split``: blocks of a cluster, which share out
-    ``k``. ``resident``: blocks meant for a multiprocessor at once."""
+    ``k``. ``resident``: blocks meant for a multiprocessor at once. ``ahead``: how many blocks along ``n``, the first,
+    ask for operands ahead of the wait for earlier launches."""
 
     swapped: bool
     wide: int
@@ -48,6 +50,7 @@ class StreamSetting:
     stages: int
     split: int
     resident: int
+    ahead: int = 0
 
     @property
     def warps(self) -> int:
@@ -106,12 +109,22 @@ class _Program:
             self.rank: Expr = axes[1] if s.split > 1 else index(0)
             self.group = self.warp // GROUP_WARPS
             self.multiplies = self.warp < s.groups * GROUP_WARPS
+            self._ask_ahead()
             sums = w.allocate("sums", (self.columns // 2,), float32, Scope.REGISTER)
             with w.scope():
                 self._multiply(sums)
             with w.scope():
                 self._finish(sums)
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+
+    def _ask_ahead(self) -> None:
+        """The weights that fill the ring, where they lie along ``k``."""
+        p, s, reach = self.p, self.s, self.s.slabs * GROUP_RUN
+        if not self.along_k or p.k.extent % (s.split * reach):
+            return
+        thread, blocks = (self.warp * WARP_LANES + self.lane, s.threads), -(-p.n.extent // s.block_n)
+        ask = Ahead(self.w, thread, (self.block, blocks), s.ahead)
+        ask_for_operands(ask, p, s.block_n, self.rank * (self.steps * reach), min(s.stages, self.steps) * reach)
 
     def _rows(self, name: str, count: int) -> Buffer:
         """Rows of 64 places of ``k``."""

@@ -40,6 +40,7 @@ from tilewright.ir.gpu import (
     Level,
     LoadMatrix,
     Mma,
+    Prefetch,
 )
 from tilewright.ir.interpret import interpret
 from tilewright.ir.simt.run import Launches
@@ -319,6 +320,10 @@ def overwritten(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
     w.store(s, (t,), const(0.0, float32))
 
 
+def asked_beyond(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
+    w.emit(Prefetch(a, (index(3), t // 4 * 4), 8))
+
+
 def same_place(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
     w.store(o, (Z, t // 2), given(a, t))
 
@@ -363,6 +368,7 @@ def different_fragments(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
         (long_copy, r"A\[3, 64\] is out of bounds \[4, 64\] at t=63"),
         (uncommitted, r"S\[0\] is read while an asynchronous copy to it is under way"),
         (overwritten, r"S\[0\] is written while an asynchronous copy of it is under way"),
+        (asked_beyond, r"a copy of 8 elements from A\[3, 60\] on is out of bounds at t=60"),
         (same_place, r"race on O\[0, 0\]: written here and at once by thread 1 of block 0"),
         (lane_away, r"a shuffle asks for lane 32 at t=31"),
         (prepared_twice, r"arrival barrier full\[0\] is prepared twice at t=0, i=1"),

@@ -11,7 +11,7 @@ from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Load, PeerLoad, index
-from tilewright.ir.gpu import AwaitPeers, Level
+from tilewright.ir.gpu import AwaitPeers, Level, Prefetch
 from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.operators import OPERATORS
@@ -76,3 +76,21 @@ def test_loads_from_other_blocks_are_done_before_the_cluster_meets_again() -> No
             assert any(f" {register}," in line for line in lines[n + 1 : met]), lines[n : met + 1]
             found += 1
     assert found
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_what_is_asked_for_first_is_asked_for_ahead_of_the_wait(arch: str) -> None:
+    target = Target("cuda", arch, (), 132, 16)
+    source, result = Buffer("A", (4, 64), float32), Buffer("O", (4, 64), float32)
+    w = Writer()
+    with w.launch("near", [("b", 4, HardwareAxis.GRID_X), ("t", 64, HardwareAxis.THREAD)]) as (b, t):
+        with w.when(t < 2):
+            w.emit(Prefetch(source, (b, t * 32), 32))
+        w.store(result, (b, t), Load(source, (b, t)))
+        w.emit(Prefetch(source, (index(3) - b, index(0)), 64))
+    backend = backend_for(target)
+    emitted = backend.emit(Kernel("near", (source,), (result,), (), w.finish()), target)
+    ahead, wait, after = emitted.text.partition("  await_earlier_launch();")
+    assert bool(wait) == (arch == "sm_90a") and ("prefetch<128>(&A[" in ahead) and "prefetch<256>(&A[" in emitted.text
+    assert not wait or "prefetch<256>(&A[" in after
+    assert backend.compile(emitted, target).code.startswith(b"\x7fELF")
