@@ -18,8 +18,10 @@ import llvmlite.binding as llvm
 
 from benchmarks.cpu_peers import Call, Inputs
 
-_SECONDS = 600
+_SECONDS = 1200
 """For tuning a row; it is left out after that."""
+_PATIENCE_SECONDS = 120
+"""With the 30 s that a build has by default, all of a batch fail where its imports alone take that long."""
 
 
 def version() -> str | None:
@@ -84,7 +86,11 @@ def _tune(row: str, trials: int, seed: int, threads: int, folder: Path) -> None:
     tensors = ROWS[row][0](tvm.te)
     module = tvm.IRModule({"main": tvm.te.create_prim_func(tensors)})
     target = tvm.target.Target({"kind": "llvm", "mcpu": llvm.get_host_cpu_name(), "num-cores": threads})
-    found = schedules.tune_tir(module, target, str(folder), trials, num_tuning_cores=threads, seed=seed)
+    patience = {
+        "builder": schedules.builder.LocalBuilder(timeout_sec=_PATIENCE_SECONDS),
+        "runner": schedules.runner.LocalRunner(timeout_sec=_PATIENCE_SECONDS),
+    }
+    found = schedules.tune_tir(module, target, str(folder), trials, num_tuning_cores=threads, seed=seed, **patience)
     schedule = schedules.tir_integration.compile_tir(found, module, target)
     if schedule is None:
         raise RuntimeError("no trial succeeded")

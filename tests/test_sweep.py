@@ -15,7 +15,7 @@ from tilewright.workers.fixture import compute_fixture
 
 
 def _options(folder: Path, **extra: str) -> Options:
-    return Options("softmax", 1, 0, {"odd": "1", "processes": "2", "folder": str(folder), **extra})
+    return Options("transpose", 1, 0, {"odd": "0", "processes": "2", "folder": str(folder), **extra})
 
 
 def test_a_sweep_goes_on_where_it_was(tmp_path: Path) -> None:

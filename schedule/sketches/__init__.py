@@ -6,6 +6,7 @@ from ..sketch import Sketch
 from .amdgpu_products import AMDGPU_PRODUCTS
 from .cpu_dots import CPU_DOTS, CPU_TILES
 from .cpu_gemm import CPU_GEMM
+from .cpu_gemv import CPU_GEMV
 from .cpu_loops import CPU_LOOPS
 from .cuda_columns import CUDA_COLUMNS
 from .cuda_gemv import CUDA_GEMV
@@ -25,6 +26,7 @@ SKETCHES: dict[str, Sketch] = {
     for s in (
         CPU_LOOPS,
         CPU_GEMM,
+        CPU_GEMV,
         CPU_DOTS,
         CPU_TILES,
         CUDA_LOOPS,

@@ -77,5 +77,5 @@ def _tiles(workload: Workload, target: Target) -> GemmPlan | None:
     return GemmPlan(p, target, unit) if is_large(p, unit) else None
 
 
-CPU_DOTS = TileSketch("cpu_dots", 2, QUANTITIES, _dots, kind="llvm")
-CPU_TILES = TileSketch("cpu_tiles", 3, QUANTITIES, _tiles, kind="llvm")
+CPU_DOTS = TileSketch("cpu_dots", 3, QUANTITIES, _dots, kind="llvm")
+CPU_TILES = TileSketch("cpu_tiles", 4, QUANTITIES, _tiles, kind="llvm")

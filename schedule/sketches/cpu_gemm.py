@@ -65,4 +65,4 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     return GemmPlan(p, target, unit) if is_large(p, unit) else None
 
 
-CPU_GEMM = TileSketch("cpu_gemm", 2, QUANTITIES, _plan, kind="llvm")
+CPU_GEMM = TileSketch("cpu_gemm", 3, QUANTITIES, _plan, kind="llvm")

@@ -124,7 +124,6 @@ class ProductPlan:
             Knob("resident", (1, 2), "blocks meant for a multiprocessor at once"),
             Knob("roomy", (0, 1), "whether warps that copy are a group and leave registers to those that multiply"),
             Knob("boxes", (2, 0, 1), "buffers through which a warpgroup stores boxes or rows; 0: threads store"),
-            Knob("spread", (0, 1) if self._streams else (0,), "whether blocks begin at places of k of their own"),
             *self._copied,
         )
 
@@ -241,7 +240,8 @@ class ProductPlan:
         else:
             fits &= boxes <= (np.where(split == 1, 1, 0) if can_store_lines(p) else 0)
         fits &= (columns.ints("slabs") == 1) | (size["steps"] >= 4)
-        fits &= (columns.ints("spread") == 0) | ((size["laps"] == 1) & (size["steps"] >= 8))
+        # fewer blocks would crowd where earlier launches end first
+        fits &= (resident == 1) | (size["here"] > 1)
         # nothing is gained by more than a tile that covers the result, or by an order of few tiles
         tiles_m = -(-p.m.extent // (size["tile_m"] * size["cluster_m"]))
         tiles_n = -(-p.n.extent // (size["tile_n"] * size["cluster_n"]))
@@ -269,15 +269,14 @@ class ProductPlan:
         step = _joined(mma, l2, shared) * np.where(columns.ints("groups") == 3, 1.08, 1.0)  # as measured
         split, turns, laps = columns.ints("split"), size["turns"], size["laps"]
         here = size["here"]
-        step *= np.where(size["stages"] == LEAST_STAGES, 1.04, 1.0)
+        step *= 1 + (0.4 if self._streams else 0.08) / np.maximum(size["stages"] - 1, 1)  # as measured
         step += STEP_CYCLES / here
         store = tile_m * size["tile_n"] * 2 / 128 * self._store_cycles(columns.ints("boxes"))
         tiles = laps * turns * here
         stored = np.where((turns > 1) | (here > 1), store / 4, store / split)
         exchange = np.where(split > 1, EXCHANGE_CYCLES + 4 * tile_m * wide / EXCHANGE_BYTES_PER_CYCLE, 0)
-        ready = limits_of(self.target).resident_blocks(size["threads"], size["launched"], size["shared"]) > here
         total = _joined(tiles * (steps * step + stored) + exchange, self._memory_cycles)
-        total += np.where(ready, 0.7, 1.0) * LAUNCH_CYCLES
+        total += LAUNCH_CYCLES
         used = self._sums * p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
         return {
             "wave_efficiency": used / (tiles * self.target.threads * tile_m * wide / split),
@@ -340,8 +339,6 @@ class ProductPlan:
             resident=int(knobs["resident"]),
             boxes=int(knobs["boxes"]),
             registers=size["registers"],
-            spread=bool(knobs["spread"]),
-            early=not self._copied,
             sums=self._sums,
         )
 
@@ -396,7 +393,7 @@ def _whole_plan(workload: Workload, target: Target) -> ProductPlan | None:
     return None if plan is None else replace(plan, most=None)
 
 
-VERSION = 3
+VERSION = 4
 CUDA_PRODUCTS = TileSketch("cuda_products", VERSION, QUANTITIES, _plan)
 ALL_CUDA_PRODUCTS = TileSketch("cuda_products", VERSION, QUANTITIES, _whole_plan)
 """The same with every setting that can work, whatever the estimate says: for tables that are to be complete."""

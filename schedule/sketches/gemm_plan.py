@@ -39,9 +39,10 @@ LEAST_TASK_ROWS = 32
 CACHE_BYTES = 2 << 20
 """What the blocks of a task may take together: about the second level of cache."""
 PAGE_BYTES = 4096
+SAME_LINES_BYTES = 1024
 FEW = 8
-"""How often an operand may be read, and in how many lines at once, where its rows lie whole pages apart and so on the
-same few lines of a cache."""
+"""How often an operand may be read, and in how many lines at once, where its rows lie so far apart that they fall on
+the same few lines of a cache."""
 WORTH_COPYING_FIRST = 0.05
 """Vectors that tasks would copy for each multiply-add of vectors, from which on they may share one copy, made before
 they begin: that goes through memory twice."""
@@ -65,7 +66,7 @@ QUANTITIES = (
     Quantity("b_block_bytes", "B", "of the block of B that the tiles of a task share"),
     Quantity("copied_share", "fraction", "elements copied by tasks for each multiply-add of a vector"),
     Quantity("whole_bytes", "B", "copied before the tasks begin"),
-    Quantity("scattered_reads", "fraction", "of the operands, read from rows whole pages apart"),
+    Quantity("scattered_reads", "fraction", "of the operands, read from rows that fall on the same lines of a cache"),
 )
 
 
@@ -210,7 +211,7 @@ class GemmPlan:
         return ok & fits & spare
 
     def _copies_pay(self, c: Columns, size: Mapping[str, Ints]) -> Bools:
-        """Copies that are used more than once, and no reading of rows whole pages apart again and again."""
+        """Copies that are used more than once, and no reading of rows on the same lines again and again."""
         p, even = self.product, self.product.k.extent % c.ints("depth") == 0
         ok: Bools = np.ones(len(c), dtype=bool)
         rows, columns = c.ints("rows"), c.ints("vectors") * self.lanes
@@ -230,8 +231,10 @@ class GemmPlan:
         return ok
 
     def _is_scattered(self, operand: Operand) -> bool:
-        """Whether rows of an operand lie whole pages apart."""
-        return max(operand.row, operand.k) * self.unit.operand_bytes % PAGE_BYTES == 0
+        """Whether rows of an operand fall on the same few lines of a cache."""
+        once = self.unit.block > 1  # a tile takes whole lines, and needs none of them again soon
+        pitch = max(operand.row, operand.k) * self.unit.operand_bytes
+        return pitch % (PAGE_BYTES if once else SAME_LINES_BYTES) == 0
 
     def _idle_share(self, tasks: Ints) -> NDArray[np.float64]:
         threads = self.target.threads

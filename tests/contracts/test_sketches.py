@@ -183,6 +183,7 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("matmul", {"m": 512, "n": 768, "k": 1024}),
     ("matmul", {"m": 512, "n": 768, "k": 1024, "dtype": "bfloat16"}),
     ("matmul", {"m": 512, "n": 768, "k": 1024, "dtype": "int8"}),
+    ("matmul", {"m": 1, "n": 768, "k": 1024}),
     ("linear", {"rows": 4, "inputs": 1024, "outputs": 512, "dtype": "float16"}),
     ("linear", {"rows": 16, "inputs": 1024, "outputs": 512, "dtype": "float16"}),
     ("linear", {"rows": 64, "inputs": 1024, "outputs": 512, "dtype": "bfloat16"}),
