@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.suite import Options, Result
 from tilewright.core.budget import Budget
+from tilewright.core.errors import InvalidParameter
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import DeviceInfo
 from tilewright.core.trial import Outcome, Timed, Trial
@@ -35,6 +36,7 @@ from tilewright.db.encode import (
     outcome_to_json,
 )
 from tilewright.runtime.devices import host_target
+from tilewright.schedule.sketches import sketches_for
 from tilewright.search.drift import noise, steadied
 from tilewright.search.pool import Pool
 from tilewright.search.strategies import STRATEGIES
@@ -103,15 +105,22 @@ class Space:
 
     @property
     def head(self) -> Json:
-        """The first line of its file."""
-        return {"row": self.row, "device": device_to_json(self.device), "seed": self.seed}
+        """The first line of its file. Other versions of a sketch make other spaces."""
+        versions = {s.name: s.version for s in sketches_for(_workload(self.row), self.device.target)}
+        return {"row": self.row, "device": device_to_json(self.device), "seed": self.seed, "sketches": versions}
 
 
 def read_space(path: Path) -> Space:
-    """A space from its file: a line about it, then one for each trial. Raises InvalidParameter."""
+    """A space from its file: a line about it, then one for each trial. Raises InvalidParameter for one of other
+    versions of the sketches, which cannot be searched any more."""
     head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     trials = [_trial(line) for line in lines]
-    return Space(str(head["row"]), device_from_json(head["device"]), int(head["seed"]), trials)
+    space = Space(str(head["row"]), device_from_json(head["device"]), int(head["seed"]), trials)
+    if space.head != head:
+        raise InvalidParameter(
+            f"{path.name} has {head.get('sketches')}, there are {space.head['sketches']}", field="folder"
+        )
+    return space
 
 
 def run(options: Options) -> Result:
@@ -193,10 +202,11 @@ class Live:
         """The random trials: those that an earlier run has in its file, and the rest."""
         path = self.folder / f"{self.name}-random.jsonl"
         space = Space(self.name, self.device, self.seed, [])
-        if path.exists() and (earlier := read_space(path)).head == space.head:
-            space = earlier
+        head = json.dumps(space.head) + "\n"
+        if path.exists() and path.read_text(encoding="utf-8").startswith(head):
+            space = read_space(path)
         else:
-            path.write_text(json.dumps(space.head) + "\n", encoding="utf-8")
+            path.write_text(head, encoding="utf-8")
         trials = list(space.trials)
         with path.open("a", encoding="utf-8") as file:
             for trial in _searched("random", pool, self.seed, self.most, self._measure, trials):

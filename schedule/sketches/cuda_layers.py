@@ -67,7 +67,9 @@ class LayerPlan:
         steps = np.sum([-(-layer.k.extent // chunk) for layer in p.layers], axis=0)
         tiles = -(-(widest // COLUMNS) // warps)
         stage = _tile_bytes(widest, chunk) if lies_along_k(p) else _tile_bytes(chunk, widest)
-        tokens = _tile_bytes(rows * ROWS, -(-longest // chunk) * chunk)
+        streams = len(p.layers) == 1
+        tokens = _tile_bytes(rows * ROWS, chunk if streams else -(-longest // chunk) * chunk)
+        stage, tokens = (stage + tokens, 0 * tokens) if streams else (stage, tokens)
         vectors = sum(layer.n.extent * load.buffer.dtype.bytes for layer in p.layers for load in vectors_of(p, layer))
         beside = tokens + vectors // cluster + 8 * rows * ROWS * (warps + 1)
         room = limits.shared_bytes_per_multiprocessor // columns.ints("resident") - 1024
@@ -97,6 +99,8 @@ class LayerPlan:
         for layer in p.layers[1:]:  # what a layer passes on must fill whole pieces
             fits &= layer.k.extent % chunk == 0
         shortest = min(layer.k.extent for layer in p.layers)
+        # rows of 64 bytes are slow to copy
+        fits &= (chunk > 32) | (len(self.layers.layers) > 1) | (shortest % 64 > 0) | (not limits.clusters)
         # nothing is gained by warps without columns, by rows or places of k that there are none of, or by waiting room
         fits &= (warps - 1) * size["tiles"] < size["widest"] // COLUMNS
         cluster = columns.ints("cluster")
@@ -147,4 +151,4 @@ def _plan(workload: Workload, target: Target) -> LayerPlan | None:
     return plan if plan.fits else None
 
 
-CUDA_LAYERS = TileSketch("cuda_layers", 2, QUANTITIES, _plan)
+CUDA_LAYERS = TileSketch("cuda_layers", 3, QUANTITIES, _plan)

@@ -1,9 +1,10 @@
 """Layers of products in one launch: a block has some rows and all columns of them, from the first layer to the last.
 
 Weights stream through a ring in shared memory, those of the next layer already while the one before is worked on; what
-comes in lies in shared memory whole. Warps share out the columns. So the sums of a row lie in the registers of one
-block: its statistics are reduced there, and what the next layer multiplies takes the place of what came in. The blocks
-of a cluster may share out the columns of one layer: then each reads a part of the weights, and more rows fit.
+comes in lies in shared memory whole, but for a single layer, where it streams too. Warps share out the columns. So the
+sums of a row lie in the registers of one block: its statistics are reduced there, and what the next layer multiplies
+takes the place of what came in. The blocks of a cluster may share out the columns of one layer: then each reads a part
+of the weights, and more rows fit.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -75,7 +76,7 @@ class _Program:
         self.atom = next(
             a for a in ATOMS.values() if a.operand == p.dtype and (a.m, a.n, a.k) == (ROWS, COLUMNS, DEPTH)
         )
-        self.along_k = lies_along_k(p)
+        self.along_k, self.streams = lies_along_k(p), len(p.layers) == 1
         self.steps = [-(-layer.k.extent // s.chunk) for layer in p.layers]
         self.first_steps = [sum(self.steps[:n]) for n in range(len(p.layers))]
         total = sum(self.steps)
@@ -113,7 +114,8 @@ class _Program:
         widest = max(self.columns(layer) for layer in p.layers)
         lines, columns = (widest, s.chunk) if self.along_k else (s.chunk, widest)
         self.ring = self._tiles("ring", (s.stages, lines, columns))
-        self.tokens = self._tiles("tokens", (1, s.block_m, max(self.steps) * s.chunk))
+        held = (s.stages, s.block_m, s.chunk) if self.streams else (1, s.block_m, max(self.steps) * s.chunk)
+        self.tokens = self._tiles("tokens", held)
         self.vectors = [
             {
                 load: w.allocate(f"{load.buffer.name}_near", (self.columns(layer),), load.buffer.dtype, Scope.SHARED)
@@ -140,17 +142,9 @@ class _Program:
 
     def _begin(self) -> None:
         """Start the copies of what comes in, of vectors, and of the weights of the first steps."""
-        p, s, w = self.p, self.s, self.w
-        assert p.tokens.load is not None
-        load = p.tokens.load
-        with self._pieces("token_copy", s.block_m, self.steps[0] * s.chunk // PIECE) as (row, column):
-            at = {"m": self.row + row, "k": column * PIECE}
-            inside: list[Expr] = [Compare(CompareOp.LT, at["m"], index(p.m.extent))] if p.m.extent % s.block_m else []
-            inside += self._inside_k(0, at["k"])
-            source = tuple(substitute(i, at) for i in load.indices)
-            target = (index(0), row, at["k"])
-            mask = logical_and(*inside) if inside else None
-            w.emit(CopyAsync(self.tokens, target, load.buffer, source, PIECE, mask))
+        p, w = self.p, self.w
+        if not self.streams:
+            self._copy_tokens(index(0), index(0), self.steps[0] * self.s.chunk)
         for layer, vectors in zip(p.layers, self.vectors, strict=True):
             for load, near in vectors.items():
                 elements = PIECE_BYTES // near.dtype.bytes
@@ -165,6 +159,19 @@ class _Program:
                     self._copy(number, step, step + first)
                     w.emit(CommitCopies())
 
+    def _copy_tokens(self, k: Expr, stage: Expr, places: int) -> None:
+        """Start the copies of so many places of what comes in, from ``k`` on."""
+        p, s = self.p, self.s
+        load = p.tokens.load
+        assert load is not None
+        with self._pieces("token_copy", s.block_m, places // PIECE) as (row, column):
+            at = {"m": self.row + row, "k": k + column * PIECE}
+            inside: list[Expr] = [Compare(CompareOp.LT, at["m"], index(p.m.extent))] if p.m.extent % s.block_m else []
+            inside += self._inside_k(0, at["k"])
+            source = tuple(substitute(i, at) for i in load.indices)
+            mask = logical_and(*inside) if inside else None
+            self.w.emit(CopyAsync(self.tokens, (stage, row, column * PIECE), load.buffer, source, PIECE, mask))
+
     @contextmanager
     def _pieces(self, name: str, rows: int, pieces: int) -> Iterator[tuple[Expr, Expr]]:
         """Rows of pieces dealt out to all threads: (row, piece)."""
@@ -177,8 +184,10 @@ class _Program:
                 yield (item // pieces, item % pieces) if rows > 1 else (index(0), item)
 
     def _copy(self, number: int, step: Expr, count: Expr) -> None:
-        """Start the copies of the weights of one step of a layer; ``count``: its number among all steps."""
+        """Start the copies of one step of a layer; ``count``: its number among all steps."""
         layer, s = self.p.layers[number], self.s
+        if self.streams:
+            self._copy_tokens(step * s.chunk, count % s.stages, s.chunk)
         load = layer.weights.load
         assert load is not None
         lines, columns = (self.columns(layer), s.chunk) if self.along_k else (s.chunk, self.columns(layer))
@@ -265,8 +274,9 @@ class _Work:
         with w.loop("pair", s.chunk // (2 * DEPTH), UNROLLED) as pair:
             a = w.allocate("a", (s.rows, 2, 8), self.p.dtype, Scope.REGISTER)
             with w.loop("a_row", s.rows, UNROLLED) as i, w.loop("a_half", 2, UNROLLED) as h:
-                k = step * s.chunk + pair * (2 * DEPTH) + h * DEPTH + high // 2 * 8
-                source = (zero, i * ROWS + high % 2 * 8 + low, k)
+                k = pair * (2 * DEPTH) + h * DEPTH + high // 2 * 8
+                row = i * ROWS + high % 2 * 8 + low
+                source = (stage, row, k) if program.streams else (zero, row, step * s.chunk + k)
                 w.emit(LoadMatrix(a, (i, h, zero), program.tokens, source, 4))
             with w.loop("tile", self.tiles, UNROLLED) as j:
                 b = w.allocate("b", (8,), self.p.dtype, Scope.REGISTER)
