@@ -136,17 +136,6 @@ class TensorCopy(Operation):
     multicast: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TensorPrefetch(Operation):
-    """One thread asks for a box of a tensor, as TensorCopy does, to be brought near; nothing waits for it, or sees it.
-    So it may stand ahead of what earlier launches write there. ``swizzled``: as the target of its copy will be."""
-
-    source: Buffer
-    source_indices: tuple[Expr, ...]
-    box: tuple[int, ...]
-    swizzled: bool = True
-
-
 def box_swizzle(dtype: DType) -> Swizzle:
     """The one swizzle of targets of tensor copies: pieces of 16 bytes, exchanged by their row modulo 8."""
     return Swizzle(3, (16 // dtype.bytes).bit_length() - 1, 3)

@@ -59,7 +59,6 @@ from .gpu import (
     SetRegisters,
     StoreMatrix,
     TensorCopy,
-    TensorPrefetch,
     TensorStore,
 )
 from .stmt import Allocate, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
@@ -284,7 +283,6 @@ _OPERATIONS: dict[type[Operation], str] = {
     SetRegisters: "set_registers",
     StoreMatrix: "store_matrix",
     TensorCopy: "tensor_copy",
-    TensorPrefetch: "tensor_prefetch",
     TensorStore: "tensor_store",
 }
 

@@ -25,7 +25,6 @@ from .gpu import (
     SetRegisters,
     StoreMatrix,
     TensorCopy,
-    TensorPrefetch,
     TensorStore,
     box_swizzle,
 )
@@ -74,13 +73,6 @@ def _tensor_copy(stmt: TensorCopy, names: Names) -> None:
         _in_cluster("blocks of a multicast", stmt.multicast, names)
         if not stmt.announced:
             raise Broken("operation", f"a multicast of {stmt.source.name} that is not announced")
-
-
-def _tensor_prefetch(stmt: TensorPrefetch, names: Names) -> None:
-    place(stmt.source, stmt.source_indices, names, Scope.GLOBAL)
-    shape = stmt.source.shape
-    if len(stmt.box) != len(shape) or any(not 1 <= extent <= LARGEST_BOX for extent in stmt.box):
-        raise Broken("operation", f"a box of {list(stmt.box)} of {stmt.source.name} {list(shape)}")
 
 
 def _tensor_store(stmt: TensorStore, names: Names) -> None:
@@ -220,7 +212,6 @@ def _set_registers(stmt: SetRegisters, names: Names) -> None:
 
 TENSOR_RULES: dict[type[Operation], Callable[[Any, Names], None]] = {
     TensorCopy: _tensor_copy,
-    TensorPrefetch: _tensor_prefetch,
     TensorStore: _tensor_store,
     AwaitStores: _await_stores,
     Arrive: _arrive,

@@ -8,7 +8,7 @@ from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, Prefetch, TensorCopy, TensorPrefetch, TensorStore
+from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, Prefetch, TensorCopy, TensorStore
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.stmt import (
     Allocate,
@@ -28,7 +28,7 @@ from ..c_names import KEYWORDS, ascii_name
 from ..shared_memory import SharedPlan, plan_shared
 from .arithmetic import MATH_NAMES
 from .function import Function
-from .operations import BoxOperation, tensor_map, tensor_of
+from .operations import tensor_map, tensor_of
 from .peers import awaits_peers
 from .places import Ranges
 from .prelude import FUNCTIONS, prelude
@@ -111,7 +111,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         set(_RESERVED) | {name},
     )
     fn.parameters = tuple(b.name for b in kernel.parameters)
-    for copy in (s for s in walk_statements(launch.body) if isinstance(s, BoxOperation)):
+    for copy in (s for s in walk_statements(launch.body) if isinstance(s, TensorCopy | TensorStore)):
         described = tensor_map(fn.parameters, copy)
         if described not in fn.maps:
             fn.maps[described] = fn.fresh(f"{ascii_name(tensor_of(copy).name)}_map")
@@ -239,9 +239,7 @@ def _touches_global(body: Stmt) -> bool:
     return any(
         (isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL)
         or (
-            isinstance(s, Operation)
-            and not isinstance(s, Prefetch | TensorPrefetch)
-            and any(b.scope is Scope.GLOBAL for b in s.buffers)
+            isinstance(s, Operation) and not isinstance(s, Prefetch) and any(b.scope is Scope.GLOBAL for b in s.buffers)
         )
         or any(load.buffer.scope is Scope.GLOBAL for load in _loads(*expressions(s)))
         for s in walk_statements(body)
@@ -255,7 +253,7 @@ def _touched(launch: Launch) -> set[str]:
         if isinstance(stmt, Store):
             found.add(stmt.buffer.name)
         elif isinstance(stmt, Operation):
-            mapped = tensor_of(stmt) if isinstance(stmt, BoxOperation) else None
+            mapped = tensor_of(stmt) if isinstance(stmt, TensorCopy | TensorStore) else None
             found.update(b.name for b in stmt.buffers if b is not mapped)
         found.update(load.buffer.name for load in _loads(*expressions(stmt)))
     return found

@@ -30,7 +30,6 @@ from ...ir.gpu import (
     SetRegisters,
     StoreMatrix,
     TensorCopy,
-    TensorPrefetch,
     TensorStore,
 )
 from ...ir.stmt import Operation
@@ -84,9 +83,6 @@ def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
             return _tensor_copy(code, stmt)
         case TensorStore():
             return _tensor_store(code, stmt)
-        case TensorPrefetch():
-            name, corner = fn.maps[tensor_map(fn.parameters, stmt)], _corner(code, stmt.source_indices)
-            return f"{_since_hopper(fn, f'tensor_prefetch_{len(stmt.box)}')}(&{name}, {corner});"
         case CommitStores():
             return f"{_since_hopper(fn, 'commit_stores')}();"
         case AwaitStores(pending=pending):
@@ -201,18 +197,13 @@ def _corner(code: Code, indices: tuple[Expr, ...]) -> str:
     return ", ".join(code.value(i).text for i in reversed(indices))
 
 
-BoxOperation = TensorCopy | TensorPrefetch | TensorStore
-
-
-def tensor_of(stmt: BoxOperation) -> Buffer:
+def tensor_of(stmt: TensorCopy | TensorStore) -> Buffer:
     """The global tensor that boxes are copied from or to."""
-    return stmt.target if isinstance(stmt, TensorStore) else stmt.source
+    return stmt.source if isinstance(stmt, TensorCopy) else stmt.target
 
 
-def tensor_map(parameters: Sequence[str], stmt: BoxOperation) -> TensorMap:
+def tensor_map(parameters: Sequence[str], stmt: TensorCopy | TensorStore) -> TensorMap:
     """What ``stmt`` needs to be told of its tensor; ``parameters``: the names of the kernel's."""
-    if isinstance(stmt, TensorPrefetch):
-        return TensorMap(parameters.index(stmt.source.name), stmt.box, stmt.swizzled)
     tile = stmt.target if isinstance(stmt, TensorCopy) else stmt.source
     swizzled = tile.layout is not None and tile.layout.swizzle is not None
     return TensorMap(parameters.index(tensor_of(stmt).name), stmt.box, swizzled)

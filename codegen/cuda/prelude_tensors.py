@@ -66,15 +66,6 @@ template <bool ONCE> $void tensor_store_{rank}(const void* from, const TensorMap
 }}"""
 
 
-def _tensor_prefetch(rank: int) -> str:
-    given, places, operands = _coordinates(rank, 1)
-    return f"""// has a box brought into the second-level cache
-void tensor_prefetch_{rank}(const TensorMap* map, {given}) {{
-  asm volatile("cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [%0, {{{places}}}];"
-               :: "l"(map){operands} : "memory");
-}}"""
-
-
 _NEEDS = ("shared_address", "TensorMap", "read_once")
 
 TENSORS: dict[str, Function] = {
@@ -100,7 +91,6 @@ unsigned long long read_once() {
     ),
     **{f"tensor_copy_{n}": Function(_tensor_copy(n), _NEEDS) for n in RANKS},
     **{f"tensor_multicast_{n}": Function(_tensor_multicast(n), _NEEDS) for n in RANKS},
-    **{f"tensor_prefetch_{n}": Function(_tensor_prefetch(n), ("TensorMap",)) for n in RANKS},
     **{f"tensor_store_{n}": Function(_tensor_store(n), _NEEDS) for n in RANKS},
     "commit_stores": Function("""void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }"""),
     "await_stores": Function(

@@ -30,7 +30,6 @@ from ..gpu import (
     SetRegisters,
     StoreMatrix,
     TensorCopy,
-    TensorPrefetch,
     TensorStore,
 )
 from ..stmt import Allocate, For, If, Seq, Stmt, Store
@@ -184,7 +183,6 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     AwaitGroupMma: await_group_mma,
     AwaitPeers: lambda stmt, scope: lambda m: None,  # loads are done at once here
     StoreMatrix: store_matrix,
-    TensorPrefetch: lambda stmt, scope: lambda m: None,  # nothing is near or far here
     TensorStore: tensor_store,
     CommitStores: commit_stores,
     AwaitStores: await_stores,

@@ -124,7 +124,6 @@ class ProductPlan:
             Knob("resident", (1, 2), "blocks meant for a multiprocessor at once"),
             Knob("roomy", (0, 1), "whether warps that copy are a group and leave registers to those that multiply"),
             Knob("boxes", (2, 0, 1), "buffers through which a warpgroup stores boxes or rows; 0: threads store"),
-            Knob("spread", (0, 1) if self._streams else (0,), "whether blocks begin at places of k of their own"),
             *self._copied,
         )
 
@@ -243,7 +242,6 @@ class ProductPlan:
         fits &= (columns.ints("slabs") == 1) | (size["steps"] >= 4)
         # fewer blocks would crowd where earlier launches end first
         fits &= (resident == 1) | (size["here"] > 1)
-        fits &= (columns.ints("spread") == 0) | ((size["laps"] == 1) & (size["steps"] >= 8))
         # nothing is gained by more than a tile that covers the result, or by an order of few tiles
         tiles_m = -(-p.m.extent // (size["tile_m"] * size["cluster_m"]))
         tiles_n = -(-p.n.extent // (size["tile_n"] * size["cluster_n"]))
@@ -341,8 +339,6 @@ class ProductPlan:
             resident=int(knobs["resident"]),
             boxes=int(knobs["boxes"]),
             registers=size["registers"],
-            spread=bool(knobs["spread"]),
-            early=not self._copied,
             sums=self._sums,
         )
 
@@ -397,7 +393,7 @@ def _whole_plan(workload: Workload, target: Target) -> ProductPlan | None:
     return None if plan is None else replace(plan, most=None)
 
 
-VERSION = 3
+VERSION = 4
 CUDA_PRODUCTS = TileSketch("cuda_products", VERSION, QUANTITIES, _plan)
 ALL_CUDA_PRODUCTS = TileSketch("cuda_products", VERSION, QUANTITIES, _whole_plan)
 """The same with every setting that can work, whatever the estimate says: for tables that are to be complete."""

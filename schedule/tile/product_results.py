@@ -83,7 +83,7 @@ class ResultWriter:
         self.w, self.p, self.warp, self.lane = w, p, warp, lane
         self.groups, self.rows, self.wide, self.boxes = groups, rows, wide, boxes
         self.group, self.quarter = warp // GROUP_WARPS, warp % GROUP_WARPS
-        self.leads = Compare(CompareOp.EQ, lane, index(0))
+        self.leads = logical_and(Compare(CompareOp.EQ, self.quarter, index(0)), Compare(CompareOp.EQ, lane, index(0)))
         self.by_rows = bool(boxes) and not can_store_boxes(p)
         self.pieces: list[_Piece] = []
         whole, rest = wide // GROUP_RUN, wide % GROUP_RUN
@@ -276,19 +276,17 @@ class ResultWriter:
             if number == 0 or number >= self.boxes:
                 with w.when(self.leads):
                     w.emit(AwaitStores(0 if number == 0 else self.boxes - 1))
-                w.barrier(Level.WARP)
+                w.barrier(Level.GROUP)
             self._stage(out, piece, number % self.boxes)
             w.emit(FenceAsync())
-            w.barrier(Level.WARP)
-            # each warp its own rows: it waits for no other
-            first = self.quarter * WARP_ROWS
-            place = {**at, "m": at["m"] + row * GROUP_ROWS + first, "n": at["n"] + piece.first}
+            w.barrier(Level.GROUP)
+            place = {**at, "m": at["m"] + row * GROUP_ROWS, "n": at["n"] + piece.first}
             extents = tuple(
-                WARP_ROWS if i == Var("m") else piece.columns if i == Var("n") else 1 for i in result.indices
+                GROUP_ROWS if i == Var("m") else piece.columns if i == Var("n") else 1 for i in result.indices
             )
             corner = tuple(vector_at(i, place, "n", 1) for i in result.indices)
             with w.when(self.leads):
-                source = (self.group, index(number % self.boxes), first, index(0))
+                source = (self.group, index(number % self.boxes), index(0), index(0))
                 w.emit(TensorStore(result.tensor, corner, piece.buffer, source, extents))
                 w.emit(CommitStores())
 

@@ -7,7 +7,7 @@ groups share a tile, or take tiles in turn: then one multiplies while another on
 on neighbouring tiles, and each reads a part of the operand that they share, for all of them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.dtypes import INDEX, float32
@@ -27,7 +27,6 @@ from ...ir.gpu import (
     Level,
     SetRegisters,
     TensorCopy,
-    TensorPrefetch,
 )
 from ...ir.rewrite import free_variables, substitute
 from ...ir.stmt import HardwareAxis, Kernel
@@ -53,9 +52,7 @@ class ProductSetting:
     ``band``: tiles (of clusters) along ``m`` before the next along ``n``. ``workers``: clusters that run. ``resident``:
     blocks meant for a multiprocessor at once. ``boxes``: staging buffers of a group through which results are stored by
     copies of boxes; 0: threads store them. ``registers``: of a thread that multiplies, where that is more than its
-    share; else 0. ``spread``: whether blocks begin at places of ``k`` of their own, so that what all of them read
-    at once lies in many places of memory. ``early``: whether the first boxes are asked for while earlier launches may
-    still be running."""
+    share; else 0."""
 
     groups: int
     in_turn: bool
@@ -72,8 +69,6 @@ class ProductSetting:
     boxes: int
     registers: int
     sums: int = 1
-    spread: bool = False
-    early: bool = False
 
     @property
     def tile_n(self) -> int:
@@ -123,10 +118,6 @@ class _Ring:
     def bytes(self) -> int:
         """Of a stage."""
         return self.buffer.bytes // self.buffer.shape[0]
-
-
-_Box = tuple[Load, tuple[Expr, ...], tuple[Expr, ...], tuple[int, ...]]
-"""Of a tensor: the load of it, where in a slab it goes, where it begins, its extents."""
 
 
 class _Program:
@@ -226,8 +217,6 @@ class _Program:
             if s.in_turn:
                 for group in range(s.groups):
                     w.emit(InitArrivals(self.turns, index(group), GROUP_WARPS))
-            if s.early:
-                self._prefetch()
         w.barrier(Level.CLUSTER if s.cluster > 1 else Level.BLOCK)
         if s.registers:
             with w.when(self.copies):
@@ -290,31 +279,14 @@ class _Program:
         stage, parity = count % s.stages, (count // s.stages) % 2
         w.emit(AwaitArrivals(self.free, stage, index(1) - parity))
         w.emit(ArriveExpecting(self.full, stage, self.left.bytes + self.right.bytes))
-        for slab, here in enumerate(self._slabs(at, step)):
-            for ring in (self.left, self.right):
-                for load, target, corner, box in self._boxes(ring, here):
-                    to = (stage, index(slab), *target)
-                    w.emit(TensorCopy(ring.buffer, to, load.buffer, corner, box, self.full, stage, True, ring.mask))
-
-    def _prefetch(self) -> None:
-        """Have the first boxes brought near: earlier launches may still be running."""
-        at = self.grid.place(self.worker, self.of_tile)
-        with self.w.loop("early", min(self.s.stages, self.steps)) as step:
-            for here in self._slabs(at, step):
-                for ring in (self.left, self.right):
-                    for load, _, corner, box in self._boxes(ring, here):
-                        self.w.emit(TensorPrefetch(load.buffer, corner, box))
-
-    def _slabs(self, at: Mapping[str, Expr], step: Expr) -> list[dict[str, Expr]]:
-        """Where the slabs of a step begin: axis -> place."""
-        s = self.s
         first = self.of_k * self.steps if s.split > 1 else index(0)
-        if s.spread:
-            step = (step + self.worker * (self.steps * 3 // 8)) % self.steps
-        return [{**at, "k": ((first + step) * s.slabs + slab) * GROUP_RUN} for slab in range(s.slabs)]
+        for slab in range(s.slabs):
+            here = {**at, "k": ((first + step) * s.slabs + slab) * GROUP_RUN}
+            for ring in (self.left, self.right):
+                self._copy_part(ring, here, stage, slab)
 
-    def _boxes(self, ring: _Ring, at: Mapping[str, Expr]) -> Iterator[_Box]:
-        """This block's part of one slab: of its places, or where those lie in rows, of ``k``."""
+    def _copy_part(self, ring: _Ring, at: Mapping[str, Expr], stage: Expr, slab: int) -> None:
+        """Start the copies of this block's part of one slab: of its places, or where those lie in rows, of ``k``."""
         zero = index(0)
         parted = ring.extent if ring.along_k else GROUP_RUN
         part = parted // ring.parts
@@ -333,7 +305,8 @@ class _Program:
             place = {axis: i + offset[axis] if axis in offset else i for axis, i in at.items()}
             corner = tuple(substitute(i, place) for i in load.indices)
             sizes = tuple(next((n for a, n in extents.items() if i == Var(a)), 1) for i in load.indices)
-            yield load, target, corner, sizes
+            target = (stage, index(slab), *target)
+            self.w.emit(TensorCopy(ring.buffer, target, load.buffer, corner, sizes, self.full, stage, True, ring.mask))
 
     def _multiply(self, sums: Buffer, step: Expr, count: Expr) -> None:
         """Start the products of a step; those of the one before are done then, and its stage is free."""
