@@ -46,6 +46,15 @@ def recycle_memory() -> None:
             raise OSError(f"mallopt({option}, {value}) failed")
 
 
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """A copy that begins where PyTorch would have it begin; NumPy only cares for 16 bytes."""
+    block = np.empty(array.nbytes + 64, np.uint8)
+    begin = -block.ctypes.data % 64
+    copy = block[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def tensor(array: NDArray[Any]) -> torch.Tensor:
     """``array`` itself, as PyTorch sees it."""
     if array.dtype.name == "bfloat16":

@@ -42,7 +42,7 @@ from tilewright.workers.executors import open_executor
 from tilewright.workers.settings import Deadlines, ExecutorSettings, settings_for
 
 LEAST_SETTINGS = 300
-SUBSPACE: Mapping[str, tuple[KnobValue, ...]] = {"band": (8,), "cluster": (1, 2), "across": (1, 2)}
+SUBSPACE: Mapping[str, tuple[KnobValue, ...]] = {"band": (8,), "cluster": (1, 2), "across": (1,)}
 """Knob -> the values that it is held to; all other knobs have all of theirs."""
 _SAVED_EVERY = 64
 _PREFETCHED = 16
@@ -54,7 +54,7 @@ _SHAPES: Mapping[str, tuple[int, int, int]] = {
     "llama-3-8b-down": (1024, 4096, 14336),
     "qwen2.5-7b-qkv": (2048, 4608, 3584),
     "qwen2.5-7b-out": (4096, 3584, 3584),
-    "qwen2.5-7b-up_gate": (128, 37888, 3584),
+    "qwen2.5-7b-up_gate": (512, 37888, 3584),
     "qwen2.5-7b-down": (512, 3584, 18944),
     "llama-3-70b-qkv": (4096, 1280, 8192),
     "llama-3-70b-out": (1024, 8192, 1024),
@@ -62,8 +62,8 @@ _SHAPES: Mapping[str, tuple[int, int, int]] = {
     "llama-3-70b-down": (2048, 8192, 3584),
 }
 """Tokens, outputs, inputs: Y[tokens, outputs] = X[tokens, inputs] W[outputs, inputs], in bfloat16. The projections of
-Llama 3 8B and Qwen2.5 7B, and an eighth of Llama 3 70B's (as eight devices share it); fewer tokens than 128 are another
-sketch's, with fewer settings."""
+Llama 3 8B and Qwen2.5 7B, and an eighth of Llama 3 70B's (as eight devices share it). Of fewer tokens there are fewer
+settings, and up to 64 they are another sketch's."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ MOST_VALUES = 6
 PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "bias, residual, gelu": (
         "linear",
-        {"rows": 1536, "inputs": 320, "outputs": 2304, "residual": True, "activation": "gelu_tanh", "dtype": "float16"},
+        {"rows": 2304, "inputs": 320, "outputs": 2304, "residual": True, "activation": "gelu_tanh", "dtype": "float16"},
     ),
     "rows along m and n": ("matmul", {"m": 328, "n": 200, "k": 520, "transpose_a": True, "dtype": "float16"}),
     "rows along k and n": ("matmul", {"m": 520, "n": 328, "k": 200, "dtype": "bfloat16"}),

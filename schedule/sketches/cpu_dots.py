@@ -1,5 +1,6 @@
 """Matrix products of 16-bit floats and bytes on processors with dot products of neighbours (AVX-512 BF16 and VNNI) or
-of tiles (AMX): see ``schedule.tile.gemm_dots``. The left operand lies along the sum, the right one along either side.
+of tiles (AMX), which then do it alone: see ``schedule.tile.gemm_dots``. The left operand lies along the sum, the right
+one along either side.
 """
 
 from functools import partial
@@ -30,6 +31,8 @@ def _dots(workload: Workload, target: Target) -> GemmPlan | None:
     if found is None:
         return None
     p, atom = found
+    if atom.tile_feature in target.features:
+        return None
     shifted = not atom.feature
     if not {"avx512f", DOT_ATOMS["u8s8"].feature if shifted else atom.feature} <= set(target.features):
         return None

@@ -2,7 +2,7 @@
 and ``gemm_image``.
 
 float32 and float64 sums of any two operands, any pointwise functions of the sum. What is too small to gain from blocks
-is left to the generic sketch.
+is left to the generic sketch, what tile registers can multiply to them.
 """
 
 from functools import partial
@@ -13,6 +13,7 @@ from ...core.target import Target
 from ...ir.expr import Load
 from ...te.workload import Workload
 from ..tile.gemm import lower_gemm
+from ..tile.gemm_dots import atom_for
 from ..tile.gemm_image import lower_images
 from ..tile.gemm_windows import lower_windows, with_margins
 from ..tile.image import image_product_of
@@ -39,6 +40,9 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     if p is None or (image is not None and p.m.extent < LEAST_FILTERS):
         return None
     if p.total.dtype not in (float32, float64) or not reads_nothing_else(p):
+        return None
+    atom = None if image is not None else atom_for(p)
+    if atom is not None and atom.tile_feature in target.features:
         return None
     registers, lanes = vector_registers(target), max(1, target.vector_bytes // p.total.dtype.bytes)
     windows = None if image is None or image.windows is None or image.windows.pixels < lanes else image.windows

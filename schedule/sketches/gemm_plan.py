@@ -46,7 +46,7 @@ the same few lines of a cache."""
 WORTH_COPYING_FIRST = 0.05
 """Vectors that tasks would copy for each multiply-add of vectors, from which on they may share one copy, made before
 they begin: that goes through memory twice."""
-MOST_COPYING = 0.2
+MOST_COPYING = 0.07
 """The same, beyond which tasks must not copy, where they can avoid it."""
 LOAD_COST = 1 / 8
 """Of a load, in multiply-adds beside which it is done."""

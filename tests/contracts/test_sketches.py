@@ -40,11 +40,12 @@ Answers = dict[tuple[str, str], list["Future[int]"]]
 
 TARGETS = {
     "llvm": host_target("llvm"),
+    "dots": target_named("x86-64+avx512f+avx512bw+avx512vl+avx512bf16+avx512vnni"),
     "tiles": target_named("x86-64+avx512f+avx512bw+avx512vl+avx512bf16+avx512vnni+amx-tile+amx-bf16+amx-int8"),
     "cuda": Target("cuda", "sm_90a", threads=132, vector_bytes=16),
     "amdgpu": Target("amdgpu", "gfx942", threads=304, vector_bytes=16),
 }
-"""What kernels are written for: this machine; one with more instructions than it may have, and devices, for which they
+"""What kernels are written for: this machine; some with more instructions than it may have, and devices, for which they
 are interpreted."""
 
 

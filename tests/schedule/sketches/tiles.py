@@ -25,9 +25,9 @@ def workload_of(operator: str, **parameters: Any) -> Workload:
     return OPERATORS[operator].workload(parameters)
 
 
-def schedule_of(sketch: Sketch, workload: Workload, **knobs: KnobValue) -> Schedule:
+def schedule_of(sketch: Sketch, workload: Workload, target: Target = H200, /, **knobs: KnobValue) -> Schedule:
     """The first schedule with these knobs; AssertionError where there is none."""
-    space = sketch.space(workload, H200)
+    space = sketch.space(workload, target)
     for row in range(len(space)):
         schedule = space.schedule(row)
         if all(schedule[name] == value for name, value in knobs.items()):
@@ -53,8 +53,8 @@ def assert_agrees(sketch: Sketch, workload: Workload, count: int = 20, target: T
     return len(rows)
 
 
-def compiled(sketch: Sketch, workload: Workload, **knobs: KnobValue) -> Resources:
+def compiled(sketch: Sketch, workload: Workload, target: Target = H200, /, **knobs: KnobValue) -> Resources:
     """What the compiler says of the one function of a schedule."""
-    kernel = sketch.lower(workload, H200, schedule_of(sketch, workload, **knobs))
-    (resources,) = build_kernel(kernel, H200).resources.values()
+    kernel = sketch.lower(workload, target, schedule_of(sketch, workload, target, **knobs))
+    (resources,) = build_kernel(kernel, target).resources.values()
     return resources
