@@ -269,6 +269,7 @@ class ProductPlan:
         step = _joined(mma, l2, shared) * np.where(columns.ints("groups") == 3, 1.08, 1.0)  # as measured
         split, turns, laps = columns.ints("split"), size["turns"], size["laps"]
         here = size["here"]
+        step *= np.where(size["cluster_n"] > size["cluster_m"], 1.02, 1.0)
         step *= 1 + (0.4 if self._streams else 0.08) / np.maximum(size["stages"] - 1, 1)  # as measured
         step += STEP_CYCLES / here
         store = tile_m * size["tile_n"] * 2 / 128 * self._store_cycles(columns.ints("boxes"))
