@@ -33,6 +33,10 @@ SUITES = {
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
 
+ENVIRONMENT = {"cpu": {"OPENBLAS_THREAD_TIMEOUT": "20", "THP_MEM_ALLOC_ENABLE": "1"}}
+"""Suite -> variables that libraries read when they are loaded. NumPy's threads spin for 2^20 cycles after a call, where
+they would keep a processor from all others for a tenth of a second; PyTorch asks for huge pages, as NumPy does."""
+
 LIBRARIES = ("numpy", "llvmlite", "xgboost-cpu", "scikit-learn", "torch", "sqlalchemy", "fastapi", "ray")
 
 
@@ -47,6 +51,8 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the suite")
     given = parser.parse_args()
     options = Options(given.rows, given.trials, given.seed, dict(s.split("=", 1) for s in given.set))
+    for name, value in ENVIRONMENT.get(given.suite, {}).items():
+        os.environ.setdefault(name, value)
     run: Suite = import_module(SUITES[given.suite]).run
     started = datetime.now(UTC).isoformat(timespec="seconds")
     load = os.getloadavg()

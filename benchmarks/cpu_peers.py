@@ -4,7 +4,6 @@ Peers allocate their outputs, so the C library is told to keep what it has and t
 pages that are new, and nobody for small ones.
 """
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from ctypes import CDLL
@@ -14,8 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch asks for huge pages, as NumPy does
 
 Call = Callable[[], object]
 Inputs = list[NDArray[Any]]
@@ -27,8 +24,8 @@ MODES: Mapping[str, str | None] = {
 }
 """Peer -> mode of torch.compile. Weights are arguments: nobody packs them beforehand."""
 
-PAUSE_SECONDS = 0.05
-"""Between blocks: OpenBLAS's threads spin for some 25 ms after a call and would take time from whoever comes next."""
+PAUSE_SECONDS = 0.1
+"""Between blocks: threads of libraries spin for a while after a call and would take time from whoever comes next."""
 WARM_SECONDS = 0.02
 """Before a block: threads that were woken on the same processor need as long to part."""
 BLOCKS, BLOCK_SECONDS = 3, 0.01

@@ -71,6 +71,7 @@ MATMUL = Operator(
         {"m": 12, "n": 40, "k": 72},
         {"m": 7, "n": 5, "k": 11, "residual": True, "activation": "silu", "dtype": "bfloat16"},
         {"m": 72, "n": 88, "k": 80, "transpose_a": True, "dtype": "float16"},
+        {"m": 37, "n": 45, "k": 51, "dtype": "float16"},
     ),
     build=_build,
     baseline=_numpy,

@@ -55,7 +55,9 @@ def test_plain_arithmetic_where_there_could_be_matrix_instructions_is_said_loudl
     use = used(product(72, 136, 80), "cuda_loops")
     assert use is not None
     (warning,) = use.warnings
-    assert warning.startswith("NO MATRIX INSTRUCTIONS: total,") and "cuda_mma" in warning and "cuda_loops" in warning
+    assert (
+        warning.startswith("NO MATRIX INSTRUCTIONS: total,") and "cuda_products" in warning and "cuda_loops" in warning
+    )
 
 
 def test_what_needs_none_is_passed_over() -> None:
