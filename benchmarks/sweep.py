@@ -92,7 +92,7 @@ def run(options: Options) -> Result:
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(extra.get("folder", temporary)) / "sweep.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        head = {"commit": commit(), "seed": options.seed, "schedules": count}
+        head = {"commit": options.extra.get("commit") or commit(), "seed": options.seed, "schedules": count}
         done = _done(path, head)
         if extra.get("again"):
             wanted = [t for t in wanted if done.get(t.key, {}).get("failures")]
