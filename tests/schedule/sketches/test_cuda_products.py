@@ -97,7 +97,7 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
     target, workload = CASES[case]
-    assert assert_agrees(SKETCH, workload(), 12, target) == 12
+    assert assert_agrees(SKETCH, workload(), 8, target) == 8
 
 
 @pytest.mark.parametrize(("cluster", "across", "split"), [(2, 2, 1), (1, 4, 1), (2, 1, 4), (2, 2, 2)])
@@ -129,7 +129,7 @@ def test_what_it_leaves_to_others() -> None:
 )
 def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
     space = SKETCH.space(workload, H200)
-    assert 10 <= len(space) <= 400
+    assert 5 <= len(space) <= 400
     assert (space.quantities["shared_bytes"] <= 227 * 1024).all() and (space.quantities["stages"] >= 2).all()
     assert (space.quantities["sums"] < space.quantities["registers_estimate"]).all()
     least = space.quantities[["mma_cycles", "shared_cycles", "l2_cycles"][0]]
