@@ -38,7 +38,7 @@ from tilewright.runtime.devices import host_target, open_device
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
-from tilewright.tests.odd_cases import odd_cases
+from tilewright.tests.odd_cases import LARGE, LONG, odd_cases
 from tilewright.tests.sketch_agreement import agree
 from tilewright.workers.bench import Bench, BenchRules
 from tilewright.workers.fixture import Fixture, compute_fixture
@@ -143,7 +143,7 @@ def tasks(odd: int, seed: int, rows: str = "*") -> list[Task]:
     found = {}
     for name, operator in ((n, o) for n, o in OPERATORS.items() if fnmatch(n, rows)):
         usual = [*operator.cases(), *odd_cases(operator, odd, seed)]
-        further = list(odd_cases(operator, _FURTHER * odd, seed + 1))
+        further = list(odd_cases(operator, _FURTHER * odd, seed + 1, (LARGE, LONG)))
         for number, parameters in enumerate((*usual, *further)):
             workload = operator.workload(parameters)
             for sketch in SKETCHES.values():

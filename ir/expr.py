@@ -9,6 +9,7 @@ arithmetic wraps. ``select`` guards: a load in the branch not taken is never per
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import is_
 
 from ..core.dtypes import INDEX, DType, boolean
 from ..core.errors import InvalidKernel
@@ -475,7 +476,8 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 def rebuild(expr: Expr, children: Sequence[Expr]) -> Expr:
     """``expr`` with its children replaced, in the order of ``children``; itself when none changed."""
-    if all(new is old for new, old in zip(children, expr.children, strict=True)):
+    old = expr.children
+    if len(old) == len(children) and all(map(is_, children, old)):
         return expr
     match expr:
         case Binary(op=op):

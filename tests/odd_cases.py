@@ -12,9 +12,10 @@ from tilewright.te.operators import Operator
 from tilewright.te.operators.parameter import Parameter
 from tilewright.te.workload import Workload
 
-_SMALL = (1, 2, 3, 5, 7, 8, 11, 13, 16, 17, 29, 31, 33, 61, 64)
-_LARGE = (1, 3, 16, 31, 64, 67, 97, 112, 130, 200)
-"""Enough for sketches that leave what is small to others."""
+SMALL = (1, 2, 3, 5, 7, 8, 11, 13, 16, 17, 29, 31, 33, 61, 64)
+LARGE = (1, 3, 16, 31, 64, 67, 97, 112, 130, 200)
+LONG = (1, 2, 3, 17, 97, 531, 768, 1031)
+"""Extents to draw from; the latter two are enough for sketches that leave what is small to others."""
 _MOST_KERNEL = 5
 _MOST_POINTS = 1 << 24
 """Points of a stage, reduction axes included."""
@@ -22,16 +23,18 @@ _TRIES = 400
 """Draws for each case: many contradict themselves."""
 
 
-def odd_cases(operator: Operator, count: int, seed: int = 0) -> Iterator[dict[str, object]]:
-    """Up to ``count`` different legal parameters: every dtype in turn, small and larger shapes by turns; other options
-    are drawn as often as not."""
+def odd_cases(
+    operator: Operator, count: int, seed: int = 0, sizes: tuple[Sequence[int], Sequence[int]] = (SMALL, LARGE)
+) -> Iterator[dict[str, object]]:
+    """Up to ``count`` different legal parameters: every dtype in turn, extents of either of the two sizes by turns;
+    other options are drawn as often as not."""
     draw = stream(seed, "odd cases", operator.name)
     found: list[dict[str, object]] = []
     for _ in range(_TRIES * count):
         if len(found) == count:
             return
         round_, place = divmod(len(found), len(operator.dtypes))
-        extents = (_SMALL, _LARGE)[(round_ + place) % 2]
+        extents = sizes[(round_ + place) % 2]
         given = {p.name: _value(p, extents, draw) for p in operator.parameters if p.required or draw.random() < 0.5}
         given["dtype"] = operator.dtypes[place]
         try:

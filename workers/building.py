@@ -1,5 +1,6 @@
 """The builder child: schedules in, binaries out."""
 
+import gc
 import resource
 import time
 from collections.abc import Callable
@@ -37,6 +38,7 @@ class BuildRole:
         module, name = str(setup["builder"]).split(":")
         self._build: Build = getattr(import_module(module), name)
         self._workload: tuple[object, Workload] | None = None
+        gc.freeze()  # a kernel is a million small objects: collections need not look at all that is loaded, too
 
     def answer(self, frame: Frame, announce: Announce) -> Frame:
         started = time.perf_counter()

@@ -61,9 +61,10 @@ L2_BYTES_PER_CYCLE = 60
 """For each multiprocessor, when all of them read."""
 MEMORY_BYTES_PER_CYCLE = 2390
 """For the whole device."""
-LONG_CYCLES, CLOSE = 100_000, 1.06
+LONG_CYCLES, CLOSE = 100_000, (1.02, 1.06)
 """Products that take so long settle at the clock that their power allows, as short measurements do not show: of their
-settings, those whose estimate is this close to the best are enough."""
+settings, those whose estimate is this close to the best are enough; of several sums, or with operands copied first,
+less is known."""
 NORM = 8
 """Of what units that work at once take (as a norm)."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
@@ -212,7 +213,7 @@ class ProductPlan:
         fitting = np.sort(self._estimate(columns)["estimate"])
         if self.most is None or not len(fitting):
             return float(fitting[-1]) if len(fitting) else 0.0
-        close = fitting[0] * (CLOSE if fitting[0] > LONG_CYCLES else np.inf)
+        close = fitting[0] * (CLOSE[self._sums > 1 or bool(self._copied)] if fitting[0] > LONG_CYCLES else np.inf)
         return float(min(fitting[min(self.most, len(fitting)) - 1], close))
 
     def _usual(self, columns: Columns, bound: float) -> Bools:
@@ -270,7 +271,7 @@ class ProductPlan:
         split, turns, laps = columns.ints("split"), size["turns"], size["laps"]
         here = size["here"]
         step *= np.where(size["cluster_n"] > size["cluster_m"], 1.02, 1.0)
-        step *= 1 + (0.4 if self._streams else 0.08) / np.maximum(size["stages"] - 1, 1)  # as measured
+        step *= 1 + (0.4 if self._streams else 0.2) / np.maximum(size["stages"] - 1, 1)  # as measured
         step += STEP_CYCLES / here
         store = tile_m * size["tile_n"] * 2 / 128 * self._store_cycles(columns.ints("boxes"))
         tiles = laps * turns * here
