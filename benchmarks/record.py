@@ -42,8 +42,11 @@ from tilewright.workers.executors import open_executor
 from tilewright.workers.settings import Deadlines, ExecutorSettings, settings_for
 
 LEAST_SETTINGS = 300
-SUBSPACE: Mapping[str, tuple[KnobValue, ...]] = {"band": (8,), "cluster": (1, 2), "across": (1,)}
+SUBSPACE: Mapping[str, tuple[KnobValue, ...]] = {"band": (8,), "cluster": (1, 2), "across": (1, 2)}
 """Knob -> the values that it is held to; all other knobs have all of theirs."""
+MANY_TOKENS = 512
+WIDTHS = (64, 96, 128, 144, 160, 176, 192, 208, 224, 256)
+"""Of tiles of products of more than ``MANY_TOKENS``, which have more settings otherwise."""
 _SAVED_EVERY = 64
 _PREFETCHED = 16
 
@@ -94,7 +97,8 @@ class Table:
 
 def _linear(name: str, tokens: int, outputs: int, inputs: int) -> Table:
     parameters = {"rows": tokens, "inputs": inputs, "outputs": outputs, "bias": False, "dtype": "bfloat16"}
-    return Table(f"{name}-{tokens}x{outputs}x{inputs}", "linear", parameters, ALL_CUDA_PRODUCTS, SUBSPACE)
+    subspace = {**SUBSPACE, "wide": WIDTHS} if tokens > MANY_TOKENS else SUBSPACE
+    return Table(f"{name}-{tokens}x{outputs}x{inputs}", "linear", parameters, ALL_CUDA_PRODUCTS, subspace)
 
 
 TABLES = {table.name: table for table in (_linear(name, *shape) for name, shape in _SHAPES.items())}
@@ -113,7 +117,7 @@ def run(options: Options) -> Result:
     tables = {name: table for name, table in TABLES.items() if fnmatch(name, options.rows)}
     rows = record(list(tables.values()), folder, "cuda", options)
     if rows:
-        (folder / "README.md").write_text(readme(folder, SUBSPACE))
+        (folder / "README.md").write_text(readme(folder))
     settings = [int(str(row["settings"])) for row in rows]
     summary = {
         "tables": len(rows),

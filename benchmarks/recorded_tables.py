@@ -1,11 +1,9 @@
 """What recorded tables say of themselves, for the suite that records them and for the README beside them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from tilewright.core.schedule import KnobValue
 from tilewright.core.trial import Failed, Timed
 from tilewright.search.recorded import read_table
 from tilewright.search.t4 import Json, read_document
@@ -35,8 +33,8 @@ def described(path: Path) -> dict[str, object]:
     }
 
 
-def readme(folder: Path, subspace: Mapping[str, Sequence[KnobValue]]) -> str:
-    """What the tables in a folder are, from what they say of themselves. ``subspace``: knob -> its values in them."""
+def readme(folder: Path) -> str:
+    """What the tables in a folder are, from what they say of themselves."""
     paths = sorted(folder.glob("*" + SUFFIX))
     heads = [read_document(path)["metadata"] for path in paths]
     conditions = {_conditions(head) for head in heads}
@@ -44,7 +42,6 @@ def readme(folder: Path, subspace: Mapping[str, Sequence[KnobValue]]) -> str:
     runs = sorted({(run["commit"], run["driver"]) for head in heads for run in head["runs"]})
     return _README.format(
         suffix=SUFFIX,
-        subspace=", ".join(f"`{k}` = {', '.join(map(str, v))}" for k, v in subspace.items()),
         conditions="\n".join(sorted(conditions)),
         runs="\n".join(f"- commit {commit}, driver {driver}" for commit, driver in runs),
         lines="\n".join(lines),
@@ -56,11 +53,11 @@ _README = """\
 
 Every legal setting of a sub-space of the sketch `cuda_products`, for one matrix product a file (`*{suffix}`: the T4
 form of github.com/odgaard/TuningSchema, compressed), each built, checked against float64 and timed on the device. The
-sub-space: {subspace}; every other knob has all its values, and settings that the sketch's estimate would leave out are
-in. Failures are kept as failures (`failure`: stage, reason, detail), times with their samples (`runtimes`, each the
-mean of `launches_per_runtime` launches on rotating buffers, caches cold). `measurements` also has the sketch's derived
-columns (`quantities` in the metadata says what they are) and, as `evidence.*`, what the compiler and the device's
-sensors said.
+sub-space: some knobs are held to the values named in the table below (and as `subspace` in the metadata), every other
+one has all its values, and settings that the sketch's estimate would leave out are in. Failures are kept as failures
+(`failure`: stage, reason, detail), times with their samples (`runtimes`, each the mean of `launches_per_runtime`
+launches on rotating buffers, caches cold). `measurements` also has the sketch's derived columns (`quantities` in the
+metadata says what they are) and, as `evidence.*`, what the compiler and the device's sensors said.
 
 `tilewright.search.recorded.read_table(path)` gives a space, its outcomes, what each cost, and a measurer that
 strategies search on without a device; `python -m benchmarks recorded-search` does. The products are linear layers in
@@ -72,8 +69,8 @@ Made, and completed where something is missing, by `python -m benchmarks record`
 
 {runs}
 
-| table | settings | failed | best, us | median, us | slowest, us |
-|---|---|---|---|---|---|
+| table | sub-space | settings | failed | best, us | median, us | slowest, us |
+|---|---|---|---|---|---|---|
 {lines}
 """
 
@@ -84,7 +81,8 @@ def _cells(path: Path) -> str:
     failed = ", ".join(f"{count} {name}" for name, count in failures.items()) or "0"
     times = " | ".join("" if about[n] is None else f"{about[n]:.1f}" for n in ("best_us", "median_us", "worst_us"))
     whole = "" if about["complete"] else f" of {about['legal']}"
-    return f"{about['settings']}{whole} | {failed} | {times}"
+    held = "; ".join(f"{k} {', '.join(map(str, v))}" for k, v in read_document(path)["metadata"]["subspace"].items())
+    return f"{held} | {about['settings']}{whole} | {failed} | {times}"
 
 
 def _conditions(head: Json) -> str:

@@ -72,19 +72,22 @@ class Resources:
 @dataclass(frozen=True, slots=True)
 class Source:
     """Text a person can read and a compiler accepts. ``language``: ``llvm-ir`` or ``cuda-c++``. ``launches``: on a
-    device with launches, those of one call, in order; elsewhere ``entry`` is called."""
+    device with launches, those of one call, in order; elsewhere ``entry`` is called. ``prologue``: what is called
+    before it once for the same constant inputs and workspace, and looks at these alone; empty where there is nothing to
+    do."""
 
     language: str
     text: str
     entry: str
     parameters: tuple[Parameter, ...]
     launches: tuple[Grid, ...] = ()
+    prologue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
     """Machine code with what is needed to launch it. ``format``: ``elf`` (a relocatable object) or ``cubin``.
-    ``resources``: function name -> what it takes, where the compiler says so."""
+    ``resources``: function name -> what it takes, where the compiler says so. ``prologue``: as in Source."""
 
     format: str
     code: bytes
@@ -93,6 +96,7 @@ class Binary:
     toolchain: Toolchain
     launches: tuple[Grid, ...] = ()
     resources: Mapping[str, Resources] = field(default_factory=dict)
+    prologue: str = ""
 
 
 @dataclass(frozen=True, slots=True)

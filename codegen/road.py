@@ -1,6 +1,6 @@
 """The road from a schedule to a binary: lower, passes, emit, compile; as a whole, or every layer to look at."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.errors import IllegalSchedule
 from ..core.schedule import Schedule
@@ -44,7 +44,7 @@ def lower(workload: Workload, target: Target, schedule: Schedule) -> Kernel:
     sketch = sketch_of(schedule)
     if not sketch.matches(workload, target):
         raise IllegalSchedule(f"{sketch.name} cannot write this workload for {target}", field="/schedule/sketch")
-    return sketch.lower(workload, target, schedule)
+    return replace(sketch.lower(workload, target, schedule), constants=workload.constants)
 
 
 def finish(kernel: Kernel, target: Target) -> Kernel:

@@ -186,7 +186,8 @@ class Kernel:
     ``inputs`` are only read, ``outputs`` are written in full, ``workspace`` is uninitialised global scratch that
     the runtime provides. Each top-level statement of ``body`` (the items of its Seq) is one launch on a device
     with launches (a Launch); on a CPU they run in order inside one call. Global buffers never alias. ``streamed``:
-    outputs that on a CPU go past the caches, as far as whole vectors of them are stored.
+    outputs that on a CPU go past the caches, as far as whole vectors of them are stored. ``constants``: inputs that
+    stay the same from call to call, so that what is made of them alone may be kept (``ir.prologue``).
     """
 
     name: str
@@ -195,6 +196,7 @@ class Kernel:
     workspace: tuple[Buffer, ...]
     body: Stmt
     streamed: frozenset[str] = frozenset()
+    constants: frozenset[str] = frozenset()
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:

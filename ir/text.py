@@ -106,6 +106,7 @@ def kernel_text(kernel: Kernel) -> str:
     lines = [f"kernel {kernel.name}({signature}) -> ({outputs}):"]
     lines += [f"  workspace {_declaration(buffer)}" for buffer in kernel.workspace]
     lines += [f"  streamed {name}" for name in sorted(kernel.streamed)]
+    lines += [f"  constant {name}" for name in sorted(kernel.constants)]
     _statement(kernel.body, 1, lines)
     return "\n".join(lines) + "\n"
 

@@ -38,7 +38,8 @@ from .verify_launch import arrival_barriers, check_launch, check_layout, check_o
 
 RULES = {
     "names": "loop variables and buffers have names of their own, each used once, that are identifiers",
-    "parameters": "a kernel has outputs; inputs, outputs and workspace are global, with extents of at least 1",
+    "parameters": "a kernel has outputs; inputs, outputs and workspace are global, with extents of at least 1; "
+    "constants are inputs",
     "written": "every output is stored to somewhere",
     "extent": "a loop runs at least once",
     "scope": "variables and buffers are used only where they are bound, as they were declared",
@@ -124,6 +125,8 @@ def _check_parameters(kernel: Kernel, taken: set[str]) -> None:
             raise Broken("parameters", f"{buffer.name} has scope {buffer.scope}")
         if any(extent < 1 for extent in buffer.shape):
             raise Broken("parameters", f"{buffer.name} has shape {list(buffer.shape)}")
+    for name in sorted(kernel.constants - {b.name for b in kernel.inputs}):
+        raise Broken("parameters", f"constant {name} is no input")
 
 
 def _check_top_level(kernel: Kernel) -> None:

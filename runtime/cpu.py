@@ -63,17 +63,32 @@ class CpuKernel:
             "tilewright_parallel_for": parallel_for_address(target.threads),
             "tilewright_scratch": support().scratch,
         }
-        self._library = load_object(binary.code, (binary.entry,), imports)
+        names = [name for name in (binary.prologue, binary.entry) if name]
+        self._library = load_object(binary.code, names, imports)
         self._address = self._library.addresses[binary.entry]
         self._entry = _ENTRY(self._address)
+        self._prologue = _ENTRY(self._library.addresses[binary.prologue]) if binary.prologue else None
+
+    def prepare(self, arguments: Sequence[Memory]) -> None:
+        pointers = self._pointers(arguments)
+        if self._prologue is not None:
+            self._prologue(addressof(pointers))
 
     def launch(self, arguments: Sequence[Memory]) -> None:
         pointers = self._pointers(arguments)
+        if self._prologue is not None:
+            self._prologue(addressof(pointers))
         self._entry(addressof(pointers))
 
-    def launch_at(self, addresses: Sequence[int]) -> None:
-        """Run once on raw addresses, one per parameter; the caller answers for their sizes and alignment."""
+    def prepare_at(self, addresses: Sequence[int]) -> None:
+        """``prepare`` on raw addresses, one per parameter; the caller answers for their sizes and alignment."""
         pointers = (c_void_p * len(addresses))(*addresses)  # named: it must outlive the call
+        if self._prologue is not None:
+            self._prologue(addressof(pointers))
+
+    def launch_prepared_at(self, addresses: Sequence[int]) -> None:
+        """Run once on raw addresses, as in ``prepare_at``, on which that has been called before."""
+        pointers = (c_void_p * len(addresses))(*addresses)
         self._entry(addressof(pointers))
 
     def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:

@@ -55,13 +55,19 @@ class Comparison:
 class LoadedKernel(Protocol):
     """A binary ready to launch."""
 
+    def prepare(self, arguments: Sequence[Memory]) -> None:
+        """Fill the workspace with what the kernel makes of constant inputs alone, and wait; often nothing. Raises as
+        ``launch`` does."""
+        ...
+
     def launch(self, arguments: Sequence[Memory]) -> None:
-        """Run once and wait. ``arguments`` follow ``Binary.parameters``. Raises InvalidParameter on a mismatch,
-        DeviceFault when the device refuses the launch or the kernel breaks off."""
+        """Prepare, run once and wait. ``arguments`` follow ``Binary.parameters``. Raises InvalidParameter on a
+        mismatch, DeviceFault when the device refuses the launch or the kernel breaks off."""
         ...
 
     def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:
-        """Seconds that ``launches`` launches back to back take in all, rotating through the argument sets."""
+        """Seconds that ``launches`` launches back to back take in all, rotating through the argument sets, on all of
+        which ``prepare`` has been called before."""
         ...
 
 

@@ -1,7 +1,7 @@
 """A tuned kernel in the user's process: a schedule compiled here, called with NumPy arrays, or on device arrays."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import addressof, c_char
 from dataclasses import dataclass
 from typing import Any
@@ -23,22 +23,42 @@ Array = NDArray[Any]
 class Module:
     """``module(a, b)`` runs the kernel; arrays go in as they lie in memory, no copy if they are contiguous.
 
-    Safe to call from several threads: calls run one after the other, since they share the workspace.
+    Safe to call from several threads: calls run one after the other, since they share the workspace. ``bind`` gives a
+    module that need not copy constant inputs, such as weights, in every call.
     """
 
-    def __init__(self, workload: Workload, schedule: Schedule, kernel: CpuKernel) -> None:
+    def __init__(
+        self, workload: Workload, schedule: Schedule, kernel: CpuKernel, bound: Mapping[str, Array] | None = None
+    ) -> None:
+        """``bound``: the constant inputs, by name, where calls are not given them."""
         self.workload = workload
         self.schedule = schedule
         self._kernel = kernel
         self._lock = threading.Lock()
         slots = {p.name: _Slot(p.name, p.dtype.numpy, p.shape, p.bytes) for p in kernel.parameters}
-        self._inputs = [slots[b.name] for b in workload.inputs]
+        self._bound = {name: slots[name].checked_input(array) for name, array in (bound or {}).items()}
+        self._inputs = [slots[b.name] for b in workload.inputs if b.name not in self._bound]
         self._outputs = [slots[name] for name in workload.outputs]
-        self._workspace = [slots[p.name].empty() for p in kernel.parameters if p.role == "workspace"]
-        names = [s.name for s in (*self._inputs, *self._outputs)]
-        names += [p.name for p in kernel.parameters if p.role == "workspace"]
+        self._workspace = {p.name: slots[p.name].empty() for p in kernel.parameters if p.role == "workspace"}
+        names = [*(s.name for s in (*self._inputs, *self._outputs)), *self._bound, *self._workspace]
         self._order = [names.index(p.name) for p in kernel.parameters]
-        self._workspace_addresses = [_address(a) for a in self._workspace]
+        self._kept_addresses = [_address(a) for a in (*self._bound.values(), *self._workspace.values())]
+        if bound is not None:
+            kept = dict(zip((*self._bound, *self._workspace), self._kept_addresses, strict=True))
+            kernel.prepare_at([kept.get(p.name, 0) for p in kernel.parameters])
+
+    def bind(self, **constants: Array) -> "Module":
+        """A module whose calls take the other inputs alone. What the kernel makes of the constant ones, as a rule a
+        copy in another order, is made now and used by every call: the arrays must not change any more.
+
+        Raises InvalidParameter unless ``constants`` are all inputs that the workload marks constant, and as the inputs
+        of a call have to be.
+        """
+        wanted = self.workload.constants - self._bound.keys()
+        if constants.keys() != wanted:
+            given, needed = (", ".join(sorted(names)) or "none" for names in (constants, wanted))
+            raise InvalidParameter(f"constants given: {given}; needed: {needed}", field="constants")
+        return Module(self.workload, self.schedule, self._kernel, {**self._bound, **constants})
 
     def __call__(self, *inputs: Array, out: Sequence[Array] | None = None) -> tuple[Array, ...]:
         """The outputs, in the order of ``workload.outputs``; written into ``out`` where it is given.
@@ -55,9 +75,12 @@ class Module:
         addresses = [_address(array) for array in (*given, *results)]
         if out is not None:
             self._check_apart(addresses)
-        addresses += self._workspace_addresses
+        addresses += self._kept_addresses
+        ordered = [addresses[n] for n in self._order]
         with self._lock:
-            self._kernel.launch_at([addresses[n] for n in self._order])
+            if not self._bound:
+                self._kernel.prepare_at(ordered)
+            self._kernel.launch_prepared_at(ordered)
         return results
 
     def _checked_outputs(self, out: Sequence[Array]) -> tuple[Array, ...]:
@@ -76,6 +99,7 @@ class Module:
         """A kernel takes it that no two of its arrays overlap, unless it reads both."""
         count = len(self._inputs)
         earlier = [(f"input {s.name}", at, at + s.nbytes) for s, at in zip(self._inputs, addresses, strict=False)]
+        earlier += [(f"constant {n}", _address(a), _address(a) + a.nbytes) for n, a in self._bound.items()]
         for slot, begin in zip(self._outputs, addresses[count:], strict=True):
             end = begin + slot.nbytes
             for other, first, last in earlier:

@@ -199,12 +199,15 @@ def argmin(expr: Expr, axis: ReduceAxis, dtype: str | DType = int64) -> Reductio
     return Reduction(Reducer.ARGMIN, expr, _axes(axis), dtype_of(dtype))
 
 
-def workload(outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor] | None = None) -> Workload:
+def workload(
+    outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor] | None = None, constants: Sequence[Tensor] = ()
+) -> Workload:
     """The checked workload that computes ``outputs``.
 
     ``inputs`` fixes their order and may hold inputs that are not read; without it they come in the order in which
-    they are met. Tensors without a name get one; axes that share a name are numbered. Raises InvalidWorkload for
-    whatever ``check`` refuses, for two tensors given one name, and for an input that is read but not listed.
+    they are met. ``constants`` are the inputs that stay the same from call to call. Tensors without a name get one;
+    axes that share a name are numbered. Raises InvalidWorkload for whatever ``check`` refuses, for two tensors given
+    one name, for an input that is read but not listed, and for a constant that is no input.
     """
     results = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
     found, stages = _ordered(results)
@@ -213,6 +216,9 @@ def workload(outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor] | None
         if missing:
             raise InvalidWorkload(f"{', '.join(missing)} is read but not among the inputs", field="/inputs")
         found = list(inputs)
+    strange = [t.name for t in constants if t not in found]
+    if strange:
+        raise InvalidWorkload(f"constant {', '.join(strange)} is no input", field="/inputs")
     for t in results:
         if t.stage is None:
             raise InvalidWorkload(f"output {t.name} is an input: outputs are computed", field="/outputs")
@@ -223,6 +229,7 @@ def workload(outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor] | None
             inputs=tuple(buffers[t] for t in found),
             stages=tuple(_finished(buffers[t], t.stage, buffers, axis_names) for t in stages if t.stage),
             outputs=tuple(buffers[t].name for t in results),
+            constants=frozenset(buffers[t].name for t in constants),
         )
     )
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,6 +51,7 @@ def check(workload: Workload) -> Workload:
     Raises InvalidWorkload whose ``field`` is a JSON pointer into the workload's JSON (expressions: ``/body``, then
     ``/args/n`` or ``/at/n``) unless all of this holds:
 
+    - constants are inputs;
     - names match ``NAME_PATTERN``; each names one tensor or one axis; the numbers of ``limits`` are kept;
     - a stage has one axis per dimension with its extent, its body has its dtype, and it reads only inputs and
       earlier stages; it is read or an output; a reducer goes with reduction axes, and reduces numbers, not bools;
@@ -76,7 +77,10 @@ def check(workload: Workload) -> Workload:
         checked.append(_StageCheck(stage, tensors, taken, f"/stages/{n}").run(read))
         tensors[stage.name] = stage.tensor
     _check_outputs(workload, read)
-    return Workload(workload.inputs, tuple(checked), workload.outputs)
+    unknown = workload.constants - {t.name for t in workload.inputs}
+    if unknown:
+        raise InvalidWorkload(f"constant {', '.join(sorted(unknown))} is no input", field="/inputs")
+    return replace(workload, stages=tuple(checked))
 
 
 def check_size(body: Expr, field: str = "") -> None:

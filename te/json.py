@@ -11,10 +11,10 @@ An expression is ``{"op", "args"}`` (a cast also has ``dtype``), ``{"load", "at"
 ``{"const", "dtype"}``; infinities are the strings "inf" and "-inf". An index is the name of an axis, a whole number,
 or ``{"terms": {axis: coefficient}, "constant": number}``; ``"parts"`` of that are quotients and remainders of indices,
 each ``{"op": "floordiv" or "mod", "of": index, "by": number, "times": coefficient}``. A stage that does not reduce has
-neither ``reducer`` nor ``reduce_axes``.
+neither ``reducer`` nor ``reduce_axes``. An input that stays the same from call to call has ``"constant": true``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -65,10 +65,15 @@ _PARTS = {str(op): op for op in (BinaryOp.FLOORDIV, BinaryOp.MOD)}
 def workload_to_json(workload: Workload) -> dict[str, object]:
     """``workload`` as JSON values. A checked workload comes back equal from ``workload_from_json``."""
     return {
-        "inputs": [{"name": t.name, "dtype": t.dtype.name, "shape": list(t.shape)} for t in workload.inputs],
+        "inputs": [_input_to_json(t, workload.constants) for t in workload.inputs],
         "stages": [_stage_to_json(s) for s in workload.stages],
         "outputs": list(workload.outputs),
     }
+
+
+def _input_to_json(tensor: Buffer, constants: Collection[str]) -> dict[str, object]:
+    data: dict[str, object] = {"name": tensor.name, "dtype": tensor.dtype.name, "shape": list(tensor.shape)}
+    return {**data, "constant": True} if tensor.name in constants else data
 
 
 def _stage_to_json(stage: Stage) -> dict[str, object]:
@@ -130,7 +135,8 @@ def workload_from_json(data: object) -> Workload:
     ``/`` standing for the whole when no part is to blame.
     """
     top = _object(data, "/", "", ("inputs", "stages", "outputs"))
-    inputs = _list(top["inputs"], "/inputs", MAX_TENSORS, _input)
+    found = _list(top["inputs"], "/inputs", MAX_TENSORS, _input)
+    inputs = [t for t, _ in found]
     tensors = {t.name: t for t in inputs}
     raw_stages = _list(top["stages"], "/stages", MAX_TENSORS, lambda s, _: s)
     stages = []
@@ -139,13 +145,19 @@ def workload_from_json(data: object) -> Workload:
         tensors.setdefault(stage.name, stage.tensor)
         stages.append(stage)
     outputs = _list(top["outputs"], "/outputs", MAX_TENSORS, _string)
-    return check(Workload(tuple(inputs), tuple(stages), tuple(outputs)))
+    constants = frozenset(t.name for t, is_constant in found if is_constant)
+    return check(Workload(tuple(inputs), tuple(stages), tuple(outputs), constants))
 
 
-def _input(data: object, field: str) -> Buffer:
-    d = _object(data, field, field, ("name", "dtype", "shape"))
+def _input(data: object, field: str) -> tuple[Buffer, bool]:
+    """An input, and whether it is constant."""
+    d = _object(data, field, field, ("name", "dtype", "shape"), ("constant",))
     shape = _list(d["shape"], f"{field}/shape", MAX_RANK, _integer)
-    return Buffer(_string(d["name"], f"{field}/name"), tuple(shape), _dtype(d["dtype"], f"{field}/dtype"))
+    buffer = Buffer(_string(d["name"], f"{field}/name"), tuple(shape), _dtype(d["dtype"], f"{field}/dtype"))
+    constant = d.get("constant", False)
+    if not isinstance(constant, bool):
+        raise InvalidWorkload(f"expected true or false, given {_kind(constant)}", field=f"{field}/constant")
+    return buffer, constant
 
 
 def _stage(data: object, field: str, tensors: Mapping[str, Buffer]) -> Stage:

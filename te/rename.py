@@ -30,4 +30,5 @@ def renamed(workload: Workload, names: Mapping[str, str]) -> Workload:
             for s in workload.stages
         ),
         outputs=tuple(names.get(n, n) for n in workload.outputs),
+        constants=frozenset(names.get(n, n) for n in workload.constants),
     )

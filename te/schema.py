@@ -28,7 +28,10 @@ def workload_schema(definitions: str = "#/$defs") -> Schema:
         },
         optional=("reducer", "reduce_axes"),
     )
-    tensor = _object({"name": _NAME, "dtype": _DTYPE, "shape": _list(_EXTENT, 0, MAX_RANK)})
+    tensor = _object(
+        {"name": _NAME, "dtype": _DTYPE, "shape": _list(_EXTENT, 0, MAX_RANK), "constant": {"type": "boolean"}},
+        optional=("constant",),
+    )
     return _object(
         {
             "inputs": _list(tensor, 0, MAX_TENSORS),

@@ -66,11 +66,13 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Inputs, stages in an order in which each reads only what stands before it, and the names of the outputs
-    (stages; at least one). Axis names are unique within the workload, and differ from tensor names."""
+    (stages; at least one). Axis names are unique within the workload, and differ from tensor names. ``constants``:
+    inputs, such as weights, that stay the same from call to call, so that what is made of them alone may be kept."""
 
     inputs: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
     outputs: tuple[str, ...]
+    constants: frozenset[str] = frozenset()
 
     def stage(self, name: str) -> Stage:
         """The stage that computes the tensor ``name``; KeyError when there is none."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.codegen.backend import Binary
-from tilewright.codegen.road import build_kernel, finish
+from tilewright.codegen.road import build_kernel, finish, lower
 from tilewright.core.errors import ResourcesExceeded, UnsupportedTarget
 from tilewright.core.streams import stream
 from tilewright.core.target import Target
@@ -54,7 +54,7 @@ def check_schedules(sketch: str, target: Target, workload: Workload, seed: int, 
     for number, row in enumerate(rows):
         schedule = space.schedule(int(row))
         try:
-            lowered = SKETCHES[sketch].lower(workload, target, schedule)
+            lowered = lower(workload, target, schedule)
             verify(lowered)
             final = finish(lowered, target)
             verify(final)

@@ -93,6 +93,8 @@ class Bench:
             evidence = self._judged(evidence, verdict)
             if verdict.failed is not None:
                 return self._failed(verdict.failed, started, evidence)
+            if binary.prologue:
+                evidence = replace(evidence, environment={**evidence.environment, **_prologue(kernel, buffers)})
             checked = time.perf_counter()
             if incumbent_seconds is not None and verdict.launch_seconds > self._patience_seconds(incumbent_seconds):
                 evidence = replace(evidence, environment={**evidence.environment, "stopped_early": 1.0})
@@ -237,6 +239,13 @@ def resources(binary: Binary) -> dict[str, float]:
         "stack_bytes": float(max(r.stack_bytes for _, r in found)),
         "shared_bytes": float(max(r.static_shared_bytes + dynamic.get(name, 0) for name, r in found)),
     }
+
+
+def _prologue(kernel: LoadedKernel, buffers: Sequence[GuardedBuffer]) -> dict[str, float]:
+    """What is done once for all calls: not timed as part of any, but known."""
+    began = time.perf_counter()
+    kernel.prepare([b.payload for b in buffers])
+    return {"prologue_seconds": round(time.perf_counter() - began, 6)}
 
 
 def _taints(outcome: Outcome) -> bool:

@@ -20,7 +20,7 @@ class Rotation:
     Where ``cold_bytes`` is 0 there is one set. Otherwise so many that a round through them covers that much memory;
     small workloads would need too many, so they get 256, no sample goes round more than once, and between samples
     the caches are filled with something else. Workspace is not rotated: a program that calls a kernel again and
-    again hands it the same.
+    again hands it the same, and what it has made of constant inputs (``LoadedKernel.prepare``) with it.
     """
 
     def __init__(
@@ -61,9 +61,10 @@ class Rotation:
         return rules if self._sweep is None else replace(rules, most_launches=len(self._sets))
 
     def timer(self, kernel: LoadedKernel, names: Sequence[str], fixed: Mapping[str, Memory]) -> Timer:
-        """Times launches of ``kernel``, whose parameters are ``names``: from ``fixed`` where it has them, else from the
-        set whose turn it is. Each call goes on at the set where the last one ended."""
+        """Times launches of ``kernel``, which it prepares, of parameters ``names``: from ``fixed`` where it has them,
+        else from the set whose turn it is. Each call goes on at the set where the last one ended."""
         sets = [[fixed[name] if name in fixed else s[name] for name in names] for s in self._sets]
+        kernel.prepare(sets[0])  # constant inputs and workspace are alike in all sets
         following = 0
 
         def timer(launches: int) -> Sample:

@@ -41,6 +41,7 @@ def _description(binary: Binary) -> Json:
     return {
         "format": binary.format,
         "entry": binary.entry,
+        "prologue": binary.prologue,
         "parameters": [[p.name, p.role, list(p.shape), p.dtype.name] for p in binary.parameters],
         "toolchain": dict(binary.toolchain.components),
         "launches": [asdict(grid) for grid in binary.launches],
@@ -58,6 +59,7 @@ def _binary(description: Json, code: bytes) -> Binary:
         Toolchain(cast(dict[str, str], description["toolchain"])),
         tuple(_grid_from_json(grid) for grid in cast(list[Json], description["launches"])),
         {n: Resources(**cast(dict[str, int], r)) for n, r in cast(Json, description["resources"]).items()},
+        str(description["prologue"]),
     )
 
 

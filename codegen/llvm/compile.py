@@ -32,7 +32,8 @@ def compile_source(source: Source, target: Target) -> Binary:
     """A relocatable object; equal text gives equal bytes. Raises CompileError with LLVM's message."""
     machine = create_machine(target)
     module = optimised((source.text,), machine)
-    return Binary("elf", bytes(machine.emit_object(module)), source.entry, source.parameters, toolchain(target))
+    code = bytes(machine.emit_object(module))
+    return Binary("elf", code, source.entry, source.parameters, toolchain(target), prologue=source.prologue)
 
 
 def compile_together(texts: Sequence[str], exports: Collection[str], target: Target) -> bytes:

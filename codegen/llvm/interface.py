@@ -92,8 +92,9 @@ def _write_function(module: ModuleWriter, source: Source, name: str) -> None:
         for change in ("lock", "unlock"):
             module.declare(f"declare i32 @pthread_mutex_{change}(ptr)")
         w.line("call i32 @pthread_mutex_lock(ptr @mutex)")
-    module.declare(f"declare i32 @{source.entry}(ptr)")
-    w.line(f"call i32 @{source.entry}({slots.typed})")
+    for called in filter(None, (source.prologue, source.entry)):
+        module.declare(f"declare i32 @{called}(ptr)")
+        w.line(f"call i32 @{called}({slots.typed})")
     if owned:
         w.line("call i32 @pthread_mutex_unlock(ptr @mutex)")
     w.line("ret void")

@@ -38,6 +38,9 @@ class CudaKernel:
         self._latest: tuple[tuple[int, ...], list[tuple[Function, Packed]]] | None = None
         self._graphs: OrderedDict[tuple[object, ...], Graph] = OrderedDict()
 
+    def prepare(self, arguments: Sequence[Memory]) -> None:
+        """Nothing: every launch does all of it."""
+
     def launch(self, arguments: Sequence[Memory]) -> None:
         with self._stream.context:
             self.enqueue(self._addresses(arguments), self._stream.handle)

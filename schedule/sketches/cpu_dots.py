@@ -53,7 +53,7 @@ def _dots(workload: Workload, target: Target) -> GemmPlan | None:
         by_rows=False,
         lower=lower_shifted_dots if shifted else partial(lower_dots, atom=atom),
     )
-    return GemmPlan(p, target, unit) if is_large(p, unit) else None
+    return GemmPlan(p, target, unit, workload.constants) if is_large(p, unit) else None
 
 
 def _tiles(workload: Workload, target: Target) -> GemmPlan | None:
@@ -77,7 +77,7 @@ def _tiles(workload: Workload, target: Target) -> GemmPlan | None:
         by_rows=True,
         lower=partial(lower_tiles, atom=atom),
     )
-    return GemmPlan(p, target, unit) if is_large(p, unit) else None
+    return GemmPlan(p, target, unit, workload.constants) if is_large(p, unit) else None
 
 
 CPU_DOTS = TileSketch("cpu_dots", 3, QUANTITIES, _dots, kind="llvm")

@@ -66,7 +66,7 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
         by_rows=False,
         lower=lower,
     )
-    return GemmPlan(p, target, unit) if is_large(p, unit) else None
+    return GemmPlan(p, target, unit, workload.constants) if is_large(p, unit) else None
 
 
 CPU_GEMM = TileSketch("cpu_gemm", 3, QUANTITIES, _plan, kind="llvm")

@@ -65,7 +65,7 @@ QUANTITIES = (
     Quantity("a_block_bytes", "B", "of the block of A that the panels of a task share"),
     Quantity("b_block_bytes", "B", "of the block of B that the tiles of a task share"),
     Quantity("copied_share", "fraction", "elements copied by tasks for each multiply-add of a vector"),
-    Quantity("whole_bytes", "B", "copied before the tasks begin"),
+    Quantity("whole_bytes", "B", "copied before the tasks begin, in every call"),
     Quantity("scattered_reads", "fraction", "of the operands, read from rows that fall on the same lines of a cache"),
 )
 
@@ -106,9 +106,13 @@ class Unit:
 
 @dataclass(frozen=True)
 class GemmPlan:
+    """``constants``: inputs that stay the same from call to call. An operand made of them alone is always copied whole:
+    that is done before the first call, and costs none of them anything."""
+
     product: Product
     target: Target
     unit: Unit
+    constants: frozenset[str] = frozenset()
 
     @property
     def lanes(self) -> int:
@@ -122,8 +126,6 @@ class GemmPlan:
         depths = dict.fromkeys(self._whole_steps(-(-p.k.extent // parts)) for parts in PIECES)
         least, most = LEAST_DEPTH * unit.group, MOST_DEPTH * unit.group
         within = [d for d in depths if least <= d <= most] or [self._whole_steps(p.k.extent)]
-        modes = (NEVER, TASK, WHOLE)
-        right = tuple(m for m, can in zip(modes, (unit.right_in_place, True, unit.right_whole), strict=True) if can)
         meaning = "is copied: never, by each task for a block of k (task), or before all tasks (whole)"
         orders = (Knob("by_rows", (1, 0), "whether tiles of a row of C follow one another, not those of columns"),)
         return (
@@ -132,10 +134,24 @@ class GemmPlan:
             Knob("row_tasks", PIECES, "blocks of C along its rows"),
             Knob("column_tasks", PIECES, "blocks of C along its columns"),
             Knob("depth", tuple(sorted(within)), "steps of k in a block"),
-            Knob("pack_a", modes if unit.left_in_place else modes[1:], f"when the left operand {meaning}"),
-            Knob("pack_b", right, f"when the right operand {meaning}"),
+            Knob("pack_a", self._copies(p.tokens, unit.left_in_place), f"when the left operand {meaning}"),
+            Knob("pack_b", self._copies(p.weights, unit.right_in_place), f"when the right operand {meaning}"),
             *(orders if unit.by_rows else ()),
         )
+
+    def _copies(self, operand: Operand, in_place: bool) -> tuple[str, ...]:
+        """When an operand may be copied."""
+        if self._is_kept(operand):
+            return (WHOLE,)
+        return tuple(m for m, can in ((NEVER, in_place), (TASK, True), (WHOLE, self._can_be_whole(operand))) if can)
+
+    def _can_be_whole(self, operand: Operand) -> bool:
+        return operand is self.product.tokens or self.unit.right_whole
+
+    def _is_kept(self, operand: Operand) -> bool:
+        """Whether an operand is copied once, for all calls."""
+        read = {load.buffer.name for load in loads_of(operand.body)}
+        return bool(read) and read <= self.constants and self._can_be_whole(operand)
 
     def _whole_steps(self, depth: int) -> int:
         return -(-depth // self.unit.step) * self.unit.step
@@ -220,6 +236,8 @@ class GemmPlan:
             ("pack_a", p.tokens, size["panels"], uses[0], c.ints("column_tasks"), rows),
             ("pack_b", p.weights, size["tiles"], uses[1], c.ints("row_tasks"), c.ints("depth")),
         ):
+            if self._is_kept(operand):
+                continue
             never, copying = c.flags(knob, NEVER), self.lanes * self.unit.block / used
             ok &= ~c.flags(knob, WHOLE) | ((tasks > 1) & (copying > WORTH_COPYING_FIRST))
             ok &= ~c.flags(knob, TASK) | (copying <= MOST_COPYING) | (tasks == 1)
@@ -245,7 +263,8 @@ class GemmPlan:
         p, size = self.product, self._sizes(columns)
         rows, vectors, depth = columns.ints("rows"), columns.ints("vectors"), columns.ints("depth")
         element, blocks = self.unit.operand_bytes, rows // self.unit.block
-        whole_a, whole_b = columns.flags("pack_a", WHOLE), columns.flags("pack_b", WHOLE)
+        whole_a = columns.flags("pack_a", WHOLE) & (not self._is_kept(p.tokens))
+        whole_b = columns.flags("pack_b", WHOLE) & (not self._is_kept(p.weights))
         never_a, never_b = columns.flags("pack_a", NEVER), columns.flags("pack_b", NEVER)
         task_a, task_b = columns.flags("pack_a", TASK), columns.flags("pack_b", TASK)
         copied = task_a / (size["task_panels"] * vectors * self.lanes) + task_b / (

@@ -24,7 +24,7 @@ from ..build import Reduction, cast, compute, placeholder, reduce_axis, sum, wor
 from ..workload import Workload
 from .epilogue import epilogue_of, epilogue_parameters
 from .matmul import product
-from .operator import Operator, accumulation, accumulation_parameter
+from .operator import Operator, accumulation, accumulation_parameter, constant_parameter
 from .padding import padded
 from .parameter import NUMBERS, Choice, Integer, Parameter, Values, dtype_parameter
 
@@ -158,7 +158,7 @@ def _build(form: _Form, v: Values) -> Workload:
     names = ("n", *channels, *places) if s.first else ("n", *places, *channels)
     total = compute(s.image(s.filters, s.output), terms, "Y" if epilogue.is_nothing else "total", names)
     y, further = epilogue.apply(total, "Y", s.filter_dims)
-    return workload(y, inputs=[x, weights, *further])
+    return workload(y, inputs=[x, weights, *further], constants=[weights] if v.flag("constant_weights") else [])
 
 
 def _numpy(form: _Form, v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
@@ -207,6 +207,7 @@ def _operator(form: _Form, summary: str, examples: tuple[Mapping[str, object], .
             dtype_parameter(*NUMBERS),
             accumulation_parameter("float32", "float64", "int32", "int64"),
             *epilogue_parameters(),
+            constant_parameter("W"),
         ),
         examples=examples,
         build=lambda v: _build(form, v),

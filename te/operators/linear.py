@@ -9,7 +9,7 @@ from ..build import cast, compute, placeholder, reduce_axis, sum, workload
 from ..workload import Workload
 from .epilogue import epilogue_of, epilogue_parameters
 from .matmul import product
-from .operator import Operator, accumulation_parameter
+from .operator import Operator, accumulation_parameter, constant_parameter
 from .parameter import FLOATS, Integer, Parameter, Values, dtype_parameter
 
 
@@ -24,7 +24,7 @@ def _build(v: Values) -> Workload:
         "Y" if epilogue.is_nothing else "total",
     )
     y, further = epilogue.apply(total, "Y", (1,))
-    return workload(y, inputs=[x, weight, *further])
+    return workload(y, inputs=[x, weight, *further], constants=[weight] if v.flag("constant_weights") else [])
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
@@ -42,6 +42,7 @@ LINEAR = Operator(
         dtype_parameter(*FLOATS),
         accumulation_parameter("float32", "float64"),
         *epilogue_parameters(bias=True),
+        constant_parameter("W"),
     ),
     examples=(
         {"rows": 5, "inputs": 13, "outputs": 7},
@@ -50,7 +51,7 @@ LINEAR = Operator(
         {"rows": 16, "inputs": 8, "outputs": 4, "bias": False, "activation": "gelu_erf"},
         {"rows": 2, "inputs": 19, "outputs": 3, "activation": "silu"},
         {"rows": 21, "inputs": 72, "outputs": 40, "residual": True},
-        {"rows": 40, "inputs": 136, "outputs": 72, "bias": False},
+        {"rows": 40, "inputs": 136, "outputs": 72, "bias": False, "constant_weights": True},
         {"rows": 5, "inputs": 7, "outputs": 11, "residual": True, "accumulate": "float64", "dtype": "float16"},
     ),
     build=_build,

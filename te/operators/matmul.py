@@ -10,7 +10,7 @@ from ...core.dtypes import DType
 from ..build import cast, compute, placeholder, reduce_axis, sum, workload
 from ..workload import Workload
 from .epilogue import epilogue_of, epilogue_parameters
-from .operator import Operator, accumulation_parameter
+from .operator import Operator, accumulation_parameter, constant_parameter
 from .parameter import NUMBERS, Flag, Integer, Parameter, Values, dtype_parameter
 
 
@@ -28,7 +28,7 @@ def _build(v: Values) -> Workload:
         "C" if epilogue.is_nothing else "total",
     )
     c, further = epilogue.apply(total, "C", (1,))
-    return workload(c, inputs=[a, b, *further])
+    return workload(c, inputs=[a, b, *further], constants=[b] if v.flag("constant_weights") else [])
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
@@ -59,6 +59,7 @@ MATMUL = Operator(
         Parameter("transpose_b", "whether B is stored as [n, k]", Flag(), False),
         accumulation_parameter("float32", "float64", "int32", "int64"),
         *epilogue_parameters(name="D"),
+        constant_parameter("B"),
     ),
     examples=(
         {"m": 5, "n": 7, "k": 13},
@@ -68,7 +69,7 @@ MATMUL = Operator(
         {"m": 3, "n": 19, "k": 5, "transpose_a": True, "transpose_b": True, "dtype": "float16"},
         {"m": 7, "n": 5, "k": 17, "accumulate": "float64", "dtype": "float32"},
         {"m": 7, "n": 5, "k": 17, "accumulate": "int64", "bias": True, "activation": "relu", "dtype": "uint8"},
-        {"m": 12, "n": 40, "k": 72},
+        {"m": 12, "n": 40, "k": 72, "constant_weights": True},
         {"m": 7, "n": 5, "k": 11, "residual": True, "activation": "silu", "dtype": "bfloat16"},
         {"m": 72, "n": 88, "k": 80, "transpose_a": True, "dtype": "float16"},
         {"m": 37, "n": 45, "k": 51, "dtype": "float16"},

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...core.dtypes import DTYPES, DType, float32, int32
 from ...core.errors import InvalidParameter, InvalidWorkload
 from ..workload import Workload
-from .parameter import Choice, Parameter, Values, shown
+from .parameter import Choice, Flag, Parameter, Values, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,12 @@ class Operator:
         """The outputs by plain NumPy, in the order and dtypes of the workload's; raises like ``workload``."""
         with np.errstate(all="ignore"):
             return self.baseline(self.values(parameters), inputs)
+
+
+def constant_parameter(name: str) -> Parameter:
+    """The parameter ``constant_weights`` of an operator whose input ``name`` is weights."""
+    meaning = f"whether {name} stays the same from call to call, so that a copy of it in another order may be kept"
+    return Parameter("constant_weights", meaning, Flag(), False)
 
 
 def accumulation_parameter(*names: str) -> Parameter:

@@ -59,6 +59,7 @@ FAULTS = {
 
 REAL: dict[str, dict[str, object]] = {
     "matmul": {"m": 37, "n": 64, "k": 50},
+    "linear": {"rows": 37, "inputs": 150, "outputs": 64, "constant_weights": True},
     "softmax": {"rows": 33, "columns": 65},
     "elementwise": {"shape": [17, 129], "functions": ["relu", "exp"]},
 }
@@ -295,6 +296,7 @@ def test_schedules_of_the_real_sketches_measure(name: str) -> None:
                 assert trial.schedule == chosen[position]
                 assert isinstance(trial.outcome, Timed), (operator, trial.schedule, trial.outcome)
                 assert trial.evidence.max_error is not None and trial.evidence.max_error <= 1.0
+                assert ("prologue_seconds" in trial.evidence.environment) == bool(work.constants)
             unknown = Schedule.of("no_such_sketch", 1, {})
             ((_, refused),) = executor.measure(work, [unknown])
             assert isinstance(refused.outcome, Failed) and refused.outcome.reason is Reason.ILLEGAL_SCHEDULE

@@ -55,6 +55,7 @@ PUT = store(OUT, (index(0),), X)
 EIGHT = Broadcast(X, 8)
 GOOD = put(X)
 BROKEN: list[tuple[str, str, Kernel]] = [
+    ("parameters", "constant W is no input", replace(GOOD, constants=frozenset({"W"}))),
     ("names", "p is bound twice", kernel(loop("p", 8, loop("p", 2, PUT)))),
     ("names", "p is bound twice", kernel(loop("p", 8, PUT), loop("p", 2, PUT))),
     ("names", "I is bound twice", replace(GOOD, outputs=(OUT, IN))),

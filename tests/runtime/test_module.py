@@ -13,8 +13,11 @@ from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer
 from tilewright.ir.expr import Load, Var
 from tilewright.runtime.cpu import CpuDevice
+from tilewright.runtime.devices import host_target
 from tilewright.runtime.module import Module, load_module
 from tilewright.schedule.nest import loop_nest
+from tilewright.schedule.sketches.cpu_gemm import CPU_GEMM
+from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Axis, Stage, Workload
 
 SHAPE = (5, 7)
@@ -93,6 +96,48 @@ def test_out_arrays_must_not_overlap_each_other(module: Module) -> None:
     same = np.zeros(SHAPE, np.float32)
     with pytest.raises(InvalidParameter, match="out D overlaps out C"):
         module(a, b, out=[same, same])
+
+
+@pytest.fixture(scope="module")
+def layer() -> Module:
+    """A linear layer on vector registers, whose weights are copied before the first call."""
+    work = OPERATORS["linear"].workload({"rows": 33, "inputs": 131, "outputs": 97, "constant_weights": True})
+    target = host_target("llvm")
+    space = CPU_GEMM.space(work, target)
+    module = load_module(work, space.schedule(len(space) // 2), target)
+    assert isinstance(module, Module)
+    return module
+
+
+def operands(seed: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    generator = np.random.Generator(np.random.PCG64(seed))
+    return [generator.uniform(-1, 1, shape).astype(np.float32) for shape in ((33, 131), (97, 131), (97,))]
+
+
+def test_constants_are_bound_once_for_many_calls(layer: Module) -> None:
+    (x, w, b), (x2, w2, _) = operands(0), operands(1)
+    one, other = layer.bind(W=w), layer.bind(W=w2)
+    for given in (x, x2):
+        np.testing.assert_allclose(one(given, b)[0], given @ w.T + b, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(other(given, b)[0], given @ w2.T + b, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(layer(given, w2, b)[0], given @ w2.T + b, rtol=1e-4, atol=1e-4)
+    before = one(x, b)[0]
+    w[:] = 0  # against the promise: it shows that the copy is what is read
+    np.testing.assert_array_equal(one(x, b)[0], before)
+
+
+def test_wrong_constants_are_explained(layer: Module, module: Module) -> None:
+    x, w, b = operands(0)
+    with pytest.raises(InvalidParameter, match="constants given: B, W; needed: W"):
+        layer.bind(W=w, B=b)
+    with pytest.raises(InvalidParameter, match="constants given: A; needed: none"):
+        module.bind(A=x)
+    with pytest.raises(InvalidParameter, match=r"W has shape \[131, 97\], needed: \[97, 131\]"):
+        layer.bind(W=w.T)
+    with pytest.raises(InvalidParameter, match="3 arrays given, 2 needed: X, B"):
+        layer.bind(W=w)(x, w, b)
+    with pytest.raises(InvalidParameter, match="out Y overlaps constant W"):
+        layer.bind(W=w)(x, b, out=[w.reshape(-1)[: 33 * 97].reshape(33, 97)])
 
 
 def test_threads_may_call_at_once(module: Module) -> None:

@@ -57,6 +57,14 @@ def test_inputs_can_be_ordered_and_unread() -> None:
         te.workload(out, inputs=[x])
 
 
+def test_constants_are_inputs() -> None:
+    x, y, z = (te.placeholder((1,), name=n) for n in "xyz")
+    out = te.compute((1,), lambda i: x[i] + y[i])
+    assert te.workload(out, constants=[y]).constants == {"y"}
+    with pytest.raises(InvalidWorkload, match="constant z is no input"):
+        te.workload(out, constants=[y, z])
+
+
 def test_zero_dimensions() -> None:
     x = te.placeholder((), name="x")
     k = te.reduce_axis(1)

@@ -1,6 +1,7 @@
 """What is refused, where the blame is put, and which guarded reads are understood."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -78,6 +79,7 @@ I = Var("i")  # noqa: E741
         (Workload((X,), (Stage(Y, (Axis("i", 4),), _read(I)),), ("x",)), "/outputs/0", "not computed"),
         (Workload((X,), (Stage(Y, (Axis("i", 4),), _read(I)),), ("y", "y")), "/outputs/1", "twice"),
         (Workload((X,), (), ()), "/stages", "0 stages"),
+        (replace(_of(_read(I)), constants=frozenset({"y"})), "/inputs", "constant y is no input"),
     ],
 )
 def test_refused(workload: Workload, field: str, message: str) -> None:

@@ -150,6 +150,18 @@ def test_unknown_and_missing_members_are_pointed_at() -> None:
     assert caught.value.field == "/stages/0/body"
 
 
+def test_whether_an_input_is_constant_is_true_or_false() -> None:
+    x = te.placeholder((2,))
+    data: dict[str, Any] = workload_to_json(te.workload(te.compute((2,), lambda i: x[i]), constants=[x]))
+    assert data["inputs"][0]["constant"] is True
+    data["inputs"][0]["constant"] = False
+    assert not workload_from_json(data).constants
+    data["inputs"][0]["constant"] = 1
+    with pytest.raises(InvalidWorkload, match="expected true or false") as caught:
+        workload_from_json(data)
+    assert caught.value.field == "/inputs/0/constant"
+
+
 def test_the_schema_is_valid_and_can_stand_in_another_document() -> None:
     jsonschema_rs.meta.validate(WORKLOAD_SCHEMA)
     place = "#/components/schemas"

@@ -1,16 +1,22 @@
 """Keys see structure and nothing else."""
 
+import json
 import random
+from dataclasses import replace
 
+import jsonschema_rs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.random_expressions import random_workload
 from tilewright.te import build as te
 from tilewright.te.check import check
+from tilewright.te.json import WORKLOAD_SCHEMA, workload_from_json, workload_to_json
 from tilewright.te.key import workload_key
 from tilewright.te.rename import renamed
 from tilewright.te.workload import Workload
+
+WORKLOAD_VALIDATOR = jsonschema_rs.Draft202012Validator(WORKLOAD_SCHEMA)
 
 
 @settings(max_examples=60, deadline=None)
@@ -32,6 +38,21 @@ def test_different_structures_have_different_keys() -> None:
         w = random_workload(seed)
         other = seen.setdefault(workload_key(w), w)
         assert other == w or len(other.stages) == 1  # a single stage may well come twice under other names
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 30), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
+def test_what_is_constant_matters(seed: int, some: set[int], others: set[int]) -> None:
+    w = random_workload(seed)
+    one, other = (
+        replace(w, constants=frozenset(t.name for n, t in enumerate(w.inputs) if n in s)) for s in (some, others)
+    )
+    assert (workload_key(one) == workload_key(other)) == (one.constants == other.constants)
+    assert (workload_key(one) == workload_key(w)) == (not one.constants)
+    again = renamed(one, {t.name: f"other_{t.name}" for t in w.inputs})
+    assert len(again.constants) == len(one.constants) and workload_key(check(again)) == workload_key(one)
+    assert workload_from_json(json.loads(json.dumps(workload_to_json(one)))) == one
+    WORKLOAD_VALIDATOR.validate(workload_to_json(one))
 
 
 def _product(extent: int, dtype: str = "float32", *, swapped: bool = False, name: str = "C") -> Workload:

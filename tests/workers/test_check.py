@@ -28,6 +28,8 @@ class HostKernel:
     body: Callable[[Arrays], None]
     reach: int = 4
 
+    def prepare(self, arguments: Sequence[Memory]) -> None: ...
+
     def launch(self, arguments: Sequence[Memory]) -> None:
         self.body([self._array(a) for a in arguments])
 

@@ -137,6 +137,16 @@ def test_tvm_ffi_calls_it_on_tensors_of(of: Callable[[np.ndarray[Any, Any]], Any
 
 
 @needs_compiler
+def test_a_call_of_an_exported_kernel_looks_at_its_constants_again(tmp_path: Path) -> None:
+    work = OPERATORS["matmul"].workload({"m": 300, "n": 640, "k": 40, "constant_weights": True})
+    module = tvm_ffi.load_module(str(written(files_of(work, "product", True), tmp_path)))
+    for seed in range(2):
+        a, b, c = operands(seed)
+        module.product(a, b, c)
+        np.testing.assert_allclose(c, a @ b, rtol=1e-5)
+
+
+@needs_compiler
 def test_sixteen_bit_floats_come_from_torch(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     module = tvm_ffi.load_module(str(written(files_of(RELU, "relu"), tmp_path)))
