@@ -6,8 +6,9 @@ aligns them, in memory that is used again and again; outputs are compared. Bars:
 least 1.1 and no row under 0.9; matmul 1024^3 at 85 % of the measured float32 peak, in bfloat16 at 45 % of that of tile
 registers, where there are any; 8 trials a second on the rows of up to 5 ms; the whole table tuned in 25 minutes.
 
-Settings, besides those of ``tuned``: ``peers=eager`` leaves compiled peers out; ``rounds=N``. TVM takes part where its
-package is importable (``cpu_tvm``).
+Settings, besides those of ``tuned``: ``peers=eager`` leaves compiled peers out; ``rounds=N``; ``constants=1`` takes the
+rows of ``PACKED_ROWS`` instead, whose weights stay the same: ours binds them and peers pack them, before anything is
+timed. TVM takes part where its package is importable (``cpu_tvm``).
 """
 
 import json
@@ -21,12 +22,23 @@ import torch
 from torch.nn import functional
 
 from benchmarks import cpu_tvm
-from benchmarks.cpu_peers import MODES, Call, Inputs, aligned, interleaved, middle, recycle_memory, torch_calls
+from benchmarks.cpu_peers import (
+    MODES,
+    Call,
+    Inputs,
+    aligned,
+    frozen_calls,
+    interleaved,
+    middle,
+    recycle_memory,
+    tensor,
+    torch_calls,
+)
 from benchmarks.suite import Options, Result
 from benchmarks.tuned import Problem, Tuned, tune_rows
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.cpu import CpuDevice
-from tilewright.runtime.module import load_module
+from tilewright.runtime.module import Module, load_module
 from tilewright.te.cost import flops, minimum_bytes
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
@@ -46,20 +58,34 @@ _TUNING_SECONDS = 25 * 60.0
 
 @dataclass(frozen=True)
 class Row(Problem):
-    """``peer``: the same in PyTorch. ``autotuned``: whether max-autotune has a choice to make."""
+    """``peer``: the same in PyTorch. ``autotuned``: whether max-autotune has a choice to make. ``packed``: makes a call
+    of the same on weights that oneDNN has packed, where they are constant."""
 
     peer: Callable[..., object]
     autotuned: bool = False
+    packed: Callable[..., Call] | None = None
 
 
 def _matmul(m: int, n: int, k: int, **parameters: object) -> Row:
     return Row("matmul", {"m": m, "n": n, "k": k, **parameters}, torch.mm, autotuned=True)
 
 
-def _convolution(channels: int, size: int, filters: int, kernel: int, groups: int = 1) -> Row:
+def _linear(**parameters: object) -> Row:
+    def peer(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return functional.gelu(functional.linear(x, w, b))
+
+    def packed(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Call:
+        copy = torch.ops.mkldnn._reorder_linear_weight(w, x.shape[0])
+        return lambda: torch.ops.mkldnn._linear_pointwise(x, copy, b, "gelu", [], "none")
+
+    layer = {"rows": 128, "inputs": 1024, "outputs": 1024, "activation": "gelu_erf"}
+    return Row("linear", {**layer, **parameters}, peer, autotuned=True, packed=packed)
+
+
+def _convolution(channels: int, size: int, filters: int, kernel: int, groups: int = 1, **more: object) -> Row:
     padding = kernel // 2
-    parameters = {"batch": 1, "channels": channels, "height": size, "width": size, "filters": filters}
-    parameters |= {"kernel_h": kernel, "kernel_w": kernel, "padding": padding, "groups": groups}
+    parameters: dict[str, object] = {"batch": 1, "channels": channels, "filters": filters, "padding": padding, **more}
+    parameters |= {"height": size, "width": size, "kernel_h": kernel, "kernel_w": kernel, "groups": groups}
     shape = (filters, channels // groups, kernel, kernel)
 
     def peer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -102,20 +128,24 @@ ROWS: dict[str, Row] = {
     "matmul-int8-1024": Row(
         "matmul", {"m": 1024, "n": 1024, "k": 1024, "dtype": "int8"}, torch._int_mm, autotuned=True
     ),
-    "linear_gelu-128x1024x1024": Row(
-        "linear",
-        {"rows": 128, "inputs": 1024, "outputs": 1024, "activation": "gelu_erf"},
-        lambda x, w, b: functional.gelu(functional.linear(x, w, b)),
-        autotuned=True,
-    ),
+    "linear_gelu-128x1024x1024": _linear(),
     "mlp-3-32x128": Row("mlp", {"rows": 32, "width": 128, "layers": 3}, _perceptron, autotuned=True),
 }
+
+PACKED_ROWS: dict[str, Row] = {
+    "packed-linear_gelu-128x1024x1024": _linear(constant_weights=True),
+    "packed-linear_gelu-bf16-128x1024x1024": _linear(constant_weights=True, dtype="bfloat16"),
+    "packed-conv2d-56": _convolution(64, 56, 64, 3, constant_weights=True),
+    "packed-conv2d-14": _convolution(256, 14, 256, 3, constant_weights=True),
+}
+"""Weights are constant, for both sides."""
 
 
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
     recycle_memory()
-    rows = {name: row for name, row in ROWS.items() if fnmatch(name, options.rows)}
+    table_of = PACKED_ROWS if options.extra.get("constants") == "1" else ROWS
+    rows = {name: row for name, row in table_of.items() if fnmatch(name, options.rows)}
     tuned = tune_rows(rows, options, _TRIALS, "llvm", "warm")
     device = CpuDevice()
     torch.set_num_threads(device.info.target.threads)
@@ -150,8 +180,10 @@ def _measured(name: str, row: Row, tuned: Tuned, peaks: Mapping[str, float], opt
     calls = {
         "ours": _ours(row, tuned.schedules[name], inputs),
         "numpy": lambda: OPERATORS[row.operator].numpy(row.parameters, arrays),
-        **torch_calls(row.peer, inputs, modes),
+        **(frozen_calls if workload.constants else torch_calls)(row.peer, inputs, modes),
     }
+    if workload.constants and row.packed is not None:
+        calls["oneDNN packed"] = row.packed(*map(tensor, inputs))
     missing: dict[str, str] = {}
     if name in cpu_tvm.ROWS:
         trials = int(str(about.get("trials", _TRIALS)))
@@ -160,7 +192,11 @@ def _measured(name: str, row: Row, tuned: Tuned, peaks: Mapping[str, float], opt
             missing["tvm"] = found
         else:
             calls["tvm"] = found
-    wrong = {n: _difference(calls["ours"](), call()) for n, call in calls.items() if n in ("numpy", "torch", "tvm")}
+    wrong = {
+        n: _difference(calls["ours"](), call())
+        for n, call in calls.items()
+        if n in ("numpy", "torch", "tvm", "oneDNN packed")
+    }
     times = {**interleaved(calls, _rounds(options)), **missing}
     mine = times["ours"]
     if isinstance(mine, str):
@@ -189,8 +225,13 @@ def _measured(name: str, row: Row, tuned: Tuned, peaks: Mapping[str, float], opt
 
 
 def _ours(row: Row, schedule: Schedule, inputs: Inputs) -> Call:
-    """The tuned kernel as users call it, into one set of outputs."""
-    module = load_module(row.workload, schedule)
+    """The tuned kernel as users call it, into one set of outputs; constant inputs are bound."""
+    module, workload = load_module(row.workload, schedule), row.workload
+    assert isinstance(module, Module)
+    if workload.constants:
+        named = {b.name: array for b, array in zip(workload.inputs, inputs, strict=True)}
+        module = module.bind(**{name: named.pop(name) for name in workload.constants})
+        inputs = list(named.values())
     out = module(*inputs)
     return lambda: module(*inputs, out=out)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch._inductor import config
 
 Call = Callable[[], object]
 Inputs = list[NDArray[Any]]
@@ -68,6 +69,32 @@ def torch_calls(function: Callable[..., object], inputs: Inputs, modes: list[str
         mode = MODES[name]
         compiled = function if mode is None else torch.compile(function, mode=mode, dynamic=False)
         calls[name] = lambda f=compiled: f(*tensors)  # type: ignore[misc]
+    return calls
+
+
+class _Frozen(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
+    """``function`` of an argument and of weights that stay as they are."""
+
+    def __init__(self, function: Callable[..., object], weights: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.weights = torch.nn.ParameterList([torch.nn.Parameter(w, requires_grad=False) for w in weights])
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.function(x, *self.weights)
+
+
+def frozen_calls(function: Callable[..., object], inputs: Inputs, modes: list[str]) -> dict[str, Call]:
+    """As ``torch_calls``, with all inputs but the first known when it is compiled, so that weights are packed then."""
+    torch._dynamo.reset()
+    config.freezing = True
+    x, *weights = (tensor(a) for a in inputs)
+    module = _Frozen(function, weights).eval()
+    calls: dict[str, Call] = {}
+    for name in modes:
+        mode = MODES[name]
+        compiled = module if mode is None else torch.compile(module, mode=mode, dynamic=False)
+        calls[name] = lambda f=compiled: f(x)  # type: ignore[misc]
     return calls
 
 
