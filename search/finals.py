@@ -15,6 +15,8 @@ MOST = 16
 """Finalists at most."""
 BAND = 0.06
 """Who was this much slower than the fastest (relative) is not among them."""
+QUIET, MOST_PLAYS = 0.05, 4
+"""A final is played once where the speed of the machine varies by less (relative), else up to so many times."""
 TIE = 0.002
 """Medians this close (relative) are equal, or closer than the interval of the fastest where that is wider."""
 
@@ -25,6 +27,11 @@ def finalists(outcomes: Sequence[Outcome], noise: float = 0.0) -> list[int]:
     timed = sorted((o.rank_seconds, n) for n, o in enumerate(outcomes) if isinstance(o, Timed))
     chosen = [n for seconds, n in timed[:MOST] if seconds <= timed[0][0] * (1 + BAND + 2 * noise)]
     return chosen if len(chosen) > 1 else []
+
+
+def plays(noise: float) -> int:
+    """How often a final is played, all samples counting: phases in which a noisy machine is slow last for a second."""
+    return min(MOST_PLAYS, 1 + int(noise / QUIET))
 
 
 def ranked(outcomes: Sequence[Outcome], samples: Mapping[int, tuple[float, ...]]) -> dict[int, Timed]:

@@ -25,7 +25,7 @@ from ..runtime.devices import device_infos, host_target
 from ..schedule.gpu import limits_of
 from ..schedule.sketches import sketches_for
 from ..search.drift import noise, steadied
-from ..search.finals import finalists, ranked
+from ..search.finals import finalists, plays, ranked
 from ..search.pool import Pool
 from ..search.strategies import STRATEGIES
 from ..search.strategy import Problem, Strategy
@@ -140,12 +140,18 @@ def first_schedules(pool: Pool, strategy: Strategy, budget: Budget) -> list[Sche
 
 def final(workload: Workload, executor: Executor, trials: Sequence[Trial]) -> dict[int, Timed]:
     """Play the final of a task's trials; the outcomes it changes, by position (see ``search.finals``)."""
-    outcomes = [trial.outcome for trial in trials]
-    places = finalists(list(steadied(trials)), noise(trials))
+    variation = noise(trials)
+    places = finalists(list(steadied(trials)), variation)
     if not places:
         return {}
-    samples = executor.final(workload, [trials[n].schedule for n in places])
-    return ranked(outcomes, dict(zip(places, samples, strict=True)))
+    left, samples = list(places), {n: list[float]() for n in places}
+    for _ in range(plays(variation)):
+        for n, found in zip(left, executor.final(workload, [trials[n].schedule for n in left]), strict=True):
+            samples[n] = [*samples[n], *found] if found else []
+        left = [n for n in left if samples[n]]
+        if not left:
+            break
+    return ranked([trial.outcome for trial in trials], {n: tuple(found) for n, found in samples.items()})
 
 
 def strategy_named(name: str, pool: Pool, seed: int, history: Sequence[Experience]) -> Strategy:

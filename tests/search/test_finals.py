@@ -1,7 +1,7 @@
 """Who meets again, and what that changes."""
 
 from tilewright.core.trial import Failed, Outcome, Reason, Stage, Timed
-from tilewright.search.finals import BAND, MOST, finalists, ranked
+from tilewright.search.finals import BAND, MOST, MOST_PLAYS, finalists, plays, ranked
 
 BROKEN = Failed(Stage.CHECK, Reason.WRONG_RESULT)
 
@@ -19,6 +19,7 @@ def test_finalists_are_the_fastest_within_the_band_fastest_first() -> None:
 def test_on_a_noisy_machine_more_may_be_the_fastest() -> None:
     outcomes: list[Outcome] = [Timed((1.0,)), Timed((1.3,)), Timed((1.5,))]
     assert finalists(outcomes) == [] and finalists(outcomes, 0.15) == [0, 1] and finalists(outcomes, 0.25) == [0, 1, 2]
+    assert [plays(noise) for noise in (0.0, 0.04, 0.12, 9.0)] == [1, 1, 3, MOST_PLAYS]
 
 
 def test_one_alone_plays_no_final() -> None:
