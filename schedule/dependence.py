@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from ..ir.bounds import Interval, Ranges, interval_of
 from ..ir.buffer import Buffer
-from ..ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, index, walk
+from ..ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, walk
 from ..ir.rewrite import free_variables, loads_of
 from ..ir.simplify import simplify
 from ..ir.stmt import For, Stmt, Store
-from .linear import Linear, linear
+from .linear import Linear, joined, linear
 from .tree import Access, accesses, ranges_of, stored_outside
 
 REDUCING = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
@@ -120,10 +120,10 @@ def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ran
     leave of the dimensions after them, other numbers are other elements."""
     if dimension < len(indices):
         return linear(simplify(indices[dimension], ranges))
-    number: Expr = index(0)
+    number = Linear({})
     for i, extent in list(zip(indices, buffer.shape, strict=True))[: dimension - len(indices) + 2]:
-        number = number * extent + i
-    return linear(simplify(number, ranges))
+        number = number * extent + linear(simplify(i, ranges))
+    return joined(number)
 
 
 def _parts(form: Linear, own: str, inner: frozenset[str], ranges: Ranges) -> _Parts | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..ir.affine import sum_of
+from ..ir.digits import joined_digits
 from ..ir.expr import Binary, BinaryOp, Const, Expr, Unary, UnaryOp
 
 
@@ -57,3 +58,18 @@ def linear(expr: Expr) -> Linear:
         case Unary(op=UnaryOp.NEG, value=operand):
             return linear(operand) * -1
     return Linear({expr: 1})
+
+
+def joined(form: Linear) -> Linear:
+    """``form`` with the digits of places put together (see ``ir.digits``)."""
+    while (fewer := joined_digits(form.terms, _are_congruent)) is not None:
+        again = Linear({}, form.constant)
+        for term, coefficient in fewer.items():
+            again += linear(term) * coefficient
+        form = again
+    return form
+
+
+def _are_congruent(a: Expr, b: Expr, divisor: int) -> bool:
+    difference = linear(a) - linear(b)
+    return all(n % divisor == 0 for n in (difference.constant, *difference.terms.values()))

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.buffer import Buffer
-from ...ir.digits import joined_digits
 from ...ir.expr import Binary, Cast, Expr, Load, Var, index, rebuild, walk
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
-from ..linear import Linear, linear
+from ..linear import Linear, joined, linear
 from .digits import places
 
 LONGEST_TOKENS = 64
@@ -244,17 +243,7 @@ def flat_steps(load: Load) -> Linear:
     total = Linear({})
     for at, stride in zip(load.indices, load.buffer.strides, strict=True):
         total += linear(at) * stride
-    while (fewer := joined_digits(total.terms, _are_congruent)) is not None:
-        again = Linear({}, total.constant)
-        for term, coefficient in fewer.items():
-            again += linear(term) * coefficient
-        total = again
-    return total
-
-
-def _are_congruent(a: Expr, b: Expr, divisor: int) -> bool:
-    difference = linear(a) - linear(b)
-    return all(n % divisor == 0 for n in (difference.constant, *difference.terms.values()))
+    return joined(total)
 
 
 def _has_digits(form: Linear) -> bool:

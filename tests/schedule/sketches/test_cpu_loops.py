@@ -164,10 +164,14 @@ def test_little_work_stays_on_one_thread() -> None:
     assert not any(isinstance(s, For) and s.kind is LoopKind.PARALLEL for s in walk_statements(kernel.body))
 
 
-def test_rows_run_in_parallel_however_their_columns_are_cut() -> None:
-    """Groups of one channel: of rows joined from two dimensions, and columns that vectors do not divide."""
+@pytest.mark.parametrize("rows", [4, 256])
+def test_rows_run_in_parallel_however_their_columns_are_cut(rows: int) -> None:
+    """Groups of one channel: of rows joined from two dimensions, which tasks cut anywhere, and columns that vectors do
+    not divide."""
     workload = _workload("group_norm", {"batch": 67, "channels": 130, "pixels": 130, "groups": 130, "dtype": "float64"})
-    kernel = CPU_LOOPS.lower(workload, AVX512, _schedule(lanes=4, vectors=5, rows=4, store="cached"))
+    space = CPU_LOOPS.space(workload, AVX512)
+    knobs = {**dict(space.schedule(0).knobs), "lanes": 8, "vectors": 5, "rows": rows}
+    kernel = CPU_LOOPS.lower(workload, AVX512, _schedule(**knobs))
     assert any(isinstance(s, For) and s.kind is LoopKind.PARALLEL for s in walk_statements(kernel.body))
 
 
