@@ -86,10 +86,13 @@ def _limits(sample: _Sample, dtype: DType) -> tuple[float, float]:
     relative, absolute = 2.0 * _roundoff(dtype), 0.0
     if len(value):
         large = (value >= np.median(value)) & (value > 0)
+        # What relative errors leave over; at least the least error there is, for values smaller than any sampled, and
+        # what large values have besides their own rounding: a function of a sum has that near zero as well.
+        least = float(np.min(error))
         if large.any():
             relative = max(relative, float(np.median(error[large] / value[large])))
-        # What relative errors leave over; at least the least error there is, for values smaller than any sampled.
-        absolute = max(float(np.max(error - relative * value)), float(np.min(error)))
+            least = max(least, float(np.min((error - _roundoff(dtype) * value)[large])))
+        absolute = max(float(np.max(error - relative * value)), least)
     return _SAFETY * absolute + smallest, _SAFETY * relative
 
 

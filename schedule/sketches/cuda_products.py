@@ -18,6 +18,7 @@ from ...core.target import Target
 from ...ir.expr import WARP_LANES, Cast, Load, Var
 from ...ir.gpu import GROUP_LANES, GROUP_ROWS, GROUP_RUN
 from ...ir.stmt import Kernel
+from ...ir.verify_tensors import LARGEST_BOX
 from ...te.workload import Workload
 from ..gpu import limits_of
 from ..nest import KERNEL_NAME
@@ -232,6 +233,7 @@ class ProductPlan:
         fits &= (size["stages"] >= np.minimum(LEAST_STAGES, size["uses"])) & (
             size["sums"] + self._spare <= size["share"]
         )
+        fits &= size["tile_m"] // size["cluster_n"] <= LARGEST_BOX
         fits &= (columns.ints("in_turn") == 0) | (size["tiles"] > self.target.threads)
         split = columns.ints("split")
         fits &= (split == 1) | ((size["laps"] == 1) & (size["steps"] >= 2))
