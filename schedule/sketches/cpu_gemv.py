@@ -5,7 +5,6 @@ float32 and float64 sums. A matrix that lies along the sum is left to the generi
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -21,9 +20,8 @@ from ..space import Knob, Quantity
 from ..tile.gemv_rows import RowsSetting, lower_rows_product
 from ..tile.product import Product, matrix_product_of
 from .columns import Bools, Columns, Ints
-from .enumerate import all_settings
 from .gemm_plan import LEAST_ROWS, LEAST_WORK, reads_nothing_else
-from .tile_sketch import TileSketch
+from .tile_sketch import TileSketch, UsualPlan
 
 ROWS = (1, 2, 4, 8, 16)
 VECTORS = (1, 2, 4)
@@ -44,7 +42,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Plan(UsualPlan):
     product: Product
     target: Target
     lanes: int
@@ -70,16 +68,7 @@ class _Plan:
         batches = prod(a.extent for a in self.product.batch)
         return np.asarray(-(-self.product.n.extent // self._columns(c)) * batches)
 
-    def legal(self, columns: Columns) -> Bools:
-        usual = self._usual(columns)
-        return usual if self._some_usual else usual | (columns.codes == 0).all(axis=1)
-
-    @cached_property
-    def _some_usual(self) -> bool:
-        """Whether any setting is as it should be; for the oddest shapes the plainest one stands in."""
-        return bool(self._usual(all_settings(self.knobs)).any())
-
-    def _usual(self, c: Columns) -> Bools:
+    def usual(self, c: Columns) -> Bools:
         """Enough tasks, each cut said in one way, whose sums stay in the cache."""
         p, wide = self.product, self._columns(c)
         most = -(-p.n.extent // (c.ints("vectors") * self.lanes)) * prod(a.extent for a in p.batch)

@@ -5,7 +5,6 @@ Any element types, any producers of the operands, any pointwise functions of the
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ from ..tile.gemv import GemvSetting, lower_gemv, piece_elements, weights_along_k
 from ..tile.product import Product, product_of
 from ..tile.skinny import can_lower
 from .columns import Bools, Columns, Ints, codes_of
-from .enumerate import all_settings
-from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
+from .tile_sketch import GPU_QUANTITIES, TileSketch, UsualPlan, gpu_columns
 
 LONGEST_TOKENS = 8
 """Rows of tokens up to which plain arithmetic keeps up with memory."""
@@ -51,7 +49,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class GemvPlan:
+class GemvPlan(UsualPlan):
     product: Product
     target: Target
 
@@ -95,16 +93,7 @@ class GemvPlan:
             "reach": reach,
         }
 
-    def legal(self, columns: Columns) -> Bools:
-        usual = self._usual(columns)
-        return usual if self._some_usual else usual | (columns.codes == 0).all(axis=1)
-
-    @cached_property
-    def _some_usual(self) -> bool:
-        """Whether any setting is as it should be; for the smallest shapes the plainest one stands in."""
-        return bool(self._usual(all_settings(self.knobs)).any())
-
-    def _usual(self, columns: Columns) -> Bools:
+    def usual(self, columns: Columns) -> Bools:
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
         resident = limits.resident_blocks(size["threads"], size["registers"], size["shared"])
         modest = (size["sums"] <= max(MOST_SUMS, p.m.extent * piece_elements(p))) & (size["loads"] <= MOST_LOADS)

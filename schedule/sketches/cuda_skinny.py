@@ -6,7 +6,6 @@ the sum.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +23,7 @@ from ..tile.product import Product, product_of
 from ..tile.skinny import COLUMNS, PIECE, ROWS, SkinnySetting, can_lower, lower_skinny
 from ..tile.streams import can_lower_streams
 from .columns import Bools, Columns, Ints
-from .enumerate import all_settings
-from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
+from .tile_sketch import GPU_QUANTITIES, TileSketch, UsualPlan, gpu_columns
 
 SPARE_REGISTERS = 44
 """Registers for addresses and constants, roughly (from compiled kernels)."""
@@ -49,7 +47,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class SkinnyPlan:
+class SkinnyPlan(UsualPlan):
     product: Product
     target: Target
 
@@ -96,16 +94,7 @@ class SkinnyPlan:
         """Lines and columns of a warp's piece of the weights, as they lie in memory."""
         return (rows * ROWS, chunk) if self.product.weights.k == 1 else (chunk, rows * ROWS)
 
-    def legal(self, columns: Columns) -> Bools:
-        usual = self._usual(columns)
-        return usual if self._some_usual else usual | (columns.codes == 0).all(axis=1)
-
-    @cached_property
-    def _some_usual(self) -> bool:
-        """Whether any setting is as it should be; for the smallest shapes the plainest one stands in."""
-        return bool(self._usual(all_settings(self.knobs)).any())
-
-    def _usual(self, columns: Columns) -> Bools:
+    def usual(self, columns: Columns) -> Bools:
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
         warps_n, resident = columns.ints("warps_n"), columns.ints("resident")
         block_n = ROWS * columns.ints("rows") * warps_n

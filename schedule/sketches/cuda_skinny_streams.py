@@ -5,7 +5,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,7 @@ from ..tile.partials import partial_bytes
 from ..tile.product import Product, product_of
 from ..tile.streams import StreamSetting, can_lower_streams, lower_streams, token_rows
 from .columns import Bools, Columns, Ints
-from .enumerate import all_settings
-from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
+from .tile_sketch import GPU_QUANTITIES, TileSketch, UsualPlan, gpu_columns
 
 ARCHITECTURE = "sm_90a"
 LEAST_TOKENS = 3
@@ -53,7 +51,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class StreamPlan:
+class StreamPlan(UsualPlan):
     product: Product
     target: Target
 
@@ -99,16 +97,7 @@ class StreamPlan:
             "exchanged": 4 * p.m.extent * block_n * (split - 1) // split,
         }
 
-    def legal(self, columns: Columns) -> Bools:
-        usual = self._usual(columns)
-        return usual if self._some_usual else usual | (columns.codes == 0).all(axis=1)
-
-    @cached_property
-    def _some_usual(self) -> bool:
-        """Whether any setting is as it should be; for odd shapes the plainest one stands in."""
-        return bool(self._usual(all_settings(self.knobs)).any())
-
-    def _usual(self, columns: Columns) -> Bools:
+    def usual(self, columns: Columns) -> Bools:
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
         swapped, wide, groups = columns.ints("swapped"), columns.ints("wide"), columns.ints("groups")
         split, resident, stages = columns.ints("split"), columns.ints("resident"), columns.ints("stages")

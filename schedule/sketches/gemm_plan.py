@@ -21,7 +21,7 @@ from ..tile.gemm import GemmSetting, batch_of
 from ..tile.gemm_operand import NEVER, TASK, WHOLE
 from ..tile.product import Operand, Product
 from .columns import Bools, Columns, Ints
-from .enumerate import all_settings
+from .tile_sketch import UsualPlan
 
 LEAST_WORK = 1 << 18
 """Multiply-adds below which there is nothing to block."""
@@ -105,7 +105,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class GemmPlan:
+class GemmPlan(UsualPlan):
     """``constants``: inputs that stay the same from call to call. An operand made of them alone is always copied whole:
     that is done before the first call, and costs none of them anything."""
 
@@ -173,16 +173,7 @@ class GemmPlan:
             "computed": tiles * rows * panels * columns,
         }
 
-    def legal(self, columns: Columns) -> Bools:
-        usual = self._usual(columns)
-        return usual if self._some_usual else usual | (columns.codes == 0).all(axis=1)
-
-    @cached_property
-    def _some_usual(self) -> bool:
-        """Whether any setting is as it should be; for the oddest shapes the plainest one stands in."""
-        return bool(self._usual(all_settings(self.knobs)).any())
-
-    def _usual(self, c: Columns) -> Bools:
+    def usual(self, c: Columns) -> Bools:
         size = self._sizes(c)
         return self._tile_fits(c, size) & self._tasks_fit(c, size) & self._copies_pay(c, size)
 

@@ -1,6 +1,8 @@
 """The frame of a tile sketch: a plan per workload says knobs, legality, derived columns and the kernel of a setting."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +17,7 @@ from ...te.workload import Workload
 from ..gpu import GpuLimits
 from ..space import Knob, Quantity, Space
 from .columns import Bools, Columns, Ints, codes_of
-from .enumerate import legal_codes
+from .enumerate import all_settings, legal_codes
 
 
 class Plan(Protocol):
@@ -35,6 +37,28 @@ class Plan(Protocol):
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         """The kernel of one legal setting."""
         ...
+
+
+class UsualPlan(ABC):
+    """A plan whose settings should all be ``usual``; for the oddest shapes, which have none such, the plainest one, the
+    first value of every knob, stands in."""
+
+    @property
+    @abstractmethod
+    def knobs(self) -> tuple[Knob, ...]: ...
+
+    @abstractmethod
+    def usual(self, columns: Columns) -> Bools:
+        """Which settings are as they should be; bool[n]."""
+
+    def legal(self, columns: Columns) -> Bools:
+        """See ``Plan``."""
+        usual = self.usual(columns)
+        return usual if self._some_usual else usual | (columns.codes == 0).all(axis=1)
+
+    @cached_property
+    def _some_usual(self) -> bool:
+        return bool(self.usual(all_settings(self.knobs)).any())
 
 
 GPU_QUANTITIES: tuple[Quantity, ...] = (
