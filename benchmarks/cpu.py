@@ -39,6 +39,7 @@ from benchmarks.tuned import Problem, Tuned, tune_rows
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.module import Module, load_module
+from tilewright.service.roofline import best_peaks
 from tilewright.te.cost import flops, minimum_bytes
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
@@ -149,7 +150,7 @@ def run(options: Options) -> Result:
     tuned = tune_rows(rows, options, _TRIALS, "llvm", "warm")
     device = CpuDevice()
     torch.set_num_threads(device.info.target.threads)
-    peaks = tuned.peaks or device.measure_peaks()
+    peaks = best_peaks(tuned.peaks, device.measure_peaks())  # whichever was disturbed less
     table: list[dict[str, object]] = []
     with torch.inference_mode():
         for name, row in rows.items():
