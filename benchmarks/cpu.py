@@ -193,15 +193,12 @@ def _measured(name: str, row: Row, tuned: Tuned, peaks: Mapping[str, float], opt
             missing["tvm"] = found
         else:
             calls["tvm"] = found
-    wrong = {
-        n: _difference(calls["ours"](), call())
-        for n, call in calls.items()
-        if n in ("numpy", "torch", "tvm", "oneDNN packed")
-    }
     times = {**interleaved(calls, _rounds(options)), **missing}
     mine = times["ours"]
     if isinstance(mine, str):
         return {"row": name, "failed": mine, **about}
+    compared = [n for n in ("numpy", "torch", "tvm", "oneDNN packed") if not isinstance(times.get(n, ""), str)]
+    wrong = {n: _difference(calls["ours"](), calls[n]()) for n in compared}
     ours = float(np.median(mine))
     theirs = {n: middle(t) for n, t in times.items() if n != "ours"}
     timed = {n: t for n, t in theirs.items() if t is not None}

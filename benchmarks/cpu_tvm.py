@@ -43,10 +43,11 @@ def call_for(row: str, trials: int, seed: int, threads: int, inputs: Inputs) -> 
         except subprocess.CalledProcessError as error:
             lines = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
             return f"tuning failed: {lines[-1]}"
-        runtime = import_module("tvm").runtime
-        function = runtime.load_module(str(Path(folder) / "best.so"))["main"]
-    arguments = [runtime.tensor(a) for a in inputs]
-    arguments.append(out := runtime.empty(ROWS[row][1], "float32"))
+        tvm = import_module("tvm")
+        function = tvm.runtime.load_module(str(Path(folder) / "best.so"))["main"]
+    shapes = [tuple(int(extent) for extent in t.shape) for t in ROWS[row](tvm.te)]
+    arguments = [tvm.runtime.tensor(a.reshape(shape)) for a, shape in zip(inputs, shapes, strict=False)]
+    arguments.append(out := tvm.runtime.empty(shapes[-1], "float32"))
 
     def call() -> object:
         function(*arguments)
@@ -73,17 +74,17 @@ def _depthwise(te: Any) -> list[Any]:
     return [x, w, topi.nn.depthwise_conv2d_nchw(x, w, 1, 1, 1)]
 
 
-ROWS: Mapping[str, tuple[Callable[[Any], list[Any]], tuple[int, ...]]] = {
-    "batch_matmul-16x128x64x128": (_products, (16, 128, 64)),
-    "conv2d-56": (_convolution, (1, 64, 56, 56)),
-    "depthwise-56": (_depthwise, (1, 128, 56, 56)),
+ROWS: Mapping[str, Callable[[Any], list[Any]]] = {
+    "batch_matmul-16x128x64x128": _products,
+    "conv2d-56": _convolution,
+    "depthwise-56": _depthwise,
 }
-"""Row -> its tensors by ``tvm.te``, the result last, and the result's shape."""
+"""Row -> its tensors by ``tvm.te``, the result last."""
 
 
 def _tune(row: str, trials: int, seed: int, threads: int, folder: Path) -> None:
     tvm, schedules = import_module("tvm"), import_module("tvm.s_tir.meta_schedule")
-    tensors = ROWS[row][0](tvm.te)
+    tensors = ROWS[row](tvm.te)
     module = tvm.IRModule({"main": tvm.te.create_prim_func(tensors)})
     target = tvm.target.Target({"kind": "llvm", "mcpu": llvm.get_host_cpu_name(), "num-cores": threads})
     patience = {
