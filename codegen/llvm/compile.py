@@ -82,9 +82,10 @@ def optimised(
 
 
 def _few_passes() -> llvm.ModulePassManager:
-    """Buffers of registers become registers, and what the emitter says twice is said once. 55 kernels of products and
-    convolutions ran on AVX-512 at 0.98 to 1.01 times their speed after all passes (half of them compiled in half the
-    time); without value numbering, kernels with an error function ran at 0.7 of it on AVX2."""
+    """Buffers of registers become registers, and what the emitter says twice is said once. Of 100 kernels of products
+    and convolutions on AVX-512, 95 ran at 0.95 to 1.05 times their speed after all passes, none at less than 0.88 (odd
+    shapes, masks beside 27 sums), and most were compiled in half the time. Without value numbering, error functions
+    ran at 0.7 of it on AVX2."""
     passes = llvm.create_new_module_pass_manager()
     passes.add_always_inliner_pass()
     passes.add_sroa_pass()
