@@ -74,7 +74,7 @@ class Source:
     """Text a person can read and a compiler accepts. ``language``: ``llvm-ir`` or ``cuda-c++``. ``launches``: on a
     device with launches, those of one call, in order; elsewhere ``entry`` is called. ``prologue``: what is called
     before it once for the same constant inputs and workspace, and looks at these alone; empty where there is nothing to
-    do."""
+    do. ``as_written``: as in Kernel."""
 
     language: str
     text: str
@@ -82,6 +82,7 @@ class Source:
     parameters: tuple[Parameter, ...]
     launches: tuple[Grid, ...] = ()
     prologue: str = ""
+    as_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,9 @@ class Kernel:
     the runtime provides. Each top-level statement of ``body`` (the items of its Seq) is one launch on a device
     with launches (a Launch); on a CPU they run in order inside one call. Global buffers never alias. ``streamed``:
     outputs that on a CPU go past the caches, as far as whole vectors of them are stored. ``constants``: inputs that
-    stay the same from call to call, so that what is made of them alone may be kept (``ir.prologue``).
+    stay the same from call to call, so that what is made of them alone may be kept (``ir.prologue``). ``as_written``:
+    each statement is what the machine should do, sums in registers and nothing said twice, so that a compiler need not
+    look for better.
     """
 
     name: str
@@ -197,6 +199,7 @@ class Kernel:
     body: Stmt
     streamed: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
+    as_written: bool = False
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:

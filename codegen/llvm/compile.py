@@ -11,7 +11,7 @@ from ...core.target import Target, Toolchain
 from ..backend import Binary, Source
 from .machine import OPTIMISATION_LEVEL, create_machine, feature_string
 
-CODEGEN_VERSION = 2
+CODEGEN_VERSION = 3
 """Grows whenever the emitter or the pipeline changes what a kernel compiles to."""
 
 
@@ -31,27 +31,31 @@ def toolchain(target: Target) -> Toolchain:
 def compile_source(source: Source, target: Target) -> Binary:
     """A relocatable object; equal text gives equal bytes. Raises CompileError with LLVM's message."""
     machine = create_machine(target)
-    module = optimised((source.text,), machine)
+    module = optimised((source.text,), machine, as_written=source.as_written)
     code = bytes(machine.emit_object(module))
     return Binary("elf", code, source.entry, source.parameters, toolchain(target), prologue=source.prologue)
 
 
-def compile_together(texts: Sequence[str], exports: Collection[str], target: Target) -> bytes:
+def compile_together(texts: Sequence[str], exports: Collection[str], target: Target, *, as_written: bool) -> bytes:
     """One relocatable object of several modules, which shows ``exports`` and nothing else. Raises CompileError."""
     machine = create_machine(target)
-    return bytes(machine.emit_object(optimised(texts, machine, exports)))
+    return bytes(machine.emit_object(optimised(texts, machine, exports, as_written=as_written)))
 
 
 def assembly(source: Source, target: Target) -> str:
     """The machine instructions that ``compile_source`` would encode."""
     machine = create_machine(target)
-    return str(machine.emit_assembly(optimised((source.text,), machine)))
+    return str(machine.emit_assembly(optimised((source.text,), machine, as_written=source.as_written)))
 
 
 def optimised(
-    texts: Sequence[str], machine: llvm.TargetMachine, exports: Collection[str] | None = None
+    texts: Sequence[str],
+    machine: llvm.TargetMachine,
+    exports: Collection[str] | None = None,
+    *,
+    as_written: bool = False,
 ) -> llvm.ModuleRef:
-    """The texts as one module, after LLVM's passes. Raises CompileError."""
+    """The texts as one module, after LLVM's passes: a few, where the kernel is ``as_written``. Raises CompileError."""
     context = llvm.create_context()
     try:
         module, *others = (llvm.parse_assembly(text, context=context) for text in texts)
@@ -72,5 +76,20 @@ def optimised(
     options.loop_interleaving = False
     options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    passes = _few_passes() if as_written else builder.getModulePassManager()
+    passes.run(module, builder)
     return module
+
+
+def _few_passes() -> llvm.ModulePassManager:
+    """Buffers of registers become registers, and what the emitter says twice is said once. Of 100 kernels of products
+    and convolutions on AVX-512, 95 ran at 0.95 to 1.05 times their speed after all passes, none at less than 0.88 (odd
+    shapes, masks beside 27 sums), and most were compiled in half the time. Without value numbering, error functions
+    ran at 0.7 of it on AVX2."""
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_sroa_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_new_gvn_pass()
+    passes.add_instruction_combine_pass()
+    return passes

@@ -34,7 +34,7 @@ def emit(kernel: Kernel, target: Target) -> Source:
         _define(Place(module, first, frame, target.threads, tiles), kernel, given, prologue)
     _define(Place(module, entry, frame, target.threads, tiles), kernel, kernel.parameters, body)
     text = f'; {kernel.name} for {target}\ntarget triple = "{triple_of(target)}"\n\n{module.text()}'
-    return Source("llvm-ir", text, entry, parameters_of(kernel), prologue=first)
+    return Source("llvm-ir", text, entry, parameters_of(kernel), prologue=first, as_written=kernel.as_written)
 
 
 def _tiles(stmt: Stmt) -> frozenset[str]:

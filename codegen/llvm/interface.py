@@ -60,7 +60,7 @@ def library_object(source: Source, name: str, target: Target) -> bytes:
         texts.append(pool_ir(architecture, target.threads))
     if calls_scratch(source):
         texts.append(support_ir(architecture))
-    return compile_together(texts, (function_name(name), ffi_name(name)), target)
+    return compile_together(texts, (function_name(name), ffi_name(name)), target, as_written=source.as_written)
 
 
 def interface_ir(source: Source, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -105,7 +105,7 @@ class TileSketch:
         self.name = name
         self.version = version
         self.quantities = quantities
-        self._plan = plan
+        self._plan = lru_cache(maxsize=16)(plan)  # candidates of one workload come in a row
         self._kind = kind
 
     def matches(self, workload: Workload, target: Target) -> bool:

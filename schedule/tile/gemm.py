@@ -127,7 +127,8 @@ class GemmProgram:
                         self.begin_panel(right)
                         with tiles as i:
                             self.tile(self._place(copies.get("m"), batch, block, (i, j), tm, right))
-        return Kernel(name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
+        outputs = tuple(r.tensor for r in p.results)
+        return Kernel(name, p.inputs, outputs, workspace, w.finish(), as_written=True)
 
     @contextmanager
     def _each(self, name: str, operand: GemmOperand, task: Expr, count: int) -> Iterator[Expr]:

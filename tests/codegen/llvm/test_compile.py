@@ -147,3 +147,16 @@ def test_code_for_the_host_uses_what_the_host_has() -> None:
     target = host_target()
     widest = {64: "%zmm", 32: "%ymm", 16: "%xmm"}[target.vector_bytes]
     assert widest in assembly(micro_kernel(4, 2, target.vector_bytes // 4), target)
+
+
+@pytest.mark.parametrize(("rows", "columns", "lanes"), [(14, 2, 16), (6, 4, 16), (6, 1, 64)])
+def test_few_passes_keep_the_accumulators_of_a_kernel_as_written_in_registers(
+    rows: int, columns: int, lanes: int
+) -> None:
+    source = BACKEND.emit(replace(micro_kernel(rows, columns, lanes), as_written=True), AVX512)
+    assert source.as_written
+    text = BACKEND.assembly(source, AVX512)
+    assert "(%rsp)" not in text
+    few, all_passes = count_instructions(text), count_instructions(assembly(micro_kernel(rows, columns, lanes)))
+    same = ("vector_fma", "vector_load", "vector_store", "broadcast", "gather", "scalar_fp")
+    assert {name: few[name] for name in same} == {name: all_passes[name] for name in same}
