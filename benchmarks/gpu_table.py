@@ -35,6 +35,8 @@ from tilewright.te.workload import Workload
 
 ROUNDS = 11
 REPLAY_SECONDS = 0.005
+REST_SECONDS = 0.02
+"""Before each short replay of a table that has sustained ones too, so that the two are apart."""
 SUSTAINED_ROUNDS = 3
 SUSTAINED_SECONDS = 0.25
 _COLD_BYTES = 130_000_000
@@ -91,7 +93,11 @@ def measured_table(rows: Mapping[str, Row], options: Options, *, trials: int, su
     settings: dict[str, object] = {"rounds": ROUNDS, "replay_seconds": REPLAY_SECONDS, "cold_bytes": _COLD_BYTES}
     settings |= {"peer_options": peer_options(), **options.extra}
     if sustained:
-        settings |= {"sustained_rounds": SUSTAINED_ROUNDS, "sustained_seconds": SUSTAINED_SECONDS}
+        settings |= {
+            "rest_seconds": REST_SECONDS,
+            "sustained_rounds": SUSTAINED_ROUNDS,
+            "sustained_seconds": SUSTAINED_SECONDS,
+        }
     return Table(table, tuned, about, settings)
 
 
@@ -156,7 +162,8 @@ def _measured(
         with suppress(Exception), torch.no_grad():  # what fails here fails again, and is told then
             call(sets[0])
         spent.on(peer)
-    times = interleaved(calls, sets, rounds=ROUNDS, seconds=REPLAY_SECONDS)
+    rest = REST_SECONDS if sustained else 0.0
+    times = interleaved(calls, sets, rounds=ROUNDS, seconds=REPLAY_SECONDS, rest_seconds=rest)
     spent.on("short")
     figures = _figures(row, total, times, peaks, wrong)
     figures["tflops"] = flops(workload) / float(str(figures["ours_us"])) / 1e6 if "ours_us" in figures else None

@@ -1,5 +1,5 @@
-"""Tuned matrix products against cuBLAS (torch eager) and torch.compile on one NVIDIA GPU: short replays with cold
-caches, and long ones, in which the chip settles at the clock that its power allows.
+"""Tuned matrix products against cuBLAS (torch eager) and torch.compile on one NVIDIA GPU: short replays of a rested
+chip with cold caches, and long ones, in which it settles at the clock that its power allows.
 
 Groups of rows: ``a`` large, ``b`` small and skinny, ``c`` odd, ``d`` layouts, ``e`` batches, ``f`` with what follows
 fused. Bars, short and sustained: ``a`` a geometric mean of (best peer / ours) of at least 1.0 and no row under 0.97,

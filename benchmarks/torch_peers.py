@@ -4,6 +4,7 @@ Everything runs in one process on the same device buffers, rotated so that launc
 memory of its own for each set of buffers, for peers as for us, so that nobody writes into lines that are still cached.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -26,6 +27,8 @@ MODES: Mapping[str, str | None] = {
 _OVERLAP = "triton.enable_pdl"
 
 _MOST_LAUNCHES = 4000
+_WAKING_BYTES, _WAKING_PASSES = 1 << 28, 8
+"""Memory that is gone through after a rest: a millisecond of little power."""
 
 
 def peers(function: Callable[..., object]) -> dict[str, Call]:
@@ -93,10 +96,12 @@ def capture(call: Call, sets: Sequence[Tensors], seconds: float, stream: torch.c
 
 
 def interleaved(
-    calls: Mapping[str, Call], sets: Sequence[Tensors], *, rounds: int, seconds: float
+    calls: Mapping[str, Call], sets: Sequence[Tensors], *, rounds: int, seconds: float, rest_seconds: float = 0.0
 ) -> dict[str, list[float] | str]:
     """Seconds per call of each, one figure a round: in every round each graph is replayed once, in turn. A call that
-    fails gives the error's first line instead."""
+    fails gives the error's first line instead. ``rest_seconds``: how long the chip rests before each replay, to be
+    woken up then: where power bounds the clock, it is higher for the first tens of milliseconds, and low in the first
+    fraction of one (740 TFLOP/s, then 650, but 350 at first, for products of 4096^3 on an H200)."""
     stream = torch.cuda.Stream()
     graphs: dict[str, Replay] = {}
     results: dict[str, list[float] | str] = {}
@@ -108,9 +113,15 @@ def interleaved(
             results[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             torch.cuda.synchronize()
     taken: dict[str, list[float]] = {name: [] for name in graphs}
+    waking = torch.zeros(_WAKING_BYTES if rest_seconds else 0, dtype=torch.uint8, device="cuda")
     for turn in range(rounds):
         names = list(graphs)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            if rest_seconds:
+                time.sleep(rest_seconds)
+                with torch.cuda.stream(stream):
+                    for _ in range(_WAKING_PASSES):
+                        waking.add_(1)
             taken[name].append(graphs[name].seconds(stream))
     return {**results, **taken}
 

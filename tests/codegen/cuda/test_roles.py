@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product as cases
 
 import pytest
 
 from tilewright.codegen.cuda.roles import split_roles
 from tilewright.ir.expr import Const, Expr, index
 from tilewright.ir.gpu import Barrier, GroupMma, Level, TensorCopy
-from tilewright.ir.rewrite import map_expressions, substitute
+from tilewright.ir.rewrite import free_variables, map_expressions, substitute
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, walk_statements
 from tilewright.ir.text import expr_text, statement_text
 from tilewright.tests.ir.tensor_launches import matrices
 from tilewright.tests.ir.tensor_products import FORMS, Form, product
+
+LANE = "l"
+"""What the products here call the number of a lane."""
 
 
 def trace(stmt: Stmt, values: Mapping[str, Expr]) -> Iterator[str]:
@@ -53,9 +57,22 @@ def test_every_warp_does_what_it_did(form: Form) -> None:
     launch = launch_of(form)
     branches = split_roles(launch)
     assert branches != launch.body
-    for warp in range(12):
-        values = {"u": index(warp), **{b.var: index(0) for b in launch.bounds if b.extent == 1}}
-        assert list(trace(branches, values)) == list(trace(launch.body, values)), warp
+    for warp, lane in cases(range(12), (0, 1)):
+        values = {"u": index(warp), LANE: index(lane), **{b.var: index(0) for b in launch.bounds if b.extent == 1}}
+        assert list(trace(branches, values)) == list(trace(launch.body, values)), (warp, lane)
+
+
+def test_loops_stand_under_what_all_of_them_does() -> None:
+    """Lanes that start no copies go round no loop of them."""
+    copying = [
+        s
+        for s in walk_statements(split_roles(launch_of(Form())))
+        if isinstance(s, For) and any(isinstance(b, TensorCopy) for b in walk_statements(s))
+    ]
+    assert copying
+    for loop in copying:
+        for below in walk_statements(loop):
+            assert not (isinstance(below, If) and LANE in free_variables(below.condition)), statement_text(loop)
 
 
 def test_no_loop_both_copies_and_multiplies() -> None:
