@@ -10,6 +10,7 @@ from tilewright.codegen.backends import backend_for
 from tilewright.codegen.road import finish
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
+from tilewright.schedule.sketches.cuda_products import ALL_CUDA_PRODUCTS as ALL
 from tilewright.schedule.sketches.cuda_products import CUDA_PRODUCTS as SKETCH
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
@@ -111,6 +112,35 @@ def test_blocks_of_a_cluster_share_both_operands_and_k(cluster: int, across: int
     np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "options", "knobs"),
+    [
+        (136, 72, 1480, {}, {"wide": 80, "groups": 1, "rows": 1}),  # a tile for several blocks
+        (
+            200,
+            200,
+            328,
+            {"residual": True, "activation": "relu"},
+            {"wide": 64, "groups": 1, "rows": 1},
+        ),  # and whole ones
+        (136, 131, 1032, {}, {"wide": 48, "groups": 2, "slabs": 2}),  # columns at odd places
+        (100, 192, 1288, {}, {"wide": 96, "groups": 1, "rows": 2}),
+    ],
+)
+def test_blocks_take_even_shares_of_all_steps(
+    m: int, n: int, k: int, options: dict[str, object], knobs: dict[str, int]
+) -> None:
+    few = Target("cuda", "sm_90a", (), threads=5, vector_bytes=16)
+    workload = workload_of("linear", rows=m, inputs=k, outputs=n, dtype="float16", **options)
+    schedule = schedule_of(ALL, workload, few, even=1, **knobs)
+    kernel = ALL.lower(workload, few, schedule)
+    assert len(kernel.launches) == 2
+    inputs = random_inputs(workload, 1)
+    got, wanted = interpret(finish(kernel, few), inputs)["Y"], reference(workload, inputs)["Y"]
+    absolute, relative = tolerance(workload)["Y"]
+    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
+
+
 def test_what_it_leaves_to_others() -> None:
     def taken(**parameters: object) -> bool:
         return SKETCH.matches(
@@ -158,8 +188,9 @@ def test_shared_memory_is_what_the_sketch_says() -> None:
         (FUSED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1}),
         (GATED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1, "cluster": 2}),
         (SMALL, {"groups": 1, "in_turn": 0, "rows": 1, "split": 1}),
+        (LARGE, {"groups": 2, "rows": 1, "wide": 256, "roomy": 1, "even": 1}),
     ],
-    ids=["shared tiles", "in turn", "many registers", "epilogue", "two sums", "small"],
+    ids=["shared tiles", "in turn", "many registers", "epilogue", "two sums", "small", "even shares"],
 )
 def test_nothing_spills_and_products_stay_under_way(workload: Workload, knobs: dict[str, int]) -> None:
     resources = compiled(SKETCH, workload, **knobs)  # refuses what the assembler warns of
