@@ -76,12 +76,10 @@ def _ending(loop: For) -> tuple[Expr | None, Stmt]:
     """What the variable of a serial loop stays below, where all of its body stands under such a condition, and the rest
     of the body."""
     match loop:
-        case For(kind=LoopKind.SERIAL, body=If(condition=Compare(op=CompareOp.LT, a=a, b=b), then=then)):
+        case For(kind=LoopKind.SERIAL, body=If(condition=Compare(op=CompareOp.LT, a=a, b=b) as test, then=then)):
             rest = _without(a, loop.var)
             if rest is not None and loop.var not in free_variables(b) | free_variables(rest):
-                return (
-                    (None, loop.body) if loads_of(loop.body.condition) else (b if rest == index(0) else b - rest, then)
-                )
+                return (None, loop.body) if loads_of(test) else (b if rest == index(0) else b - rest, then)
     return None, loop.body
 
 

@@ -71,8 +71,8 @@ NORM = 8
 """Of what units that work at once take (as a norm)."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
 """Of sums that the blocks of a cluster add up: two barriers, and what each of them reads."""
-PARTS_CYCLES, LEAST_SHARE = 3000, 8
-"""Of the launch that adds up tiles of several blocks; steps of a block (CUTLASS keeps as many at least)."""
+PARTS_CYCLES, LEAST_SHARE = 12_000, 8
+"""Of the launch that adds up tiles of several blocks, as measured; steps of a block, as in CUTLASS."""
 STEP_CYCLES, STORE_CYCLES, LAUNCH_CYCLES = 40, 6, 3000
 """Besides: of a step (barriers), of a row of 128 bytes that is stored, of a launch with its first and last tile."""
 

@@ -141,6 +141,14 @@ def test_blocks_take_even_shares_of_all_steps(
     np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
 
 
+def test_even_shares_keep_products_under_way() -> None:
+    schedule = schedule_of(ALL, LARGE, groups=2, rows=1, wide=256, roomy=1, even=1)
+    source = backend_for(H200).emit(finish(ALL.lower(LARGE, H200, schedule), H200), H200)
+    assert source.launches[0].blocks[0] == 132
+    binary = backend_for(H200).compile(source, H200)  # refuses what the assembler warns of
+    assert all(r.spill_bytes == 0 and r.stack_bytes == 0 for r in binary.resources.values())
+
+
 def test_what_it_leaves_to_others() -> None:
     def taken(**parameters: object) -> bool:
         return SKETCH.matches(
@@ -159,7 +167,7 @@ def test_what_it_leaves_to_others() -> None:
 )
 def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
     space = SKETCH.space(workload, H200)
-    assert 5 <= len(space) <= 400
+    assert 3 <= len(space) <= 400
     assert (space.quantities["shared_bytes"] <= 227 * 1024).all() and (space.quantities["stages"] >= 2).all()
     assert (space.quantities["sums"] < space.quantities["registers_estimate"]).all()
     least = space.quantities[["mma_cycles", "shared_cycles", "l2_cycles"][0]]
@@ -172,7 +180,7 @@ def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
 
 def test_shared_memory_is_what_the_sketch_says() -> None:
     space = SKETCH.space(LARGE, H200)
-    for row in range(0, len(space), len(space) // 8):
+    for row in range(0, len(space), max(1, len(space) // 8)):
         kernel = finish(SKETCH.lower(LARGE, H200, space.schedule(row)), H200)
         (launch,) = backend_for(H200).emit(kernel, H200).launches
         assert 0 <= int(space.quantities["shared_bytes"][row]) - launch.shared_bytes <= 64, space.schedule(row)
@@ -188,9 +196,8 @@ def test_shared_memory_is_what_the_sketch_says() -> None:
         (FUSED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1}),
         (GATED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1, "cluster": 2}),
         (SMALL, {"groups": 1, "in_turn": 0, "rows": 1, "split": 1}),
-        (LARGE, {"groups": 2, "rows": 1, "wide": 256, "roomy": 1, "even": 1}),
     ],
-    ids=["shared tiles", "in turn", "many registers", "epilogue", "two sums", "small", "even shares"],
+    ids=["shared tiles", "in turn", "many registers", "epilogue", "two sums", "small"],
 )
 def test_nothing_spills_and_products_stay_under_way(workload: Workload, knobs: dict[str, int]) -> None:
     resources = compiled(SKETCH, workload, **knobs)  # refuses what the assembler warns of
