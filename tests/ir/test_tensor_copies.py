@@ -66,7 +66,7 @@ def product(fault: str = "", *, box: tuple[int, ...] = (64, 64), layout: Layout 
                 if fault != "room not awaited":
                     w.emit(AwaitArrivals(free, stage, parity if fault == "wrong parity" else index(1) - parity))
                 at = (stage, index(4 if fault == "misplaced" else 0), ZERO)
-                begin = s * 64 + {"between pieces": 5, "between pieces, somewhere": s % 3}.get(fault, 0)
+                begin = s * 64 + {"between pieces": index(5), "between pieces, somewhere": s % 3}.get(fault, ZERO)
                 w.emit(TensorCopy(a, at, A, (b * 64, begin), box, full, stage))
                 w.emit(TensorCopy(o, (stage, ZERO, ZERO), B, (ZERO, ZERO, s * 64), (1, 24, 64), full, stage))
             with w.when(u < index(4)):
