@@ -1,19 +1,29 @@
 """Filling, searching and comparing host memory for ``runtime.cpu``: block by block, in blocks that stay in a
-second-level cache. Memory comes as flat uint8 arrays; see ``runtime.device.Device`` for what each function does."""
+second-level cache, those of large memory on all processors. Memory comes as flat uint8 arrays; see
+``runtime.device.Device`` for what each function does."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import CDLL, c_int, c_size_t, c_void_p
+from functools import cache
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.dtypes import DType
+from ..core.dtypes import DType, float32
 from ..core.errors import InvalidParameter
+from .cpu_errors import LANES, largest_error
 from .device import Comparison, Matches
 
 BLOCK_BYTES = 512 * 1024
+LARGE_BYTES = 4 << 20
+"""From here on a piece of memory is worth several threads."""
 PATTERN_BYTES = (1, 2, 4, 8)
 
 Bytes = NDArray[np.uint8]
+R = TypeVar("R")
 
 
 def fill(memory: Bytes, pattern: bytes) -> None:
@@ -44,7 +54,9 @@ def changed(memory: Bytes, pattern: bytes) -> tuple[int, int] | None:
 
 def differs(memory: Bytes, other: Bytes) -> bool:
     same_size(memory.nbytes, other.nbytes)
-    return any(not np.array_equal(block, other[start : start + len(block)]) for start, block in _blocks(memory))
+    same = _memory_compare()
+    at = other.ctypes.data
+    return any(_of_blocks(memory, lambda start, block: same(block.ctypes.data, at + start, len(block)) != 0))
 
 
 def matching(memory: Bytes, pattern: bytes, among: Matches | None) -> Matches:
@@ -52,7 +64,7 @@ def matching(memory: Bytes, pattern: bytes, among: Matches | None) -> Matches:
         return among
     check_pattern(memory.nbytes, pattern)
     value = _value(pattern)
-    found = [np.packbits(_elements(b, pattern) == value, bitorder="little") for _, b in _blocks(memory)]
+    found = _of_blocks(memory, lambda _, block: np.packbits(_elements(block, pattern) == value, bitorder="little"))
     return matches(np.concatenate(found) if found else np.empty(0, np.uint8), among)
 
 
@@ -70,6 +82,10 @@ def matches(bits: Bytes, among: Matches | None) -> Matches:
 def compare(got: Bytes, dtype: DType, want: Bytes, absolute: float, relative: float) -> Comparison:
     """Stops at the first block with a wrong element."""
     values = want.view(wanted_dtype(dtype, got.nbytes, want.nbytes))
+    if dtype == float32 and got.nbytes >= LARGE_BYTES and (absolute > 0 or relative > 0):
+        worst = _largest_error(got.view(np.float32), want.view(np.float64), absolute, relative)
+        if worst <= 1.0:
+            return Comparison(worst)  # else it is found below, where the wrong element is
     largest = 0.0
     for start, block in _blocks(got):
         first = start // dtype.bytes
@@ -82,6 +98,20 @@ def compare(got: Bytes, dtype: DType, want: Bytes, absolute: float, relative: fl
             return Comparison(worst, first + at, found[at], part[at])
         largest = max(largest, worst)
     return Comparison(largest)
+
+
+def _largest_error(got: NDArray[np.float32], want: NDArray[np.float64], absolute: float, relative: float) -> float:
+    """Of all elements; NaN where any is NaN."""
+    size = BLOCK_BYTES // got.itemsize
+    whole = len(got) // LANES * LANES
+
+    def of_part(start: int, block: Bytes) -> float:
+        first = start // got.itemsize
+        last = min(first + size, whole)
+        return largest_error(got[first:last], want[first:last], absolute, relative) if last > first else 0.0
+
+    rest = _errors(got[whole:], want[whole:], absolute, relative, float32)
+    return float(np.max([*_of_blocks(got.view(np.uint8), of_part), *rest]))
 
 
 def _errors(
@@ -140,3 +170,31 @@ def _blocks(memory: Bytes) -> Iterator[tuple[int, Bytes]]:
     """(first byte, bytes): blocks of whole elements of any type."""
     for start in range(0, memory.nbytes, BLOCK_BYTES):
         yield start, memory[start : start + BLOCK_BYTES]
+
+
+def _of_blocks(memory: Bytes, work: Callable[[int, Bytes], R]) -> Sequence[R]:
+    """What ``work`` says of each block and its first byte, in order."""
+    blocks = list(_blocks(memory))
+    if memory.nbytes < LARGE_BYTES:
+        return [work(*block) for block in blocks]
+    each = -(-len(blocks) // _processors())
+    parts = [blocks[n : n + each] for n in range(0, len(blocks), each)]
+    return [found for part in _threads().map(lambda part: [work(*b) for b in part], parts) for found in part]
+
+
+@cache
+def _memory_compare() -> Callable[[int, int, int], int]:
+    """The C library's; other threads of Python run meanwhile."""
+    compare = CDLL(None).memcmp
+    compare.argtypes, compare.restype = (c_void_p, c_void_p, c_size_t), c_int
+    return cast(Callable[[int, int, int], int], compare)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_processors(), thread_name_prefix="checks")
+
+
+@cache
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))

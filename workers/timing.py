@@ -15,8 +15,9 @@ _TOLERATED_WAIT_SHARE = 0.02
 class TimingRules:
     """``sample_seconds``: launches are bunched until a sample lasts this long, so that the clock and the call cost
     nothing. ``spread``: sampling ends once the 95 % confidence interval of the median is this narrow (relative).
-    ``hopeless_ratio``: a first clean sample this many times slower than the incumbent ends it. ``noisy_spread``:
-    quartiles further apart than this (relative) in the end are no measurement. Sampling normally lasts
+    ``hopeless_ratio``: a first clean sample this many times slower than the incumbent ends it, and three of them,
+    none of which is less than ``slower_ratio`` times slower. ``noisy_spread``: quartiles further apart than this
+    (relative) in the end are no measurement. Sampling normally lasts
     ``most_seconds``; while fewer than ``least_samples`` clean samples were had, or they are noisy, it may last
     ``extended_seconds``. Three samples are the least, but a kernel that used ``slow_seconds`` may stop at one.
     The launches of a sample are a multiple of ``launch_step``, and at most ``most_launches``."""
@@ -29,6 +30,7 @@ class TimingRules:
     slow_seconds: float = 5.0
     spread: float = 0.02
     hopeless_ratio: float = 3.0
+    slower_ratio: float = 3.0
     noisy_spread: float = 1.0
     most_launches: int = 100_000
     launch_step: int = 1
@@ -104,7 +106,7 @@ def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float |
         spent = max(spent + taken[-1].seconds, time.perf_counter() - began)  # what the timer does besides counts, too
         disturbed = sum(not s.is_clean for s in taken)
         timed = Timed(tuple(s.per_launch for s in _least_disturbed(taken, rules.least_samples)), launches)
-        if incumbent_seconds is not None and _is_hopeless(taken, rules.hopeless_ratio * incumbent_seconds):
+        if incumbent_seconds is not None and _is_hopeless(taken, incumbent_seconds, rules):
             return Timing(timed, disturbed, spent, launched, noisy=False, hopeless=True)
         enough = len(taken) - disturbed >= rules.least_samples
         if enough and median_interval(timed.samples) <= rules.spread:
@@ -163,10 +165,14 @@ def _least_disturbed(taken: Sequence[Sample], least: int) -> list[Sample]:
     return [taken[n] for n in sorted(ranks[: max(clean, least)])]
 
 
-def _is_hopeless(taken: Sequence[Sample], limit_seconds: float) -> bool:
-    """One clean sample over the limit will do; of disturbed ones, which may be slow for other reasons, three."""
-    known = len(taken) >= 3 or any(s.is_clean for s in taken)
-    return known and min(s.per_launch for s in taken) > limit_seconds
+def _is_hopeless(taken: Sequence[Sample], incumbent_seconds: float, rules: TimingRules) -> bool:
+    """One clean sample over the limit will do; of disturbed ones, which may be slow for other reasons, three. Three
+    clean ones say enough of a kernel that is merely slower."""
+    clean = sum(s.is_clean for s in taken)
+    ratio = min(s.per_launch for s in taken) / incumbent_seconds
+    return (clean >= 3 and ratio > rules.slower_ratio) or (
+        (clean > 0 or len(taken) >= 3) and ratio > rules.hopeless_ratio
+    )
 
 
 def _is_spent(spent: float, taken: int, settled: bool, rules: TimingRules) -> bool:

@@ -99,7 +99,8 @@ class CpuLoops:
             given = values if alike else plain_setting(group, target, DEFAULTS)
             _lower_group(editor, group, {**DEFAULTS, **given})
         streamed = workload.outputs if values.get("store") == STREAMED else ()
-        return replace(editor.kernel, streamed=frozenset(streamed))
+        only_maps = not any(group.reductions for group in chosen.groups)  # vectors in, vectors out
+        return replace(editor.kernel, streamed=frozenset(streamed), as_written=only_maps)
 
     def _check(self, schedule: Schedule) -> None:
         if (schedule.sketch, schedule.version) != (self.name, self.version):

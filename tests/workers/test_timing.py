@@ -56,6 +56,15 @@ def test_one_disturbed_sample_makes_no_kernel_hopeless() -> None:
     assert len(take_samples(Clock(9e-3, [1.0], [0.9]), RULES, incumbent_seconds=1e-3).timed.samples) == 3
 
 
+def test_of_a_kernel_that_is_plainly_slower_three_clean_samples_will_do() -> None:
+    rules = TimingRules(slower_ratio=1.25)
+    timing = take_samples(Clock(1.4e-3, [1.0, 9.0, 1.0], [0.0, 0.9, 0.0]), rules, incumbent_seconds=1e-3)
+    assert timing.hopeless and not timing.noisy and timing.timed.seconds == pytest.approx(1.4e-3)
+    assert len(timing.timed.samples) - timing.disturbed >= 3
+    assert not take_samples(Clock(1.2e-3), rules, incumbent_seconds=1e-3).hopeless
+    assert not take_samples(Clock(1.4e-3, [1.0, 0.8, 1.0]), rules, incumbent_seconds=1e-3).hopeless
+
+
 def test_a_kernel_near_the_incumbent_is_sampled_fully() -> None:
     timing = take_samples(Clock(1e-3), RULES, incumbent_seconds=0.5e-3)
     assert not timing.hopeless and len(timing.timed.samples) >= RULES.least_samples
