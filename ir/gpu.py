@@ -116,9 +116,10 @@ class TensorCopy(Operation):
     arrives expecting them, as BulkCopy does, unless they are ``announced``, by an ArriveExpecting.
 
     The source is a parameter of the kernel, which the hardware knows by a tensor map (1 to 5 dimensions, all strides
-    but the last multiples of 16 bytes). The target lies as ``box_swizzle`` says, the last extent of the box being a row
-    of ``BOX_ROW_BYTES``, and begins at a whole period of it; or it has no swizzle and begins at a multiple of 128
-    bytes. What is read once (``Launch.streamed``) leaves the caches first.
+    but the last multiples of 16 bytes). Along its last dimension the box begins at a multiple of 16 bytes (for an H200
+    an instruction with any other place there is an illegal one, swizzled or not). The target lies as ``box_swizzle``
+    says, the last extent of the box being a row of ``BOX_ROW_BYTES``, and begins at a whole period of it; or it has no
+    swizzle and begins at a multiple of 128 bytes. What is read once (``Launch.streamed``) leaves the caches first.
 
     ``multicast``: the box arrives, at the same place, in each block of the cluster whose bit (1 << its number) is set,
     and counts at the same barrier of each; it must be announced, there by each block itself. The cluster must have met

@@ -5,6 +5,7 @@ from math import prod
 from typing import Any
 
 from ..core.dtypes import INDEX, boolean, float32
+from .affine import affine_of
 from .buffer import Buffer, Scope
 from .expr import Expr
 from .gpu import (
@@ -44,8 +45,10 @@ REGISTERS = range(24, 241, 8)
 # Boxes ---------------------------------------------------------------------------------------------------------
 
 
-def _box(box: tuple[int, ...], tensor: Buffer, tile: Buffer, tile_indices: tuple[Expr, ...]) -> None:
-    """Whether a box of ``tensor`` can lie in shared ``tile``."""
+def _box(
+    box: tuple[int, ...], tensor: Buffer, corner: tuple[Expr, ...], tile: Buffer, tile_indices: tuple[Expr, ...]
+) -> None:
+    """Whether a box of ``tensor`` can begin at ``corner``, and lie in shared ``tile``."""
     if tensor.dtype != tile.dtype:
         raise Broken("operation", f"{tensor.name} holds {tensor.dtype}, {tile.name} {tile.dtype}")
     if not 1 <= len(tensor.shape) <= MOST_BOX_DIMENSIONS or len(box) != len(tensor.shape):
@@ -57,6 +60,10 @@ def _box(box: tuple[int, ...], tensor: Buffer, tile: Buffer, tile_indices: tuple
     row, size = box[-1] * tensor.dtype.bytes, tensor.dtype.bytes
     if row % PIECE_BYTES or any(stride * size % PIECE_BYTES for stride in tensor.strides[:-1]):
         raise Broken("operation", f"rows of {tensor.name} or of its box {list(box)} are no multiples of 16 bytes")
+    first = affine_of(corner[-1])
+    if first is not None and first.constant * size % PIECE_BYTES:
+        if all(c * size % PIECE_BYTES == 0 for _, c in first.terms):
+            raise Broken("operation", f"a box of {tensor.name} begins between multiples of 16 bytes of a row")
     swizzle = None if tile.layout is None else tile.layout.swizzle
     if swizzle is None:
         aligned(tile, tile_indices, BOX_ROW_BYTES)
@@ -68,7 +75,7 @@ def _tensor_copy(stmt: TensorCopy, names: Names) -> None:
     place(stmt.target, stmt.target_indices, names, Scope.SHARED)
     place(stmt.source, stmt.source_indices, names, Scope.GLOBAL)
     barrier_place(stmt.barriers, stmt.index, names)
-    _box(stmt.box, stmt.source, stmt.target, stmt.target_indices)
+    _box(stmt.box, stmt.source, stmt.source_indices, stmt.target, stmt.target_indices)
     if stmt.multicast is not None:
         _in_cluster("blocks of a multicast", stmt.multicast, names)
         if not stmt.announced:
@@ -78,7 +85,7 @@ def _tensor_copy(stmt: TensorCopy, names: Names) -> None:
 def _tensor_store(stmt: TensorStore, names: Names) -> None:
     place(stmt.source, stmt.source_indices, names, Scope.SHARED)
     place(stmt.target, stmt.target_indices, names, Scope.GLOBAL)
-    _box(stmt.box, stmt.target, stmt.source, stmt.source_indices)
+    _box(stmt.box, stmt.target, stmt.target_indices, stmt.source, stmt.source_indices)
 
 
 def _in_cluster(what: str, expr: Expr, names: Names) -> None:

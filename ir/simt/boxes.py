@@ -21,9 +21,15 @@ def box_places(stmt: TensorCopy | TensorStore, scope: Scope) -> Callable[[Machin
     if isinstance(stmt, TensorStore):
         tensor, indices = stmt.target, stmt.target_indices
     corners = [value_code(i, scope) for i in indices]
+    piece = 16 // tensor.dtype.bytes
     steps = np.indices(stmt.box).reshape(len(stmt.box), -1)  # [dimensions, elements]
 
     def places(m: Machine, who: Array) -> Array:
+        first = np.broadcast_to(corners[-1](m), (m.threads,))[who]
+        if (first % piece).any():
+            wrong = int((first % piece != 0).argmax())
+            what = f"a box of {tensor.name} begins at {int(first[wrong])} in a row, no multiple of 16 bytes"
+            raise scope.fault(what, m, int(who[wrong]), tensor.name)
         shape = (len(who), steps.shape[1])
         flat, inside = np.zeros(shape, dtype=np.int64), np.ones(shape, dtype=np.bool_)
         for corner, step, extent, stride in zip(corners, steps, tensor.shape, tensor.strides, strict=True):

@@ -66,7 +66,8 @@ def product(fault: str = "", *, box: tuple[int, ...] = (64, 64), layout: Layout 
                 if fault != "room not awaited":
                     w.emit(AwaitArrivals(free, stage, parity if fault == "wrong parity" else index(1) - parity))
                 at = (stage, index(4 if fault == "misplaced" else 0), ZERO)
-                w.emit(TensorCopy(a, at, A, (b * 64, s * 64), box, full, stage))
+                begin = s * 64 + {"between pieces": index(5), "between pieces, somewhere": s % 3}.get(fault, ZERO)
+                w.emit(TensorCopy(a, at, A, (b * 64, begin), box, full, stage))
                 w.emit(TensorCopy(o, (stage, ZERO, ZERO), B, (ZERO, ZERO, s * 64), (1, 24, 64), full, stage))
             with w.when(u < index(4)):
                 if fault != "data not awaited":
@@ -109,6 +110,7 @@ def test_boxes_are_copied_and_multiplied() -> None:
     [
         ("room not awaited", "gets more than its|race"),
         ("wrong parity", r"a wait that never ends: phase 0 of free\[0\] has 0 of 4 arrivals"),
+        ("between pieces, somewhere", "a box of A begins at 65 in a row, no multiple of 16 bytes"),
         ("misplaced", "a box of 4096 elements for a from place 256 on: not a multiple of 512"),
         ("data not awaited", "is read while an asynchronous copy to it is under way"),
         ("room given early", r"race on a\[0, .*\]: written here, read by thread"),
@@ -127,10 +129,11 @@ def test_the_interpreter_finds(fault: str, what: str) -> None:
         (product(box=(64, 64, 1)), "a box of 3 dimensions of A"),
         (product(box=(512, 64)), "256 a dimension at most"),
         (product(box=(64, 60)), "no multiples of 16 bytes"),
+        (product("between pieces"), "a box of A begins between multiples of 16 bytes of a row"),
         (product(layout=Layout((64 * 64, 64, 1), replace(GROUP_SWIZZLE, bits=2))), "128 only"),
         (product("half a group"), "a product of a warpgroup under `u < 2`, which differs within a group"),
     ],
-    ids=["row", "dimensions", "extent", "bytes", "swizzle", "half"],
+    ids=["row", "dimensions", "extent", "bytes", "corner", "swizzle", "half"],
 )
 def test_the_verifier_refuses(kernel: Kernel, what: str) -> None:
     with pytest.raises(InvalidKernel, match=what):
