@@ -34,12 +34,13 @@ from .knobs import (
     store_knob,
     tile_knobs,
     tile_legal,
+    tile_shape,
 )
 from .plain import plain_setting
 from .quantities import QUANTITIES, derive
 from .row_loops import RowSetting, lower_rows, vectorise_stage
 from .tile_loops import INLINE, STORE, TileSetting, lower_tiles
-from .tiles import tiles_of
+from .tiles import tiles_of, vector_registers
 
 LARGE_BYTES = 8 << 20
 """Of outputs that may gain by going past the caches: much less, and a reader finds them there."""
@@ -66,7 +67,7 @@ class CpuLoops:
     def space(self, workload: Workload, target: Target, *, seed: int = 0, limit: int = 1_000_000) -> Space:
         group = _plan(workload, target, STORE).main
         knobs = _knobs(workload, group, target)
-        legal_first, legal = _legality(group, target)
+        legal_first, legal = _legality(group, target)[0], _legal(workload, group, target)
         draws = stream(seed, self.name)
         codes, total = legal_codes(knobs, REGISTER_KNOBS, legal_first, legal, DEFAULTS, limit, draws)
         columns = Columns(knobs, codes, DEFAULTS)
@@ -86,7 +87,7 @@ class CpuLoops:
         main = _plan(workload, target, STORE).main
         knobs = _knobs(workload, main, target)
         columns = Columns(knobs, codes_of(knobs, [schedule]), DEFAULTS)
-        if not _legality(main, target)[1](columns)[0]:
+        if not _legal(workload, main, target)(columns)[0]:
             raise IllegalSchedule(
                 f"these knobs do not fit together for this workload on {target} (registers, code size, local memory or "
                 f"a setting that repeats another): {schedule}",
@@ -133,6 +134,21 @@ def _legality(group: Group, target: Target) -> tuple[Legal, Legal]:
         tiles = tiles_of(group)
         return (lambda c: register_legal(tiles, target, c)), (lambda c: tile_legal(tiles, target, c))
     return _always, _always
+
+
+def _legal(workload: Workload, main: Group, target: Target) -> Legal:
+    """Legality by all knobs, of the whole setting: where padding is inline, another group may have the most work, and
+    the sums of its register tile must fit the registers, too."""
+    inline = _plan(workload, target, INLINE).main
+
+    def legal(columns: Columns) -> NDArray[np.bool_]:
+        ok = _legality(main, target)[1](columns)
+        if inline.kind == "tile":
+            sums = tile_shape(tiles_of(inline), target, columns).accumulators
+            ok &= ~columns.flags("padding", INLINE) | (sums <= vector_registers(target))
+        return ok
+
+    return legal
 
 
 def _takes(workload: Workload, group: Group, target: Target, knobs: tuple[Knob, ...], columns: Columns) -> bool:

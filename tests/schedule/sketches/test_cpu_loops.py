@@ -1,5 +1,6 @@
 """The CPU loop sketch: what it groups, which knobs it offers, and the kernels of two schedules as golden files."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -197,3 +198,18 @@ def test_large_outputs_may_go_past_the_caches(offset: int) -> None:
         np.testing.assert_allclose(out, wanted, limits[1], limits[0])
     small = _workload("softmax", {"rows": 64, "columns": 512})
     assert "store" not in {k.name for k in CPU_LOOPS.space(small, host_target("llvm")).knobs}
+
+
+def test_sums_fit_the_registers_where_padding_is_inline() -> None:
+    """Rows of a task become rows of a register tile there: not of any number."""
+    image = {"batch": 1, "channels": 128, "filters": 128, "groups": 128, "height": 56, "width": 56}
+    workload = OPERATORS["conv2d"].workload({**image, "kernel_h": 3, "kernel_w": 3, "padding": 1})
+    space = CPU_LOOPS.space(workload, AVX512)
+    inline = np.asarray(space.column("padding")) == "inline"
+    tiles = np.asarray(space.column("rows"), int) * np.asarray(space.column("vectors"), int)
+    assert tiles[inline].max() == 32 and tiles[~inline].max() > 32
+    assert len(inline) // 4 < inline.sum() < len(inline) // 2
+    schedule = space.schedule(int(np.argmax(inline)))
+    too_many = replace(schedule, knobs=tuple((n, 128 if n == "rows" else v) for n, v in schedule.knobs))
+    with pytest.raises(IllegalSchedule, match="do not fit"):
+        CPU_LOOPS.lower(workload, AVX512, too_many)
