@@ -2,8 +2,9 @@
 
 from ...core.errors import CompileError
 from ...ir.buffer import Buffer, Scope
-from ...ir.expr import Expr, Load, Var
+from ...ir.expr import Binary, BinaryOp, Compare, CompareOp, Expr, Load, Var, index
 from ...ir.gpu import GroupMma
+from ...ir.rewrite import free_variables, loads_of
 from ...ir.stmt import Allocate, For, If, LoopKind, Operation, Seq, Stmt, Store, expressions, walk_statements
 from .expressions import Code, interned, uses_of
 from .function import Function, is_packed
@@ -53,6 +54,13 @@ def _loop(fn: Function, text: Text, loop: For) -> None:
         raise CompileError(f"loop {loop.var} is still {loop.kind}: only serial and unrolled loops can be written")
     var = fn.name_of(loop.var)
     type = "int" if loop.extent < 1 << 31 else "long long"
+    test = f"{var} < {loop.extent}"
+    ending, body = _ending(loop)
+    if ending is not None:  # what lies beyond it would do nothing
+        (ending,) = interned(ending)
+        end = fn.fresh(f"{var}_end")
+        text.line(f"const {type} {end} = {Code(fn, text, uses_of(ending)).value(ending).text};")
+        test += f" && {var} < {end}"
     if loop.kind is LoopKind.UNROLLED:
         fn.unrolled.add(loop.var)
         text.line("#pragma unroll")
@@ -60,8 +68,32 @@ def _loop(fn: Function, text: Text, loop: For) -> None:
         # left alone, the compiler writes out whole nests with few iterations, and spills; a loop that holds no other
         # it unrolls with measure
         text.line("#pragma unroll 1")
-    with text.block(f"for ({type} {var} = 0; {var} < {loop.extent}; ++{var})") as inside:
-        emit_statement(fn, inside, loop.body)
+    with text.block(f"for ({type} {var} = 0; {test}; ++{var})") as inside:
+        emit_statement(fn, inside, body)
+
+
+def _ending(loop: For) -> tuple[Expr | None, Stmt]:
+    """What the variable of a serial loop stays below, where all of its body stands under such a condition, and the rest
+    of the body."""
+    match loop:
+        case For(kind=LoopKind.SERIAL, body=If(condition=Compare(op=CompareOp.LT, a=a, b=b) as test, then=then)):
+            rest = _without(a, loop.var)
+            if rest is not None and loop.var not in free_variables(b) | free_variables(rest):
+                return (None, loop.body) if loads_of(test) else (b if rest == index(0) else b - rest, then)
+    return None, loop.body
+
+
+def _without(expr: Expr, var: str) -> Expr | None:
+    """The rest of a sum with the addend ``var``; None where it is none."""
+    match expr:
+        case Var(name=name) if name == var:
+            return index(0)
+        case Binary(op=BinaryOp.ADD, a=a, b=b):
+            for one, other in ((a, b), (b, a)):
+                rest = _without(one, var)
+                if rest is not None:
+                    return other if rest == index(0) else rest + other
+    return None
 
 
 def _declaration(fn: Function, buffer: Buffer) -> str:

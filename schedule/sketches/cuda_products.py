@@ -71,6 +71,8 @@ NORM = 8
 """Of what units that work at once take (as a norm)."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
 """Of sums that the blocks of a cluster add up: two barriers, and what each of them reads."""
+PARTS_CYCLES, LEAST_SHARE = 12_000, 8
+"""Of the launch that adds up tiles of several blocks, as measured; steps of a block, as in CUTLASS."""
 STEP_CYCLES, STORE_CYCLES, LAUNCH_CYCLES = 40, 6, 3000
 """Besides: of a step (barriers), of a row of 128 bytes that is stored, of a launch with its first and last tile."""
 
@@ -126,6 +128,11 @@ class ProductPlan:
             Knob("band", BANDS, "tiles along m before the next along n"),
             Knob("resident", (1, 2), "blocks meant for a multiprocessor at once"),
             Knob("roomy", (0, 1), "whether warps that copy are a group and leave registers to those that multiply"),
+            Knob(
+                "even",
+                (0, 1),
+                "whether steps of all tiles are dealt out evenly, and sums of one tile added by a launch",
+            ),
             Knob("boxes", (2, 0, 1), "buffers through which a warpgroup stores boxes or rows; 0: threads store"),
             *self._copied,
         )
@@ -165,11 +172,16 @@ class ProductPlan:
         together = usable * resident // blocks
         laps = -(-tiles // (np.maximum(together, 1) * turns))
         workers = -(-tiles // (laps * turns))
+        steps = -(-p.k.extent // (split * slabs * GROUP_RUN))
+        even = columns.ints("even") == 1
+        share = np.where(even, -(-tiles * steps // np.maximum(together, 1)), 0)
+        laps = np.where(even, (share + steps - 2) // steps + 1, laps)
+        workers = np.where(even, -(-tiles * steps // np.maximum(share, 1)), workers)
         here = np.minimum(resident, -(-workers * blocks // np.maximum(usable, 1)))
         sums = rows * wide // 2
         roomy = columns.ints("roomy") == 1
         threads = GROUP_LANES * groups + np.where(roomy, GROUP_LANES, WARP_LANES)
-        share = _share(threads * resident)
+        own = _share(threads * resident)
         pool = (groups + 1) * _share((groups + 1) * GROUP_LANES * resident)
         most = np.minimum((pool - COPYING_REGISTERS) // groups // 8 * 8, MOST_REGISTERS)
         held_n = wide if self._right_along_k else -(-wide // GROUP_RUN) * GROUP_RUN
@@ -178,8 +190,7 @@ class ProductPlan:
         staging = 2 * groups * boxes * GROUP_ROWS * staging
         staging += np.where(split > 1, 4 * tile_m * (wide + PARTIAL_PADDING), 0)
         room = np.minimum(limits.shared_bytes_per_multiprocessor // resident - 1024, limits.shared_bytes_per_block)
-        steps = -(-p.k.extent // (split * slabs * GROUP_RUN))
-        uses = steps * laps * turns
+        uses = np.where(even, share, steps * laps * turns)
         stages = np.minimum(np.minimum((room - staging - BARRIER_BYTES) // stage, uses), MOST_STAGES)
         return {
             "threads": threads,
@@ -194,9 +205,10 @@ class ProductPlan:
             "here": here,
             "sums": sums,
             "registers": np.where(roomy, most, 0),
-            "share": np.where(roomy, most, share),
-            "launched": share,
+            "registers_of": np.where(roomy, most, own),
+            "launched": own,
             "steps": steps,
+            "share": share,
             "uses": uses,
             "stages": stages,
             "shared": np.maximum(stages, 1) * stage + staging + BARRIER_BYTES,
@@ -248,17 +260,21 @@ class ProductPlan:
         )
         fits = limits.resident_blocks(size["threads"], size["launched"], size["shared"]) >= resident
         fits &= (size["stages"] >= np.minimum(LEAST_STAGES, size["uses"])) & (
-            size["sums"] + self._spare <= size["share"]
+            size["sums"] + self._spare <= size["registers_of"]
         )
         fits &= size["tile_m"] // size["cluster_n"] <= LARGEST_BOX
         fits &= (columns.ints("in_turn") == 0) | (size["tiles"] > self.target.threads)
         split = columns.ints("split")
         fits &= (split == 1) | ((size["laps"] == 1) & (size["steps"] >= 2))
         pieces = rows * -(-size["tile_n"] // GROUP_RUN)
+        # evenly: where blocks would otherwise wait for the last ones
+        even, share = columns.ints("even") == 1, size["share"]
+        fits &= ~even | ((share >= LEAST_SHARE) & (size["tiles"] % self.target.threads != 0) & (size["tiles"] > 1))
+        parted = (split > 1) | (even & (share < size["steps"]))
         if can_store_boxes(p):
-            fits &= boxes == np.where(split == 1, np.minimum(pieces, 2), 0)
+            fits &= boxes == np.where(parted, 0, np.minimum(pieces, 2))
         else:
-            fits &= boxes <= (np.where(split == 1, 1, 0) if can_store_lines(p) else 0)
+            fits &= boxes <= (np.where(parted, 0, 1) if can_store_lines(p) else 0)
         fits &= (columns.ints("slabs") == 1) | (size["steps"] >= 4)
         # fewer blocks would crowd where earlier launches end first
         fits &= (resident == 1) | (size["here"] > 1)
@@ -270,7 +286,7 @@ class ProductPlan:
         covered &= (wide * size["cluster_n"] < columns_of_sums + WIDTHS[1]) | (wide == WIDTHS[1])
         if self._sums > 1:
             unit = self._sums * (8 if self._right_along_k else GROUP_RUN)
-            fits &= (wide % (unit * size["cluster_m"]) == 0) & (split == 1)
+            fits &= (wide % (unit * size["cluster_m"]) == 0) & (split == 1) & ~even
         ordered = (band == 8) | ((size["laps"] > 1) & (band <= tiles_m) & (tiles_n > 1))
         several = size["cluster_m"] * size["cluster_n"] > 1
         result: Bools = fits & covered & ordered & (~several | (size["laps"] * size["steps"] > 1))
@@ -296,7 +312,11 @@ class ProductPlan:
         tiles = laps * turns * here
         stored = np.where((turns > 1) | (here > 1), store / 4, store / split)
         exchange = np.where(split > 1, EXCHANGE_CYCLES + 4 * tile_m * wide / EXCHANGE_BYTES_PER_CYCLE, 0)
-        total = _joined(tiles * (steps * step + stored) + exchange, self._memory_cycles)
+        even, partials = columns.ints("even") == 1, 4 * tile_m * wide
+        added = 2 * partials * size["workers"] / (L2_BYTES_PER_CYCLE * self.target.threads)
+        exchange = np.where(even, PARTS_CYCLES + partials / L2_BYTES_PER_CYCLE + added, exchange)
+        work = np.where(even, size["share"] * step * here, tiles * steps * step) + tiles * stored
+        total = _joined(work + exchange, self._memory_cycles)
         total += LAUNCH_CYCLES
         used = self._sums * p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
         return {
@@ -327,7 +347,7 @@ class ProductPlan:
             self.target.threads,
             blocks=size["workers"] * size["cluster_m"] * size["cluster_n"] * columns.ints("split"),
             threads=size["threads"],
-            registers=size["share"],
+            registers=size["registers_of"],
             shared=size["shared"],
             wanted=size["stage"] * np.maximum(size["stages"] - 1, 1) // size["threads"],
         )
@@ -361,6 +381,7 @@ class ProductPlan:
             boxes=int(knobs["boxes"]),
             registers=size["registers"],
             sums=self._sums,
+            share=size["share"],
         )
 
 
@@ -376,6 +397,7 @@ def _sound(columns: Columns) -> Bools:
     sound &= (split == 1) | (~in_turn & ~roomy & alone & (places <= 128 * 128))
     sound &= (slabs == 1) | (places * slabs <= 2 * SMALL_TILE)
     cluster = columns.ints("cluster") * columns.ints("across")
+    sound &= (columns.ints("even") == 0) | (~in_turn & (cluster * split == 1))
     sound &= (cluster <= MOST_TILES) & (cluster * split <= MOST_BLOCKS)
     # each block of a cluster copies whole periods of the swizzle
     result: Bools = sound & (wide % (8 * columns.ints("cluster")) == 0)

@@ -123,15 +123,15 @@ class ResultWriter:
 
     # --- sums of several blocks
 
-    def stage_sums(self, sums: Buffer, partials: Buffer) -> None:
-        """Put a group's sums into shared memory: (row, column) of the block's tile."""
+    def stage_sums(self, sums: Buffer, partials: Buffer, outer: tuple[Expr, ...] = ()) -> None:
+        """Put a group's sums into ``partials``: (row, column) of the block's tile, at ``outer`` in what holds more."""
         w = self.w
         for row in range(self.rows):
             with w.loop("sum_column", self.wide // 8, UNROLLED) as column, w.loop("sum_half", 2, UNROLLED) as half:
                 line = (self.group * self.rows + row) * GROUP_ROWS + self.quarter * 16 + self.lane // 4 + half * 8
                 place = Ramp(column * 8 + self.lane % 4 * 2, 1, 2)
                 value = Load(sums, (index(row), Ramp(column * 4 + half * 2, 1, 2)))
-                w.store(partials, (Broadcast(line, 2), place), value)
+                w.store(partials, (*(Broadcast(i, 2) for i in outer), Broadcast(line, 2), place), value)
 
     def add_up(
         self, partials: Buffer, at: Mapping[str, Expr], first: Expr, part: Expr, split: int, threads: int

@@ -30,6 +30,7 @@ from ...ir.gpu import (
 )
 from ...ir.rewrite import free_variables, substitute
 from ...ir.stmt import HardwareAxis, Kernel
+from .even_shares import EvenShares, add_parts
 from .naming import NamingWriter
 from .padded import even_product
 from .product import Operand, Product
@@ -49,6 +50,7 @@ class ProductSetting:
     ``rows``: times 64 rows of a group. ``wide``: columns of a tile, those of all ``sums`` together. ``slabs``: times 64
     places of ``k`` that arrive together. ``stages``: how many such pieces the ring holds. ``cluster_m``, ``cluster_n``:
     tiles of a cluster along each. ``split``: blocks of a cluster that share out ``k`` of one tile, and have no other.
+    ``share``: steps of each block, all of them dealt out evenly (see ``even_shares``); 0: blocks have whole tiles.
     ``band``: tiles (of clusters) along ``m`` before the next along ``n``. ``workers``: clusters that run. ``resident``:
     blocks meant for a multiprocessor at once. ``boxes``: staging buffers of a group through which results are stored by
     copies of boxes; 0: threads store them. ``registers``: of a thread that multiplies, where that is more than its
@@ -69,6 +71,7 @@ class ProductSetting:
     boxes: int
     registers: int
     sums: int = 1
+    share: int = 0
 
     @property
     def tile_n(self) -> int:
@@ -128,8 +131,13 @@ class _Program:
 
     def kernel(self) -> Kernel:
         s, w = self.s, self.w
-        self.p, copies = even_product(w, self.p)
+        self.p, workspace = even_product(w, self.p)
         p = self.p
+        self.grid = TileGrid(p, s.tile_m, s.tile_n, s.band, s.cluster_m, s.cluster_n)
+        if s.share:
+            self.shares = EvenShares(self.grid.tiles, self.steps, s.share)
+            self.parts = self.shares.partials(w, s.tile_m, s.wide)
+            workspace = (*workspace, self.parts)
         bounds = [
             ("worker", s.workers, HardwareAxis.GRID_X),
             ("rank", s.cluster, HardwareAxis.CLUSTER),
@@ -159,13 +167,14 @@ class _Program:
                 self.results.drain()
             if s.cluster > 1:
                 w.barrier(Level.CLUSTER)
-        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), copies, w.finish())
+        if s.share:
+            add_parts(w, p, self.grid, self.shares, self.parts)
+        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
 
     # --- shared memory and roles
 
     def _allocate(self) -> None:
         p, s, w = self.p, self.s, self.w
-        self.grid = TileGrid(p, s.tile_m, s.tile_n, s.band, s.cluster_m, s.cluster_n)
         self.left = self._ring("left", [p.tokens], "m", s.tile_m)
         self.right = self._ring("right", p.all_weights, "n", s.tile_n)
         self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.tile_n, s.boxes)
@@ -230,8 +239,11 @@ class _Program:
         """Every tile of this block; its number among them counts the steps of the ring on."""
         s, w = self.s, self.w
         turns = s.groups if s.in_turn else 1
-        laps = -(-self.grid.tiles // (s.workers * turns))
+        laps = self.shares.laps if s.share else -(-self.grid.tiles // (s.workers * turns))
         with w.loop("lap", laps) as lap:
+            if s.share:
+                self._part(lap)
+                return
             if not s.in_turn:
                 self._tile(lap, laps, self.multiplies)
                 return
@@ -261,8 +273,7 @@ class _Program:
                 if turn is not None:
                     with w.when(first):
                         w.emit(Arrive(self.turns, index((turn[0] + 1) % s.groups)))
-                own = 0 if s.in_turn else self.warp // GROUP_WARPS * (GROUP_ROWS * s.rows)
-                of_group = {**at, "m": at["m"] + own}
+                of_group = self._of_group(at)
                 ahead = self.results.read_ahead(of_group)
                 w.emit(AwaitGroupMma(0))
                 self._release(number * self.steps + (self.steps - 1))
@@ -270,6 +281,31 @@ class _Program:
                     self.results.stage_sums(sums, self.partials)
                 else:
                     self.results.write(sums, of_group, ahead)
+
+    def _part(self, lap: Expr) -> None:
+        """What this block does of one tile: its outputs, where that is all of it, or else its sums."""
+        s, w, sums = self.s, self.w, self.sums[0]
+        part = self.shares.part(self.worker, lap)
+        with w.when(part.steps > 0):
+            at = self.grid.place(part.tile, index(0))
+            with w.loop("step", min(self.steps, s.share)) as step, w.when(step < part.steps):
+                with w.when(self.copies), w.when(self.elected):
+                    self._copy(at, part.first + step, part.before + step)
+                with w.when(self.multiplies):
+                    self._multiply(sums, step, part.before + step)
+            with w.when(self.multiplies):
+                w.emit(AwaitGroupMma(0))
+                self._release(part.before + (part.steps - 1))
+                if s.share >= self.steps:
+                    with w.when(Compare(CompareOp.EQ, part.steps, index(self.steps))):
+                        self.results.write(sums, self._of_group(at), {})
+                with w.when(part.steps < self.steps):
+                    self.results.stage_sums(sums, self.parts, (part.slot(self.worker),))
+
+    def _of_group(self, at: Mapping[str, Expr]) -> dict[str, Expr]:
+        """Where the rows of this thread's warpgroup begin in the tile at ``at``."""
+        own = 0 if self.s.in_turn else self.warp // GROUP_WARPS * (GROUP_ROWS * self.s.rows)
+        return {**at, "m": at["m"] + own}
 
     # --- one step
 
