@@ -226,14 +226,13 @@ def seq(*statements: Stmt) -> Stmt:
 
 def substatements(stmt: Stmt) -> tuple[Stmt, ...]:
     """The statements directly below ``stmt``."""
-    match stmt:
-        case For(body=body) | Allocate(body=body) | Launch(body=body):
-            return (body,)
-        case If(then=then):
-            return (then,)
-        case Seq(statements=statements):
-            return statements
-    return ()
+    if isinstance(stmt, Store):  # first what there is most of: every walk comes here
+        return ()
+    if isinstance(stmt, Seq):
+        return stmt.statements
+    if isinstance(stmt, (For, Allocate, Launch)):
+        return (stmt.body,)
+    return (stmt.then,) if isinstance(stmt, If) else ()
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ..codegen.backend import Source
 from ..codegen.llvm.compile import compile_source
-from ..core.target import Target
+from .hardware import host_target
 from .native import Library, keep_for_ever, load_object
 
 LANES = 8
@@ -60,6 +60,6 @@ def largest_error(got: NDArray[np.float32], want: NDArray[np.float64], absolute:
 
 @cache
 def _library() -> Library:
-    target = Target("llvm", "x86-64", ("cx16",))
+    target = host_target()
     binary = compile_source(Source("llvm-ir", _TEXT, _NAME, ()), target)
     return keep_for_ever(load_object(binary.code, (_NAME,), {}))

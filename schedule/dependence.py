@@ -1,5 +1,6 @@
 """Which iterations touch the same elements: what may be reordered, and what may run side by side."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -112,7 +113,17 @@ def _iterations_apart(loop: For, outer: Ranges, found: Sequence[Access]) -> bool
             keys.append(key)
     if not keys:
         return False
-    return len(np.unique(np.stack(keys), axis=1).T) == loop.extent
+    return _different(keys) == loop.extent
+
+
+def _different(keys: Sequence[NDArray[np.int64]]) -> int:
+    """How many different rows the columns ``keys``, numbers from 0, have."""
+    if math.prod(int(key.max()) + 1 for key in keys) >= 1 << 62:
+        return len(np.unique(np.stack(keys), axis=1).T)
+    number = np.zeros_like(keys[0])
+    for key in keys:  # as digits of one number, which is sorted far faster
+        number = number * (int(key.max()) + 1) + key
+    return len(np.unique(number))
 
 
 def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ranges) -> Linear:

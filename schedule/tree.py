@@ -71,14 +71,16 @@ def names_in(kernel: Kernel) -> set[str]:
 
 def find_loop(kernel: Kernel, name: str, *, primitive: str, argument: str = "loop") -> Place:
     """The loop called ``name``; raises IllegalSchedule listing the loops there are."""
-    found = _find(kernel.body, name, ())
-    if found is None:
+    path = _path(kernel.body, name)
+    if path is None:
         raise IllegalSchedule(
             f"{primitive}: {argument} is {name!r}, and there is no such loop; there are: "
             f"{', '.join(loop.var for loop in loops_in(kernel.body)) or 'none'}",
             field=argument,
         )
-    return found
+    *around, loop = path
+    assert isinstance(loop, For)
+    return Place(loop, tuple(s for s in around if not isinstance(s, Seq)))
 
 
 def require_serial(loop: For, *, primitive: str, argument: str = "loop") -> None:
@@ -104,14 +106,14 @@ def require_new_names(
         taken.add(name)
 
 
-def _find(stmt: Stmt, name: str, around: tuple[Stmt, ...]) -> Place | None:
+def _path(stmt: Stmt, name: str) -> tuple[Stmt, ...] | None:
+    """The statements from ``stmt`` down to the loop called ``name``."""
     if isinstance(stmt, For) and stmt.var == name:
-        return Place(stmt, around)
-    inner = around if isinstance(stmt, Seq) else (*around, stmt)
+        return (stmt,)
     for below in substatements(stmt):
-        found = _find(below, name, inner)
+        found = _path(below, name)
         if found is not None:
-            return found
+            return (stmt, *found)
     return None
 
 

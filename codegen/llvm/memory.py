@@ -149,9 +149,14 @@ def address(body: Body, buffer: Buffer, flat: Linear, ev: Evaluate) -> Value:
             f"getelementptr {element}, {base.typed}, {offset.typed}", "ptr", 1, f"{buffer.name}.at"
         )
         body.addresses[-1].setdefault(key, base)
-    if flat.constant:
-        return w.assign(f"getelementptr {element}, {base.typed}, i64 {flat.constant}", "ptr", 1, f"{buffer.name}.at")
-    return base
+    if not flat.constant:
+        return base
+    place = ("pointer", base.text, flat.constant)
+    found = body.known_address(place) or w.assign(
+        f"getelementptr {element}, {base.typed}, i64 {flat.constant}", "ptr", 1, f"{buffer.name}.at"
+    )
+    body.addresses[-1].setdefault(place, found)
+    return found
 
 
 def _sum_of_terms(body: Body, flat: Linear, ev: Evaluate) -> Value | None:

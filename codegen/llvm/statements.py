@@ -1,7 +1,7 @@
 """Statements to blocks; a parallel loop becomes a function of its own that the thread pool calls."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from ...core.dtypes import float32
 from ...core.errors import CompileError
@@ -21,6 +21,7 @@ from ...ir.stmt import (
     substatements,
     walk_statements,
 )
+from ..passes.alike import renaming
 from .body import Body
 from .expressions import evaluate
 from .frame import Frame
@@ -43,9 +44,19 @@ EmitOperation = Callable[[Body, Operation], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Task:
+    """A parallel loop as a function, and what of its surroundings it is given."""
+
+    loop: For
+    function: str
+    buffers: Sequence[str]
+    variables: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """What all functions of one kernel share. ``tiles``: the buffers that are tile registers. ``operation``: how
-    operations are written; None: as for a processor."""
+    operations are written; None: as for a processor. ``tasks``: the functions of parallel loops so far."""
 
     module: ModuleWriter
     entry: str
@@ -53,6 +64,7 @@ class Place:
     threads: int
     tiles: frozenset[str] = frozenset()
     operation: EmitOperation | None = None
+    tasks: list["Task"] = field(default_factory=list)
 
 
 def emit_statement(place: Place, body: Body, stmt: Stmt) -> None:
@@ -216,20 +228,41 @@ def _lifetime(w: FunctionWriter, edge: str, pointer: Value) -> None:
 def _parallel_for(place: Place, body: Body, loop: For) -> None:
     """Write the loop body as ``@entry.var(buffers…, outer variables…, begin, end)`` with a wrapper that unpacks
     the environment, and call the pool. Buffers are parameters so that ``noalias`` holds for each of them."""
-    buffers, variables = _captured(body, loop)
-    name = place.module.unique(f"{place.entry}.{identifier(loop.var)}")
-    _write_task(place, body, loop, name, buffers, variables)
+    task = _known_task(place, body, loop) or _new_task(place, body, loop)
     w = body.w
-    slots = [(body.pointer(b), 8 * i) for i, b in enumerate(buffers)]
-    slots += [(body.variable(v), 8 * (len(buffers) + i)) for i, v in enumerate(variables)]
+    given = [*(body.pointer(b) for b in task.buffers), *(body.variable(v) for v in task.variables)]
+    slots = [(value, 8 * i) for i, value in enumerate(given)]
     environment = w.alloca(f"[{max(len(slots), 1)} x i64]", f"{loop.var}.env", 8)
     for value, offset in slots:
         at = w.assign(f"getelementptr i8, {environment.typed}, i64 {offset}", "ptr", 1, "slot")
         w.line(f"store {value.typed}, {at.typed}, align 8")
     w.module.declare(f"declare void @{PARALLEL_FOR}(ptr, ptr, i64)")
-    w.line(f"call void @{PARALLEL_FOR}(ptr @{name}.task, {environment.typed}, i64 {loop.extent})")
+    w.line(f"call void @{PARALLEL_FOR}(ptr @{task.function}.task, {environment.typed}, i64 {loop.extent})")
     if body.tiles_ready:  # this thread took part, and has given its tiles back
         set_up_tiles(body)
+
+
+def _new_task(place: Place, body: Body, loop: For) -> Task:
+    buffers, variables = _captured(body, loop)
+    name = place.module.unique(f"{place.entry}.{identifier(loop.var)}")
+    _write_task(place, body, loop, name, buffers, variables)
+    place.tasks.append(Task(loop, name, buffers, variables))
+    return place.tasks[-1]
+
+
+def _known_task(place: Place, body: Body, loop: For) -> Task | None:
+    """One that is there already, of a loop that differs in names alone."""
+    for task in place.tasks:
+        names = None if task.variables else renaming(task.loop, loop)
+        if names is not None and all(_same_place(place, body, *pair) for pair in names.items()):
+            return replace(task, buffers=[names[b] for b in task.buffers])
+    return None
+
+
+def _same_place(place: Place, body: Body, first: str, second: str) -> bool:
+    """Whether two buffers are alike in what is not said where they are used."""
+    offsets, streamed, tiles = place.frame.offsets, body.streamed, place.tiles
+    return offsets.get(first) == offsets.get(second) and all((first in s) == (second in s) for s in (streamed, tiles))
 
 
 def _write_task(place: Place, body: Body, loop: For, name: str, buffers: list[str], variables: list[str]) -> None:

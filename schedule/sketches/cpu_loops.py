@@ -6,6 +6,7 @@ those like it (other layers) take the same setting; the rest take a plain one of
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +111,7 @@ class CpuLoops:
             )
 
 
+@lru_cache(maxsize=16)
 def _plan(workload: Workload, target: Target, padding: str) -> Plan:
     return plan(workload, inline_paddings=padding == INLINE, threads=target.threads)
 

@@ -1,0 +1,62 @@
+"""Nests that differ in names alone go through the passes, and into machine code, once."""
+
+import numpy as np
+
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.passes.alike import copies_among, renaming
+from tilewright.codegen.passes.pipeline import run_passes
+from tilewright.codegen.road import lower
+from tilewright.core.schedule import Schedule
+from tilewright.core.target import Target
+from tilewright.ir.interpret import interpret
+from tilewright.ir.stmt import Kernel, Seq
+from tilewright.ir.verify import verify
+from tilewright.schedule.sketches.cpu_loops import CPU_LOOPS
+from tilewright.te.data import random_inputs
+from tilewright.te.operators import OPERATORS
+from tilewright.te.reference import reference
+from tilewright.te.workload import Workload
+
+TARGET = Target("llvm", "x86-64", ("avx", "avx2", "fma", "sse4.2"), 2, 32)
+LAYERS = 3
+
+
+def layers(width: int = 24) -> tuple[Workload, Schedule, Kernel]:
+    workload = OPERATORS["mlp"].workload({"rows": 8, "width": width, "layers": LAYERS})
+    schedule = CPU_LOOPS.space(workload, TARGET, limit=64).schedule(1)
+    return workload, schedule, lower(workload, TARGET, schedule)
+
+
+def test_layers_are_found_to_be_alike_and_put_back_as_they_should_be() -> None:
+    workload, _, kernel = layers()
+    assert isinstance(kernel.body, Seq)
+    parts = len(kernel.body.statements) // LAYERS
+    copies = copies_among(kernel.body.statements)
+    assert {n: first for n, (first, _) in copies.items()} == {n: n % parts for n in range(parts, LAYERS * parts)}
+    finished = run_passes(kernel)[-1][1]
+    verify(finished)
+    inputs = random_inputs(workload, 0)
+    found, wanted = interpret(finished, inputs), reference(workload, inputs)
+    for name in workload.outputs:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-4, atol=1e-4)
+
+
+def test_one_function_serves_all_layers() -> None:
+    *_, kernel = layers(width=96)
+    backend = backend_for(TARGET)
+    text = backend.emit(run_passes(kernel)[-1][1], TARGET).text
+    called = [
+        line.split("@")[2].split(",")[0] for line in text.splitlines() if "call void @tilewright_parallel" in line
+    ]
+    assert isinstance(kernel.body, Seq)
+    assert len(called) == len(kernel.body.statements) and len(set(called)) == len(called) // LAYERS
+
+
+def test_what_differs_in_more_than_names_is_no_copy() -> None:
+    *_, narrow = layers()
+    *_, wide = layers(width=32)
+    assert isinstance(narrow.body, Seq) and isinstance(wide.body, Seq)
+    first, second = narrow.body.statements[0], wide.body.statements[0]
+    assert renaming(first, second) is None
+    assert renaming(first, narrow.body.statements[1]) is None
+    assert renaming(first, first) is not None
