@@ -96,8 +96,8 @@ template <int WORDS> $void load_run(unsigned* to, const unsigned short* from, in
 }"""
     ),
     "load_run_wide": Function(
-        """// 8 neighbours that may begin anywhere, from a buffer that begins at a multiple of 16 bytes: the one or two pieces
-// of 16 bytes that they lie in, shifted
+        """// 8 neighbours that may begin anywhere, from a buffer that begins at a multiple of 16 bytes: the one or two
+// pieces of 16 bytes that they lie in, shifted
 template <typename I> $uint4 load_run_wide(const unsigned short* from, I at) {
   const uint4* pieces = reinterpret_cast<const uint4*>(from);
   const uint4 a = pieces[at >> 3], b = pieces[(at + 7) >> 3];
