@@ -95,6 +95,22 @@ template <int WORDS> $void load_run(unsigned* to, const unsigned short* from, in
   for (int i = 0; i < WORDS; ++i) to[i] = __funnelshift_r(x[i], x[i + 1], 16 * odd);
 }"""
     ),
+    "load_run_wide": Function(
+        """// 8 neighbours that may begin anywhere, from a buffer that begins at a multiple of 16 bytes: the one or two
+// pieces of 16 bytes that they lie in, shifted
+template <typename I> $uint4 load_run_wide(const unsigned short* from, I at) {
+  const uint4* pieces = reinterpret_cast<const uint4*>(from);
+  const uint4 a = pieces[at >> 3], b = pieces[(at + 7) >> 3];
+  const bool four = at & 4, two = at & 2;
+  const int odd = 16 * (at & 1);
+  unsigned x[6] = {four ? a.z : a.x, four ? a.w : a.y, four ? b.x : a.z,
+                   four ? b.y : a.w, four ? b.z : b.x, four ? b.w : b.y};
+  #pragma unroll
+  for (int i = 0; i < 5; ++i) x[i] = two ? x[i + 1] : x[i];
+  return make_uint4(__funnelshift_r(x[0], x[1], odd), __funnelshift_r(x[1], x[2], odd),
+                    __funnelshift_r(x[2], x[3], odd), __funnelshift_r(x[3], x[4], odd));
+}"""
+    ),
     # --- shared memory, the asynchronous ways into it, and what orders them
     "shared_address": Function(
         """unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }"""

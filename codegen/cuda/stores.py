@@ -7,7 +7,7 @@ from .arithmetic import to_bits
 from .expressions import Code, interned, uses_of
 from .function import Function, is_packed
 from .memory import address, aligned, base_offset, contiguous, half_of, offset, raw, read_piece
-from .places import multiple_of, one_for_all, pieces
+from .places import WIDEST_BYTES, multiple_of, one_for_all, pieces
 from .text import Text, Value
 from .types import WIDE, computed, half_name, is_half, stored
 
@@ -137,6 +137,11 @@ def _move(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
         run = f"{code.fn.name_of(load.buffer.name)}, {base_offset(code, load.buffer, source.base, 0).text}"
         code.text.line(f"{code.fn.use('load_run')}<{lanes // 2}>({target}, {run});")
         return True
+    if mask is None and isinstance(load, Load) and _is_run(code.fn, load, source.base):
+        if stmt.buffer.scope is Scope.GLOBAL and pieces([(stmt.buffer, base)], lanes) == [(0, WIDEST_BYTES)]:
+            run = f"{code.fn.name_of(load.buffer.name)}, {base_offset(code, load.buffer, source.base, 0).text}"
+            _write_piece(code, stmt.buffer, base, 0, WIDEST_BYTES, f"{code.fn.use('load_run_wide')}({run})")
+            return True
     least = 4 if is_packed(stmt.buffer) or is_packed(load.buffer) else 1
     if min(size for _, size in parts) < least or max(size for _, size in parts) == stmt.buffer.dtype.bytes:
         return False

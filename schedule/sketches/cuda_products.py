@@ -309,14 +309,13 @@ class ProductPlan:
         step *= 1 + (0.4 if self._streams else 0.2) / np.maximum(size["stages"] - 1, 1)  # as measured
         step += STEP_CYCLES / here
         store = tile_m * size["tile_n"] * 2 / 128 * self._store_cycles(columns.ints("boxes"))
-        tiles = laps * turns * here
+        even, partials = columns.ints("even") == 1, 4 * tile_m * wide
+        tiles = np.where(even, size["share"] / steps, laps * turns) * here
         stored = np.where((turns > 1) | (here > 1), store / 4, store / split)
         exchange = np.where(split > 1, EXCHANGE_CYCLES + 4 * tile_m * wide / EXCHANGE_BYTES_PER_CYCLE, 0)
-        even, partials = columns.ints("even") == 1, 4 * tile_m * wide
         added = 2 * partials * size["workers"] / (L2_BYTES_PER_CYCLE * self.target.threads)
         exchange = np.where(even, PARTS_CYCLES + partials / L2_BYTES_PER_CYCLE + added, exchange)
-        work = np.where(even, size["share"] * step * here, tiles * steps * step) + tiles * stored
-        total = _joined(work + exchange, self._memory_cycles)
+        total = _joined(tiles * (steps * step + stored) + exchange, self._memory_cycles)
         total += LAUNCH_CYCLES
         used = self._sums * p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
         return {

@@ -333,6 +333,16 @@ def runs(dtype: DType) -> Kernel:
     return Kernel("runs", (source,), (result,), (), w.finish())
 
 
+def shifted(dtype: DType) -> Kernel:
+    """Pieces of 8 of rows of 29, which begin anywhere, from tensor to tensor, to multiples of 16 bytes."""
+    source, result = Buffer("A", (9, 29), dtype), Buffer("O", (9, 3, 8), dtype)
+    w = Writer()
+    with w.launch("shifted", [("t", 27, THREAD)]) as (t,):
+        columns = Ramp(t % 3 * 8 + 2, 1, 8)
+        w.store(result, (t // 3, t % 3, Ramp(ZERO, 1, 8)), Load(source, (t // 3, columns)))
+    return Kernel("shifted", (source,), (result,), (), w.finish())
+
+
 PADDED = Layout((66, 1))
 SPREAD = Layout((64, 1), Swizzle(3, 3, 3))
 
@@ -353,6 +363,7 @@ LAUNCHES: dict[str, Kernel] = {
     "two_launches": two_launches(),
     **{f"halves_{d}": halves(d) for d in (float16, bfloat16)},
     **{f"runs_{d}": runs(d) for d in (float16, float32)},
+    **{f"shifted_{d}": shifted(d) for d in (float16, float32)},
     **{f"uneven_{d}": uneven(d) for d in (float16, float32, int8)},
 }
 """Name -> kernel made of launches, all final."""

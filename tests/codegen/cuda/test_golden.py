@@ -11,7 +11,8 @@ SM90A = Target("cuda", "sm_90a", (), 132, 16)
 
 
 @pytest.mark.parametrize(
-    "name", ["softmax_float16", "transpose_bfloat16", "cluster_sum_2", "matrix_float16", "runs_float16"]
+    "name",
+    ["softmax_float16", "transpose_bfloat16", "cluster_sum_2", "matrix_float16", "runs_float16", "shifted_float16"],
 )
 def test_cuda_source(name: str) -> None:
     backend = backend_for(SM90A)
