@@ -155,5 +155,5 @@ def _launched(grid: Grid, parameters: tuple[Parameter, ...]) -> str:
 
 def _map(described: TensorMap, parameter: Parameter) -> str:
     extents, box = (", ".join(map(str, reversed(shape))) for shape in (parameter.shape, described.box))
-    swizzled = "true" if described.swizzled else "false"
-    return f"tensor_map(p[{described.parameter}], {parameter.dtype.bytes}, {{{extents}}}, {{{box}}}, {swizzled}, {described.line_bytes})"
+    how = f"{'true' if described.swizzled else 'false'}, {described.line_bytes}"
+    return f"tensor_map(p[{described.parameter}], {parameter.dtype.bytes}, {{{extents}}}, {{{box}}}, {how})"
