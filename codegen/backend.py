@@ -33,11 +33,13 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class TensorMap:
     """What a device function is told of a tensor that it copies boxes of: ``parameter`` by position, the extents of a
-    ``box``, one per dimension of the parameter, and whether rows of 128 bytes are swizzled (see ``ir.gpu``)."""
+    ``box``, one per dimension of the parameter, whether rows of 128 bytes are swizzled (see ``ir.gpu``), and
+    ``line_bytes``: what comes into the cache in front of memory together, 128 or 256."""
 
     parameter: int
     box: tuple[int, ...]
     swizzled: bool
+    line_bytes: int = 128
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def _grid_from_json(data: Json) -> Grid:
     x, y, z = cast(list[int], data["blocks"])
     arguments = tuple(cast(list[int], data["arguments"]))
     maps = tuple(
-        TensorMap(m["parameter"], tuple(m["box"]), m["swizzled"])
+        TensorMap(m["parameter"], tuple(m["box"]), m["swizzled"], m["line_bytes"])
         for m in cast(list[dict[str, Any]], data["tensor_maps"])
     )
     fields: Json = {**data, "blocks": (x, y, z), "arguments": arguments, "tensor_maps": maps}

@@ -112,7 +112,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
     )
     fn.parameters = tuple(b.name for b in kernel.parameters)
     for copy in (s for s in walk_statements(launch.body) if isinstance(s, TensorCopy | TensorStore)):
-        described = tensor_map(fn.parameters, copy)
+        described = tensor_map(fn, copy)
         if described not in fn.maps:
             fn.maps[described] = fn.fresh(f"{ascii_name(tensor_of(copy).name)}_map")
     # no const pointer is __restrict__: its loads would pass for constants and move ahead of the wait

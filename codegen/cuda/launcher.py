@@ -39,7 +39,7 @@ _MAPS = """#include <cuda.h>
 
 // extents and box from the innermost dimension on
 static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> extents, std::vector<cuuint32_t> box,
-                            bool swizzled) {
+                            bool swizzled, int line_bytes) {
   static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
   cudaDriverEntryPointQueryResult found;
   if (!encode)
@@ -54,7 +54,8 @@ static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> exten
   TensorMap map;
   if (encode((CUtensorMap*)&map, type, box.size(), data, extents.data(), strides.data(), box.data(), steps.data(),
              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+             line_bytes == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
     check(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
   return map;
 }
@@ -154,5 +155,5 @@ def _launched(grid: Grid, parameters: tuple[Parameter, ...]) -> str:
 
 def _map(described: TensorMap, parameter: Parameter) -> str:
     extents, box = (", ".join(map(str, reversed(shape))) for shape in (parameter.shape, described.box))
-    swizzled = "true" if described.swizzled else "false"
-    return f"tensor_map(p[{described.parameter}], {parameter.dtype.bytes}, {{{extents}}}, {{{box}}}, {swizzled})"
+    how = f"{'true' if described.swizzled else 'false'}, {described.line_bytes}"
+    return f"tensor_map(p[{described.parameter}], {parameter.dtype.bytes}, {{{extents}}}, {{{box}}}, {how})"

@@ -1,6 +1,5 @@
 """The operations of graphics processors to C++."""
 
-from collections.abc import Sequence
 from math import prod
 
 from ...core.errors import CompileError
@@ -175,7 +174,7 @@ def _tensor_copy(code: Code, stmt: TensorCopy) -> str:
     fn, size = code.fn, prod(stmt.box) * stmt.source.dtype.bytes
     to = address(code, stmt.target, tile_offset(code, stmt.target, stmt.target_indices))
     where = _at(code, stmt.barriers, stmt.index)
-    box = f"&{fn.maps[tensor_map(fn.parameters, stmt)]}, {where}"
+    box = f"&{fn.maps[tensor_map(fn, stmt)]}, {where}"
     corner, once = _corner(code, stmt.source_indices), _flag(stmt.source.name in fn.streamed)
     if stmt.multicast is not None:
         blocks = code.value(stmt.multicast).text
@@ -187,7 +186,7 @@ def _tensor_copy(code: Code, stmt: TensorCopy) -> str:
 def _tensor_store(code: Code, stmt: TensorStore) -> str:
     fn = code.fn
     source = address(code, stmt.source, tile_offset(code, stmt.source, stmt.source_indices))
-    name, corner = fn.maps[tensor_map(fn.parameters, stmt)], _corner(code, stmt.target_indices)
+    name, corner = fn.maps[tensor_map(fn, stmt)], _corner(code, stmt.target_indices)
     function = _since_hopper(fn, f"tensor_store_{len(stmt.box)}")
     return f"{function}<{_flag(stmt.target.name in fn.streamed)}>({source}, &{name}, {corner});"
 
@@ -202,11 +201,13 @@ def tensor_of(stmt: TensorCopy | TensorStore) -> Buffer:
     return stmt.source if isinstance(stmt, TensorCopy) else stmt.target
 
 
-def tensor_map(parameters: Sequence[str], stmt: TensorCopy | TensorStore) -> TensorMap:
-    """What ``stmt`` needs to be told of its tensor; ``parameters``: the names of the kernel's."""
-    tile = stmt.target if isinstance(stmt, TensorCopy) else stmt.source
+def tensor_map(fn: Function, stmt: TensorCopy | TensorStore) -> TensorMap:
+    """What ``stmt`` needs to be told of its tensor. Tiles of operands that are read again bring the next tile's lines
+    with them: 1 % of products of 4096^3 on an H200, 2 % with k of 14336; streams of weights lose as much by it."""
+    tile, tensor = (stmt.target if isinstance(stmt, TensorCopy) else stmt.source), tensor_of(stmt)
     swizzled = tile.layout is not None and tile.layout.swizzle is not None
-    return TensorMap(parameters.index(tensor_of(stmt).name), stmt.box, swizzled)
+    again = swizzled and isinstance(stmt, TensorCopy) and tensor.name not in fn.streamed
+    return TensorMap(fn.parameters.index(tensor.name), stmt.box, swizzled, 256 if again else 128)
 
 
 # Products ------------------------------------------------------------------------------------------------------

@@ -90,15 +90,21 @@ template <int WORDS> $void load_run(unsigned* to, const unsigned short* from, in
   unsigned x[WORDS + 1];
   #pragma unroll
   for (int i = 0; i < WORDS; ++i) x[i] = words[i];
-  x[WORDS] = words[WORDS - 1 + odd];
+  x[WORDS] = from[at + 2 * WORDS - 1];  // the other half of its word may be beyond the end
   #pragma unroll
   for (int i = 0; i < WORDS; ++i) to[i] = __funnelshift_r(x[i], x[i + 1], 16 * odd);
 }"""
     ),
     "load_run_wide": Function(
         """// 8 neighbours that may begin anywhere, from a buffer that begins at a multiple of 16 bytes: the one or two
-// pieces of 16 bytes that they lie in, shifted
-template <typename I> $uint4 load_run_wide(const unsigned short* from, I at) {
+// pieces of 16 bytes that they lie in, shifted; one after another where the buffer ends ahead of a whole piece
+template <typename I> $uint4 load_run_wide(const unsigned short* from, I at, long long whole) {
+  if ((long long)at + 8 > whole) {
+    unsigned last[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) last[i] = from[at + 2 * i] | (unsigned)from[at + 2 * i + 1] << 16;
+    return make_uint4(last[0], last[1], last[2], last[3]);
+  }
   const uint4* pieces = reinterpret_cast<const uint4*>(from);
   const uint4 a = pieces[at >> 3], b = pieces[(at + 7) >> 3];
   const bool four = at & 4, two = at & 2;

@@ -139,8 +139,9 @@ def _move(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
         return True
     if mask is None and isinstance(load, Load) and _is_run(code.fn, load, source.base):
         if stmt.buffer.scope is Scope.GLOBAL and pieces([(stmt.buffer, base)], lanes) == [(0, WIDEST_BYTES)]:
-            run = f"{code.fn.name_of(load.buffer.name)}, {base_offset(code, load.buffer, source.base, 0).text}"
-            _write_piece(code, stmt.buffer, base, 0, WIDEST_BYTES, f"{code.fn.use('load_run_wide')}({run})")
+            at, piece = base_offset(code, load.buffer, source.base, 0), WIDEST_BYTES // load.buffer.dtype.bytes
+            wide = f"{code.fn.name_of(load.buffer.name)}, {at.text}, {load.buffer.elements // piece * piece}"
+            _write_piece(code, stmt.buffer, base, 0, WIDEST_BYTES, f"{code.fn.use('load_run_wide')}({wide})")
             return True
     least = 4 if is_packed(stmt.buffer) or is_packed(load.buffer) else 1
     if min(size for _, size in parts) < least or max(size for _, size in parts) == stmt.buffer.dtype.bytes:

@@ -15,8 +15,10 @@ _SINCE = 12_000
 
 @functools.lru_cache(maxsize=1024)
 def encode(described: TensorMap, parameter: Parameter, address: int) -> bytes:
-    """The map of ``parameter`` at ``address`` as a device function is given it: zeros outside, lines of 256 bytes into
-    the second-level cache. Raises DeviceFault where the driver refuses it."""
+    """The map of ``parameter`` at ``address`` as a device function is given it: zeros outside.
+
+    Raises DeviceFault where the driver refuses it.
+    """
     shape, size = parameter.shape, parameter.dtype.bytes
     strides = [size]
     for extent in reversed(shape):
@@ -34,7 +36,7 @@ def encode(described: TensorMap, parameter: Parameter, address: int) -> bytes:
         _array(ctypes.c_uint32, [1] * len(shape)),
         _constant("Interleave.CU_TENSOR_MAP_INTERLEAVE_NONE"),
         _constant(f"Swizzle.CU_TENSOR_MAP_SWIZZLE_{'128B' if described.swizzled else 'NONE'}"),
-        _constant("L2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B"),
+        _constant(f"L2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_{described.line_bytes}B"),
         _constant("FloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"),
     )
     if status:

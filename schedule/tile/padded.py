@@ -47,8 +47,9 @@ def _padded(w: NamingWriter, tensor: Buffer) -> Buffer:
 
 
 def _copy(w: NamingWriter, pairs: Sequence[tuple[Buffer, Buffer]]) -> None:
-    """One launch for all of them, each with blocks of its own."""
-    run = PIECE_BYTES // pairs[0][1].dtype.bytes
+    """One launch for all of them, each with blocks of its own, from the last rows to the first: those are multiplied
+    first, and still in the second-level cache then."""
+    pairs, run = pairs[::-1], PIECE_BYTES // pairs[0][1].dtype.bytes
     counts = [-(-copy.elements // (run * THREADS)) for _, copy in pairs]
     bounds = [("even_block", sum(counts), HardwareAxis.GRID_X), ("even_thread", THREADS, HardwareAxis.THREAD)]
     with w.launch("even_rows", bounds) as (block, thread):
@@ -68,7 +69,7 @@ def _copy_piece(w: NamingWriter, tensor: Buffer, copy: Buffer, piece: Expr, run:
     row, place = piece // across, list[Expr]()
     for n, extent in enumerate(outer):
         below = prod(outer[n + 1 :])
-        place.append(row // below % extent if n else row // below)
+        place.append(extent - 1 - (row // below % extent if n else row // below))
     columns = Ramp(piece % across * run, 1, run)
     spread = [Broadcast(i, run) for i in place]
     with w.when(piece % across < tensor.shape[-1] // run):

@@ -150,7 +150,7 @@ def test_they_become_tensor_instructions() -> None:
     source = backend.emit(finish(product(), H200), H200)
     (grid,) = source.launches
     assert grid.arguments == (2,)
-    assert grid.tensor_maps == (TensorMap(0, (64, 64), True), TensorMap(1, (1, 24, 64), True))
+    assert grid.tensor_maps == (TensorMap(0, (64, 64), True), TensorMap(1, (1, 24, 64), True, 256))
     assert "prefetch_map(&A_map);" in source.text
     assert "const __grid_constant__ TensorMap A_map" in source.text and "tensor_copy_2<true>(" in source.text
     binary = build_kernel(product(), H200)

@@ -25,7 +25,7 @@ template <int WORDS> static __device__ __forceinline__ void load_run(unsigned* t
   unsigned x[WORDS + 1];
   #pragma unroll
   for (int i = 0; i < WORDS; ++i) x[i] = words[i];
-  x[WORDS] = words[WORDS - 1 + odd];
+  x[WORDS] = from[at + 2 * WORDS - 1];  // the other half of its word may be beyond the end
   #pragma unroll
   for (int i = 0; i < WORDS; ++i) to[i] = __funnelshift_r(x[i], x[i + 1], 16 * odd);
 }

@@ -19,8 +19,14 @@ static __device__ __forceinline__ void await_earlier_launch() {
 }
 
 // 8 neighbours that may begin anywhere, from a buffer that begins at a multiple of 16 bytes: the one or two
-// pieces of 16 bytes that they lie in, shifted
-template <typename I> static __device__ __forceinline__ uint4 load_run_wide(const unsigned short* from, I at) {
+// pieces of 16 bytes that they lie in, shifted; one after another where the buffer ends ahead of a whole piece
+template <typename I> static __device__ __forceinline__ uint4 load_run_wide(const unsigned short* from, I at, long long whole) {
+  if ((long long)at + 8 > whole) {
+    unsigned last[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) last[i] = from[at + 2 * i] | (unsigned)from[at + 2 * i + 1] << 16;
+    return make_uint4(last[0], last[1], last[2], last[3]);
+  }
   const uint4* pieces = reinterpret_cast<const uint4*>(from);
   const uint4 a = pieces[at >> 3], b = pieces[(at + 7) >> 3];
   const bool four = at & 4, two = at & 2;
@@ -41,5 +47,5 @@ extern "C" __global__ void __launch_bounds__(27) tw_shifted(
   await_earlier_launch();
   const int t_1 = (int)((unsigned)t / (unsigned)3);
   const int t_2 = (int)((unsigned)t % (unsigned)3);
-  *as<uint4>(&O[t * 8]) = load_run_wide(A, t_1 * 29 + t_2 * 8 + 2);
+  *as<uint4>(&O[t * 8]) = load_run_wide(A, t_1 * 29 + t_2 * 8 + 2, 256);
 }

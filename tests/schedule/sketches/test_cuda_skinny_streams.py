@@ -92,5 +92,5 @@ def test_spaces_are_small_and_hold_what_measured_best(rows: int, outputs: int, w
 
 def test_an_export_fills_the_tensor_maps_itself() -> None:
     text = exported(SIXTY_FOUR, H200, schedule_of(SKETCH, SIXTY_FOUR, swapped=0, slabs=2))["kernel.cu"].decode()
-    assert "tensor_map(p[1], 2, {4096, 4096}, {64, 64}, true)" in text
+    assert "tensor_map(p[1], 2, {4096, 4096}, {64, 64}, true, 128)" in text
     assert text.index("struct __align__(64) TensorMap") < text.index("static TensorMap tensor_map(")
