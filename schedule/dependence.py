@@ -19,6 +19,9 @@ from .tree import Access, accesses, ranges_of, stored_outside
 REDUCING = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
 """Operations whose order does not matter (for floats: beyond rounding)."""
 
+_FEW = 16
+"""Times as many numbers as iterations are counted one by one, rather than sorted."""
+
 MOST_ITERATIONS = 1 << 22
 """Loops up to this extent are checked iteration by iteration when their index arithmetic is not linear."""
 
@@ -118,11 +121,14 @@ def _iterations_apart(loop: For, outer: Ranges, found: Sequence[Access]) -> bool
 
 def _different(keys: Sequence[NDArray[np.int64]]) -> int:
     """How many different rows the columns ``keys``, numbers from 0, have."""
-    if math.prod(int(key.max()) + 1 for key in keys) >= 1 << 62:
+    span = math.prod(int(key.max()) + 1 for key in keys)
+    if span >= 1 << 62:
         return len(np.unique(np.stack(keys), axis=1).T)
     number = np.zeros_like(keys[0])
     for key in keys:  # as digits of one number, which is sorted far faster
         number = number * (int(key.max()) + 1) + key
+    if span <= _FEW * len(number):
+        return int(np.count_nonzero(np.bincount(number)))
     return len(np.unique(number))
 
 

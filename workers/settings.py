@@ -69,7 +69,7 @@ def settings_for(kind: str, deadlines: Deadlines) -> ExecutorSettings:
     meanwhile: it is given the same time for each candidate, some three times what goes on around it."""
     if kind in HOST_KINDS:  # where other work disturbs, a trial takes all of its time; finalists meet again
         timing = TimingRules(least_samples=5, most_seconds=0.04, slower_ratio=1.25)
-        return ExecutorSettings(deadlines=deadlines, timing=timing)
+        return ExecutorSettings(deadlines=deadlines, timing=timing, final=FinalRules(most_seconds=1.0), batch=12)
     timing = TimingRules(sample_seconds=3e-3, least_samples=9, most_seconds=0.06, slow_seconds=1.0, spread=0.0)
     builders = max(1, len(os.sched_getaffinity(0)) - 3)  # for the program, the data child and the runner
     return ExecutorSettings(deadlines=deadlines, timing=timing, builders=builders)

@@ -5,7 +5,7 @@ those like it (other layers) take the same setting; the rest take a plain one of
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,10 +15,11 @@ from ...core.errors import IllegalSchedule
 from ...core.schedule import KnobValue, Schedule
 from ...core.streams import stream
 from ...core.target import Target
-from ...ir.stmt import Kernel
+from ...ir.stmt import Kernel, Seq, seq
 from ...te.workload import Workload
 from ..nest import loop_nest
 from ..space import Knob, Quantity, Space
+from ..tree import names_in, stored_outside
 from .columns import Columns, codes_of
 from .editor import Editor
 from .enumerate import Legal, legal_codes
@@ -95,14 +96,16 @@ class CpuLoops:
             )
         values = dict(schedule.knobs)
         chosen = _plan(workload, target, str(values.get("padding", STORE)))
-        editor = Editor(loop_nest(chosen.workload))
-        for group in chosen.groups:
-            alike = group is chosen.main or _takes(workload, group, target, knobs, columns)
-            given = values if alike else plain_setting(group, target, DEFAULTS)
-            _lower_group(editor, group, {**DEFAULTS, **given})
+        tuned = [g is chosen.main or _takes(workload, g, target, knobs, columns) for g in chosen.groups]
+        works = []
+        for group, own in zip(chosen.groups, tuned, strict=True):
+            given = values if own else plain_setting(group, target, DEFAULTS)
+            works.append(_Work(group, tuple({**DEFAULTS, **given}.items()), not own))
+        nest = loop_nest(chosen.workload)
+        kernel = _lower_apart(nest, works) or _lowered(nest, tuple(works), frozenset())
         streamed = workload.outputs if values.get("store") == STREAMED else ()
         only_maps = not any(group.reductions for group in chosen.groups)  # vectors in, vectors out
-        return replace(editor.kernel, streamed=frozenset(streamed), as_written=only_maps)
+        return replace(kernel, streamed=frozenset(streamed), as_written=only_maps)
 
     def _check(self, schedule: Schedule) -> None:
         if (schedule.sketch, schedule.version) != (self.name, self.version):
@@ -159,6 +162,43 @@ def _takes(workload: Workload, group: Group, target: Target, knobs: tuple[Knob, 
 
 def _always(columns: Columns) -> NDArray[np.bool_]:
     return np.ones(len(columns), dtype=bool)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A group with its setting. ``plain``: the same one in every schedule."""
+
+    group: Group
+    setting: tuple[tuple[str, KnobValue], ...]
+    plain: bool
+
+
+def _lower_apart(kernel: Kernel, works: Sequence[_Work]) -> Kernel | None:
+    """The kernel with every group lowered in a small kernel of its own, which is searched far faster, plain ones first:
+    they come out alike for all candidates. None where two groups gave the same name to something."""
+    statements = kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,)
+    parts: dict[int, Kernel] = {}
+    for n in sorted(range(len(works)), key=lambda n: not works[n].plain):
+        stages = {stage.name for stage in works[n].group.stages}
+        own = replace(kernel, body=seq(*(s for s in statements if stored_outside(s) <= stages)))
+        elsewhere = names_in(kernel).union(*map(names_in, parts.values())) - names_in(own)
+        parts[n] = _lowered(own, (works[n],), frozenset(elsewhere))
+    ordered = [parts[n] for n in range(len(works))]
+    bound = [name for part in ordered for name in names_in(replace(part, inputs=(), outputs=(), workspace=()))]
+    if len(set(bound)) < len(bound):
+        return None
+    workspace = [b for b in kernel.workspace if all(b in part.workspace for part in ordered)]
+    added = [b for part in ordered for b in part.workspace if b not in kernel.workspace]
+    return replace(kernel, workspace=(*workspace, *added), body=seq(*(part.body for part in ordered)))
+
+
+@lru_cache(maxsize=64)
+def _lowered(kernel: Kernel, works: tuple[_Work, ...], elsewhere: frozenset[str]) -> Kernel:
+    """``elsewhere``: names that mean something beside this kernel."""
+    editor = Editor(kernel, elsewhere)
+    for work in works:
+        _lower_group(editor, work.group, dict(work.setting))
+    return editor.kernel
 
 
 def _lower_group(editor: Editor, group: Group, values: Mapping[str, KnobValue]) -> None:

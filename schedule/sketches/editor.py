@@ -1,6 +1,6 @@
 """A kernel under primitives applied one after the other, with nests found by the tensor they compute."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from ...ir.buffer import Buffer, Scope
 from ...ir.rewrite import fresh_name
@@ -18,10 +18,12 @@ from ..tree import find_loop, names_in
 
 
 class Editor:
-    """Holds the kernel so far; every change goes through a primitive."""
+    """Holds the kernel so far; every change goes through a primitive. ``elsewhere``: names that mean something beside
+    this kernel."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, elsewhere: Set[str] = frozenset()) -> None:
         self.kernel = kernel
+        self._elsewhere = elsewhere
 
     def nests(self, tensor: str, inside: str | None = None) -> list[list[str]]:
         """For each store to ``tensor``, in program order: the loops around it, those below ``inside`` only."""
@@ -42,11 +44,11 @@ class Editor:
         return find_loop(self.kernel, loop, primitive="cpu_loops").loop.extent
 
     def fresh(self, base: str) -> str:
-        return fresh_name(base, names_in(self.kernel))
+        return fresh_name(base, names_in(self.kernel) | self._elsewhere)
 
     def split(self, loop: str, factor: int, outer: str, inner: str) -> tuple[str, str]:
         """The names that the two loops got: those asked for, or the next free ones."""
-        taken = names_in(self.kernel) - {loop}
+        taken = (names_in(self.kernel) | self._elsewhere) - {loop}
         outer_name = fresh_name(outer, taken)
         inner_name = fresh_name(inner, taken | {outer_name})
         self.kernel = split(self.kernel, loop, factor, outer=outer_name, inner=inner_name)

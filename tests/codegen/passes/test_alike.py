@@ -6,10 +6,13 @@ from tilewright.codegen.backends import backend_for
 from tilewright.codegen.passes.alike import copies_among, renaming
 from tilewright.codegen.passes.pipeline import run_passes
 from tilewright.codegen.road import lower
+from tilewright.core.dtypes import float32, float64
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
+from tilewright.ir.buffer import Buffer
+from tilewright.ir.expr import Load, Var
 from tilewright.ir.interpret import interpret
-from tilewright.ir.stmt import Kernel, Seq
+from tilewright.ir.stmt import For, Kernel, LoopKind, Seq, Stmt, Store
 from tilewright.ir.verify import verify
 from tilewright.schedule.sketches.cpu_loops import CPU_LOOPS
 from tilewright.te.data import random_inputs
@@ -60,3 +63,16 @@ def test_what_differs_in_more_than_names_is_no_copy() -> None:
     assert renaming(first, second) is None
     assert renaming(first, narrow.body.statements[1]) is None
     assert renaming(first, first) is not None
+
+
+def test_names_stand_for_one_another() -> None:
+    """Two names that become one, or one that becomes two, are a difference."""
+    a, b = (Buffer(name, (4,), float32) for name in "AB")
+
+    def loop(var: str, target: Buffer, source: Buffer) -> Stmt:
+        return For(var, 4, LoopKind.SERIAL, Store(target, (Var(var),), Load(source, (Var(var),))))
+
+    assert renaming(loop("i", a, b), loop("j", b, a)) == {"i": "j", "A": "B", "B": "A"}
+    assert renaming(loop("i", a, b), loop("i", a, a)) is None
+    assert renaming(loop("i", a, a), loop("i", a, b)) is None
+    assert renaming(loop("i", a, b), loop("i", a, Buffer("C", (4,), float64))) is None
