@@ -26,6 +26,9 @@ from .tile_sketch import TileSketch, UsualPlan
 ROWS = (1, 2, 4, 8, 16)
 VECTORS = (1, 2, 4)
 PIECES = tuple(1 << n for n in range(8))
+ROW_TASKS = (1, 2, 4, 8, 16, 32)
+MOST_TASKS = 4
+"""For each thread, where sums of several are added: more would only make more sums."""
 CACHE_BYTES = 32 << 10
 """What the sums of a task may take: the first level of cache, less what streams through it."""
 LEAST_BUSY_ROWS = 4
@@ -56,6 +59,7 @@ class _Plan(UsualPlan):
             Knob("rows", busy, "rows of the matrix that are multiplied together"),
             Knob("vectors", VECTORS, f"vectors of {self.lanes} written out one after the other"),
             Knob("column_tasks", PIECES, "ranges of columns"),
+            Knob("row_tasks", tuple(r for r in ROW_TASKS if p.k.extent % (r * busy[-1]) == 0), "parts of the rows"),
         )
 
     def _columns(self, c: Columns) -> Ints:
@@ -66,7 +70,7 @@ class _Plan(UsualPlan):
 
     def _tasks(self, c: Columns) -> Ints:
         batches = prod(a.extent for a in self.product.batch)
-        return np.asarray(-(-self.product.n.extent // self._columns(c)) * batches)
+        return np.asarray(-(-self.product.n.extent // self._columns(c)) * batches * c.ints("row_tasks"))
 
     def usual(self, c: Columns) -> Bools:
         """Enough tasks, each cut said in one way, whose sums stay in the cache."""
@@ -75,6 +79,9 @@ class _Plan(UsualPlan):
         ok: Bools = -(-p.n.extent // wide) == c.ints("column_tasks")
         ok &= wide * p.m.extent * p.total.dtype.bytes <= CACHE_BYTES
         ok &= self._tasks(c) >= np.minimum(self.target.threads, most)
+        # parts of the rows come after one another as they lie, whole rows at best; their sums are added at the end
+        parts = c.ints("row_tasks")
+        ok &= (parts == 1) | (self._tasks(c) <= MOST_TASKS * self.target.threads)
         return ok
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
@@ -94,7 +101,7 @@ class _Plan(UsualPlan):
         vectors = int(setting["vectors"])
         share = -(-self.product.n.extent // int(setting["column_tasks"]))
         columns = -(-share // (vectors * self.lanes)) * vectors * self.lanes
-        chosen = RowsSetting(columns, int(setting["rows"]), vectors, self.lanes)
+        chosen = RowsSetting(columns, int(setting["rows"]), vectors, self.lanes, int(setting["row_tasks"]))
         return lower_rows_product(self.product, KERNEL_NAME, chosen)
 
 
@@ -108,4 +115,4 @@ def _plan(workload: Workload, target: Target) -> _Plan | None:
     return _Plan(p, target, lanes) if large and along and p.m.extent < LEAST_ROWS else None
 
 
-CPU_GEMV = TileSketch("cpu_gemv", 1, QUANTITIES, _plan, kind="llvm")
+CPU_GEMV = TileSketch("cpu_gemv", 2, QUANTITIES, _plan, kind="llvm")

@@ -29,6 +29,7 @@ from ..tile.product_results import ahead_registers, can_store_boxes, can_store_l
 from ..tile.products import COPYING_REGISTERS, PARTIAL_PADDING, ProductSetting, can_lower_products, lower_products
 from .columns import Bools, Columns, Ints
 from .enumerate import all_settings
+from .product_cost import ProductCost
 from .tile_sketch import GPU_QUANTITIES, TileSketch, gpu_columns
 
 ARCHITECTURE = "sm_90a"
@@ -56,25 +57,12 @@ QUARTERS = 4
 """Parts of a multiprocessor, each with a quarter of its registers for every fourth warp of a block."""
 REGISTERS = 512
 """Registers of a quarter for each lane of a warp."""
-FLOPS_PER_CYCLE = 4096
-"""Of the matrix units of a multiprocessor, dense 16-bit."""
-SHARED_BYTES_PER_CYCLE = 128
-L2_BYTES_PER_CYCLE = 60
-"""For each multiprocessor, when all of them read."""
-MEMORY_BYTES_PER_CYCLE = 2390
-"""For the whole device."""
 LONG_CYCLES, CLOSE = 100_000, (1.03, 1.06)
 """Products that take so long settle at the clock that their power allows, as short measurements do not show: of their
 settings, those whose estimate is this close to the best are enough; of several sums, or with operands copied first,
 less is known."""
-NORM = 8
-"""Of what units that work at once take (as a norm)."""
-EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
-"""Of sums that the blocks of a cluster add up: two barriers, and what each of them reads."""
-PARTS_CYCLES, LEAST_SHARE = 12_000, 8
-"""Of the launch that adds up tiles of several blocks, as measured; steps of a block, as in CUTLASS."""
-STEP_CYCLES, STORE_CYCLES, LAUNCH_CYCLES = 40, 6, 3000
-"""Besides: of a step (barriers), of a row of 128 bytes that is stored, of a launch with its first and last tile."""
+LEAST_SHARE = 8
+"""Steps of a block that takes an even share of all, as in CUTLASS."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -100,6 +88,10 @@ class ProductPlan:
     @property
     def _sums(self) -> int:
         return len(self.product.totals)
+
+    @cached_property
+    def _cost(self) -> ProductCost:
+        return ProductCost(self.product, self.target)
 
     @cached_property
     def _right_along_k(self) -> bool:
@@ -136,13 +128,6 @@ class ProductPlan:
             Knob("boxes", (2, 0, 1), "buffers through which a warpgroup stores boxes or rows; 0: threads store"),
             *self._copied,
         )
-
-    @cached_property
-    def _streams(self) -> bool:
-        """Whether reading the operands takes about as long as multiplying them."""
-        p = self.product
-        places = self._sums * p.m.extent * p.n.extent * p.k.extent * prod(a.extent for a in p.batch)
-        return 2 * places / (FLOPS_PER_CYCLE * self.target.threads) < 2 * self._memory_cycles
 
     @cached_property
     def _copied(self) -> tuple[Knob, ...]:
@@ -293,51 +278,7 @@ class ProductPlan:
         return result
 
     def _estimate(self, columns: Columns) -> dict[str, NDArray[np.float64]]:
-        """Cycles of a multiprocessor: of what it does one after the other, the slowest of its units."""
-        p, size = self.product, self._sizes(columns)
-        wide, slabs = columns.ints("wide"), columns.ints("slabs")
-        tile_m, steps = size["tile_m"], size["steps"]
-        depth = slabs * GROUP_RUN
-        mma = 2 * tile_m * wide * depth / FLOPS_PER_CYCLE
-        read = tile_m // GROUP_ROWS * (GROUP_ROWS + wide) * depth * 2
-        shared = (read + size["stage"]) / SHARED_BYTES_PER_CYCLE
-        l2 = (tile_m / size["cluster_n"] + wide / size["cluster_m"]) * depth * 2 / L2_BYTES_PER_CYCLE
-        step = _joined(mma, l2, shared) * np.where(columns.ints("groups") == 3, 1.08, 1.0)  # as measured
-        split, turns, laps = columns.ints("split"), size["turns"], size["laps"]
-        here = size["here"]
-        step *= np.where(size["cluster_n"] > size["cluster_m"], 1.02, 1.0)
-        step *= 1 + (0.4 if self._streams else 0.2) / np.maximum(size["stages"] - 1, 1)  # as measured
-        step += STEP_CYCLES / here
-        store = tile_m * size["tile_n"] * 2 / 128 * self._store_cycles(columns.ints("boxes"))
-        even, partials = columns.ints("even") == 1, 4 * tile_m * wide
-        tiles = np.where(even, size["share"] / steps, laps * turns) * here
-        stored = np.where((turns > 1) | (here > 1), store / 4, store / split)
-        exchange = np.where(split > 1, EXCHANGE_CYCLES + 4 * tile_m * wide / EXCHANGE_BYTES_PER_CYCLE, 0)
-        added = 2 * partials * size["workers"] / (L2_BYTES_PER_CYCLE * self.target.threads)
-        exchange = np.where(even, PARTS_CYCLES + partials / L2_BYTES_PER_CYCLE + added, exchange)
-        total = _joined(tiles * (steps * step + stored) + exchange, self._memory_cycles)
-        total += LAUNCH_CYCLES
-        used = self._sums * p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
-        return {
-            "wave_efficiency": used / (tiles * self.target.threads * tile_m * wide / split),
-            "mma_cycles": tiles * steps * mma,
-            "shared_cycles": tiles * steps * shared,
-            "l2_cycles": tiles * steps * l2,
-            "estimate": total,
-        }
-
-    @cached_property
-    def _memory_cycles(self) -> float:
-        """Of reading all inputs and writing all outputs once."""
-        p = self.product
-        return sum(b.bytes for b in (*p.inputs, *(r.tensor for r in p.results))) / MEMORY_BYTES_PER_CYCLE
-
-    def _store_cycles(self, boxes: Ints) -> NDArray[np.float64]:
-        """Of a row of 128 bytes of the result."""
-        if can_store_boxes(self.product):
-            return np.where(boxes > 0, STORE_CYCLES, 2 * STORE_CYCLES).astype(np.float64)
-        alone = 2 if self.product.n.extent % 2 == 0 else 4
-        return np.where(boxes > 0, 2 * STORE_CYCLES, 2 * alone * STORE_CYCLES).astype(np.float64)
+        return self._cost.estimate(columns, self._sizes(columns))
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         size = self._sizes(columns)
@@ -401,12 +342,6 @@ def _sound(columns: Columns) -> Bools:
     # each block of a cluster copies whole periods of the swizzle
     result: Bools = sound & (wide % (8 * columns.ints("cluster")) == 0)
     return result
-
-
-def _joined(*cycles: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """Of units that work at once: little more than the slowest takes."""
-    joined: NDArray[np.float64] = sum(c**NORM for c in cycles) ** (1 / NORM)
-    return joined
 
 
 def _share(threads: Ints) -> Ints:
