@@ -224,6 +224,8 @@ class ProductPlan:
     def _well_ordered(self, columns: Columns) -> Bools:
         """Where power is short: whether the tiles under way together read as few rows and columns as any order lets
         them (others cost 1 to 2 % of most products of 10^11 multiply-adds, which short times do not show)."""
+        if self.most is None:
+            return np.ones(len(columns), dtype=bool)
         size, long = self._sizes(columns), self._estimate(columns)["estimate"] > LONG_CYCLES
         m, n = size["tile_m"] * size["cluster_m"], size["tile_n"] * size["cluster_n"]
         tiles_m = -(-self.product.m.extent // m)
