@@ -123,7 +123,16 @@ class TileProduct(Operation):
     b_indices: tuple[Expr, ...]
 
 
-PROCESSOR_OPERATIONS = (Transpose, Dot, TileZero, TileLoad, TileStore, TileProduct)
+@dataclass(frozen=True, slots=True)
+class PrefetchLine(Operation):
+    """Asks for the line of the caches that ``source[source_indices]`` lies in to be brought to the second level.
+    Nothing is read by it."""
+
+    source: Buffer
+    source_indices: tuple[Expr, ...]
+
+
+PROCESSOR_OPERATIONS = (Transpose, Dot, TileZero, TileLoad, TileStore, TileProduct, PrefetchLine)
 TILE_OPERATIONS = (TileZero, TileLoad, TileStore, TileProduct)
 
 
@@ -137,6 +146,6 @@ def tiles_of(stmt: Operation) -> tuple[tuple[Buffer, tuple[Expr, ...]], ...]:
     return ()
 
 
-def written_by(stmt: Operation) -> Buffer:
-    """The buffer that an operation of processors writes to: the first of its fields."""
-    return stmt.buffers[0]
+def written_by(stmt: Operation) -> tuple[Buffer, ...]:
+    """The buffers that an operation of processors writes to: the first of its fields, if any."""
+    return () if isinstance(stmt, PrefetchLine) else stmt.buffers[:1]

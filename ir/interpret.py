@@ -116,7 +116,7 @@ def _watch(stmt: For, scope: Scope) -> Watch:
     inside = list(walk_statements(stmt.body))
     private = {s.buffer.name for s in inside if isinstance(s, Allocate)}
     written = [s.buffer for s in inside if isinstance(s, Store)]
-    written += [written_by(s) for s in inside if isinstance(s, PROCESSOR_OPERATIONS)]
+    written += [b for s in inside if isinstance(s, PROCESSOR_OPERATIONS) for b in written_by(s)]
     for buffer in written:
         if buffer.name not in private | watch.writers.keys():
             watch.add(buffer)

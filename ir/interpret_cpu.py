@@ -6,7 +6,18 @@ from typing import Any
 import numpy as np
 
 from .buffer import Buffer
-from .cpu import DOT_ATOMS, TILE_ROWS, Dot, DotAtom, TileLoad, TileProduct, TileStore, TileZero, Transpose
+from .cpu import (
+    DOT_ATOMS,
+    TILE_ROWS,
+    Dot,
+    DotAtom,
+    PrefetchLine,
+    TileLoad,
+    TileProduct,
+    TileStore,
+    TileZero,
+    Transpose,
+)
 from .expr import Expr, index
 from .interpret_expr import expr_code
 from .interpret_scope import Code, Env, Scope
@@ -35,6 +46,10 @@ class _Block:
                 f"a block at {buffer.name}{at} is out of bounds {list(buffer.shape)}", buffer.name, env
             )
         return places
+
+    def check(self, env: Env) -> None:
+        """Raises where it is out of bounds."""
+        self._places(env)
 
     def read(self, env: Env) -> Array:
         places, cells = self._places(env), self.cells
@@ -121,6 +136,12 @@ def _tile_product(stmt: TileProduct, scope: Scope) -> Code:
     return run
 
 
+def _prefetch_line(stmt: PrefetchLine, scope: Scope) -> Code:
+    """That the element exists is all there is to check."""
+    element = _Block(stmt.source, stmt.source_indices, np.arange(1), scope)
+    return element.check
+
+
 OPERATIONS: dict[type[Stmt], Callable[[Any, Scope], Code]] = {
     Transpose: _transpose,
     Dot: _dot,
@@ -128,5 +149,6 @@ OPERATIONS: dict[type[Stmt], Callable[[Any, Scope], Code]] = {
     TileLoad: _tile_load,
     TileStore: _tile_store,
     TileProduct: _tile_product,
+    PrefetchLine: _prefetch_line,
 }
 """How each operation of processors is run."""

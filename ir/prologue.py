@@ -40,7 +40,6 @@ def _accesses(stmt: Stmt) -> tuple[set[str], set[str]]:
             case Store(buffer=buffer):
                 note(written, buffer)
             case Operation(buffers=buffers):
-                target = written_by(s) if isinstance(s, PROCESSOR_OPERATIONS) else None
-                note(written, *(buffers if target is None else (target,)))
+                note(written, *(written_by(s) if isinstance(s, PROCESSOR_OPERATIONS) else buffers))
                 note(read, *buffers)
     return read, written

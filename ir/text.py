@@ -14,7 +14,7 @@ from typing import Any
 from ..core.dtypes import DType
 from ..core.errors import InvalidKernel
 from .buffer import Buffer
-from .cpu import Dot, TileLoad, TileProduct, TileStore, TileZero, Transpose
+from .cpu import Dot, PrefetchLine, TileLoad, TileProduct, TileStore, TileZero, Transpose
 from .expr import (
     WARP_LANES,
     Binary,
@@ -281,6 +281,7 @@ _OPERATIONS: dict[type[Operation], str] = {
     LoadMatrix: "load_matrix",
     Mma: "mma",
     Prefetch: "prefetch",
+    PrefetchLine: "prefetch_line",
     SetRegisters: "set_registers",
     StoreMatrix: "store_matrix",
     TensorCopy: "tensor_copy",

@@ -187,7 +187,8 @@ def _check_one(stmt: Stmt, place: _Place) -> _Place:
             if isinstance(stmt, TensorStore):
                 _check_not_input(stmt.target, place)
             elif isinstance(stmt, PROCESSOR_OPERATIONS):
-                _check_not_input(written_by(stmt), place)
+                for buffer in written_by(stmt):
+                    _check_not_input(buffer, place)
             _check_accesses(stmt, place)
             return place
     raise Broken("types", f"{type(stmt).__name__} is no statement of kernels")

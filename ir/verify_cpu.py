@@ -4,7 +4,19 @@ from collections.abc import Callable
 from typing import Any
 
 from .buffer import Buffer, Scope
-from .cpu import DOT_ATOMS, TILE_BYTES, TILE_ROWS, Dot, DotAtom, TileLoad, TileProduct, TileStore, TileZero, Transpose
+from .cpu import (
+    DOT_ATOMS,
+    TILE_BYTES,
+    TILE_ROWS,
+    Dot,
+    DotAtom,
+    PrefetchLine,
+    TileLoad,
+    TileProduct,
+    TileStore,
+    TileZero,
+    Transpose,
+)
 from .expr import Expr
 from .stmt import Operation
 from .typing_rules import Broken, Names, accessed
@@ -122,5 +134,6 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, Names], None]] = {
     TileLoad: _tile_load,
     TileStore: _tile_store,
     TileProduct: _tile_product,
+    PrefetchLine: lambda stmt, names: _place(stmt.source, stmt.source_indices, names),
 }
 """What each operation takes."""

@@ -136,6 +136,14 @@ def _store_past_caches(w: FunctionWriter, pointer: Value, store: str, vector: in
     w.begin(after)
 
 
+def emit_prefetch(body: Body, buffer: Buffer, indices: tuple[Expr, ...], ev: Evaluate) -> None:
+    """Asks for the line at ``buffer[indices]``, to be read, in the second level of the caches."""
+    flat = flat_index(indices, buffer.strides)
+    assert flat is not None
+    body.w.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    body.w.line(f"call void @llvm.prefetch.p0({address(body, buffer, flat, ev).typed}, i32 0, i32 2, i32 1)")
+
+
 def address(body: Body, buffer: Buffer, flat: Linear, ev: Evaluate) -> Value:
     """Pointer to lane 0. Terms are added outermost loop first and shared between accesses, so that what does not
     change in a loop is a value of its own. No ``inbounds``: a masked access may start outside its buffer."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from ...core.dtypes import float32
 from ...core.errors import CompileError
 from ...ir.buffer import Scope
-from ...ir.cpu import TILE_OPERATIONS, Dot, Transpose
+from ...ir.cpu import TILE_OPERATIONS, Dot, PrefetchLine, Transpose
 from ...ir.expr import Cast, Expr, Load, Var
 from ...ir.stmt import (
     Allocate,
@@ -26,7 +26,7 @@ from .body import Body
 from .expressions import evaluate
 from .frame import Frame
 from .lanes import cut_store
-from .memory import load, store
+from .memory import emit_prefetch, load, store
 from .tiles import allocate_tiles, emit_tile_operation, release_tiles, set_up_tiles
 from .turns import emit_dot, emit_transpose
 from .values import Value, constant, storage
@@ -104,6 +104,8 @@ def _processor_operation(body: Body, stmt: Operation) -> None:
             emit_transpose(body, stmt)
         case Dot():
             emit_dot(body, stmt)
+        case PrefetchLine():
+            emit_prefetch(body, stmt.source, stmt.source_indices, evaluate)
         case _ if isinstance(stmt, TILE_OPERATIONS):
             emit_tile_operation(body, stmt)
         case _:

@@ -50,7 +50,7 @@ def _dots(workload: Workload, target: Target) -> GemmPlan | None:
         left_in_place=not shifted and p.k.extent % atom.group == 0,
         right_in_place=False,
         right_whole=True,
-        by_rows=False,
+        fast=False,
         lower=lower_shifted_dots if shifted else partial(lower_dots, atom=atom),
     )
     return GemmPlan(p, target, unit, workload.constants) if is_large(p, unit) else None
@@ -74,11 +74,11 @@ def _tiles(workload: Workload, target: Target) -> GemmPlan | None:
         left_in_place=p.k.extent % atom.depth == 0 and p.m.extent % (2 * TILE_ROWS) == 0,
         right_in_place=False,
         right_whole=True,
-        by_rows=True,
+        fast=True,
         lower=partial(lower_tiles, atom=atom),
     )
     return GemmPlan(p, target, unit, workload.constants) if is_large(p, unit) else None
 
 
 CPU_DOTS = TileSketch("cpu_dots", 3, QUANTITIES, _dots, kind="llvm")
-CPU_TILES = TileSketch("cpu_tiles", 4, QUANTITIES, _tiles, kind="llvm")
+CPU_TILES = TileSketch("cpu_tiles", 5, QUANTITIES, _tiles, kind="llvm")

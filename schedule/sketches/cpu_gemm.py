@@ -63,7 +63,7 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
         left_in_place=_is_plain(p.tokens),
         right_in_place=image is None and _is_plain(p.weights) and p.weights.row == 1,
         right_whole=image is None,
-        by_rows=False,
+        fast=False,
         lower=lower,
     )
     return GemmPlan(p, target, unit, workload.constants) if is_large(p, unit) else None

@@ -21,6 +21,7 @@ from ..tile.gemm import GemmSetting, batch_of
 from ..tile.gemm_operand import NEVER, TASK, WHOLE
 from ..tile.product import Operand, Product
 from .columns import Bools, Columns, Ints
+from .knobs import CACHED, STREAMED
 from .tile_sketch import UsualPlan
 
 LEAST_WORK = 1 << 18
@@ -48,6 +49,8 @@ WORTH_COPYING_FIRST = 0.05
 they begin: that goes through memory twice."""
 MOST_COPYING = 0.07
 """The same, beyond which tasks must not copy, where they can avoid it."""
+LEAST_STREAMED = 1 << 20
+"""Bytes of outputs from which on it may pay to store them past the caches."""
 LOAD_COST = 1 / 8
 """Of a load, in multiply-adds beside which it is done."""
 TILE_SLACK = 0.03
@@ -77,8 +80,8 @@ class Unit:
     along ``k`` that become neighbours, ``step``: those that are multiplied together. ``operand_bytes``: of an element
     copied; ``shared``: steps of ``k`` that one of the right operand serves. ``left_in_place``, ``right_in_place``:
     whether an operand can be read where it lies; ``right_whole``: whether the right one can be copied before the tasks
-    begin. ``by_rows``: whether that order is worth trying, where tiles are so fast that both operands come from the
-    second level of cache."""
+    begin. ``fast``: tiles are so fast that both operands come from the second level of cache, and memory takes a good
+    part of the time: other orders are worth trying, and other ways to store."""
 
     lanes: int
     rows: tuple[int, ...]
@@ -92,7 +95,7 @@ class Unit:
     left_in_place: bool
     right_in_place: bool
     right_whole: bool
-    by_rows: bool
+    fast: bool
     lower: Callable[[Product, str, GemmSetting], Kernel]
     shared: int = 1
 
@@ -127,7 +130,10 @@ class GemmPlan(UsualPlan):
         least, most = LEAST_DEPTH * unit.group, MOST_DEPTH * unit.group
         within = [d for d in depths if least <= d <= most] or [self._whole_steps(p.k.extent)]
         meaning = "is copied: never, by each task for a block of k (task), or before all tasks (whole)"
-        orders = (Knob("by_rows", (1, 0), "whether tiles of a row of C follow one another, not those of columns"),)
+        fast = (
+            Knob("by_rows", (1, 0), "whether tiles of a row of C follow one another, not those of columns"),
+            Knob("store", (CACHED, STREAMED), "whether the output goes through the caches (cached) or past (streamed)"),
+        )
         return (
             Knob("rows", rows, "rows of a tile of C in registers"),
             Knob("vectors", vectors, f"vectors of {self.lanes} in a row of a tile"),
@@ -136,7 +142,7 @@ class GemmPlan(UsualPlan):
             Knob("depth", tuple(sorted(within)), "steps of k in a block"),
             Knob("pack_a", self._copies(p.tokens, unit.left_in_place), f"when the left operand {meaning}"),
             Knob("pack_b", self._copies(p.weights, unit.right_in_place), f"when the right operand {meaning}"),
-            *(orders if unit.by_rows else ()),
+            *(fast if unit.fast else ()),
         )
 
     def _copies(self, operand: Operand, in_place: bool) -> tuple[str, ...]:
@@ -175,7 +181,9 @@ class GemmPlan(UsualPlan):
 
     def usual(self, c: Columns) -> Bools:
         size = self._sizes(c)
-        return self._tile_fits(c, size) & self._tasks_fit(c, size) & self._copies_pay(c, size)
+        usual: Bools = self._tile_fits(c, size) & self._tasks_fit(c, size) & self._copies_pay(c, size)
+        small = self.unit.fast and sum(r.tensor.bytes for r in self.product.results) < LEAST_STREAMED
+        return usual & ~c.flags("store", STREAMED) if small else usual
 
     def _tile_fits(self, c: Columns, size: Mapping[str, Ints]) -> Bools:
         """Tiles that fit the registers and keep the units busy, with few loads and small edges."""
@@ -184,7 +192,7 @@ class GemmPlan(UsualPlan):
         return fits
 
     def _by_rows(self, c: Columns) -> Bools:
-        return c.ints("by_rows") == 1 if self.unit.by_rows else np.zeros(len(c), dtype=bool)
+        return c.ints("by_rows") == 1 if self.unit.fast else np.zeros(len(c), dtype=bool)
 
     @cached_property
     def _least_tile_cost(self) -> float:
@@ -293,6 +301,7 @@ class GemmPlan(UsualPlan):
             pack_a=str(setting["pack_a"]),
             pack_b=str(setting["pack_b"]),
             by_rows=bool(setting.get("by_rows", 0)),
+            streamed=setting.get("store") == STREAMED,
         )
         return self.unit.lower(p, KERNEL_NAME, chosen)
 

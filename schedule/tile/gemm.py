@@ -36,7 +36,7 @@ class GemmSetting:
     """A tile of C in registers has ``rows`` of ``vectors`` of ``lanes``. A task has ``tiles`` of them along ``m`` and
     ``panels`` along ``n``, and goes through ``k`` in blocks of ``depth``. ``pack_a``, ``pack_b``: how long copies of
     the operands live (``gemm_operand``). ``by_rows``: the tiles of a row of C follow one another, so that B stays in
-    the cache while A goes by; else those of a panel do."""
+    the cache while A goes by; else those of a panel do. ``streamed``: whether outputs go past the caches."""
 
     rows: int
     vectors: int
@@ -47,6 +47,7 @@ class GemmSetting:
     pack_a: str
     pack_b: str
     by_rows: bool = False
+    streamed: bool = False
 
     @property
     def columns(self) -> int:
@@ -97,6 +98,7 @@ class GemmProgram:
         self.b = GemmOperand(p.weights, p.n, p.k, right, s.columns, s.depth, s.lanes, s.pack_b, False, group)
         self.home = next((r for r in p.results if _can_hold(r, self.dtype)), None)
         self.partial: Buffer | None = None
+        self.stored = s.lanes  # columns of an output that are stored at once
 
     def kernel(self, name: str) -> Kernel:
         """The whole kernel."""
@@ -129,7 +131,8 @@ class GemmProgram:
                             self.tile(self._place(copies.get("m"), batch, block, (i, j), tm, right))
         outputs = tuple(r.tensor for r in p.results)
         even = p.n.extent % s.columns == 0  # masks beside many sums are for a compiler to place
-        return Kernel(name, p.inputs, outputs, workspace, w.finish(), as_written=even)
+        streamed = frozenset(b.name for b in outputs if s.streamed)
+        return Kernel(name, p.inputs, outputs, workspace, w.finish(), streamed, as_written=even)
 
     @contextmanager
     def _each(self, name: str, operand: GemmOperand, task: Expr, count: int) -> Iterator[Expr]:
@@ -220,35 +223,35 @@ class GemmProgram:
         with (
             w.loop("row", s.rows) as i,
             w.when(below(t.row + i, p.m.extent, s.rows)),
-            w.loop("v", s.vectors, UNROLLED) as v,
+            w.loop("v", s.columns // self.stored, UNROLLED) as v,
         ):
             for run in self.runs(t, v):
                 here = {**t.batch, "m": t.row + i, "n": run.first}
-                total = Load(whole, (*prefix, i, Var("n") - run.first + v * s.lanes))
+                total = Load(whole, (*prefix, i, Var("n") - run.first + v * self.stored))
 
                 def read(load: Load, total: Load = total) -> Load:
                     return total if load.buffer.name == p.total.name else load
 
                 with w.when(run.condition):
                     for result in p.results:
-                        value = vector_at(result.value, here, "n", s.lanes, read)
+                        value = vector_at(result.value, here, "n", self.stored, read)
                         if run.mask is not None:
-                            value = Select(run.mask, value, Broadcast(const(0, value.dtype), s.lanes))
+                            value = Select(run.mask, value, Broadcast(const(0, value.dtype), self.stored))
                         w.store(result.tensor, self._at(result, t, i, run.first), value, run.mask)
 
     def runs(self, t: TilePlace, vector: Expr) -> tuple[Run, ...]:
         """Where the outputs of a vector of a tile are: together they are all that it has."""
-        return (Run(t.column + vector * self.s.lanes, None, self._mask(t, vector)),)
+        return (Run(t.column + vector * self.stored, None, self._mask(t, vector)),)
 
     def _at(self, result: Result, t: TilePlace, i: Expr, first: Expr) -> tuple[Expr, ...]:
         """Where the elements of a row of a tile from column ``first`` on are in an output."""
         here = {**t.batch, "m": t.row + i, "n": first}
-        return tuple(vector_at(at, here, "n", self.s.lanes) for at in result.indices)
+        return tuple(vector_at(at, here, "n", self.stored) for at in result.indices)
 
     def _mask(self, t: TilePlace, vector: Expr) -> Expr | None:
         """Which columns of a vector of a tile are there; None where all always are."""
         s, extent = self.s, self.p.n.extent
-        return None if extent % s.columns == 0 else lanes_below(t.column + vector * s.lanes, extent, s.lanes)
+        return None if extent % s.columns == 0 else lanes_below(t.column + vector * self.stored, extent, self.stored)
 
 
 def batch_of(operand: Operand, p: Product) -> tuple[Axis, ...]:

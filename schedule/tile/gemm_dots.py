@@ -13,15 +13,16 @@ from ...ir.cpu import (
     TILE_ROWS,
     Dot,
     DotAtom,
+    PrefetchLine,
     TileLoad,
     TileProduct,
     TileStore,
     TileZero,
 )
-from ...ir.expr import Broadcast, Cast, Compare, CompareOp, Expr, Load, Ramp, const, index
+from ...ir.expr import Broadcast, Cast, Compare, CompareOp, Expr, Load, Ramp, const, index, minimum
 from ...ir.stmt import Kernel
 from .gemm import UNROLLED, GemmProgram, GemmSetting, TilePlace
-from .gemm_operand import Panel
+from .gemm_operand import NEVER, Panel
 from .product import Operand, Product
 
 SHIFT = 128
@@ -111,6 +112,8 @@ class _Tiles(GemmProgram):
         self.atom = atom
         self.home = None  # tiles are stored whole, and an output may end within one
         self.tile_rows = s.rows // TILE_ROWS
+        pairs = s.vectors % 2 == 0 and all(r.tensor.dtype.bytes <= 2 for r in p.results)
+        self.stored = 2 * s.lanes if pairs else s.lanes  # whole lines, of outputs that are narrow
 
     def tile(self, t: TilePlace) -> None:
         w, s, last = self.w, self.s, self.blocks - 1
@@ -126,10 +129,25 @@ class _Tiles(GemmProgram):
         else:
             waiting = w.allocate("whole_sums", (s.rows, s.columns), self.dtype, Scope.LOCAL)
         with w.loop("step", s.depth // self.atom.depth) as step:
+            self._ask_ahead(t, step)
             self._multiply_tiles(sums, t, step)
         self._exchange_tiles(sums, waiting, place, back=False)
         with w.when(Compare(CompareOp.EQ, t.block, index(last)) if last else None):
             self.finish(waiting, place, t)
+
+    def _ask_ahead(self, t: TilePlace, step: Expr) -> None:
+        """Where tiles of a row of C follow one another, and rows of A are read in place: asks for the lines of the next
+        row, some in each step of each tile of this one. (Kernels in C took 0.9 of the time with it.)"""
+        w, s = self.w, self.s
+        if not s.by_rows or s.pack_a != NEVER or s.panels == 1 or s.tiles == 1:
+            return
+        following = replace(t.a, number=minimum(t.a.number + 1, index(self.a.panels - 1)))
+        share = -(-s.rows // s.panels)
+        with w.loop("ahead", share, UNROLLED) as line:
+            row = t.number[1] * share + line
+            with w.when(row < s.rows if share * s.panels > s.rows else None):
+                groups = self.atom.depth // self.atom.group
+                w.emit(PrefetchLine(*following.group(row, step * groups)))
 
     def _multiply_tiles(self, sums: Buffer, t: TilePlace, step: Expr) -> None:
         w, s, atom = self.w, self.s, self.atom

@@ -10,7 +10,7 @@ from tilewright.core.dtypes import bfloat16, float32, int8, int32
 from tilewright.core.errors import InvalidKernel, KernelFault
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.build import Writer
-from tilewright.ir.cpu import Dot, TileLoad, TileProduct, TileStore, TileZero, Transpose
+from tilewright.ir.cpu import Dot, PrefetchLine, TileLoad, TileProduct, TileStore, TileZero, Transpose
 from tilewright.ir.expr import Broadcast, Load, Ramp, const, index
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import Kernel, Operation, Store
@@ -135,3 +135,15 @@ def test_tiles_are_16_rows_of_64_bytes_of_the_right_types() -> None:
     w.store(kernel.outputs[0], (ZERO, ZERO), Load(kernel.outputs[0], (ZERO, ZERO)))
     with pytest.raises(InvalidKernel, match="is int8, not int32"):
         verify(replace(kernel, body=w.finish()))
+
+
+def test_asking_for_a_line_reads_and_writes_nothing_but_must_be_inside() -> None:
+    data = {"source": np.arange(32, dtype=np.float32).reshape(4, 8)}
+    kernel = _kernel((SOURCE,), COLUMNS, _turn(), PrefetchLine(SOURCE, (index(3), index(7))))
+    verify(kernel, final=True)  # an input is not written by it
+    assert "prefetch_line(source[3, 7])" in kernel_text(kernel)
+    np.testing.assert_array_equal(interpret(kernel, data)["columns"], data["source"].T)
+    with pytest.raises(KernelFault, match="out of bounds"):
+        interpret(_kernel((SOURCE,), COLUMNS, _turn(), PrefetchLine(SOURCE, (index(4), ZERO))), data)
+    with pytest.raises(InvalidKernel, match="several places"):
+        verify(_kernel((SOURCE,), COLUMNS, PrefetchLine(SOURCE, (Broadcast(ZERO, 2), Ramp(ZERO, 1, 2)))))

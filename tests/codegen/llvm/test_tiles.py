@@ -70,6 +70,17 @@ def test_no_tiles_without_the_extension_and_not_more_than_there_are() -> None:
         build_kernel(large, TILES)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_memory_is_asked_ahead_and_passed_by(streamed: bool) -> None:
+    """Two lines of the next row of tiles in each step of the one before, and outputs in whole lines past the caches."""
+    setting = replace(SETTING, panels=16, pack_a="never", by_rows=True, streamed=streamed)
+    text = _assembly(lower_tiles(_product("bfloat16"), "k", setting, DOT_ATOMS["bf16"]), TILES)
+    assert text.count("prefetcht1") == 2
+    assert bool(re.search(r"vmovnt\w+\s+%zmm", text)) == streamed
+    packed = _assembly(lower_tiles(_product("bfloat16"), "k", SETTING, DOT_ATOMS["bf16"]), TILES)
+    assert "prefetcht1" not in packed
+
+
 def test_dot_products_are_single_instructions() -> None:
     setting = replace(SETTING, rows=6, vectors=4)
     kernel = lower_dots(_product("bfloat16"), "k", setting, DOT_ATOMS["bf16"])

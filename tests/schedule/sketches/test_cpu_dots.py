@@ -82,7 +82,9 @@ def test_the_left_operand_may_be_read_where_it_is(tiles: bool) -> None:
 @pytest.mark.parametrize("case", ["even", "epilogue", "several"])
 def test_tiles_may_follow_one_another_along_rows(case: str) -> None:
     never = "never" if case == "even" else "whole"
-    _agrees(CASES[case], replace(SMALL_TILES, tiles=2, panels=2, pack_a=never, by_rows=True), tiles=True)
+    setting = replace(SMALL_TILES, tiles=2, panels=2, pack_a=never, by_rows=True)
+    for panels in (2, 3):
+        _agrees(CASES[case], replace(setting, panels=panels, streamed=panels == 3), tiles=True)
 
 
 @pytest.mark.parametrize("turned", [False, True])
