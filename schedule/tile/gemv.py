@@ -33,7 +33,7 @@ from ...ir.expr import (
 )
 from ...ir.gpu import Level
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
-from .ahead import Ahead, ask_for_operands
+from .ahead import Ahead, ask_for_operands, ask_for_uneven_operands
 from .lane_sums import sum_over_lanes
 from .naming import NamingWriter
 from .pointwise import value_at, vector_at
@@ -127,8 +127,13 @@ def lower_gemv(p: Product, name: str, s: GemvSetting) -> Kernel:
         if along_k:
             _, unroll = even_steps(p, s.warps_k, s.unroll)
             elements = min(WARP_LANES * piece_elements(p) * s.warps_k * unroll, p.k.extent)
-            ask = Ahead(w, (warp * WARP_LANES + lane, s.warps * WARP_LANES), (block, bounds[0][1]), s.ahead)
-            ask_for_operands(ask, p, s.warps_n * width, index(0), elements)
+            uneven = piece_bytes(p) < WIDEST_BYTES
+            thread, blocks = (warp * WARP_LANES + lane, s.warps * WARP_LANES), bounds[0][1]
+            ask = Ahead(w, thread, (block, blocks), s.ahead, uneven)
+            if uneven:
+                ask_for_uneven_operands(ask, p, s.warps_n, s.rows, elements)
+            else:
+                ask_for_operands(ask, p, s.warps_n * width, index(0), elements)
         body = _along_k if along_k else _along_n
         body(w, p, s, first, warp, lane, block)
     return Kernel(name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
