@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import overload
 
 from .buffer import Buffer
-from .expr import Expr, Load, PeerLoad, Var, rebuild, walk
+from .expr import Expr, Load, PeerLoad, Shuffle, Var, rebuild, walk
 from .stmt import (
     Allocate,
     For,
@@ -210,6 +210,11 @@ def loads_of(node: Expr | Stmt) -> tuple[Load, ...]:
     if isinstance(node, Expr):
         return tuple(e for e in walk(node) if isinstance(e, Load))
     return tuple(load for s in walk_statements(node) for e in expressions(s) for load in loads_of(e))
+
+
+def is_steady(expr: Expr) -> bool:
+    """Whether its variables alone decide what ``expr`` is: no memory, and no other lane."""
+    return not any(isinstance(e, (Load, PeerLoad, Shuffle)) for e in walk(expr))
 
 
 def stores_of(stmt: Stmt) -> tuple[Store, ...]:

@@ -18,7 +18,7 @@ from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Scope
 from ...ir.expr import WARP_LANES, Expr, Logic, LogicOp, Var, index, logical_and
 from ...ir.gpu import GROUP_LANES, Barrier, GroupMma, Level, TensorCopy
-from ...ir.rewrite import free_variables, loads_of
+from ...ir.rewrite import free_variables, is_steady
 from ...ir.simplify import prove, simplify_statement
 from ...ir.stmt import Allocate, Bound, For, HardwareAxis, If, Launch, Seq, Stmt, seq, walk_statements
 
@@ -123,7 +123,7 @@ def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
     match stmt:
         case If(condition=condition, then=then):
             inner = _conditions(then)
-            return tuple(dict.fromkeys((*(t for t in _terms(condition) if not loads_of(t)), *inner)))
+            return tuple(dict.fromkeys((*(t for t in _terms(condition) if is_steady(t)), *inner)))
         case Seq(statements=(first, *others)):
             return tuple(t for t in _conditions(first) if all(t in _conditions(s) for s in others))
         case For(var=var, body=body):

@@ -4,7 +4,7 @@ from ...core.errors import CompileError
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Binary, BinaryOp, Compare, CompareOp, Expr, Load, Var, index
 from ...ir.gpu import GroupMma
-from ...ir.rewrite import free_variables, loads_of
+from ...ir.rewrite import free_variables, is_steady
 from ...ir.stmt import Allocate, For, If, LoopKind, Operation, Seq, Stmt, Store, expressions, walk_statements
 from .expressions import Code, interned, uses_of
 from .function import Function, is_packed
@@ -78,8 +78,8 @@ def _ending(loop: For) -> tuple[Expr | None, Stmt]:
     match loop:
         case For(kind=LoopKind.SERIAL, body=If(condition=Compare(op=CompareOp.LT, a=a, b=b) as test, then=then)):
             rest = _without(a, loop.var)
-            if rest is not None and loop.var not in free_variables(b) | free_variables(rest):
-                return (None, loop.body) if loads_of(test) else (b if rest == index(0) else b - rest, then)
+            if rest is not None and is_steady(test) and loop.var not in free_variables(b) | free_variables(rest):
+                return b if rest == index(0) else b - rest, then
     return None, loop.body
 
 

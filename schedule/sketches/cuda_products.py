@@ -7,7 +7,7 @@ Where rows of operands do not begin at multiples of 16 bytes, as copies of boxes
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -57,7 +57,7 @@ QUARTERS = 4
 """Parts of a multiprocessor, each with a quarter of its registers for every fourth warp of a block."""
 REGISTERS = 512
 """Registers of a quarter for each lane of a warp."""
-LONG_CYCLES, CLOSE = 100_000, (1.03, 1.06)
+LONG_CYCLES, CLOSE = 100_000, (1.05, 1.06)
 """Products that take so long settle at the clock that their power allows, as short measurements do not show: of their
 settings, those whose estimate is this close to the best are enough; of several sums, or with operands copied first,
 less is known."""
@@ -121,9 +121,7 @@ class ProductPlan:
             Knob("resident", (1, 2), "blocks meant for a multiprocessor at once"),
             Knob("roomy", (0, 1), "whether warps that copy are a group and leave registers to those that multiply"),
             Knob(
-                "even",
-                (0, 1),
-                "whether steps of all tiles are dealt out evenly, and sums of one tile added by a launch",
+                "even", (0, 1), "whether steps of all tiles are dealt out evenly; a second launch adds parts of tiles"
             ),
             Knob("boxes", (2, 0, 1), "buffers through which a warpgroup stores boxes or rows; 0: threads store"),
             *self._copied,
@@ -190,7 +188,7 @@ class ProductPlan:
             "here": here,
             "sums": sums,
             "registers": np.where(roomy, most, 0),
-            "registers_of": np.where(roomy, most, own),
+            "thread_registers": np.where(roomy, most, own),
             "launched": own,
             "steps": steps,
             "share": share,
@@ -247,7 +245,7 @@ class ProductPlan:
         )
         fits = limits.resident_blocks(size["threads"], size["launched"], size["shared"]) >= resident
         fits &= (size["stages"] >= np.minimum(LEAST_STAGES, size["uses"])) & (
-            size["sums"] + self._spare <= size["registers_of"]
+            size["sums"] + self._spare <= size["thread_registers"]
         )
         fits &= size["tile_m"] // size["cluster_n"] <= LARGEST_BOX
         fits &= (columns.ints("in_turn") == 0) | (size["tiles"] > self.target.threads)
@@ -289,7 +287,7 @@ class ProductPlan:
             self.target.threads,
             blocks=size["workers"] * size["cluster_m"] * size["cluster_n"] * columns.ints("split"),
             threads=size["threads"],
-            registers=size["registers_of"],
+            registers=size["thread_registers"],
             shared=size["shared"],
             wanted=size["stage"] * np.maximum(size["stages"] - 1, 1) // size["threads"],
         )
@@ -353,7 +351,6 @@ def _share(threads: Ints) -> Ints:
     return share
 
 
-@lru_cache(maxsize=16)
 def _plan(workload: Workload, target: Target) -> ProductPlan | None:
     if target.arch != ARCHITECTURE:
         return None
@@ -366,7 +363,6 @@ def _plan(workload: Workload, target: Target) -> ProductPlan | None:
     return ProductPlan(p, target)
 
 
-@lru_cache(maxsize=16)
 def _whole_plan(workload: Workload, target: Target) -> ProductPlan | None:
     plan = _plan(workload, target)
     return None if plan is None else replace(plan, most=None)

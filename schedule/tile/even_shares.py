@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from ...core.dtypes import float32
 from ...ir.buffer import Buffer, Scope
-from ...ir.expr import Broadcast, Expr, Load, Ramp, Select, const, index, logical_and, maximum, minimum
+from ...ir.expr import Broadcast, Expr, Load, Select, const, index, logical_and, maximum, minimum
 from ...ir.stmt import HardwareAxis, LoopKind
 from .naming import NamingWriter
 from .partials import store_outputs
 from .product import Product
+from .runs import run_of
 from .tile_grid import TileGrid
 
 UNROLLED = LoopKind.UNROLLED
@@ -96,25 +97,15 @@ def add_parts(w: NamingWriter, p: Product, grid: TileGrid, shares: EvenShares, p
         inside += [item < items] if items % THREADS else []
         total = w.allocate("total", (width,), float32, Scope.REGISTER)
         read = w.allocate("read", (shares.sharers - 1, width), float32, Scope.REGISTER)
-        run = Ramp(index(0), 1, width) if width > 1 else index(0)
+        run, zero = run_of((index(0),), width), const(0.0, float32)
         with w.when(logical_and(*inside)):
-            w.store(total, (run,), _sum(partials, first * 2 + 1, line, column, width))
-            with w.loop(
-                "sharer", shares.sharers - 1, UNROLLED
-            ) as number:  # all are asked for before the first is there
-                place = (_spread(number, width), run)
-                w.store(read, place, _spread(const(0.0, float32), width))
-                with w.when(number < others):
-                    w.store(read, place, _sum(partials, (first + 1 + number) * 2, line, column, width))
+            w.store(total, run, Load(partials, run_of((first * 2 + 1, line, column), width)))
+            # all are asked for before the first is there
             with w.loop("sharer", shares.sharers - 1, UNROLLED) as number:
-                w.store(total, (run,), Load(total, (run,)) + Load(read, (_spread(number, width), run)))
+                place = run_of((number, index(0)), width)
+                w.store(read, place, Broadcast(zero, width) if width > 1 else zero)
+                with w.when(number < others):
+                    w.store(read, place, Load(partials, run_of(((first + 1 + number) * 2, line, column), width)))
+            with w.loop("sharer", shares.sharers - 1, UNROLLED) as number:
+                w.store(total, run, Load(total, run) + Load(read, run_of((number, index(0)), width)))
             store_outputs(w, p, at, total, width)
-
-
-def _sum(partials: Buffer, slot: Expr, line: Expr, column: Expr, width: int) -> Expr:
-    place = Ramp(column, 1, width) if width > 1 else column
-    return Load(partials, (_spread(slot, width), _spread(line, width), place))
-
-
-def _spread(value: Expr, width: int) -> Expr:
-    return Broadcast(value, width) if width > 1 else value

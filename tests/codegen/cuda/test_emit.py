@@ -6,11 +6,11 @@ from tilewright.codegen.backends import backend_for
 from tilewright.codegen.cuda.compile import compiled
 from tilewright.codegen.cuda.resources import parse_log
 from tilewright.codegen.road import finish, lower
-from tilewright.core.dtypes import float32
+from tilewright.core.dtypes import INDEX, float32
 from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.build import Writer
-from tilewright.ir.expr import Load, PeerLoad, index
+from tilewright.ir.expr import Load, PeerLoad, const, index
 from tilewright.ir.gpu import AwaitPeers, Level, Prefetch
 from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.schedule.sketches import SKETCHES
@@ -96,3 +96,22 @@ def test_what_is_asked_for_first_is_asked_for_ahead_of_the_wait(arch: str) -> No
     assert not wait or "prefetch<256>(&A[" in after
     assert "prefetch_units<20>(&A[" in emitted.text
     assert backend.compile(emitted, target).code.startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["known before", "changes inside"])
+def test_a_guarded_loop_ends_where_its_guard_does(held: bool) -> None:
+    """If the guard is the same for all steps; one that reads what the loop writes is asked at each."""
+    source, result = Buffer("A", (32,), float32), Buffer("O", (32,), float32)
+    w = Writer()
+    with w.launch("guarded", [("b", 5, HardwareAxis.GRID_X), ("t", 32, HardwareAxis.THREAD)]) as (b, t):
+        total, most = w.allocate("total", (), float32, Scope.REGISTER), w.allocate("most", (), INDEX, Scope.REGISTER)
+        w.store(total, (), const(0.0, float32))
+        w.store(most, (), b)
+        with w.loop("step", 7) as step, w.when(step + 1 < (Load(most, ()) if held else b * 2)):
+            w.store(total, (), Load(total, ()) + Load(source, (t,)))
+            w.store(most, (), Load(most, ()) - 1)
+        with w.when(b < 1):
+            w.store(result, (t,), Load(total, ()))
+    text = backend_for(SM90A).emit(Kernel("guarded", (source,), (result,), (), w.finish()), SM90A).text
+    assert ("step < 7 && step < step_end" in text) != held
+    assert ("if (step + 1 <" in text) == held

@@ -90,4 +90,4 @@ def test_sums_stay_in_registers(case: str) -> None:
         vectors = [line for line in text.splitlines() if "zmm" in line]
         assert sum("vfmadd" in line for line in vectors) >= int(schedule["rows"]) * int(schedule["vectors"])
         on_stack = [line for line in vectors if "(%rsp)" in line]
-        assert len(on_stack) <= 12, schedule  # masks and constants of the loops around
+        assert len(on_stack) <= 8, schedule  # constants of the loops around

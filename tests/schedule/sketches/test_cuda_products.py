@@ -113,31 +113,36 @@ def test_blocks_of_a_cluster_share_both_operands_and_k(cluster: int, across: int
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "k", "options", "knobs"),
+    ("operator", "parameters", "knobs"),
     [
-        (136, 72, 1480, {}, {"wide": 80, "groups": 1, "rows": 1}),  # a tile for several blocks
+        # a tile for several blocks
+        ("linear", {"rows": 136, "outputs": 72, "inputs": 1480}, {"wide": 80, "groups": 1, "rows": 1}),
+        # and whole ones
         (
-            200,
-            200,
-            328,
-            {"residual": True, "activation": "relu"},
+            "linear",
+            {"rows": 200, "outputs": 200, "inputs": 328, "residual": True, "activation": "relu"},
             {"wide": 64, "groups": 1, "rows": 1},
-        ),  # and whole ones
-        (136, 131, 1032, {}, {"wide": 48, "groups": 2, "slabs": 2}),  # columns at odd places
-        (100, 192, 1288, {}, {"wide": 96, "groups": 1, "rows": 2}),
+        ),
+        # columns at odd places
+        ("linear", {"rows": 136, "outputs": 131, "inputs": 1032}, {"wide": 48, "groups": 2, "slabs": 2}),
+        ("linear", {"rows": 100, "outputs": 192, "inputs": 1288}, {"wide": 96, "groups": 1, "rows": 2}),
+        (
+            "batch_matmul",
+            {"batch": 3, "m": 72, "n": 80, "k": 904, "transpose_b": True},
+            {"wide": 80, "groups": 1, "rows": 1},
+        ),
     ],
 )
 def test_blocks_take_even_shares_of_all_steps(
-    m: int, n: int, k: int, options: dict[str, object], knobs: dict[str, int]
+    operator: str, parameters: dict[str, object], knobs: dict[str, int]
 ) -> None:
     few = Target("cuda", "sm_90a", (), threads=5, vector_bytes=16)
-    workload = workload_of("linear", rows=m, inputs=k, outputs=n, dtype="float16", **options)
-    schedule = schedule_of(ALL, workload, few, even=1, **knobs)
-    kernel = ALL.lower(workload, few, schedule)
+    workload = workload_of(operator, dtype="float16", **parameters)
+    kernel = ALL.lower(workload, few, schedule_of(ALL, workload, few, even=1, **knobs))
     assert len(kernel.launches) == 2
-    inputs = random_inputs(workload, 1)
-    got, wanted = interpret(finish(kernel, few), inputs)["Y"], reference(workload, inputs)["Y"]
-    absolute, relative = tolerance(workload)["Y"]
+    inputs, (output,) = random_inputs(workload, 1), workload.outputs
+    got, wanted = interpret(finish(kernel, few), inputs)[output], reference(workload, inputs)[output]
+    absolute, relative = tolerance(workload)[output]
     np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
 
 
@@ -167,7 +172,7 @@ def test_what_it_leaves_to_others() -> None:
 )
 def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
     space = SKETCH.space(workload, H200)
-    assert 3 <= len(space) <= 400
+    assert 5 <= len(space) <= 400
     assert (space.quantities["shared_bytes"] <= 227 * 1024).all() and (space.quantities["stages"] >= 2).all()
     assert (space.quantities["sums"] < space.quantities["registers_estimate"]).all()
     least = space.quantities[["mma_cycles", "shared_cycles", "l2_cycles"][0]]
@@ -182,7 +187,7 @@ def test_shared_memory_is_what_the_sketch_says() -> None:
     space = SKETCH.space(LARGE, H200)
     for row in range(0, len(space), max(1, len(space) // 8)):
         kernel = finish(SKETCH.lower(LARGE, H200, space.schedule(row)), H200)
-        (launch,) = backend_for(H200).emit(kernel, H200).launches
+        launch = backend_for(H200).emit(kernel, H200).launches[0]  # where steps are dealt out evenly, another follows
         assert 0 <= int(space.quantities["shared_bytes"][row]) - launch.shared_bytes <= 64, space.schedule(row)
         assert launch.blocks[0] == int(space.quantities["blocks"][row])
 
