@@ -57,10 +57,10 @@ class CopyAsync(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(Operation):
-    """Asks for ``elements`` neighbours from global ``source[source_indices]`` on (bytes and address multiples of 16) to
-    be brought into the cache in front of memory. Nothing is read by it: that cache is where all writes meet, so what a
-    load finds there later is what was written last. What stands ahead of all else in a launch is therefore asked for
-    while earlier launches still run, whatever they write."""
+    """Asks for ``elements`` neighbours from global ``source[source_indices]`` on to be brought into the cache in front
+    of memory, in whole units of 16 bytes (simplest where they are such themselves). Nothing is read by it: that cache
+    is where all writes meet, so what a load finds there later is what was written last. What stands ahead of all else
+    in a launch is therefore asked for while earlier launches still run, whatever they write."""
 
     source: Buffer
     source_indices: tuple[Expr, ...]

@@ -147,11 +147,7 @@ def _bulk_copy(stmt: BulkCopy, names: Names) -> None:
 
 def _prefetch(stmt: Prefetch, names: Names) -> None:
     place(stmt.source, stmt.source_indices, names, Scope.GLOBAL)
-    size = stmt.elements * stmt.source.dtype.bytes
-    if size < BULK_BYTES or size % BULK_BYTES:
-        raise Broken("operation", f"{size} bytes are asked for, no multiple of {BULK_BYTES}")
     run(stmt.source, stmt.elements)
-    aligned(stmt.source, stmt.source_indices, BULK_BYTES)
 
 
 def _init_arrivals(stmt: InitArrivals, names: Names) -> None:

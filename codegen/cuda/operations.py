@@ -36,7 +36,7 @@ from ..backend import TensorMap
 from .expressions import Code, interned, uses_of
 from .function import Function
 from .memory import address, half_of, offset, tile_offset
-from .places import multiple_of, place_of
+from .places import WIDEST_BYTES, multiple_of, place_of
 from .text import Text
 from .types import is_half
 
@@ -55,9 +55,8 @@ def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
             return _barrier(fn, level)
         case CopyAsync():
             return _copy_async(code, stmt)
-        case Prefetch(elements=elements):
-            size = elements * stmt.source.dtype.bytes
-            return f"{fn.use('prefetch')}<{size}>({_place(code, stmt.source, stmt.source_indices)});"
+        case Prefetch():
+            return _prefetch(code, stmt)
         case CommitCopies():
             return f"{fn.use('commit_copies')}();"
         case AwaitCopies(pending=pending):
@@ -145,6 +144,14 @@ def _hopper_alone(fn: Function, function: str) -> str:
     if fn.arch != "sm_90a":
         raise CompileError(f"{function.replace('_', ' ')}: {fn.arch} has no such instruction, sm_90a alone has")
     return fn.use(function)
+
+
+def _prefetch(code: Code, stmt: Prefetch) -> str:
+    size, unit = stmt.elements * stmt.source.dtype.bytes, WIDEST_BYTES
+    place = place_of(stmt.source_indices, stmt.source.strides)
+    whole = size % unit == 0 and place is not None and multiple_of(place.base) * stmt.source.dtype.bytes % unit == 0
+    name = code.fn.use("prefetch" if whole else "prefetch_units")
+    return f"{name}<{size}>({_place(code, stmt.source, stmt.source_indices)});"
 
 
 def _place(code: Code, buffer: Buffer, indices: tuple[Expr, ...]) -> str:

@@ -55,6 +55,16 @@ template <int BYTES> $void prefetch(const void* from) {
 #endif
 }"""
     ),
+    "prefetch_units": Function(
+        """// as prefetch, BYTES from anywhere on: the units of 16 bytes that they lie in
+template <int BYTES> $void prefetch_units(const void* from) {
+#if __CUDA_ARCH__ >= 900
+  const unsigned long long first = __cvta_generic_to_global(from) & ~15ull;
+  const unsigned bytes = ((unsigned)(__cvta_generic_to_global(from) - first) + BYTES + 15) & ~15u;
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(first), "r"(bytes));
+#endif
+}"""
+    ),
     "load_once": Function(
         """// data that is read once: without keeping it in the first-level cache
 uint4 load_once(const uint4* from) {

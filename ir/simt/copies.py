@@ -135,7 +135,7 @@ def prefetch(stmt: Prefetch, scope: Scope) -> Action:
     """Nothing is read; that it lies within the buffer is all there is to check."""
     origin = scope.shared[stmt.source.name]
     assert isinstance(origin, GlobalMemory)
-    source_of = source_run(stmt.source_indices, origin, stmt.elements, 16, scope)
+    source_of = source_run(stmt.source_indices, origin, stmt.elements, 1, scope)
 
     def run(m: Machine) -> None:
         source_of(m)

@@ -5,6 +5,7 @@ Any element types, any producers of the operands, any pointwise functions of the
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,17 @@ from ...te.workload import Workload
 from ..gpu import limits_of
 from ..nest import KERNEL_NAME
 from ..space import Knob, Quantity
-from ..tile.gemv import GemvSetting, lower_gemv, piece_elements, weights_along_k
+from ..tile.gemv import (
+    WIDEST_BYTES,
+    GemvSetting,
+    even_steps,
+    lower_gemv,
+    piece_bytes,
+    piece_elements,
+    piece_words,
+    pieces_of_warp,
+    weights_along_k,
+)
 from ..tile.product import Product, product_of
 from ..tile.skinny import can_lower
 from .columns import Bools, Columns, Ints, codes_of
@@ -29,12 +40,16 @@ LONGEST_BESIDE_MATRICES = 2
 """The same where matrix instructions could be used, which are faster from then on."""
 MOST_SUMS = 32
 """Sums of a thread."""
-MOST_LOADS = 16
-"""Pieces of the weights that a thread has under way."""
+MOST_LOADED = 64
+"""Registers for the pieces of the weights that a thread has under way."""
 SMALL = 1 << 20
 """Weights below which it hardly matters how they are read: every setting that makes sense is legal."""
 MOST_REGISTERS_SMALL = 72
 """Registers there: their guards take more than is estimated."""
+MOST_REGISTERS_SINGLE = 128
+"""The same for pieces of less than 16 bytes, few of which have guards."""
+LEAST_LOADED_SINGLE = 16
+"""Registers for such pieces that a thread has under way at least, unless it has all of them."""
 LEAST_IN_FLIGHT = 24 * 1024
 """Bytes that a multiprocessor must have under way to come near the rate of its memory."""
 SPARE_REGISTERS = 24
@@ -57,18 +72,32 @@ class GemvPlan(UsualPlan):
     def along_k(self) -> bool:
         return weights_along_k(self.product)
 
+    @cached_property
+    def small(self) -> bool:
+        return self.product.n.extent * self.product.k.extent < SMALL
+
+    @cached_property
+    def narrow(self) -> bool:
+        """Whether threads read less than 16 bytes at once."""
+        return self.along_k and piece_bytes(self.product) < WIDEST_BYTES
+
     @property
     def knobs(self) -> tuple[Knob, ...]:
+        fine = self.narrow and self.small
         own = (
-            Knob("rows", (1, 2, 4, 8), "outputs n of a warp")
+            Knob("rows", (1, 2, 3, 4, 5, 6, 8) if fine else (1, 2, 4, 8), "outputs n of a warp")
             if self.along_k
             else Knob("lanes", (4, 8, 16, 2, 32), "lanes of a warp along n, each with 16 bytes; the others along k")
         )
         return (
             own,
-            Knob("warps_n", (1, 2, 4), "warps of a block along n"),
+            Knob("warps_n", (1, 2, 4, 8) if fine else (1, 2, 4), "warps of a block along n"),
             Knob("warps_k", (1, 2, 4, 8, 16, 32), "warps of a block along k"),
-            Knob("unroll", (1, 2, 4, 8, 16), "accesses of a thread along k before it uses the first"),
+            Knob(
+                "unroll",
+                (1, 2, 4, 8, 16, 32) if self.narrow else (1, 2, 4, 8, 16),
+                "most accesses of a thread along k before it uses the first",
+            ),
         )
 
     def _sizes(self, columns: Columns) -> dict[str, Ints]:
@@ -78,17 +107,22 @@ class GemvPlan(UsualPlan):
         rows, lanes = (columns.ints("rows"), one) if self.along_k else (one, columns.ints("lanes"))
         width = rows if self.along_k else lanes * piece
         reach = warps_k * unroll * (WARP_LANES * piece if self.along_k else WARP_LANES // lanes)
-        words, sum_words = 4, -(-p.total.dtype.bytes // 4)
+        steps, held = -(-p.k.extent // reach), unroll
+        if self.along_k:
+            steps, held = even_steps(p, warps_k, unroll)
+        words, sum_words = piece_words(p), -(-p.total.dtype.bytes // 4)
         sums = p.m.extent * (rows if self.along_k else piece * one)
-        tokens = p.m.extent * (words * one if self.along_k else unroll)
+        tokens = p.m.extent * (words * (held if self.narrow else one) if self.along_k else unroll)
+        alone = self.along_k & (warps_k == 1)
         return {
             "threads": WARP_LANES * warps_n * warps_k,
             "blocks": -(-p.n.extent // (warps_n * width)),
-            "steps": -(-p.k.extent // reach),
-            "loads": rows * unroll,
+            "steps": steps,
+            "loads": rows * held,
+            "loaded": words * rows * held,
             "sums": sums,
-            "registers": SPARE_REGISTERS + words * rows * unroll + tokens + sum_words * (sums + piece),
-            "shared": warps_k * p.m.extent * warps_n * width * p.total.dtype.bytes,
+            "registers": SPARE_REGISTERS + words * rows * held + tokens + sum_words * (sums + piece),
+            "shared": np.where(alone, 0, warps_k * p.m.extent * warps_n * width * p.total.dtype.bytes),
             "spare_n": warps_n * width - p.n.extent,
             "reach": reach,
         }
@@ -96,30 +130,36 @@ class GemvPlan(UsualPlan):
     def usual(self, columns: Columns) -> Bools:
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
         resident = limits.resident_blocks(size["threads"], size["registers"], size["shared"])
-        modest = (size["sums"] <= max(MOST_SUMS, p.m.extent * piece_elements(p))) & (size["loads"] <= MOST_LOADS)
-        usual: Bools = (resident >= 1) & modest & (size["reach"] <= self._reach_of_all)
-        if p.n.extent * p.k.extent < SMALL:
-            usual &= (size["registers"] <= MOST_REGISTERS_SMALL) | (size["loads"] == 1)
+        modest = (size["sums"] <= max(MOST_SUMS, p.m.extent * piece_elements(p))) & (size["loaded"] <= MOST_LOADED)
+        usual: Bools = (resident >= 1) & modest & self._useful(columns)
+        if self.narrow:
+            usual &= (size["steps"] == 1) | (size["loaded"] >= LEAST_LOADED_SINGLE)
+        if self.small:
+            most = MOST_REGISTERS_SINGLE if self.narrow else MOST_REGISTERS_SMALL
+            usual &= (size["registers"] <= most) | (size["loads"] == 1)
             usual &= size["threads"] <= 256
             return usual
         here = np.minimum(resident, -(-size["blocks"] // self.target.threads))
-        busy = 16 * size["loads"] * size["threads"] * here >= LEAST_IN_FLIGHT
+        busy = piece_bytes(p) * size["loads"] * size["threads"] * here >= LEAST_IN_FLIGHT
         enough = (size["threads"] >= 128) & (size["loads"] >= 2) & (size["blocks"] >= self._least_blocks)
         usual &= busy & enough & (size["spare_n"] < max(p.n.extent, WARP_LANES))
         return usual
+
+    def _useful(self, columns: Columns) -> Bools:
+        """Where a setting is no other one with less of ``unroll``, and all warps have something to do."""
+        p, warps_k, unroll = self.product, columns.ints("warps_k"), columns.ints("unroll")
+        if self.along_k:
+            useful: Bools = (unroll // 2 < pieces_of_warp(p, warps_k)) & (warps_k // 2 < pieces_of_warp(p, 1))
+            return useful
+        least = 4 * WARP_LANES if self.small else WARP_LANES
+        useful = self._sizes(columns)["reach"] <= max(-(-p.k.extent // WARP_LANES) * WARP_LANES, least)
+        return useful
 
     @property
     def _least_blocks(self) -> int:
         """Blocks that a setting must have: most of the multiprocessors' worth, where ``n`` is long enough."""
         narrowest = 1 if self.along_k else 4 * piece_elements(self.product)
         return min(self.target.threads * 3 // 4, self.product.n.extent // narrowest)
-
-    @property
-    def _reach_of_all(self) -> int:
-        """``k`` in one step of a block, rounded up to what a warp takes."""
-        piece = WARP_LANES * piece_elements(self.product) if self.along_k else WARP_LANES
-        least = 4 * piece if self.product.n.extent * self.product.k.extent < SMALL else piece
-        return max(-(-self.product.k.extent // piece) * piece, least)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         size = self._sizes(columns)
@@ -130,7 +170,7 @@ class GemvPlan(UsualPlan):
             threads=size["threads"],
             registers=np.minimum(size["registers"], 255),
             shared=size["shared"],
-            wanted=16 * size["loads"],
+            wanted=piece_bytes(self.product) * size["loads"],
         )
         return {
             **common,
@@ -138,6 +178,11 @@ class GemvPlan(UsualPlan):
             "steps": size["steps"].astype(np.float64),
             "partial_sums": columns.ints("warps_k").astype(np.float64),
         }
+
+    def _meant(self, size: Mapping[str, Ints], resident: Ints) -> int:
+        """Blocks that a multiprocessor is meant to hold at once: the compiler, if it does not know, takes registers for
+        more of them, and moves loads behind products, so that the data arrives in two goes."""
+        return max(1, int(np.minimum(resident, -(-size["blocks"] // self.target.threads))[0]))
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         knobs = {name: int(value) for name, value in setting.items()}
@@ -150,6 +195,7 @@ class GemvPlan(UsualPlan):
             lanes_n=knobs.get("lanes", 1),
             unroll=knobs["unroll"],
             ahead=int(limits_of(self.target).early_blocks(resident, self.target.threads)[0]),
+            resident=self._meant(size, resident) if self.narrow else 0,
         )
         return lower_gemv(self.product, KERNEL_NAME, chosen)
 
@@ -163,4 +209,4 @@ def _plan(workload: Workload, target: Target) -> GemvPlan | None:
     return GemvPlan(product, target)
 
 
-CUDA_GEMV = TileSketch("cuda_gemv", 2, QUANTITIES, _plan)
+CUDA_GEMV = TileSketch("cuda_gemv", 3, QUANTITIES, _plan)

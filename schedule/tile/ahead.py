@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...ir.buffer import Buffer
 from ...ir.build import Writer
-from ...ir.expr import Expr, Load, index, logical_and
+from ...ir.expr import Expr, Load, index, logical_and, minimum
 from ...ir.gpu import Prefetch
 from ...ir.rewrite import substitute
 from ...ir.stmt import LoopKind
@@ -29,16 +29,18 @@ Place = Callable[[Expr, Expr], tuple[Expr, ...]]
 @dataclass(frozen=True, slots=True)
 class Ahead:
     """``thread``: which of how many of its block this one is. ``block``: which of how many. ``first``: how many blocks
-    there is room for at once: the first, which ask for their own data; none do where it is 0."""
+    there is room for at once: the first, which ask for their own data; none do where it is 0. ``uneven``: whether runs
+    that are no whole numbers of 16 bytes are asked for too."""
 
     w: Writer
     thread: tuple[Expr, int]
     block: tuple[Expr, int]
     first: int
+    uneven: bool = False
 
     def own(self, name: str, source: Buffer, count: int, elements: int, place: Place) -> None:
-        """A block's own ``count`` runs of ``elements`` of ``source``; first of all in a launch. Nothing where runs are
-        no whole numbers of 16 bytes. ``name``: of a loop variable."""
+        """A block's own ``count`` runs of ``elements`` of ``source``; first of all in a launch. ``name``: of a loop
+        variable."""
         if self.first:
             block, blocks = self.block
             self._ask(name, source, count, elements, place, block, block < self.first if self.first < blocks else None)
@@ -55,13 +57,22 @@ class Ahead:
         sharers = min(self.first, blocks, max(1, source.bytes // _LEAST_SHARE_BYTES))
         if sharers:
             share = source.elements // sharers // _UNIT_BYTES * _UNIT_BYTES
+            if self.uneven:
+                share = -(-source.elements // sharers)
             here = block < sharers if sharers < blocks else None
-            self._ask(name, source, 1, share, lambda at, _: digits(at * share, source.shape), block, here)
+            last = source.elements - share
+
+            def place(at: Expr, _: Expr) -> tuple[Expr, ...]:
+                return digits(
+                    minimum(at * share, index(last)) if share * sharers > source.elements else at * share, source.shape
+                )
+
+            self._ask(name, source, 1, share, place, block, here)
 
     def _ask(
         self, name: str, source: Buffer, count: int, elements: int, place: Place, block: Expr, here: Expr | None
     ) -> None:
-        if not elements or elements * source.dtype.bytes % _UNIT_BYTES:
+        if not elements or (elements * source.dtype.bytes % _UNIT_BYTES and not self.uneven):
             return
         (thread, threads), w = self.thread, self.w
         with w.loop(name, -(-count // threads), LoopKind.UNROLLED) as turn:
@@ -83,6 +94,23 @@ def ask_for_operands(ask: Ahead, p: Product, rows: int, k: Expr, reach: int) -> 
         return tuple(substitute(i, {"n": block * rows + row, "k": k}) for i in load.indices)
 
     ask.own("asked", load.buffer, rows, reach, place)
+    if p.tokens.load is not None:
+        ask.all("asked", p.tokens.load.buffer)
+
+
+def ask_for_uneven_operands(ask: Ahead, p: Product, warps: int, rows: int, reach: int) -> None:
+    """As ``ask_for_operands``, from the first ``k`` on, for rows that begin anywhere, ``rows`` for each of ``warps``
+    warps of a block: in one run for each of these, where ``reach`` is the whole of rows that lie one behind another."""
+    load = p.weights.load
+    if load is None or p.weights.k != 1 or p.n.extent < rows:
+        return
+    joined = rows if reach == p.k.extent == p.weights.row else 1
+
+    def place(block: Expr, run: Expr) -> tuple[Expr, ...]:
+        n = minimum(block * (warps * rows) + run * joined, index(p.n.extent - joined))
+        return tuple(substitute(i, {"n": n, "k": index(0)}) for i in load.indices)
+
+    ask.own("asked", load.buffer, warps * rows // joined, joined * reach, place)
     if p.tokens.load is not None:
         ask.all("asked", p.tokens.load.buffer)
 

@@ -5,8 +5,13 @@ along ``n``: the lanes of a warp share out neighbouring ``n`` and several ``k``.
 share out ``k`` too; partial sums meet in shared memory, and whoever adds them up computes the outputs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...core.dtypes import DType
 from ...ir.buffer import Buffer, Scope
@@ -21,8 +26,6 @@ from ...ir.expr import (
     Load,
     Ramp,
     Select,
-    Shuffle,
-    ShuffleMode,
     const,
     index,
     logical_and,
@@ -30,19 +33,28 @@ from ...ir.expr import (
 )
 from ...ir.gpu import Level
 from ...ir.stmt import HardwareAxis, Kernel, LoopKind
-from .ahead import Ahead, ask_for_operands
+from .ahead import Ahead, ask_for_operands, ask_for_uneven_operands
+from .lane_sums import sum_over_lanes
 from .naming import NamingWriter
 from .pointwise import value_at, vector_at
 from .product import Operand, Product
+from .registers import flat_offset
+from .runs import run_of
 
 UNROLLED = LoopKind.UNROLLED
+WIDEST_BYTES = 16
+"""Of an access."""
+
+Whole = TypeVar("Whole", int, NDArray[np.int64])
+"""A whole number, or a column of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GemvSetting:
     """``rows``: outputs of a warp where weights lie along ``k``; ``lanes_n``: its lanes along ``n`` where they do not.
     ``warps_n``, ``warps_k``: warps of a block along each. ``unroll``: pieces of a row that a thread has under way.
-    ``ahead``: how many blocks, the first, ask for operands ahead of the wait for earlier launches."""
+    ``ahead``: how many blocks, the first, ask for operands ahead of the wait for earlier launches. ``resident``: blocks
+    meant for a multiprocessor at once; 0 leaves it to the compiler."""
 
     rows: int
     warps_n: int
@@ -50,6 +62,7 @@ class GemvSetting:
     lanes_n: int
     unroll: int
     ahead: int = 0
+    resident: int = 0
 
     @property
     def warps(self) -> int:
@@ -62,9 +75,40 @@ def weights_along_k(p: Product) -> bool:
 
 
 def piece_elements(p: Product) -> int:
-    """Elements of the weights that a thread reads at once: 16 bytes."""
+    """Elements of the weights that a thread reads at once: 16 bytes, or as many as all rows along ``k`` begin at
+    multiples of. (Single ones where those are odd: neighbouring lanes then still read neighbours.)"""
     load = p.weights.load
-    return max(1, 16 // (load.buffer.dtype.bytes if load is not None else 4))
+    widest = max(1, WIDEST_BYTES // (load.buffer.dtype.bytes if load is not None else 4))
+    start = None if load is None else flat_offset(load)
+    if p.weights.k != 1 or start is None:
+        return widest
+    return gcd(widest, p.weights.row, start.constant)
+
+
+def piece_bytes(p: Product) -> int:
+    """Bytes of the weights that a thread reads at once; 16 where they are computed."""
+    load = p.weights.load
+    return WIDEST_BYTES if load is None else piece_elements(p) * load.buffer.dtype.bytes
+
+
+def piece_words(p: Product) -> int:
+    """Registers that a piece of the weights takes."""
+    load = p.weights.load
+    held = p.total.dtype.bytes if piece_elements(p) == 1 else 4 if load is None else load.buffer.dtype.bytes
+    return max(1, piece_elements(p) * held // 4)
+
+
+def pieces_of_warp(p: Product, warps_k: Whole) -> Whole:
+    """How many pieces of a row along ``k`` a lane takes where ``warps_k`` warps share it out, one more or less."""
+    return -(-p.k.extent // (WARP_LANES * piece_elements(p) * warps_k))
+
+
+def even_steps(p: Product, warps_k: Whole, unroll: Whole) -> tuple[Whole, Whole]:
+    """In how many steps a warp goes along ``k`` if a lane has up to ``unroll`` pieces under way, and how many it needs
+    to have for that."""
+    pieces = pieces_of_warp(p, warps_k)
+    steps = -(-pieces // unroll)
+    return steps, -(-pieces // steps)
 
 
 def lower_gemv(p: Product, name: str, s: GemvSetting) -> Kernel:
@@ -78,17 +122,20 @@ def lower_gemv(p: Product, name: str, s: GemvSetting) -> Kernel:
         ("lane", WARP_LANES, HardwareAxis.LANE),
     ]
     streamed = () if p.weights.load is None else (p.weights.load.buffer.name,)
-    with w.launch(name, bounds, streamed=streamed) as (block, warp, lane):
+    with w.launch(name, bounds, min_blocks=s.resident, streamed=streamed) as (block, warp, lane):
         first = (block * s.warps_n + _of(warp, s.warps_k, s.warps_n)) * width
         if along_k:
-            elements = min(WARP_LANES * piece_elements(p) * s.warps_k * s.unroll, p.k.extent)
-            ask = Ahead(w, (warp * WARP_LANES + lane, s.warps * WARP_LANES), (block, bounds[0][1]), s.ahead)
-            ask_for_operands(ask, p, s.warps_n * width, index(0), elements)
-        partials = w.allocate("partials", (s.warps_k, p.m.extent, s.warps_n * width), p.total.dtype, Scope.SHARED)
+            _, unroll = even_steps(p, s.warps_k, s.unroll)
+            elements = min(WARP_LANES * piece_elements(p) * s.warps_k * unroll, p.k.extent)
+            uneven = piece_bytes(p) < WIDEST_BYTES
+            thread, blocks = (warp * WARP_LANES + lane, s.warps * WARP_LANES), bounds[0][1]
+            ask = Ahead(w, thread, (block, blocks), s.ahead, uneven)
+            if uneven:
+                ask_for_uneven_operands(ask, p, s.warps_n, s.rows, elements)
+            else:
+                ask_for_operands(ask, p, s.warps_n * width, index(0), elements)
         body = _along_k if along_k else _along_n
-        body(w, p, s, first, warp, lane, partials)
-        w.barrier(Level.BLOCK if s.warps > 1 else Level.WARP)
-        _finish(w, p, s, block * (s.warps_n * width), warp * WARP_LANES + lane, partials)
+        body(w, p, s, first, warp, lane, block)
     return Kernel(name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
 
@@ -97,57 +144,77 @@ def _of(warp: Expr, inner: int, outer: int) -> Expr:
     return warp // inner if outer > 1 else index(0)
 
 
-def _along_k(w: Writer, p: Product, s: GemvSetting, first: Expr, warp: Expr, lane: Expr, partials: Buffer) -> None:
-    piece, m_extent, dtype = piece_elements(p), p.m.extent, p.total.dtype
-    chunk = WARP_LANES * piece
-    steps = -(-p.k.extent // (chunk * s.warps_k * s.unroll))
-    whole = p.k.extent % (chunk * s.warps_k * s.unroll) == 0
+def _along_k(w: Writer, p: Product, s: GemvSetting, first: Expr, warp: Expr, lane: Expr, block: Expr) -> None:
     own = warp % s.warps_k if s.warps_k > 1 else index(0)
-    sums = w.allocate("sums", (s.rows, m_extent), dtype, Scope.REGISTER)
-    _zero(w, sums)
-    with w.loop("step", steps) as step:
-        weights = w.allocate("weight", (s.unroll, s.rows, piece), _held(p.weights), Scope.REGISTER)
-        tokens = w.allocate("token", (s.unroll, m_extent, piece), _held(p.tokens), Scope.REGISTER)
-
-        def start(u: Expr) -> Expr:
-            return (step * s.unroll + u) * (s.warps_k * chunk) + own * chunk + lane * piece
-
-        with w.loop("uw", s.unroll, UNROLLED) as u, w.loop("rw", s.rows, UNROLLED) as r:
-            at = {"n": minimum(first + r, index(p.n.extent - 1)), "k": start(u)}
-            mask = None if whole else _inside(at["k"], piece, p.k.extent)
-            w.store(weights, (u, r, _ramp(piece)), _vector(p.weights, at, "k", piece, mask))
-        with w.loop("ux", s.unroll, UNROLLED) as u, w.loop("mx", m_extent, UNROLLED) as m:
-            at = {"m": m, "k": start(u)}
-            mask = None if whole else _inside(at["k"], piece, p.k.extent)
-            w.store(tokens, (u, m, _ramp(piece)), _vector(p.tokens, at, "k", piece, mask))
-        with (
-            w.loop("u", s.unroll, UNROLLED) as u,
-            w.loop("r", s.rows, UNROLLED) as r,
-            w.loop("m", m_extent, UNROLLED) as m,
-            w.loop("v", piece, UNROLLED) as v,
-        ):
-            product = _wide(Load(weights, (u, r, v)), dtype) * _wide(Load(tokens, (u, m, v)), dtype)
-            w.store(sums, (r, m), Load(sums, (r, m)) + product)
-    other = w.allocate("other", (), dtype, Scope.REGISTER)
+    sums = _zeros_of(w, p.m.extent * s.rows, p.total.dtype)
+    chunk = WARP_LANES * piece_elements(p)
+    _, unroll = even_steps(p, s.warps_k, s.unroll)
+    reach = s.warps_k * chunk * unroll
+    place = own * chunk + lane * piece_elements(p)
+    whole = p.k.extent // reach
+    if whole:
+        with w.loop("step", whole) as step:
+            _add_step(w, p, s, sums, first, step * reach + place, unroll, unroll)
+    if left := p.k.extent - whole * reach:
+        with w.scope():
+            pieces = -(-left // (s.warps_k * chunk))
+            _add_step(w, p, s, sums, first, place + whole * reach, pieces, left // (s.warps_k * chunk))
+    totals = [(held, held.number // s.rows, held.number % s.rows) for held in sum_over_lanes(w, sums, lane)]
+    if s.warps_k == 1:
+        for held, token, row in totals:
+            tests = [] if held.here is None else [held.here]
+            tests += [first + row < p.n.extent] if p.n.extent % (s.warps_n * s.rows) else []
+            with w.when(logical_and(*tests) if tests else None):
+                store_results(w, p, token if p.m.extent > 1 else index(0), first + row, Load(sums, (index(held.slot),)))
+        return
+    partials = _partials(w, p, s, s.rows)
     column = _of(warp, s.warps_k, s.warps_n) * s.rows
-    for row in range(s.rows):
-        for token in range(m_extent):
-            place = (index(row), index(token))
-            _across(w, sums, place, other, 1)
-            number = (row * m_extent + token) % WARP_LANES
-            with w.when(Compare(CompareOp.EQ, lane, index(number))):
-                w.store(partials, (own, index(token), column + row), Load(sums, place))
+    for held, token, row in totals:
+        with w.when(held.here):
+            w.store(partials, (own, token, column + row), Load(sums, (index(held.slot),)))
+    _finish(w, p, s, block, warp, lane, partials)
 
 
-def _along_n(w: Writer, p: Product, s: GemvSetting, first: Expr, warp: Expr, lane: Expr, partials: Buffer) -> None:
+def _add_step(
+    w: Writer, p: Product, s: GemvSetting, sums: Buffer, first: Expr, k: Expr, pieces: int, inside: int
+) -> None:
+    """Products of ``pieces`` of each row, the first of this lane from ``k`` on, added to ``sums``; all are read ahead
+    of the first product. The first ``inside`` of them surely lie inside the row."""
+    piece, m_extent, dtype = piece_elements(p), p.m.extent, p.total.dtype
+    apart = s.warps_k * WARP_LANES * piece
+    weights = w.allocate("weight", (pieces, s.rows, piece), _kept(p.weights, piece, dtype), Scope.REGISTER)
+    tokens = w.allocate("token", (pieces, m_extent, piece), _kept(p.tokens, piece, dtype), Scope.REGISTER)
+
+    def read(held: Buffer, operand: Operand, axis: str, rows: int, place: Callable[[Expr], Expr]) -> None:
+        for start, stop, masked in ((0, inside, False), (inside, pieces, True)):
+            if start == stop:
+                continue
+            with w.loop("u", stop - start, UNROLLED) as u, w.loop(f"{axis}_row", rows, UNROLLED) as row:
+                at = {axis: place(row), "k": k + (u + start) * apart}
+                mask = _inside(at["k"], piece, p.k.extent) if masked else None
+                value = _vector(operand, at, "k", piece, mask)
+                w.store(held, (u + start, row, _ramp(piece)), _wide(value, held.dtype))
+
+    read(weights, p.weights, "n", s.rows, lambda row: minimum(first + row, index(p.n.extent - 1)))
+    read(tokens, p.tokens, "m", m_extent, lambda row: row)
+    with (
+        w.loop("u", pieces, UNROLLED) as u,
+        w.loop("m", m_extent, UNROLLED) as m,
+        w.loop("r", s.rows, UNROLLED) as r,
+        w.loop("v", piece, UNROLLED) as v,
+    ):
+        product = _wide(Load(weights, (u, r, v)), dtype) * _wide(Load(tokens, (u, m, v)), dtype)
+        w.store(sums, (m * s.rows + r,), Load(sums, (m * s.rows + r,)) + product)
+
+
+def _along_n(w: Writer, p: Product, s: GemvSetting, first: Expr, warp: Expr, lane: Expr, block: Expr) -> None:
     piece, m_extent, dtype = piece_elements(p), p.m.extent, p.total.dtype
     lanes_k = WARP_LANES // s.lanes_n
     steps = -(-p.k.extent // (s.unroll * lanes_k * s.warps_k))
     whole = p.k.extent % (s.unroll * lanes_k * s.warps_k) == 0
     own = warp % s.warps_k if s.warps_k > 1 else index(0)
     column = (lane % s.lanes_n) * piece
-    sums = w.allocate("sums", (m_extent, piece), dtype, Scope.REGISTER)
-    _zero(w, sums)
+    sums = _zeros_of(w, m_extent * piece, dtype)
     with w.loop("step", steps) as step:
         weights = w.allocate("weight", (s.unroll, piece), _held(p.weights), Scope.REGISTER)
         tokens = w.allocate("token", (m_extent, s.unroll), _held(p.tokens), Scope.REGISTER)
@@ -176,24 +243,31 @@ def _along_n(w: Writer, p: Product, s: GemvSetting, first: Expr, warp: Expr, lan
             w.loop("v", piece, UNROLLED) as v,
         ):
             product = _wide(Load(weights, (u, v)), dtype) * _wide(Load(tokens, (m, u)), dtype)
-            w.store(sums, (m, v), Load(sums, (m, v)) + product)
-    other = w.allocate("other", (), dtype, Scope.REGISTER)
-    for token in range(m_extent):
-        for number in range(piece):
-            _across(w, sums, (index(token), index(number)), other, s.lanes_n)
-    block_column = _of(warp, s.warps_k, s.warps_n) * (s.lanes_n * piece) + column
-    with w.when(Compare(CompareOp.LT, lane, index(s.lanes_n)) if lanes_k > 1 else None):
+            w.store(sums, (m * piece + v,), Load(sums, (m * piece + v,)) + product)
+    partials = _partials(w, p, s, s.lanes_n * piece)
+    column += _of(warp, s.warps_k, s.warps_n) * (s.lanes_n * piece)
+    if lanes_k == 1:
         with w.loop("mp", m_extent, UNROLLED) as m:
-            w.store(
-                partials,
-                (own, m, block_column + _ramp(piece) if piece == 1 else Ramp(block_column, 1, piece)),
-                Load(sums, (m, _ramp(piece))),
-            )
+            value = Load(sums, run_of((m * piece,), piece))
+            w.store(partials, run_of((own, m, column), piece), value)
+    else:
+        for held in sum_over_lanes(w, sums, lane, s.lanes_n):
+            with w.when(held.here):
+                place = (own, held.number // piece, column + held.number % piece)
+                w.store(partials, place, Load(sums, (index(held.slot),)))
+    _finish(w, p, s, block, warp, lane, partials)
 
 
-def _finish(w: Writer, p: Product, s: GemvSetting, first: Expr, thread: Expr, partials: Buffer) -> None:
+def _partials(w: Writer, p: Product, s: GemvSetting, width: int) -> Buffer:
+    """Where the sums of the warps of a block meet, each with ``width`` outputs."""
+    return w.allocate("partials", (s.warps_k, p.m.extent, s.warps_n * width), p.total.dtype, Scope.SHARED)
+
+
+def _finish(w: Writer, p: Product, s: GemvSetting, block: Expr, warp: Expr, lane: Expr, partials: Buffer) -> None:
     """The partial sums of a block added up, one output a thread, and what is made of them stored."""
+    w.barrier(Level.BLOCK if s.warps > 1 else Level.WARP)
     columns = partials.shape[2]
+    first, thread = block * columns, warp * WARP_LANES + lane
     items, threads = p.m.extent * columns, s.warps * WARP_LANES
     total = w.allocate("total", (), p.total.dtype, Scope.REGISTER)
     with w.loop("round", -(-items // threads)) as turn:
@@ -221,6 +295,11 @@ def store_results(w: Writer, p: Product, m: Expr, n: Expr, total: Expr) -> None:
 def _held(operand: Operand) -> DType:
     """What an operand is kept in between memory and arithmetic: as it was loaded, where it is a plain load."""
     return operand.body.dtype if operand.load is None else operand.load.buffer.dtype
+
+
+def _kept(operand: Operand, piece: int, total: DType) -> DType:
+    """What pieces of an operand are kept in: single elements as they are multiplied, since each takes a register."""
+    return total if piece == 1 else _held(operand)
 
 
 def _wide(value: Expr, dtype: DType) -> Expr:
@@ -261,16 +340,9 @@ def _ramp(lanes: int) -> Expr:
     return Ramp(index(0), 1, lanes) if lanes > 1 else index(0)
 
 
-def _zero(w: Writer, buffer: Buffer) -> None:
-    rows, columns = buffer.shape
-    with w.loop("zr", rows, UNROLLED) as r, w.loop("zc", columns, UNROLLED) as c:
-        w.store(buffer, (r, c), const(0, buffer.dtype))
-
-
-def _across(w: Writer, values: Buffer, place: Sequence[Expr], other: Buffer, nearest: int) -> None:
-    """One value summed over the lanes that differ in more than ``nearest`` neighbours' numbers."""
-    distance = WARP_LANES // 2
-    while distance >= nearest:
-        w.store(other, (), Shuffle(ShuffleMode.XOR, Load(values, tuple(place)), index(distance)))
-        w.store(values, place, Load(values, tuple(place)) + Load(other, ()))
-        distance //= 2
+def _zeros_of(w: Writer, count: int, dtype: DType) -> Buffer:
+    """Registers for sums."""
+    sums = w.allocate("sums", (count,), dtype, Scope.REGISTER)
+    with w.loop("zero", count, UNROLLED) as zero:
+        w.store(sums, (zero,), const(0, dtype))
+    return sums

@@ -88,11 +88,13 @@ def test_what_is_asked_for_first_is_asked_for_ahead_of_the_wait(arch: str) -> No
             w.emit(Prefetch(source, (b, t * 32), 32))
         w.store(result, (b, t), Load(source, (b, t)))
         w.emit(Prefetch(source, (index(3) - b, index(0)), 64))
+        w.emit(Prefetch(source, (b, t % 3), 5))
     backend = backend_for(target)
     emitted = backend.emit(Kernel("near", (source,), (result,), (), w.finish()), target)
     ahead, wait, after = emitted.text.partition("  await_earlier_launch();")
     assert bool(wait) == (arch == "sm_90a") and ("prefetch<128>(&A[" in ahead) and "prefetch<256>(&A[" in emitted.text
     assert not wait or "prefetch<256>(&A[" in after
+    assert "prefetch_units<20>(&A[" in emitted.text
     assert backend.compile(emitted, target).code.startswith(b"\x7fELF")
 
 

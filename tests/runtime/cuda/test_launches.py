@@ -45,24 +45,24 @@ def test_the_device_and_the_interpreter_agree(device: CudaDevice, name: str) -> 
             np.testing.assert_array_equal(got, wanted[b.name])
 
 
-def mirrored(blocks: int, threads: int, asks: bool) -> Kernel:
-    """Every block reads what another one wrote, one launch before."""
+def mirrored(blocks: int, threads: int, asked: int) -> Kernel:
+    """Every block reads what another one wrote, one launch before, having asked for the middle of it."""
     x, y = (Buffer(name, (blocks, threads), float32) for name in "XY")
     w = Writer()
     with w.launch("mirror", (("b", blocks, HardwareAxis.GRID_X), ("t", threads, HardwareAxis.THREAD))) as (b, t):
-        if asks:
+        if asked:
             with w.when(t < 1):
-                w.emit(Prefetch(x, (index(blocks - 1) - b, index(0)), threads))
+                w.emit(Prefetch(x, (index(blocks - 1) - b, index((threads - asked) // 2)), asked))
         w.store(y, (b, t), Load(x, (index(blocks - 1) - b, t)) + 1.0)
     return Kernel("mirrored", (x,), (y,), (), w.finish())
 
 
-@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("asked", [0, 256, 253])
 @pytest.mark.parametrize("blocks", [7, 132, 5000])
-def test_launches_that_overlap_see_what_those_before_them_wrote(device: CudaDevice, blocks: int, asks: bool) -> None:
+def test_launches_that_overlap_see_what_those_before_them_wrote(device: CudaDevice, blocks: int, asked: int) -> None:
     """Also where they have asked for it, before it was written, to be brought into the cache."""
     given = np.arange(blocks * 256, dtype=np.float32).reshape(blocks, 256)
-    binary = build_kernel(mirrored(blocks, 256, asks), device.target)
+    binary = build_kernel(mirrored(blocks, 256, asked), device.target)
     assert all(grid.overlaps for grid in binary.launches)
     kernel = device.load(binary)
     there, back = device.hold(given), device.hold(np.zeros_like(given))

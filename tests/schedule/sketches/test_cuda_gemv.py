@@ -5,13 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.schedule.sketches.tiles import H200, assert_agrees, compiled, workload_of
+from tests.schedule.sketches.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.road import finish
 from tilewright.schedule.sketches.cuda_gemv import CUDA_GEMV as SKETCH
 from tilewright.te import build as te
 from tilewright.te.workload import Workload
 
 ONE = workload_of("linear", rows=1, inputs=4096, outputs=4096, dtype="bfloat16", bias=False)
 FOUR = workload_of("linear", rows=4, inputs=4096, outputs=4096, dtype="float32", bias=False)
+UNEVEN = workload_of("linear", rows=3, inputs=129, outputs=5000, dtype="float16", bias=False)
+LONG_UNEVEN = workload_of("linear", rows=1, inputs=4093, outputs=4096, dtype="float16", bias=False)
 ALONG_N = workload_of("matmul", m=1, n=4096, k=4096, dtype="float16")
 
 
@@ -42,6 +46,9 @@ def _block() -> Workload:
 
 CASES: dict[str, Any] = {
     "odd": lambda: workload_of("linear", rows=3, inputs=301, outputs=37, dtype="float16", activation="gelu_tanh"),
+    "odd, rows left over": lambda: workload_of("linear", rows=5, inputs=129, outputs=41, dtype="float32", bias=True),
+    "odd, in steps": lambda: workload_of("linear", rows=2, inputs=2051, outputs=7, dtype="bfloat16", residual=True),
+    "in pairs": lambda: workload_of("linear", rows=3, inputs=342, outputs=29, dtype="float32"),
     "float32": lambda: workload_of("linear", rows=1, inputs=700, outputs=19, dtype="float32", residual=True),
     "along n": lambda: workload_of("matmul", m=5, n=136, k=77, dtype="bfloat16"),
     "along n, odd": lambda: workload_of("matmul", m=2, n=71, k=131, dtype="float32", bias=True),
@@ -67,7 +74,7 @@ def test_what_it_leaves_to_others() -> None:
     assert not SKETCH.matches(te.workload(te.compute((4, 64), lambda i, j: x[i, j] * 2.0, "Y")), H200)
 
 
-@pytest.mark.parametrize("workload", [ONE, FOUR, ALONG_N], ids=["one", "four", "along n"])
+@pytest.mark.parametrize("workload", [ONE, FOUR, ALONG_N, LONG_UNEVEN], ids=["one", "four", "along n", "long uneven"])
 def test_spaces_are_small_and_keep_the_memory_busy(workload: Workload) -> None:
     space = SKETCH.space(workload, H200)
     assert 15 <= len(space) <= 250
@@ -84,10 +91,32 @@ def test_spaces_are_small_and_keep_the_memory_busy(workload: Workload) -> None:
     [
         (ONE, {"rows": 2, "warps_n": 2, "warps_k": 8, "unroll": 2}),
         (FOUR, {"rows": 4, "warps_n": 1, "warps_k": 8, "unroll": 2}),
+        (UNEVEN, {"rows": 8, "warps_n": 4, "warps_k": 1, "unroll": 8}),
         (ALONG_N, {"lanes": 4, "warps_n": 1, "warps_k": 16, "unroll": 8}),
     ],
-    ids=["one", "four", "along n"],
+    ids=["one", "four", "uneven", "along n"],
 )
 def test_nothing_spills(workload: Workload, knobs: dict[str, int]) -> None:
     resources = compiled(SKETCH, workload, **knobs)
     assert resources.spill_bytes == 0 and resources.stack_bytes == 0 and resources.registers <= 96
+
+
+def test_lanes_read_neighbours_of_rows_that_begin_anywhere_all_ahead_of_the_first_product() -> None:
+    """5 of each of 4 rows and 3 tokens; 12 sums, of which a lane gives away half and half again."""
+    schedule = schedule_of(SKETCH, UNEVEN, rows=4, warps_n=4, warps_k=1, unroll=8)
+    backend = backend_for(H200)
+    emitted = backend.emit(finish(SKETCH.lower(UNEVEN, H200, schedule), H200), H200)
+    asked, _, after = emitted.text.partition("await_earlier_launch();")
+    assert f"prefetch_units<{4 * 129 * 2}>(&W[" in asked and "prefetch_units<774>(&X[0])" in asked
+    assert after.count("__shfl_xor_sync") == 16
+    lines = backend.assembly(emitted, H200).splitlines()
+    loads = [n for n, line in enumerate(lines) if " LDG." in line]
+    assert len(loads) == 5 * (4 + 3) and max(loads) < next(n for n, line in enumerate(lines) if " FFMA " in line)
+
+
+def test_steps_are_of_even_lengths_and_no_longer_than_they_must_be() -> None:
+    space = SKETCH.space(UNEVEN, H200)
+    assert {int(s) for s in space.quantities["thread_loads"]} <= {
+        r * u for r in (1, 2, 3, 4, 5, 6, 8) for u in (1, 2, 3, 4, 5)
+    }
+    assert space.quantities["blocks"].min() <= 160 and (space.quantities["steps"] == 1).mean() > 0.5
