@@ -32,6 +32,7 @@ from ..tile.gemv import (
 from ..tile.product import Product, product_of
 from ..tile.skinny import can_lower
 from .columns import Bools, Columns, Ints, codes_of
+from .enumerate import all_settings
 from .tile_sketch import GPU_QUANTITIES, TileSketch, UsualPlan, gpu_columns
 
 LONGEST_TOKENS = 8
@@ -49,7 +50,8 @@ MOST_REGISTERS_SMALL = 72
 MOST_REGISTERS_SINGLE = 128
 """The same for pieces of less than 16 bytes, few of which have guards."""
 LEAST_LOADED_SINGLE = 16
-"""Registers for such pieces that a thread has under way at least, unless it has all of them."""
+"""Registers for such pieces (of large weights: and what they are multiplied with) that a thread has under way at
+least, unless it has all of them."""
 LEAST_IN_FLIGHT = 24 * 1024
 """Bytes that a multiprocessor must have under way to come near the rate of its memory."""
 SPARE_REGISTERS = 24
@@ -120,6 +122,7 @@ class GemvPlan(UsualPlan):
             "steps": steps,
             "loads": rows * held,
             "loaded": words * rows * held,
+            "tokens": tokens,
             "sums": sums,
             "registers": SPARE_REGISTERS + words * rows * held + tokens + sum_words * (sums + piece),
             "shared": np.where(alone, 0, warps_k * p.m.extent * warps_n * width * p.total.dtype.bytes),
@@ -130,20 +133,42 @@ class GemvPlan(UsualPlan):
     def usual(self, columns: Columns) -> Bools:
         p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
         resident = limits.resident_blocks(size["threads"], size["registers"], size["shared"])
-        modest = (size["sums"] <= max(MOST_SUMS, p.m.extent * piece_elements(p))) & (size["loaded"] <= MOST_LOADED)
-        usual: Bools = (resident >= 1) & modest & self._useful(columns)
+        usual: Bools = (resident >= 1) & self._modest(size) & self._useful(columns)
         if self.narrow:
-            usual &= (size["steps"] == 1) | (size["loaded"] >= LEAST_LOADED_SINGLE)
+            loaded = size["loaded"] if self.small else size["loaded"] + size["tokens"]
+            usual &= (size["steps"] == 1) | (loaded >= LEAST_LOADED_SINGLE)
         if self.small:
             most = MOST_REGISTERS_SINGLE if self.narrow else MOST_REGISTERS_SMALL
             usual &= (size["registers"] <= most) | (size["loads"] == 1)
             usual &= size["threads"] <= 256
             return usual
-        here = np.minimum(resident, -(-size["blocks"] // self.target.threads))
-        busy = piece_bytes(p) * size["loads"] * size["threads"] * here >= LEAST_IN_FLIGHT
+        busy = self._in_flight(size) >= self._least_in_flight
+        if self.narrow:
+            busy |= size["steps"] == 1
         enough = (size["threads"] >= 128) & (size["loads"] >= 2) & (size["blocks"] >= self._least_blocks)
         usual &= busy & enough & (size["spare_n"] < max(p.n.extent, WARP_LANES))
         return usual
+
+    def _modest(self, size: Mapping[str, Ints]) -> Bools:
+        """Where a thread holds no more than it should."""
+        sums = max(MOST_SUMS, self.product.m.extent * piece_elements(self.product))
+        modest: Bools = (size["sums"] <= sums) & (size["loaded"] <= MOST_LOADED)
+        return modest
+
+    def _in_flight(self, size: Mapping[str, Ints]) -> Ints:
+        """Bytes of the weights that a multiprocessor has under way."""
+        resident = limits_of(self.target).resident_blocks(size["threads"], size["registers"], size["shared"])
+        here = np.minimum(resident, -(-size["blocks"] // self.target.threads))
+        return piece_bytes(self.product) * size["loads"] * size["threads"] * here
+
+    @cached_property
+    def _least_in_flight(self) -> int:
+        """What ``_in_flight`` must be: where each piece of less than 16 bytes takes a register, and there is not room
+        for many, a fourth of the most will do."""
+        if not self.narrow:
+            return LEAST_IN_FLIGHT
+        size = self._sizes(all_settings(self.knobs))
+        return min(LEAST_IN_FLIGHT, int(self._in_flight(size)[self._modest(size)].max()) // 4)
 
     def _useful(self, columns: Columns) -> Bools:
         """Where a setting is no other one with less of ``unroll``, and all warps have something to do."""
