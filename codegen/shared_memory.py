@@ -29,7 +29,7 @@ def plan_shared(body: Stmt) -> SharedPlan:
     """
     bulk = {s.target.name for s in walk_statements(body) if isinstance(s, BulkCopy | TensorCopy)}
     bulk |= {s.source.name for s in walk_statements(body) if isinstance(s, TensorStore)}
-    found = tuple(s.buffer for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is Scope.SHARED)
+    found = _shared_within(body)
     planner = _Planner({b.name: _alignment(b, b.name in bulk) for b in found})
     end = planner.place(body, 0, once=True)
     return SharedPlan(found, planner.offsets, end, max(planner.aligned.values(), default=_PLAIN))
@@ -47,20 +47,26 @@ class _Planner:
         match stmt:
             case Allocate(buffer=buffer, body=body) if buffer.scope is Scope.SHARED:
                 run = [buffer]
-                while isinstance(body, Allocate):  # allocated together: the strictest alignment first leaves no gaps
+                while isinstance(body, Allocate):
                     if body.buffer.scope is Scope.SHARED:
                         run.append(body.buffer)
                     body = body.body
-                for b in sorted(run, key=lambda b: -self.aligned[b.name]):
-                    start = -(-start // self.aligned[b.name]) * self.aligned[b.name]
-                    self.offsets[b.name] = start
-                    start += b.bytes
-                return self.place(body, start, once=once)
+                # the strictest alignment first, of those within too, leaves no gaps
+                within = max((self.aligned[b.name] for b in _shared_within(body)), default=0)
+                start = self._put([b for b in run if self.aligned[b.name] >= within], start)
+                end = self.place(body, start, once=once)
+                return self._put([b for b in run if self.aligned[b.name] < within], end)
             case Seq(statements=statements):
                 return self._row(statements, start, once)
             case For():
                 return self.place(stmt.body, start, once=False)
         return max([start, *(self.place(below, start, once=once) for below in substatements(stmt))])
+
+    def _put(self, buffers: Sequence[Buffer], start: int) -> int:
+        for b in sorted(buffers, key=lambda b: -self.aligned[b.name]):
+            self.offsets[b.name] = -(-start // self.aligned[b.name]) * self.aligned[b.name]
+            start = self.offsets[b.name] + b.bytes
+        return start
 
     def _row(self, statements: Sequence[Stmt], start: int, once: bool) -> int:
         free = end = start
@@ -70,6 +76,10 @@ class _Planner:
             end = max(end, self.place(stmt, free, once=once))
             free = start if once and _ends_in_barrier(stmt) else end
         return end
+
+
+def _shared_within(body: Stmt) -> tuple[Buffer, ...]:
+    return tuple(s.buffer for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is Scope.SHARED)
 
 
 def _ends_in_barrier(stmt: Stmt) -> bool:

@@ -171,7 +171,7 @@ class ProductPlan:
         stage = 2 * GROUP_RUN * slabs * (tile_m + held_n) + 16
         staging = np.minimum(tile_n, GROUP_RUN) + np.where(tile_n > GROUP_RUN, tile_n % GROUP_RUN, 0)
         staging = 2 * groups * boxes * GROUP_ROWS * staging
-        staging += np.where(split > 1, 4 * tile_m * (wide + PARTIAL_PADDING), 0)
+        partials = np.where(split > 1, 4 * tile_m * (wide + PARTIAL_PADDING), 0)  # in the place of the rings
         room = np.minimum(limits.shared_bytes_per_multiprocessor // resident - 1024, limits.shared_bytes_per_block)
         uses = np.where(even, share, steps * laps * turns)
         stages = np.minimum(np.minimum((room - staging - BARRIER_BYTES) // stage, uses), MOST_STAGES)
@@ -194,7 +194,7 @@ class ProductPlan:
             "share": share,
             "uses": uses,
             "stages": stages,
-            "shared": np.maximum(stages, 1) * stage + staging + BARRIER_BYTES,
+            "shared": np.maximum(np.maximum(stages, 1) * stage, partials) + staging + BARRIER_BYTES,
             "stage": stage,
         }
 

@@ -46,8 +46,8 @@ from .product import Product, Result
 UNROLLED = LoopKind.UNROLLED
 GROUP_WARPS = GROUP_LANES // WARP_LANES
 WARP_ROWS = GROUP_ROWS // GROUP_WARPS
-LOADS_AHEAD = 8
-"""Of a thread from other blocks, before it adds up the first of them."""
+LOADS_AHEAD = 16
+"""Of a thread, of sums of all blocks, before it adds up the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ class ResultWriter:
         self, partials: Buffer, at: Mapping[str, Expr], first: Expr, part: Expr, split: int, threads: int
     ) -> None:
         """Once all blocks of the cluster have staged their sums: add those of the tile, of ``split`` blocks from number
-        ``first`` on, in order, and store outputs, each block (this one is number ``part`` of them) its share of the
-        tile's rows."""
+        ``first`` on, and store outputs, each block (this one is number ``part`` of them) its share of the tile's rows:
+        its own sums first, then those of the blocks after it, and around."""
         w, p = self.w, self.p
         lines, columns = partials.shape[0] // split, partials.shape[1]
         width = 4 if p.n.extent % 4 == 0 else 1
@@ -167,8 +167,9 @@ class ResultWriter:
                     w.store(read, to, spread(const(0.0, partials.dtype)))
                 with w.when(inside):
                     place = (spread(line), Ramp(column, 1, width) if width > 1 else column)
-                    for number, to in enumerate(places):
-                        w.store(read, to, PeerLoad(partials, place, first + number))
+                    w.store(read, places[0], Load(partials, place))
+                    for number, to in enumerate(places[1:], 1):
+                        w.store(read, to, PeerLoad(partials, place, first + (part + number) % split))
             firsts = [Load(read, (index(t), index(n), index(0))) for t in range(at_once) for n in range(split)]
             w.emit(AwaitPeers(reduce(add, firsts)))
             with w.loop("turn", at_once, UNROLLED) as one:

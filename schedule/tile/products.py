@@ -158,15 +158,19 @@ class _Program:
             self.copies = Compare(CompareOp.GE, self.warp, copying)
             self.elected = logical_and(Compare(CompareOp.EQ, self.warp, copying), self.first)
             self._allocate()
-            self._prepare()
-            self._tiles()
+            with w.scope():
+                self.left = self._ring("left", [p.tokens], "m", s.tile_m)
+                self.right = self._ring("right", p.all_weights, "n", s.tile_n)
+                self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.tile_n, s.boxes)
+                self._prepare()
+                self._tiles()
+                with w.when(self.multiplies):
+                    self.results.drain()
+                if s.split > 1:
+                    w.barrier()
             if s.split > 1:
-                w.barrier(Level.CLUSTER)
-                at = self.grid.place(self.worker, self.of_tile)
-                first = self.of_tile * s.split
-                self.results.add_up(self.partials, at, first, self.of_k, s.split, s.warps * WARP_LANES)
-            with w.when(self.multiplies):
-                self.results.drain()
+                with w.scope():  # in the place of the rings
+                    self._add_up()
             if s.cluster > 1:
                 w.barrier(Level.CLUSTER)
         if s.share:
@@ -176,13 +180,7 @@ class _Program:
     # --- shared memory and roles
 
     def _allocate(self) -> None:
-        p, s, w = self.p, self.s, self.w
-        self.left = self._ring("left", [p.tokens], "m", s.tile_m)
-        self.right = self._ring("right", p.all_weights, "n", s.tile_n)
-        self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.tile_n, s.boxes)
-        if s.split > 1:
-            layout = Layout((s.wide + PARTIAL_PADDING, 1))
-            self.partials = w.allocate("partials", (s.tile_m, s.wide), float32, Scope.SHARED, layout)
+        s, w = self.s, self.w
         self.full = w.allocate("full", (s.stages,), INDEX, Scope.SHARED)
         self.free = w.allocate("free", (s.stages,), INDEX, Scope.SHARED)
         if s.in_turn:
@@ -279,9 +277,7 @@ class _Program:
                 ahead = self.results.read_ahead(of_group)
                 w.emit(AwaitGroupMma(0))
                 self._release(number * self.steps + (self.steps - 1))
-                if s.split > 1:
-                    self.results.stage_sums(sums, self.partials)
-                else:
+                if s.split == 1:
                     self.results.write(sums, of_group, ahead)
 
     def _part(self, lap: Expr) -> None:
@@ -303,6 +299,17 @@ class _Program:
                         self.results.write(sums, self._of_group(at), {})
                 with w.when(part.steps < self.steps):
                     self.results.stage_sums(sums, self.parts, (part.slot(self.worker),))
+
+    def _add_up(self) -> None:
+        """Sums of one tile from all blocks that share it: each stages its own and stores a part of the outputs."""
+        s, w = self.s, self.w
+        layout = Layout((s.wide + PARTIAL_PADDING, 1))
+        partials = w.allocate("partials", (s.tile_m, s.wide), float32, Scope.SHARED, layout)
+        with w.when(self.multiplies):
+            self.results.stage_sums(self.sums[0], partials)
+        w.barrier(Level.CLUSTER)
+        at, first = self.grid.place(self.worker, self.of_tile), self.of_tile * s.split
+        self.results.add_up(partials, at, first, self.of_k, s.split, s.warps * WARP_LANES)
 
     def _of_group(self, at: Mapping[str, Expr]) -> dict[str, Expr]:
         """Where the rows of this thread's warpgroup begin in the tile at ``at``."""
