@@ -40,6 +40,8 @@ from .tile_grid import TileGrid, block_bits
 GROUP_WARPS = GROUP_LANES // WARP_LANES
 PARTIAL_PADDING = 8
 """Elements between rows of partial sums: four rows of pairs, as products leave them, lie in different banks."""
+TURNS, LEAST_TURNED = 4, 16
+"""Of products of a batch: at how many places of ``k`` they begin, and steps from which on they do."""
 COPYING_REGISTERS = 40
 """Registers of a thread that only starts copies, where those that multiply need more than an equal share."""
 
@@ -315,11 +317,27 @@ class _Program:
         stage, parity = count % s.stages, (count // s.stages) % 2
         w.emit(AwaitArrivals(self.free, stage, index(1) - parity))
         w.emit(ArriveExpecting(self.full, stage, self.left.bytes + self.right.bytes))
-        first = self.of_k * self.steps if s.split > 1 else index(0)
+        place = self._in_turn_of_batch(at, step)
+        if s.split > 1:  # neighbours along k at about the same time: they lie in the same pages of memory
+            place = place * s.split + self.of_k
         for slab in range(s.slabs):
-            here = {**at, "k": ((first + step) * s.slabs + slab) * GROUP_RUN}
+            here = {**at, "k": (place * s.slabs + slab) * GROUP_RUN}
             for ring in (self.left, self.right):
                 self._copy_part(ring, here, stage, slab)
+
+    def _in_turn_of_batch(self, at: Mapping[str, Expr], step: Expr) -> Expr:
+        """The steps of a tile, begun at another quarter of ``k`` for each of four neighbours in a batch. Rows of
+        operands often lie a power of two apart; read in step, those of a whole batch would fall on few channels of
+        memory at a time (19.6 us on an H200, not 18.7, for 32 products 128x128x4096)."""
+        loads = (*self.left.loads, *self.right.loads)
+        names = {a.name for a in self.p.batch}
+        alone = all(names <= {v for i in load.indices for v in free_variables(i)} for load in loads)
+        if not names or not alone or self.steps < LEAST_TURNED:
+            return step
+        number: Expr = index(0)
+        for axis in self.p.batch:
+            number = number * axis.extent + at[axis.name]
+        return (step + number % TURNS * (self.steps // TURNS)) % self.steps
 
     def _copy_part(self, ring: _Ring, at: Mapping[str, Expr], stage: Expr, slab: int) -> None:
         """Start the copies of this block's part of one slab: of its places, or where those lie in rows, of ``k``."""

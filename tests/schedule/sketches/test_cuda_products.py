@@ -9,7 +9,10 @@ from tests.schedule.sketches.tiles import H200, assert_agrees, compiled, schedul
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.road import finish
 from tilewright.core.target import Target
+from tilewright.ir.gpu import TensorCopy
 from tilewright.ir.interpret import interpret
+from tilewright.ir.rewrite import free_variables
+from tilewright.ir.stmt import walk_statements
 from tilewright.schedule.sketches.cuda_products import ALL_CUDA_PRODUCTS as ALL
 from tilewright.schedule.sketches.cuda_products import CUDA_PRODUCTS as SKETCH
 from tilewright.te import build as te
@@ -152,6 +155,20 @@ def test_even_shares_keep_products_under_way() -> None:
     assert source.launches[0].blocks[0] == 132
     binary = backend_for(H200).compile(source, H200)  # refuses what the assembler warns of
     assert all(r.spill_bytes == 0 and r.stack_bytes == 0 for r in binary.resources.values())
+
+
+@pytest.mark.parametrize("batch", [1, 6])
+def test_products_of_a_batch_begin_at_other_places_of_k(batch: int) -> None:
+    """Each block still goes through all of them: the last, of fewer places, may come in the middle."""
+    workload = workload_of("batch_matmul", batch=batch, m=72, n=72, k=1096, dtype="float16", transpose_b=True)
+    chosen = schedule_of(ALL, workload, groups=1, rows=1, wide=80, slabs=1, cluster=1, across=1, split=1, even=0)
+    kernel = ALL.lower(workload, H200, chosen)
+    copies = [s for s in walk_statements(kernel.body) if isinstance(s, TensorCopy)]
+    assert {"worker" in free_variables(s.source_indices[-1]) for s in copies} == {batch > 1}
+    inputs = random_inputs(workload, 1)
+    got, wanted = interpret(finish(kernel, H200), inputs)["C"], reference(workload, inputs)["C"]
+    absolute, relative = tolerance(workload)["C"]
+    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
 
 
 def test_what_it_leaves_to_others() -> None:
