@@ -59,13 +59,12 @@ class Ahead:
             share = source.elements // sharers // _UNIT_BYTES * _UNIT_BYTES
             if self.uneven:
                 share = -(-source.elements // sharers)
+            over = share * sharers > source.elements
             here = block < sharers if sharers < blocks else None
-            last = source.elements - share
 
             def place(at: Expr, _: Expr) -> tuple[Expr, ...]:
-                return digits(
-                    minimum(at * share, index(last)) if share * sharers > source.elements else at * share, source.shape
-                )
+                first = minimum(at * share, index(source.elements - share)) if over else at * share
+                return digits(first, source.shape)
 
             self._ask(name, source, 1, share, place, block, here)
 

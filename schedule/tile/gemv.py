@@ -1,8 +1,9 @@
 """Products of a few rows with plain arithmetic: every thread multiplies wide pieces of the weights as they arrive.
 
-Weights that lie along ``k``: a warp takes some rows of them, its lanes neighbouring pieces of ``k``. Weights that lie
-along ``n``: the lanes of a warp share out neighbouring ``n`` and several ``k``. Either way the warps of a block may
-share out ``k`` too; partial sums meet in shared memory, and whoever adds them up computes the outputs.
+Weights that lie along ``k``: a warp takes some rows of them, its lanes neighbouring pieces of ``k``, which are less
+than wide where rows begin anywhere. Weights that lie along ``n``: the lanes of a warp share out neighbouring ``n`` and
+several ``k``. Either way the warps of a block may share out ``k`` too: partial sums then meet in shared memory, and
+whoever adds them up computes the outputs.
 """
 
 from collections.abc import Callable
