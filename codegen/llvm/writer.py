@@ -210,6 +210,13 @@ class FunctionWriter:
         mask = ", ".join(f"i32 {lane}" for lane in lanes)
         return self.assign(f"shufflevector {a.typed}, {b.typed}, <{len(lanes)} x i32> <{mask}>", a.element, len(lanes))
 
+    def upper_halves(self, a: Value) -> Value:
+        """The upper 16 of the 32 bits of each lane: picked from pairs, by one instruction."""
+        pairs = self.assign(f"bitcast {a.typed} to {vector_type('i16', 2 * a.lanes)}", "i16", 2 * a.lanes)
+        if a.lanes == 1:
+            return self.assign(f"extractelement {pairs.typed}, i64 1", "i16", 1)
+        return self.shuffle(pairs, pairs, range(1, 2 * a.lanes, 2))
+
     # arithmetic shorthands, for the mathematical functions
 
     def number(self, value: float | int, like: Value) -> Value:
