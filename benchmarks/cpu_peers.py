@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch._inductor import config
 
+from .orders import balanced_orders
+
 Call = Callable[[], object]
 Inputs = list[NDArray[Any]]
 
@@ -110,9 +112,8 @@ def interleaved(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float]
         except Exception as error:  # a peer may fail in any way; the row says so and goes on
             results[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     taken: dict[str, list[float]] = {name: [] for name in repeats}
-    names = list(repeats)
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+    for order in balanced_orders(list(repeats), rounds):
+        for name in order:
             time.sleep(PAUSE_SECONDS)
             warm = time.perf_counter() + WARM_SECONDS
             while time.perf_counter() < warm:

@@ -37,7 +37,7 @@ ROUNDS = 11
 REPLAY_SECONDS = 0.005
 REST_SECONDS = 0.02
 """Before each short replay of a table that has sustained ones too, so that the two are apart."""
-SUSTAINED_ROUNDS = 3
+SUSTAINED_ROUNDS = 4
 SUSTAINED_SECONDS = 0.25
 _COLD_BYTES = 130_000_000
 _SAME = 0.02

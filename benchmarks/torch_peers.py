@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .orders import balanced_orders
+
 Tensors = tuple[torch.Tensor, ...]
 Call = Callable[[Tensors], object]
 """One computation on one set of inputs; what it returns is kept until its set comes round again."""
@@ -114,9 +116,8 @@ def interleaved(
             torch.cuda.synchronize()
     taken: dict[str, list[float]] = {name: [] for name in graphs}
     waking = torch.zeros(_WAKING_BYTES if rest_seconds else 0, dtype=torch.uint8, device="cuda")
-    for turn in range(rounds):
-        names = list(graphs)
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+    for order in balanced_orders(list(graphs), rounds):
+        for name in order:
             if rest_seconds:
                 time.sleep(rest_seconds)
                 with torch.cuda.stream(stream):
