@@ -11,7 +11,7 @@ from ...core.target import Target, Toolchain
 from ..backend import Binary, Source
 from .machine import OPTIMISATION_LEVEL, create_machine, feature_string
 
-CODEGEN_VERSION = 5
+CODEGEN_VERSION = 6
 """Grows whenever the emitter or the pipeline changes what a kernel compiles to."""
 
 

@@ -99,6 +99,7 @@ class GemmProgram:
         self.home = next((r for r in p.results if _can_hold(r, self.dtype)), None)
         self.partial: Buffer | None = None
         self.stored = s.lanes  # columns of an output that are stored at once
+        self.as_written = p.n.extent % s.columns == 0  # masks beside many sums are for a compiler to place
 
     def kernel(self, name: str) -> Kernel:
         """The whole kernel."""
@@ -130,9 +131,8 @@ class GemmProgram:
                         with tiles as i:
                             self.tile(self._place(copies.get("m"), batch, block, (i, j), tm, right))
         outputs = tuple(r.tensor for r in p.results)
-        even = p.n.extent % s.columns == 0  # masks beside many sums are for a compiler to place
         streamed = frozenset(b.name for b in outputs if s.streamed)
-        return Kernel(name, p.inputs, outputs, workspace, w.finish(), streamed, as_written=even)
+        return Kernel(name, p.inputs, outputs, workspace, w.finish(), streamed, as_written=self.as_written)
 
     @contextmanager
     def _each(self, name: str, operand: GemmOperand, task: Expr, count: int) -> Iterator[Expr]:

@@ -38,6 +38,7 @@ class _Program(GemmProgram):
         layers = Layers(windows.body, CHANNEL, p.k.extent // size, size, rows, windows.pixels, windows.more_rows)
         self.b = _Operand(**fields_of(self.b), layers=layers, windows=windows)
         self.home = None  # neighbouring columns are not always neighbouring outputs
+        self.as_written = True  # much code, which a compiler makes no faster
         self.image, self.windows = image, windows
 
     def multiply_all(self, sums: Buffer, t: TilePlace) -> None:
