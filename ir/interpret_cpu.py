@@ -36,7 +36,7 @@ class _Block:
         self.watches = scope.watches_of(buffer.name)
         self.rounding = VECTOR_ROUNDING.get(buffer.dtype.name)
 
-    def _places(self, env: Env) -> Array:
+    def places(self, env: Env) -> Array:
         buffer = self.cells.buffer
         at = [code(env) for code in self.codes]
         places: Array = self.offsets + sum(i * stride for i, stride in zip(at, buffer.strides, strict=True))
@@ -47,12 +47,8 @@ class _Block:
             )
         return places
 
-    def check(self, env: Env) -> None:
-        """Raises where it is out of bounds."""
-        self._places(env)
-
     def read(self, env: Env) -> Array:
-        places, cells = self._places(env), self.cells
+        places, cells = self.places(env), self.cells
         if cells.written is not None and not cells.written_view[places].all():
             first = int(places[cells.written_view[places] == 0][0])
             raise self.scope.fault(f"{cells.place(first)} is read before it is written", cells.buffer.name, env)
@@ -60,7 +56,7 @@ class _Block:
         return cells.data[places]
 
     def write(self, env: Env, values: Array) -> None:
-        places, cells = self._places(env), self.cells
+        places, cells = self.places(env), self.cells
         self._note(places, env, lambda watch: watch.writes)
         cells.data[places] = values if self.rounding is None else self.rounding(values)
         cells.written_view[places] = 1
@@ -139,7 +135,7 @@ def _tile_product(stmt: TileProduct, scope: Scope) -> Code:
 def _prefetch_line(stmt: PrefetchLine, scope: Scope) -> Code:
     """That the element exists is all there is to check."""
     element = _Block(stmt.source, stmt.source_indices, np.arange(1), scope)
-    return element.check
+    return lambda env: element.places(env)
 
 
 OPERATIONS: dict[type[Stmt], Callable[[Any, Scope], Code]] = {

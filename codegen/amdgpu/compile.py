@@ -14,7 +14,7 @@ from ..llvm.compile import optimised
 from ..llvm.machine import OPTIMISATION_LEVEL
 from .emit import TRIPLE
 
-CODEGEN_VERSION = 1
+CODEGEN_VERSION = 2
 """Grows whenever the emitter or the pipeline changes what a kernel compiles to."""
 ARCHITECTURES = ("gfx942",)
 _WORD_BYTES = 4

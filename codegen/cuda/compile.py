@@ -10,7 +10,7 @@ from . import nvrtc
 from .cache import CompileCache, cache_folder, key_of
 from .resources import check_launches, check_log, parse_log
 
-CODEGEN_VERSION = 5
+CODEGEN_VERSION = 6
 """Grows whenever the emitter or the options change what a kernel compiles to."""
 
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--fmad=true", "--diag-suppress=177")

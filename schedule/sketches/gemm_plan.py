@@ -21,7 +21,7 @@ from ..tile.gemm import GemmSetting, batch_of
 from ..tile.gemm_operand import NEVER, TASK, WHOLE
 from ..tile.product import Operand, Product
 from .columns import Bools, Columns, Ints
-from .knobs import CACHED, STREAMED
+from .knobs import STREAMED, store_knob
 from .tile_sketch import UsualPlan
 
 LEAST_WORK = 1 << 18
@@ -132,7 +132,7 @@ class GemmPlan(UsualPlan):
         meaning = "is copied: never, by each task for a block of k (task), or before all tasks (whole)"
         fast = (
             Knob("by_rows", (1, 0), "whether tiles of a row of C follow one another, not those of columns"),
-            Knob("store", (CACHED, STREAMED), "whether the output goes through the caches (cached) or past (streamed)"),
+            store_knob(),
         )
         return (
             Knob("rows", rows, "rows of a tile of C in registers"),

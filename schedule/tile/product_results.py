@@ -42,6 +42,7 @@ from ...ir.stmt import LoopKind
 from .partials import store_outputs
 from .pointwise import vector_at
 from .product import Product, Result
+from .runs import run_of
 
 UNROLLED = LoopKind.UNROLLED
 GROUP_WARPS = GROUP_LANES // WARP_LANES
@@ -146,11 +147,12 @@ class ResultWriter:
         turns = -(-items // threads)
         at_once = min(turns, max(1, LOADS_AHEAD // split))
         read = w.allocate("read", (at_once, split, width), partials.dtype, Scope.REGISTER)
-        total = w.allocate("total", (width,), partials.dtype, Scope.REGISTER)
-        run = Ramp(index(0), 1, width) if width > 1 else index(0)
+        total, run = w.allocate("total", (width,), partials.dtype, Scope.REGISTER), run_of((index(0),), width)
+        zero = const(0.0, partials.dtype)
 
-        def spread(place: Expr) -> Expr:
-            return Broadcast(place, width) if width > 1 else place
+        def held(one: Expr, number: int) -> tuple[Expr, ...]:
+            """Where sums of the block that is so many after this one are, of a turn."""
+            return run_of((one, index(number), index(0)), width)
 
         def turn(number: Expr) -> tuple[Expr, Expr, Expr]:
             """Where a run of a thread's share lies in the tile (line, column), and whether it is one."""
@@ -162,22 +164,21 @@ class ResultWriter:
         with w.loop("turns", -(-turns // at_once)) as several:
             with w.loop("turn", at_once, UNROLLED) as one:
                 line, column, inside = turn(several * at_once + one)
-                places = [(spread(one), spread(index(number)), run) for number in range(split)]
-                for to in places:
-                    w.store(read, to, spread(const(0.0, partials.dtype)))
+                for number in range(split):
+                    w.store(read, held(one, number), Broadcast(zero, width) if width > 1 else zero)
                 with w.when(inside):
-                    place = (spread(line), Ramp(column, 1, width) if width > 1 else column)
-                    w.store(read, places[0], Load(partials, place))
-                    for number, to in enumerate(places[1:], 1):
-                        w.store(read, to, PeerLoad(partials, place, first + (part + number) % split))
+                    place = run_of((line, column), width)
+                    w.store(read, held(one, 0), Load(partials, place))
+                    for number in range(1, split):
+                        w.store(read, held(one, number), PeerLoad(partials, place, first + (part + number) % split))
             firsts = [Load(read, (index(t), index(n), index(0))) for t in range(at_once) for n in range(split)]
             w.emit(AwaitPeers(reduce(add, firsts)))
             with w.loop("turn", at_once, UNROLLED) as one:
                 line, column, inside = turn(several * at_once + one)
                 with w.when(inside):
                     for number in range(split):
-                        value: Expr = Load(read, (spread(one), spread(index(number)), run))
-                        w.store(total, (run,), Load(total, (run,)) + value if number else value)
+                        value: Expr = Load(read, held(one, number))
+                        w.store(total, run, Load(total, run) + value if number else value)
                     store_outputs(w, p, {**at, "m": at["m"] + line, "n": at["n"] + column}, total, width)
 
     # --- by threads

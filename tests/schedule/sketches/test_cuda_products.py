@@ -200,10 +200,16 @@ def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
         np.testing.assert_array_equal(derived[name], column[rows])
 
 
-def test_shared_memory_is_what_the_sketch_says() -> None:
-    space = SKETCH.space(LARGE, H200)
-    for row in range(0, len(space), max(1, len(space) // 8)):
-        kernel = finish(SKETCH.lower(LARGE, H200, space.schedule(row)), H200)
+@pytest.mark.parametrize(
+    ("workload", "split"), [(LARGE, 1), (SMALL, 2), (SMALL, 4)], ids=["large", "halves", "quarters"]
+)
+def test_shared_memory_is_what_the_sketch_says(workload: Workload, split: int) -> None:
+    """Where blocks share k, their sums lie in the place of the rings."""
+    space = SKETCH.space(workload, H200)
+    rows = np.flatnonzero(np.asarray(space.column("split")) == split).tolist()
+    assert rows
+    for row in rows[:: max(1, len(rows) // 8)]:
+        kernel = finish(SKETCH.lower(workload, H200, space.schedule(row)), H200)
         launch = backend_for(H200).emit(kernel, H200).launches[0]  # where steps are dealt out evenly, another follows
         assert 0 <= int(space.quantities["shared_bytes"][row]) - launch.shared_bytes <= 64, space.schedule(row)
         assert launch.blocks[0] == int(space.quantities["blocks"][row])
