@@ -3,7 +3,8 @@
 What was timed once each is ranked by luck as much as by speed: the first of many is the luckiest. So those that may
 be the fastest meet again under equal conditions. Those the final cannot tell from its fastest get the same rank, and
 among equals the schedule's key decides, wherever trials are ranked: two searches that found the same candidates
-choose the same one.
+choose the same one. On graphics processors every sample of it is the mean of one on a hot and one on a rested chip
+(``workers.timing.FinalRules`` says why).
 """
 
 from collections.abc import Mapping, Sequence

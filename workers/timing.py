@@ -39,7 +39,10 @@ class TimingRules:
 @dataclass(frozen=True, slots=True)
 class FinalRules:
     """``sample_seconds``, ``most_launches``, ``launch_step``: as in TimingRules. Rounds end after ``most_seconds``, or
-    after ``most_rounds``, but there are at least ``least_rounds``."""
+    after ``most_rounds``, but there are at least ``least_rounds``. ``rest_seconds``: how long the device rests before
+    each sample of a second half, which has as many rounds as the first (there is time for both in ``most_seconds``); 0:
+    there is no second half. Work without a break makes a graphics processor hot, and it settles at the lower clock that
+    its power allows: what is fastest then need not be on a rested one, and kernels are run on both."""
 
     sample_seconds: float = 2e-3
     least_rounds: int = 5
@@ -47,6 +50,7 @@ class FinalRules:
     most_seconds: float = 1.5
     most_launches: int = 100_000
     launch_step: int = 1
+    rest_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,27 +121,58 @@ def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float |
     return Timing(timed, disturbed, spent, launched, noisy=timed.spread > rules.noisy_spread, hopeless=False)
 
 
-def take_turns(timers: Sequence[Timer], rules: FinalRules, begin: Callable[[int], None]) -> list[tuple[float, ...]]:
+def take_turns(
+    timers: Sequence[Timer],
+    rules: FinalRules,
+    begin: Callable[[int], None],
+    rest: Callable[[float], None] = time.sleep,
+) -> list[tuple[float, ...]]:
     """Seconds of a launch by each timer, one sample of each in every round. Every other round goes backwards, and every
     pair of rounds begins at another timer: where one stands among the others favours nobody. ``begin`` is told which
     timer is next. Of the rounds that the machine disturbed, only as many are kept as ``least_rounds`` asks for.
+
+    With ``rest_seconds`` the same rounds are played again, in which the device rests before every sample (``rest`` is
+    told how long) and is woken by launches that do not count. What is returned is then the mean of the n-th sample
+    without and the n-th with a rest.
     """
     began = time.perf_counter()
-    launches = []
+    launches, waking, seconds = [], [], 0.0
     for n, timer in enumerate(timers):
         begin(n)
         _, estimate = _warm_up(timer, rules)
         launches.append(_launches(rules.sample_seconds / estimate, rules))
+        waking.append(_launches(rules.sample_seconds / 2 / estimate, rules))
+        seconds += rules.rest_seconds + (2 * launches[n] + waking[n]) * estimate
+    most = rules.most_rounds
+    if rules.rest_seconds:  # the halves have as many rounds: how many there is time for must be known before
+        most = min(most, max(rules.least_rounds, int(rules.most_seconds / seconds)))
     taken: list[list[Sample]] = [[] for _ in timers]
-    for number in range(rules.most_rounds):
-        if number >= rules.least_rounds and time.perf_counter() - began >= rules.most_seconds:
-            break
-        shift = number // 2 % len(timers)
-        order = [*range(shift, len(timers)), *range(shift)]
-        for n in order if number % 2 == 0 else reversed(order):
+    played = 0
+    while played < most and (played < rules.least_rounds or time.perf_counter() - began < rules.most_seconds):
+        for n in _order(played, len(timers)):
             begin(n)
             taken[n].append(timers[n](launches[n]))
+        played += 1
+    for number in range(played if rules.rest_seconds else 0):
+        for n in _order(number, len(timers)):
+            begin(n)
+            rest(rules.rest_seconds)
+            timers[n](waking[n])
+            taken[n][number] = _both(taken[n][number], timers[n](launches[n]))
     return [tuple(s.per_launch for s in _least_disturbed(samples, rules.least_rounds)) for samples in taken]
+
+
+def _order(number: int, count: int) -> list[int]:
+    """Whose turn it is, one after the other, in a round."""
+    shift = number // 2 % count
+    order = [*range(shift, count), *range(shift)]
+    return order if number % 2 == 0 else order[::-1]
+
+
+def _both(first: Sample, second: Sample) -> Sample:
+    """Two samples of as many launches as one, whose launches take the mean."""
+    waiting_seconds = first.waiting_seconds + second.waiting_seconds
+    return Sample(first.seconds + second.seconds, first.launches + second.launches, waiting_seconds)
 
 
 def _warm_up(timer: Timer, rules: TimingRules | FinalRules) -> tuple[float, float]:
