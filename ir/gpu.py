@@ -137,6 +137,17 @@ class TensorCopy(Operation):
     multicast: Expr | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TensorPrefetch(Operation):
+    """One thread asks, as Prefetch does, for the box of ``box`` elements that begins at global
+    ``source[source_indices]``. What holds for the source of a TensorCopy holds here; some such copy in the launch
+    copies boxes of this shape."""
+
+    source: Buffer
+    source_indices: tuple[Expr, ...]
+    box: tuple[int, ...]
+
+
 def box_swizzle(dtype: DType) -> Swizzle:
     """The one swizzle of targets of tensor copies: pieces of 16 bytes, exchanged by their row modulo 8."""
     return Swizzle(3, (16 // dtype.bytes).bit_length() - 1, 3)

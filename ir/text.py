@@ -59,6 +59,7 @@ from .gpu import (
     SetRegisters,
     StoreMatrix,
     TensorCopy,
+    TensorPrefetch,
     TensorStore,
 )
 from .stmt import Allocate, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
@@ -285,6 +286,7 @@ _OPERATIONS: dict[type[Operation], str] = {
     SetRegisters: "set_registers",
     StoreMatrix: "store_matrix",
     TensorCopy: "tensor_copy",
+    TensorPrefetch: "tensor_prefetch",
     TensorStore: "tensor_store",
 }
 

@@ -26,6 +26,7 @@ from .gpu import (
     SetRegisters,
     StoreMatrix,
     TensorCopy,
+    TensorPrefetch,
     TensorStore,
     box_swizzle,
 )
@@ -51,12 +52,24 @@ def _box(
     """Whether a box of ``tensor`` can begin at ``corner``, and lie in shared ``tile``."""
     if tensor.dtype != tile.dtype:
         raise Broken("operation", f"{tensor.name} holds {tensor.dtype}, {tile.name} {tile.dtype}")
+    _box_of(box, tensor, corner)
+    if prod(box) > tile.elements:
+        raise Broken("operation", f"a box of {list(box)} for {tile.name} {list(tile.shape)}")
+    row, swizzle = box[-1] * tensor.dtype.bytes, None if tile.layout is None else tile.layout.swizzle
+    if swizzle is None:
+        aligned(tile, tile_indices, BOX_ROW_BYTES)
+    elif swizzle != box_swizzle(tile.dtype) or row != BOX_ROW_BYTES:
+        raise Broken("operation", f"{tile.name} with {swizzle} takes rows of {row} bytes; {BOX_ROW_BYTES} only")
+
+
+def _box_of(box: tuple[int, ...], tensor: Buffer, corner: tuple[Expr, ...]) -> None:
+    """Whether ``tensor`` has such boxes, and one can begin at ``corner``."""
     if not 1 <= len(tensor.shape) <= MOST_BOX_DIMENSIONS or len(box) != len(tensor.shape):
         raise Broken(
             "operation", f"a box of {len(box)} dimensions of {tensor.name} {list(tensor.shape)}, 1 to 5 allowed"
         )
-    if any(not 1 <= extent <= LARGEST_BOX for extent in box) or prod(box) > tile.elements:
-        raise Broken("operation", f"a box of {list(box)} for {tile.name} {list(tile.shape)}, 256 a dimension at most")
+    if any(not 1 <= extent <= LARGEST_BOX for extent in box):
+        raise Broken("operation", f"a box of {list(box)} of {tensor.name}, 256 a dimension at most")
     row, size = box[-1] * tensor.dtype.bytes, tensor.dtype.bytes
     if row % PIECE_BYTES or any(stride * size % PIECE_BYTES for stride in tensor.strides[:-1]):
         raise Broken("operation", f"rows of {tensor.name} or of its box {list(box)} are no multiples of 16 bytes")
@@ -64,11 +77,6 @@ def _box(
     if first is not None and first.constant * size % PIECE_BYTES:
         if all(c * size % PIECE_BYTES == 0 for _, c in first.terms):
             raise Broken("operation", f"a box of {tensor.name} begins between multiples of 16 bytes of a row")
-    swizzle = None if tile.layout is None else tile.layout.swizzle
-    if swizzle is None:
-        aligned(tile, tile_indices, BOX_ROW_BYTES)
-    elif swizzle != box_swizzle(tile.dtype) or row != BOX_ROW_BYTES:
-        raise Broken("operation", f"{tile.name} with {swizzle} takes rows of {row} bytes; {BOX_ROW_BYTES} only")
 
 
 def _tensor_copy(stmt: TensorCopy, names: Names) -> None:
@@ -80,6 +88,11 @@ def _tensor_copy(stmt: TensorCopy, names: Names) -> None:
         _in_cluster("blocks of a multicast", stmt.multicast, names)
         if not stmt.announced:
             raise Broken("operation", f"a multicast of {stmt.source.name} that is not announced")
+
+
+def _tensor_prefetch(stmt: TensorPrefetch, names: Names) -> None:
+    place(stmt.source, stmt.source_indices, names, Scope.GLOBAL)
+    _box_of(stmt.box, stmt.source, stmt.source_indices)
 
 
 def _tensor_store(stmt: TensorStore, names: Names) -> None:
@@ -219,6 +232,7 @@ def _set_registers(stmt: SetRegisters, names: Names) -> None:
 
 TENSOR_RULES: dict[type[Operation], Callable[[Any, Names], None]] = {
     TensorCopy: _tensor_copy,
+    TensorPrefetch: _tensor_prefetch,
     TensorStore: _tensor_store,
     AwaitStores: _await_stores,
     Arrive: _arrive,

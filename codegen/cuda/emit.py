@@ -8,7 +8,7 @@ from ...core.target import Target
 from ...ir.bounds import Interval, loop_range
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load
-from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, Prefetch, TensorCopy, TensorStore
+from ...ir.gpu import GROUP_LANES, BulkCopy, CopyAsync, Prefetch, TensorCopy, TensorPrefetch, TensorStore
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.stmt import (
     Allocate,
@@ -239,7 +239,9 @@ def _touches_global(body: Stmt) -> bool:
     return any(
         (isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL)
         or (
-            isinstance(s, Operation) and not isinstance(s, Prefetch) and any(b.scope is Scope.GLOBAL for b in s.buffers)
+            isinstance(s, Operation)
+            and not isinstance(s, Prefetch | TensorPrefetch)
+            and any(b.scope is Scope.GLOBAL for b in s.buffers)
         )
         or any(load.buffer.scope is Scope.GLOBAL for load in _loads(*expressions(s)))
         for s in walk_statements(body)
@@ -253,7 +255,7 @@ def _touched(launch: Launch) -> set[str]:
         if isinstance(stmt, Store):
             found.add(stmt.buffer.name)
         elif isinstance(stmt, Operation):
-            mapped = tensor_of(stmt) if isinstance(stmt, TensorCopy | TensorStore) else None
+            mapped = tensor_of(stmt) if isinstance(stmt, TensorCopy | TensorPrefetch | TensorStore) else None
             found.update(b.name for b in stmt.buffers if b is not mapped)
         found.update(load.buffer.name for load in _loads(*expressions(stmt)))
     return found

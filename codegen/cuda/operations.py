@@ -29,6 +29,7 @@ from ...ir.gpu import (
     SetRegisters,
     StoreMatrix,
     TensorCopy,
+    TensorPrefetch,
     TensorStore,
 )
 from ...ir.stmt import Operation
@@ -79,6 +80,8 @@ def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
             return f"{_since_hopper(fn, 'arrive_expecting')}({_at(code, stmt.barriers, stmt.index)}, {bytes});"
         case TensorCopy():
             return _tensor_copy(code, stmt)
+        case TensorPrefetch():
+            return _tensor_prefetch(code, stmt)
         case TensorStore():
             return _tensor_store(code, stmt)
         case CommitStores():
@@ -190,6 +193,15 @@ def _tensor_copy(code: Code, stmt: TensorCopy) -> str:
     return copy if stmt.announced else f"{fn.use('arrive_expecting')}({where}, {size}); {copy}"
 
 
+def _tensor_prefetch(code: Code, stmt: TensorPrefetch) -> str:
+    fn, corner = code.fn, _corner(code, stmt.source_indices)
+    wanted = (fn.parameters.index(stmt.source.name), stmt.box)
+    for described, name in fn.maps.items():
+        if (described.parameter, described.box) == wanted:
+            return f"{_since_hopper(fn, f'tensor_prefetch_{len(stmt.box)}')}(&{name}, {corner});"
+    raise CompileError(f"a box {list(stmt.box)} of {stmt.source.name} is asked for, which nothing copies")
+
+
 def _tensor_store(code: Code, stmt: TensorStore) -> str:
     fn = code.fn
     source = address(code, stmt.source, tile_offset(code, stmt.source, stmt.source_indices))
@@ -203,9 +215,9 @@ def _corner(code: Code, indices: tuple[Expr, ...]) -> str:
     return ", ".join(code.value(i).text for i in reversed(indices))
 
 
-def tensor_of(stmt: TensorCopy | TensorStore) -> Buffer:
+def tensor_of(stmt: TensorCopy | TensorPrefetch | TensorStore) -> Buffer:
     """The global tensor that boxes are copied from or to."""
-    return stmt.source if isinstance(stmt, TensorCopy) else stmt.target
+    return stmt.target if isinstance(stmt, TensorStore) else stmt.source
 
 
 def tensor_map(fn: Function, stmt: TensorCopy | TensorStore) -> TensorMap:

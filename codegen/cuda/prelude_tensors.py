@@ -52,6 +52,15 @@ template <bool ONCE> $void tensor_multicast_{rank}(void* to, const TensorMap* ma
 }}"""
 
 
+def _tensor_prefetch(rank: int) -> str:
+    given, places, operands = _coordinates(rank, 1)
+    return f"""// into the cache in front of memory; what earlier launches still write there is seen, too
+void tensor_prefetch_{rank}(const TensorMap* map, {given}) {{
+  asm volatile("cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [%0, {{{places}}}];"
+               :: "l"(map){operands} : "memory");
+}}"""
+
+
 def _tensor_store(rank: int) -> str:
     given, places, operands = _coordinates(rank, 2)
     store = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
@@ -91,6 +100,7 @@ unsigned long long read_once() {
     ),
     **{f"tensor_copy_{n}": Function(_tensor_copy(n), _NEEDS) for n in RANKS},
     **{f"tensor_multicast_{n}": Function(_tensor_multicast(n), _NEEDS) for n in RANKS},
+    **{f"tensor_prefetch_{n}": Function(_tensor_prefetch(n), ("TensorMap",)) for n in RANKS},
     **{f"tensor_store_{n}": Function(_tensor_store(n), _NEEDS) for n in RANKS},
     "commit_stores": Function("""void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }"""),
     "await_stores": Function(

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..buffer import Buffer
 from ..expr import Expr
-from ..gpu import Arrive, ArriveExpecting, AwaitArrivals, BulkCopy, InitArrivals, TensorCopy
+from ..gpu import Arrive, ArriveExpecting, AwaitArrivals, BulkCopy, InitArrivals, TensorCopy, TensorPrefetch
 from ..memory import Array
 from .access import check_fenced, check_read, check_write, spread
 from .address import shared_flat
@@ -162,6 +162,16 @@ def _blocks(mask: Any, who: Array, m: Machine, scope: Scope) -> list[tuple[Array
     m.peer_uses[who] = m.order.now
     sent = [np.flatnonzero(blocks >> rank & 1) for rank in range(m.cluster)]
     return [(chosen, rank - own[chosen]) for rank, chosen in enumerate(sent) if len(chosen)]
+
+
+def tensor_prefetch(stmt: TensorPrefetch, scope: Scope) -> Action:
+    """Nothing is read; where the box begins is all there is to check."""
+    box_of = box_places(stmt, scope)
+
+    def run(m: Machine) -> None:
+        box_of(m, spread(m, np.int64(0), 1)[1])
+
+    return run
 
 
 def arrive(stmt: Arrive, scope: Scope) -> Action:

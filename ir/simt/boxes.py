@@ -6,7 +6,7 @@ import numpy as np
 
 from ..buffer import Buffer
 from ..expr import Expr
-from ..gpu import BOX_ROW_BYTES, TensorCopy, TensorStore
+from ..gpu import BOX_ROW_BYTES, TensorCopy, TensorPrefetch, TensorStore
 from ..memory import Array
 from .address import address_of
 from .memory import SharedMemory
@@ -14,7 +14,7 @@ from .scope import Machine, Scope
 from .values import value_code
 
 
-def box_places(stmt: TensorCopy | TensorStore, scope: Scope) -> Callable[[Machine, Array], Array]:
+def box_places(stmt: TensorCopy | TensorPrefetch | TensorStore, scope: Scope) -> Callable[[Machine, Array], Array]:
     """Code that gives the elements of the tensor in the box, row-major, by the threads that start a copy:
     int64[threads, elements]; -1 for what lies outside."""
     tensor, indices = stmt.source, stmt.source_indices

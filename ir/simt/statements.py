@@ -30,12 +30,13 @@ from ..gpu import (
     SetRegisters,
     StoreMatrix,
     TensorCopy,
+    TensorPrefetch,
     TensorStore,
 )
 from ..stmt import Allocate, For, If, Seq, Stmt, Store
 from .access import store_code, under
 from .address import is_uniform
-from .arrivals import arrive, arrive_expecting, await_arrivals, bulk_copy, init_arrivals, tensor_copy
+from .arrivals import arrive, arrive_expecting, await_arrivals, bulk_copy, init_arrivals, tensor_copy, tensor_prefetch
 from .copies import await_copies, commit_copies, copy_async, prefetch
 from .groups import await_group_mma, group_mma
 from .matrices import load_matrix, mma, store_matrix
@@ -178,6 +179,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     GroupMma: group_mma,
     LoadMatrix: load_matrix,
     TensorCopy: tensor_copy,
+    TensorPrefetch: tensor_prefetch,
     Arrive: arrive,
     ArriveExpecting: arrive_expecting,
     AwaitGroupMma: await_group_mma,

@@ -368,7 +368,7 @@ def _whole_plan(workload: Workload, target: Target) -> ProductPlan | None:
     return None if plan is None else replace(plan, most=None)
 
 
-VERSION = 6
+VERSION = 7
 CUDA_PRODUCTS = TileSketch("cuda_products", VERSION, QUANTITIES, _plan)
 ALL_CUDA_PRODUCTS = TileSketch("cuda_products", VERSION, QUANTITIES, _whole_plan)
 """The same with every setting that can work, whatever the estimate says: for tables that are to be complete."""

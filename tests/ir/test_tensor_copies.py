@@ -24,6 +24,7 @@ from tilewright.ir.gpu import (
     GroupMma,
     InitArrivals,
     TensorCopy,
+    TensorPrefetch,
     box_swizzle,
 )
 from tilewright.ir.interpret import interpret
@@ -160,3 +161,45 @@ def test_they_become_tensor_instructions() -> None:
     assert text.count("UTMALDG.2D") == 1 and text.count("UTMALDG.3D") == 1
     with pytest.raises(CompileError, match="sm_89 has no such instruction"):
         build_kernel(product(), replace(H200, arch="sm_89"))
+
+
+def asking(box: tuple[int, ...], begin: int = 0, copied: tuple[int, ...] = (64, 64)) -> Kernel:
+    """One thread asks for a box ahead of the copy of one, which it awaits."""
+    w = Writer()
+    with w.launch("f", [("u", 1, HardwareAxis.WARP), ("l", 32, HardwareAxis.LANE)]) as (_, lane):
+        a = w.allocate("a", (64, 64), bfloat16, Scope.SHARED, Layout((64, 1), GROUP_SWIZZLE))
+        full = w.allocate("full", (1,), INDEX, Scope.SHARED)
+        first = Compare(CompareOp.EQ, lane, ZERO)
+        with w.when(first):
+            w.emit(TensorPrefetch(A, (ZERO, index(begin) + lane), box))
+            w.emit(InitArrivals(full, ZERO, 1))
+        w.barrier()
+        with w.when(first):
+            w.emit(TensorCopy(a, (ZERO, ZERO), A, (ZERO, ZERO), copied, full, ZERO))
+        w.emit(AwaitArrivals(full, ZERO, ZERO))
+        with w.loop("r", 24, LoopKind.UNROLLED) as r:
+            w.store(OUT, (r, lane), Load(a, (r, lane)))
+    return Kernel("k", (A,), (OUT,), (), w.finish())
+
+
+OUT = Buffer("O", (24, 32), bfloat16)
+
+
+def test_boxes_are_asked_for_ahead_of_the_wait_for_earlier_launches() -> None:
+    given = inputs()["A"]
+    np.testing.assert_array_equal(interpret(asking((64, 64), 8), {"A": given})["O"], given[:24, :32])
+    assert "tensor_prefetch(A[0, 8 + l], (64, 64))" in kernel_text(asking((64, 64), 8))
+    source = backend_for(H200).emit(finish(asking((64, 64), 8), H200), H200)
+    text = source.text[source.text.index("let_next_launch();") :]
+    assert text.index("tensor_prefetch_2(&A_map, ") < text.index("await_earlier_launch();")
+    assert source.launches[0].tensor_maps == (TensorMap(0, (64, 64), True, 256),)
+    assert "UTMAPF.L2.2D" in backend_for(H200).assembly(source, H200)
+
+
+def test_what_is_asked_for_is_a_box_that_is_copied() -> None:
+    with pytest.raises(InvalidKernel, match="a box of 3 dimensions of A"):
+        verify(asking((64, 64, 1)))
+    with pytest.raises(KernelFault, match="a box of A begins at 4 in a row, no multiple of 16 bytes"):
+        interpret(asking((64, 64), 4), {"A": inputs()["A"]})
+    with pytest.raises(CompileError, match=r"a box \[32, 64\] of A is asked for, which nothing copies"):
+        build_kernel(asking((32, 64)), H200)

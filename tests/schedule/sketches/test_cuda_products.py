@@ -1,6 +1,7 @@
 """Large products on warpgroups: what they take, what they compute, what the compiler makes of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from tests.schedule.sketches.tiles import H200, assert_agrees, compiled, schedul
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.road import finish
 from tilewright.core.target import Target
-from tilewright.ir.gpu import TensorCopy
+from tilewright.ir.expr import Const, Expr, index
+from tilewright.ir.gpu import TensorCopy, TensorPrefetch
 from tilewright.ir.interpret import interpret
-from tilewright.ir.rewrite import free_variables
-from tilewright.ir.stmt import walk_statements
+from tilewright.ir.rewrite import free_variables, substitute
+from tilewright.ir.simplify import simplify
+from tilewright.ir.stmt import Allocate, For, HardwareAxis, If, Seq, Stmt, walk_statements
 from tilewright.schedule.sketches.cuda_products import ALL_CUDA_PRODUCTS as ALL
 from tilewright.schedule.sketches.cuda_products import CUDA_PRODUCTS as SKETCH
 from tilewright.te import build as te
@@ -169,6 +172,69 @@ def test_products_of_a_batch_begin_at_other_places_of_k(batch: int) -> None:
     got, wanted = interpret(finish(kernel, H200), inputs)["C"], reference(workload, inputs)["C"]
     absolute, relative = tolerance(workload)["C"]
     np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
+
+
+def asked_for(stmt: Stmt, at: Mapping[str, Expr]) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """The boxes (tensor, corner, extents) that one thread asks for, whose variables are ``at``."""
+    match stmt:
+        case Seq(statements=statements):
+            for below in statements:
+                yield from asked_for(below, at)
+        case Allocate(body=body):
+            yield from asked_for(body, at)
+        case For(var=var, extent=extent, body=body):
+            if any(isinstance(s, TensorPrefetch) for s in walk_statements(body)):
+                for n in range(extent):
+                    yield from asked_for(body, {**at, var: index(n)})
+        case If(condition=condition, then=then):
+            if any(isinstance(s, TensorPrefetch) for s in walk_statements(then)) and _value(condition, at):
+                yield from asked_for(then, at)
+        case TensorPrefetch(source=source, source_indices=corner, box=box):
+            yield source.name, tuple(_value(i, at) for i in corner), box
+
+
+def _value(expr: Expr, at: Mapping[str, Expr]) -> int:
+    known = simplify(substitute(expr, at), {})
+    assert isinstance(known, Const)
+    return int(known.value)
+
+
+def all_asked_for(workload: Workload, target: Target, **knobs: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Every run of 64 places of k, a place of the other axis each, that the blocks of the last launch ask for."""
+    kernel = ALL.lower(workload, target, schedule_of(ALL, workload, target, **knobs))
+    launch = kernel.launches[-1]
+    found = []
+    for places in product(*(range(b.extent if b.axis is not HardwareAxis.LANE else 2) for b in launch.bounds)):
+        at = {b.var: index(n) for b, n in zip(launch.bounds, places, strict=True)}
+        for name, corner, box in asked_for(launch.body, at):
+            assert box[1] == 64
+            found += [(name, (corner[0] + n, corner[1])) for n in range(box[0])]
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("cluster", "across", "slabs"), [(1, 1, 1), (2, 1, 1), (1, 2, 2), (2, 2, 1)])
+def test_what_fills_the_rings_first_is_asked_for_once(cluster: int, across: int, slabs: int) -> None:
+    workload = workload_of("matmul", m=256, n=256, k=1024, dtype="float16", transpose_b=True)
+    knobs = {"groups": 1, "rows": 1, "wide": 64, "slabs": slabs, "cluster": cluster, "across": across, "split": 1}
+    stages = SKETCH.space(workload, H200).quantities["stages"].max() if slabs == 1 else None
+    asked = all_asked_for(workload, H200, **knobs)
+    steps = sorted({corner[1] for _, corner in asked})
+    assert steps == list(range(0, 64 * len(steps), 64)) and len(steps) >= 4 * slabs
+    assert stages is None or len(steps) == stages
+    assert asked == sorted((name, (row, k)) for name in "AB" for row in range(256) for k in steps)
+
+
+def test_nothing_is_asked_for_where_it_does_not_pay() -> None:
+    tile = {"groups": 1, "rows": 1, "wide": 64, "slabs": 1, "cluster": 1, "across": 1}
+    one_row = workload_of("linear", rows=65, outputs=512, inputs=1024, dtype="float16")
+    batch = workload_of("batch_matmul", batch=3, m=128, n=128, k=512, dtype="float16", transpose_b=True)
+    uneven = workload_of("matmul", m=128, n=128, k=515, dtype="float16", transpose_b=True)
+    square = workload_of("matmul", m=256, n=256, k=1024, dtype="float16", transpose_b=True)
+    assert {name for name, _ in all_asked_for(one_row, H200, **{**tile, "rows": 2, "split": 1})} == {"X"}
+    assert not all_asked_for(batch, H200, split=1, **tile)
+    assert not all_asked_for(uneven, H200, split=1, **tile)
+    assert not all_asked_for(square, H200, split=2, **tile)
+    assert not all_asked_for(square, FEW, split=1, **tile)
 
 
 def test_what_it_leaves_to_others() -> None:
