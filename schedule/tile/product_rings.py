@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ...ir.buffer import Buffer
+from ...ir.build import Writer
 from ...ir.expr import Expr, Load, Var, index
-from ...ir.gpu import GROUP_RUN, TensorCopy
+from ...ir.gpu import GROUP_RUN, TensorCopy, TensorPrefetch
 from ...ir.rewrite import substitute
 
 
@@ -60,6 +61,14 @@ class Ring:
                 corner = {**at, self.axis: at[self.axis] + n * GROUP_RUN, "k": at["k"] + first}
                 extents = {self.axis: GROUP_RUN, "k": part}
                 yield _box(load, corner, extents, (index(number * runs + n), first, index(0)))
+
+
+def ask_for(w: Writer, ring: Ring, at: Mapping[str, Expr], step: Expr, steps: int, slabs: int) -> None:
+    """Ask for this block's part of ``slabs`` slabs at ``step``, if it is one of the first ``steps``."""
+    with w.when(step < steps):
+        for slab in range(slabs):
+            for box in ring.boxes({**at, "k": (step * slabs + slab) * GROUP_RUN}):
+                w.emit(TensorPrefetch(box.source, box.corner, box.extents))
 
 
 def _box(load: Load, at: Mapping[str, Expr], extents: Mapping[str, int], place: tuple[Expr, ...]) -> Box:
