@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...core.dtypes import INDEX, float32
 from ...ir.buffer import Buffer, Layout, Scope
-from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, const, index, logical_and
+from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, index, logical_and
 from ...ir.gpu import (
     GROUP_LANES,
     GROUP_ROWS,
@@ -33,7 +33,7 @@ from .even_shares import EvenShares, add_parts
 from .naming import NamingWriter
 from .padded import even_product
 from .product import Operand, Product
-from .product_results import UNROLLED, ResultWriter
+from .product_results import ResultWriter
 from .product_rings import Ring, ask_for
 from .tile_grid import TileGrid, block_bits
 
@@ -42,8 +42,6 @@ PARTIAL_PADDING = 8
 """Elements between rows of partial sums: four rows of pairs, as products leave them, lie in different banks."""
 TURNS, LEAST_TURNED = 4, 16
 """Of products of a batch: at how many places of ``k`` they begin, and steps from which on they do."""
-MMA_COLUMNS = 8
-"""What a matrix instruction's columns are a multiple of."""
 COPYING_REGISTERS = 40
 """Registers of a thread that only starts copies, where those that multiply need more than an equal share."""
 
@@ -262,13 +260,12 @@ class _Program:
             if turn is not None:
                 with w.when(mine):
                     w.emit(AwaitArrivals(self.turns, index(turn[0]), turn[1]))
-            for columns, these in self._widths(at):
-                with w.when(these), w.loop("step", self.steps) as step:
-                    count = number * self.steps + step
-                    with w.when(self.copies), w.when(self.elected):
-                        self._copy(at, step, count)
-                    with w.when(mine):
-                        self._multiply(sums, step, count, columns)
+            with w.loop("step", self.steps) as step:
+                count = number * self.steps + step
+                with w.when(self.copies), w.when(self.elected):
+                    self._copy(at, step, count)
+                with w.when(mine):
+                    self._multiply(sums, step, count)
             with w.when(mine):
                 if turn is not None:
                     with w.when(first):
@@ -277,28 +274,8 @@ class _Program:
                 ahead = self.results.read_ahead(of_group)
                 w.emit(AwaitGroupMma(0))
                 self._release(number * self.steps + (self.steps - 1))
-                for columns, these in self._widths(at)[1:]:
-                    with w.when(these):
-                        self._clear(sums, columns)
                 if s.split == 1:
                     self.results.write(sums, of_group, ahead)
-
-    def _widths(self, at: Mapping[str, Expr]) -> list[tuple[int, Expr | None]]:
-        """How many columns are multiplied in the tile at ``at``, and under what condition: in the last ones along ``n``
-        no more than there are, where these are few, for all blocks of a cluster. (Multiplying takes power, and less of
-        it makes the clock faster: 1 to 3 % of 4095x4097x4093 on an H200 that does not rest.)"""
-        s, n = self.s, self.p.n.extent
-        few = -(-(n % s.tile_n) // MMA_COLUMNS) * MMA_COLUMNS
-        if s.sums > 1 or s.cluster_n > 1 or not few or n < s.tile_n or 2 * few > s.tile_n:
-            return [(s.wide, None)]
-        last = index(n // s.tile_n * s.tile_n)
-        return [(s.wide, at["n"] < last), (few, at["n"] >= last)]
-
-    def _clear(self, sums: Buffer, columns: int) -> None:
-        """Zeros for the sums behind the first ``columns``."""
-        rows, places = sums.shape
-        with self.w.loop("row", rows, UNROLLED) as row, self.w.loop("behind", places - columns // 2, UNROLLED) as n:
-            self.w.store(sums, (row, n + columns // 2), const(0.0, float32))
 
     def _part(self, lap: Expr) -> None:
         """What this block does of one tile: its outputs, where that is all of it, or else its sums."""
@@ -310,7 +287,7 @@ class _Program:
                 with w.when(self.copies), w.when(self.elected):
                     self._copy(at, part.first + step, part.before + step)
                 with w.when(self.multiplies):
-                    self._multiply(sums, step, part.before + step, s.wide)
+                    self._multiply(sums, step, part.before + step)
             with w.when(self.multiplies):
                 w.emit(AwaitGroupMma(0))
                 self._release(part.before + (part.steps - 1))
@@ -367,9 +344,8 @@ class _Program:
             number = number * axis.extent + at[axis.name]
         return (step + number % TURNS * (self.steps // TURNS)) % self.steps
 
-    def _multiply(self, sums: Buffer, step: Expr, count: Expr, columns: int) -> None:
-        """Start the products of a step, of the tile's first ``columns``; those of the one before are done then, and its
-        stage is free."""
+    def _multiply(self, sums: Buffer, step: Expr, count: Expr) -> None:
+        """Start the products of a step; those of the one before are done then, and its stage is free."""
         s, w, zero = self.s, self.w, index(0)
         stage = count % s.stages
         w.emit(AwaitArrivals(self.full, stage, (count // s.stages) % 2))
@@ -387,7 +363,7 @@ class _Program:
                         (stage, index(slab), *a),
                         self.right.buffer,
                         (stage, index(slab), *b),
-                        columns,
+                        s.wide,
                         GROUP_RUN,
                         True if slab else Compare(CompareOp.GT, step, zero),
                         not self.left.along_k,
