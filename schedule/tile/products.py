@@ -139,7 +139,8 @@ class _Program:
             with w.scope():
                 self.left = self._ring("left", [p.tokens], "m", s.tile_m)
                 self.right = self._ring("right", p.all_weights, "n", s.tile_n)
-                self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.tile_n, s.boxes)
+                often = self.grid.tiles > s.workers
+                self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.tile_n, s.boxes, often)
                 self._ask(bool(workspace))
                 self._prepare()
                 self._tiles()
