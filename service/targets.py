@@ -48,6 +48,11 @@ def default_cache(kind: str) -> str:
     return "warm" if kind in HOST_KINDS else "cold"
 
 
+def profile_of(kind: str, cache: str) -> Profile:
+    """How devices of a kind are timed. Protocol 2 of graphics processors: finals are played hot and rested."""
+    return Profile(cache, 1 if kind in HOST_KINDS else 2)
+
+
 def measured_on(place: Place, cache: str | None = None) -> MeasuredOn:
     """What a job for a place of this machine is measured on. Raises UnsupportedTarget."""
     present = [info for info in device_infos() if info.target.kind == place.kind]
@@ -75,5 +80,5 @@ def made_for(text: str, known: Iterable[DeviceInfo]) -> MeasuredOn:
 
 
 def _at(info: DeviceInfo, cache: str | None) -> MeasuredOn:
-    profile = Profile(cache or default_cache(info.target.kind))
+    profile = profile_of(info.target.kind, cache or default_cache(info.target.kind))
     return MeasuredOn(info, backend_for(info.target).toolchain(info.target), profile)

@@ -14,7 +14,7 @@ from ..core.budget import Budget, StopReason
 from ..core.errors import IllegalSchedule, InvalidParameter, UnsupportedTarget
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
-from ..core.target import DeviceInfo, Profile, Target
+from ..core.target import DeviceInfo, Target
 from ..core.trial import Timed, Trial
 from ..cost_model.dataset import Experience, experience_data
 from ..cost_model.features import FEATURE_VERSION
@@ -37,7 +37,7 @@ from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
 from ..workers.settings import Deadlines, settings_for
 from .settings import Settings
-from .targets import place_named
+from .targets import place_named, profile_of
 from .views import FunctionView, Section
 
 STRATEGY_NAMES: tuple[str, ...] = tuple(STRATEGIES)
@@ -96,7 +96,7 @@ def open_executor(name: str, target: str, cache: str, settings: Settings) -> Exe
     return _open_executor(
         name,
         host_target(place.kind, place.ordinal),
-        profile=Profile(cache),
+        profile=profile_of(place.kind, cache),
         settings=settings_for(place.kind, deadlines),
         ordinal=place.ordinal,
     )

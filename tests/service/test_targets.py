@@ -38,7 +38,7 @@ def test_this_machines_processor_is_there() -> None:
 
 def test_code_for_an_architecture_needs_no_device_of_it() -> None:
     on = made_for("cuda:sm_80", ())
-    assert (on.device.target.arch, on.profile.cache) == ("sm_80", "cold")
+    assert (on.device.target.arch, str(on.profile)) == ("sm_80", "cold-v2")
     assert "nvrtc" in on.toolchain.components
     known = DeviceInfo("an A100", Target("cuda", "sm_80", (), 108), {"l2_bytes": 4e7})
     assert made_for("cuda:sm_80", [known]).device in (known, on.device)
