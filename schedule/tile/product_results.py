@@ -49,8 +49,8 @@ GROUP_WARPS = GROUP_LANES // WARP_LANES
 WARP_ROWS = GROUP_ROWS // GROUP_WARPS
 FEW_SUMS = 128
 """Of a thread, beside which there are registers to store many lines at once: for tile after tile it takes an H200
-1 % less of 4095x4097x4093, and 12 % of 2048x50257x768 with tiles of 128x256. For one tile the longer code takes longer
-to come: 8.2 us of 1000x1111x777, not 7.9."""
+1 % less of 4095x4097x4093, and 4 to 12 % of 2048x50257x768 with tiles of 128x256. For one tile the longer code takes
+longer to come: 8.2 us of 1000x1111x777, not 7.9."""
 LOADS_AHEAD = 16
 """Of a thread, of sums of all blocks, before it adds up the first of them."""
 

@@ -141,7 +141,8 @@ class _Program:
                 self.right = self._ring("right", p.all_weights, "n", s.tile_n)
                 often = self.grid.tiles > s.workers
                 self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.tile_n, s.boxes, often)
-                self._ask(bool(workspace))
+                if not often and not workspace:
+                    self._ask()
                 self._prepare()
                 self._tiles()
                 with w.when(self.multiplies):
@@ -213,13 +214,13 @@ class _Program:
             with w.when(self.multiplies):
                 w.emit(SetRegisters(s.registers, increase=True))
 
-    def _ask(self, copied: bool) -> None:
+    def _ask(self) -> None:
         """Have what fills the rings first brought into the cache while the launch before this one still ends, each box
         once, by one of the blocks that read it (asked for by all of them it costs as much as copying it). On an H200
         2048^3 takes 24.0 us so, not 24.4, and 512^3 2.4, not 2.7. Blocks with more than a tile have little of that,
         and what has been copied first is in the cache already."""
-        s, p = self.s, self.p
-        if copied or p.batch or s.in_turn or s.split > 1 or s.share or s.workers < self.grid.tiles:
+        s = self.s
+        if self.p.batch or s.split > 1:
             return
         at, steps = self.grid.place(self.worker, self.of_tile), min(s.stages, self.steps)
         with self.w.when(self.elected):

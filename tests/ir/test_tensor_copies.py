@@ -35,6 +35,7 @@ from tilewright.ir.verify import verify
 ROWS, COLUMNS, DEPTH, STAGES = 100, 20, 328, 2
 A, B = Buffer("A", (ROWS, DEPTH), bfloat16), Buffer("B", (1, COLUMNS, DEPTH), bfloat16)
 C = Buffer("C", (128, 24), float32)
+OUT = Buffer("O", (24, 32), bfloat16)
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
 ZERO = index(0)
 STEPS = -(-DEPTH // 64)
@@ -163,8 +164,8 @@ def test_they_become_tensor_instructions() -> None:
         build_kernel(product(), replace(H200, arch="sm_89"))
 
 
-def asking(box: tuple[int, ...], begin: int = 0, copied: tuple[int, ...] = (64, 64)) -> Kernel:
-    """One thread asks for a box ahead of the copy of one, which it awaits."""
+def asking(box: tuple[int, ...], begin: int = 0) -> Kernel:
+    """The first lane asks for a box from column ``begin`` on (not known before it runs), then copies one."""
     w = Writer()
     with w.launch("f", [("u", 1, HardwareAxis.WARP), ("l", 32, HardwareAxis.LANE)]) as (_, lane):
         a = w.allocate("a", (64, 64), bfloat16, Scope.SHARED, Layout((64, 1), GROUP_SWIZZLE))
@@ -175,14 +176,11 @@ def asking(box: tuple[int, ...], begin: int = 0, copied: tuple[int, ...] = (64, 
             w.emit(InitArrivals(full, ZERO, 1))
         w.barrier()
         with w.when(first):
-            w.emit(TensorCopy(a, (ZERO, ZERO), A, (ZERO, ZERO), copied, full, ZERO))
+            w.emit(TensorCopy(a, (ZERO, ZERO), A, (ZERO, ZERO), (64, 64), full, ZERO))
         w.emit(AwaitArrivals(full, ZERO, ZERO))
         with w.loop("r", 24, LoopKind.UNROLLED) as r:
             w.store(OUT, (r, lane), Load(a, (r, lane)))
     return Kernel("k", (A,), (OUT,), (), w.finish())
-
-
-OUT = Buffer("O", (24, 32), bfloat16)
 
 
 def test_boxes_are_asked_for_ahead_of_the_wait_for_earlier_launches() -> None:
