@@ -80,10 +80,10 @@ class _Frozen(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
     def __init__(self, function: Callable[..., object], weights: list[torch.Tensor]) -> None:
         super().__init__()
         self.function = function
-        self.weights = torch.nn.ParameterList([torch.nn.Parameter(w, requires_grad=False) for w in weights])
+        self.b = torch.nn.ParameterList([torch.nn.Parameter(w, requires_grad=False) for w in weights])
 
     def forward(self, x: torch.Tensor) -> object:
-        return self.function(x, *self.weights)
+        return self.function(x, *self.b)
 
 
 def frozen_calls(function: Callable[..., object], inputs: Inputs, modes: list[str]) -> dict[str, Call]:

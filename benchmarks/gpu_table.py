@@ -24,8 +24,8 @@ import torch
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Call, Tensors, interleaved, peer_options, peers
 from benchmarks.tuned import Problem, Tuned, schedules, tune_rows
+from tilewright.codegen.lowering import layers
 from tilewright.codegen.matrix_use import matrix_use
-from tilewright.codegen.road import layers
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.devices import open_device
 from tilewright.runtime.module import load_module
@@ -180,7 +180,7 @@ def _matrix_instructions(workload: Workload, schedule: Schedule) -> dict[str, ob
     target = open_device("cuda").info.target
     road = layers(workload, target, schedule)
     final = road.passes[-1][1] if road.passes else road.kernel
-    use = matrix_use(workload, target, schedule, final, road.anatomy.instructions)
+    use = matrix_use(workload, target, schedule, final, road.artifacts.instructions)
     return {} if use is None else {"matrix_instructions": dict(use.counts), "matrix_warnings": list(use.warnings)}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tilewright.codegen import road
+from tilewright.codegen import lowering as road
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import Target

@@ -1,4 +1,4 @@
-"""Complete tables of large products: every legal setting of a sub-space of ``cuda_products`` for twelve products of
+"""Complete tables of large products: every legal setting of a sub-space of ``cuda_gemm`` for twelve products of
 language models, each built, checked and timed on a CUDA device, exported in the T4 form for search without one.
 
 A table that is complete is left as it is; one that is not goes on where it was left. ``--set folder=`` where the
@@ -22,7 +22,7 @@ import numpy as np
 
 from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX, described, readme
 from tilewright.benchmarks.suite import Options, Result, commit
-from tilewright.codegen import road
+from tilewright.codegen import lowering as road
 from tilewright.codegen.backend import Binary
 from tilewright.core.keys import canonical_json
 from tilewright.core.record import MeasuredOn
@@ -30,9 +30,9 @@ from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Profile, Target
 from tilewright.core.trial import Failed, Reason
 from tilewright.runtime.devices import host_target
+from tilewright.schedule.gpu.gemm.space import ALL_CUDA_GEMM
 from tilewright.schedule.sketch import Sketch
-from tilewright.schedule.sketches.cuda_products import ALL_CUDA_PRODUCTS
-from tilewright.schedule.space import Space
+from tilewright.schedule.space.space import Space
 from tilewright.search.t4 import Json, read_document, t4_result, write_t4
 from tilewright.te.key import workload_key
 from tilewright.te.operators import OPERATORS
@@ -98,7 +98,7 @@ class Table:
 def _linear(name: str, tokens: int, outputs: int, inputs: int) -> Table:
     parameters = {"rows": tokens, "inputs": inputs, "outputs": outputs, "bias": False, "dtype": "bfloat16"}
     subspace = {**SUBSPACE, "wide": WIDTHS} if tokens > MANY_TOKENS else SUBSPACE
-    return Table(f"{name}-{tokens}x{outputs}x{inputs}", "linear", parameters, ALL_CUDA_PRODUCTS, subspace)
+    return Table(f"{name}-{tokens}x{outputs}x{inputs}", "linear", parameters, ALL_CUDA_GEMM, subspace)
 
 
 TABLES = {table.name: table for table in (_linear(name, *shape) for name, shape in _SHAPES.items())}
@@ -106,8 +106,8 @@ TABLES = {table.name: table for table in (_linear(name, *shape) for name, shape 
 
 def build(workload: Workload, target: Target, schedule: Schedule) -> Binary:
     """What builder children call: settings that a sketch's space leaves out as not worth it are built too."""
-    if schedule.sketch == ALL_CUDA_PRODUCTS.name:
-        return road.build_kernel(ALL_CUDA_PRODUCTS.lower(workload, target, schedule), target)
+    if schedule.sketch == ALL_CUDA_GEMM.name:
+        return road.build_kernel(ALL_CUDA_GEMM.lower(workload, target, schedule), target)
     return road.build(workload, target, schedule)
 
 

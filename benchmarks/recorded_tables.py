@@ -51,7 +51,7 @@ def readme(folder: Path) -> str:
 _README = """\
 # Recorded tables
 
-Every legal setting of a sub-space of the sketch `cuda_products`, for one matrix product a file (`*{suffix}`: the T4
+Every legal setting of a sub-space of the sketch `cuda_gemm`, for one matrix product a file (`*{suffix}`: the T4
 form of github.com/odgaard/TuningSchema, compressed), each built, checked against float64 and timed on the device. The
 sub-space: some knobs are held to the values named in the table below (and as `subspace` in the metadata), every other
 one has all its values, and settings that the sketch's estimate would leave out are in. Failures are kept as failures

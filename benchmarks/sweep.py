@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from tilewright.benchmarks.suite import Options, Result, commit
-from tilewright.codegen.road import build, finish, lower
+from tilewright.codegen.lowering import build, finish, lower
 from tilewright.core.errors import DeviceFault, ResourcesExceeded, TilewrightError
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream

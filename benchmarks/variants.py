@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Target
 from tilewright.schedule.sketch import Sketch
-from tilewright.schedule.space import Space
+from tilewright.schedule.space.space import Space
 from tilewright.te.operators import OPERATORS
 
 MOST_VALUES = 6

@@ -43,7 +43,7 @@ class TensorMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class LaunchConfig:
     """One device function and its launch. ``blocks`` counts thread blocks along x, y and z, those of all clusters;
     ``cluster``: neighbouring blocks along x that form one (1: none). ``shared_bytes``: dynamic shared memory of a
     block. ``arguments``: which of the binary's parameters the function takes, by position, in its order; after them it
@@ -76,15 +76,15 @@ class Source:
     """Text a person can read and a compiler accepts. ``language``: ``llvm-ir`` or ``cuda-c++``. ``launches``: on a
     device with launches, those of one call, in order; elsewhere ``entry`` is called. ``prologue``: what is called
     before it once for the same constant inputs and workspace, and looks at these alone; empty where there is nothing to
-    do. ``as_written``: as in Kernel."""
+    do. ``minimal_passes``: as in Kernel."""
 
     language: str
     text: str
     entry: str
     parameters: tuple[Parameter, ...]
-    launches: tuple[Grid, ...] = ()
+    launches: tuple[LaunchConfig, ...] = ()
     prologue: str = ""
-    as_written: bool = False
+    minimal_passes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Binary:
     entry: str
     parameters: tuple[Parameter, ...]
     toolchain: Toolchain
-    launches: tuple[Grid, ...] = ()
+    launches: tuple[LaunchConfig, ...] = ()
     resources: Mapping[str, Resources] = field(default_factory=dict)
     prologue: str = ""
 
@@ -112,7 +112,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Anatomy:
+class Artifacts:
     """What a source becomes. ``layers``: its forms below the source, in order. ``instructions``: class -> count in the
     last of them. ``resources``: as in Binary, also of a kernel that ``compile`` refuses for what it takes."""
 
@@ -171,7 +171,7 @@ class Backend(Protocol):
         """The machine instructions of ``source`` as text."""
         ...
 
-    def anatomy(self, source: Source, target: Target) -> Anatomy:
+    def artifacts(self, source: Source, target: Target) -> Artifacts:
         """All there is to see of ``source`` below its text. Raises CompileError."""
         ...
 

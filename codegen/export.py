@@ -10,7 +10,7 @@ from ..te.json import workload_to_json
 from ..te.workload import Workload
 from .backend import AS_KERNEL, Binary, Package, Packaging
 from .backends import backend_for
-from .road import finish, lower
+from .lowering import finish, lower
 
 DESCRIPTION = "kernel.json"
 

@@ -9,14 +9,14 @@ from ..core.schedule import Schedule
 from ..core.target import Target
 from ..ir.expr import Cast, Expr, Load
 from ..ir.stmt import Kernel
+from ..schedule.gpu.gemm.repack import PIECE_BYTES, uneven_operands
+from ..schedule.problems.gemm import LARGEST_SKINNY_M, gemm_of
 from ..schedule.sketches import SKETCHES
-from ..schedule.tile.padded import PIECE_BYTES, uneven_operands
-from ..schedule.tile.product import LONGEST_TOKENS, matrix_product_of
 from ..te.contraction import contraction_of
 from ..te.cost import flops
 from ..te.inline import inline_stages
 from ..te.workload import Stage, Workload
-from .traffic import matrix_operations
+from .memory_traffic import matrix_operations
 
 LEAST_SIDE, LEAST_DEPTH = 8, 16
 """Rows or columns up to which, and places of k below which, a product gains nothing from matrix instructions."""
@@ -112,8 +112,8 @@ def _missing(
     return None
 
 
-_OF_GROUPS = ("cuda_products", "cuda_skinny_streams")
-_OF_WARPS = ("cuda_mma", "cuda_skinny")
+_OF_GROUPS = ("cuda_gemm", "cuda_skinny_tma")
+_OF_WARPS = ("cuda_gemm_mma", "cuda_skinny_mma")
 
 
 def _with_matrix_instructions(workload: Workload, target: Target) -> list[str]:
@@ -122,7 +122,7 @@ def _with_matrix_instructions(workload: Workload, target: Target) -> list[str]:
 
 def _why_no_groups(workload: Workload, target: Target) -> str:
     """The rule that kept a workload from the sketches with products of warpgroups, or that none did."""
-    p = matrix_product_of(workload, several=True)
+    p = gemm_of(workload, several=True)
     if p is None:
         return "it is not one product, or several of the same left operand, with pointwise functions of the sums"
     uneven = [
@@ -132,7 +132,7 @@ def _why_no_groups(workload: Workload, target: Target) -> str:
     able = [name for name in _OF_GROUPS if SKETCHES[name].matches(workload, target)]
     if able and even:
         return f"{even}, so {', '.join(able)} would first copy what begins elsewhere, and was not faster or not tried"
-    if min(p.m.extent, p.n.extent) <= LONGEST_TOKENS and not p.batch:
+    if min(p.m.extent, p.n.extent) <= LARGEST_SKINNY_M and not p.batch:
         few = f"with {min(p.m.extent, p.n.extent)} rows it is reading the other matrix that takes the time"
         return f"{even}; {few}" if even else few
     if able:

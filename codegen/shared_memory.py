@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..ir.buffer import Buffer, Scope
-from ..ir.gpu import Barrier, BulkCopy, Level, TensorCopy, TensorStore
+from ..ir.gpu import Barrier, BulkCopy, Level, TmaLoad, TmaStore
 from ..ir.stmt import Allocate, For, Seq, Stmt, substatements, walk_statements
 
 _PLAIN, _BULK = 16, 128
@@ -27,8 +27,8 @@ def plan_shared(body: Stmt) -> SharedPlan:
     What bulk copies touch starts at a multiple of 128 bytes, a swizzled buffer at a multiple of its swizzle's period
     (so that the exchange of places is one of banks), any other at one of 16.
     """
-    bulk = {s.target.name for s in walk_statements(body) if isinstance(s, BulkCopy | TensorCopy)}
-    bulk |= {s.source.name for s in walk_statements(body) if isinstance(s, TensorStore)}
+    bulk = {s.target.name for s in walk_statements(body) if isinstance(s, BulkCopy | TmaLoad)}
+    bulk |= {s.source.name for s in walk_statements(body) if isinstance(s, TmaStore)}
     found = _shared_within(body)
     planner = _Planner({b.name: _alignment(b, b.name in bulk) for b in found})
     end = planner.place(body, 0, once=True)
@@ -71,7 +71,7 @@ class _Planner:
     def _row(self, statements: Sequence[Stmt], start: int, once: bool) -> int:
         free = end = start
         for stmt in statements:
-            if any(isinstance(s, TensorCopy) for s in walk_statements(stmt)):
+            if any(isinstance(s, TmaLoad) for s in walk_statements(stmt)):
                 free = end  # nothing orders these copies after ordinary accesses to the same place
             end = max(end, self.place(stmt, free, once=once))
             free = start if once and _ends_in_barrier(stmt) else end

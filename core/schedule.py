@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from .errors import InvalidParameter
 from .keys import canonical_json, content_key
+from .renamed import current
 
 KnobValue = int | str
 
@@ -41,7 +42,10 @@ class Schedule:
 
     @classmethod
     def from_json(cls, data: object) -> "Schedule":
-        """Raises InvalidParameter for anything but ``{sketch, version, knobs}`` with plain values."""
+        """A schedule under today's names (``core.renamed``), whatever names it was written with.
+
+        Raises InvalidParameter for anything but ``{sketch, version, knobs}`` with plain values.
+        """
         if not isinstance(data, Mapping) or set(data) != {"sketch", "version", "knobs"}:
             raise InvalidParameter("a schedule is an object with sketch, version and knobs", field="/schedule")
         sketch, version, knobs = data["sketch"], data["version"], data["knobs"]
@@ -52,7 +56,7 @@ class Schedule:
                 raise InvalidParameter(
                     f"knob {name!r} is {value!r}; allowed: whole numbers and strings", field=f"/schedule/knobs/{name}"
                 )
-        return cls(sketch, version, tuple(knobs.items()))
+        return cls(*current(sketch, version, knobs))
 
     @property
     def key(self) -> str:

@@ -15,7 +15,8 @@ from ..core.schedule import KnobValue
 from ..core.target import DeviceInfo
 from ..ir.expr import Select, Unary, walk
 from ..schedule.sketches import SKETCHES
-from ..schedule.space import Knob, Space
+from ..schedule.space.knob import Knob
+from ..schedule.space.space import Space
 from ..te.cost import flops, minimum_bytes
 from ..te.workload import Workload
 

@@ -21,18 +21,7 @@ from .failures import Duplicate
 from .lines import Exporter, Importer
 from .models import insert_model, newest_model
 from .record import record_final, record_trial
-from .rows import (
-    BestRow,
-    EventRow,
-    FailureRow,
-    JobRow,
-    ModelRow,
-    NearRow,
-    NewJob,
-    NewTrial,
-    PointRow,
-    TrialRow,
-)
+from .rows import BestRow, EventRow, FailureRow, JobRow, ModelRow, NearRow, NewJob, NewTrial, PointRow, TrialRow
 from .tables import idempotency_keys, jobs
 
 FINAL = ("succeeded", "failed", "cancelled")

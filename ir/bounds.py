@@ -12,6 +12,7 @@ from .expr import (
     BinaryOp,
     Broadcast,
     Cast,
+    ClusterLoad,
     Compare,
     CompareOp,
     Const,
@@ -19,7 +20,6 @@ from .expr import (
     Load,
     Logic,
     LogicOp,
-    PeerLoad,
     Ramp,
     ReduceLanes,
     Select,
@@ -270,5 +270,5 @@ _BOUNDS: dict[type[Expr], Callable[[Any, Ranges], Interval]] = {
     Broadcast: lambda e, ranges: interval_of(e.value, ranges),
     ReduceLanes: _reduce,
     Shuffle: lambda e, ranges: interval_of(e.value, ranges),  # the value of some lane for which the ranges hold too
-    PeerLoad: lambda e, ranges: dtype_interval(e.dtype),
+    ClusterLoad: lambda e, ranges: dtype_interval(e.dtype),
 }

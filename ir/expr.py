@@ -399,9 +399,9 @@ class Shuffle(Expr):
 
 
 @dataclass(frozen=True, slots=True)
-class PeerLoad(Expr):
+class ClusterLoad(Expr):
     """``buffer[indices]`` (shared, one scalar or a vector as in Load) of the block number ``block`` of this cluster.
-    That block must stay alive: a cluster's barrier stands between the last PeerLoad and the end."""
+    That block must stay alive: a cluster's barrier stands between the last ClusterLoad and the end."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
@@ -504,6 +504,6 @@ def rebuild(expr: Expr, children: Sequence[Expr]) -> Expr:
             return ReduceLanes(op, children[0])
         case Shuffle(mode=mode, width=width):
             return Shuffle(mode, children[0], children[1], width)
-        case PeerLoad(buffer=buffer):
-            return PeerLoad(buffer, tuple(children[:-1]), children[-1])
+        case ClusterLoad(buffer=buffer):
+            return ClusterLoad(buffer, tuple(children[:-1]), children[-1])
     raise InvalidKernel(f"{type(expr).__name__} has no children to replace")

@@ -21,7 +21,7 @@ class Level(StrEnum):
     """Who meets at a barrier; writes before it are seen after it by all who met. A group is a warpgroup, of 4 warps."""
 
     WARP = "warp"
-    GROUP = "group"
+    WARPGROUP = "warpgroup"
     BLOCK = "block"
     CLUSTER = "cluster"
 
@@ -32,8 +32,8 @@ class Barrier(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitPeers(Operation):
-    """Waits until the loads from other blocks (PeerLoad) that ``value``, a scalar, was computed from are done. A
+class ClusterLoadWait(Operation):
+    """Waits until the loads from other blocks (ClusterLoad) that ``value``, a scalar, was computed from are done. A
     cluster's barrier waits for all of them anyway, and for all stores to global memory too; where every load is
     awaited ahead of it, it need not."""
 
@@ -44,7 +44,7 @@ class AwaitPeers(Operation):
 class CopyAsync(Operation):
     """Starts a copy of ``elements`` neighbours from global ``source[source_indices]`` on to shared
     ``target[target_indices]`` on; 4, 8 or 16 bytes, both ends aligned to that. Where ``mask`` is false, zeros arrive
-    and nothing is read. The data is there for this thread once it has waited (AwaitCopies), for others after a
+    and nothing is read. The data is there for this thread once it has waited (CopyAsyncWait), for others after a
     barrier that follows."""
 
     target: Buffer
@@ -68,19 +68,19 @@ class Prefetch(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class CommitCopies(Operation):
+class CopyAsyncCommit(Operation):
     """Closes the group of the asynchronous copies that this thread started since the last one."""
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitCopies(Operation):
+class CopyAsyncWait(Operation):
     """Waits until at most ``pending`` of this thread's committed groups are still under way, the youngest."""
 
     pending: int
 
 
 @dataclass(frozen=True, slots=True)
-class InitArrivals(Operation):
+class MbarrierInit(Operation):
     """Prepares the arrival barrier ``barriers[index]`` (shared, dtype int64) for ``count`` arrivals a phase. One thread
     does it; a block barrier must follow before anybody uses it."""
 
@@ -104,25 +104,27 @@ class BulkCopy(Operation):
     index: Expr
 
 
-BOX_ROW_BYTES = 128
+SWIZZLE_ROW_BYTES = 128
 """Bytes of a row of a swizzled box in shared memory, also what an unswizzled one is aligned to."""
 
 
 @dataclass(frozen=True, slots=True)
-class TensorCopy(Operation):
+class TmaLoad(Operation):
     """One thread starts a copy of the box of ``box`` elements (one extent for each dimension of the source) that begins
     at global ``source[source_indices]``, row-major on to shared ``target[target_indices]`` on. Where the box leaves the
     source, zeros arrive. The phase of ``barriers[index]`` under way ends no earlier than its bytes are there: the copy
-    arrives expecting them, as BulkCopy does, unless they are ``announced``, by an ArriveExpecting.
+    arrives expecting them, as BulkCopy does, unless they are ``tx_expected``, by an MbarrierArriveExpectTx.
 
     The source is a parameter of the kernel, which the hardware knows by a tensor map (1 to 5 dimensions, all strides
     but the last multiples of 16 bytes). Along its last dimension the box begins at a multiple of 16 bytes (for an H200
-    an instruction with any other place there is an illegal one, swizzled or not). The target lies as ``box_swizzle``
-    says, the last extent of the box being a row of ``BOX_ROW_BYTES``, and begins at a whole period of it; or it has no
+    an instruction with any other place there is an illegal one, swizzled or not). The target lies as ``tma_swizzle``
+    says, the last extent of the box being a row of ``SWIZZLE_ROW_BYTES``, and begins at a whole period of it; or it
+    has no
     swizzle and begins at a multiple of 128 bytes. What is read once (``Launch.streamed``) leaves the caches first.
 
     ``multicast``: the box arrives, at the same place, in each block of the cluster whose bit (1 << its number) is set,
-    and counts at the same barrier of each; it must be announced, there by each block itself. The cluster must have met
+    and counts at the same barrier of each; it must be tx_expected, there by each block itself. The cluster must have
+    met
     since those barriers were prepared, and must meet again before a block ends.
     """
 
@@ -133,14 +135,14 @@ class TensorCopy(Operation):
     box: tuple[int, ...]
     barriers: Buffer
     index: Expr
-    announced: bool = False
+    tx_expected: bool = False
     multicast: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TensorPrefetch(Operation):
+class TmaPrefetch(Operation):
     """One thread asks, as Prefetch does, for the box of ``box`` elements that begins at global
-    ``source[source_indices]``. What holds for the source of a TensorCopy holds here; some such copy in the launch
+    ``source[source_indices]``. What holds for the source of a TmaLoad holds here; some such copy in the launch
     copies boxes of this shape."""
 
     source: Buffer
@@ -148,15 +150,15 @@ class TensorPrefetch(Operation):
     box: tuple[int, ...]
 
 
-def box_swizzle(dtype: DType) -> Swizzle:
+def tma_swizzle(dtype: DType) -> Swizzle:
     """The one swizzle of targets of tensor copies: pieces of 16 bytes, exchanged by their row modulo 8."""
     return Swizzle(3, (16 // dtype.bytes).bit_length() - 1, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Arrive(Operation):
+class MbarrierArrive(Operation):
     """This thread arrives at ``barriers[index]``: whoever awaits the phase sees what it did before. What it read may
-    be overwritten then, by copies too. ``rank``: at the barrier of that block of the cluster (see TensorCopy for when
+    be overwritten then, by copies too. ``rank``: at the barrier of that block of the cluster (see TmaLoad for when
     that may be), which then knows what this thread read, but not what it wrote; None: of its own."""
 
     barriers: Buffer
@@ -165,9 +167,9 @@ class Arrive(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class ArriveExpecting(Operation):
-    """This thread arrives at ``barriers[index]``, whose phase then ends no earlier than ``bytes`` more of announced
-    copies are there. What it says of the order of other things is the same as with Arrive."""
+class MbarrierArriveExpectTx(Operation):
+    """This thread arrives at ``barriers[index]``, whose phase then ends no earlier than ``bytes`` more of tx_expected
+    copies are there. What it says of the order of other things is the same as with MbarrierArrive."""
 
     barriers: Buffer
     index: Expr
@@ -175,7 +177,7 @@ class ArriveExpecting(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitArrivals(Operation):
+class MbarrierWait(Operation):
     """Waits until the phase of ``barriers[index]`` with this ``parity`` (0 for the first, then alternating) has
     ended."""
 
@@ -184,12 +186,12 @@ class AwaitArrivals(Operation):
     parity: Expr
 
 
-WAVE_LANES = 2 * WARP_LANES
+WAVEFRONT_LANES = 2 * WARP_LANES
 """Lanes of a wave, as AMD's processors run them together: two warps."""
 
 
 @dataclass(frozen=True, slots=True)
-class Atom:
+class MmaAtom:
     """A matrix instruction of a whole warp, or of a wave of two: ``D[m, n] += A[m, k] @ B[k, n]`` on fragments in
     registers of its ``lanes``.
 
@@ -212,7 +214,7 @@ class Atom:
 
     def fragment(self, part: str, lane: int, element: int) -> tuple[int, int]:
         """(row, column) in A, B or D of one element of one lane."""
-        if self.lanes == WAVE_LANES:
+        if self.lanes == WAVEFRONT_LANES:
             outer, inner = lane % 16, self.elements(part) * (lane // 16) + element
             return (outer, inner) if part == "a" else (inner, outer)
         group, place = lane // 4, lane % 4
@@ -226,18 +228,18 @@ class Atom:
                 return (group + 8 * half, 2 * place + low)
 
 
-ATOMS: dict[str, Atom] = {
-    "m16n8k16_f16": Atom("m16n8k16_f16", 16, 8, 16, float16, float32),
-    "m16n8k16_bf16": Atom("m16n8k16_bf16", 16, 8, 16, bfloat16, float32),
+WARP_MMA_ATOMS: dict[str, MmaAtom] = {
+    "m16n8k16_f16": MmaAtom("m16n8k16_f16", 16, 8, 16, float16, float32),
+    "m16n8k16_bf16": MmaAtom("m16n8k16_bf16", 16, 8, 16, bfloat16, float32),
 }
 """Name -> matrix instruction of a warp (all from sm_80 on)."""
-WAVE_ATOMS: dict[str, Atom] = {
-    "wave_m16n16k16_f16": Atom("wave_m16n16k16_f16", 16, 16, 16, float16, float32, WAVE_LANES),
-    "wave_m16n16k16_bf16": Atom("wave_m16n16k16_bf16", 16, 16, 16, bfloat16, float32, WAVE_LANES),
-    "wave_m16n16k4_f32": Atom("wave_m16n16k4_f32", 16, 16, 4, float32, float32, WAVE_LANES),
+MFMA_ATOMS: dict[str, MmaAtom] = {
+    "wave_m16n16k16_f16": MmaAtom("wave_m16n16k16_f16", 16, 16, 16, float16, float32, WAVEFRONT_LANES),
+    "wave_m16n16k16_bf16": MmaAtom("wave_m16n16k16_bf16", 16, 16, 16, bfloat16, float32, WAVEFRONT_LANES),
+    "wave_m16n16k4_f32": MmaAtom("wave_m16n16k4_f32", 16, 16, 4, float32, float32, WAVEFRONT_LANES),
 }
 """The same of a wave (all on gfx942)."""
-EVERY_ATOM: dict[str, Atom] = ATOMS | WAVE_ATOMS
+MMA_ATOMS: dict[str, MmaAtom] = WARP_MMA_ATOMS | MFMA_ATOMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,24 +258,25 @@ class Mma(Operation):
     b_indices: tuple[Expr, ...]
 
 
-GROUP_LANES = 128
+WARPGROUP_THREADS = 128
 """Lanes of a warpgroup: 4 warps, the first with a number that 4 divides."""
-GROUP_ROWS = 64
+WGMMA_M = 64
 """Rows of ``a`` in a product of a warpgroup."""
-GROUP_RUN = 64
+SWIZZLE_128B_ELEMENTS = 64
 """Elements from row to row of its operands in shared memory, 128 bytes."""
-GROUP_SWIZZLE = Swizzle(3, 3, 3)
+SWIZZLE_128B = Swizzle(3, 3, 3)
 """How those rows must be swizzled: chunks of 16 bytes, exchanged within every 8 rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMma(Operation):
+class WarpgroupMma(Operation):
     """Starts ``d += a @ transposed(b)`` by a warpgroup (``wgmma``, sm_90a); ``d = …`` where ``accumulates`` is false
     (a scalar bool, the same in the whole group).
 
     ``a``: 64 rows, ``b``: ``columns`` rows (8 to 256, a multiple of 8), each of ``depth`` 16-bit elements (16 to 64, a
-    multiple of 16), in shared memory, swizzled as ``GROUP_SWIZZLE``. Usually the elements of a row are neighbours: it
-    lies within a run of ``GROUP_RUN`` elements, in which it begins at a multiple of 16; the next row in the next run;
+    multiple of 16), in shared memory, swizzled as ``SWIZZLE_128B``. Usually the elements of a row are neighbours: it
+    lies within a run of ``SWIZZLE_128B_ELEMENTS`` elements, in which it begins at a multiple of 16; the next row in
+    the next run;
     the first run has a number that 8 divides. ``a_transposed``, ``b_transposed``: the operand lies as ``depth`` runs,
     one for each place of k, of 64 neighbouring rows m or n; the next 64 rows one further along the third last dimension
     of the buffer; the first run has a number that 8 divides, and the first row the beginning of a run.
@@ -284,9 +287,10 @@ class GroupMma(Operation):
     ``d``: ``columns / 2`` elements of every lane from ``d_indices`` on, along the last dimension: lane ``l`` of the
     group's warp ``w`` holds for every 8 columns the fragment ``d`` of m16n8k16, of rows ``16 * w`` on.
 
-    Until the product was awaited (AwaitGroupMma) ``d`` may be touched by nothing but another GroupMma on the very same
+    Until the product was awaited (WarpgroupMmaWait) ``d`` may be touched by nothing but another WarpgroupMma on the
+    very same
     elements, and what it reads must not change. What threads wrote to ``a`` and ``b`` (asynchronous copies of threads
-    too) must be ordered by a FenceAsync of the writer and then a barrier; what BulkCopy and TensorCopy bring, by
+    too) must be ordered by a AsyncProxyFence of the writer and then a barrier; what BulkCopy and TmaLoad bring, by
     awaiting the arrival barrier, in each warp.
     """
 
@@ -301,12 +305,13 @@ class GroupMma(Operation):
     accumulates: Expr | bool = True
     a_transposed: bool = False
     b_transposed: bool = False
-    rows: int = GROUP_ROWS
+    rows: int = WGMMA_M
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitGroupMma(Operation):
-    """Waits until at most ``pending`` of the GroupMma statements of this warpgroup are still under way, the youngest.
+class WarpgroupMmaWait(Operation):
+    """Waits until at most ``pending`` of the WarpgroupMma statements of this warpgroup are still under way, the
+    youngest.
     Of the others ``d`` is there. What they read may then be overwritten by whoever is ordered after the first warp of
     the group."""
 
@@ -314,13 +319,13 @@ class AwaitGroupMma(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class FenceAsync(Operation):
-    """What this thread wrote to shared memory is seen by GroupMma, TensorStore and TensorCopy that are ordered (by a
+class AsyncProxyFence(Operation):
+    """What this thread wrote to shared memory is seen by WarpgroupMma, TmaStore and TmaLoad that are ordered (by a
     barrier, say) after this."""
 
 
 @dataclass(frozen=True, slots=True)
-class SetRegisters(Operation):
+class SetMaxRegisters(Operation):
     """Each thread of a warpgroup has ``count`` registers from now on (24 to 240, a multiple of 8): ``increase`` says
     whether that is more, which waits until there are so many, or less than before (``setmaxnreg``, sm_90a)."""
 
@@ -361,11 +366,12 @@ class StoreMatrix(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorStore(Operation):
+class TmaStore(Operation):
     """One thread starts a copy of shared memory from ``source[source_indices]`` on to the box of ``box`` elements that
     begins at global ``target[target_indices]``; what lies outside of the target is not written. Both are as in
-    TensorCopy. What threads wrote to the source must be ordered by a FenceAsync of the writer, then a barrier. It must
-    not change before this thread has waited for the copy (AwaitStores). The target is not read in this launch."""
+    TmaLoad. What threads wrote to the source must be ordered by a AsyncProxyFence of the writer, then a barrier. It
+    must
+    not change before this thread has waited for the copy (TmaStoreWait). The target is not read in this launch."""
 
     target: Buffer
     target_indices: tuple[Expr, ...]
@@ -375,12 +381,12 @@ class TensorStore(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class CommitStores(Operation):
+class TmaStoreCommit(Operation):
     """Closes the group of the TensorStores that this thread started since the last one."""
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitStores(Operation):
+class TmaStoreWait(Operation):
     """Waits until the sources of all but the youngest ``pending`` of this thread's committed groups have been read, and
     may be overwritten."""
 

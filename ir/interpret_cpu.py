@@ -6,18 +6,7 @@ from typing import Any
 import numpy as np
 
 from .buffer import Buffer
-from .cpu import (
-    DOT_ATOMS,
-    TILE_ROWS,
-    Dot,
-    DotAtom,
-    PrefetchLine,
-    TileLoad,
-    TileProduct,
-    TileStore,
-    TileZero,
-    Transpose,
-)
+from .cpu import DOT_ATOMS, TILE_ROWS, Dot, DotAtom, PrefetchLine, TileLoad, TileProduct, TileStore, TileZero, Transpose
 from .expr import Expr, index
 from .interpret_expr import expr_code
 from .interpret_scope import Code, Env, Scope

@@ -9,20 +9,8 @@ from dataclasses import replace
 from typing import overload
 
 from .buffer import Buffer
-from .expr import Expr, Load, PeerLoad, Shuffle, Var, rebuild, walk
-from .stmt import (
-    Allocate,
-    For,
-    If,
-    Launch,
-    Operation,
-    Seq,
-    Stmt,
-    Store,
-    expressions,
-    seq,
-    walk_statements,
-)
+from .expr import ClusterLoad, Expr, Load, Shuffle, Var, rebuild, walk
+from .stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, expressions, seq, walk_statements
 
 
 def map_expr(expr: Expr, f: Callable[[Expr], Expr]) -> Expr:
@@ -165,7 +153,7 @@ def replace_buffers(node: Expr | Stmt, buffers: Mapping[str, Buffer]) -> Expr | 
     """Loads, stores and allocations of the named buffers turned to other buffers, with the indices they had."""
 
     def load(e: Expr) -> Expr:
-        if isinstance(e, (Load, PeerLoad)) and e.buffer.name in buffers:
+        if isinstance(e, (Load, ClusterLoad)) and e.buffer.name in buffers:
             return replace(e, buffer=buffers[e.buffer.name])
         return e
 
@@ -214,7 +202,7 @@ def loads_of(node: Expr | Stmt) -> tuple[Load, ...]:
 
 def is_steady(expr: Expr) -> bool:
     """Whether its variables alone decide what ``expr`` is: no memory, and no other lane."""
-    return not any(isinstance(e, (Load, PeerLoad, Shuffle)) for e in walk(expr))
+    return not any(isinstance(e, (Load, ClusterLoad, Shuffle)) for e in walk(expr))
 
 
 def stores_of(stmt: Stmt) -> tuple[Store, ...]:

@@ -15,6 +15,7 @@ from .expr import (
     BinaryOp,
     Broadcast,
     Cast,
+    ClusterLoad,
     Compare,
     CompareOp,
     Const,
@@ -22,7 +23,6 @@ from .expr import (
     Load,
     Logic,
     LogicOp,
-    PeerLoad,
     Ramp,
     ReduceLanes,
     Select,
@@ -82,7 +82,7 @@ class Simplifier:
 
     def _form_of_simple(self, expr: Expr) -> Linear:
         """The form of a simple expression, which may be one that no rule takes apart."""
-        if isinstance(expr, (Select, Load, ReduceLanes, Cast, Shuffle, PeerLoad)):
+        if isinstance(expr, (Select, Load, ReduceLanes, Cast, Shuffle, ClusterLoad)):
             return Linear({expr: 1}, 0, expr.lanes)
         return self.form(expr)
 
@@ -360,7 +360,7 @@ class Simplifier:
         value, lane = self.simplify(expr.value), self.simplify(expr.lane)
         return value if isinstance(value, Const) else rebuild(expr, (value, lane))
 
-    def _peer_load(self, expr: PeerLoad) -> Expr:
+    def _peer_load(self, expr: ClusterLoad) -> Expr:
         return rebuild(expr, (*self.indices(expr.indices), self.simplify(expr.block)))
 
 
@@ -385,7 +385,7 @@ _RULES: dict[type[Expr], _Rule] = {
     Broadcast: Simplifier._broadcast,
     ReduceLanes: Simplifier._reduce_lanes,
     Shuffle: Simplifier._shuffle,
-    PeerLoad: Simplifier._peer_load,
+    ClusterLoad: Simplifier._peer_load,
 }
 """How to simplify each class of node."""
 
@@ -401,6 +401,6 @@ _FORMS: dict[type[Expr], Callable[[Simplifier, Any], Linear]] = {
     Load: Simplifier._form_other,
     ReduceLanes: Simplifier._form_other,
     Shuffle: Simplifier._form_other,
-    PeerLoad: Simplifier._form_other,
+    ClusterLoad: Simplifier._form_other,
 }
 """How to take each class of index expression apart."""

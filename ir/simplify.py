@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from .bounds import Ranges, loop_range
-from .expr import Const, Expr, Load, PeerLoad, walk
+from .expr import ClusterLoad, Const, Expr, Load, walk
 from .gpu import CopyAsync
 from .lanes import truth_value
 from .reasoning import Knowledge
@@ -103,7 +103,7 @@ def _reads(stmt: Stmt, name: str) -> bool:
     """Whether anything below ``stmt`` but a plain store needs the buffer."""
     return any(
         (isinstance(s, Operation) and any(b.name == name for b in s.buffers))
-        or any(isinstance(e, (Load, PeerLoad)) and e.buffer.name == name for x in expressions(s) for e in walk(x))
+        or any(isinstance(e, (Load, ClusterLoad)) and e.buffer.name == name for x in expressions(s) for e in walk(x))
         for s in walk_statements(stmt)
     )
 

@@ -187,7 +187,8 @@ class Kernel:
     the runtime provides. Each top-level statement of ``body`` (the items of its Seq) is one launch on a device
     with launches (a Launch); on a CPU they run in order inside one call. Global buffers never alias. ``streamed``:
     outputs that on a CPU go past the caches, as far as whole vectors of them are stored. ``constants``: inputs that
-    stay the same from call to call, so that what is made of them alone may be kept (``ir.prologue``). ``as_written``:
+    stay the same from call to call, so that what is made of them alone may be kept (``ir.prologue``).
+    ``minimal_passes``:
     each statement is what the machine should do, sums in registers and nothing said twice, so that a compiler need not
     look for better.
     """
@@ -199,7 +200,7 @@ class Kernel:
     body: Stmt
     streamed: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
-    as_written: bool = False
+    minimal_passes: bool = False
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:

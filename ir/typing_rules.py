@@ -13,12 +13,12 @@ from .expr import (
     BinaryOp,
     Broadcast,
     Cast,
+    ClusterLoad,
     Compare,
     Const,
     Expr,
     Load,
     Logic,
-    PeerLoad,
     Ramp,
     ReduceLanes,
     Select,
@@ -223,7 +223,7 @@ def _shuffle(expr: Shuffle, names: Names) -> Type:
     return value[0], 1
 
 
-def _peer_load(expr: PeerLoad, names: Names) -> Type:
+def _peer_load(expr: ClusterLoad, names: Names) -> Type:
     lanes = accessed(expr.buffer, expr.indices, None, names)
     if names.launch is None or names.launch.extent(HardwareAxis.CLUSTER) == 1:
         raise Broken("launch", f"{expr.buffer.name} of another block is loaded where there are no clusters")
@@ -248,6 +248,6 @@ _TYPES: dict[type[Expr], Callable[[Any, Names], Type]] = {
     Broadcast: _broadcast,
     ReduceLanes: _reduce_lanes,
     Shuffle: _shuffle,
-    PeerLoad: _peer_load,
+    ClusterLoad: _peer_load,
 }
 """How each class of node is typed."""

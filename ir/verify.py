@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from ..core.errors import InvalidKernel
 from .bounds import Interval, loop_range
 from .buffer import Buffer, Scope
-from .convergence import Divergence, meeting, shuffles
 from .cpu import PROCESSOR_OPERATIONS, written_by
 from .expr import WARP_LANES, Broadcast, Const, Expr, Ramp
-from .gpu import GROUP_LANES, GroupMma, Level, TensorStore
+from .gpu import WARPGROUP_THREADS, Level, TmaStore, WarpgroupMma
 from .rewrite import free_variables, loads_of
 from .stmt import (
     Allocate,
@@ -33,6 +32,7 @@ from .stmt import (
 )
 from .text import expr_text, statement_text
 from .typing_rules import Broken, Names, accessed, type_of
+from .uniformity import Divergence, meeting, shuffles
 from .verify_cpu import check_processor_operation
 from .verify_launch import arrival_barriers, check_launch, check_layout, check_operation
 
@@ -96,7 +96,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> None:
         raise _error(broken, place, None) from None
     _check(kernel.body, place)
     stored = {s.buffer.name for s in walk_statements(kernel.body) if isinstance(s, Store)}
-    stored |= {s.target.name for s in walk_statements(kernel.body) if isinstance(s, TensorStore)}
+    stored |= {s.target.name for s in walk_statements(kernel.body) if isinstance(s, TmaStore)}
     for output in kernel.outputs:
         if output.name not in stored:
             raise _error(Broken("written", f"nothing stores to output {output.name}"), place, None)
@@ -184,7 +184,7 @@ def _check_one(stmt: Stmt, place: _Place) -> _Place:
             return place
         case Operation():
             (check_processor_operation if place.names.launch is None else check_operation)(stmt, place.names)
-            if isinstance(stmt, TensorStore):
+            if isinstance(stmt, TmaStore):
                 _check_not_input(stmt.target, place)
             elif isinstance(stmt, PROCESSOR_OPERATIONS):
                 for buffer in written_by(stmt):
@@ -225,8 +225,8 @@ def _check_meeting(level: Level, what: str, conditions: Iterable[Expr], place: _
         raise Broken("launch", f"{what} where there are no clusters")
     if level is Level.WARP and launch.threads % WARP_LANES:
         raise Broken("warps", f"{what} in blocks of {launch.threads} threads")
-    if level is Level.GROUP and launch.threads < GROUP_LANES:
-        raise Broken("warps", f"{what} in blocks of {launch.threads} threads; a warpgroup has {GROUP_LANES}")
+    if level is Level.WARPGROUP and launch.threads < WARPGROUP_THREADS:
+        raise Broken("warps", f"{what} in blocks of {launch.threads} threads; a warpgroup has {WARPGROUP_THREADS}")
     for condition in conditions:
         key = (id(condition), level)
         if key not in place.judged:
@@ -240,8 +240,8 @@ def _check_accesses(stmt: Stmt, place: _Place) -> None:
     if place.names.launch is not None:
         for level, what in meeting(stmt):
             _check_meeting(level, what, place.conditions, place)
-        if isinstance(stmt, GroupMma) and isinstance(stmt.accumulates, Expr):
-            _check_meeting(Level.GROUP, "a product that accumulates", (stmt.accumulates,), place)
+        if isinstance(stmt, WarpgroupMma) and isinstance(stmt.accumulates, Expr):
+            _check_meeting(Level.WARPGROUP, "a product that accumulates", (stmt.accumulates,), place)
         for _, under in shuffles(stmt):
             _check_meeting(Level.WARP, "a shuffle", (*place.conditions, *under), place)
     if place.arrivals:

@@ -9,25 +9,25 @@ from ..core.dtypes import INDEX, boolean
 from .buffer import Buffer, Scope
 from .expr import WARP_LANES
 from .gpu import (
-    Arrive,
-    ArriveExpecting,
-    AwaitArrivals,
-    AwaitCopies,
-    AwaitPeers,
+    AsyncProxyFence,
     Barrier,
     BulkCopy,
-    CommitCopies,
-    CommitStores,
+    ClusterLoadWait,
     CopyAsync,
-    FenceAsync,
-    InitArrivals,
+    CopyAsyncCommit,
+    CopyAsyncWait,
+    MbarrierArrive,
+    MbarrierArriveExpectTx,
+    MbarrierInit,
+    MbarrierWait,
     Prefetch,
-    TensorCopy,
+    TmaLoad,
+    TmaStoreCommit,
 )
 from .stmt import HardwareAxis, Kernel, Launch, Operation, walk_statements
 from .typing_rules import Broken, Names, type_of
 from .verify_operands import aligned, barrier_place, place, run
-from .verify_tensors import TENSOR_RULES
+from .verify_tma_mma import TENSOR_RULES
 
 LARGEST_BLOCK = 1024
 CLUSTERS = (2, 4, 8, 16)
@@ -101,7 +101,7 @@ def arrival_barriers(kernel: Kernel) -> frozenset[str]:
     """The buffers that hold arrival barriers."""
     found: set[str] = set()
     for stmt in walk_statements(kernel.body):
-        if isinstance(stmt, InitArrivals | BulkCopy | TensorCopy | Arrive | ArriveExpecting | AwaitArrivals):
+        if isinstance(stmt, MbarrierInit | BulkCopy | TmaLoad | MbarrierArrive | MbarrierArriveExpectTx | MbarrierWait):
             found.add(stmt.barriers.name)
     return frozenset(found)
 
@@ -150,24 +150,24 @@ def _prefetch(stmt: Prefetch, names: Names) -> None:
     run(stmt.source, stmt.elements)
 
 
-def _init_arrivals(stmt: InitArrivals, names: Names) -> None:
+def _init_arrivals(stmt: MbarrierInit, names: Names) -> None:
     barrier_place(stmt.barriers, stmt.index, names)
     if not 1 <= stmt.count < 1 << 20:
         raise Broken("operation", f"an arrival barrier for {stmt.count} arrivals")
 
 
-def _await_arrivals(stmt: AwaitArrivals, names: Names) -> None:
+def _await_arrivals(stmt: MbarrierWait, names: Names) -> None:
     barrier_place(stmt.barriers, stmt.index, names)
     if type_of(stmt.parity, names) != (INDEX, 1):
         raise Broken("operation", "the parity of a wait is no scalar of the index type")
 
 
-def _await_copies(stmt: AwaitCopies, names: Names) -> None:
+def _await_copies(stmt: CopyAsyncWait, names: Names) -> None:
     if stmt.pending < 0:
         raise Broken("operation", f"a wait for all but {stmt.pending} groups")
 
 
-def _await_peers(stmt: AwaitPeers, names: Names) -> None:
+def _await_peers(stmt: ClusterLoadWait, names: Names) -> None:
     if type_of(stmt.value, names)[1] != 1:
         raise Broken("operation", "a wait for the loads behind a vector; a scalar of it is enough")
 
@@ -178,16 +178,16 @@ def _nothing(stmt: Operation, names: Names) -> None:
 
 _OPERATIONS: dict[type[Operation], Callable[[Any, Names], None]] = {
     Barrier: _nothing,
-    FenceAsync: _nothing,
+    AsyncProxyFence: _nothing,
     CopyAsync: _copy_async,
     Prefetch: _prefetch,
-    CommitCopies: _nothing,
-    AwaitCopies: _await_copies,
-    CommitStores: _nothing,
-    InitArrivals: _init_arrivals,
+    CopyAsyncCommit: _nothing,
+    CopyAsyncWait: _await_copies,
+    TmaStoreCommit: _nothing,
+    MbarrierInit: _init_arrivals,
     BulkCopy: _bulk_copy,
-    AwaitArrivals: _await_arrivals,
-    AwaitPeers: _await_peers,
+    MbarrierWait: _await_arrivals,
+    ClusterLoadWait: _await_peers,
     **TENSOR_RULES,
 }
 """What each operation takes."""

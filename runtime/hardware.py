@@ -9,7 +9,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from ..codegen.llvm.tiles import ARCH_PRCTL_SYSCALL, ASK_FOR_STATE, TILE_DATA
+from ..codegen.llvm.amx import ARCH_PRCTL_SYSCALL, ASK_FOR_STATE, TILE_DATA
 from ..core.errors import UnsupportedTarget
 from ..core.target import Target
 

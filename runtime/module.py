@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codegen.road import build
+from ..codegen.lowering import build
 from ..core.errors import InvalidParameter, UnsupportedTarget
 from ..core.schedule import Schedule
 from ..core.target import Target

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..codegen.backend import Source
 from ..codegen.llvm.architectures import ARCHITECTURES
 from ..codegen.llvm.compile import compile_source
-from ..codegen.llvm.services_ir import SPINS, pool_ir, support_ir
+from ..codegen.llvm.runtime_support import SPINS, pool_ir, support_ir
 from ..core.errors import InvalidParameter
 from ..core.target import Target
 from .native import Library, keep_for_ever, load_object

@@ -6,15 +6,26 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from ..core.target import Target
 from ..ir.stmt import Kernel
 from ..te.workload import Workload
-from .space import Quantity, Space
+from .space.knob import Quantity
+from .space.space import Space
+
+Peaks = Mapping[str, float]
+"""Measured ceilings of a device, as in ``core.target.DeviceInfo.measured``. A prior takes the nominal figure of the
+architecture for a ceiling that is missing."""
+NO_PEAKS: Peaks = {}
 
 
 class Sketch(Protocol):
-    """Stateless; ``version`` grows whenever knobs, legality or lowering change what a schedule means."""
+    """A sketch has no state. ``version`` grows whenever knobs, legality or lowering change what a schedule means.
+
+    A setting is *legal* when its kernel can be built and is correct. How fast it may be is another matter: the *prior*
+    estimates that, and a policy of search may prune by it. ``lower`` takes every legal setting.
+    """
 
     @property
     def name(self) -> str: ...
@@ -29,27 +40,50 @@ class Sketch(Protocol):
 
     @property
     def generic(self) -> bool:
-        """Whether this sketch takes any workload: it is used where no other sketch matches."""
+        """Whether this sketch takes any workload. It is used where no other sketch matches."""
         ...
 
     def matches(self, workload: Workload, target: Target) -> bool:
         """Whether this sketch can write a kernel for the workload on the target."""
         ...
 
-    def space(self, workload: Workload, target: Target, *, seed: int = 0, limit: int = 1_000_000) -> Space:
-        """Every legal setting, at most ``limit`` rows: a seeded sample when there are more. Never empty."""
+    def space(
+        self,
+        workload: Workload,
+        target: Target,
+        *,
+        seed: int = 0,
+        limit: int = 1_000_000,
+        policy: SpacePolicy = DEFAULT_POLICY,
+        peaks: Peaks = NO_PEAKS,
+    ) -> Space:
+        """The legal settings that ``policy`` keeps, at most ``limit`` rows: a seeded uniform sample where there are
+        more.
+
+        ``peaks`` are the measured ceilings of the device at hand; the prior is made from them. The space is never empty
+        for a workload that matches.
+        """
         ...
 
     def derive(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
     ) -> Mapping[str, NDArray[np.float32]]:
-        """The derived columns (``quantities``) of given schedules, float32[n] each, without enumerating the space:
-        how records of earlier tasks become training data. Raises IllegalSchedule like ``lower``."""
+        """The derived columns (``quantities``) of given schedules, float32[n] each, without enumerating the space.
+
+        Records of earlier tasks become training data this way. Raises IllegalSchedule like ``lower``.
+        """
+        ...
+
+    def prior_seconds(
+        self, workload: Workload, target: Target, schedules: Sequence[Schedule], peaks: Peaks = NO_PEAKS
+    ) -> NDArray[np.float32]:
+        """The estimated time of given schedules in seconds, float32[n]. Raises IllegalSchedule like ``lower``."""
         ...
 
     def lower(self, workload: Workload, target: Target, schedule: Schedule) -> Kernel:
         """The kernel of one schedule: loops with kinds, guards or peeled remainders; not yet vectorised or unrolled.
 
-        Raises IllegalSchedule for a knob that is missing, unknown or set to an illegal value.
+        Raises IllegalSchedule for a knob that is missing, unknown or set to a value that it does not have, and for a
+        setting that breaks a constraint; the message says which.
         """
         ...

@@ -6,11 +6,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
 from ..cost_model.features import space_features
 from ..schedule.sketches import sketches_for
-from ..schedule.space import Space
+from ..schedule.space.space import Space
 from ..te.workload import Workload
 
 ROWS_PER_SPACE = 65_536
@@ -29,10 +30,24 @@ class Pool:
         self._starts = np.cumsum([0, *(len(s) for s in self.spaces)])
 
     @classmethod
-    def of(cls, workload: Workload, device: DeviceInfo, *, seed: int, limit: int = ROWS_PER_SPACE) -> "Pool":
-        """The pool of every sketch that matches; each space holds at most ``limit`` settings, sampled by ``seed``."""
-        sketches = sketches_for(workload, device.target)
-        return cls([s.space(workload, device.target, seed=seed, limit=limit) for s in sketches], workload, device)
+    def of(
+        cls,
+        workload: Workload,
+        device: DeviceInfo,
+        *,
+        seed: int,
+        limit: int = ROWS_PER_SPACE,
+        policy: SpacePolicy = DEFAULT_POLICY,
+    ) -> "Pool":
+        """The pool of every sketch that matches, of what ``policy`` keeps of its legal settings.
+
+        Each space holds at most ``limit`` settings, sampled by ``seed``. The priors are made from the peaks that were
+        measured on ``device``.
+        """
+        target, peaks = device.target, device.measured
+        sketches = sketches_for(workload, target)
+        spaces = [s.space(workload, target, seed=seed, limit=limit, policy=policy, peaks=peaks) for s in sketches]
+        return cls(spaces, workload, device)
 
     def __len__(self) -> int:
         return int(self._starts[-1])

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ..core.errors import InvalidParameter, NotFound
 from ..core.schedule import KnobValue, Schedule
 from ..core.trial import Clocks, Failed, Outcome, Reason, Stage, Timed, Trial
-from ..schedule.space import Knob, Space
+from ..schedule.space.knob import Knob
+from ..schedule.space.space import Space
 from .pool import Pool
 from .t4 import parse_t4, read_document
 

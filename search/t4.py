@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from ..core.errors import InvalidParameter
 from ..core.schedule import KnobValue
 from ..core.trial import Failed, Outcome, Reason, Stage, Timed, Trial
-from ..schedule.space import Knob, Space
+from ..schedule.space.knob import Knob
+from ..schedule.space.space import Space
 
 Json = Mapping[str, Any]
 

@@ -10,17 +10,7 @@ from ..db.record import gflops
 from ..db.rows import BestRow, EventRow, FailureRow, JobRow, NewJob, PointRow, TaskRow, TrialRow
 from ..db.task import task_of
 from ..te.json import workload_to_json
-from .views import (
-    BestView,
-    EventView,
-    FailureView,
-    JobSpec,
-    JobState,
-    JobView,
-    SeriesView,
-    TaskView,
-    TrialView,
-)
+from .views import BestView, EventView, FailureView, JobSpec, JobState, JobView, SeriesView, TaskView, TrialView
 
 
 def spec_to_json(spec: JobSpec) -> dict[str, object]:

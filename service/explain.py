@@ -66,7 +66,7 @@ def explain(store: Store, shown: Subject) -> Explanation:
     workload, schedule, at_hand, outcome = shown.workload, shown.schedule, shown.at_hand, shown.outcome
     device, cache = at_hand.device, at_hand.profile.cache
     seconds = outcome.seconds if isinstance(outcome, Timed) else None
-    road = wiring.anatomy(workload, device.target, schedule)
+    road = wiring.artifacts(workload, device.target, schedule)
     limit = roofline(workload, device, store.measured(device.key), cache)
     operations, traffic = flops(workload), minimum_bytes(workload)
     return Explanation(

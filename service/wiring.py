@@ -5,11 +5,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..codegen.backend import Grid, Packaging, Resources
+from ..codegen.backend import LaunchConfig, Packaging, Resources
 from ..codegen.export import exported
+from ..codegen.lowering import layers, sketch_of
 from ..codegen.matrix_use import matrix_use
-from ..codegen.road import layers, sketch_of
-from ..codegen.traffic import accessed_bytes
+from ..codegen.memory_traffic import accessed_bytes
 from ..core.budget import Budget, StopReason
 from ..core.errors import IllegalSchedule, InvalidParameter, UnsupportedTarget
 from ..core.record import MeasuredOn
@@ -22,7 +22,7 @@ from ..cost_model.metrics import pairwise_accuracy, top_score
 from ..cost_model.models import new_model
 from ..ir.text import kernel_text
 from ..runtime.devices import device_infos, host_target
-from ..schedule.gpu import limits_of
+from ..schedule.gpu.occupancy import limits_of
 from ..schedule.sketches import sketches_for
 from ..search.drift import noise, steadied
 from ..search.finals import finalists, plays, ranked
@@ -210,7 +210,7 @@ def first_schedule(workload: Workload, target: Target) -> Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Anatomy:
+class Artifacts:
     """Every layer of one schedule's road as text, the instructions it ends in by class, and its device functions."""
 
     sections: tuple[Section, ...]
@@ -220,24 +220,24 @@ class Anatomy:
     warnings: tuple[str, ...]
 
 
-def anatomy(workload: Workload, target: Target, schedule: Schedule) -> Anatomy:
+def artifacts(workload: Workload, target: Target, schedule: Schedule) -> Artifacts:
     """Raises IllegalSchedule, CompileError, UnsupportedTarget."""
     road = layers(workload, target, schedule)
     before: Sequence[tuple[str, str]] = [("kernel", kernel_text(road.kernel))]
     after = [(f"after {name}", kernel_text(kernel)) for name, kernel in road.passes]
     sections = [Section(title, "ir", text) for title, text in (*before, *after)]
     sections.append(Section("source", road.source.language, road.source.text))
-    sections += [Section(layer.title, layer.language, layer.text) for layer in road.anatomy.layers]
+    sections += [Section(layer.title, layer.language, layer.text) for layer in road.artifacts.layers]
     final = road.passes[-1][1] if road.passes else road.kernel
-    use = matrix_use(workload, target, schedule, final, road.anatomy.instructions)
+    use = matrix_use(workload, target, schedule, final, road.artifacts.instructions)
     if use is not None:
         sections.append(Section("matrix instructions", "text", "\n".join((use.said, *use.warnings))))
-    functions = tuple(_function(grid, road.anatomy.resources, target) for grid in road.source.launches)
+    functions = tuple(_function(grid, road.artifacts.resources, target) for grid in road.source.launches)
     warnings = () if use is None else use.warnings
-    return Anatomy(tuple(sections), road.anatomy.instructions, functions, accessed_bytes(final), warnings)
+    return Artifacts(tuple(sections), road.artifacts.instructions, functions, accessed_bytes(final), warnings)
 
 
-def _function(grid: Grid, resources: Mapping[str, Resources], target: Target) -> FunctionView:
+def _function(grid: LaunchConfig, resources: Mapping[str, Resources], target: Target) -> FunctionView:
     taken = resources.get(grid.function, Resources(0))
     limits = limits_of(target)
     resident = int(limits.resident_blocks(grid.threads, taken.registers, grid.shared_bytes))

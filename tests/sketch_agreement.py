@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.codegen.backend import Binary
-from tilewright.codegen.road import build_kernel, finish, lower
+from tilewright.codegen.lowering import build_kernel, finish, lower
 from tilewright.core.errors import ResourcesExceeded, UnsupportedTarget
 from tilewright.core.streams import stream
 from tilewright.core.target import Target

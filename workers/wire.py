@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from ..codegen.backend import Binary, Grid, Parameter, Resources, TensorMap
+from ..codegen.backend import Binary, LaunchConfig, Parameter, Resources, TensorMap
 from ..core.dtypes import dtype_named
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
@@ -63,7 +63,7 @@ def _binary(description: Json, code: bytes) -> Binary:
     )
 
 
-def _grid_from_json(data: Json) -> Grid:
+def _grid_from_json(data: Json) -> LaunchConfig:
     x, y, z = cast(list[int], data["blocks"])
     arguments = tuple(cast(list[int], data["arguments"]))
     maps = tuple(
@@ -71,7 +71,7 @@ def _grid_from_json(data: Json) -> Grid:
         for m in cast(list[dict[str, Any]], data["tensor_maps"])
     )
     fields: Json = {**data, "blocks": (x, y, z), "arguments": arguments, "tensor_maps": maps}
-    return Grid(**fields)  # type: ignore[arg-type]
+    return LaunchConfig(**fields)  # type: ignore[arg-type]
 
 
 def target_from_json(data: object) -> Target:

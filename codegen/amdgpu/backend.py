@@ -5,7 +5,7 @@ from ...core.target import Target, Toolchain
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel
 from ...ir.verify import verify
-from ..backend import Anatomy, Binary, Layer, Package, Packaging, Source
+from ..backend import Artifacts, Binary, Layer, Package, Packaging, Source
 from ..llvm.instructions import count_instructions
 from ..passes.pipeline import Pass
 from ..passes.unroll import unroll
@@ -45,10 +45,10 @@ class AmdgpuBackend:
     def assembly(self, source: Source, target: Target) -> str:
         return compiler.assembly(source, target)
 
-    def anatomy(self, source: Source, target: Target) -> Anatomy:
+    def artifacts(self, source: Source, target: Target) -> Artifacts:
         text = compiler.assembly(source, target)
         counts = count_instructions(text, target.arch)
-        return Anatomy((Layer("assembly", "assembly", text),), counts, compiler.resources(text))
+        return Artifacts((Layer("assembly", "assembly", text),), counts, compiler.resources(text))
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
         """LLVM IR, assembly, and the relocatable object, which AMD's linker makes a code object of."""

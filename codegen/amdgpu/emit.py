@@ -8,8 +8,8 @@ from ...core.errors import CompileError
 from ...core.target import Target
 from ...ir.expr import WARP_LANES
 from ...ir.stmt import Bound, HardwareAxis, Kernel, Launch, Seq
-from ...schedule.gpu import limits_of
-from ..backend import Grid, Source
+from ...schedule.gpu.occupancy import limits_of
+from ..backend import LaunchConfig, Source
 from ..llvm.body import Body
 from ..llvm.emit import parameters_of
 from ..llvm.frame import Frame
@@ -28,7 +28,7 @@ _BLOCKS = {HardwareAxis.GRID_X: "x", HardwareAxis.GRID_Y: "y", HardwareAxis.GRID
 def emit(kernel: Kernel, target: Target) -> Source:
     """The LLVM IR of ``kernel``, all of whose top-level statements are launches. Raises CompileError for others."""
     module = ModuleWriter(stack_space=_PRIVATE)
-    grids: list[Grid] = []
+    grids: list[LaunchConfig] = []
     for launch in kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,):
         if not isinstance(launch, Launch):
             raise CompileError(f"a kernel for {target} is made of launches, not of {type(launch).__name__}")
@@ -40,7 +40,7 @@ def emit(kernel: Kernel, target: Target) -> Source:
     return Source("llvm-ir", text, grids[0].function, parameters_of(kernel), tuple(grids))
 
 
-def _emit_launch(module: ModuleWriter, kernel: Kernel, launch: Launch, target: Target) -> Grid:
+def _emit_launch(module: ModuleWriter, kernel: Kernel, launch: Launch, target: Target) -> LaunchConfig:
     plan = _shared_plan(launch, target)
     name = module.unique(f"tw_{identifier(launch.name)}")
     w = FunctionWriter(module)
@@ -58,7 +58,7 @@ def _emit_launch(module: ModuleWriter, kernel: Kernel, launch: Launch, target: T
     size = f'"amdgpu-flat-work-group-size"="{launch.threads},{launch.threads}" "uniform-work-group-size"="true"'
     module.define(name, w.text(f"amdgpu_kernel void @{name}({arguments}) {module.attributes} {size}"))
     places = tuple(range(len(kernel.parameters)))
-    return Grid(name, launch.blocks, launch.threads, shared_bytes=plan.bytes, arguments=places)
+    return LaunchConfig(name, launch.blocks, launch.threads, shared_bytes=plan.bytes, arguments=places)
 
 
 def _shared_plan(launch: Launch, target: Target) -> SharedPlan:

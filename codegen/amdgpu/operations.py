@@ -3,7 +3,7 @@
 from ...core.errors import CompileError
 from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Shuffle, ShuffleMode
-from ...ir.gpu import WAVE_ATOMS, WAVE_LANES, Atom, Barrier, Level, Mma
+from ...ir.gpu import MFMA_ATOMS, WAVEFRONT_LANES, Barrier, Level, Mma, MmaAtom
 from ...ir.stmt import Operation
 from ..llvm.body import Body
 from ..llvm.expressions import evaluate
@@ -27,7 +27,7 @@ def emit_operation(body: Body, stmt: Operation) -> None:
         case Barrier(level=Level.WARP):
             _barrier(body.w, "wavefront", "llvm.amdgcn.wave.barrier")
         case Mma(atom=atom) if atom in _PRODUCTS:
-            _product(body, stmt, WAVE_ATOMS[atom])
+            _product(body, stmt, MFMA_ATOMS[atom])
         case _:
             what = f"a barrier of the {stmt.level}" if isinstance(stmt, Barrier) else type(stmt).__name__
             raise CompileError(f"{what} cannot be expressed for AMD's processors")
@@ -59,7 +59,7 @@ def _source(w: FunctionWriter, shuffle: Shuffle, lane: Value) -> Value:
     """The number in its wave of the lane that is read."""
     name = "llvm.amdgcn.workitem.id.x"
     w.module.declare(f"declare i32 @{name}()")
-    own = w.op("and", w.call(name, [], "i32", hint="own"), constant(WAVE_LANES - 1, "i32"))
+    own = w.op("and", w.call(name, [], "i32", hint="own"), constant(WAVEFRONT_LANES - 1, "i32"))
     if shuffle.mode is ShuffleMode.XOR:
         return w.op("xor", own, lane)
     last = constant(shuffle.width - 1, "i32")
@@ -78,7 +78,7 @@ def _barrier(w: FunctionWriter, scope: str, name: str) -> None:
     w.line(f'fence syncscope("{scope}") acquire')
 
 
-def _product(body: Body, stmt: Mma, atom: Atom) -> None:
+def _product(body: Body, stmt: Mma, atom: MmaAtom) -> None:
     w = body.w
     places = {"d": (stmt.d, stmt.d_indices), "a": (stmt.a, stmt.a_indices), "b": (stmt.b, stmt.b_indices)}
     at = {part: _place(body, *place) for part, place in places.items()}

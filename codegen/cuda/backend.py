@@ -3,11 +3,11 @@
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
-from ..backend import Anatomy, Binary, Package, Packaging, Source
-from . import compile as compiler
-from .anatomy import anatomy
-from .emit import emit
-from .launcher import with_launcher
+from ..backend import Artifacts, Binary, Package, Packaging, Source
+from .compile import compiler
+from .emit.kernel import emit
+from .inspect.artifacts import artifacts
+from .inspect.launcher import with_launcher
 from .passes import run_passes
 
 
@@ -27,10 +27,10 @@ class CudaBackend:
         return compiler.compile_source(source, target)
 
     def assembly(self, source: Source, target: Target) -> str:
-        return anatomy(source, target).layers[-1].text
+        return artifacts(source, target).layers[-1].text
 
-    def anatomy(self, source: Source, target: Target) -> Anatomy:
-        return anatomy(source, target)
+    def artifacts(self, source: Source, target: Target) -> Artifacts:
+        return artifacts(source, target)
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
         """The source with a host program that nvcc builds, the cubin, and the PTX."""

@@ -2,7 +2,7 @@
 
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
-from ..backend import Anatomy, Binary, Layer, Package, Packaging, Source
+from ..backend import Artifacts, Binary, Layer, Package, Packaging, Source
 from ..passes.pipeline import run_passes
 from . import compile as compiler
 from .emit import emit
@@ -30,9 +30,9 @@ class LlvmBackend:
     def assembly(self, source: Source, target: Target) -> str:
         return compiler.assembly(source, target)
 
-    def anatomy(self, source: Source, target: Target) -> Anatomy:
+    def artifacts(self, source: Source, target: Target) -> Artifacts:
         text = compiler.assembly(source, target)
-        return Anatomy((Layer("assembly", "assembly", text),), count_instructions(text, target.arch))
+        return Artifacts((Layer("assembly", "assembly", text),), count_instructions(text, target.arch))
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
         """The kernel's LLVM IR and assembly; an object of it with all that it calls, and its header; a library."""

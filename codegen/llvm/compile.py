@@ -31,21 +31,21 @@ def toolchain(target: Target) -> Toolchain:
 def compile_source(source: Source, target: Target) -> Binary:
     """A relocatable object; equal text gives equal bytes. Raises CompileError with LLVM's message."""
     machine = create_machine(target)
-    module = optimised((source.text,), machine, as_written=source.as_written)
+    module = optimised((source.text,), machine, minimal_passes=source.minimal_passes)
     code = bytes(machine.emit_object(module))
     return Binary("elf", code, source.entry, source.parameters, toolchain(target), prologue=source.prologue)
 
 
-def compile_together(texts: Sequence[str], exports: Collection[str], target: Target, *, as_written: bool) -> bytes:
+def compile_together(texts: Sequence[str], exports: Collection[str], target: Target, *, minimal_passes: bool) -> bytes:
     """One relocatable object of several modules, which shows ``exports`` and nothing else. Raises CompileError."""
     machine = create_machine(target)
-    return bytes(machine.emit_object(optimised(texts, machine, exports, as_written=as_written)))
+    return bytes(machine.emit_object(optimised(texts, machine, exports, minimal_passes=minimal_passes)))
 
 
 def assembly(source: Source, target: Target) -> str:
     """The machine instructions that ``compile_source`` would encode."""
     machine = create_machine(target)
-    return str(machine.emit_assembly(optimised((source.text,), machine, as_written=source.as_written)))
+    return str(machine.emit_assembly(optimised((source.text,), machine, minimal_passes=source.minimal_passes)))
 
 
 def optimised(
@@ -53,9 +53,10 @@ def optimised(
     machine: llvm.TargetMachine,
     exports: Collection[str] | None = None,
     *,
-    as_written: bool = False,
+    minimal_passes: bool = False,
 ) -> llvm.ModuleRef:
-    """The texts as one module, after LLVM's passes: a few, where the kernel is ``as_written``. Raises CompileError."""
+    """The texts as one module, after LLVM's passes: a few, where the kernel is ``minimal_passes``. Raises
+    CompileError."""
     context = llvm.create_context()
     try:
         module, *others = (llvm.parse_assembly(text, context=context) for text in texts)
@@ -76,7 +77,7 @@ def optimised(
     options.loop_interleaving = False
     options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)
-    passes = _few_passes() if as_written else builder.getModulePassManager()
+    passes = _few_passes() if minimal_passes else builder.getModulePassManager()
     passes.run(module, builder)
     return module
 

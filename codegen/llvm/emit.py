@@ -10,12 +10,12 @@ from ...ir.cpu import tiles_of
 from ...ir.prologue import split_prologue
 from ...ir.stmt import Kernel, Operation, Stmt, walk_statements
 from ..backend import Parameter, Source
+from .amx import ask_for_tiles, release_tiles, set_up_tiles
 from .architectures import architecture_of, function_attributes
 from .body import Body
 from .frame import plan_frame
 from .machine import triple_of
 from .statements import NOALIAS, Place, await_streams, emit_statement, uses_tiles
-from .tiles import ask_for_tiles, release_tiles, set_up_tiles
 from .writer import FunctionWriter, ModuleWriter, identifier
 
 
@@ -34,7 +34,7 @@ def emit(kernel: Kernel, target: Target) -> Source:
         _define(Place(module, first, frame, target.threads, tiles), kernel, given, prologue)
     _define(Place(module, entry, frame, target.threads, tiles), kernel, kernel.parameters, body)
     text = f'; {kernel.name} for {target}\ntarget triple = "{triple_of(target)}"\n\n{module.text()}'
-    return Source("llvm-ir", text, entry, parameters_of(kernel), prologue=first, as_written=kernel.as_written)
+    return Source("llvm-ir", text, entry, parameters_of(kernel), prologue=first, minimal_passes=kernel.minimal_passes)
 
 
 def _tiles(stmt: Stmt) -> frozenset[str]:

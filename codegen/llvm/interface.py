@@ -9,7 +9,7 @@ from ...core.target import Target
 from ..backend import Parameter, Source
 from .architectures import architecture_of
 from .compile import compile_together
-from .services_ir import pool_ir, support_ir
+from .runtime_support import pool_ir, support_ir
 from .statements import PARALLEL_FOR, SCRATCH
 from .values import Value, constant
 from .writer import FunctionWriter, ModuleWriter
@@ -60,7 +60,7 @@ def library_object(source: Source, name: str, target: Target) -> bytes:
         texts.append(pool_ir(architecture, target.threads))
     if calls_scratch(source):
         texts.append(support_ir(architecture))
-    return compile_together(texts, (function_name(name), ffi_name(name)), target, as_written=source.as_written)
+    return compile_together(texts, (function_name(name), ffi_name(name)), target, minimal_passes=source.minimal_passes)
 
 
 def interface_ir(source: Source, name: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...ir.digits import joined_digits
+from ...ir.delinearize import joined_digits
 from ...ir.expr import Binary, BinaryOp, Broadcast, Const, Expr, Ramp
 
 

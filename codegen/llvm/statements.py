@@ -21,14 +21,14 @@ from ...ir.stmt import (
     substatements,
     walk_statements,
 )
-from ..passes.alike import renaming
+from ..passes.deduplicate import renaming
+from .amx import allocate_tiles, emit_tile_operation, release_tiles, set_up_tiles
 from .body import Body
 from .expressions import evaluate
 from .frame import Frame
 from .lanes import cut_store
 from .memory import emit_prefetch, load, store
-from .tiles import allocate_tiles, emit_tile_operation, release_tiles, set_up_tiles
-from .turns import emit_dot, emit_transpose
+from .register_transpose import emit_dot, emit_transpose
 from .values import Value, constant, storage
 from .writer import FunctionWriter, ModuleWriter, identifier
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...ir.buffer import Buffer
-from ...ir.expr import Expr, Load, PeerLoad, Var, rebuild
+from ...ir.expr import ClusterLoad, Expr, Load, Var, rebuild
 from ...ir.stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, walk_statements
 
 
@@ -64,7 +64,7 @@ def replace_names(stmt: Stmt, values: Mapping[str, Expr], names: Mapping[str, st
             new: Expr = values[e.name] if e.name in values else Var(names[e.name]) if e.name in names else e
         else:
             new = rebuild(e, [expr(c) for c in e.children]) if e.children else e
-            if isinstance(new, (Load, PeerLoad)) and new.buffer.name in names:
+            if isinstance(new, (Load, ClusterLoad)) and new.buffer.name in names:
                 new = replace(new, buffer=buffer_of(new.buffer))
         memo[id(e)] = new
         return new

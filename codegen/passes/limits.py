@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from ...ir.expr import Binary, BinaryOp, Const, Expr, walk
 from ...ir.expr import Var as Variable
 from ...ir.stmt import For, Launch, Stmt, walk_statements
-from ...schedule.linear import linear
+from ...schedule.loop_nest.linear import linear
 
 
 def extents_of(stmt: Stmt) -> dict[str, int]:

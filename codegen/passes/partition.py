@@ -33,7 +33,7 @@ from ...ir.expr import (
 )
 from ...ir.rewrite import map_expr, map_expressions, map_statements
 from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, expressions, seq, walk_statements
-from ...schedule.linear import Linear, linear
+from ...schedule.loop_nest.linear import Linear, linear
 from .copies import Names, bound_names, replace_names
 from .limits import limits, variables
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel, Seq, Stmt, seq
-from .alike import copies_among, renamed
 from .copies import Names, bound_names
+from .deduplicate import copies_among, renamed
 from .narrow import narrow
 from .partition import partition
 from .unroll import unroll

@@ -51,7 +51,7 @@ from ...ir.stmt import (
     substatements,
     walk_statements,
 )
-from ...schedule.linear import Linear, linear
+from ...schedule.loop_nest.linear import Linear, linear
 from .copies import replace_names
 from .limits import extents_of, limits, variables
 

@@ -64,9 +64,9 @@ def check_fenced(memory: SharedMemory, m: Machine, scope: Scope, flat: Array, wh
     writer = touches.writer[flat]
     fence = m.order.fenced(writer, touches.time[flat])
     bad = fence < 0
-    what = "with no fence_async after that"
+    what = "with no async_proxy_fence after that"
     if not bad.any():
-        bad, what = m.order.unordered(who, writer, fence), "and nothing orders its fence_async before this"
+        bad, what = m.order.unordered(who, writer, fence), "and nothing orders its async_proxy_fence before this"
     if bad.any():
         first = int(bad.argmax())
         by = scope.thread_name(int(writer[first]), m)

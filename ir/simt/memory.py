@@ -6,7 +6,7 @@ import numpy as np
 
 from ..buffer import Buffer
 from ..memory import Array, Cells, computed
-from .order import Order, Touches
+from .happens_before import Order, Touches
 
 
 def element_name(buffer: Buffer, flat: int) -> str:

@@ -5,8 +5,8 @@ from ..buffer import Scope as Storage
 from ..memory import Cells
 from ..stmt import Allocate, HardwareAxis, Launch, walk_statements
 from .memory import GlobalMemory
-from .registers import check_registers
 from .scope import Machine, Scope
+from .setmaxnreg import check_registers
 from .statements import statement_code
 
 CHUNK_THREADS = 8192

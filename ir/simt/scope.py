@@ -9,11 +9,11 @@ import numpy as np
 from ...core.errors import KernelFault
 from ..bounds import Interval
 from ..expr import WARP_LANES, Binary, BinaryOp, Broadcast, Cast, Compare, Const, Expr, Logic, Select, Unary, Var
-from ..gpu import GROUP_LANES, Barrier, Level
+from ..gpu import WARPGROUP_THREADS, Barrier, Level
 from ..memory import Array
 from ..stmt import HardwareAxis, Launch, Stmt, walk_statements
+from .happens_before import Groups, Order
 from .memory import GlobalMemory, PrivateMemory, SharedMemory
-from .order import Groups, Order
 
 
 class Machine:
@@ -80,15 +80,15 @@ class Machine:
         ``what`` is being done."""
         active, per_block = self.running((self.threads,)), self.launch.threads
         blocks = (np.ones(self.threads, dtype=np.bool_) if active is None else active).reshape(-1, per_block)
-        padded = np.pad(blocks, ((0, 0), (0, -per_block % GROUP_LANES)))
-        count = padded.reshape(len(blocks), -1, GROUP_LANES).sum(axis=2)
+        padded = np.pad(blocks, ((0, 0), (0, -per_block % WARPGROUP_THREADS)))
+        count = padded.reshape(len(blocks), -1, WARPGROUP_THREADS).sum(axis=2)
         block, group = np.nonzero(count)
-        leaders: Array = block * per_block + group * GROUP_LANES
-        torn = count[block, group] != GROUP_LANES
+        leaders: Array = block * per_block + group * WARPGROUP_THREADS
+        torn = count[block, group] != WARPGROUP_THREADS
         if torn.any():
             at = int(torn.argmax())
             there = int(count[block, group][at])
-            what = f"{what} is reached by {there} of {GROUP_LANES} threads that must meet"
+            what = f"{what} is reached by {there} of {WARPGROUP_THREADS} threads that must meet"
             raise scope.fault(what, self, int(leaders[at]))
         return leaders
 
@@ -109,7 +109,7 @@ class Machine:
 
 
 def _meets_as_group(stmt: Stmt) -> bool:
-    return isinstance(stmt, Barrier) and stmt.level is Level.GROUP
+    return isinstance(stmt, Barrier) and stmt.level is Level.WARPGROUP
 
 
 Code = Callable[[Machine], Any]

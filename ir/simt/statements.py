@@ -8,43 +8,43 @@ from ..bounds import loop_range
 from ..buffer import Scope as Storage
 from ..expr import WARP_LANES
 from ..gpu import (
-    Arrive,
-    ArriveExpecting,
-    AwaitArrivals,
-    AwaitCopies,
-    AwaitGroupMma,
-    AwaitPeers,
-    AwaitStores,
+    AsyncProxyFence,
     Barrier,
     BulkCopy,
-    CommitCopies,
-    CommitStores,
+    ClusterLoadWait,
     CopyAsync,
-    FenceAsync,
-    GroupMma,
-    InitArrivals,
+    CopyAsyncCommit,
+    CopyAsyncWait,
     Level,
     LoadMatrix,
+    MbarrierArrive,
+    MbarrierArriveExpectTx,
+    MbarrierInit,
+    MbarrierWait,
     Mma,
     Prefetch,
-    SetRegisters,
+    SetMaxRegisters,
     StoreMatrix,
-    TensorCopy,
-    TensorPrefetch,
-    TensorStore,
+    TmaLoad,
+    TmaPrefetch,
+    TmaStore,
+    TmaStoreCommit,
+    TmaStoreWait,
+    WarpgroupMma,
+    WarpgroupMmaWait,
 )
 from ..stmt import Allocate, For, If, Seq, Stmt, Store
 from .access import store_code, under
 from .address import is_uniform
-from .arrivals import arrive, arrive_expecting, await_arrivals, bulk_copy, init_arrivals, tensor_copy, tensor_prefetch
-from .copies import await_copies, commit_copies, copy_async, prefetch
-from .groups import await_group_mma, group_mma
-from .matrices import load_matrix, mma, store_matrix
+from .async_copies import copy_async, copy_async_commit, copy_async_wait, prefetch
+from .mbarrier import arrive, bulk_copy, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, tma_load, tma_prefetch
 from .memory import PrivateMemory, SharedMemory
-from .registers import set_registers
 from .scope import Machine, Scope
-from .stores import await_stores, commit_stores, fence_async, tensor_store
+from .setmaxnreg import set_max_registers
+from .tma_stores import async_proxy_fence, tma_store, tma_store_commit, tma_store_wait
 from .values import value_code
+from .warp_mma import load_matrix, mma, store_matrix
+from .wgmma import warpgroup_mma, warpgroup_mma_wait
 
 Action = Callable[[Machine], None]
 
@@ -148,7 +148,7 @@ def _barrier(stmt: Barrier, scope: Scope) -> Action:
         match stmt.level:
             case Level.WARP:
                 group, level = min(WARP_LANES, m.launch.threads), m.order.warp_level
-            case Level.GROUP:
+            case Level.WARPGROUP:
                 m.warpgroups(what, scope)
                 m.order.meet(m.order.block_level + 1, m.running((m.threads,)))
                 return
@@ -170,25 +170,25 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
     Barrier: _barrier,
     CopyAsync: copy_async,
     Prefetch: prefetch,
-    CommitCopies: commit_copies,
-    AwaitCopies: await_copies,
-    InitArrivals: init_arrivals,
+    CopyAsyncCommit: copy_async_commit,
+    CopyAsyncWait: copy_async_wait,
+    MbarrierInit: mbarrier_init,
     BulkCopy: bulk_copy,
-    AwaitArrivals: await_arrivals,
+    MbarrierWait: mbarrier_wait,
     Mma: mma,
-    GroupMma: group_mma,
+    WarpgroupMma: warpgroup_mma,
     LoadMatrix: load_matrix,
-    TensorCopy: tensor_copy,
-    TensorPrefetch: tensor_prefetch,
-    Arrive: arrive,
-    ArriveExpecting: arrive_expecting,
-    AwaitGroupMma: await_group_mma,
-    AwaitPeers: lambda stmt, scope: lambda m: None,  # loads are done at once here
+    TmaLoad: tma_load,
+    TmaPrefetch: tma_prefetch,
+    MbarrierArrive: arrive,
+    MbarrierArriveExpectTx: mbarrier_arrive_expect_tx,
+    WarpgroupMmaWait: warpgroup_mma_wait,
+    ClusterLoadWait: lambda stmt, scope: lambda m: None,  # loads are done at once here
     StoreMatrix: store_matrix,
-    TensorStore: tensor_store,
-    CommitStores: commit_stores,
-    AwaitStores: await_stores,
-    FenceAsync: fence_async,
-    SetRegisters: set_registers,
+    TmaStore: tma_store,
+    TmaStoreCommit: tma_store_commit,
+    TmaStoreWait: tma_store_wait,
+    AsyncProxyFence: async_proxy_fence,
+    SetMaxRegisters: set_max_registers,
 }
 """How each class of statement is run."""

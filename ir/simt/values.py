@@ -17,6 +17,7 @@ from ..expr import (
     BinaryOp,
     Broadcast,
     Cast,
+    ClusterLoad,
     Compare,
     CompareOp,
     Const,
@@ -24,7 +25,6 @@ from ..expr import (
     Load,
     Logic,
     LogicOp,
-    PeerLoad,
     Ramp,
     ReduceLanes,
     Select,
@@ -153,7 +153,7 @@ def _cast(expr: Cast, scope: Scope) -> Code:
 def _safe(expr: Expr) -> bool:
     """Whether evaluating ``expr`` where it is not wanted does no harm."""
     match expr:
-        case Load() | PeerLoad() | Shuffle():
+        case Load() | ClusterLoad() | Shuffle():
             return False
         case Binary(op=BinaryOp.FLOORDIV | BinaryOp.MOD, b=b) if not (isinstance(b, Const) and b.value > 0):
             return False
@@ -254,7 +254,7 @@ _SOURCES: dict[ShuffleMode, Callable[[Array, Any, int], Array]] = {
 """The lane, within its group, whose value a lane gets."""
 
 
-def _peer_load(expr: PeerLoad, scope: Scope) -> Code:
+def _peer_load(expr: ClusterLoad, scope: Scope) -> Code:
     memory = scope.shared[expr.buffer.name]
     assert isinstance(memory, SharedMemory)
     here, block = shared_flat(expr.indices, memory, scope, value_code), value_code(expr.block, scope)
@@ -290,6 +290,6 @@ _VALUES: dict[type[Expr], Callable[[Any, Scope], Code]] = {
     Broadcast: lambda expr, scope: value_code(expr.value, scope),
     ReduceLanes: _reduce_lanes,
     Shuffle: _shuffle,
-    PeerLoad: _peer_load,
+    ClusterLoad: _peer_load,
 }
 """How each class of node is computed."""

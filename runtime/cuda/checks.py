@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...codegen.backend import Grid, Source
-from ...codegen.cuda.compile import compile_source
+from ...codegen.backend import LaunchConfig, Source
+from ...codegen.cuda.compile.compiler import compile_source
 from ...core.dtypes import DType
 from ...core.target import Target
 from ..cpu_checks import check_pattern, matches, same_size, wanted_dtype
@@ -100,7 +100,7 @@ class Checks:
             if unit not in self._codes:
                 source = Source("cuda-c++", CHECKS[unit], f"tilewright_{unit}", ())
                 self._codes[unit] = Code(self._stream.context, compile_source(source, self._target).code)
-            grid = Grid(f"tilewright_{name}", (blocks, 1, 1), THREADS)
+            grid = LaunchConfig(f"tilewright_{name}", (blocks, 1, 1), THREADS)
             self._functions[name, blocks] = self._codes[unit].function(grid)
         return self._functions[name, blocks]
 

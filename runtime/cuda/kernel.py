@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from ...codegen.backend import Binary, Grid
+from ...codegen.backend import Binary, LaunchConfig
 from ...core.errors import CompileError, InvalidParameter
 from ..device import Memory
 from .launching import Code, Function, Graph, Packed, Stopwatch
@@ -89,7 +89,7 @@ class CudaKernel:
     def _packed(self, addresses: Sequence[int]) -> list[tuple[Function, Packed]]:
         return [(function, self._arguments(grid, addresses)) for function, grid in self._steps]
 
-    def _arguments(self, grid: Grid, addresses: Sequence[int]) -> Packed:
+    def _arguments(self, grid: LaunchConfig, addresses: Sequence[int]) -> Packed:
         maps = [encode(m, self.parameters[m.parameter], addresses[m.parameter]) for m in grid.tensor_maps]
         return Packed([addresses[n] for n in grid.arguments], maps)
 

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...codegen.backend import Grid
+from ...codegen.backend import LaunchConfig
 from ...core.errors import CompileError, DeviceFault
 from .driver import Context, attribute, call, error_of
 from .memory import Stream
@@ -28,7 +28,7 @@ class Code:
         with context:
             self.handle = context.own(self, "cuModuleUnload", call("cuModuleLoadData", cubin))
 
-    def function(self, grid: Grid) -> "Function":
+    def function(self, grid: LaunchConfig) -> "Function":
         """Raises CompileError when there is none of the name, or it cannot have what ``grid`` gives it."""
         with self.context:
             handle = call("cuModuleGetFunction", self.handle, grid.function.encode())
@@ -48,7 +48,7 @@ class Code:
 class Function:
     """A device function with the shape of its launch."""
 
-    def __init__(self, code: Code, handle: Any, grid: Grid) -> None:
+    def __init__(self, code: Code, handle: Any, grid: LaunchConfig) -> None:
         self._code = code
         self._handle = handle
         self._grid = grid
@@ -126,7 +126,7 @@ class Stopwatch:
         return milliseconds / 1e3
 
 
-def _config(grid: Grid) -> Any:
+def _config(grid: LaunchConfig) -> Any:
     config = attribute("CUlaunchConfig")()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid.blocks
     config.blockDimX, config.blockDimY, config.blockDimZ = grid.threads, 1, 1

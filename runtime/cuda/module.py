@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...codegen.backend import Parameter
-from ...codegen.road import build
+from ...codegen.lowering import build
 from ...core.errors import InvalidParameter
 from ...core.schedule import Schedule
 from ...core.target import Target

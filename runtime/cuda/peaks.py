@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...codegen.backend import Grid, Source
-from ...codegen.cuda.compile import compile_source
+from ...codegen.backend import LaunchConfig, Source
+from ...codegen.cuda.compile.compiler import compile_source
 from ...core.streams import stream as random_stream
 from ...core.target import Target
 from .launching import Code, Graph, Packed, Stopwatch
@@ -51,7 +51,7 @@ def _traffic(bench: Workbench, code: Code) -> dict[str, float]:
     addresses = [memory.address for memory in memories]
 
     def rate(name: str, moved: int, unroll: int = UNROLL) -> float:
-        grid = Grid(name, (nbytes // (16 * unroll * THREADS), 1, 1), THREADS)
+        grid = LaunchConfig(name, (nbytes // (16 * unroll * THREADS), 1, 1), THREADS)
         return moved / _best_seconds(bench, code, grid, addresses)
 
     return {
@@ -66,22 +66,22 @@ def _arithmetic(bench: Workbench, code: Code) -> dict[str, float]:
     memory = _random(bench, 4096)
     peaks = {}
     for name, lanes in (("float32", 1), ("float64", 1), ("float16", 2)):
-        grid = Grid(f"multiply_add_{name}", (blocks, 1, 1), THREADS)
+        grid = LaunchConfig(f"multiply_add_{name}", (blocks, 1, 1), THREADS)
         flops = 2 * lanes * ACCUMULATORS * ROUNDS * THREADS * blocks
         peaks[f"peak_{name}_flops_per_second"] = flops / _best_seconds(bench, code, grid, [memory.address])
     for name in ("float16", "bfloat16"):
-        grid = Grid(f"matrix_{name}", (blocks, 1, 1), THREADS)
+        grid = LaunchConfig(f"matrix_{name}", (blocks, 1, 1), THREADS)
         flops = _TENSOR_FLOPS * TENSOR_ACCUMULATORS * TENSOR_ROUNDS * THREADS // 32 * blocks
         peaks[f"peak_tensor_{name}_flops_per_second"] = flops / _best_seconds(bench, code, grid, [memory.address])
     return peaks
 
 
 def _launch(bench: Workbench, code: Code) -> float:
-    grid = Grid("empty", (bench.target.threads, 1, 1), THREADS)
+    grid = LaunchConfig("empty", (bench.target.threads, 1, 1), THREADS)
     return _best_seconds(bench, code, grid, [], _LAUNCHES) / _LAUNCHES
 
 
-def _best_seconds(bench: Workbench, code: Code, grid: Grid, addresses: list[int], launches: int = 1) -> float:
+def _best_seconds(bench: Workbench, code: Code, grid: LaunchConfig, addresses: list[int], launches: int = 1) -> float:
     function, arguments = code.function(grid), Packed(addresses)
 
     def enqueue() -> None:

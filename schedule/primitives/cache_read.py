@@ -7,8 +7,8 @@ from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Expr, Load, Var
 from ...ir.rewrite import fresh_name
 from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, Store, seq
-from ..region import inside_dimension, rebased, region
-from ..tree import (
+from ..loop_nest.region import inside_dimension, rebased, region
+from ..loop_nest.tree import (
     accesses,
     find_loop,
     guarded_by,

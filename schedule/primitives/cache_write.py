@@ -9,10 +9,10 @@ from ...ir.expr import Compare, CompareOp, Const, Expr, Load, Var
 from ...ir.rewrite import free_variables, fresh_name, stores_of, substitute
 from ...ir.simplify import simplify
 from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, Store, seq, walk_statements
-from ..dependence import accumulation, shared_buffers
-from ..linear import linear
-from ..region import rebased, region
-from ..tree import (
+from ..loop_nest.dependence import accumulation, shared_buffers
+from ..loop_nest.linear import linear
+from ..loop_nest.region import rebased, region
+from ..loop_nest.tree import (
     Access,
     Place,
     Producer,

@@ -8,8 +8,8 @@ from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Var
 from ...ir.rewrite import loads_of, stores_of, substitute
 from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, seq, substatements, walk_statements
-from ..region import Span, inside_dimension, rebased, region
-from ..tree import (
+from ..loop_nest.region import Span, inside_dimension, rebased, region
+from ..loop_nest.tree import (
     Place,
     Producer,
     accesses,

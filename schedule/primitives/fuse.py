@@ -4,7 +4,7 @@ from ...core.errors import IllegalSchedule
 from ...ir.expr import Expr, Var, index
 from ...ir.rewrite import substitute
 from ...ir.stmt import For, If, Kernel, LoopKind, Stmt
-from ..tree import find_loop, require_new_names, require_serial, with_loop
+from ..loop_nest.tree import find_loop, require_new_names, require_serial, with_loop
 
 
 def fuse(kernel: Kernel, outer: str, inner: str, *, fused: str) -> Kernel:

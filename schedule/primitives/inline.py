@@ -6,7 +6,7 @@ from ...core.errors import IllegalSchedule
 from ...ir.expr import Expr, Load, Var, walk
 from ...ir.rewrite import map_loads, map_statements, substitute
 from ...ir.stmt import Allocate, For, Kernel, Stmt, Store, expressions, walk_statements
-from ..tree import find_producer, require_no_output, without
+from ..loop_nest.tree import find_producer, require_no_output, without
 
 MOST_NODES = 20_000
 

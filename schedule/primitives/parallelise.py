@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from ...core.errors import IllegalSchedule
 from ...ir.stmt import For, Kernel, LoopKind, walk_statements
-from ..dependence import shared_buffers
-from ..tree import find_loop, require_serial, with_loop
+from ..loop_nest.dependence import shared_buffers
+from ..loop_nest.tree import find_loop, require_serial, with_loop
 
 
 def parallelise(kernel: Kernel, loop: str) -> Kernel:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from ...core.errors import IllegalSchedule
 from ...ir.expr import Expr
 from ...ir.stmt import For, If, Kernel, Stmt
-from ..dependence import carried_buffer
-from ..tree import find_loop, guarded_nest, with_loop
+from ..loop_nest.dependence import carried_buffer
+from ..loop_nest.tree import find_loop, guarded_nest, with_loop
 
 
 def reorder(kernel: Kernel, loops: Sequence[str]) -> Kernel:

@@ -10,9 +10,18 @@ from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Var
 from ...ir.rewrite import free_variables, fresh_name, stores_of, substitute
 from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Stmt, Store, seq
 from ...te.workload import Axis
-from ..dependence import accumulation, shared_buffers
-from ..nest import identity, nested
-from ..tree import Producer, dimension_names, find_loop, find_producer, loops_in, names_in, replaced, require_serial
+from ..loop_nest.dependence import accumulation, shared_buffers
+from ..loop_nest.nest import identity, nested
+from ..loop_nest.tree import (
+    Producer,
+    dimension_names,
+    find_loop,
+    find_producer,
+    loops_in,
+    names_in,
+    replaced,
+    require_serial,
+)
 
 Item = TypeVar("Item")
 

@@ -8,7 +8,7 @@ from ...core.errors import IllegalSchedule
 from ...ir.expr import Expr, Var, index
 from ...ir.rewrite import fresh_name, rename, replace_buffers, substitute
 from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Stmt, seq, walk_statements
-from ..tree import find_loop, names_in, require_new_names, require_serial, with_loop
+from ..loop_nest.tree import find_loop, names_in, require_new_names, require_serial, with_loop
 
 Tail = Literal["guard", "peel"]
 

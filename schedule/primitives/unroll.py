@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ...core.errors import IllegalSchedule
 from ...ir.stmt import Kernel, LoopKind
-from ..tree import find_loop, require_serial, with_loop
+from ..loop_nest.tree import find_loop, require_serial, with_loop
 
 MOST_COPIES = 256
 

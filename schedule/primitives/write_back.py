@@ -8,8 +8,8 @@ from ...ir.expr import Load, Var
 from ...ir.rewrite import fresh_name, replace_buffers
 from ...ir.stmt import Kernel, Store, seq
 from ...te.workload import Axis
-from ..nest import nested
-from ..tree import dimension_names, find_producer, names_in, replaced
+from ..loop_nest.nest import nested
+from ..loop_nest.tree import dimension_names, find_producer, names_in, replaced
 
 
 def write_back(kernel: Kernel, tensor: str, *, name: str | None = None) -> Kernel:

@@ -8,7 +8,7 @@ from ...ir.buffer import Buffer, Layout, Scope
 from ...ir.build import Writer
 from ...ir.expr import Var
 from ...ir.stmt import HardwareAxis, LoopKind
-from .registers import Names
+from .register_reads import Names
 
 
 class NamingWriter(Writer):

@@ -52,7 +52,7 @@ def test_its_source_goes_down_to_machine_instructions(client: Client, record: in
 
 def test_a_product_by_other_instructions_than_it_should_have_is_said_loudly(client: Client) -> None:
     parameters = {"m": 72, "n": 136, "k": 77, "dtype": "float16"}
-    sketch = SKETCHES["cuda_mma"]
+    sketch = SKETCHES["cuda_gemm_mma"]
     schedule = sketch.space(OPERATORS["matmul"].workload(parameters), SM90A, limit=8).schedule(0)
     told = client.explain(operator_task("matmul", parameters), schedule, target="cuda:sm_90a")
     assert told.warnings and told.warnings[0].startswith("NO HGMMA") and "154 bytes" in told.warnings[0]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tilewright.codegen.cuda import disassemble
+from tilewright.codegen.cuda.inspect import disassemble
+from tilewright.codegen.lowering import layers
 from tilewright.codegen.matrix_use import MatrixUse, matrix_stages, matrix_use
-from tilewright.codegen.road import layers
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.schedule.sketches import SKETCHES
@@ -24,12 +24,12 @@ def used(workload: Workload, sketch: str, target: Target = H200) -> MatrixUse | 
     space = SKETCHES[sketch].space(workload, target, limit=50)
     schedule: Schedule = space.schedule(0)
     road = layers(workload, target, schedule)
-    return matrix_use(workload, target, schedule, road.passes[-1][1], road.anatomy.instructions)
+    return matrix_use(workload, target, schedule, road.passes[-1][1], road.artifacts.instructions)
 
 
 @needs_disassembler
 def test_products_of_warpgroups_are_counted_and_nothing_is_missed() -> None:
-    use = used(product(512, 512, 512), "cuda_products")
+    use = used(product(512, 512, 512), "cuda_gemm")
     assert use is not None and use.warnings == ()
     assert 0 < use.counts["HGMMA"] < use.counts["all"] and use.counts["HMMA"] == 0
     first, second, third = use.said.splitlines()
@@ -39,15 +39,15 @@ def test_products_of_warpgroups_are_counted_and_nothing_is_missed() -> None:
 
 @needs_disassembler
 def test_the_rule_that_leads_to_products_of_warps_is_named() -> None:
-    use = used(product(72, 136, 77), "cuda_mma")
+    use = used(product(72, 136, 77), "cuda_gemm_mma")
     assert use is not None
     (warning,) = use.warnings
-    assert warning.startswith("NO HGMMA") and "cuda_mma" in warning
+    assert warning.startswith("NO HGMMA") and "cuda_gemm_mma" in warning
     assert "rows of A begin every 154 bytes; copies of boxes need multiples of 16" in warning
 
 
 def test_there_are_none_of_warpgroups_to_miss_before_hopper() -> None:
-    use = used(product(72, 136, 80), "cuda_mma", A100)
+    use = used(product(72, 136, 80), "cuda_gemm_mma", A100)
     assert use is not None and use.warnings == ()
 
 
@@ -55,9 +55,7 @@ def test_plain_arithmetic_where_there_could_be_matrix_instructions_is_said_loudl
     use = used(product(72, 136, 80), "cuda_loops")
     assert use is not None
     (warning,) = use.warnings
-    assert (
-        warning.startswith("NO MATRIX INSTRUCTIONS: total,") and "cuda_products" in warning and "cuda_loops" in warning
-    )
+    assert warning.startswith("NO MATRIX INSTRUCTIONS: total,") and "cuda_gemm" in warning and "cuda_loops" in warning
 
 
 def test_what_needs_none_is_passed_over() -> None:

@@ -18,7 +18,7 @@ from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import For, Kernel, Launch, LoopKind, Store, walk_statements
 from tilewright.runtime.device import Device
 from tilewright.runtime.devices import DEVICES, host_target, open_device
-from tilewright.schedule.nest import loop_nest
+from tilewright.schedule.loop_nest.nest import loop_nest
 from tilewright.te.data import random_inputs
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
@@ -170,9 +170,9 @@ def test_source_and_assembly_can_be_read(kind: str) -> None:
     source = backend.emit(fitted(matmul(4, 32, 8, 16), kind), target)
     assert source.entry in source.text
     assert source.entry in backend.assembly(source, target)
-    anatomy = backend.anatomy(source, target)
-    assert anatomy.layers[-1].text == backend.assembly(source, target)
-    assert sum(anatomy.instructions.values()) > 10
+    artifacts = backend.artifacts(source, target)
+    assert artifacts.layers[-1].text == backend.assembly(source, target)
+    assert sum(artifacts.instructions.values()) > 10
 
 
 def test_a_kind_without_a_backend_is_named() -> None:

@@ -14,11 +14,11 @@ from tilewright.ir.build import Writer
 from tilewright.ir.expr import (
     Broadcast,
     Cast,
+    ClusterLoad,
     Compare,
     CompareOp,
     Expr,
     Load,
-    PeerLoad,
     Ramp,
     Shuffle,
     ShuffleMode,
@@ -27,15 +27,15 @@ from tilewright.ir.expr import (
     logical_and,
 )
 from tilewright.ir.gpu import (
-    ATOMS,
-    AwaitArrivals,
-    AwaitCopies,
+    WARP_MMA_ATOMS,
     BulkCopy,
-    CommitCopies,
     CopyAsync,
-    InitArrivals,
+    CopyAsyncCommit,
+    CopyAsyncWait,
     Level,
     LoadMatrix,
+    MbarrierInit,
+    MbarrierWait,
     Mma,
 )
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
@@ -125,13 +125,13 @@ def pipelined(fault: str = "") -> Kernel:
         def fetch(number: Expr, stage: Expr, mask: Expr | None = None) -> None:
             at = t * 4 + (2 if fault == "misaligned" else 0)
             w.emit(CopyAsync(stages, (stage, t * 4), a, (b, number * tile + at), 4, mask))
-            w.emit(CommitCopies())
+            w.emit(CopyAsyncCommit())
 
         fetch(Z, Z)
         with w.loop("n", tiles) as n:
             fetch(n + 1, (n + 1) % 2, n < index(tiles - 1))
             if fault != "missing wait":
-                w.emit(AwaitCopies(2 if fault == "wait too short" else 1))
+                w.emit(CopyAsyncWait(2 if fault == "wait too short" else 1))
             if fault != "dropped barrier":
                 w.barrier()
             with w.loop("k", tile // threads) as k:
@@ -140,7 +140,7 @@ def pipelined(fault: str = "") -> Kernel:
             if fault != "overwritten too early":
                 w.barrier()
         if fault != "still under way":
-            w.emit(AwaitCopies(0))
+            w.emit(CopyAsyncWait(0))
     return Kernel("reverse", (a,), (o,), (), w.finish())
 
 
@@ -158,7 +158,7 @@ def bulk(fault: str = "") -> Kernel:
                 w.emit(BulkCopy(stages, (number % 2, Z), a, (b, number * tile), tile, full, number % 2))
 
         with w.when(equal(t, 0)), w.loop("s", 1 if fault == "not prepared" else 2) as s:
-            w.emit(InitArrivals(full, s, 2 if fault == "too many expected" else 1))
+            w.emit(MbarrierInit(full, s, 2 if fault == "too many expected" else 1))
         if fault != "not met after preparing":
             w.barrier()
         fetch(Z, "first")
@@ -169,9 +169,9 @@ def bulk(fault: str = "") -> Kernel:
                 parity = index(1) - parity
             if fault == "one warp waits":
                 with w.when(t < index(32)):
-                    w.emit(AwaitArrivals(full, n % 2, parity))
+                    w.emit(MbarrierWait(full, n % 2, parity))
             elif fault != "missing wait":
-                w.emit(AwaitArrivals(full, n % 2, parity))
+                w.emit(MbarrierWait(full, n % 2, parity))
             with w.loop("k", tile // threads) as k:
                 place = k * threads + t
                 w.store(o, (b, n * tile + place), Load(stages, (n % 2, index(tile - 1) - place)))
@@ -195,7 +195,7 @@ def cluster_sum(fault: str = "") -> Kernel:
         with w.when(logical_and(equal(t, 0), equal(c, 0))):
             w.store(total, (Z,), const(0.0, float32))
             with w.loop("p", cluster + 1 if fault == "no such block" else cluster) as p, w.loop("q", 2) as q:
-                w.store(total, (Z,), Load(total, (Z,)) + PeerLoad(parts, (q,), p))
+                w.store(total, (Z,), Load(total, (Z,)) + ClusterLoad(parts, (q,), p))
             w.store(o, (g,), Load(total, (Z,)))
         if fault != "ends too early":
             w.barrier(Level.CLUSTER)
@@ -233,8 +233,8 @@ def product(fault: str = "") -> Kernel:
         right = w.allocate("right", (n, k), float16, Scope.SHARED, rows)
         _stage(w, a, left, warp * 32 + lane)
         _stage(w, b, right, warp * 32 + lane)
-        w.emit(CommitCopies())
-        w.emit(AwaitCopies(0))
+        w.emit(CopyAsyncCommit())
+        w.emit(CopyAsyncWait(0))
         w.barrier()
         sums = w.allocate("sums", (2, 4), float32, Scope.REGISTER)
         fa = w.allocate("fa", (8,), float16, Scope.REGISTER)
@@ -254,7 +254,7 @@ def product(fault: str = "") -> Kernel:
         with w.loop("h", 2, LoopKind.UNROLLED) as h, w.loop("e", 2, LoopKind.UNROLLED) as e:
             place = (warp * 16 + e * 8 + lane // 4, Ramp(h * 8 + lane % 4 * 2, 1, 2))
             w.store(c, place, Load(sums, (h, Ramp(e * 2, 1, 2))))
-    assert ATOMS["m16n8k16_f16"].elements("b") == 4
+    assert WARP_MMA_ATOMS["m16n8k16_f16"].elements("b") == 4
     return Kernel("product", (a, b), (c,), (), w.finish())
 
 

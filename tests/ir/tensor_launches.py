@@ -9,20 +9,20 @@ from tilewright.core.dtypes import INDEX, float16, float32
 from tilewright.core.streams import stream
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.build import Writer
-from tilewright.ir.expr import Compare, CompareOp, Expr, Load, PeerLoad, Ramp, const, index, logical_and
+from tilewright.ir.expr import ClusterLoad, Compare, CompareOp, Expr, Load, Ramp, const, index, logical_and
 from tilewright.ir.gpu import (
-    Arrive,
-    ArriveExpecting,
-    AwaitArrivals,
-    AwaitStores,
-    CommitStores,
-    FenceAsync,
-    InitArrivals,
+    AsyncProxyFence,
     Level,
     LoadMatrix,
+    MbarrierArrive,
+    MbarrierArriveExpectTx,
+    MbarrierInit,
+    MbarrierWait,
     StoreMatrix,
-    TensorCopy,
-    TensorStore,
+    TmaLoad,
+    TmaStore,
+    TmaStoreCommit,
+    TmaStoreWait,
 )
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 
@@ -73,7 +73,7 @@ def exchange(fault: str = "") -> Kernel:
         w.store(kept, (t,), Load(a, (t,)))
         with w.when(t < index(160 if fault == "torn" else 256)):
             if fault != "dropped barrier":
-                w.barrier(Level.WARP if fault == "warps alone" else Level.GROUP)
+                w.barrier(Level.WARP if fault == "warps alone" else Level.WARPGROUP)
             turned = (t + 1) % 256 if fault == "another group's" else t // 128 * 128 + (t + 1) % 128
             w.store(o, (t,), Load(kept, (turned,)))
         with w.when(t >= index(256)):
@@ -96,22 +96,20 @@ def stored(fault: str = "") -> Kernel:
             inside = logical_and(*[x < index(n) for x, n in zip(place, shape, strict=True)])
             w.store(stages, (stage, *within), Load(a, tuple(place), inside) + 1.0)
             if fault != "no fence":
-                w.emit(FenceAsync())
+                w.emit(AsyncProxyFence())
             if fault != "no barrier":
                 w.barrier()
             with w.when(equal(t, 0)):
                 w.emit(
-                    TensorStore(
-                        o, (Z, *corner[1:]) if fault == "blocks race" else corner, stages, (stage, Z, Z, Z), tile
-                    )
+                    TmaStore(o, (Z, *corner[1:]) if fault == "blocks race" else corner, stages, (stage, Z, Z, Z), tile)
                 )
-                w.emit(CommitStores())
-                w.emit(AwaitStores(2 if fault == "wait too short" else 1))
+                w.emit(TmaStoreCommit())
+                w.emit(TmaStoreWait(2 if fault == "wait too short" else 1))
             if fault != "no second barrier":
                 w.barrier()
         with w.when(equal(t, 0)):
             if fault != "never awaited":
-                w.emit(AwaitStores(0))
+                w.emit(TmaStoreWait(0))
             if fault == "read back":
                 w.store(o, (Z, Z, Z), Load(o, (Z, Z, Z)) + 1.0)
     return Kernel("stored", (a,), (o,), (), w.finish())
@@ -128,25 +126,25 @@ def passed_on(fault: str = "") -> Kernel:
         full, free = (w.allocate(name, (1,), INDEX, Scope.SHARED) for name in ("full", "free"))
         total = w.allocate("total", (1,), float32, Scope.REGISTER)
         with w.when(equal(t, 0)):
-            w.emit(InitArrivals(full, Z, 1))
-            w.emit(InitArrivals(free, Z, 1 if fault == "one is enough" else cluster))
+            w.emit(MbarrierInit(full, Z, 1))
+            w.emit(MbarrierInit(free, Z, 1 if fault == "one is enough" else cluster))
         w.barrier(Level.BLOCK if fault == "not met before" else Level.CLUSTER)
         with w.loop("n", turns) as n:
             with w.when(equal(t, 0)):
                 if fault != "room not awaited":
-                    w.emit(AwaitArrivals(free, Z, index(1) - n % 2))
-                w.emit(ArriveExpecting(full, Z, 4 * part * cluster))
+                    w.emit(MbarrierWait(free, Z, index(1) - n % 2))
+                w.emit(MbarrierArriveExpectTx(full, Z, 4 * part * cluster))
                 mask = index({"too many": 31, "one left out": 7}.get(fault, 15))
                 at = (g, n, c * part)
-                w.emit(TensorCopy(parts, (c, Z), a, at, (1, 1, part), full, Z, True, mask))
-            w.emit(AwaitArrivals(full, Z, n % 2))
+                w.emit(TmaLoad(parts, (c, Z), a, at, (1, 1, part), full, Z, True, mask))
+            w.emit(MbarrierWait(full, Z, n % 2))
             w.store(total, (Z,), const(0.0, float32))
             with w.loop("p", cluster, LoopKind.UNROLLED) as p:
                 w.store(total, (Z,), Load(total, (Z,)) + Load(parts, (p, t)))
             w.store(o, (g, n, c, t), Load(total, (Z,)))
             w.barrier(Level.WARP)
             with w.when(t < index(cluster)):
-                w.emit(Arrive(free, Z, t + 1 if fault == "no such block" else t))
+                w.emit(MbarrierArrive(free, Z, t + 1 if fault == "no such block" else t))
         if fault != "ends too early":
             w.barrier(Level.CLUSTER)
     return Kernel("passed_on", (a,), (o,), (), w.finish())
@@ -160,14 +158,14 @@ def published(fault: str = "") -> Kernel:
         kept, seen = (w.allocate(name, (32,), float32, Scope.SHARED) for name in ("kept", "seen"))
         there = w.allocate("there", (1,), INDEX, Scope.SHARED)
         with w.when(equal(t, 0)):
-            w.emit(InitArrivals(there, Z, 32))
+            w.emit(MbarrierInit(there, Z, 32))
         w.barrier(Level.CLUSTER)
         w.store(kept, (t,), Load(a, (c, t)))
-        w.emit(Arrive(there, Z, index(1) - c))
-        w.emit(AwaitArrivals(there, Z, Z))
+        w.emit(MbarrierArrive(there, Z, index(1) - c))
+        w.emit(MbarrierWait(there, Z, Z))
         if fault != "arrivals alone":
             w.barrier(Level.CLUSTER)
-        w.store(seen, (t,), PeerLoad(kept, (t,), index(1) - c))
+        w.store(seen, (t,), ClusterLoad(kept, (t,), index(1) - c))
         w.store(o, (c, t), Load(seen, (t,)))
         w.barrier(Level.CLUSTER)
     return Kernel("published", (a,), (o,), (), w.finish())
@@ -188,7 +186,7 @@ FAULTS: dict[Build, dict[str, str]] = {
         "torn": "a barrier of the group under `t < 160`, which differs within a group",
     },
     stored: {
-        "no fence": r"stages\[0, 0, 0, 0\] is touched asynchronously, was written by thread 0 .* no fence_async",
+        "no fence": r"stages\[0, 0, 0, 0\] is touched asynchronously, was written by thread 0 .* no async_proxy_fence",
         "no barrier": r"race on stages\[0, 0, 0, 1\]: read here, written by thread 1 of block 0",
         "blocks race": r"race on O\[0, 0, 0\]: written here and at once by thread 0 of block 1",
         "wait too short": r"stages\[0, .*\] is written while a product or a store under way reads it",

@@ -14,21 +14,21 @@ from tilewright.ir.buffer import Buffer, Layout, Scope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Cast, Compare, CompareOp, Expr, Load, Ramp, index, logical_and
 from tilewright.ir.gpu import (
-    GROUP_SWIZZLE,
-    Arrive,
-    ArriveExpecting,
-    AwaitArrivals,
-    AwaitGroupMma,
-    AwaitStores,
-    CommitStores,
-    FenceAsync,
-    GroupMma,
-    InitArrivals,
+    SWIZZLE_128B,
+    AsyncProxyFence,
     Level,
-    SetRegisters,
+    MbarrierArrive,
+    MbarrierArriveExpectTx,
+    MbarrierInit,
+    MbarrierWait,
+    SetMaxRegisters,
     StoreMatrix,
-    TensorCopy,
-    TensorStore,
+    TmaLoad,
+    TmaStore,
+    TmaStoreCommit,
+    TmaStoreWait,
+    WarpgroupMma,
+    WarpgroupMmaWait,
 )
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 
@@ -61,8 +61,8 @@ FAULTS = {
     "bytes forgotten": r"a phase of arrival barrier full\[0\] gets bytes after its end",
     "bytes never sent": r"a wait that never ends: phase 0 of full\[0\] gets 32768 of 65536 bytes",
     "never cleared": r"d\[0\] is read before it is written",
-    "no fence": "is touched asynchronously, was written by .* with no fence_async after that",
-    "late fence": "is touched asynchronously, was written by .* nothing orders its fence_async before this",
+    "no fence": "is touched asynchronously, was written by .* with no async_proxy_fence after that",
+    "late fence": "is touched asynchronously, was written by .* nothing orders its async_proxy_fence before this",
     "no barrier": r"race on c\[.*\]: read here, written by thread",
     "store not awaited": "is written while a product or a store under way reads it",
     "too many registers": "warpgroups want 240, 240, 40 registers a thread, 504 together are there",
@@ -81,8 +81,8 @@ CLUSTER_FAULTS = {
 def _ring(rows: int, across: bool) -> tuple[tuple[int, ...], Layout]:
     """(shape, layout): stages of rows along k, or of pieces of 64 rows across it."""
     if across:
-        return (STAGES, rows // 64, 64, 64), Layout((rows * 64, 64 * 64, 64, 1), GROUP_SWIZZLE)
-    return (STAGES, rows, 64), Layout((rows * 64, 64, 1), GROUP_SWIZZLE)
+        return (STAGES, rows // 64, 64, 64), Layout((rows * 64, 64 * 64, 64, 1), SWIZZLE_128B)
+    return (STAGES, rows, 64), Layout((rows * 64, 64, 1), SWIZZLE_128B)
 
 
 class _Program:
@@ -111,9 +111,9 @@ class _Program:
             w.barrier(Level.BLOCK if self.fault == "not met before" else together)
             d = w.allocate("d", (COLUMNS // 2,), float32, Scope.REGISTER)
             with w.when(self.warp >= index(8)):
-                w.emit(SetRegisters(176 if self.fault == "no decrease" else 40, False))
+                w.emit(SetMaxRegisters(176 if self.fault == "no decrease" else 40, False))
             with w.when(self.warp < index(8)):
-                w.emit(SetRegisters(240 if self.fault == "too many registers" else 232, True))
+                w.emit(SetMaxRegisters(240 if self.fault == "too many registers" else 232, True))
             with w.loop("tile", TILES) as tile:
                 with w.loop("step", STEPS) as step:
                     self._step(d, tile, step)
@@ -121,7 +121,7 @@ class _Program:
                     self._finish(d, tile)
             if self.fault != "store never awaited":
                 with w.when(logical_and(self.warp < index(8), self.first_of_group)):
-                    w.emit(AwaitStores(0))
+                    w.emit(TmaStoreWait(0))
             if form.cluster > 1 and self.fault != "not met after":
                 w.barrier(Level.CLUSTER)
         return Kernel("k", (self.a, self.b), (self.result,), (), w.finish())
@@ -132,7 +132,7 @@ class _Program:
         self.left = w.allocate("a", shape, bfloat16, Scope.SHARED, layout)
         shape, layout = _ring(COLUMNS, form.b_across)
         self.right = w.allocate("b", shape, bfloat16, Scope.SHARED, layout)
-        layout = Layout((64 * COLUMNS, 64 * 64, 64, 1), GROUP_SWIZZLE)
+        layout = Layout((64 * COLUMNS, 64 * 64, 64, 1), SWIZZLE_128B)
         self.staged = w.allocate("c", (2, COLUMNS // 64, 64, 64), bfloat16, Scope.SHARED, layout)
         self.full = w.allocate("full", (STAGES,), INDEX, Scope.SHARED)
         self.free = w.allocate("free", (STAGES,), INDEX, Scope.SHARED)
@@ -140,8 +140,8 @@ class _Program:
         self.first_of_group = logical_and(Compare(CompareOp.EQ, self.warp % 4, ZERO), self.first)
         self.copies = logical_and(Compare(CompareOp.EQ, self.warp, index(8)), self.first)
         with w.when(self.copies), w.loop("i", STAGES) as i:
-            w.emit(InitArrivals(self.full, i, 1))
-            w.emit(InitArrivals(self.free, i, 2 * form.cluster))
+            w.emit(MbarrierInit(self.full, i, 1))
+            w.emit(MbarrierInit(self.free, i, 2 * form.cluster))
 
     def _step(self, d: Buffer, tile: Expr, step: Expr) -> None:
         w, form, fault = self.w, self.form, self.fault
@@ -149,22 +149,22 @@ class _Program:
         stage, parity = turn % STAGES, turn // STAGES % 2
         with w.when(self.copies):
             if fault != "room not awaited":
-                w.emit(AwaitArrivals(self.free, stage, parity if fault == "wrong parity" else ONE - parity))
+                w.emit(MbarrierWait(self.free, stage, parity if fault == "wrong parity" else ONE - parity))
             whole = 2 * 64 * (ROWS + COLUMNS)
-            announced = {"bytes forgotten": whole // 2, "bytes never sent": 2 * whole}.get(fault, whole)
-            w.emit(ArriveExpecting(self.full, stage, announced))
+            tx_expected = {"bytes forgotten": whole // 2, "bytes never sent": 2 * whole}.get(fault, whole)
+            w.emit(MbarrierArriveExpectTx(self.full, stage, tx_expected))
             self._copy(self.left, self.a, self.row, step, stage, form.a_across)
             self._copy(self.right, self.b, tile * COLUMNS, step, stage, form.b_across, shared=form.cluster > 1)
         with w.when(self.warp < index(8)):
             if fault != "data not awaited":
-                w.emit(AwaitArrivals(self.full, stage, parity))
+                w.emit(MbarrierWait(self.full, stage, parity))
             group = self.warp // 4
             at = (stage, group, ZERO, ZERO) if form.a_across else (stage, group * 64, ZERO)
             other = (stage, *[ZERO] * (len(self.right.shape) - 1))
             adds = True if fault == "never cleared" else step > ZERO
             across = (form.a_across, form.b_across)
-            w.emit(GroupMma(d, (ZERO,), self.left, at, self.right, other, COLUMNS, 64, adds, *across))
-            w.emit(AwaitGroupMma(form.pending))
+            w.emit(WarpgroupMma(d, (ZERO,), self.left, at, self.right, other, COLUMNS, 64, adds, *across))
+            w.emit(WarpgroupMmaWait(form.pending))
             if fault == "stage given early" or not form.pending:
                 self._give(stage, None)
             else:
@@ -180,7 +180,7 @@ class _Program:
             piece = self.rank if shared else n
             to = (stage, piece, ZERO, ZERO) if across else (stage, piece * 64, ZERO)
             at = (step * 64, row + piece * 64) if across else (row + piece * 64, step * 64)
-            w.emit(TensorCopy(ring, to, source, at, (64, 64), self.full, stage, True, mask))
+            w.emit(TmaLoad(ring, to, source, at, (64, 64), self.full, stage, True, mask))
 
     def _give(self, stage: Expr, when: Expr | None) -> None:
         """A stage may be filled again."""
@@ -190,13 +190,13 @@ class _Program:
             conditions = [Compare(CompareOp.EQ, self.warp, ZERO), self.lane < index(2)]
         with w.when(logical_and(*conditions, *([] if when is None else [when]))):
             away = form.cluster > 1 and self.fault != "room here alone"
-            w.emit(Arrive(self.free, stage, self.lane if away else None))
+            w.emit(MbarrierArrive(self.free, stage, self.lane if away else None))
 
     def _finish(self, d: Buffer, tile: Expr) -> None:
         w, fault, staged = self.w, self.fault, self.staged
         group = self.warp // 4
         if fault != "product not awaited":
-            w.emit(AwaitGroupMma(0))
+            w.emit(WarpgroupMmaWait(0))
         if self.form.pending and fault != "stage given early":
             self._give((tile * STEPS + STEPS - 1) % STAGES, None)
         half = w.allocate("h", (COLUMNS // 2,), bfloat16, Scope.REGISTER)
@@ -204,22 +204,22 @@ class _Program:
             w.store(half, (Ramp(e * 2, 1, 2),), Cast(Load(d, (Ramp(e * 2, 1, 2),)), bfloat16))
         if fault != "store not awaited":
             with w.when(self.first_of_group):
-                w.emit(AwaitStores(0))
-        w.barrier(Level.GROUP)
+                w.emit(TmaStoreWait(0))
+        w.barrier(Level.WARPGROUP)
         with w.loop("j", COLUMNS // 16, LoopKind.UNROLLED) as j:
             row, column = self.warp % 4 * 16 + self.lane % 16, j % 4 * 16 + self.lane // 16 * 8
             w.emit(StoreMatrix(staged, (group, j // 4, row, column), half, (j * 8,), 4))
         if fault == "late fence":
-            w.barrier(Level.GROUP)
+            w.barrier(Level.WARPGROUP)
         if fault != "no fence":
-            w.emit(FenceAsync())
+            w.emit(AsyncProxyFence())
         if fault not in ("no barrier", "late fence"):
-            w.barrier(Level.GROUP)
+            w.barrier(Level.WARPGROUP)
         with w.when(self.first_of_group):
             with w.loop("slab", COLUMNS // 64, LoopKind.UNROLLED) as slab:
                 at = (self.row + group * 64, tile * COLUMNS + slab * 64)
-                w.emit(TensorStore(self.result, at, staged, (group, slab, ZERO, ZERO), (64, 64)))
-            w.emit(CommitStores())
+                w.emit(TmaStore(self.result, at, staged, (group, slab, ZERO, ZERO), (64, 64)))
+            w.emit(TmaStoreCommit())
 
 
 def product(form: Form, fault: str = "") -> Kernel:

@@ -13,7 +13,7 @@ from tilewright.ir.expr import Expr, Load, Var
 from tilewright.ir.interpret import interpret
 from tilewright.ir.prologue import split_prologue
 from tilewright.ir.stmt import For, Kernel, LoopKind, Seq, Stmt, Store, seq, walk_statements
-from tilewright.schedule.nest import loop_nest
+from tilewright.schedule.loop_nest.nest import loop_nest
 from tilewright.te.data import random_inputs
 
 X, W, T, Y = (Buffer(name, (4,), float32) for name in "XWTY")

@@ -11,7 +11,7 @@ from tilewright.core.errors import KernelFault
 from tilewright.core.streams import stream
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.build import Writer
-from tilewright.ir.expr import Load, PeerLoad, Var, const, index
+from tilewright.ir.expr import ClusterLoad, Load, Var, const, index
 from tilewright.ir.gpu import Level
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import HardwareAxis, Kernel
@@ -85,7 +85,7 @@ def kernel_of(steps: list[Step], cluster: int) -> tuple[Kernel, dict[str, np.nda
                     case "store":
                         w.store(shared, place, const(2.0, float32))
                     case "peer":
-                        w.store(held, (Z,), PeerLoad(shared, place, Load(peer, (index(n), block, t))))
+                        w.store(held, (Z,), ClusterLoad(shared, place, Load(peer, (index(n), block, t))))
                     case "global load":
                         w.store(held, (Z,), Load(kept, place))
                     case _:

@@ -8,8 +8,8 @@ from tilewright.core.dtypes import float16, float32
 from tilewright.ir.bounds import Interval, interval_of
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.build import Writer
-from tilewright.ir.expr import Expr, Load, PeerLoad, Select, Shuffle, ShuffleMode, Var, const, index
-from tilewright.ir.gpu import AwaitCopies, CommitCopies, CopyAsync, Level, LoadMatrix
+from tilewright.ir.expr import ClusterLoad, Expr, Load, Select, Shuffle, ShuffleMode, Var, const, index
+from tilewright.ir.gpu import CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level, LoadMatrix
 from tilewright.ir.simplify import prove, simplify, simplify_kernel
 from tilewright.ir.stmt import HardwareAxis, Kernel, walk_statements
 from tilewright.ir.text import kernel_text
@@ -55,8 +55,8 @@ def test_operations_are_simplified() -> None:
         for stage in range(2):
             mask = [t < index(64), t < index(60)][stage]
             w.emit(CopyAsync(s, (index(stage) + t // 64, t * 4 + 0), A, (b, t % 64 * 4), 4, mask))
-        w.emit(CommitCopies())
-        w.emit(AwaitCopies(0))
+        w.emit(CopyAsyncCommit())
+        w.emit(CopyAsyncWait(0))
         w.store(kept, (t,), const(1.0, float32))
         with w.loop("i", 1) as i:
             w.barrier()
@@ -67,8 +67,8 @@ def test_operations_are_simplified() -> None:
             "  shared S: float32[2, 256]:",
             "    copy_async(S[0, t*4], A[b, t*4], 4)",
             "    copy_async(S[1, t*4], A[b, t*4], 4, mask t < 60)",
-            "    commit_copies()",
-            "    await_copies(0)",
+            "    copy_async_commit()",
+            "    copy_async_wait(0)",
             "    barrier block",
             "    O[b, t] = S[0, t]",
         ]
@@ -85,7 +85,7 @@ def test_what_operations_and_other_blocks_read_is_kept() -> None:
         w.store(p, (t,), const(0.0, float32))
         w.barrier(Level.CLUSTER)
         w.emit(LoadMatrix(r, (Z,), s, (t % 8, Z), 1))
-        w.store(OUT, (b * 2 + c, t), PeerLoad(p, (t,), index(1) - c))
+        w.store(OUT, (b * 2 + c, t), ClusterLoad(p, (t,), index(1) - c))
     text = body_of(w)
     assert "S[t//4, t%4] = 0.0f16" in text and "P[t] = 0.0" in text and "load_matrix(R[0], S[t%8, 0], 1)" in text
 
@@ -104,8 +104,8 @@ def test_exchanges_between_lanes() -> None:
     assert prove(shuffled(t) < t + 64, ranges) is True
     assert prove(shuffled(t) < t + 63, ranges) is None
     whole = Buffer("N", (4,), float32, Scope.SHARED)
-    peer = PeerLoad(whole, (t // 64,), t // 64)
-    assert simplify(Select(t < index(64), peer, peer + peer), ranges) == PeerLoad(whole, (Z,), Z)
+    peer = ClusterLoad(whole, (t // 64,), t // 64)
+    assert simplify(Select(t < index(64), peer, peer + peer), ranges) == ClusterLoad(whole, (Z,), Z)
 
 
 def test_nothing_that_meets_is_lost() -> None:

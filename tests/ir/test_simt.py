@@ -16,11 +16,11 @@ from tilewright.ir.expr import (
     BinaryOp,
     Broadcast,
     Cast,
+    ClusterLoad,
     Compare,
     CompareOp,
     Expr,
     Load,
-    PeerLoad,
     Ramp,
     ReduceLanes,
     Select,
@@ -32,13 +32,13 @@ from tilewright.ir.expr import (
     index,
 )
 from tilewright.ir.gpu import (
-    AwaitCopies,
     BulkCopy,
-    CommitCopies,
     CopyAsync,
-    InitArrivals,
+    CopyAsyncCommit,
+    CopyAsyncWait,
     Level,
     LoadMatrix,
+    MbarrierInit,
     Mma,
     Prefetch,
 )
@@ -211,7 +211,7 @@ def test_another_blocks_memory_is_loaded_in_vectors_through_a_swizzle() -> None:
         kept = w.allocate("S", (8, 16), INDEX, Scope.SHARED, Layout((16, 1), Swizzle(2, 1, 3)))
         w.store(kept, (t // 4, Ramp(t % 4 * 4, 1, 4)), Ramp((g * 2 + c) * 1000 + t * 4, 1, 4))
         w.barrier(Level.CLUSTER)
-        other = PeerLoad(kept, (t // 4, Ramp(t % 4 * 4, 1, 4)), index(1) - c)
+        other = ClusterLoad(kept, (t // 4, Ramp(t % 4 * 4, 1, 4)), index(1) - c)
         w.store(o, (g * 2 + c, Ramp(Z, 1, 4), t), other)
         w.barrier(Level.CLUSTER)
     result = interpret(Kernel("peers", (), (o,), (), w.finish()), {})["O"]
@@ -249,8 +249,8 @@ def test_masked_copies_bring_zeros() -> None:
     def write(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
         kept = w.allocate("S", (THREADS,), float32, Scope.SHARED)
         w.emit(CopyAsync(kept, (t,), a, (t % 5, t), 1, t % 5 < index(4)))
-        w.emit(CommitCopies())
-        w.emit(AwaitCopies(0))
+        w.emit(CopyAsyncCommit())
+        w.emit(CopyAsyncWait(0))
         w.store(o, (Z, t), Load(kept, (t,)))
 
     expected = np.where(T % 5 < 4, DATA[np.minimum(T % 5, 3), T], 0)
@@ -310,7 +310,7 @@ def long_copy(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
 def uncommitted(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
     s = w.allocate("S", (THREADS,), float32, Scope.SHARED)
     w.emit(CopyAsync(s, (t,), a, (Z, t), 1))
-    w.emit(AwaitCopies(0))
+    w.emit(CopyAsyncWait(0))
     w.store(o, (Z, t), Load(s, (t,)))
 
 
@@ -335,14 +335,14 @@ def lane_away(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
 def prepared_twice(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
     full = w.allocate("full", (1,), INDEX, Scope.SHARED)
     with w.when(eq(t, 0)), w.loop("i", 2):
-        w.emit(InitArrivals(full, Z, 1))
+        w.emit(MbarrierInit(full, Z, 1))
 
 
 def too_many_arrive(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
     full = w.allocate("full", (1,), INDEX, Scope.SHARED)
     s = w.allocate("S", (THREADS, 4), float32, Scope.SHARED)
     with w.when(eq(t, 0)):
-        w.emit(InitArrivals(full, Z, 1))
+        w.emit(MbarrierInit(full, Z, 1))
     w.barrier()
     w.emit(BulkCopy(s, (t, Z), a, (Z, Z), 4, full, Z))
 

@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.codegen.backend import TensorMap
 from tilewright.codegen.backends import backend_for
-from tilewright.codegen.road import build_kernel, finish
+from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.dtypes import INDEX, bfloat16, float32
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault
 from tilewright.core.streams import stream
@@ -17,15 +17,15 @@ from tilewright.ir.buffer import Buffer, Layout, Scope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Compare, CompareOp, Load, const, index, logical_and
 from tilewright.ir.gpu import (
-    GROUP_SWIZZLE,
-    Arrive,
-    AwaitArrivals,
-    AwaitGroupMma,
-    GroupMma,
-    InitArrivals,
-    TensorCopy,
-    TensorPrefetch,
-    box_swizzle,
+    SWIZZLE_128B,
+    MbarrierArrive,
+    MbarrierInit,
+    MbarrierWait,
+    TmaLoad,
+    TmaPrefetch,
+    WarpgroupMma,
+    WarpgroupMmaWait,
+    tma_swizzle,
 )
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
@@ -42,7 +42,7 @@ STEPS = -(-DEPTH // 64)
 
 
 def stages(rows: int) -> Layout:
-    return Layout((rows * 64, 64, 1), GROUP_SWIZZLE)
+    return Layout((rows * 64, 64, 1), SWIZZLE_128B)
 
 
 def product(fault: str = "", *, box: tuple[int, ...] = (64, 64), layout: Layout | None = None) -> Kernel:
@@ -56,8 +56,8 @@ def product(fault: str = "", *, box: tuple[int, ...] = (64, 64), layout: Layout 
         free = w.allocate("free", (STAGES,), INDEX, Scope.SHARED)
         first, copies = Compare(CompareOp.EQ, lane, ZERO), Compare(CompareOp.EQ, u, index(4))
         with w.when(logical_and(copies, first)), w.loop("i", STAGES) as i:
-            w.emit(InitArrivals(full, i, 2))
-            w.emit(InitArrivals(free, i, 4))
+            w.emit(MbarrierInit(full, i, 2))
+            w.emit(MbarrierInit(free, i, 4))
         w.barrier()
         d = w.allocate("d", (12,), float32, Scope.REGISTER)
         with w.loop("e", 12, LoopKind.UNROLLED) as e:
@@ -66,24 +66,24 @@ def product(fault: str = "", *, box: tuple[int, ...] = (64, 64), layout: Layout 
             stage, parity = s % STAGES, s // STAGES % 2
             with w.when(logical_and(copies, first)):
                 if fault != "room not awaited":
-                    w.emit(AwaitArrivals(free, stage, parity if fault == "wrong parity" else index(1) - parity))
+                    w.emit(MbarrierWait(free, stage, parity if fault == "wrong parity" else index(1) - parity))
                 at = (stage, index(4 if fault == "misplaced" else 0), ZERO)
                 begin = s * 64 + {"between pieces": index(5), "between pieces, somewhere": s % 3}.get(fault, ZERO)
-                w.emit(TensorCopy(a, at, A, (b * 64, begin), box, full, stage))
-                w.emit(TensorCopy(o, (stage, ZERO, ZERO), B, (ZERO, ZERO, s * 64), (1, 24, 64), full, stage))
+                w.emit(TmaLoad(a, at, A, (b * 64, begin), box, full, stage))
+                w.emit(TmaLoad(o, (stage, ZERO, ZERO), B, (ZERO, ZERO, s * 64), (1, 24, 64), full, stage))
             with w.when(u < index(4)):
                 if fault != "data not awaited":
-                    w.emit(AwaitArrivals(full, stage, parity))
+                    w.emit(MbarrierWait(full, stage, parity))
                 if fault == "room given early":
                     with w.when(first):
-                        w.emit(Arrive(free, stage))
+                        w.emit(MbarrierArrive(free, stage))
                 torn = u < index(2) if fault == "half a group" else None
                 with w.when(torn):
-                    w.emit(GroupMma(d, (ZERO,), a, (stage, ZERO, ZERO), o, (stage, ZERO, ZERO), 24, 64))
-                    w.emit(AwaitGroupMma(0))
+                    w.emit(WarpgroupMma(d, (ZERO,), a, (stage, ZERO, ZERO), o, (stage, ZERO, ZERO), 24, 64))
+                    w.emit(WarpgroupMmaWait(0))
                 if fault not in ("room given early", "room never given"):
                     with w.when(first):
-                        w.emit(Arrive(free, stage))
+                        w.emit(MbarrierArrive(free, stage))
         with w.when(u < index(4)), w.loop("v", 12, LoopKind.UNROLLED) as v:
             row, column = b * 64 + u * 16 + lane // 4 + v // 2 % 2 * 8, v // 4 * 8 + lane % 4 * 2 + v % 2
             w.store(C, (row, column), Load(d, (v,)))
@@ -103,7 +103,7 @@ def test_boxes_are_copied_and_multiplied() -> None:
     wanted[:ROWS, :COLUMNS] = given["A"].astype(np.float32) @ given["B"][0].astype(np.float32).T
     np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-4)
     text = kernel_text(kernel)
-    assert "tensor_copy(o[s%2, 0, 0], B[0, 0, s*64], (1, 24, 64), full[s%2])" in text
+    assert "tma_load(o[s%2, 0, 0], B[0, 0, s*64], (1, 24, 64), full[s%2])" in text
     assert "arrive(free[s%2])" in text
 
 
@@ -132,7 +132,7 @@ def test_the_interpreter_finds(fault: str, what: str) -> None:
         (product(box=(512, 64)), "256 a dimension at most"),
         (product(box=(64, 60)), "no multiples of 16 bytes"),
         (product("between pieces"), "a box of A begins between multiples of 16 bytes of a row"),
-        (product(layout=Layout((64 * 64, 64, 1), replace(GROUP_SWIZZLE, bits=2))), "128 only"),
+        (product(layout=Layout((64 * 64, 64, 1), replace(SWIZZLE_128B, bits=2))), "128 only"),
         (product("half a group"), "a product of a warpgroup under `u < 2`, which differs within a group"),
     ],
     ids=["row", "dimensions", "extent", "bytes", "corner", "swizzle", "half"],
@@ -143,8 +143,8 @@ def test_the_verifier_refuses(kernel: Kernel, what: str) -> None:
 
 
 def test_the_swizzle_moves_pieces_of_16_bytes() -> None:
-    assert box_swizzle(bfloat16) == GROUP_SWIZZLE
-    assert box_swizzle(float32).place(32 * 5) == 32 * 5 + 4 * 5  # row 5 begins in its sixth piece
+    assert tma_swizzle(bfloat16) == SWIZZLE_128B
+    assert tma_swizzle(float32).place(32 * 5) == 32 * 5 + 4 * 5  # row 5 begins in its sixth piece
 
 
 def test_they_become_tensor_instructions() -> None:
@@ -168,16 +168,16 @@ def asking(box: tuple[int, ...], begin: int = 0) -> Kernel:
     """The first lane asks for a box from column ``begin`` on (not known before it runs), then copies one."""
     w = Writer()
     with w.launch("f", [("u", 1, HardwareAxis.WARP), ("l", 32, HardwareAxis.LANE)]) as (_, lane):
-        a = w.allocate("a", (64, 64), bfloat16, Scope.SHARED, Layout((64, 1), GROUP_SWIZZLE))
+        a = w.allocate("a", (64, 64), bfloat16, Scope.SHARED, Layout((64, 1), SWIZZLE_128B))
         full = w.allocate("full", (1,), INDEX, Scope.SHARED)
         first = Compare(CompareOp.EQ, lane, ZERO)
         with w.when(first):
-            w.emit(TensorPrefetch(A, (ZERO, index(begin) + lane), box))
-            w.emit(InitArrivals(full, ZERO, 1))
+            w.emit(TmaPrefetch(A, (ZERO, index(begin) + lane), box))
+            w.emit(MbarrierInit(full, ZERO, 1))
         w.barrier()
         with w.when(first):
-            w.emit(TensorCopy(a, (ZERO, ZERO), A, (ZERO, ZERO), (64, 64), full, ZERO))
-        w.emit(AwaitArrivals(full, ZERO, ZERO))
+            w.emit(TmaLoad(a, (ZERO, ZERO), A, (ZERO, ZERO), (64, 64), full, ZERO))
+        w.emit(MbarrierWait(full, ZERO, ZERO))
         with w.loop("r", 24, LoopKind.UNROLLED) as r:
             w.store(OUT, (r, lane), Load(a, (r, lane)))
     return Kernel("k", (A,), (OUT,), (), w.finish())
@@ -186,7 +186,7 @@ def asking(box: tuple[int, ...], begin: int = 0) -> Kernel:
 def test_boxes_are_asked_for_ahead_of_the_wait_for_earlier_launches() -> None:
     given = inputs()["A"]
     np.testing.assert_array_equal(interpret(asking((64, 64), 8), {"A": given})["O"], given[:24, :32])
-    assert "tensor_prefetch(A[0, 8 + l], (64, 64))" in kernel_text(asking((64, 64), 8))
+    assert "tma_prefetch(A[0, 8 + l], (64, 64))" in kernel_text(asking((64, 64), 8))
     source = backend_for(H200).emit(finish(asking((64, 64), 8), H200), H200)
     text = source.text[source.text.index("let_next_launch();") :]
     assert text.index("tensor_prefetch_2(&A_map, ") < text.index("await_earlier_launch();")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.backends import backend_for
-from tilewright.codegen.road import build_kernel, finish
-from tilewright.codegen.traffic import accessed_bytes, matrix_operations
+from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.codegen.memory_traffic import accessed_bytes, matrix_operations
 from tilewright.core.errors import KernelFault
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret

@@ -13,11 +13,11 @@ from tilewright.ir.expr import (
     BinaryOp,
     Broadcast,
     Cast,
+    ClusterLoad,
     Compare,
     CompareOp,
     Expr,
     Load,
-    PeerLoad,
     Ramp,
     Select,
     Shuffle,
@@ -27,25 +27,25 @@ from tilewright.ir.expr import (
     index,
 )
 from tilewright.ir.gpu import (
-    Arrive,
-    ArriveExpecting,
-    AwaitArrivals,
-    AwaitCopies,
-    AwaitGroupMma,
-    AwaitStores,
     Barrier,
     BulkCopy,
     CopyAsync,
-    GroupMma,
-    InitArrivals,
+    CopyAsyncWait,
     Level,
     LoadMatrix,
+    MbarrierArrive,
+    MbarrierArriveExpectTx,
+    MbarrierInit,
+    MbarrierWait,
     Mma,
     Prefetch,
-    SetRegisters,
+    SetMaxRegisters,
     StoreMatrix,
-    TensorCopy,
-    TensorStore,
+    TmaLoad,
+    TmaStore,
+    TmaStoreWait,
+    WarpgroupMma,
+    WarpgroupMmaWait,
 )
 from tilewright.ir.stmt import Allocate, For, HardwareAxis, If, Kernel, LoopKind, Operation, Stmt, Store, seq
 from tilewright.ir.verify import verify
@@ -103,12 +103,12 @@ def mma(atom: str = "m16n8k16_f16", d: Buffer = D, a: Buffer = R, at: Expr = Z) 
     return Mma(atom, d, (Z,), a, (at,), R, (Z,))
 
 
-def group_mma(d: Buffer = D, columns: int = 8, across: bool = False, adds: Expr | bool = True) -> GroupMma:
-    return GroupMma(d, (Z,), TILE, (Z, Z), TILE, (Z, Z), columns, 16, adds, False, across)
+def warpgroup_mma(d: Buffer = D, columns: int = 8, across: bool = False, adds: Expr | bool = True) -> WarpgroupMma:
+    return WarpgroupMma(d, (Z,), TILE, (Z, Z), TILE, (Z, Z), columns, 16, adds, False, across)
 
 
-def boxed(announced: bool = True, multicast: Expr | None = None) -> TensorCopy:
-    return TensorCopy(TILE, (Z, Z), IN, (Z, Z), (64, 64), FULL, Z, announced, multicast)
+def boxed(tx_expected: bool = True, multicast: Expr | None = None) -> TmaLoad:
+    return TmaLoad(TILE, (Z, Z), IN, (Z, Z), (64, 64), FULL, Z, tx_expected, multicast)
 
 
 def eq(a: Expr, b: int) -> Expr:
@@ -147,7 +147,7 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     (
         "launch",
         "S of another block is loaded where there are no clusters",
-        lambda: kernel(Store(OUT, (Z,), Cast(PeerLoad(S, (Z, Z), Z), float32)), S),
+        lambda: kernel(Store(OUT, (Z,), Cast(ClusterLoad(S, (Z, Z), Z), float32)), S),
     ),
     ("extent", "thread t has extent 0", lambda: axes(("t", 0, H.THREAD))),
     ("names", "t is bound twice", lambda: axes(("t", 2, H.THREAD), ("t", 2, H.GRID_X))),
@@ -221,52 +221,64 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
             FULL,
         ),
     ),
-    ("operation", "arrival barriers S of float16", lambda: kernel(InitArrivals(shared("S", 2), Z, 1), shared("S", 2))),
+    ("operation", "arrival barriers S of float16", lambda: kernel(MbarrierInit(shared("S", 2), Z, 1), shared("S", 2))),
     (
         "operation",
         "a barrier for 0 arrivals".replace("a barrier", "an arrival barrier"),
-        lambda: kernel(InitArrivals(FULL, Z, 0), FULL),
+        lambda: kernel(MbarrierInit(FULL, Z, 0), FULL),
     ),
-    ("operation", "the parity of a wait", lambda: kernel(AwaitArrivals(FULL, Z, ONE), FULL)),
+    ("operation", "the parity of a wait", lambda: kernel(MbarrierWait(FULL, Z, ONE), FULL)),
     (
         "operation",
         "arrival barriers full are accessed as data",
-        lambda: kernel(seq(InitArrivals(FULL, Z, 1), Store(FULL, (Z,), index(1))), FULL),
+        lambda: kernel(seq(MbarrierInit(FULL, Z, 1), Store(FULL, (Z,), index(1))), FULL),
     ),
-    ("operation", "a wait for all but -1", lambda: kernel(AwaitCopies(-1))),
+    ("operation", "a wait for all but -1", lambda: kernel(CopyAsyncWait(-1))),
     ("operation", "no matrix instruction m8", lambda: kernel(mma("m8"), D, R)),
     ("operation", "a of m16n8k16_bf16 is float16, not bfloat16", lambda: kernel(mma("m16n8k16_bf16"), D, R)),
     ("operation", "8 elements of R do not fit", lambda: kernel(mma(at=index(9)), D, R)),
     ("operation", "3 matrices are moved at once", lambda: kernel(StoreMatrix(S, (Z, Z), R, (Z,), 3), R, S)),
-    ("operation", "16 elements of D do not fit", lambda: kernel(group_mma(columns=32), D, TILE)),
-    ("operation", "d of a warpgroup's product is float16", lambda: kernel(group_mma(d=R), R, TILE)),
+    ("operation", "16 elements of D do not fit", lambda: kernel(warpgroup_mma(columns=32), D, TILE)),
+    ("operation", "d of a warpgroup's product is float16", lambda: kernel(warpgroup_mma(d=R), R, TILE)),
     (
         "operation",
         "16 runs of 128 rows do not fit tile",
-        lambda: kernel(group_mma(SUMS, 128, True), SUMS, TILE),
+        lambda: kernel(warpgroup_mma(SUMS, 128, True), SUMS, TILE),
     ),
-    ("operation", "whether a warpgroup's product accumulates", lambda: kernel(group_mma(adds=T), D, TILE)),
-    ("meeting", "a product that accumulates under `t < 64`", lambda: kernel(group_mma(adds=T < index(64)), D, TILE)),
-    ("operation", "a wait for all but 8 products", lambda: kernel(AwaitGroupMma(8))),
-    ("meeting", "a product of a warpgroup under `t < 64`", lambda: kernel(under(T < index(64), AwaitGroupMma(0)))),
+    ("operation", "whether a warpgroup's product accumulates", lambda: kernel(warpgroup_mma(adds=T), D, TILE)),
+    (
+        "meeting",
+        "a product that accumulates under `t < 64`",
+        lambda: kernel(warpgroup_mma(adds=T < index(64)), D, TILE),
+    ),
+    ("operation", "a wait for all but 8 products", lambda: kernel(WarpgroupMmaWait(8))),
+    ("meeting", "a product of a warpgroup under `t < 64`", lambda: kernel(under(T < index(64), WarpgroupMmaWait(0)))),
     (
         "warps",
         "a change of registers in blocks of 64 threads, not whole",
-        lambda: kernel(SetRegisters(40, False), axes=SMALL),
+        lambda: kernel(SetMaxRegisters(40, False), axes=SMALL),
     ),
-    ("operation", "44 registers; 24 to 240", lambda: kernel(SetRegisters(44, True))),
-    ("meeting", "a barrier of the group under `t < 64`", lambda: kernel(under(T < index(64), Barrier(Level.GROUP)))),
-    ("operation", "the block of an arrival are no scalar", lambda: kernel(Arrive(FULL, Z, ONE), FULL, axes=CLUSTERS)),
-    ("launch", "the block of an arrival where there are no", lambda: kernel(Arrive(FULL, Z, Z), FULL)),
-    ("operation", "24 bytes are announced", lambda: kernel(ArriveExpecting(FULL, Z, 24), FULL)),
+    ("operation", "44 registers; 24 to 240", lambda: kernel(SetMaxRegisters(44, True))),
+    (
+        "meeting",
+        "a barrier of the group under `t < 64`",
+        lambda: kernel(under(T < index(64), Barrier(Level.WARPGROUP))),
+    ),
+    (
+        "operation",
+        "the block of an arrival are no scalar",
+        lambda: kernel(MbarrierArrive(FULL, Z, ONE), FULL, axes=CLUSTERS),
+    ),
+    ("launch", "the block of an arrival where there are no", lambda: kernel(MbarrierArrive(FULL, Z, Z), FULL)),
+    ("operation", "24 bytes are tx_expected", lambda: kernel(MbarrierArriveExpectTx(FULL, Z, 24), FULL)),
     ("launch", "the blocks of a multicast where there are no", lambda: kernel(boxed(multicast=Z), TILE, FULL)),
     (
         "operation",
-        "a multicast of I that is not announced",
-        lambda: kernel(boxed(announced=False, multicast=Z), TILE, FULL, axes=CLUSTERS),
+        "a multicast of I that is not tx_expected",
+        lambda: kernel(boxed(tx_expected=False, multicast=Z), TILE, FULL, axes=CLUSTERS),
     ),
-    ("inputs", "I is an input", lambda: kernel(TensorStore(IN, (Z, Z), TILE, (Z, Z), (64, 64)), TILE)),
-    ("operation", "a wait for all but -1 groups of stores", lambda: kernel(AwaitStores(-1))),
+    ("inputs", "I is an input", lambda: kernel(TmaStore(IN, (Z, Z), TILE, (Z, Z), (64, 64)), TILE)),
+    ("operation", "a wait for all but -1 groups of stores", lambda: kernel(TmaStoreWait(-1))),
     ("operation", "3 matrices are moved at once", lambda: kernel(LoadMatrix(R, (Z,), S, (Z, Z), 3), R, S)),
     ("operation", "S is accessed at bytes", lambda: kernel(LoadMatrix(R, (Z,), S, (Z, index(4)), 4), R, S)),
     ("types", "Operation is no operation", lambda: kernel(Operation())),

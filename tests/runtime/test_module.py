@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from tilewright.codegen.road import build_kernel
+from tilewright.codegen.lowering import build_kernel
 from tilewright.core.dtypes import float32
 from tilewright.core.errors import IllegalSchedule, InvalidParameter, UnsupportedTarget
 from tilewright.core.schedule import Schedule
@@ -15,8 +15,8 @@ from tilewright.ir.expr import Load, Var
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.devices import host_target
 from tilewright.runtime.module import Module, load_module
-from tilewright.schedule.nest import loop_nest
-from tilewright.schedule.sketches.cpu_gemm import CPU_GEMM
+from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
+from tilewright.schedule.loop_nest.nest import loop_nest
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Axis, Stage, Workload
 

@@ -13,7 +13,7 @@ from tilewright.core.budget import Budget
 from tilewright.core.target import Target
 from tilewright.core.trial import Reason, Timed
 from tilewright.runtime.devices import host_target
-from tilewright.schedule.sketches.cpu_gemm import CPU_GEMM
+from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
 from tilewright.search.recorded import read_table
 from tilewright.search.strategies import STRATEGIES
 from tilewright.search.strategy import Problem

@@ -11,7 +11,7 @@ from tests.random_expressions import other_reducers, random_workload
 from tilewright.core.errors import InvalidParameter
 from tilewright.ir.expr import Const, Expr
 from tilewright.ir.interpret import interpret
-from tilewright.schedule.nest import loop_nest
+from tilewright.schedule.loop_nest.nest import loop_nest
 from tilewright.te import build as te
 from tilewright.te import contraction as contraction_module
 from tilewright.te import reference as reference_module

@@ -6,7 +6,7 @@ They are CUDA C++ compiled by the real backend, so what is wrong with them is re
 
 from dataclasses import replace
 
-from tilewright.codegen.backend import Binary, Grid, Parameter, Source
+from tilewright.codegen.backend import Binary, LaunchConfig, Parameter, Source
 from tilewright.codegen.backends import backend_for
 from tilewright.core.dtypes import float32
 from tilewright.core.schedule import Schedule
@@ -89,8 +89,8 @@ def build(work: Workload, target: Target, chosen: Schedule) -> Binary:
     return replace(binary, launches=(_grid(fault),))
 
 
-def _grid(fault: str) -> Grid:
-    return Grid(
+def _grid(fault: str) -> LaunchConfig:
+    return LaunchConfig(
         "entry",
         (SIZE // THREADS, 1, 1),
         2048 if fault == "too_many_threads" else THREADS,

@@ -11,7 +11,7 @@ from functools import cache
 
 from tilewright.codegen.backend import Binary
 from tilewright.codegen.backends import backend_for
-from tilewright.codegen.road import build_kernel, finish, lower
+from tilewright.codegen.lowering import build_kernel, finish, lower
 from tilewright.core.dtypes import float16
 from tilewright.core.errors import InvalidParameter
 from tilewright.core.schedule import Schedule
@@ -28,7 +28,7 @@ from tilewright.te.workload import Workload
 
 NONE = "none"
 """A kernel as it should be."""
-SKETCHES = {"blocks": "cpu_gemm", "pairs": "cpu_dots", "bytes": "cpu_dots"}
+SKETCHES = {"blocks": "cpu_gemm", "pairs": "cpu_gemm_dot", "bytes": "cpu_gemm_dot"}
 """Workloads that one sketch is meant to write; others are written by the first that can."""
 
 

@@ -9,14 +9,14 @@ from tilewright.codegen.amdgpu.backend import AmdgpuBackend
 from tilewright.codegen.backend import Packaging
 from tilewright.codegen.export import exported
 from tilewright.codegen.llvm.instructions import classify, total
-from tilewright.codegen.road import Layers, build, build_kernel, layers
+from tilewright.codegen.lowering import Layers, build, build_kernel, layers
 from tilewright.core.dtypes import float16, float32
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault, UnsupportedTarget
 from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Compare, CompareOp, Load, const, index
-from tilewright.ir.gpu import WAVE_ATOMS, WAVE_LANES, Atom, Mma
+from tilewright.ir.gpu import MFMA_ATOMS, WAVEFRONT_LANES, Mma, MmaAtom
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.ir.verify import verify
@@ -37,7 +37,7 @@ WORKLOADS = {
 }
 MFMA = {"float16": "f32_16x16x16_f16", "bfloat16": "f32_16x16x16_bf16", "float32": "f32_16x16x4_f32"}
 ELF_MACHINE = 224
-ABSENT = {"cluster": "clusters", "copied": "CopyAsync", "bulk": "InitArrivals", "matrix": "swizzled"}
+ABSENT = {"cluster": "clusters", "copied": "CopyAsync", "bulk": "MbarrierInit", "matrix": "swizzled"}
 """What begins the names of launches that use what these processors have not, and what is said of it."""
 
 
@@ -50,7 +50,7 @@ def road(name: str) -> Layers:
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_products_and_softmax_reach_the_instructions_for_them(name: str) -> None:
     found = road(name)
-    text, counts = found.anatomy.layers[-1].text, found.anatomy.instructions
+    text, counts = found.artifacts.layers[-1].text, found.artifacts.instructions
     operator, dtype = name.split()
     if operator == "matmul":
         assert re.search(rf"^\s+v_mfma_{MFMA[dtype]} ", text, re.MULTILINE) and counts["matrix"] >= 4
@@ -61,7 +61,7 @@ def test_products_and_softmax_reach_the_instructions_for_them(name: str) -> None
     assert re.search(r"^\s+global_load_dwordx[24] ", text, re.MULTILINE)
     assert not re.search(r"^\s+(flat|scratch)_", text, re.MULTILINE)  # the address spaces were found, nothing spilled
     assert counts["vector_load"] and counts["vector_store"] and counts["other"] < total(counts) // 3
-    (taken,) = found.anatomy.resources.values()
+    (taken,) = found.artifacts.resources.values()
     assert taken.spill_bytes == taken.stack_bytes == 0 and 0 < taken.registers <= 256
 
 
@@ -90,17 +90,17 @@ def test_what_cuda_kernels_are_made_of_compiles_or_is_refused_by_name(name: str)
         build_kernel(LAUNCHES[name], GFX942)
 
 
-@pytest.mark.parametrize("atom", WAVE_ATOMS.values(), ids=lambda a: a.name)
+@pytest.mark.parametrize("atom", MFMA_ATOMS.values(), ids=lambda a: a.name)
 @pytest.mark.parametrize("part", ["a", "b", "d"])
-def test_every_element_of_a_fragment_belongs_to_one_lane(atom: Atom, part: str) -> None:
+def test_every_element_of_a_fragment_belongs_to_one_lane(atom: MmaAtom, part: str) -> None:
     rows, columns = {"a": (atom.m, atom.k), "b": (atom.k, atom.n), "d": (atom.m, atom.n)}[part]
-    places = {atom.fragment(part, lane, e) for lane in range(WAVE_LANES) for e in range(atom.elements(part))}
+    places = {atom.fragment(part, lane, e) for lane in range(WAVEFRONT_LANES) for e in range(atom.elements(part))}
     assert places == {(row, column) for row in range(rows) for column in range(columns)}
 
 
 def product(threads: int, guarded: bool) -> Kernel:
     """One instruction of every wave; ``guarded``: of the first only."""
-    atom = WAVE_ATOMS["wave_m16n16k16_f16"]
+    atom = MFMA_ATOMS["wave_m16n16k16_f16"]
     result = Buffer("O", (threads, 4), float32)
     w = Writer()
     with w.launch("product", [("t", threads, HardwareAxis.THREAD)]) as (t,):
@@ -109,7 +109,7 @@ def product(threads: int, guarded: bool) -> Kernel:
         for e in range(4):
             for buffer, value in ((a, 1.0), (b, 2.0), (d, 0.0)):
                 w.store(buffer, (index(e),), const(value, buffer.dtype))
-        with w.when(Compare(CompareOp.LT, t, index(WAVE_LANES)) if guarded else None):
+        with w.when(Compare(CompareOp.LT, t, index(WAVEFRONT_LANES)) if guarded else None):
             w.emit(Mma(atom.name, d, (index(0),), a, (index(0),), b, (index(0),)))
         for e in range(4):
             w.store(result, (t, index(e)), Load(d, (index(e),)))

@@ -10,11 +10,11 @@ from tilewright.ir.expr import (
     BinaryOp,
     Broadcast,
     Cast,
+    ClusterLoad,
     Compare,
     CompareOp,
     Expr,
     Load,
-    PeerLoad,
     Ramp,
     ReduceLanes,
     Select,
@@ -26,14 +26,14 @@ from tilewright.ir.expr import (
     index,
 )
 from tilewright.ir.gpu import (
-    AwaitArrivals,
-    AwaitCopies,
     BulkCopy,
-    CommitCopies,
     CopyAsync,
-    InitArrivals,
+    CopyAsyncCommit,
+    CopyAsyncWait,
     Level,
     LoadMatrix,
+    MbarrierInit,
+    MbarrierWait,
     Mma,
 )
 from tilewright.ir.rewrite import map_statements
@@ -159,8 +159,8 @@ def cluster_sum(blocks: int) -> Kernel:
             four = Ramp(ZERO, 1, 4)
             w.store(total, (four,), Broadcast(const(0.0, float32), 4))
             with w.loop("other", blocks) as other:
-                w.store(total, (four,), Load(total, (four,)) + PeerLoad(sums, (four,), other))
-            first = PeerLoad(sums, (index(1),), (rank + 1) % blocks)
+                w.store(total, (four,), Load(total, (four,)) + ClusterLoad(sums, (four,), other))
+            first = ClusterLoad(sums, (index(1),), (rank + 1) % blocks)
             w.store(result, (row, rank, four), Load(total, (four,)) + Broadcast(first, 4))
         w.barrier(Level.CLUSTER)
     return Kernel("cluster_sum", (source,), (result,), (), w.finish())
@@ -179,18 +179,18 @@ def copied(dtype: DType) -> Kernel:
         def start(row: Expr) -> None:
             to, start = (row % 2, t * lanes), (row, t * lanes)
             w.emit(CopyAsync(stages, to, source, start, lanes, row < rows))
-            w.emit(CommitCopies())
+            w.emit(CopyAsyncCommit())
 
         start(ZERO)
         with w.loop("row", rows + 1) as row:
             start(row + 1)
-            w.emit(AwaitCopies(1))
+            w.emit(CopyAsyncWait(1))
             w.barrier()
             at = Ramp(t * lanes, 1, lanes)
             twice = Load(stages, (row % 2, Ramp(((t + 1) % threads) * lanes, 1, lanes)))
             w.store(result, (row, at), twice)
             w.barrier()
-        w.emit(AwaitCopies(0))
+        w.emit(CopyAsyncWait(0))
     return Kernel("copied", (source,), (result,), (), w.finish())
 
 
@@ -208,14 +208,14 @@ def bulk(dtype: DType) -> Kernel:
 
         first = Compare(CompareOp.EQ, t, ZERO)
         with w.when(first):
-            w.emit(InitArrivals(ready, ZERO, 1))
-            w.emit(InitArrivals(ready, index(1), 1))
+            w.emit(MbarrierInit(ready, ZERO, 1))
+            w.emit(MbarrierInit(ready, index(1), 1))
         w.barrier()
         with w.when(first):
             start(ZERO)
             start(index(1))
         with w.loop("row", rows) as row:
-            w.emit(AwaitArrivals(ready, row % 2, row // 2 % 2))
+            w.emit(MbarrierWait(ready, row % 2, row // 2 % 2))
             lanes = Ramp(t * 4, 1, 4)
             data = Load(stages, (row % 2, lanes))
             w.store(result, (row, lanes), data + data)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tilewright.benchmarks.one_launch import case_of, kernels_of
-from tilewright.codegen import road
-from tilewright.codegen.backend import Grid, Resources, Source
+from tilewright.codegen import lowering as road
+from tilewright.codegen.backend import LaunchConfig, Resources, Source
 from tilewright.codegen.backends import backend_for
-from tilewright.codegen.cuda import nvrtc
-from tilewright.codegen.cuda.cache import CompileCache, cache_folder, key_of
-from tilewright.codegen.cuda.compile import compiled, options
-from tilewright.codegen.cuda.nvrtc import Compiled
-from tilewright.codegen.cuda.resources import check_launches, check_log, parse_log
+from tilewright.codegen.cuda.compile import nvrtc
+from tilewright.codegen.cuda.compile.cache import CompileCache, cache_folder, key_of
+from tilewright.codegen.cuda.compile.compiler import compiled, options
+from tilewright.codegen.cuda.compile.nvrtc import Compiled
+from tilewright.codegen.cuda.compile.resources import check_launches, check_log, parse_log
 from tilewright.core.dtypes import float16, float32
 from tilewright.core.errors import CompileError, ResourcesExceeded, UnsupportedTarget
 from tilewright.core.streams import stream
@@ -88,9 +88,9 @@ def test_a_kernel_that_spills_is_refused_with_the_figures() -> None:
 
 
 def test_what_a_refused_kernel_takes_can_still_be_looked_at() -> None:
-    anatomy = BACKEND.anatomy(emitted(many_registers(120, 1024)), SM90A)
-    assert anatomy.resources["tw_hold"].spill_bytes > 0
-    assert anatomy.instructions["local_memory"] > 0
+    artifacts = BACKEND.artifacts(emitted(many_registers(120, 1024)), SM90A)
+    assert artifacts.resources["tw_hold"].spill_bytes > 0
+    assert artifacts.instructions["local_memory"] > 0
 
 
 def test_too_much_shared_memory_is_refused() -> None:
@@ -114,7 +114,7 @@ def test_static_shared_memory_and_registers_have_limits() -> None:
     with pytest.raises(ResourcesExceeded, match="50000 bytes of static shared memory; at most 49152"):
         check_log({"f": Resources(32, 0, 0, 50_000)}, "")
     with pytest.raises(ResourcesExceeded, match="128 registers in each of 1024 threads"):
-        check_launches([Grid("f", (1, 1, 1), 1024)], {"f": Resources(128)}, SM90A)
+        check_launches([LaunchConfig("f", (1, 1, 1), 1024)], {"f": Resources(128)}, SM90A)
 
 
 def test_the_log_of_the_assembler_is_read() -> None:

@@ -3,15 +3,15 @@
 import pytest
 
 from tilewright.codegen.backends import backend_for
-from tilewright.codegen.cuda.compile import compiled
-from tilewright.codegen.cuda.resources import parse_log
-from tilewright.codegen.road import finish, lower
+from tilewright.codegen.cuda.compile.compiler import compiled
+from tilewright.codegen.cuda.compile.resources import parse_log
+from tilewright.codegen.lowering import finish, lower
 from tilewright.core.dtypes import INDEX, float32
 from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.build import Writer
-from tilewright.ir.expr import Load, PeerLoad, const, index
-from tilewright.ir.gpu import AwaitPeers, Level, Prefetch
+from tilewright.ir.expr import ClusterLoad, Load, const, index
+from tilewright.ir.gpu import ClusterLoadWait, Level, Prefetch
 from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.operators import OPERATORS
@@ -45,10 +45,10 @@ def test_blocks_wait_for_stores_to_memory_only_where_they_must(how: str) -> None
         w.store(part, (t,), Load(source, (rank, t)))
         w.store(result, (index(0), rank, t), Load(source, (rank, t)))
         w.barrier(Level.CLUSTER)
-        other = Load(result, (index(0), 1 - rank, t)) if how == "through memory" else PeerLoad(part, (t,), 1 - rank)
+        other = Load(result, (index(0), 1 - rank, t)) if how == "through memory" else ClusterLoad(part, (t,), 1 - rank)
         w.store(held, (), other)
         if how == "awaited":
-            w.emit(AwaitPeers(Load(held, ())))
+            w.emit(ClusterLoadWait(Load(held, ())))
         w.barrier(Level.CLUSTER)
         w.store(result, (index(1), rank, t), Load(held, ()))
         w.barrier(Level.CLUSTER)
@@ -63,7 +63,7 @@ def test_blocks_wait_for_stores_to_memory_only_where_they_must(how: str) -> None
 def test_loads_from_other_blocks_are_done_before_the_cluster_meets_again() -> None:
     """The first use of what was loaded, which the assembler waits with, must not move behind the barrier."""
     workload = OPERATORS["reduce"].workload({"shape": [64, 8192], "axes": [1], "kind": "sum", "dtype": "float32"})
-    space = SKETCHES["cuda_rows"].space(workload, SM90A, seed=0, limit=10_000)
+    space = SKETCHES["cuda_rowwise"].space(workload, SM90A, seed=0, limit=10_000)
     backend, found = backend_for(SM90A), 0
     for schedule in (space.schedule(n) for n in range(len(space))):
         if dict(schedule.knobs)["cluster"] == 1:

@@ -8,7 +8,7 @@ import pytest
 from tilewright.codegen.llvm.architectures import ARCHITECTURES, function_attributes, target_named
 from tilewright.codegen.llvm.backend import LlvmBackend
 from tilewright.codegen.llvm.instructions import DIALECTS, classify, count_instructions, total
-from tilewright.codegen.road import Layers, build, layers
+from tilewright.codegen.lowering import Layers, build, layers
 from tilewright.core.errors import CompileError, UnsupportedTarget
 from tilewright.core.target import Target
 from tilewright.ir.stmt import Kernel
@@ -44,7 +44,7 @@ def road(operator: str, name: str) -> Layers:
 
 
 def assembly(road: Layers) -> str:
-    return road.anatomy.layers[-1].text
+    return road.artifacts.layers[-1].text
 
 
 @pytest.mark.parametrize("operator", WORKLOADS)
@@ -61,7 +61,7 @@ def assembly(road: Layers) -> str:
 )
 def test_products_and_softmax_reach_the_vector_instructions(operator: str, name: str, fused: str) -> None:
     found = road(operator, name)
-    counts = found.anatomy.instructions
+    counts = found.artifacts.instructions
     assert re.search(fused, assembly(found))
     assert counts["vector_fma"] >= 4 and counts["vector_load"] and counts["vector_store"]
     assert counts["scalar_fma"] == 0 and counts["scalar_fp"] <= 8  # the end of a row

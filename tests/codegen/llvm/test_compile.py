@@ -153,8 +153,8 @@ def test_code_for_the_host_uses_what_the_host_has() -> None:
 def test_few_passes_keep_the_accumulators_of_a_kernel_as_written_in_registers(
     rows: int, columns: int, lanes: int
 ) -> None:
-    source = BACKEND.emit(replace(micro_kernel(rows, columns, lanes), as_written=True), AVX512)
-    assert source.as_written
+    source = BACKEND.emit(replace(micro_kernel(rows, columns, lanes), minimal_passes=True), AVX512)
+    assert source.minimal_passes
     text = BACKEND.assembly(source, AVX512)
     assert "(%rsp)" not in text
     few, all_passes = count_instructions(text), count_instructions(assembly(micro_kernel(rows, columns, lanes)))

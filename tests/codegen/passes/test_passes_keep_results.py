@@ -10,7 +10,7 @@ from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import For, LoopKind, walk_statements
 from tilewright.ir.verify import verify
 from tilewright.runtime.devices import host_target
-from tilewright.schedule.nest import loop_nest
+from tilewright.schedule.loop_nest.nest import loop_nest
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS

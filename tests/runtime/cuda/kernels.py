@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.codegen.backend import Binary, Grid, Parameter, Source
-from tilewright.codegen.cuda.compile import compile_source
+from tilewright.codegen.backend import Binary, LaunchConfig, Parameter, Source
+from tilewright.codegen.cuda.compile.compiler import compile_source
 from tilewright.core.dtypes import float32
 from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer
@@ -56,7 +56,7 @@ def target() -> Target:
 def binary(function: str, on: Target, blocks: int = 1, threads: int = COUNT, **grid: Any) -> Binary:
     """One launch of a function of ``TEXT`` on float32 X and Y of ``COUNT`` elements, asking for anything."""
     parameters = (Parameter("X", "input", (COUNT,), float32), Parameter("Y", "output", (COUNT,), float32))
-    launches = (Grid(function, (blocks, 1, 1), threads, arguments=(0, 1), **grid),)
+    launches = (LaunchConfig(function, (blocks, 1, 1), threads, arguments=(0, 1), **grid),)
     compiled = compile_source(Source("cuda-c++", TEXT, "unit", parameters), on)
     return replace(compiled, entry=function, launches=launches)
 

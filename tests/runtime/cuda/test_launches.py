@@ -7,7 +7,7 @@ import pytest
 
 from tests.codegen.cuda.launches import LAUNCHES
 from tests.ir.launches import FAULTS, data_of
-from tilewright.codegen.road import build_kernel
+from tilewright.codegen.lowering import build_kernel
 from tilewright.core.dtypes import float32
 from tilewright.ir.buffer import Buffer
 from tilewright.ir.build import Writer

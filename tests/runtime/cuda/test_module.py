@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.codegen.road import build_kernel
+from tilewright.codegen.lowering import build_kernel
 from tilewright.core.errors import InvalidParameter
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.cuda.device import CudaDevice

@@ -4,7 +4,7 @@ import pytest
 
 from tilewright.codegen.backend import Binary, Source
 from tilewright.codegen.backends import backend_for
-from tilewright.codegen.cuda.compile import compile_source
+from tilewright.codegen.cuda.compile.compiler import compile_source
 from tilewright.core.dtypes import DTYPES
 from tilewright.core.target import Target
 from tilewright.runtime.anchor import grid_anchor

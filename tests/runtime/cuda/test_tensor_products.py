@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tilewright.codegen.road import build_kernel
+from tilewright.codegen.lowering import build_kernel
 from tilewright.ir.stmt import Kernel
 from tilewright.runtime.cuda.device import CudaDevice
 from tilewright.tests.ir import tensor_launches

@@ -11,7 +11,7 @@ from tilewright.ir.buffer import Scope
 from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.rewrite import map_statements
 from tilewright.ir.stmt import If, Kernel, Stmt, Store
-from tilewright.schedule.nest import loop_nest
+from tilewright.schedule.loop_nest.nest import loop_nest
 from tilewright.schedule.primitives import (
     cache_read,
     cache_write,

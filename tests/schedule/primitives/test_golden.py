@@ -10,7 +10,7 @@ from tests.schedule.primitives import workloads
 from tilewright.ir.buffer import Scope
 from tilewright.ir.stmt import Kernel
 from tilewright.ir.text import kernel_text
-from tilewright.schedule.nest import loop_nest
+from tilewright.schedule.loop_nest.nest import loop_nest
 from tilewright.schedule.primitives import (
     PRIMITIVES,
     cache_read,

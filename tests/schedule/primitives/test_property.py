@@ -11,7 +11,7 @@ from tests.schedule.primitives.moves import random_moves, steps
 from tilewright.core.streams import stream
 from tilewright.ir.simplify import simplify_kernel
 from tilewright.ir.verify import verify
-from tilewright.schedule.nest import loop_nest
+from tilewright.schedule.loop_nest.nest import loop_nest
 from tilewright.schedule.primitives import PRIMITIVES
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload

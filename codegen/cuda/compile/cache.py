@@ -1,0 +1,88 @@
+"""Compiled kernels on disk, so that no process of this user compiles the same text twice.
+
+One file an entry, named by what went in; written aside and moved into place, so that processes may share the folder.
+When the entries exceed the limit, those that were used longest ago go. A folder that cannot be used costs only time.
+"""
+
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ....core.keys import content_key
+from .nvrtc import Compiled
+
+MOST_BYTES = 512 << 20
+_SUFFIX = ".kernel"
+
+
+def cache_folder() -> Path:
+    """Where a user's programs keep what they can make again (the XDG base directory rules)."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "tilewright" / "cuda"
+
+
+def key_of(text: str, options: Sequence[str], compiler: str) -> str:
+    """What a compilation's result depends on."""
+    return content_key({"text": text, "options": list(options), "compiler": compiler})
+
+
+@dataclass(frozen=True, slots=True)
+class CompileCache:
+    """Entries in ``folder``, of ``most_bytes`` together."""
+
+    folder: Path
+    most_bytes: int = MOST_BYTES
+
+    def get(self, key: str) -> Compiled | None:
+        """What was put under ``key``; None where nothing, or nothing readable, is there."""
+        path = self._path(key)
+        try:
+            data = zlib.decompress(path.read_bytes())
+            head, _, cubin = data.partition(b"\n")
+            said = json.loads(head)
+            os.utime(path)
+            return Compiled(cubin, str(said["ptx"]), str(said["log"]))
+        except (OSError, ValueError, KeyError, zlib.error):
+            return None
+
+    def put(self, key: str, compiled: Compiled) -> None:
+        """Keep ``compiled``; does nothing where the folder cannot be written."""
+        head = json.dumps({"ptx": compiled.ptx, "log": compiled.log}).encode()
+        data = zlib.compress(head + b"\n" + compiled.cubin, 1)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                os.replace(name, self._path(key))
+            except BaseException:
+                os.unlink(name)
+                raise
+            if key.startswith("0"):  # one in sixteen looks after the size of all
+                self.trim()
+        except OSError:
+            return
+
+    def trim(self) -> None:
+        """Drop the entries used longest ago until the rest fits."""
+        entries = []
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            try:
+                found = path.stat()
+            except FileNotFoundError:  # another process trims too
+                continue
+            entries.append((found.st_mtime, found.st_size, path))
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries):
+            if total <= self.most_bytes:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}{_SUFFIX}"

@@ -1,0 +1,83 @@
+"""How the IR's element types appear in CUDA C++: in memory, and while they are computed with."""
+
+import struct
+
+import numpy as np
+
+from ....core.dtypes import DType
+from .text import Level, Value
+
+_STORED = {
+    "float64": "double",
+    "float32": "float",
+    "float16": "unsigned short",
+    "bfloat16": "unsigned short",
+    "int64": "long long",
+    "int32": "int",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "bool": "unsigned char",
+}
+_COMPUTED = {"float16": "float", "bfloat16": "float", "bool": "bool"}
+INT32 = (-(1 << 31), (1 << 31) - 1)
+"""The range of ``int``."""
+
+WIDE = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
+"""Bytes of one access -> the C++ type that moves them at once."""
+
+
+def stored(dtype: DType) -> str:
+    """The C++ type of one element in memory; 16-bit floats are their bits."""
+    return _STORED[dtype.name]
+
+
+def computed(dtype: DType) -> str:
+    """The C++ type that values of ``dtype`` are computed with."""
+    return _COMPUTED.get(dtype.name) or _STORED[dtype.name]
+
+
+def is_half(dtype: DType) -> bool:
+    """Whether ``dtype`` is one of the floats of 16 bits."""
+    return dtype.is_float and dtype.bits == 16
+
+
+def half_name(dtype: DType) -> str:
+    """What the functions of the prelude call a float of 16 bits."""
+    return "half" if dtype.name == "float16" else "bfloat"
+
+
+def literal(value: int | float | bool, dtype: DType) -> Value:
+    """A constant, rounded to ``dtype``."""
+    if dtype.is_bool:
+        return Value("true" if value else "false", "bool")
+    if not dtype.is_float:
+        return _integer(int(value), dtype)
+    rounded = float(np.array(value, np.float64).astype(dtype.numpy).astype(np.float64))
+    if dtype.bits == 64:
+        if rounded in (float("inf"), float("-inf")):
+            bits = struct.unpack("<Q", struct.pack("<d", rounded))[0]
+            return Value(f"__longlong_as_double(0x{bits:016x}ll)", "double")
+        return _signed(repr(rounded), "double")
+    if rounded in (float("inf"), float("-inf")):
+        return Value(f"__int_as_float({'0x7f800000' if rounded > 0 else '(int)0xff800000'})", "float")
+    return _signed(f"{np.float32(rounded)!s}".removesuffix("f") + "f", "float")
+
+
+def _signed(text: str, type: str) -> Value:
+    if "." not in text and "e" not in text:
+        text = text.replace("f", "") + ".0" + ("f" if type == "float" else "")
+    return Value(text, type, Level.UNARY if text.startswith("-") else Level.ATOM)
+
+
+def _integer(value: int, dtype: DType) -> Value:
+    if dtype.bits == 64 and not INT32[0] < value <= INT32[1]:
+        text = f"(-{-(value + 1)}ll - 1)" if value < 0 else f"{value}ll"
+        return Value(text, "long long")
+    if value == INT32[0]:
+        return Value(f"(-{-(value + 1)} - 1)", "int")
+    return Value(str(value), "int", Level.UNARY if value < 0 else Level.ATOM)
+
+
+def bits_of(value: float, dtype: DType) -> int:
+    """The 16 bits of a constant."""
+    return int(np.array(value, np.float64).astype(dtype.numpy).view(np.uint16))

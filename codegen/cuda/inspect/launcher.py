@@ -1,0 +1,159 @@
+"""A host program around a kernel: fills its inputs, runs it, times it, and prints a sum over each output."""
+
+from ...backend import LaunchConfig, Parameter, Source, TensorMap
+from ..compile.resources import STATIC_SHARED_LIMIT_BYTES
+from ..emit.types import stored
+
+PORTABLE_CLUSTER = 8
+"""Larger clusters must be allowed function by function."""
+
+_HEAD = """
+// ------------------------------------------------------------------------------------------------------------------
+// A host program around it:   nvcc -arch={arch} kernel.cu -o kernel && ./kernel
+#ifndef __CUDACC_RTC__
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+static void check(cudaError_t status, const char* what) {{
+  if (status == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\\n", what, cudaGetErrorString(status));
+  std::exit(1);
+}}
+
+struct Parameter {{
+  const char* name;
+  char role;  // i: input, o: output, w: workspace
+  const char* dtype;
+  size_t bytes;
+}};
+
+static const Parameter parameters[] = {{
+{parameters}
+}};
+
+"""
+
+_MAPS = """#include <cuda.h>
+
+// extents and box from the innermost dimension on
+static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> extents, std::vector<cuuint32_t> box,
+                            bool swizzled, int line_bytes) {
+  static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  if (!encode)
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void**)&encode, 12000, cudaEnableDefault, &found),
+          "cudaGetDriverEntryPointByVersion");
+  std::vector<cuuint64_t> strides;
+  for (size_t i = 0; i < extents.size(); ++i) strides.push_back((i ? strides.back() : bytes) * extents[i]);
+  const std::vector<cuuint32_t> steps(box.size(), 1);
+  const CUtensorMapDataType types[] = {CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_DATA_TYPE_UINT16,
+                                       CU_TENSOR_MAP_DATA_TYPE_UINT32, CU_TENSOR_MAP_DATA_TYPE_UINT64};
+  const CUtensorMapDataType type = types[bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3];
+  TensorMap map;
+  if (encode((CUtensorMap*)&map, type, box.size(), data, extents.data(), strides.data(), box.data(), steps.data(),
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             line_bytes == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+    check(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
+  return map;
+}
+
+"""
+
+_TAIL = """
+// floats in [0.5, 1), small integers, bools
+static unsigned spread(size_t i) { return (unsigned)((i * 2654435761u) >> 8); }
+
+template <typename T, typename F> static void fill_as(std::vector<unsigned char>& data, F value) {
+  T* const x = (T*)data.data();
+  for (size_t i = 0; i < data.size() / sizeof(T); ++i) x[i] = (T)value(spread(i));
+}
+
+static void fill(std::vector<unsigned char>& data, const char* dtype) {
+  const auto is = [&](const char* name) { return std::strcmp(dtype, name) == 0; };
+  if (is("float16")) fill_as<unsigned short>(data, [](unsigned s) { return 0x3800 | (s & 0x3ff); });
+  else if (is("bfloat16")) fill_as<unsigned short>(data, [](unsigned s) { return 0x3f00 | (s & 0x7f); });
+  else if (is("float32")) fill_as<float>(data, [](unsigned s) { return 0.5f + (s & 0xffff) / 131072.0f; });
+  else if (is("float64")) fill_as<double>(data, [](unsigned s) { return 0.5 + (s & 0xffff) / 131072.0; });
+  else if (is("int64")) fill_as<long long>(data, [](unsigned s) { return s % 7; });
+  else if (is("int32")) fill_as<int>(data, [](unsigned s) { return s % 7; });
+  else fill_as<unsigned char>(data, [](unsigned s) { return s % 2; });
+}
+
+int main() {
+  const int count = sizeof(parameters) / sizeof(parameters[0]), rounds = 20;
+  std::vector<void*> p(count);
+  for (int i = 0; i < count; ++i) {
+    check(cudaMalloc(&p[i], parameters[i].bytes), "cudaMalloc");
+    std::vector<unsigned char> data(parameters[i].bytes);
+    if (parameters[i].role == 'i') fill(data, parameters[i].dtype);
+    check(cudaMemcpy(p[i], data.data(), data.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
+  }
+  prepare();
+  cudaEvent_t begin, end;
+  check(cudaEventCreate(&begin), "cudaEventCreate");
+  check(cudaEventCreate(&end), "cudaEventCreate");
+  run(p.data());
+  check(cudaGetLastError(), "launch");
+  check(cudaDeviceSynchronize(), "run");
+  check(cudaEventRecord(begin), "cudaEventRecord");
+  for (int i = 0; i < rounds; ++i) run(p.data());
+  check(cudaEventRecord(end), "cudaEventRecord");
+  check(cudaDeviceSynchronize(), "run");
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+  std::printf("%.2f us a run (warm cache, launches included)\\n", 1e3 * milliseconds / rounds);
+  for (int i = 0; i < count; ++i) {
+    if (parameters[i].role != 'o') continue;
+    std::vector<unsigned char> data(parameters[i].bytes);
+    check(cudaMemcpy(data.data(), p[i], data.size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    unsigned long long hash = 14695981039346656037ull;  // FNV-1a
+    for (unsigned char byte : data) hash = (hash ^ byte) * 1099511628211ull;
+    std::printf("%s: %zu bytes, FNV-1a %016llx\\n", parameters[i].name, data.size(), hash);
+  }
+  for (void* pointer : p) cudaFree(pointer);
+}
+#endif
+"""
+
+
+def with_launcher(source: Source, arch: str) -> str:
+    """The text of ``source`` with a program behind it that nvcc builds; NVRTC sees the kernel alone."""
+    rows = ",\n".join(f'  {{"{p.name}", \'{p.role[0]}\', "{p.dtype}", {p.bytes}ull}}' for p in source.parameters)
+    head = _HEAD.format(arch=arch, parameters=rows)
+    prepare = "".join(_prepared(grid) for grid in source.launches)
+    runs = "".join(_launched(grid, source.parameters) for grid in source.launches)
+    between = f"static void prepare() {{\n{prepare}}}\n\nstatic void run(void* const* p) {{\n{runs}}}\n"
+    maps = _MAPS if any(grid.tensor_maps for grid in source.launches) else ""
+    return source.text + head + maps + between + _TAIL
+
+
+def _prepared(grid: LaunchConfig) -> str:
+    wanted = []
+    if grid.shared_bytes > STATIC_SHARED_LIMIT_BYTES:
+        wanted.append(("cudaFuncAttributeMaxDynamicSharedMemorySize", grid.shared_bytes))
+    if grid.cluster > PORTABLE_CLUSTER:
+        wanted.append(("cudaFuncAttributeNonPortableClusterSizeAllowed", 1))
+    return "".join(
+        f'  check(cudaFuncSetAttribute({grid.function}, {name}, {value}), "cudaFuncSetAttribute");\n'
+        for name, value in wanted
+    )
+
+
+def _launched(grid: LaunchConfig, parameters: tuple[Parameter, ...]) -> str:
+    x, y, z = grid.blocks
+    given = ", ".join(
+        f"({'const ' if parameters[i].role == 'input' else ''}{stored(parameters[i].dtype)}*)p[{i}]"
+        for i in grid.arguments
+    )
+    maps = "".join(f", {_map(m, parameters[m.parameter])}" for m in grid.tensor_maps)
+    given = (given + maps).removeprefix(", ")
+    return f"  {grid.function}<<<dim3({x}, {y}, {z}), {grid.threads}, {grid.shared_bytes}>>>({given});\n"
+
+
+def _map(described: TensorMap, parameter: Parameter) -> str:
+    extents, box = (", ".join(map(str, reversed(shape))) for shape in (parameter.shape, described.box))
+    how = f"{'true' if described.swizzled else 'false'}, {described.line_bytes}"
+    return f"tensor_map(p[{described.parameter}], {parameter.dtype.bytes}, {{{extents}}}, {{{box}}}, {how})"

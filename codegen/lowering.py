@@ -1,0 +1,73 @@
+"""The road from a schedule to a binary: lower, passes, emit, compile; as a whole, or every layer to look at."""
+
+from dataclasses import dataclass, replace
+
+from ..core.errors import IllegalSchedule
+from ..core.schedule import Schedule
+from ..core.target import Target
+from ..ir.stmt import Kernel
+from ..schedule.sketch import Sketch
+from ..schedule.sketches import SKETCHES
+from ..te.workload import Workload
+from .backend import Artifacts, Binary, Source
+from .backends import backend_for
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Every layer of the road of one schedule. ``passes``: (name, kernel after it), in order."""
+
+    kernel: Kernel
+    passes: tuple[tuple[str, Kernel], ...]
+    source: Source
+    artifacts: Artifacts
+
+
+def sketch_of(schedule: Schedule) -> Sketch:
+    """The sketch that ``schedule`` is a setting of.
+
+    Raises IllegalSchedule for a sketch that is unknown, or whose version has moved on since.
+    """
+    sketch = SKETCHES.get(schedule.sketch)
+    if sketch is None:
+        raise IllegalSchedule(f"no sketch {schedule.sketch!r}; known: {', '.join(SKETCHES)}", field="/schedule/sketch")
+    if sketch.version != schedule.version:
+        raise IllegalSchedule(
+            f"a schedule of version {schedule.version} of {sketch.name}, which is at version {sketch.version} now",
+            field="/schedule/version",
+        )
+    return sketch
+
+
+def lower(workload: Workload, target: Target, schedule: Schedule) -> Kernel:
+    """The kernel of one schedule, before any pass. Raises IllegalSchedule."""
+    sketch = sketch_of(schedule)
+    if not sketch.matches(workload, target):
+        raise IllegalSchedule(f"{sketch.name} cannot write this workload for {target}", field="/schedule/sketch")
+    return replace(sketch.lower(workload, target, schedule), constants=workload.constants)
+
+
+def finish(kernel: Kernel, target: Target) -> Kernel:
+    """The kernel after all passes of the target's backend: what is emitted."""
+    passes = backend_for(target).passes(kernel, target)
+    return passes[-1][1] if passes else kernel
+
+
+def build_kernel(kernel: Kernel, target: Target) -> Binary:
+    """Passes, source and binary of a lowered kernel. Raises CompileError."""
+    backend = backend_for(target)
+    return backend.compile(backend.emit(finish(kernel, target), target), target)
+
+
+def build(workload: Workload, target: Target, schedule: Schedule) -> Binary:
+    """Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    return build_kernel(lower(workload, target, schedule), target)
+
+
+def layers(workload: Workload, target: Target, schedule: Schedule) -> Layers:
+    """Everything between the schedule and its machine instructions. Raises as ``build`` does."""
+    backend = backend_for(target)
+    kernel = lower(workload, target, schedule)
+    passes = backend.passes(kernel, target)
+    source = backend.emit(passes[-1][1] if passes else kernel, target)
+    return Layers(kernel, passes, source, backend.artifacts(source, target))

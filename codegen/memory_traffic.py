@@ -1,0 +1,110 @@
+"""What a kernel asks of the hardware: bytes of global memory (caches may serve some of them), operations of the matrix
+units."""
+
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from math import prod
+
+from ..ir.buffer import Buffer, Scope
+from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Var
+from ..ir.gpu import MMA_ATOMS, WARPGROUP_THREADS, WGMMA_M, BulkCopy, CopyAsync, Mma, TmaLoad, TmaStore, WarpgroupMma
+from ..ir.stmt import Allocate, For, If, Kernel, Launch, Seq, Stmt, Store, expressions
+
+
+def accessed_bytes(kernel: Kernel) -> int:
+    """Bytes that all loads and stores of global buffers ask for, repeats included.
+
+    Conditions that pick some values of one variable (the first thread, every 32nd) are counted as such, all others as
+    if they held.
+    """
+    return int(_total(kernel.body, {}, _bytes))
+
+
+def matrix_operations(kernel: Kernel) -> int:
+    """Multiplications and additions that matrix instructions do, padding included; conditions count as there."""
+    return int(_total(kernel.body, {}, _multiplied))
+
+
+def _total(stmt: Stmt, extents: Mapping[str, int], own: Callable[[Stmt], Fraction]) -> Fraction:
+    """What ``own`` gives for ``stmt`` and all statements below it, for all threads and iterations."""
+    match stmt:
+        case Seq(statements=statements):
+            return sum((_total(s, extents, own) for s in statements), Fraction(0))
+        case For(var=var, extent=extent, body=body):
+            return extent * _total(body, {**extents, var: extent}, own)
+        case Launch(bounds=bounds, body=body):
+            inside = {**extents, **{b.var: b.extent for b in bounds}}
+            return prod(b.extent for b in bounds) * _total(body, inside, own)
+        case If(condition=condition, then=then):
+            return own(stmt) + _share(condition, extents) * _total(then, extents, own)
+        case Allocate(body=body):
+            return _total(body, extents, own)
+        case Store(mask=mask) if mask is not None:
+            return _share(mask, extents) * own(stmt)
+    return own(stmt)
+
+
+def _bytes(stmt: Stmt) -> Fraction:
+    """Of ``stmt`` itself."""
+    loaded = _loaded(expressions(stmt))
+    match stmt:
+        case Store(buffer=buffer, indices=indices):
+            return _of(buffer, max((i.lanes for i in indices), default=1)) + loaded
+        case CopyAsync(source=source, elements=elements) | BulkCopy(source=source, elements=elements):
+            return _of(source, elements) + loaded
+        case TmaLoad(source=tensor, box=box) | TmaStore(target=tensor, box=box):
+            return _of(tensor, prod(box)) + loaded
+    return loaded
+
+
+def _multiplied(stmt: Stmt) -> Fraction:
+    """One thread's share of ``stmt`` itself."""
+    match stmt:
+        case Mma(atom=atom):
+            known = MMA_ATOMS[atom]
+            return Fraction(2 * known.m * known.n * known.k, known.lanes)
+        case WarpgroupMma(columns=columns, depth=depth):
+            return Fraction(2 * WGMMA_M * columns * depth, WARPGROUP_THREADS)
+    return Fraction(0)
+
+
+def _of(buffer: Buffer, elements: int) -> Fraction:
+    return Fraction(elements * buffer.dtype.bytes if buffer.scope is Scope.GLOBAL else 0)
+
+
+def _loaded(roots: Iterable[Expr]) -> Fraction:
+    """Of the loads in expressions, each shared one counted once."""
+    total, seen, pending = Fraction(0), set[int](), list(roots)
+    while pending:
+        expr = pending.pop()
+        if id(expr) not in seen:
+            seen.add(id(expr))
+            pending.extend(expr.children)
+            if isinstance(expr, Load):
+                total += _of(expr.buffer, expr.lanes)
+    return total
+
+
+def _share(condition: Expr, extents: Mapping[str, int]) -> Fraction:
+    """For how many of the values of its one variable ``condition`` holds; 1 where it is of another form."""
+    match condition:
+        case Logic(op=LogicOp.AND, a=a, b=b):
+            return _share(a, extents) * _share(b, extents)
+        case Compare(op=op, a=Var(name=name), b=Const(value=value)) if name in extents:
+            return _picked(op, int(value), extents[name])
+        case Compare(op=op, a=Binary(op=BinaryOp.MOD, a=Var(name=name), b=Const(value=period)), b=Const(value=value)):
+            if name in extents and 0 < int(period) <= extents[name]:
+                return _picked(op, int(value), int(period))
+    return Fraction(1)
+
+
+def _picked(op: CompareOp, value: int, extent: int) -> Fraction:
+    below = min(max(value, 0), extent)
+    match op:
+        case CompareOp.EQ:
+            return Fraction(int(0 <= value < extent), extent)
+        case CompareOp.LT:
+            return Fraction(below, extent)
+        case CompareOp.GE:
+            return Fraction(extent - below, extent)
+    return Fraction(1)

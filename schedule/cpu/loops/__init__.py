@@ -1,0 +1,1 @@
+"""Any workload as tiled, vectorised, unrolled and parallel loops (sketch ``cpu_loops``)."""

@@ -1,0 +1,169 @@
+"""The loops of a tile group: tasks in parallel, tiles inside a task, a register tile of vectors inside a tile.
+
+for task in parallel(..):                     # blocks of tiles, and the axes that are not tiled
+  for j_tile: for i_tile:                     # the tiles of a block, in either order
+    register acc[rows, columns]
+    acc[..] = 0                               # unrolled and vectorised
+    for k: for k_in in unrolled(..):
+      for i_in in unrolled(rows): for j_vector in unrolled(vectors): for j_lane in vectorized(lanes):
+        acc[..] = acc[..] + A[..] * B[..]
+    C[..] = epilogue(acc[..])                 # unrolled and vectorised
+"""
+
+from dataclasses import dataclass
+
+from ....ir.buffer import Scope
+from ....te.workload import Stage
+from .editor import Editor
+from .inner_loops import mark, split_column, unrolled_reduction
+from .tiles import COLUMNS, Tiles
+
+ROWS_INSIDE, COLUMNS_INSIDE = "rows_inside", "columns_inside"
+STORE, INLINE = "store", "inline"
+NO_PACK = "none"
+OPERANDS = tuple(f"operand_{i}" for i in range(8))
+"""Knob values for operands by position: they must not depend on what a user calls a tensor."""
+PARALLEL_WORK = 1 << 15
+"""Plain operations below which starting the other threads costs more than they bring."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileSetting:
+    """One value for each knob of a tile group; what they mean stands in ``tile_knobs``."""
+
+    vectorise: str = COLUMNS
+    lanes: int = 1
+    vectors: int = 1
+    rows: int = 1
+    planes: int = 1
+    row_tiles: int = 1
+    column_tiles: int = 1
+    order: str = ROWS_INSIDE
+    unroll: int = 1
+    pack: str = NO_PACK
+
+    @property
+    def columns(self) -> int:
+        """Columns of a register tile."""
+        return self.vectors * (self.lanes if self.vectorise == COLUMNS else 1)
+
+
+def lower_tiles(editor: Editor, tiles: Tiles, setting: TileSetting) -> None:
+    """Apply ``setting`` to the nests of the group."""
+    tasks, tile_loops = _split_root(editor, tiles, setting)
+    task = editor.fuse(tasks, editor.fresh("task"))
+    attach = tile_loops[-1][1]
+    for member in reversed(tiles.group.members):
+        editor.compute_at(member.name, attach, Scope.REGISTER)
+    for member in tiles.group.members:
+        if member.reducer is None:
+            (loops,) = editor.nests(member.name, attach)
+            _finish(editor, loops, len(loops), tiles.column, setting)
+        elif setting.vectorise == COLUMNS:
+            _reduction(editor, tiles, member, attach, setting)
+        else:
+            _lane_reduction(editor, member, attach, setting)
+    if setting.pack != NO_PACK:
+        _pack(editor, tiles, setting, task, tile_loops)
+    if tiles.group.work >= PARALLEL_WORK:
+        editor.parallelise(task)
+
+
+def tile_size(tiles: Tiles, position: int, setting: TileSetting) -> int:
+    """Elements of the register tile along a tiled axis."""
+    if position == tiles.column:
+        return setting.columns
+    return setting.rows if position == tiles.row else setting.planes
+
+
+def _split_root(editor: Editor, tiles: Tiles, setting: TileSetting) -> tuple[list[str], list[tuple[int, str]]]:
+    """Split, order and mark the root's loops; task loops and (position, loop) of the tile loops, outermost first."""
+    tasks: list[str] = []
+    inner: dict[int, str] = {}
+    inside: list[str] = []
+    for position, axis in enumerate(tiles.axes):
+        if position not in tiles.tiled:
+            tasks.append(axis.name)
+            continue
+        size = tile_size(tiles, position, setting)
+        tile, within = editor.split(axis.name, size, f"{axis.name}_tile", f"{axis.name}_in")
+        inside.append(within)
+        if position == tiles.plane:
+            tasks.append(tile)
+            continue
+        count = setting.row_tiles if position == tiles.row else setting.column_tiles
+        block, inner[position] = editor.split(tile, count, f"{axis.name}_block", tile)
+        tasks.append(block)
+    order = [tiles.column, tiles.row] if setting.order == ROWS_INSIDE else [tiles.row, tiles.column]
+    tile_loops = [(p, inner[p]) for p in order if p is not None]
+    column = inside.pop(tiles.tiled.index(tiles.column))
+    around = [*tasks, *(loop for _, loop in tile_loops)]
+    if setting.vectorise == COLUMNS:
+        vector, lane = split_column(editor, column, setting.lanes)
+        editor.reorder([*around, *inside, vector, lane])
+        mark(editor, [*inside, vector], lane)
+    else:
+        editor.reorder([*around, *inside, column])
+        mark(editor, [*inside, column], None)
+    return tasks, tile_loops
+
+
+def _finish(editor: Editor, loops: list[str], rank: int, column: int, setting: TileSetting) -> None:
+    """Unroll the loops over the dimensions of a register tile, the vectors of its columns innermost."""
+    dimensions = list(loops[:rank])
+    chosen = dimensions.pop(column)
+    if setting.vectorise != COLUMNS:
+        mark(editor, [*dimensions, chosen], None)
+        return
+    vector, lane = split_column(editor, chosen, setting.lanes)
+    editor.reorder([*dimensions, vector, lane])
+    mark(editor, [*dimensions, vector], lane)
+
+
+def _reduction(editor: Editor, tiles: Tiles, member: Stage, attach: str, setting: TileSetting) -> None:
+    """Vectors along the columns: one accumulator for each vector of the tile."""
+    rank = len(member.axes)
+    start, update = editor.nests(member.name, attach)
+    _finish(editor, start, rank, tiles.column, setting)
+    serial, unrolled = unrolled_reduction(editor, update[rank:], setting.unroll)
+    dimensions = list(update[:rank])
+    chosen = dimensions.pop(tiles.column)
+    vector, lane = split_column(editor, chosen, setting.lanes)
+    editor.reorder([*serial, *unrolled, *dimensions, vector, lane])
+    mark(editor, [*unrolled, *dimensions, vector], lane)
+
+
+def _lane_reduction(editor: Editor, member: Stage, attach: str, setting: TileSetting) -> None:
+    """Vectors along the reduction: a vector of partial results for each element of the tile."""
+    rank = len(member.axes)
+    start, update = editor.nests(member.name, attach)
+    mark(editor, start, None)
+    last = update[-1]
+    step, lane = editor.split(last, setting.lanes, f"{last}_step", f"{last}_lane")
+    partial = editor.rfactor(member.name, lane)
+    part_start, update = editor.nests(partial, attach)
+    mark(editor, part_start[:-1], part_start[-1])
+    serial, unrolled = unrolled_reduction(editor, [*update[rank:-2], step], setting.unroll)
+    editor.reorder([*serial, *unrolled, *update[:rank], lane])
+    mark(editor, [*unrolled, *update[:rank]], lane)
+    combine = editor.nests(member.name, attach)[-1]
+    mark(editor, combine[:-1], combine[-1])
+
+
+def _pack(editor: Editor, tiles: Tiles, setting: TileSetting, task: str, tile_loops: list[tuple[int, str]]) -> None:
+    """Copy what a task, or one tile loop of it, reads of a tensor to a buffer without gaps."""
+    tensor, follows = tiles.packable[OPERANDS.index(setting.pack)]
+    loop = pack_loop(follows, [p for p, _ in tile_loops])
+    buffer = editor.cache_read(tensor, task if loop is None else dict(tile_loops)[loop])
+    (nest,) = editor.nests(buffer, task)
+    last = nest[-1]
+    if editor.extent(last) > setting.lanes:
+        _, last = editor.split(last, setting.lanes, f"{last}_vector", f"{last}_lane")
+    editor.vectorise(last)
+
+
+def pack_loop(follows: tuple[int, ...], order: list[int]) -> int | None:
+    """The axis whose tile loop holds the copy, or None for the whole task: as far in as it is used again."""
+    if len(order) == 2 and order[1] not in follows and order[0] in follows:
+        return order[0]
+    return None

@@ -1,0 +1,153 @@
+"""What the loops of a group look like before any knob is set: which axes are tiled, which one is vectorised."""
+
+from dataclasses import dataclass
+from math import prod
+
+from ....core.target import Target
+from ....ir.affine import affine_of
+from ....ir.expr import Expr, Load
+from ....ir.rewrite import free_variables, loads_of
+from ....te.workload import Axis, Stage
+from .fusion import Group
+
+COLUMNS, REDUCTION = "columns", "reduction"
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Positions among the root's axes. ``column``: the axis along which the output is contiguous; ``row`` and
+    ``plane``: axes along which what is loaded for one column can be used again. ``modes``: along what vectors can
+    lie, the better guess first. ``packable``: tensors worth copying to a buffer without gaps, with the positions of
+    the tiled axes that they follow."""
+
+    group: Group
+    column: int
+    row: int | None
+    plane: int | None
+    modes: tuple[str, ...]
+    packable: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return self.group.root.axes
+
+    def extent(self, position: int | None) -> int:
+        """The extent of the axis in ``position``; 1 for None."""
+        return 1 if position is None else self.axes[position].extent
+
+    @property
+    def tiled(self) -> tuple[int, ...]:
+        """The positions of the tiled axes, in the order of the axes."""
+        return tuple(sorted(p for p in (self.column, self.row, self.plane) if p is not None))
+
+    @property
+    def untiled(self) -> tuple[int, ...]:
+        """The positions of the other axes."""
+        return tuple(p for p in range(len(self.axes)) if p not in self.tiled)
+
+    @property
+    def outer_points(self) -> int:
+        """Iterations of the axes that are not tiled."""
+        return prod(self.axes[p].extent for p in self.untiled)
+
+
+def lane_bytes(group: Group) -> int:
+    """Bytes of the widest element that the group computes."""
+    return max(s.tensor.dtype.bytes for s in group.stages)
+
+
+def most_lanes(group: Group, target: Target) -> int:
+    """Elements of the group that fit the widest vector register."""
+    return max(1, target.vector_bytes // lane_bytes(group))
+
+
+def vector_registers(target: Target) -> int:
+    """Vector registers of the instruction set: 32 with AVX-512, on 64-bit Arm and on RISC-V, else 16."""
+    wide = any(f.startswith("avx512") for f in target.features) or target.arch in ("aarch64", "riscv64")
+    return 32 if wide else 16
+
+
+def tiles_of(group: Group) -> Tiles:
+    """See ``Tiles``; for a group of kind ``tile``."""
+    root = group.root
+    wide = [p for p, a in enumerate(root.axes) if a.extent > 1]
+    column = wide[-1] if wide else len(root.axes) - 1
+    others = [p for p in wide if p != column]
+    ranked = sorted(others, key=lambda p: (-_reuse(group, p, column), -root.axes[p].extent))
+    useful = [p for p in ranked if _reuse(group, p, column) > 0]
+    row = useful[0] if useful else None
+    plane = useful[1] if len(useful) > 1 else None
+    tiled = [p for p in (column, row, plane) if p is not None]
+    return Tiles(group, column, row, plane, _modes(group, column), _packable(group, tiled))
+
+
+def bodies(group: Group) -> tuple[tuple[Stage, tuple[str, ...]], ...]:
+    """The stages whose inner loops matter (the reductions, or the root alone), with their axis names."""
+    stages = group.reductions or (group.root,)
+    return tuple((s, tuple(a.name for a in s.axes)) for s in stages)
+
+
+def uses(load: Load, name: str) -> bool:
+    return any(name in free_variables(i) for i in load.indices)
+
+
+def stride_along(load: Load, name: str) -> int | None:
+    """Elements between the loads of neighbouring values of the variable; 0 when it is not used, None when uneven."""
+    total = 0
+    for i, stride in zip(load.indices, load.buffer.strides, strict=True):
+        if name in free_variables(i):
+            step = coefficient(i, name)
+            if step is None:
+                return None
+            total += step * stride
+    return total
+
+
+def coefficient(expr: Expr, name: str) -> int | None:
+    """How much an index grows with the variable; None when it is not affine."""
+    form = affine_of(expr)
+    return None if form is None else dict(form.coefficients).get(name, 0)
+
+
+def _reuse(group: Group, position: int, column: int) -> float:
+    """How much a tile along the axis saves: loads of vectors weigh most."""
+    score = 0.0
+    for stage, names in bodies(group):
+        for load in loads_of(stage.body):
+            if uses(load, names[position]):
+                unit = stride_along(load, names[position])
+                # The contiguous direction of a transposed load: a tile uses whole cache lines.
+                if uses(load, names[column]) and unit == 1 and stride_along(load, names[column]) != 1:
+                    score += 0.75
+                continue
+            score += 1.0 if uses(load, names[column]) else 0.5
+    return score
+
+
+def _modes(group: Group, column: int) -> tuple[str, ...]:
+    """``columns`` always works; ``reduction`` where every reduction runs along something contiguous."""
+    if not group.reductions:
+        return (COLUMNS,)
+    strided, contiguous = False, True
+    for stage in group.reductions:
+        last = stage.reduce_axes[-1]
+        loads = loads_of(stage.body)
+        contiguous &= last.extent >= 4 and any(stride_along(load, last.name) == 1 for load in loads)
+        strided |= any(stride_along(load, stage.axes[column].name) not in (0, 1) for load in loads)
+    if not contiguous:
+        return (COLUMNS,)
+    narrow = group.root.axes[column].extent == 1
+    return (REDUCTION,) if narrow else (REDUCTION, COLUMNS) if strided else (COLUMNS,)
+
+
+def _packable(group: Group, tiled: list[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Tensors read by a reduction that some tiled axis reuses, each with the tiled axes it does follow."""
+    found: dict[str, tuple[int, ...]] = {}
+    for stage in group.reductions:
+        for load in loads_of(stage.body):
+            follows = tuple(p for p in tiled if uses(load, stage.axes[p].name))
+            misses = [p for p in tiled if p not in follows and stage.axes[p].extent > 1]
+            if follows and misses and any(uses(load, a.name) for a in stage.reduce_axes):
+                found.setdefault(load.buffer.name, follows)
+    members = {s.name for s in group.stages}
+    return tuple((name, follows) for name, follows in found.items() if name not in members)[:8]

@@ -1,0 +1,200 @@
+"""Products on the matrix instructions of waves, which AMD's processors have.
+
+A block of waves takes a tile of the result. Step by step along ``k`` all its threads bring both operands to shared
+memory, always with neighbours along ``k`` side by side, as the fragments of a lane lie; waves share out the tile. At
+the end the sums go through shared memory, so that whole rows of results are stored.
+"""
+
+from dataclasses import dataclass
+
+from ....core.dtypes import float32
+from ....ir.buffer import Buffer, Layout, Scope
+from ....ir.expr import Broadcast, Expr, Load, const, index, minimum
+from ....ir.gpu import MFMA_ATOMS, WAVEFRONT_LANES, Mma
+from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ...problems.gemm import Gemm, Operand
+from ...tile.contiguous import run_of
+from ...tile.naming import NamingWriter
+from ...tile.stage_body import vector_at
+from ..gemm.tile_scheduler import TileGrid
+from ..gemm_mma.mainloop import piece_of
+from ..split_k import TileShare, add_up_tile
+
+UNROLLED = LoopKind.UNROLLED
+SIDE = 16
+"""What a matrix instruction takes of ``m``, and of ``n``."""
+RUN = 4
+"""Rows of the result that a lane holds of a column."""
+PADDING = 4
+"""Elements between rows in shared memory: rows begin in other banks."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaveSetting:
+    """``rows``, ``columns``: times 16 of a wave. ``waves_m``, ``waves_n``: waves of a block along each. ``depth``:
+    places of ``k`` of a step. ``band``: tiles along ``m`` before the next along ``n``."""
+
+    rows: int
+    columns: int
+    waves_m: int
+    waves_n: int
+    depth: int
+    band: int
+
+    @property
+    def tile_m(self) -> int:
+        return SIDE * self.rows * self.waves_m
+
+    @property
+    def tile_n(self) -> int:
+        return SIDE * self.columns * self.waves_n
+
+    @property
+    def threads(self) -> int:
+        return WAVEFRONT_LANES * self.waves_m * self.waves_n
+
+
+def lower_waves(p: Gemm, name: str, s: WaveSetting) -> Kernel:
+    """The kernel of one setting."""
+    return _Program(p, name, s).kernel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """One operand: (place along its own axis, place along k) in shared memory. ``piece``: elements that a thread loads
+    at a time, along k or not."""
+
+    load: Load
+    memory: Buffer
+    axis: str
+    piece: int
+    along_k: bool
+
+
+class _Program:
+    def __init__(self, p: Gemm, name: str, s: WaveSetting) -> None:
+        assert p.a.load is not None
+        self.p, self.s, self.name = p, s, name
+        self.dtype = p.a.load.buffer.dtype
+        self.atom = next(a for a in MFMA_ATOMS.values() if a.operand == self.dtype)
+        self.w = NamingWriter(p.names)
+
+    def kernel(self) -> Kernel:
+        p, s, w = self.p, self.s, self.w
+        grid = TileGrid(p, s.tile_m, s.tile_n, s.band)
+        bounds = [("tile", grid.tiles, HardwareAxis.GRID_X), ("t", s.threads, HardwareAxis.THREAD)]
+        with w.launch(self.name, bounds) as (tile, self.thread):
+            wave, self.lane = self.thread // WAVEFRONT_LANES, self.thread % WAVEFRONT_LANES
+            self.at = grid.place(tile, index(0))
+            self.own_m = wave // s.waves_n * (s.rows * SIDE) if s.waves_m > 1 else index(0)
+            self.own_n = wave % s.waves_n * (s.columns * SIDE) if s.waves_n > 1 else index(0)
+            sums = w.allocate("sums", (s.rows, s.columns, RUN), float32, Scope.REGISTER)
+            with w.scope():
+                self._multiply(sums)
+            with w.scope():
+                self._finish(sums)
+        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+
+    # --- operands
+
+    def _tile(self, name: str, operand: Operand, axis: str, extent: int) -> _Tile:
+        assert operand.load is not None
+        piece, along_k = piece_of(self.p, operand, axis)
+        layout = Layout((self.s.depth + PADDING, 1))
+        memory = self.w.allocate(name, (extent, self.s.depth), self.dtype, Scope.SHARED, layout)
+        return _Tile(operand.load, memory, axis, piece, along_k)
+
+    def _bring(self, tile: _Tile, step: Expr) -> None:
+        """Global to shared memory. Beyond the end of ``k`` zeros arrive; beyond the other axis what stands at its end,
+        whose products nobody stores."""
+        w, s, (rows, depth) = self.w, self.s, tile.memory.shape
+        pieces = rows * depth // tile.piece
+        with w.loop("turn", -(-pieces // s.threads), UNROLLED) as turn:
+            item = turn * s.threads + self.thread
+            with w.when(item < pieces if pieces % s.threads else None):
+                if tile.along_k:
+                    row, k = item // (depth // tile.piece), item % (depth // tile.piece) * tile.piece
+                else:
+                    k, row = item // (rows // tile.piece), item % (rows // tile.piece) * tile.piece
+                held = w.allocate("held", (tile.piece,), self.dtype, Scope.REGISTER)
+                self._load(tile, held, row, step * s.depth + k)
+                if tile.along_k:
+                    w.store(tile.memory, run_of((row, k), tile.piece), Load(held, run_of((index(0),), tile.piece)))
+                else:
+                    with w.loop("element", tile.piece, UNROLLED) as e:
+                        w.store(tile.memory, (row + e, k), Load(held, (e,)))
+
+    def _load(self, tile: _Tile, held: Buffer, row: Expr, k: Expr) -> None:
+        w, p, axis = self.w, self.p, tile.axis
+        extent, size = (p.m.extent, self.s.tile_m) if axis == "m" else (p.n.extent, self.s.tile_n)
+        place = self.at[axis] + row
+        if extent % size:
+            place = minimum(place, index(extent - (1 if tile.along_k else tile.piece)))
+        at = {**self.at, axis: place, "k": k}
+        run = run_of((index(0),), tile.piece)
+        inside = k < p.k.extent if p.k.extent % self.s.depth else None
+        if inside is not None:
+            w.store(held, run, _spread(const(0.0, self.dtype), tile.piece))
+        with w.when(inside):
+            w.store(held, run, vector_at(tile.load, at, "k" if tile.along_k else axis, tile.piece))
+
+    # --- products
+
+    def _multiply(self, sums: Buffer) -> None:
+        s, w = self.s, self.w
+        with w.loop("row", s.rows, UNROLLED) as i, w.loop("column", s.columns, UNROLLED) as j:
+            w.store(sums, run_of((i, j, index(0)), RUN), _spread(const(0.0, float32), RUN))
+        tiles = (
+            self._tile("left", self.p.a, "m", s.tile_m),
+            self._tile("right", self.p.b, "n", s.tile_n),
+        )
+        with w.loop("step", -(-self.p.k.extent // s.depth)) as step:
+            w.barrier()  # everybody has read what the last step brought
+            for tile in tiles:
+                self._bring(tile, step)
+            w.barrier()
+            with w.loop("part", s.depth // self.atom.k, UNROLLED) as part:
+                a = self._fragments("a", tiles[0].memory, self.own_m, s.rows, part)
+                b = self._fragments("b", tiles[1].memory, self.own_n, s.columns, part)
+                with w.loop("row", s.rows, UNROLLED) as i, w.loop("column", s.columns, UNROLLED) as j:
+                    zero = index(0)
+                    w.emit(Mma(self.atom.name, sums, (i, j, zero), a, (i, zero), b, (j, zero)))
+        w.barrier()
+
+    def _fragments(self, name: str, memory: Buffer, own: Expr, count: int, part: Expr) -> Buffer:
+        """What this lane holds of ``count`` times 16 rows, at the places of ``k`` that an instruction takes."""
+        w, run = self.w, self.atom.elements("a")
+        held = w.allocate(name, (count, run), self.dtype, Scope.REGISTER)
+        with w.loop("fragment", count, UNROLLED) as i:
+            place = (own + i * SIDE + self.lane % SIDE, part * self.atom.k + self.lane // SIDE * run)
+            w.store(held, run_of((i, index(0)), run), Load(memory, run_of(place, run)))
+        return held
+
+    # --- the end
+
+    def _finish(self, sums: Buffer) -> None:
+        s, w = self.s, self.w
+        layout = Layout((s.tile_n + PADDING, 1))
+        partials = w.allocate("partials", (s.tile_m, s.tile_n), float32, Scope.SHARED, layout)
+        with (
+            w.loop("row", s.rows, UNROLLED) as i,
+            w.loop("column", s.columns, UNROLLED) as j,
+            w.loop("element", RUN, UNROLLED) as e,
+        ):
+            m = self.own_m + i * SIDE + self.lane // SIDE * RUN + e
+            n = self.own_n + j * SIDE + self.lane % SIDE
+            w.store(partials, (m, n), Load(sums, (i, j, e)))
+        w.barrier()
+        add_up_tile(w, TileShare(self.p, self.at, index(0), 1, self.thread, s.threads), partials)
+
+
+def can_lower_waves(p: Gemm) -> bool:
+    """Whether both operands are plain loads of one type that matrix instructions take."""
+    a, b = p.a.load, p.b.load
+    if a is None or b is None or p.accumulator.dtype != float32 or a.buffer.dtype != b.buffer.dtype:
+        return False
+    return any(atom.operand == a.buffer.dtype for atom in MFMA_ATOMS.values())
+
+
+def _spread(value: Expr, lanes: int) -> Expr:
+    return Broadcast(value, lanes) if lanes > 1 else value

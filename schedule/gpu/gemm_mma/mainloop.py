@@ -1,0 +1,377 @@
+"""Large products on the matrix instructions of warps, which all architectures from sm_80 on have.
+
+All threads of a block start asynchronous copies of both operands into a ring of stages in shared memory, some steps
+ahead of the products. Warps share out the tile of the result; each loads the fragments of the next 16 places of ``k``
+while it multiplies those of the last, across the end of a step too. Copies are as wide as the rows of an operand are
+aligned, 16 bytes at best; what begins at odd elements goes through registers, a step ahead of its store.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import gcd
+
+from ....core.dtypes import float32
+from ....ir.buffer import Buffer, Layout, Scope, Swizzle
+from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, Unary, UnaryOp, Var, const, index, logical_and, minimum
+from ....ir.gpu import WARP_MMA_ATOMS, CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level, LoadMatrix, Mma
+from ....ir.rewrite import substitute
+from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ...problems.gemm import Gemm, Operand, flat_steps
+from ...tile.naming import NamingWriter
+from ...tile.stage_body import vector_at
+from ..gemm.repack import even_product
+from ..gemm.tile_scheduler import TileGrid
+from ..split_k import TileShare, add_up_tile, store_outputs
+
+UNROLLED = LoopKind.UNROLLED
+
+PIECE = 8
+"""Elements of the widest asynchronous copy: 16 bytes."""
+NARROW = 4
+"""Elements that a thread takes at a time where rows begin at odd ones."""
+ROWS, COLUMNS, DEPTH = 16, 16, 16
+"""What two matrix instructions, side by side, take of ``m``, ``n`` and ``k``."""
+PARTIAL_PADDING = 8
+"""Elements between rows of sums in shared memory: four rows of pairs, as products leave them, lie in other banks."""
+
+
+@dataclass(frozen=True, slots=True)
+class MmaSetting:
+    """``rows``, ``columns``: times 16 of a warp. ``warps_m``, ``warps_n``: warps of a block along each. ``depth``:
+    places of ``k`` of a step. ``stages``: steps that the ring holds. ``split``: blocks of a cluster that share out
+    ``k`` of one tile. ``band``: tiles along ``m`` before the next along ``n``. ``resident``: blocks meant for a
+    multiprocessor at once. ``staged``: whether sums go through shared memory, so that whole rows are stored.
+    ``evened``: whether operands with uneven rows are copied first to where 16 bytes can be copied at a time."""
+
+    rows: int
+    columns: int
+    warps_m: int
+    warps_n: int
+    depth: int
+    stages: int
+    split: int
+    band: int
+    resident: int
+    staged: bool
+    evened: bool
+
+    @property
+    def tile_m(self) -> int:
+        return ROWS * self.rows * self.warps_m
+
+    @property
+    def tile_n(self) -> int:
+        return COLUMNS * self.columns * self.warps_n
+
+    @property
+    def threads(self) -> int:
+        return WARP_LANES * self.warps_m * self.warps_n
+
+
+def lower_mma(p: Gemm, name: str, s: MmaSetting) -> Kernel:
+    """The kernel of one setting."""
+    return _Program(p, name, s).kernel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """One operand: (stage, row, column) in shared memory, rows along ``outer``, columns along ``inner``. ``piece``:
+    elements of a copy. ``held``: registers by way of which it goes, (turn, element)."""
+
+    load: Load
+    ring: Buffer
+    outer: str
+    inner: str
+    piece: int
+    held: Buffer | None
+
+    @property
+    def along_k(self) -> bool:
+        return self.inner == "k"
+
+
+class _Program:
+    def __init__(self, p: Gemm, name: str, s: MmaSetting) -> None:
+        self.p, self.s, self.name = p, s, name
+        self.dtype = p.a.load.buffer.dtype if p.a.load is not None else p.accumulator.dtype
+        self.atom = next(a for a in WARP_MMA_ATOMS.values() if a.operand == self.dtype and (a.m, a.k) == (ROWS, DEPTH))
+        self.steps = -(-p.k.extent // (s.split * s.depth))
+        self.ahead = max(s.stages - 1, 1)
+        self.w = NamingWriter(p.names)
+
+    def kernel(self) -> Kernel:
+        s, w = self.s, self.w
+        copies: tuple[Buffer, ...] = ()
+        if s.evened:
+            self.p, copies = even_product(w, self.p)
+        p = self.p
+        grid = TileGrid(p, s.tile_m, s.tile_n, s.band)
+        bounds = [
+            ("tile", grid.tiles, HardwareAxis.GRID_X),
+            ("rank", s.split, HardwareAxis.CLUSTER),
+            ("warp", s.warps_m * s.warps_n, HardwareAxis.WARP),
+            ("lane", WARP_LANES, HardwareAxis.LANE),
+        ]
+        if s.split == 1:
+            del bounds[1]
+        with w.launch(self.name, bounds, min_blocks=s.resident) as axes:
+            self.warp, self.lane = axes[-2], axes[-1]
+            self.rank: Expr = axes[1] if s.split > 1 else index(0)
+            self.thread = self.warp * WARP_LANES + self.lane
+            self.at = grid.place(axes[0], index(0))
+            self.own_m = self.warp // s.warps_n * (s.rows * ROWS) if s.warps_m > 1 else index(0)
+            self.own_n = self.warp % s.warps_n * (s.columns * COLUMNS) if s.warps_n > 1 else index(0)
+            sums = w.allocate("sums", (s.rows, 2 * s.columns, 4), float32, Scope.REGISTER)
+            with w.scope():
+                self._multiply(sums)
+            with w.scope():
+                if s.staged:
+                    self._stage_results(sums)
+                else:
+                    self._store_results(sums)
+        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), copies, w.finish())
+
+    # --- operands in shared memory
+
+    def _tile(self, name: str, operand: Operand, axis: str, extent: int) -> _Tile:
+        """Its ring. Eight rows at one column lie in different banks: by a swizzle, or by 16 bytes of padding where a
+        row is no power of two."""
+        s = self.s
+        piece, along_k = piece_of(self.p, operand, axis)
+        assert operand.load is not None
+        rows, columns = (extent, s.depth) if along_k else (s.depth, extent)
+        pitch = tile_pitch(columns)
+        bits = columns.bit_length() - 1
+        swizzle = Swizzle(min(bits - 3, 3), 3, max(bits, 6) - 3) if pitch == columns else None
+        layout = Layout((rows * pitch, pitch, 1), swizzle)
+        ring = self.w.allocate(name, (s.stages, rows, columns), self.dtype, Scope.SHARED, layout)
+        held = None
+        if piece == 1:
+            turns = -(-rows * columns // (NARROW * s.threads))
+            held = self.w.allocate(f"{name}_held", (turns, NARROW), self.dtype, Scope.REGISTER)
+        outer, inner = (axis, "k") if along_k else ("k", axis)
+        return _Tile(operand.load, ring, outer, inner, piece, held)
+
+    def _copy(self, tile: _Tile, step: Expr, stage: Expr) -> None:
+        """Start the asynchronous copies of a step to a stage. Where they would be beyond the end of ``k`` zeros arrive;
+        of places beyond the others', anything that exists will do."""
+        with self._dealt(tile, tile.piece) as (_, row, column):
+            at = self._place(tile, step, row, column)
+            mask = None if self._is_whole("k") else at["k"] < self.p.k.extent
+            at[tile.outer] = self._clamped(at, tile.outer, 1)
+            at[tile.inner] = self._clamped(at, tile.inner, tile.piece)
+            indices = tuple(substitute(i, at) for i in tile.load.indices)
+            self.w.emit(CopyAsync(tile.ring, (stage, row, column), tile.load.buffer, indices, tile.piece, mask))
+
+    def _take(self, tile: _Tile, held: Buffer, step: Expr) -> None:
+        """Load what is copied in a step into registers; zeros where it lies beyond the end."""
+        w, buffer = self.w, tile.load.buffer
+        end = self._place(tile, step, *(index(n) for n in tile.ring.shape[1:]))
+        ragged = [axis for axis in dict.fromkeys(("k", tile.inner)) if not self._is_whole(axis)]
+        whole = logical_and(*(end[axis] <= self._extent(axis) for axis in ragged)) if ragged else None
+        with w.when(whole), self._dealt(tile, NARROW) as (turn, row, column):
+            at = self._place(tile, step, row, column)
+            at[tile.outer] = self._clamped(at, tile.outer, 1)
+            indices = tuple(vector_at(i, at, tile.inner, NARROW) for i in tile.load.indices)
+            w.store(held, (Broadcast(turn, NARROW), Ramp(index(0), 1, NARROW)), Load(buffer, indices))
+        if whole is None:
+            return
+        with w.when(Unary(UnaryOp.NOT, whole)), self._dealt(tile, NARROW) as (turn, row, column):
+            at = self._place(tile, step, row, column)
+            at[tile.outer] = self._clamped(at, tile.outer, 1)
+            with w.loop("element", NARROW, UNROLLED) as e:
+                here = {**at, tile.inner: at[tile.inner] + e}
+                inside = logical_and(*(here[axis] < self._extent(axis) for axis in ragged))
+                w.store(held, (turn, e), Load(buffer, tuple(substitute(i, here) for i in tile.load.indices), inside))
+
+    def _clamped(self, at: Mapping[str, Expr], axis: str, elements: int) -> Expr:
+        """A place along ``m`` or ``n`` where a piece of so many elements begins; one along ``k`` as it is."""
+        if axis == "k" or self._is_whole(axis):
+            return at[axis]
+        return minimum(at[axis], index((self._extent(axis) - 1) // elements * elements))
+
+    def _put(self, tile: _Tile, held: Buffer, stage: Expr) -> None:
+        """Store what was taken to a stage."""
+        with self._dealt(tile, NARROW) as (turn, row, column):
+            place = (Broadcast(stage, NARROW), Broadcast(row, NARROW), Ramp(column, 1, NARROW))
+            self.w.store(tile.ring, place, Load(held, (Broadcast(turn, NARROW), Ramp(index(0), 1, NARROW))))
+
+    @contextmanager
+    def _dealt(self, tile: _Tile, piece: int) -> Iterator[tuple[Expr, Expr, Expr]]:
+        """Pieces of a step, dealt out to the threads of the block: the turn, row and column."""
+        rows, columns, threads = *tile.ring.shape[1:], self.s.threads
+        pieces = rows * columns // piece
+        with self.w.loop("turn", -(-pieces // threads), UNROLLED) as turn:
+            item = turn * threads + self.thread
+            with self.w.when(item < pieces if pieces % threads else None):
+                yield turn, item // (columns // piece), item % (columns // piece) * piece
+
+    def _place(self, tile: _Tile, step: Expr, row: Expr, column: Expr) -> dict[str, Expr]:
+        at = {**self.at, "k": (self.rank * self.steps + step) * self.s.depth}
+        return {**at, tile.outer: at[tile.outer] + row, tile.inner: at[tile.inner] + column}
+
+    def _extent(self, axis: str) -> int:
+        return {"m": self.p.m, "n": self.p.n, "k": self.p.k}[axis].extent
+
+    def _is_whole(self, axis: str) -> bool:
+        """Whether tiles end where the axis does."""
+        s = self.s
+        return self._extent(axis) % {"m": s.tile_m, "n": s.tile_n, "k": s.split * s.depth}[axis] == 0
+
+    # --- the products
+
+    def _multiply(self, sums: Buffer) -> None:
+        s, w = self.s, self.w
+        self.left = self._tile("left", self.p.a, "m", s.tile_m)
+        self.right = self._tile("right", self.p.b, "n", s.tile_n)
+        self.a = w.allocate("a", (2, s.rows, 8), self.dtype, Scope.REGISTER)
+        self.b = w.allocate("b", (2, s.columns, 8), self.dtype, Scope.REGISTER)
+        with w.loop("early", self.ahead, UNROLLED) as early:
+            for tile in (self.left, self.right):
+                self._fill(tile, early, early)
+            w.emit(CopyAsyncCommit())
+        with (
+            w.loop("row", s.rows, UNROLLED) as i,
+            w.loop("column", 2 * s.columns, UNROLLED) as j,
+            w.loop("element", 4, UNROLLED) as e,
+        ):
+            w.store(sums, (i, j, e), const(0.0, float32))
+        if self.steps > self.ahead:
+            self._take_ahead(index(self.ahead))
+        w.emit(CopyAsyncWait(self.ahead - 1))
+        w.barrier()
+        self._load(index(0), 0)
+        with w.loop("step", self.steps) as step:
+            self._step(sums, step)
+        if s.staged:  # in the place of the ring
+            w.emit(CopyAsyncWait(0))
+            w.barrier()
+
+    def _step(self, sums: Buffer, step: Expr) -> None:
+        """The products of a step, while the copies of one that is ``ahead`` are started. The last fragments loaded are
+        the first of the next step (after the last one, what an earlier step left in its place)."""
+        s, w = self.s, self.w
+        pieces = s.depth // DEPTH
+        for piece in range(pieces):
+            if piece < pieces - 1:
+                self._load(step % s.stages, piece + 1)
+            elif self.steps > 1:
+                w.emit(CopyAsyncWait(self.ahead - 1))
+                w.barrier()
+                self._load((step + 1) % s.stages, 0)
+            if piece == 0:
+                self._refill(step)
+            with (
+                w.loop("row", s.rows, UNROLLED) as i,
+                w.loop("column", s.columns, UNROLLED) as j,
+                w.loop("half", 2, UNROLLED) as h,
+            ):
+                now, zero = index(piece % 2), index(0)
+                w.emit(Mma(self.atom.name, sums, (i, j * 2 + h, zero), self.a, (now, i, zero), self.b, (now, j, h * 4)))
+
+    def _refill(self, step: Expr) -> None:
+        """Fill the stage that the step before has left."""
+        if self.steps <= self.ahead:
+            return
+        with self.w.when(step + self.ahead < self.steps):
+            for tile in (self.left, self.right):
+                if tile.held is None:
+                    self._copy(tile, step + self.ahead, (step + self.ahead) % self.s.stages)
+                else:
+                    self._put(tile, tile.held, (step + self.ahead) % self.s.stages)
+            self._take_ahead(step + self.ahead + 1)
+        self.w.emit(CopyAsyncCommit())
+
+    def _fill(self, tile: _Tile, step: Expr, stage: Expr) -> None:
+        if tile.held is None:
+            self._copy(tile, step, stage)
+        else:
+            self._take(tile, tile.held, step)
+            self._put(tile, tile.held, stage)
+
+    def _take_ahead(self, step: Expr) -> None:
+        for tile in (self.left, self.right):
+            if tile.held is not None:
+                with self.w.when(step < self.steps):
+                    self._take(tile, tile.held, step)
+
+    def _load(self, stage: Expr, piece: int) -> None:
+        """Load a warp's fragments of 16 places of ``k``."""
+        s, w, low, high = self.s, self.w, self.lane % 8, self.lane // 8
+        now = index(piece % 2)
+        # of matrices of 8 by 8: the second lies along m in A, along k in B
+        sides = (
+            (self.left, self.a, s.rows, self.own_m, high % 2, high // 2),
+            (self.right, self.b, s.columns, self.own_n, high // 2, high % 2),
+        )
+        for tile, fragments, count, own, across, along in sides:
+            with w.loop("fragment", count, UNROLLED) as i:
+                place, k = own + i * ROWS + across * 8, index(piece * DEPTH) + along * 8
+                source = (stage, place + low, k) if tile.along_k else (stage, k + low, place)
+                w.emit(LoadMatrix(fragments, (now, i, index(0)), tile.ring, source, 4, not tile.along_k))
+
+    # --- results
+
+    @contextmanager
+    def _pairs(self) -> Iterator[tuple[Expr, Expr, tuple[Expr, Expr], Expr]]:
+        """Pairs of neighbouring sums of a lane: (m, n) within the tile, where they are, and the first of them there."""
+        s, w = self.s, self.w
+        with (
+            w.loop("row", s.rows, UNROLLED) as i,
+            w.loop("column", 2 * s.columns, UNROLLED) as j,
+            w.loop("half", 2, UNROLLED) as half,
+        ):
+            m = self.own_m + i * ROWS + half * 8 + self.lane // 4
+            n = self.own_n + j * 8 + self.lane % 4 * 2
+            yield m, n, (i, j), half * 2
+
+    def _store_results(self, sums: Buffer) -> None:
+        w, p = self.w, self.p
+        width = 2 if p.n.extent % 2 == 0 else 1
+        with self._pairs() as (m, n, place, first), w.loop("side", 2 // width, UNROLLED) as side:
+            at = {**self.at, "m": self.at["m"] + m, "n": self.at["n"] + n + side}
+            inside = [at[axis] < self._extent(axis) for axis in ("m", "n") if not self._is_whole(axis)]
+            with w.when(logical_and(*inside) if inside else None):
+                store_outputs(w, p, at, sums, width, place, first + side)
+
+    def _stage_results(self, sums: Buffer) -> None:
+        s, w = self.s, self.w
+        layout = Layout((s.tile_n + PARTIAL_PADDING, 1))
+        partials = w.allocate("partials", (s.tile_m, s.tile_n), float32, Scope.SHARED, layout)
+        with self._pairs() as (m, n, (i, j), first):
+            value = Load(sums, (Broadcast(i, 2), Broadcast(j, 2), Ramp(first, 1, 2)))
+            w.store(partials, (Broadcast(m, 2), Ramp(n, 1, 2)), value)
+        w.barrier(Level.CLUSTER if s.split > 1 else Level.BLOCK)
+        add_up_tile(w, TileShare(self.p, self.at, self.rank, s.split, self.thread, s.threads), partials)
+        if s.split > 1:
+            w.barrier(Level.CLUSTER)
+
+
+def tile_pitch(columns: int) -> int:
+    """Elements from row to row of a tile: padded unless a swizzle can spread it over the banks."""
+    return columns if columns & (columns - 1) == 0 else columns + PIECE
+
+
+def piece_of(p: Gemm, operand: Operand, axis: str) -> tuple[int, bool]:
+    """How many elements of an operand can be copied at once, 8, 4, 2 or 1: every row begins at a multiple of them and
+    has a multiple of them; and whether rows lie along ``k``, not along ``axis``."""
+    assert operand.load is not None
+    form = flat_steps(operand.load)
+    along_k = form.terms.get(Var("k")) == 1
+    inner = Var("k") if along_k else Var(axis)
+    extent = p.k.extent if along_k else {"m": p.m, "n": p.n}[axis].extent
+    if form.terms.get(inner) != 1:
+        return 1, along_k
+    buffer = operand.load.buffer
+    if buffer not in p.inputs and operand.load.indices[-1] == inner and buffer.shape[-1] - extent < PIECE:
+        extent = buffer.shape[-1]  # an operand that was copied: zeros fill its rows
+    return gcd(PIECE, extent, form.constant, *(c for term, c in form.terms.items() if term != inner)), along_k
+
+
+def can_lower_mma(p: Gemm) -> bool:
+    """Whether both operands are plain loads of one type that matrix instructions take."""
+    a, b = p.a.load, p.b.load
+    if a is None or b is None or p.accumulator.dtype != float32 or a.buffer.dtype != b.buffer.dtype:
+        return False
+    return any(atom.operand == a.buffer.dtype for atom in WARP_MMA_ATOMS.values())

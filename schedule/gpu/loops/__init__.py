@@ -1,0 +1,1 @@
+"""Any workload as launches of plain loops (sketch ``cuda_loops``): used where no kernel class matches."""

@@ -1,0 +1,104 @@
+"""What a graphics processor has room for: limits of each architecture, and how many blocks run at once."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import UnsupportedTarget
+from ...core.target import Target
+from ...ir.expr import WARP_LANES
+
+Whole: TypeAlias = int | NDArray[np.int64]
+"""A whole number, or a column of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLimits:
+    """What one multiprocessor holds (CUDA C++ Programming Guide, "Compute Capabilities"; AMD CDNA 3 ISA, where it is
+    called a compute unit, and a warp a wave). ``lanes``: of a warp. ``copies_alone``: whether copies to shared memory
+    go on by themselves. ``reserved_shared_bytes``: of a block."""
+
+    shared_bytes_per_block: int
+    shared_bytes_per_multiprocessor: int
+    registers_per_multiprocessor: int
+    threads_per_multiprocessor: int
+    blocks_per_multiprocessor: int
+    clusters: bool
+    registers_per_thread: int = 255
+    threads_per_block: int = 1024
+    lanes: int = WARP_LANES
+    copies_alone: bool = True
+    reserved_shared_bytes: int = 1024
+    kind: str = "cuda"
+
+    def resident_blocks(self, threads: Whole, registers: Whole, shared_bytes: Whole) -> NDArray[np.int64]:
+        """How many blocks of ``threads`` threads, each with ``registers`` registers, and ``shared_bytes`` a block run
+        on a multiprocessor at once; 0 where not even one fits.
+
+        Registers are given out to warps in units of 8 for each lane, shared memory in units of 128 bytes, of which the
+        system takes some (CUDA Occupancy Calculator).
+        """
+        warps = _up(np.asarray(threads, np.int64), self.lanes) // self.lanes
+        given = np.maximum(np.asarray(registers, np.int64), 1)
+        of_a_block = warps * _up(given * self.lanes, 8 * self.lanes)
+        shared = np.asarray(shared_bytes, np.int64)
+        held = np.maximum(_up(shared, 128) + self.reserved_shared_bytes, 1)
+        blocks = np.minimum(self.threads_per_multiprocessor // (warps * self.lanes), self.blocks_per_multiprocessor)
+        blocks = np.minimum(blocks, self.registers_per_multiprocessor // of_a_block)
+        blocks = np.minimum(blocks, self.shared_bytes_per_multiprocessor // held)
+        fits = (
+            (given <= self.registers_per_thread)
+            & (shared <= self.shared_bytes_per_block)
+            & (warps * self.lanes <= self.threads_per_block)
+        )
+        return np.where(fits, blocks, 0)
+
+    def early_blocks(self, resident: Whole, multiprocessors: int) -> NDArray[np.int64]:
+        """How many blocks of a launch, ``resident`` at once on each multiprocessor, may be there while the launch
+        before still ends: 0 where launches do not overlap, which they do where there are clusters."""
+        return np.asarray(resident, np.int64) * (multiprocessors if self.clusters else 0)
+
+    def waves(self, blocks: Whole, resident: Whole, multiprocessors: int) -> NDArray[np.float64]:
+        """How often the device fills up until all ``blocks`` have run, ``resident`` at once on each multiprocessor."""
+        at_once = np.maximum(np.asarray(resident, np.float64) * multiprocessors, 1)
+        waves: NDArray[np.float64] = np.asarray(blocks, np.float64) / at_once
+        return waves
+
+
+def _up(value: NDArray[np.int64], unit: int) -> NDArray[np.int64]:
+    rounded: NDArray[np.int64] = -(-value // unit) * unit
+    return rounded
+
+
+MOST_BLOCKS = (1 << 31) - 1
+"""Blocks of a launch along x, on all architectures."""
+
+_KIB = 1024
+
+LIMITS: dict[str, GpuLimits] = {
+    "sm_80": GpuLimits(163 * _KIB, 164 * _KIB, 65536, 2048, 32, clusters=False),
+    "sm_89": GpuLimits(99 * _KIB, 100 * _KIB, 65536, 1536, 24, clusters=False),
+    "sm_90a": GpuLimits(227 * _KIB, 228 * _KIB, 65536, 2048, 32, clusters=True),
+    "sm_100a": GpuLimits(227 * _KIB, 228 * _KIB, 65536, 2048, 32, clusters=True),
+    "gfx942": GpuLimits(
+        *(64 * _KIB, 64 * _KIB, 131072, 2048, 16),
+        clusters=False,
+        registers_per_thread=512,
+        lanes=2 * WARP_LANES,
+        copies_alone=False,
+        reserved_shared_bytes=0,
+        kind="amdgpu",
+    ),
+}
+"""Architecture -> its limits."""
+
+
+def limits_of(target: Target) -> GpuLimits:
+    """The limits of a target's architecture; raises UnsupportedTarget, which names the known ones."""
+    found = LIMITS.get(target.arch)
+    if found is None or found.kind != target.kind:
+        known = ", ".join(f"{limits.kind} {arch}" for arch, limits in LIMITS.items())
+        raise UnsupportedTarget(f"no limits are known of {target}; known: {known}", field="target")
+    return found

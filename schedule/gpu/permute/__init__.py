@@ -1,0 +1,1 @@
+"""Transposing copies through shared memory (sketch ``cuda_permute``)."""

@@ -1,0 +1,1 @@
+"""Outputs whose elements are computed from elements that lie where they do (sketch ``cuda_pointwise``)."""

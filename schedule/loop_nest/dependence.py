@@ -1,0 +1,212 @@
+"""Which iterations touch the same elements: what may be reordered, and what may run side by side."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...ir.bounds import Interval, Ranges, interval_of
+from ...ir.buffer import Buffer
+from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, walk
+from ...ir.rewrite import free_variables, loads_of
+from ...ir.simplify import simplify
+from ...ir.stmt import For, Stmt, Store
+from .linear import Linear, joined, linear
+from .tree import Access, accesses, ranges_of, stored_outside
+
+REDUCING = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
+"""Operations whose order does not matter (for floats: beyond rounding)."""
+
+_FEW = 16
+"""Times as many numbers as iterations are counted one by one, rather than sorted."""
+
+MOST_ITERATIONS = 1 << 22
+"""Loops up to this extent are checked iteration by iteration when their index arithmetic is not linear."""
+
+
+def accumulation(store: Store) -> tuple[BinaryOp, Expr] | None:
+    """(operation, addend) of ``T[i] = T[i] op addend`` where the addend does not read T; None for other stores."""
+    value = store.value
+    here = Load(store.buffer, store.indices)
+    if not isinstance(value, Binary) or value.op not in REDUCING:
+        return None
+    for own, addend in ((value.a, value.b), (value.b, value.a)):
+        if own == here and all(load.buffer.name != store.buffer.name for load in loads_of(addend)):
+            return value.op, addend
+    return None
+
+
+def carried_buffer(chain: Sequence[For], body: Stmt) -> str | None:
+    """A buffer through which iterations of the perfect nest ``chain`` around ``body`` hand values on, other than by
+    accumulating into one element with one operation; None when there is none."""
+    for name, here in _accesses_by_buffer(body).items():
+        stores = [access for access in here if access.store is not None]
+        if len(here) == len(stores) == 1:
+            continue
+        operations = {a[0] if (a := accumulation(s.store)) else None for s in stores if s.store is not None}
+        if len({access.indices for access in here}) > 1 or len(operations) > 1 or None in operations:
+            return name
+    return None
+
+
+def shared_buffers(loop: For, around: Sequence[For]) -> tuple[str, ...]:
+    """The buffers of which one element may be touched by two iterations of ``loop``, and written by one of them.
+    Buffers allocated inside the loop are private to an iteration."""
+    if loop.extent == 1:
+        return ()
+    outer = ranges_of(tuple(around))
+    by_buffer = _accesses_by_buffer(loop.body)
+    return tuple(name for name, found in by_buffer.items() if not _iterations_apart(loop, outer, found))
+
+
+def only_accumulates(loop: For, buffer: str) -> bool:
+    """Whether all that ``loop`` does to ``buffer`` is to accumulate, by one operation, into elements whose position
+    does not depend on the loop's variable."""
+    operations = set()
+    found = _accesses_by_buffer(loop.body)[buffer]
+    stores = [access.store for access in found if access.store is not None]
+    for store in stores:
+        update = accumulation(store)
+        if update is None or any(loop.var in free_variables(i) for i in store.indices):
+            return False
+        operations.add(update[0])
+    return len(operations) == 1 and len(found) == 2 * len(stores)
+
+
+def _accesses_by_buffer(stmt: Stmt) -> dict[str, list[Access]]:
+    """The accesses of every buffer that ``stmt`` writes and does not itself allocate."""
+    by_buffer: dict[str, list[Access]] = {name: [] for name in sorted(stored_outside(stmt))}
+    for access in accesses(stmt):
+        if access.buffer.name in by_buffer:
+            by_buffer[access.buffer.name].append(access)
+    return by_buffer
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """One index as own(loop variable) + fixed(outer loops) + something between ``low`` and ``high``."""
+
+    own: Linear
+    fixed: Linear
+    low: int
+    high: int
+
+
+def _iterations_apart(loop: For, outer: Ranges, found: Sequence[Access]) -> bool:
+    """Whether no two iterations touch a common element by the accesses ``found`` of one buffer."""
+    buffer = found[0].buffer
+    keys: list[NDArray[np.int64]] = []
+    for dimension in range(max(1, 2 * len(buffer.shape) - 1)):
+        parts = []
+        for access in found:
+            inner = ranges_of(access.loops)
+            ranges = {**outer, **inner, loop.var: Interval(0, loop.extent - 1)}
+            form = _form(buffer, access.indices, dimension, ranges)
+            parts.append(_parts(form, loop.var, frozenset(inner), ranges))
+        aligned = _aligned(parts)
+        if aligned is None:
+            continue
+        own, spread = aligned
+        if set(own.terms) == {Var(loop.var)} and abs(own.terms[Var(loop.var)]) > spread:
+            return True
+        key = _key(loop, own, spread)
+        if key is not None:
+            keys.append(key)
+    if not keys:
+        return False
+    return _different(keys) == loop.extent
+
+
+def _different(keys: Sequence[NDArray[np.int64]]) -> int:
+    """How many different rows the columns ``keys``, numbers from 0, have."""
+    span = math.prod(int(key.max()) + 1 for key in keys)
+    if span >= 1 << 62:
+        return len(np.unique(np.stack(keys), axis=1).T)
+    number = np.zeros_like(keys[0])
+    for key in keys:  # as digits of one number, which is sorted far faster
+        number = number * (int(key.max()) + 1) + key
+    if span <= _FEW * len(number):
+        return int(np.count_nonzero(np.bincount(number)))
+    return len(np.unique(number))
+
+
+def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ranges) -> Linear:
+    """The index of one dimension; behind the last one, those of the first two, three, … as one number: whatever guards
+    leave of the dimensions after them, other numbers are other elements."""
+    if dimension < len(indices):
+        return linear(simplify(indices[dimension], ranges))
+    number = Linear({})
+    for i, extent in list(zip(indices, buffer.shape, strict=True))[: dimension - len(indices) + 2]:
+        number = number * extent + linear(simplify(i, ranges))
+    return joined(number)
+
+
+def _parts(form: Linear, own: str, inner: frozenset[str], ranges: Ranges) -> _Parts | None:
+    """``form`` taken apart; None when a term mixes the loop variable with others."""
+    mine, fixed = [], []
+    low = high = 0
+    for term, coefficient in form.terms.items():
+        names = free_variables(term)
+        if names == {own}:
+            mine.append(term)
+        elif own in names:
+            return None
+        elif names & inner:
+            span = interval_of(term, ranges).scaled(coefficient)
+            low, high = low + span.low, high + span.high
+        else:
+            fixed.append(term)
+    return _Parts(form.part(mine), form.part(fixed), form.constant + low, form.constant + high)
+
+
+def _aligned(parts: Sequence[_Parts | None]) -> tuple[Linear, int] | None:
+    """The part of an index that depends on the loop variable, when it is the same in all accesses, and how far the
+    rest spreads; None when this dimension tells nothing."""
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts) or not known[0].own.terms:
+        return None
+    if any(part.own != known[0].own or part.fixed != known[0].fixed for part in known):
+        return None
+    return known[0].own, max(part.high for part in known) - min(part.low for part in known)
+
+
+def _key(loop: For, own: Linear, spread: int) -> NDArray[np.int64] | None:
+    """One number for each iteration such that iterations with different numbers are apart in this dimension."""
+    known = all(
+        isinstance(e, (Var, Const)) or (isinstance(e, Binary) and e.op in _NUMPY)
+        for term in own.terms
+        for e in walk(term)
+    )
+    if loop.extent > MOST_ITERATIONS or not known:
+        return None
+    at = {loop.var: np.arange(loop.extent, dtype=np.int64)}
+    values = sum((_values(term, at) * c for term, c in own.terms.items()), np.zeros(loop.extent, np.int64))
+    values = values - values.min()
+    step = int(np.gcd.reduce(values)) or 1
+    return values // step if step > spread else None
+
+
+def _values(expr: Expr, at: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+    """An index expression of one variable at all its values."""
+    match expr:
+        case Var(name=name):
+            return at[name]
+        case Binary(op=op, a=a, b=b):
+            result: NDArray[np.int64] = _NUMPY[op](_values(a, at), _values(b, at))
+            return result
+        case Const(value=value):
+            return np.full_like(next(iter(at.values())), int(value))
+    raise AssertionError(f"{type(expr).__name__} is no index arithmetic")
+
+
+_NUMPY = {
+    BinaryOp.ADD: np.add,
+    BinaryOp.SUB: np.subtract,
+    BinaryOp.MUL: np.multiply,
+    BinaryOp.FLOORDIV: np.floor_divide,
+    BinaryOp.MOD: np.mod,
+    BinaryOp.MIN: np.minimum,
+    BinaryOp.MAX: np.maximum,
+}

@@ -1,0 +1,94 @@
+"""The plain loop nest of a workload: where every schedule starts."""
+
+from collections.abc import Iterable
+
+from ...core.dtypes import DType
+from ...ir.expr import Binary, BinaryOp, Const, Load, Var, const
+from ...ir.rewrite import fresh_name
+from ...ir.stmt import For, Kernel, LoopKind, Stmt, Store, seq
+from ...te.positions import without_positions
+from ...te.workload import Axis, Reducer, Stage, Workload
+
+KERNEL_NAME = "kernel"
+
+COMBINE: dict[Reducer, BinaryOp] = {
+    Reducer.SUM: BinaryOp.ADD,
+    Reducer.PROD: BinaryOp.MUL,
+    Reducer.MAX: BinaryOp.MAX,
+    Reducer.MIN: BinaryOp.MIN,
+}
+"""How a reducer joins two values; argmax and argmin, which join positions, are plain reductions in a loop nest."""
+
+
+def identity(op: BinaryOp, dtype: DType) -> Const:
+    """What changes nothing when combined by ``op`` (add, mul, max or min): the start of a reduction.
+
+    0 for add, 1 for mul, the lowest value of the dtype (-inf for floats) for max, the highest for min.
+    """
+    if op is BinaryOp.ADD:
+        return const(0, dtype)
+    if op is BinaryOp.MUL:
+        return const(1, dtype)
+    lowest: int | float
+    highest: int | float
+    if dtype.is_float:
+        lowest, highest = float("-inf"), float("inf")
+    elif dtype.is_bool:
+        lowest, highest = 0, 1
+    else:
+        lowest = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
+        highest = lowest + (1 << dtype.bits) - 1
+    return const(lowest if op is BinaryOp.MAX else highest, dtype)
+
+
+def nested(axes: Iterable[Axis], body: Stmt) -> Stmt:
+    """``body`` inside one serial loop for each axis, the first one outermost."""
+    for axis in reversed(tuple(axes)):
+        body = For(axis.name, axis.extent, LoopKind.SERIAL, body)
+    return body
+
+
+def loop_nest(workload: Workload) -> Kernel:
+    """The workload as nests of serial loops, one after the other, in the order of its stages.
+
+    A stage without a reducer is one nest; a reduction is two, the first writing the reducer's start value, the
+    second updating the tensor in place::
+
+        for i_init:                     # C[i, j] = sum over k of A[i, k] * B[k, j]
+          for j_init:
+            C[i_init, j_init] = 0
+        for i:
+          for j:
+            for k:
+              C[i, j] = C[i, j] + A[i, k] * B[k, j]
+
+    Loops are named after the axes, those that initialise with ``_init`` behind it (numbered when that name is
+    taken). Stages that are no outputs live in workspace buffers, in the order of the stages. An argmax or argmin is
+    what ``te.positions`` makes of it: two reductions, the extreme value and the first place where it stands.
+    """
+    workload = without_positions(workload).workload
+    taken = {axis.name for stage in workload.stages for axis in (*stage.axes, *stage.reduce_axes)}
+    taken |= {buffer.name for buffer in workload.inputs} | {stage.name for stage in workload.stages}
+    statements: list[Stmt] = []
+    for stage in workload.stages:
+        statements.extend(_stage_nests(stage, taken))
+    outputs = tuple(dict.fromkeys(workload.output_buffers))
+    workspace = tuple(stage.tensor for stage in workload.stages if stage.name not in workload.outputs)
+    return Kernel(KERNEL_NAME, workload.inputs, outputs, workspace, seq(*statements))
+
+
+def _stage_nests(stage: Stage, taken: set[str]) -> Iterable[Stmt]:
+    """The nests of one stage; names of new loops are added to ``taken``."""
+    tensor = stage.tensor
+    at = tuple(Var(axis.name) for axis in stage.axes)
+    if stage.reducer is None:
+        return (nested(stage.axes, Store(tensor, at, stage.body)),)
+    op = COMBINE[stage.reducer]
+    init_axes = []
+    for axis in stage.axes:
+        name = fresh_name(f"{axis.name}_init", taken)
+        taken.add(name)
+        init_axes.append(Axis(name, axis.extent))
+    init = Store(tensor, tuple(Var(axis.name) for axis in init_axes), identity(op, tensor.dtype))
+    update = Store(tensor, at, Binary(op, Load(tensor, at), stage.body))
+    return nested(init_axes, init), nested((*stage.axes, *stage.reduce_axes), update)

@@ -1,0 +1,55 @@
+"""The sketches there are: name -> sketch."""
+
+from ..core.target import Target
+from ..te.workload import Workload
+from .cpu.gemm.dot_products import CPU_GEMM_AMX, CPU_GEMM_DOT
+from .cpu.gemm.fma import CPU_GEMM
+from .cpu.gemv.space import CPU_GEMV
+from .cpu.loops.sketch import CPU_LOOPS
+from .gpu.columnwise.space import CUDA_COLUMNWISE
+from .gpu.gemm.space import CUDA_GEMM
+from .gpu.gemm_mfma.space import AMDGPU_GEMM
+from .gpu.gemm_mma.space import CUDA_GEMM_MMA
+from .gpu.gemv.space import CUDA_GEMV
+from .gpu.loops.space import CUDA_LOOPS
+from .gpu.mlp.space import CUDA_MLP
+from .gpu.permute.space import CUDA_PERMUTE
+from .gpu.pointwise.space import CUDA_POINTWISE
+from .gpu.rowwise.space import AMDGPU_ROWWISE, CUDA_ROWWISE
+from .gpu.skinny.mma_space import CUDA_SKINNY_MMA
+from .gpu.skinny.tma_space import CUDA_SKINNY_TMA
+from .gpu.window.space import CUDA_WINDOW
+from .sketch import Sketch
+
+SKETCHES: dict[str, Sketch] = {
+    s.name: s
+    for s in (
+        CPU_LOOPS,
+        CPU_GEMM,
+        CPU_GEMV,
+        CPU_GEMM_DOT,
+        CPU_GEMM_AMX,
+        CUDA_LOOPS,
+        CUDA_POINTWISE,
+        CUDA_PERMUTE,
+        CUDA_WINDOW,
+        CUDA_ROWWISE,
+        CUDA_COLUMNWISE,
+        CUDA_GEMV,
+        CUDA_SKINNY_MMA,
+        CUDA_SKINNY_TMA,
+        CUDA_GEMM,
+        CUDA_MLP,
+        CUDA_GEMM_MMA,
+        AMDGPU_ROWWISE,
+        AMDGPU_GEMM,
+    )
+}
+"""Name -> sketch; a schedule names the sketch that it belongs to."""
+
+
+def sketches_for(workload: Workload, target: Target) -> tuple[Sketch, ...]:
+    """The sketches to search for the workload on the target, in the table's order: those written for its class, or the
+    generic one where there is none."""
+    fitting = [sketch for sketch in SKETCHES.values() if sketch.matches(workload, target)]
+    return tuple([s for s in fitting if not s.generic] or fitting)

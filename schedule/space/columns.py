@@ -1,0 +1,67 @@
+"""Many settings at once: the columns that formulas over a space work on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import IllegalSchedule
+from ...core.schedule import KnobValue, Schedule
+from .knob import Knob
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """``codes``: int[n, knobs]. ``defaults``: what a knob that is left out stands for."""
+
+    knobs: tuple[Knob, ...]
+    codes: NDArray[np.int16]
+    defaults: Mapping[str, KnobValue]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def ints(self, name: str) -> Ints:
+        """The values of a numeric knob, int64[n]."""
+        for position, knob in enumerate(self.knobs):
+            if knob.name == name:
+                return np.array(knob.values, dtype=np.int64)[self.codes[:, position]]
+        return np.full(len(self), self.defaults[name], dtype=np.int64)
+
+    def flags(self, name: str, value: KnobValue) -> Bools:
+        """Where a knob has the value, bool[n]."""
+        for position, knob in enumerate(self.knobs):
+            if knob.name == name:
+                hits: Bools = np.array([v == value for v in knob.values])[self.codes[:, position]]
+                return hits
+        return np.full(len(self), self.defaults[name] == value)
+
+    def kept(self, rows: Bools) -> "Columns":
+        return Columns(self.knobs, self.codes[rows], self.defaults)
+
+
+def codes_of(knobs: Sequence[Knob], schedules: Sequence[Schedule]) -> NDArray[np.int16]:
+    """int16[n, knobs]; raises IllegalSchedule for a knob that is missing, unknown, or has a value that it has not."""
+    codes = np.zeros((len(schedules), len(knobs)), dtype=np.int16)
+    names = [k.name for k in knobs]
+    for row, schedule in enumerate(schedules):
+        given = dict(schedule.knobs)
+        if set(given) != set(names):
+            raise IllegalSchedule(
+                f"the schedule has the knobs {sorted(given)}; this workload has {sorted(names)}",
+                field="/schedule/knobs",
+            )
+        for position, knob in enumerate(knobs):
+            value = given[knob.name]
+            found = [i for i, v in enumerate(knob.values) if v == value and type(v) is type(value)]
+            if not found:
+                allowed = ", ".join(map(str, knob.values))
+                raise IllegalSchedule(
+                    f"knob {knob.name} is {value!r}; allowed here: {allowed}", field=f"/schedule/knobs/{knob.name}"
+                )
+            codes[row, position] = found[0]
+    return codes

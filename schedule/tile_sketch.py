@@ -1,0 +1,198 @@
+"""The frame of a sketch for a kernel class: one plan for each workload and target says everything about it.
+
+plan.knobs          the knobs and their values
+plan.constraints    which settings are legal: they can be built, are correct, and repeat no other setting
+plan.derive         the derived columns of settings
+plan.prior_seconds  an estimated time for each setting
+plan.promising      which legal settings are worth a measurement, by rules of thumb and by the prior
+plan.lower          the kernel of one legal setting
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import IllegalSchedule
+from ..core.policy import DEFAULT_POLICY, SpacePolicy
+from ..core.schedule import KnobValue, Schedule
+from ..core.streams import stream
+from ..core.target import Target
+from ..ir.stmt import Kernel
+from ..te.workload import Workload
+from .sketch import NO_PEAKS, Peaks
+from .space.columns import Bools, Columns, codes_of
+from .space.constraint import Constraint
+from .space.enumerate import all_settings, legal_settings
+from .space.knob import Knob, Quantity
+from .space.space import Space
+
+MOST_SETTINGS = 1_000_000
+"""Legal settings that a policy prunes at most: of more it sees a uniform sample."""
+
+
+class Plan(ABC):
+    """What a sketch has found out about one workload on one target."""
+
+    @property
+    @abstractmethod
+    def knobs(self) -> tuple[Knob, ...]: ...
+
+    @property
+    def defaults(self) -> Mapping[str, KnobValue]:
+        """What ``Columns`` gives for a knob that formulas ask for and that this workload does not have."""
+        return {}
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The rules that a legal setting keeps. The smaller their scopes, the larger the spaces that are enumerated."""
+        names = tuple(k.name for k in self.knobs)
+        return (Constraint("the kernel fits the device and repeats no other setting", names, self.legal),)
+
+    def legal(self, columns: Columns) -> Bools:
+        """Which settings are legal, bool[n], for a plan that has no ``constraints`` of its own."""
+        return np.ones(len(columns), dtype=bool)
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        """Which of the legal settings are worth a measurement, bool[n]. ``columns`` holds all legal settings, or a
+        uniform sample of them, so that a rule may compare a setting with the best one."""
+        return np.ones(len(columns), dtype=bool)
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        """The estimated time of each setting in seconds, float64[n], from the measured ``peaks`` of a device."""
+        return np.ones(len(columns), dtype=np.float64)
+
+    @abstractmethod
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        """The derived columns, float64[n] each."""
+
+    @abstractmethod
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        """The kernel of one legal setting."""
+
+
+class UsualPlan(Plan):
+    """A plan whose settings should all be ``usual``; where none is, the first value of every knob stands in."""
+
+    @abstractmethod
+    def usual(self, columns: Columns) -> Bools: ...
+
+    def legal(self, columns: Columns) -> Bools:
+        usual = self.usual(columns)
+        return usual if self._some_usual else usual | (columns.codes == 0).all(axis=1)
+
+    @cached_property
+    def _some_usual(self) -> bool:
+        return bool(self.usual(all_settings(self.knobs)).any())
+
+
+class TileSketch:
+    """See ``schedule.sketch.Sketch``. ``plan`` gives None for a workload that the sketch does not match. ``kind`` is
+    the
+    kind of target that the sketch is for."""
+
+    generic = False
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        quantities: tuple[Quantity, ...],
+        plan: Callable[[Workload, Target], Plan | None],
+        kind: str = "cuda",
+        *,
+        generic: bool = False,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.quantities = quantities
+        self.generic = generic
+        self._plan = lru_cache(maxsize=16)(plan)  # candidates of one workload come in a row
+        self._kind = kind
+
+    def matches(self, workload: Workload, target: Target) -> bool:
+        return target.kind == self._kind and self._plan(workload, target) is not None
+
+    def space(
+        self,
+        workload: Workload,
+        target: Target,
+        *,
+        seed: int = 0,
+        limit: int = 1_000_000,
+        policy: SpacePolicy = DEFAULT_POLICY,
+        peaks: Peaks = NO_PEAKS,
+    ) -> Space:
+        plan = self._planned(workload, target)
+        draws = stream(seed, self.name)
+        most = MOST_SETTINGS if policy.prunes else limit
+        found = legal_settings(plan.knobs, plan.constraints, most, draws, plan.defaults)
+        if not len(found.codes):
+            raise IllegalSchedule(f"{self.name} has no legal setting for this workload on {target}", field="/workload")
+        codes, total, low, high = found.codes, found.total, found.low, found.high
+        if policy.prunes:
+            codes = _pruned(plan, codes, peaks)
+            share = len(codes) / len(found.codes)
+            total, low, high = (round(n * share) for n in (total, low, high))
+            if len(codes) > limit:
+                codes = codes[np.sort(draws.permutation(len(codes))[:limit])]
+        columns = Columns(plan.knobs, codes, plan.defaults)
+        prior = plan.prior_seconds(columns, peaks).astype(np.float32) if policy.prior else None
+        return Space(
+            self.name, self.version, plan.knobs, codes, _float32(plan, columns), total, prior, low=low, high=high
+        )
+
+    def derive(
+        self, workload: Workload, target: Target, schedules: Sequence[Schedule]
+    ) -> Mapping[str, NDArray[np.float32]]:
+        plan = self._planned(workload, target)
+        return _float32(plan, self._columns(plan, schedules))
+
+    def prior_seconds(
+        self, workload: Workload, target: Target, schedules: Sequence[Schedule], peaks: Peaks = NO_PEAKS
+    ) -> NDArray[np.float32]:
+        plan = self._planned(workload, target)
+        return plan.prior_seconds(self._columns(plan, schedules), peaks).astype(np.float32)
+
+    def lower(self, workload: Workload, target: Target, schedule: Schedule) -> Kernel:
+        plan = self._planned(workload, target)
+        columns = self._columns(plan, [schedule])
+        broken = [c.meaning for c in plan.constraints if not c.holds(columns)[0]]
+        if broken:
+            raise IllegalSchedule(
+                f"{schedule} is not legal for this workload on {target}. Each of these must hold: {'; '.join(broken)}.",
+                field="/schedule/knobs",
+            )
+        return plan.lower(dict(schedule.knobs))
+
+    def _planned(self, workload: Workload, target: Target) -> Plan:
+        plan = self._plan(workload, target) if target.kind == self._kind else None
+        if plan is None:
+            raise IllegalSchedule(f"{self.name} does not match this workload on {target}", field="/schedule/sketch")
+        return plan
+
+    def _columns(self, plan: Plan, schedules: Sequence[Schedule]) -> Columns:
+        for schedule in schedules:
+            if (schedule.sketch, schedule.version) != (self.name, self.version):
+                raise IllegalSchedule(
+                    f"a schedule of {schedule.sketch}@{schedule.version}; allowed: {self.name}@{self.version}",
+                    field="/schedule/sketch",
+                )
+        return Columns(plan.knobs, codes_of(plan.knobs, schedules), plan.defaults)
+
+
+def _pruned(plan: Plan, codes: NDArray[np.int16], peaks: Peaks) -> NDArray[np.int16]:
+    """The promising rows of ``codes``. Where a workload is so odd that no setting is promising, the rows whose
+    estimated time is within a tenth of the least stand in."""
+    columns = Columns(plan.knobs, codes, plan.defaults)
+    promising = plan.promising(columns, peaks)
+    if not promising.any():
+        prior = plan.prior_seconds(columns, peaks)
+        promising = prior <= 1.1 * prior.min()
+    return codes[promising]
+
+
+def _float32(plan: Plan, columns: Columns) -> dict[str, NDArray[np.float32]]:
+    return {name: column.astype(np.float32) for name, column in plan.derive(columns).items()}

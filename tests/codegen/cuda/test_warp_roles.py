@@ -1,0 +1,105 @@
+"""Roles taken apart: every warp does what it did, in the same order, and shared loops hold no roles any more."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product as cases
+
+import pytest
+
+from tilewright.codegen.cuda.emit.warp_roles import split_roles
+from tilewright.ir.expr import Const, Expr, index
+from tilewright.ir.gpu import Barrier, Level, TmaLoad, WarpgroupMma
+from tilewright.ir.rewrite import free_variables, map_expressions, substitute
+from tilewright.ir.simplify import simplify
+from tilewright.ir.stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, walk_statements
+from tilewright.ir.text import expr_text, statement_text
+from tilewright.tests.ir.tensor_launches import matrices
+from tilewright.tests.ir.tensor_products import FORMS, Form, product
+
+LANE = "l"
+"""What the products here call the number of a lane."""
+
+
+def trace(stmt: Stmt, values: Mapping[str, Expr]) -> Iterator[str]:
+    """What a warp does, statement after statement; ``values``: of its number and of the loops around."""
+
+    def known(expr: Expr) -> Expr:
+        return simplify(substitute(expr, values), {})
+
+    match stmt:
+        case Seq(statements=statements):
+            for below in statements:
+                yield from trace(below, values)
+        case For(var=var, extent=extent, body=body):
+            for i in range(extent):
+                yield from trace(body, {**values, var: index(i)})
+        case Allocate(body=body):
+            yield from trace(body, values)
+        case If(condition=condition, then=then):
+            decided = known(condition)
+            if not isinstance(decided, Const):
+                yield f"if {expr_text(decided)}"
+                yield from trace(then, values)
+                yield "end"
+            elif decided.value:
+                yield from trace(then, values)
+        case Store() | Operation():
+            yield statement_text(map_expressions(stmt, known))
+
+
+def launch_of(form: Form) -> Launch:
+    (launch,) = product(form).launches
+    return launch
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_warp_does_what_it_did(form: Form) -> None:
+    launch = launch_of(form)
+    branches = split_roles(launch)
+    assert branches != launch.body
+    for warp, lane in cases(range(12), (0, 1)):
+        values = {"u": index(warp), LANE: index(lane), **{b.var: index(0) for b in launch.bounds if b.extent == 1}}
+        assert list(trace(branches, values)) == list(trace(launch.body, values)), (warp, lane)
+
+
+def test_loops_stand_under_what_all_of_them_does() -> None:
+    """Lanes that start no copies go round no loop of them."""
+    copying = [
+        s
+        for s in walk_statements(split_roles(launch_of(Form())))
+        if isinstance(s, For) and any(isinstance(b, TmaLoad) for b in walk_statements(s))
+    ]
+    assert copying
+    for loop in copying:
+        for below in walk_statements(loop):
+            assert not (isinstance(below, If) and LANE in free_variables(below.condition)), statement_text(loop)
+
+
+def test_no_loop_both_copies_and_multiplies() -> None:
+    for loop in (s for s in walk_statements(split_roles(launch_of(Form()))) if isinstance(s, For)):
+        inside = {type(s) for s in walk_statements(loop)}
+        assert not {WarpgroupMma, TmaLoad} <= inside
+
+
+def test_what_the_block_does_together_stays_together() -> None:
+    launch = launch_of(Form())
+    met = replace(launch, body=_with_barriers(launch.body))
+    branches = split_roles(met)
+    assert sum(isinstance(s, Barrier) and s.level is Level.BLOCK for s in walk_statements(branches)) == 2
+    assert any(
+        isinstance(s, For) and {WarpgroupMma, TmaLoad} <= {type(b) for b in walk_statements(s)}
+        for s in walk_statements(branches)
+    )
+    assert split_roles(matrices().launches[0]) == matrices().launches[0].body
+
+
+def _with_barriers(stmt: Stmt) -> Stmt:
+    """A barrier of the block at the end of each step."""
+    match stmt:
+        case For(var="step", body=body):
+            return replace(stmt, body=Seq((body, Barrier())))
+        case For(body=body) | Allocate(body=body):
+            return replace(stmt, body=_with_barriers(body))
+        case Seq(statements=statements):
+            return Seq(tuple(map(_with_barriers, statements)))
+    return stmt

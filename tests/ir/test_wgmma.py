@@ -1,0 +1,117 @@
+"""Products of warpgroups: what they compute, what is wrong with them, how they are written and compiled."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.dtypes import bfloat16, float32
+from tilewright.core.errors import CompileError, InvalidKernel, KernelFault
+from tilewright.core.streams import stream
+from tilewright.core.target import Target
+from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
+from tilewright.ir.build import Writer
+from tilewright.ir.expr import Broadcast, Load, Ramp, const, index
+from tilewright.ir.gpu import SWIZZLE_128B, AsyncProxyFence, WarpgroupMma, WarpgroupMmaWait
+from tilewright.ir.interpret import interpret
+from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.text import kernel_text
+from tilewright.ir.verify import verify
+
+A, B, C = Buffer("A", (128, 64), bfloat16), Buffer("B", (24, 64), bfloat16), Buffer("C", (128, 24), float32)
+TILE = Layout((64, 1), SWIZZLE_128B)
+H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
+ZERO = index(0)
+
+
+def product(
+    *,
+    barrier: bool = True,
+    layout: Layout = TILE,
+    columns: int = 24,
+    first: int = 16,
+    threads: int = 256,
+    rows: int = 64,
+) -> Kernel:
+    """``C += A @ B.T`` over the last 48 of 64 places of k, 1 in C before; two warpgroups take 64 rows each, of which
+    ``rows`` are there."""
+    w = Writer()
+    with w.launch("f", [("t", threads, HardwareAxis.THREAD)]) as (t,):
+        a = w.allocate("a", (128, 64), bfloat16, Scope.SHARED, layout)
+        b = w.allocate("b", (24, 64), bfloat16, Scope.SHARED, layout)
+        with w.loop("i", 1024 // threads) as i:
+            row, column = (i * threads + t) // 8, (i * threads + t) % 8 * 8
+            with w.when(row % 64 < index(rows) if rows < 64 else None):
+                w.store(a, (row, Ramp(column, 1, 8)), Load(A, (row, Ramp(column, 1, 8))))
+        with w.when(t < 192):
+            row, column = t // 8, t % 8 * 8
+            w.store(b, (row, Ramp(column, 1, 8)), Load(B, (row, Ramp(column, 1, 8))))
+        w.emit(AsyncProxyFence())
+        if barrier:
+            w.barrier()
+        d = w.allocate("d", (12,), float32, Scope.REGISTER)
+        w.store(d, (Ramp(ZERO, 1, 12),), Broadcast(const(1.0, float32), 12))
+        w.emit(
+            WarpgroupMma(d, (ZERO,), a, (t // 128 * 64, index(first)), b, (ZERO, index(first)), columns, 48, rows=rows)
+        )
+        w.emit(WarpgroupMmaWait(0))
+        with w.loop("j", 3, LoopKind.UNROLLED) as j, w.loop("h", 2, LoopKind.UNROLLED) as h:
+            row = t // 128 * 64 + t // 32 % 4 * 16 + h * 8 + t % 32 // 4
+            w.store(C, (row, Ramp(j * 8 + t % 4 * 2, 1, 2)), Load(d, (Ramp(j * 4 + h * 2, 1, 2),)))
+    return Kernel("k", (A, B), (C,), (), w.finish())
+
+
+def test_it_multiplies_rows_of_shared_memory() -> None:
+    draw = stream(1, "group")
+    a, b = (draw.normal(size=t.shape).astype(ml_dtypes.bfloat16) for t in (A, B))
+    kernel = product()
+    verify(kernel)
+    result = interpret(finish(kernel, H200), {"A": a, "B": b})["C"]
+    wanted = 1 + a[:, 16:].astype(np.float32) @ b[:, 16:].astype(np.float32).T
+    np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+    assert "warpgroup_mma(d[0], a[t//128*64, 16], b[0, 16]" in kernel_text(kernel)
+
+
+def test_rows_that_do_not_count_may_hold_anything() -> None:
+    draw = stream(2, "group")
+    given = {t.name: draw.normal(size=t.shape).astype(ml_dtypes.bfloat16) for t in (A, B)}
+    whole, part = (interpret(finish(product(rows=rows), H200), given)["C"].reshape(2, 64, 24) for rows in (64, 40))
+    np.testing.assert_allclose(part[:, :40], whole[:, :40], rtol=1e-4, atol=1e-4)
+    assert np.isnan(part[:, 40:]).all()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "what"), [(product(barrier=False), "race"), (product(first=8), "not aligned")], ids=["race", "place"]
+)
+def test_the_interpreter_finds(kernel: Kernel, what: str) -> None:
+    inputs = {t.name: np.zeros(t.shape, ml_dtypes.bfloat16) for t in (A, B)}
+    with pytest.raises(KernelFault, match=what):
+        interpret(kernel, inputs)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "what"),
+    [
+        (product(columns=12), "12 columns; 8 to 256"),
+        (product(layout=Layout((64, 1), Swizzle(3, 3, 4))), "does not lie as"),
+        (product(threads=64), "blocks of 64 threads"),
+        (product(rows=0), "0 rows count"),
+    ],
+    ids=["columns", "layout", "threads", "rows"],
+)
+def test_the_verifier_refuses(kernel: Kernel, what: str) -> None:
+    with pytest.raises(InvalidKernel, match=what):
+        verify(kernel)
+
+
+def test_it_becomes_the_instruction_of_hopper_alone() -> None:
+    binary = build_kernel(product(), H200)
+    assert all(r.spill_bytes == 0 for r in binary.resources.values())
+    backend = backend_for(H200)
+    text = backend.assembly(backend.emit(finish(product(), H200), H200), H200)
+    assert text.count("HGMMA.64x24x16.F32.BF16") == 3
+    with pytest.raises(CompileError, match="sm_89 has no such instruction"):
+        build_kernel(product(), replace(H200, arch="sm_89"))

@@ -1,0 +1,147 @@
+"""Products by dot products and tiles: what they compute, their spaces, and what they leave to others."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.schedule.gpu.tiles import workload_of
+from tests.sketch_agreement import check_schedules
+from tilewright.codegen.llvm.architectures import target_named
+from tilewright.codegen.lowering import finish
+from tilewright.ir.cpu import DOT_ATOMS
+from tilewright.ir.interpret import interpret
+from tilewright.ir.verify import verify
+from tilewright.runtime.devices import host_target
+from tilewright.schedule.cpu.gemm.dot_kernel import atom_for, lower_dots, lower_shifted_dots, lower_tiles
+from tilewright.schedule.cpu.gemm.dot_products import CPU_GEMM_AMX, CPU_GEMM_DOT
+from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
+from tilewright.schedule.cpu.gemm.kernel import GemmSetting
+from tilewright.schedule.problems.gemm import gemm_of
+from tilewright.schedule.sketches import sketches_for
+from tilewright.schedule.tile_sketch import TileSketch
+from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
+from tilewright.te.workload import Workload
+
+TILES = replace(
+    target_named("x86-64+avx512f+avx512bw+avx512vl+avx512bf16+avx512vnni+amx-tile+amx-bf16+amx-int8"), threads=2
+)
+DOTS = target_named("x86-64+avx512f+avx512bw+avx512vl+avx512bf16+avx512vnni")
+_HERE = host_target("llvm")
+WITHOUT_TILES = replace(_HERE, features=tuple(f for f in _HERE.features if not f.startswith("amx")))
+SQUARE = workload_of("matmul", m=1024, n=1024, k=1024, dtype="bfloat16")
+BYTES = workload_of("matmul", m=1024, n=1024, k=1024, dtype="int8")
+TURNED = workload_of("linear", rows=128, inputs=1024, outputs=1024, dtype="bfloat16", activation="relu")
+
+CASES = {
+    "plain": workload_of("matmul", m=45, n=53, k=77, dtype="bfloat16"),
+    "turned": workload_of("matmul", m=45, n=53, k=77, dtype="bfloat16", transpose_b=True),
+    "even": workload_of("matmul", m=64, n=64, k=128, dtype="bfloat16"),
+    "epilogue": workload_of(
+        "linear", rows=33, inputs=70, outputs=40, dtype="bfloat16", activation="silu", residual=True
+    ),
+    "several": workload_of("batch_matmul", batch=2, m=35, n=18, k=40, dtype="bfloat16"),
+}
+SMALL_DOTS = GemmSetting(rows=3, vectors=2, lanes=16, tiles=4, panels=1, depth=32, pack_a="task", pack_b="task")
+SMALL_TILES = replace(SMALL_DOTS, rows=32, tiles=1)
+
+
+def _agrees(workload: Workload, setting: GemmSetting, *, tiles: bool) -> None:
+    product = gemm_of(workload)
+    assert product is not None
+    atom = atom_for(product)
+    assert atom is not None
+    kernel = (lower_tiles if tiles else lower_dots)(product, "k", setting, atom)
+    verify(kernel)
+    final = finish(kernel, TILES)
+    verify(final, final=True)
+    inputs = random_inputs(workload, 1)
+    got, wanted, limits = interpret(final, inputs), reference(workload, inputs), tolerance(workload)
+    for name in workload.outputs:
+        a, b = (np.asarray(x[name], np.float64) for x in (got, wanted))
+        absolute, relative = limits[name]
+        np.testing.assert_allclose(a, b, relative, absolute, err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("pack_a", "pack_b"), [("task", "task"), ("whole", "whole")])
+@pytest.mark.parametrize("tiles", [False, True], ids=["dots", "tiles"])
+def test_kernels_compute_their_expression(case: str, pack_a: str, pack_b: str, tiles: bool) -> None:
+    setting = SMALL_TILES if tiles else SMALL_DOTS
+    _agrees(CASES[case], replace(setting, pack_a=pack_a, pack_b=pack_b), tiles=tiles)
+
+
+@pytest.mark.parametrize("tiles", [False, True], ids=["dots", "tiles"])
+def test_the_left_operand_may_be_read_where_it_is(tiles: bool) -> None:
+    setting = SMALL_TILES if tiles else SMALL_DOTS
+    _agrees(CASES["even"], replace(setting, pack_a="never"), tiles=tiles)
+
+
+@pytest.mark.parametrize("case", ["even", "epilogue", "several"])
+def test_tiles_may_follow_one_another_along_rows(case: str) -> None:
+    never = "never" if case == "even" else "whole"
+    setting = replace(SMALL_TILES, tiles=2, panels=2, pack_a=never, by_rows=True)
+    for panels in (2, 3):
+        _agrees(CASES[case], replace(setting, panels=panels, streamed=panels == 3), tiles=True)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_bytes_are_multiplied_exactly(turned: bool) -> None:
+    workload = workload_of("matmul", m=45, n=53, k=77, dtype="int8", transpose_b=turned)
+    _agrees(workload, replace(SMALL_TILES, depth=64), tiles=True)
+
+
+@pytest.mark.parametrize("pack", ["task", "whole"])
+@pytest.mark.parametrize("depth", [24, 80])
+def test_signed_bytes_are_shifted_and_back(pack: str, depth: int) -> None:
+    workload = workload_of("matmul", m=11, n=37, k=77, dtype="int8")
+    product = gemm_of(workload)
+    assert product is not None
+    kernel = lower_shifted_dots(product, "k", replace(SMALL_DOTS, depth=depth, pack_a=pack, pack_b=pack))
+    verify(kernel)
+    inputs = random_inputs(workload, 1)
+    got = interpret(finish(kernel, TILES), inputs)
+    np.testing.assert_array_equal(got["C"], reference(workload, inputs)["C"])
+
+
+@pytest.mark.skipif("avx512bf16" not in host_target("llvm").features, reason="this CPU has no avx512bf16")
+@pytest.mark.parametrize("case", ["odd", "turned"])
+def test_compiled_dot_products_agree(case: str) -> None:
+    workload = workload_of("matmul", m=67, n=71, k=131, dtype="bfloat16", transpose_b=case == "turned")
+    assert check_schedules("cpu_gemm_dot", WITHOUT_TILES, workload, 1, 3) == 3
+
+
+@pytest.mark.skipif("avx512vnni" not in host_target("llvm").features, reason="this CPU has no avx512vnni")
+def test_compiled_dot_products_of_bytes_agree() -> None:
+    workload = workload_of("matmul", m=67, n=71, k=131, dtype="int8")
+    assert check_schedules("cpu_gemm_dot", WITHOUT_TILES, workload, 1, 3) == 3
+
+
+@pytest.mark.skipif("amx-bf16" not in host_target("llvm").features, reason="this CPU has no tiles")
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_compiled_tiles_agree(dtype: str) -> None:
+    workload = workload_of("matmul", m=67, n=71, k=331, dtype=dtype)
+    assert check_schedules("cpu_gemm_amx", host_target("llvm"), workload, 1, 3) == 3
+
+
+def test_which_instructions_multiply_what() -> None:
+    found = [gemm_of(w) for w in (SQUARE, BYTES, workload_of("matmul", m=64, n=64, k=64))]
+    assert [p and atom_for(p) for p in found] == [DOT_ATOMS["bf16"], DOT_ATOMS["s8s8"], None]
+    assert sketches_for(SQUARE, TILES) == (CPU_GEMM_AMX,)
+    assert sketches_for(SQUARE, DOTS) == (CPU_GEMM, CPU_GEMM_DOT)
+    assert sketches_for(BYTES, TILES) == (CPU_GEMM_AMX,)
+    assert sketches_for(BYTES, DOTS) == (CPU_GEMM_DOT,)
+    turned = workload_of("matmul", m=512, n=512, k=512, dtype="bfloat16", transpose_a=True)
+    assert sketches_for(turned, TILES) == (CPU_GEMM,)  # the left operand does not lie along the sum
+
+
+@pytest.mark.parametrize(("sketch", "workload"), [(CPU_GEMM_DOT, SQUARE), (CPU_GEMM_AMX, SQUARE), (CPU_GEMM_AMX, BYTES),
+                                                  (CPU_GEMM_AMX, TURNED)])  # fmt: skip
+def test_spaces_are_of_some_hundreds(sketch: TileSketch, workload: Workload) -> None:
+    space = sketch.space(workload, DOTS if sketch is CPU_GEMM_DOT else TILES)
+    assert 20 <= len(space) <= 1000
+    assert (space.quantities["edge_waste"] <= 0.1).all()
+    if sketch is CPU_GEMM_AMX:
+        assert (space.quantities["accumulators"] == 4).all()

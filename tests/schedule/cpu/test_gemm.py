@@ -1,0 +1,93 @@
+"""Blocked products on vector registers: what the sketch takes, its spaces, and what the compiler makes of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.schedule.gpu.tiles import workload_of
+from tests.sketch_agreement import check_schedules
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.lowering import finish
+from tilewright.core.target import Target
+from tilewright.runtime.devices import host_target
+from tilewright.schedule.cpu.gemm.fma import CPU_GEMM as SKETCH
+from tilewright.schedule.cpu.gemm.space import CACHE_BYTES
+from tilewright.schedule.sketches import sketches_for
+
+WIDE = Target("llvm", "x86-64", ("avx512f", "avx512vl", "fma"), threads=2, vector_bytes=64)
+SQUARE = workload_of("matmul", m=1024, n=1024, k=1024)
+FLAT = workload_of("matmul", m=32, n=4096, k=4096)
+LINEAR = workload_of("linear", rows=128, inputs=1024, outputs=1024, activation="gelu_tanh")
+ODD = workload_of("matmul", m=333, n=501, k=717, transpose_a=True)
+SEVERAL = workload_of("batch_matmul", batch=16, m=128, n=128, k=64)
+PIXELS = workload_of("conv2d", batch=1, channels=256, height=28, width=28, filters=512, kernel_h=1, kernel_w=1)
+LARGE = {"pixels": PIXELS, "square": SQUARE, "flat": FLAT, "linear": LINEAR, "odd": ODD, "several": SEVERAL}
+
+SMALL = {
+    "odd": workload_of("matmul", m=67, n=71, k=131),
+    "several": workload_of("batch_matmul", batch=3, m=33, n=49, k=129, transpose_b=True),
+    "linear": workload_of("linear", rows=21, inputs=300, outputs=100, activation="silu", residual=True),
+    "half": workload_of("matmul", m=64, n=64, k=256, dtype="float16", transpose_a=True),
+    "double": workload_of("matmul", m=40, n=56, k=256, dtype="float64"),
+}
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_kernels_compute_their_expression(case: str) -> None:
+    assert check_schedules(SKETCH.name, host_target("llvm"), SMALL[case], 3, 2) == 2
+
+
+def test_what_it_leaves_to_others() -> None:
+    assert sketches_for(SQUARE, WIDE) == (SKETCH,)
+    assert not SKETCH.matches(SQUARE, Target("cuda", "sm_90a", threads=132))
+    assert not SKETCH.matches(workload_of("matmul", m=1, n=4096, k=4096), WIDE)
+    assert not SKETCH.matches(workload_of("matmul", m=32, n=32, k=32), WIDE)
+    assert not SKETCH.matches(workload_of("matmul", m=512, n=512, k=512, dtype="int32"), WIDE)
+    assert not SKETCH.matches(workload_of("softmax", rows=4096, columns=1024), WIDE)
+
+
+@pytest.mark.parametrize("case", LARGE)
+@pytest.mark.parametrize(
+    "target",
+    [WIDE, replace(WIDE, threads=64), replace(WIDE, features=("avx2", "fma"), vector_bytes=32)],
+    ids=["avx512", "64 threads", "avx2"],
+)
+def test_spaces_are_of_some_hundreds_and_sensible(case: str, target: Target) -> None:
+    space = SKETCH.space(LARGE[case], target)
+    assert 4 <= len(space) <= 1000
+    q = space.quantities
+    registers = 32 if target.vector_bytes == 64 else 16
+    assert (q["accumulators"] < registers).all() and (q["accumulators"] >= registers // 2).all()
+    assert (q["edge_waste"] <= 0.2).all() and (q["idle_share"] <= 0.25).all()
+    assert (q["a_block_bytes"] + q["b_block_bytes"] <= CACHE_BYTES).all()
+    assert (q["tasks"] >= target.threads).all()
+
+
+def test_an_operand_on_few_lines_of_the_cache_is_copied() -> None:
+    space = SKETCH.space(SQUARE, WIDE)
+    never = np.asarray(space.column("pack_b")) == "never"
+    assert not never.any()
+    assert (np.asarray(SKETCH.space(FLAT, WIDE).column("pack_b")) == "never").any()
+
+
+def test_pixels_are_read_in_whole_vectors() -> None:
+    backend = backend_for(WIDE)
+    kernel = finish(SKETCH.lower(PIXELS, WIDE, SKETCH.space(PIXELS, WIDE).schedule(0)), WIDE)
+    text = backend.assembly(backend.emit(kernel, WIDE), WIDE)
+    assert "gather" not in text and "scatter" not in text
+
+
+@pytest.mark.parametrize("case", ["square", "odd"])
+def test_sums_stay_in_registers(case: str) -> None:
+    """Every vector multiply-add of a tile is there, and none of its vectors lives on the stack."""
+    space = SKETCH.space(LARGE[case], WIDE)
+    backend = backend_for(WIDE)
+    for row in range(0, len(space), len(space) // 5):
+        schedule = space.schedule(row)
+        kernel = finish(SKETCH.lower(LARGE[case], WIDE, schedule), WIDE)
+        text = backend.assembly(backend.emit(kernel, WIDE), WIDE)
+        vectors = [line for line in text.splitlines() if "zmm" in line]
+        assert sum("vfmadd" in line for line in vectors) >= int(schedule["rows"]) * int(schedule["vectors"])
+        on_stack = [line for line in vectors if "(%rsp)" in line]
+        assert len(on_stack) <= 8, schedule  # constants of the loops around

@@ -1,0 +1,113 @@
+"""Blocked products: every way to copy operands, every edge, with what comes before and after the sum."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.schedule.gpu.tiles import workload_of
+from tilewright.codegen.lowering import finish
+from tilewright.core.target import Target
+from tilewright.ir.interpret import interpret
+from tilewright.ir.verify import verify
+from tilewright.schedule.cpu.gemm.kernel import GemmSetting, lower_gemm
+from tilewright.schedule.cpu.gemm.packing import NEVER, TASK, WHOLE
+from tilewright.schedule.problems.gemm import gemm_of
+from tilewright.te import build as te
+from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
+from tilewright.te.workload import Workload
+
+TARGET = Target("llvm", "x86-64", ("avx2", "fma"), threads=2, vector_bytes=32)
+SETTING = GemmSetting(rows=3, vectors=2, lanes=8, tiles=2, panels=1, depth=10, pack_a=TASK, pack_b=TASK)
+EVEN = replace(SETTING, depth=12)  # divides 24
+
+
+def _two_outputs() -> Workload:
+    """The sum, and a turned function of it that has no room for sums; factors that are more than loads."""
+    x, w = te.placeholder((11, 24), "float32", "task"), te.placeholder((19, 24), "float16", "sums")
+    k = te.reduce_axis(24, "k")
+    total = te.compute((11, 19), lambda i, j: te.sum((x[i, k] + 1.0) * te.cast(w[j, k], "float32"), axis=k), "total")
+    turned = te.compute((19, 11), lambda j, i: te.cast(total[i, j] * 0.5, "float16"), "turned")
+    return te.workload([turned, total])
+
+
+def _turned() -> Workload:
+    """An output that lies along the axis of the left operand."""
+    a, b = te.placeholder((21, 24), "float32", "a"), te.placeholder((24, 13), "float32", "b")
+    k = te.reduce_axis(24, "k")
+    return te.workload(te.compute((13, 21), lambda j, i: te.sum(a[i, k] * b[k, j], axis=k), "c"))
+
+
+PIXEL = {"kernel_h": 1, "kernel_w": 1}
+
+CASES: dict[str, Callable[[], Workload]] = {
+    "plain": lambda: workload_of("matmul", m=11, n=37, k=24),
+    "whole tiles": lambda: workload_of("matmul", m=12, n=32, k=24),
+    "left turned": lambda: workload_of("matmul", m=11, n=37, k=24, transpose_a=True),
+    "right turned": lambda: workload_of("matmul", m=11, n=37, k=24, transpose_b=True),
+    "batch": lambda: workload_of("batch_matmul", batch=3, m=5, n=21, k=24),
+    "epilogue": lambda: workload_of("linear", rows=7, outputs=21, inputs=24, activation="gelu_tanh", residual=True),
+    "half": lambda: workload_of("linear", rows=7, outputs=21, inputs=24, dtype="bfloat16", activation="relu"),
+    "double": lambda: workload_of("matmul", m=4, n=9, k=24, dtype="float64"),
+    "two outputs": _two_outputs,
+    "turned": _turned,
+    "one pixel": lambda: workload_of(
+        "conv2d", batch=1, channels=24, height=5, width=7, filters=11, activation="relu", **PIXEL
+    ),
+    "one pixel of several": lambda: workload_of("conv2d", batch=3, channels=24, height=3, width=5, filters=11, **PIXEL),
+    "one pixel, last": lambda: workload_of(
+        "conv2d", batch=2, channels=24, height=3, width=3, filters=11, layout="NHWC", **PIXEL
+    ),
+}
+
+
+def _agrees(workload: Workload, setting: GemmSetting) -> None:
+    product = gemm_of(workload)
+    assert product is not None
+    kernel = lower_gemm(
+        product, "kernel", replace(setting, lanes=TARGET.vector_bytes // product.accumulator.dtype.bytes)
+    )
+    verify(kernel)
+    inputs = random_inputs(workload, 1)
+    final = finish(kernel, TARGET)
+    verify(final, final=True)
+    got, wanted, limits = interpret(final, inputs), reference(workload, inputs), tolerance(workload)
+    for name in workload.outputs:
+        a, b = (np.asarray(x[name], np.float64) for x in (got, wanted))
+        absolute, relative = limits[name]
+        np.testing.assert_allclose(a, b, relative, absolute, err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("a", "b"), [(TASK, TASK), (WHOLE, WHOLE), (NEVER, TASK)])
+def test_products_are_what_they_say(case: str, a: str, b: str) -> None:
+    setting = EVEN if NEVER in (a, b) else SETTING
+    _agrees(CASES[case](), replace(setting, pack_a=a, pack_b=b))
+
+
+@pytest.mark.parametrize("case", ["plain", "whole tiles", "batch", "double"])
+def test_operands_may_be_read_where_they_are(case: str) -> None:
+    _agrees(CASES[case](), replace(EVEN, pack_a=NEVER, pack_b=NEVER, panels=2))
+
+
+@pytest.mark.parametrize("depth", [5, 8, 24, 30])
+def test_any_depth_of_blocks_will_do(depth: int) -> None:
+    for case in ("right turned", "epilogue", "left turned"):
+        _agrees(CASES[case](), replace(SETTING, depth=depth, rows=4, vectors=1, tiles=3, panels=3))
+
+
+def test_batches_keep_their_axes_and_outputs_choose_the_side() -> None:
+    batched = gemm_of(CASES["batch"]())
+    assert batched is not None and [a.extent for a in batched.batch] == [3]
+    turned = gemm_of(_turned())
+    assert turned is not None and (turned.m.extent, turned.n.extent) == (13, 21)
+    pixels = gemm_of(workload_of("conv2d", batch=1, channels=6, height=5, width=7, filters=11, **PIXEL))
+    assert pixels is not None and (pixels.m.extent, pixels.n.extent, pixels.k.extent) == (11, 35, 6)
+    assert (pixels.b.row, pixels.b.k, pixels.results[0].step("n")) == (1, 35, 1)
+    windows = workload_of("conv2d", batch=1, channels=6, height=5, width=7, filters=11, kernel_h=3, kernel_w=3)
+    assert gemm_of(windows) is None  # its height and width go along in uneven steps
+    assert gemm_of(workload_of("softmax", rows=4, columns=8)) is None
+    assert gemm_of(workload_of("layer_norm", rows=4, columns=8)) is None

@@ -1,0 +1,114 @@
+"""Convolutions as blocked products: padding, rows of any width, tasks that begin within a row."""
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.schedule.gpu.tiles import workload_of
+from tests.sketch_agreement import check_schedules
+from tilewright.codegen.lowering import finish
+from tilewright.core.target import Target
+from tilewright.ir.interpret import interpret
+from tilewright.ir.stmt import Kernel
+from tilewright.ir.verify import verify
+from tilewright.runtime.devices import host_target
+from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
+from tilewright.schedule.cpu.gemm.im2col import lower_images
+from tilewright.schedule.cpu.gemm.kernel import GemmSetting
+from tilewright.schedule.cpu.gemm.windows import lower_windows, with_margins
+from tilewright.schedule.problems.convolution import image_product_of
+from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
+from tilewright.te.workload import Workload
+
+TARGET = Target("llvm", "x86-64", ("avx2", "fma"), threads=2, vector_bytes=32)
+
+
+def _conv2d(**parameters: Any) -> Workload:
+    given = {"batch": 1, "channels": 2, "height": 6, "width": 9, "filters": 7, "kernel_h": 3, "kernel_w": 3}
+    return workload_of("conv2d", **{**given, **parameters})
+
+
+CASES = {
+    "padded": _conv2d(padding=1),
+    "not padded": _conv2d(padding=0),
+    "narrow": _conv2d(width=5, height=11, padding=1),
+    "rows of vectors": _conv2d(width=16, padding=1),
+    "epilogue": _conv2d(padding=1, activation="relu"),
+    "far apart": _conv2d(height=9, dilation=2, padding=2),
+    "half": _conv2d(padding=1, dtype="float16"),
+    "several": _conv2d(batch=3, padding=1),
+    "groups": _conv2d(channels=4, filters=14, groups=2, padding=1),
+}
+SETTINGS = [
+    GemmSetting(3, 2, 8, 2, 9, 9, "task", "task"),
+    GemmSetting(3, 1, 8, 1, 1, 10, "whole", "task"),
+    GemmSetting(4, 1, 8, 2, 3, 64, "task", "task"),
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=["even", "one panel", "whole depth"])
+@pytest.mark.parametrize("case", CASES)
+def test_convolutions_are_what_they_say(case: str, setting: GemmSetting) -> None:
+    workload = CASES[case]
+    found = image_product_of(workload)
+    assert found is not None
+    product, image = found
+    assert image.rows * image.pixels == product.n.extent
+    _check(workload, lower_images(product, "k", setting, image))
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=["even", "one panel", "whole depth"])
+@pytest.mark.parametrize("case", CASES)
+def test_windows_that_move_pixel_by_pixel_share_a_copy(case: str, setting: GemmSetting) -> None:
+    workload = CASES[case]
+    product, image = image_product_of(workload) or pytest.fail("no image")
+    windows = image.windows
+    if windows is None or windows.pixels < setting.lanes:
+        assert case == "narrow"
+        return
+    size = prod(windows.extents)
+    depth = -(-setting.depth // size) * size
+    wide = with_margins(product, image, windows)
+    _check(workload, lower_windows(wide, "k", replace(setting, depth=depth), image, windows))
+
+
+def test_what_windows_are() -> None:
+    _, image = image_product_of(_conv2d(height=9, dilation=2, padding=2)) or pytest.fail("no image")
+    assert image.windows is not None
+    assert (image.windows.extents, image.windows.rows_apart, image.windows.pixels_apart) == ((3, 3), (2, 0), (0, 2))
+    assert (image.windows.pixels, image.windows.more_rows) == (13, 4)
+
+
+def _check(workload: Workload, kernel: Kernel) -> None:
+    """The interpreted kernel agrees with the reference."""
+    verify(kernel)
+    final = finish(kernel, TARGET)
+    verify(final, final=True)
+    inputs = random_inputs(workload, 1)
+    got, wanted, limits = interpret(final, inputs), reference(workload, inputs), tolerance(workload)
+    for name in workload.outputs:
+        a, b = (np.asarray(x[name], np.float64) for x in (got, wanted))
+        absolute, relative = limits[name]
+        np.testing.assert_allclose(a, b, relative, absolute, err_msg=name)
+
+
+def test_what_is_left_to_others() -> None:
+    assert image_product_of(_conv2d(stride=2)) is None  # every other pixel
+    assert image_product_of(_conv2d(layout="NHWC")) is None  # outputs do not lie along the width
+    assert image_product_of(workload_of("matmul", m=64, n=64, k=64)) is None
+    deep = {"channels": 32, "height": 14, "width": 14, "padding": 1}
+    assert CPU_GEMM.matches(_conv2d(**deep, filters=32), host_target("llvm"))
+    assert not CPU_GEMM.matches(_conv2d(**deep, filters=8), host_target("llvm"))
+
+
+@pytest.mark.parametrize("kernel_w", [1, 3])  # of windows one wide, pixels lie along the columns, but not the depth
+def test_compiled_convolutions_agree(kernel_w: int) -> None:
+    sizes = {"channels": 16, "height": 15, "width": 17, "filters": 32, "kernel_w": kernel_w}
+    workload = _conv2d(**sizes, padding=kernel_w // 2, activation="relu")
+    assert set(CPU_GEMM.space(workload, host_target("llvm")).column("pack_b").tolist()) == {"task"}
+    assert check_schedules("cpu_gemm", host_target("llvm"), workload, 1, 3) == 3

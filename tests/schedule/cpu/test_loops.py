@@ -1,0 +1,215 @@
+"""The CPU loop sketch: what it groups, which knobs it offers, and the kernels of two schedules as golden files."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.golden import check_golden
+from tests.schedule.agreement import assert_computes
+from tilewright.codegen.passes.pipeline import run_passes
+from tilewright.core.errors import IllegalSchedule
+from tilewright.core.schedule import KnobValue, Schedule
+from tilewright.core.target import Target
+from tilewright.ir.buffer import Scope
+from tilewright.ir.stmt import Allocate, For, LoopKind, walk_statements
+from tilewright.ir.text import kernel_text
+from tilewright.runtime.devices import host_target
+from tilewright.runtime.module import Module, load_module
+from tilewright.schedule.cpu.loops.fusion import is_contraction, paddings, plan
+from tilewright.schedule.cpu.loops.knobs import STREAMED
+from tilewright.schedule.cpu.loops.sketch import CPU_LOOPS
+from tilewright.schedule.cpu.loops.tiles import COLUMNS, REDUCTION, tiles_of
+from tilewright.te import build as te
+from tilewright.te.data import random_inputs
+from tilewright.te.operators import OPERATORS
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
+from tilewright.te.workload import Workload
+
+AVX512 = Target("llvm", "x86-64", ("avx2", "avx512f", "fma"), threads=2, vector_bytes=64)
+AVX2 = Target("llvm", "x86-64", ("avx2", "fma"), threads=8, vector_bytes=32)
+SSE = Target("llvm", "x86-64", (), threads=1, vector_bytes=16)
+
+MATMUL: dict[str, Any] = {"m": 50, "n": 40, "k": 24}
+CONV: dict[str, Any] = {
+    "batch": 1, "channels": 64, "height": 56, "width": 56, "filters": 64, "kernel_h": 3, "kernel_w": 3, "padding": 1,
+}  # fmt: skip
+
+
+def _workload(operator: str, parameters: dict[str, Any]) -> Workload:
+    return OPERATORS[operator].workload(parameters)
+
+
+def _schedule(**knobs: KnobValue) -> Schedule:
+    return Schedule.of(CPU_LOOPS.name, CPU_LOOPS.version, knobs)
+
+
+GOLDEN = {
+    "matmul": (
+        _workload("matmul", MATMUL),
+        _schedule(
+            lanes=16, vectors=2, rows=6, row_tiles=4, column_tiles=1, order="rows_inside", unroll=2, pack="operand_1"
+        ),
+    ),
+    "softmax": (_workload("softmax", {"rows": 12, "columns": 100}), _schedule(lanes=16, vectors=2, rows=4)),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_lowered_kernels_are_as_written_down(name: str) -> None:
+    workload, schedule = GOLDEN[name]
+    lowered = CPU_LOOPS.lower(workload, AVX512, schedule)
+    check_golden(f"schedule/golden/cpu_loops_{name}.txt", kernel_text(lowered))
+    check_golden(f"codegen/golden/cpu_loops_{name}_final.txt", kernel_text(run_passes(lowered)[-1][1]))
+
+
+@pytest.mark.parametrize(
+    "operator, parameters, kinds",
+    [
+        ("matmul", MATMUL, ["tile"]),
+        ("linear", {"rows": 64, "inputs": 64, "outputs": 64, "activation": "relu"}, ["tile"]),
+        ("softmax", {"rows": 64, "columns": 128}, ["row"]),
+        ("layer_norm", {"rows": 64, "columns": 128}, ["row"]),
+        ("conv2d", CONV, ["tile", "tile"]),
+        ("elementwise", {"shape": [64, 64], "functions": ["relu", "mul2", "add1", "sigmoid"]}, ["tile"]),
+        ("reduce", {"shape": [64, 64], "axes": [0, 1]}, ["scalar"]),
+    ],
+)
+def test_stages_are_grouped(operator: str, parameters: dict[str, Any], kinds: list[str]) -> None:
+    found = plan(_workload(operator, parameters), inline_paddings=False, threads=2)
+    assert [g.kind for g in found.groups] == kinds
+    assert found.workload.outputs == _workload(operator, parameters).outputs
+
+
+def test_a_product_with_row_statistics_keeps_its_tiles() -> None:
+    """The product is tiled alone; what needs whole rows of it comes afterwards."""
+    x, w = te.placeholder((64, 32), name="X"), te.placeholder((32, 48), name="W")
+    k, j = te.reduce_axis(32, "k"), te.reduce_axis(48, "j")
+    product = te.compute((64, 48), lambda i, n: te.sum(x[i, k] * w[k, n], axis=k), "P")
+    top = te.compute((64,), lambda i: te.max(product[i, j], axis=j), "top")
+    y = te.compute((64, 48), lambda i, n: te.exp(product[i, n] - top[i]), "Y")
+    found = plan(te.workload(y), inline_paddings=False, threads=2)
+    assert [g.kind for g in found.groups] == ["tile", "row"]
+    assert is_contraction(found.groups[0].members[0])
+
+
+def test_padding_is_stored_or_inlined() -> None:
+    workload = _workload("conv2d", CONV)
+    assert len(paddings(workload)) == 1
+    stored = plan(workload, inline_paddings=False, threads=2)
+    inlined = plan(workload, inline_paddings=True, threads=2)
+    assert len(stored.groups) == 2 and len(inlined.groups) == 1
+    assert stored.main.root.name == inlined.main.root.name
+
+
+@pytest.mark.parametrize(
+    "parameters, modes",
+    [(MATMUL, (COLUMNS,)), ({**MATMUL, "transpose_b": True}, (REDUCTION, COLUMNS))],
+)
+def test_vectors_lie_where_memory_is_contiguous(parameters: dict[str, Any], modes: tuple[str, ...]) -> None:
+    tiles = tiles_of(plan(_workload("matmul", parameters), inline_paddings=False, threads=2).main)
+    assert tiles.modes == modes and (tiles.column, tiles.row, tiles.plane) == (1, 0, None)
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2, SSE])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_register_tiles_fit_the_registers(target: Target, dtype: str) -> None:
+    space = CPU_LOOPS.space(_workload("matmul", {"m": 256, "n": 256, "k": 256, "dtype": dtype}), target)
+    registers = 32 if target is AVX512 else 16
+    assert 1 < space.quantities["accumulators"].max() <= registers - 2
+    widest = target.vector_bytes // (4 if dtype == "float32" else 8)
+    assert space.column("lanes").max() == widest
+    assert space.quantities["tasks"].min() >= target.threads
+    assert space.quantities["packed_bytes"].max() <= 512 * 1024
+
+
+def test_knob_names_and_values_do_not_depend_on_the_names_in_the_workload() -> None:
+    def product(a: str, b: str, axis: str) -> Workload:
+        x, w = te.placeholder((64, 32), name=a), te.placeholder((32, 48), name=b)
+        k = te.reduce_axis(32, axis)
+        return te.workload(te.compute((64, 48), lambda i, n: te.sum(x[i, k] * w[k, n], axis=k), "P" + a))
+
+    one = CPU_LOOPS.space(product("A", "B", "k"), AVX512)
+    other = CPU_LOOPS.space(product("Zebra", "Yak", "rho"), AVX512)
+    assert [(k.name, k.values) for k in one.knobs] == [(k.name, k.values) for k in other.knobs]
+    assert np.array_equal(one.codes, other.codes)
+
+
+def test_axes_and_tensors_may_have_the_names_that_the_sketch_would_give() -> None:
+    x = te.placeholder((40, 40), name="task")
+    k = te.reduce_axis(40, "row_tile")
+    y = te.compute((40, 40), lambda i, j: te.sum(x[i, k] * x[k, j], axis=k), "i_block")
+    workload = te.workload(y)
+    space = CPU_LOOPS.space(workload, AVX512)
+    assert_computes(CPU_LOOPS.lower(workload, AVX512, space.schedule(len(space) // 2)), workload)
+
+
+def test_settings_that_do_not_fit_together_are_refused() -> None:
+    knobs: dict[str, KnobValue] = dict(GOLDEN["matmul"][1].knobs)
+    with pytest.raises(IllegalSchedule, match="is not legal"):
+        CPU_LOOPS.lower(GOLDEN["matmul"][0], AVX512, _schedule(**{**knobs, "rows": 16, "vectors": 3}))
+
+
+def test_accumulators_are_registers_and_rows_are_local() -> None:
+    for name, scope in (("matmul", Scope.REGISTER), ("softmax", Scope.LOCAL)):
+        kernel = CPU_LOOPS.lower(GOLDEN[name][0], AVX512, GOLDEN[name][1])
+        scopes = {s.buffer.scope for s in walk_statements(kernel.body) if isinstance(s, Allocate)}
+        assert scope in scopes
+
+
+def test_little_work_stays_on_one_thread() -> None:
+    workload = _workload("matmul", {"m": 4, "n": 4, "k": 4})
+    kernel = CPU_LOOPS.lower(workload, AVX512, CPU_LOOPS.space(workload, AVX512).schedule(0))
+    assert not any(isinstance(s, For) and s.kind is LoopKind.PARALLEL for s in walk_statements(kernel.body))
+
+
+@pytest.mark.parametrize("rows", [4, 256])
+def test_rows_run_in_parallel_however_their_columns_are_cut(rows: int) -> None:
+    """Groups of one channel: of rows joined from two dimensions, which tasks cut anywhere, and columns that vectors do
+    not divide."""
+    workload = _workload("group_norm", {"batch": 67, "channels": 130, "pixels": 130, "groups": 130, "dtype": "float64"})
+    space = CPU_LOOPS.space(workload, AVX512)
+    knobs = {**dict(space.schedule(0).knobs), "lanes": 8, "vectors": 5, "rows": rows}
+    kernel = CPU_LOOPS.lower(workload, AVX512, _schedule(**knobs))
+    assert any(isinstance(s, For) and s.kind is LoopKind.PARALLEL for s in walk_statements(kernel.body))
+
+
+def test_other_targets_are_not_matched() -> None:
+    assert not CPU_LOOPS.matches(_workload("matmul", MATMUL), Target("cuda", "sm_90a"))
+
+
+@pytest.mark.parametrize("offset", [0, 16], ids=["aligned", "not aligned"])
+def test_large_outputs_may_go_past_the_caches(offset: int) -> None:
+    workload = _workload("softmax", {"rows": 4100, "columns": 512})
+    space = CPU_LOOPS.space(workload, host_target("llvm"))
+    streamed = [n for n, s in enumerate(space.column("store").tolist()) if s == STREAMED]
+    assert 0 < len(streamed) < len(space)
+    inputs = random_inputs(workload, 1)
+    wanted, limits = reference(workload, inputs)["Y"], tolerance(workload)["Y"]
+    for n in streamed[:: len(streamed) // 3]:
+        module = load_module(workload, space.schedule(n))
+        assert isinstance(module, Module)
+        block = np.zeros(4 * wanted.size + 128, np.uint8)
+        begin = -block.ctypes.data % 64 + offset
+        out = block[begin : begin + 4 * wanted.size].view(np.float32).reshape(wanted.shape)
+        module(inputs["X"], out=(out,))
+        np.testing.assert_allclose(out, wanted, limits[1], limits[0])
+    small = _workload("softmax", {"rows": 64, "columns": 512})
+    assert "store" not in {k.name for k in CPU_LOOPS.space(small, host_target("llvm")).knobs}
+
+
+def test_sums_fit_the_registers_where_padding_is_inline() -> None:
+    """Rows of a task become rows of a register tile there: not of any number."""
+    image = {"batch": 1, "channels": 128, "filters": 128, "groups": 128, "height": 56, "width": 56}
+    workload = OPERATORS["conv2d"].workload({**image, "kernel_h": 3, "kernel_w": 3, "padding": 1})
+    space = CPU_LOOPS.space(workload, AVX512)
+    inline = np.asarray(space.column("padding")) == "inline"
+    tiles = np.asarray(space.column("rows"), int) * np.asarray(space.column("vectors"), int)
+    assert tiles[inline].max() == 32 and tiles[~inline].max() > 32
+    assert len(inline) // 4 < inline.sum() < len(inline) // 2
+    schedule = space.schedule(int(np.argmax(inline)))
+    too_many = replace(schedule, knobs=tuple((n, 128 if n == "rows" else v) for n, v in schedule.knobs))
+    with pytest.raises(IllegalSchedule, match="do not fit"):
+        CPU_LOOPS.lower(workload, AVX512, too_many)

@@ -1,0 +1,302 @@
+"""Large products on warpgroups: what they take, what they compute, what the compiler makes of them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.lowering import finish
+from tilewright.core.target import Target
+from tilewright.ir.expr import Const, Expr, index
+from tilewright.ir.gpu import TmaLoad, TmaPrefetch
+from tilewright.ir.interpret import interpret
+from tilewright.ir.rewrite import free_variables, substitute
+from tilewright.ir.simplify import simplify
+from tilewright.ir.stmt import Allocate, For, HardwareAxis, If, Seq, Stmt, walk_statements
+from tilewright.schedule.gpu.gemm.space import ALL_CUDA_GEMM as ALL
+from tilewright.schedule.gpu.gemm.space import CUDA_GEMM as SKETCH
+from tilewright.te import build as te
+from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
+from tilewright.te.workload import Workload
+
+FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
+"""A device with two multiprocessors: blocks work through many tiles even of small products."""
+LARGE = workload_of("matmul", m=4096, n=4096, k=4096, dtype="float16", transpose_b=True)
+FLAT = workload_of("matmul", m=4096, n=4096, k=1024, dtype="float16", transpose_b=True)
+LONG = workload_of("matmul", m=2048, n=4096, k=14336, dtype="bfloat16", transpose_b=True)
+SMALL = workload_of("matmul", m=512, n=512, k=512, dtype="float16", transpose_b=True)
+GATED = workload_of("gated_linear", rows=2048, inputs=4096, outputs=14336, dtype="float16")
+FUSED = workload_of("linear", rows=4096, inputs=4096, outputs=4096, dtype="float16", activation="gelu_tanh")
+
+
+def _two_outputs() -> Workload:
+    """The sum itself, in float32, and a turned function of it; names that the kernel would like to have itself."""
+    x, w = te.placeholder((80, 136), "bfloat16", "sums"), te.placeholder((72, 136), "bfloat16", "lap")
+    k = te.reduce_axis(136, "step")
+    total = te.compute(
+        (80, 72), lambda n, m: te.sum(te.cast(x[n, k], "float32") * te.cast(w[m, k], "float32"), axis=k), "left"
+    )
+    turned = te.compute((72, 80), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "turned")
+    return te.workload([total, turned])
+
+
+def _two_weights() -> Workload:
+    """Two sums with weights of their own that lie along n, both returned, one of them also gated by the other; the
+    second has its factors the other way round."""
+    x = te.placeholder((136, 72), "float16", "X")
+    u, v = te.placeholder((72, 144), "float16", "U"), te.placeholder((72, 144), "float16", "V")
+    k, q = te.reduce_axis(72, "k"), te.reduce_axis(72, "q")
+    first = te.compute(
+        (136, 144), lambda i, j: te.sum(te.cast(x[i, k], "float32") * te.cast(u[k, j], "float32"), axis=k), "first"
+    )
+    second = te.compute(
+        (136, 144), lambda i, j: te.sum(te.cast(v[q, j], "float32") * te.cast(x[i, q], "float32"), axis=q), "second"
+    )
+    both = te.compute((136, 144), lambda i, j: te.cast(first[i, j] * second[i, j], "float16"), "both")
+    return te.workload([both, second])
+
+
+CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
+    "rows along k": (
+        FEW,
+        lambda: workload_of("matmul", m=200, n=136, k=328, dtype="float16", transpose_b=True),
+    ),
+    "rows along m and n": (
+        FEW,
+        lambda: workload_of("matmul", m=136, n=264, k=200, dtype="bfloat16", transpose_a=True),
+    ),
+    "rows along n": (FEW, lambda: workload_of("matmul", m=100, n=200, k=136, dtype="float16")),
+    "rows along m": (
+        H200,
+        lambda: workload_of("matmul", m=136, n=81, k=72, dtype="float16", transpose_a=True, transpose_b=True),
+    ),
+    "epilogue": (
+        FEW,
+        lambda: workload_of(
+            "linear", rows=150, inputs=136, outputs=208, dtype="float16", activation="gelu_tanh", residual=True
+        ),
+    ),
+    "long sums": (
+        H200,
+        lambda: workload_of("matmul", m=72, n=100, k=2056, dtype="bfloat16", transpose_b=True, bias=True),
+    ),
+    "one step": (H200, lambda: workload_of("matmul", m=136, n=128, k=64, dtype="float16", transpose_b=True)),
+    "batch": (
+        H200,
+        lambda: workload_of("batch_matmul", batch=3, m=72, n=80, k=72, dtype="bfloat16", transpose_b=True),
+    ),
+    "two outputs": (H200, _two_outputs),
+    "odd rows": (H200, lambda: workload_of("linear", rows=70, inputs=77, outputs=111, dtype="float16")),
+    "odd rows along n": (H200, lambda: workload_of("batch_matmul", batch=2, m=68, n=75, k=72, dtype="bfloat16")),
+    "two sums": (
+        FEW,
+        lambda: workload_of("gated_linear", rows=200, inputs=136, outputs=152, dtype="float16"),
+    ),
+    "two sums, rows along n": (H200, _two_weights),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_their_expression(case: str) -> None:
+    target, workload = CASES[case]
+    assert assert_agrees(SKETCH, workload(), 8, target) == 8
+
+
+@pytest.mark.parametrize(("cluster", "across", "split"), [(2, 2, 1), (1, 4, 1), (2, 1, 4), (2, 2, 2)])
+def test_blocks_of_a_cluster_share_both_operands_and_k(cluster: int, across: int, split: int) -> None:
+    workload = workload_of("matmul", m=136, n=136, k=264, dtype="float16", transpose_b=True)
+    chosen = {"groups": 1, "rows": 1, "wide": 32, "cluster": cluster, "across": across, "split": split}
+    kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, **chosen))
+    inputs = random_inputs(workload, 1)
+    got, wanted = interpret(finish(kernel, H200), inputs)["C"], reference(workload, inputs)["C"]
+    absolute, relative = tolerance(workload)["C"]
+    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
+
+
+@pytest.mark.parametrize(
+    ("operator", "parameters", "knobs"),
+    [
+        # a tile for several blocks
+        ("linear", {"rows": 136, "outputs": 72, "inputs": 1480}, {"wide": 80, "groups": 1, "rows": 1}),
+        # and whole ones
+        (
+            "linear",
+            {"rows": 200, "outputs": 200, "inputs": 328, "residual": True, "activation": "relu"},
+            {"wide": 64, "groups": 1, "rows": 1},
+        ),
+        # columns at odd places
+        ("linear", {"rows": 136, "outputs": 131, "inputs": 1032}, {"wide": 48, "groups": 2, "slabs": 2}),
+        ("linear", {"rows": 100, "outputs": 192, "inputs": 1288}, {"wide": 96, "groups": 1, "rows": 2}),
+        (
+            "batch_matmul",
+            {"batch": 3, "m": 72, "n": 80, "k": 904, "transpose_b": True},
+            {"wide": 80, "groups": 1, "rows": 1},
+        ),
+    ],
+)
+def test_blocks_take_even_shares_of_all_steps(
+    operator: str, parameters: dict[str, object], knobs: dict[str, int]
+) -> None:
+    few = Target("cuda", "sm_90a", (), threads=5, vector_bytes=16)
+    workload = workload_of(operator, dtype="float16", **parameters)
+    kernel = ALL.lower(workload, few, schedule_of(ALL, workload, few, even=1, **knobs))
+    assert len(kernel.launches) == 2
+    inputs, (output,) = random_inputs(workload, 1), workload.outputs
+    got, wanted = interpret(finish(kernel, few), inputs)[output], reference(workload, inputs)[output]
+    absolute, relative = tolerance(workload)[output]
+    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
+
+
+def test_even_shares_keep_products_under_way() -> None:
+    schedule = schedule_of(ALL, LARGE, groups=2, rows=1, wide=256, roomy=1, even=1)
+    source = backend_for(H200).emit(finish(ALL.lower(LARGE, H200, schedule), H200), H200)
+    assert source.launches[0].blocks[0] == 132
+    binary = backend_for(H200).compile(source, H200)  # refuses what the assembler warns of
+    assert all(r.spill_bytes == 0 and r.stack_bytes == 0 for r in binary.resources.values())
+
+
+@pytest.mark.parametrize("batch", [1, 6])
+def test_products_of_a_batch_begin_at_other_places_of_k(batch: int) -> None:
+    """Each block still goes through all of them: the last, of fewer places, may come in the middle."""
+    workload = workload_of("batch_matmul", batch=batch, m=72, n=72, k=1096, dtype="float16", transpose_b=True)
+    chosen = schedule_of(ALL, workload, groups=1, rows=1, wide=80, slabs=1, cluster=1, across=1, split=1, even=0)
+    kernel = ALL.lower(workload, H200, chosen)
+    copies = [s for s in walk_statements(kernel.body) if isinstance(s, TmaLoad)]
+    assert {"worker" in free_variables(s.source_indices[-1]) for s in copies} == {batch > 1}
+    inputs = random_inputs(workload, 1)
+    got, wanted = interpret(finish(kernel, H200), inputs)["C"], reference(workload, inputs)["C"]
+    absolute, relative = tolerance(workload)["C"]
+    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
+
+
+def asked_for(stmt: Stmt, at: Mapping[str, Expr]) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """The boxes (tensor, corner, extents) that one thread asks for, whose variables are ``at``."""
+    match stmt:
+        case Seq(statements=statements):
+            for below in statements:
+                yield from asked_for(below, at)
+        case Allocate(body=body):
+            yield from asked_for(body, at)
+        case For(var=var, extent=extent, body=body):
+            if any(isinstance(s, TmaPrefetch) for s in walk_statements(body)):
+                for n in range(extent):
+                    yield from asked_for(body, {**at, var: index(n)})
+        case If(condition=condition, then=then):
+            if any(isinstance(s, TmaPrefetch) for s in walk_statements(then)) and _value(condition, at):
+                yield from asked_for(then, at)
+        case TmaPrefetch(source=source, source_indices=corner, box=box):
+            yield source.name, tuple(_value(i, at) for i in corner), box
+
+
+def _value(expr: Expr, at: Mapping[str, Expr]) -> int:
+    known = simplify(substitute(expr, at), {})
+    assert isinstance(known, Const)
+    return int(known.value)
+
+
+def all_asked_for(workload: Workload, target: Target, **knobs: int) -> tuple[list[tuple[str, tuple[int, ...]]], int]:
+    """Every run of 64 places of k, a place of the other axis each, that the blocks of the last launch ask for; and how
+    many of them fit into a ring."""
+    kernel = ALL.lower(workload, target, schedule_of(ALL, workload, target, **knobs))
+    launch = kernel.launches[-1]
+    found = []
+    for places in product(*(range(b.extent if b.axis is not HardwareAxis.LANE else 2) for b in launch.bounds)):
+        at = {b.var: index(n) for b, n in zip(launch.bounds, places, strict=True)}
+        for name, corner, box in asked_for(launch.body, at):
+            assert box[1] == 64
+            found += [(name, (corner[0] + n, corner[1])) for n in range(box[0])]
+    held = [s.buffer for s in walk_statements(launch.body) if isinstance(s, Allocate)]
+    (ring,) = (b for b in held if b.name == "left")
+    return sorted(found), ring.shape[0] * ring.shape[1]
+
+
+@pytest.mark.parametrize(("cluster", "across", "slabs"), [(1, 1, 1), (2, 1, 1), (1, 2, 2), (2, 2, 1)])
+def test_what_fills_the_rings_first_is_asked_for_once(cluster: int, across: int, slabs: int) -> None:
+    workload = workload_of("matmul", m=256, n=256, k=1024, dtype="float16", transpose_b=True)
+    knobs = {"groups": 1, "rows": 1, "wide": 64, "slabs": slabs, "cluster": cluster, "across": across, "split": 1}
+    asked, ring = all_asked_for(workload, H200, **knobs)
+    assert 4 * slabs <= ring <= 16
+    assert asked == sorted((name, (row, 64 * n)) for name in "AB" for row in range(256) for n in range(ring))
+
+
+def test_nothing_is_asked_for_where_it_does_not_pay() -> None:
+    tile = {"groups": 1, "rows": 1, "wide": 64, "slabs": 1, "cluster": 1, "across": 1}
+    one_row = workload_of("linear", rows=65, outputs=512, inputs=1024, dtype="float16")
+    batch = workload_of("batch_matmul", batch=3, m=128, n=128, k=512, dtype="float16", transpose_b=True)
+    uneven = workload_of("matmul", m=128, n=128, k=515, dtype="float16", transpose_b=True)
+    square = workload_of("matmul", m=256, n=256, k=1024, dtype="float16", transpose_b=True)
+    assert {name for name, _ in all_asked_for(one_row, H200, **{**tile, "rows": 2, "split": 1})[0]} == {"X"}
+    assert not all_asked_for(batch, H200, split=1, **tile)[0]
+    assert not all_asked_for(uneven, H200, split=1, **tile)[0]
+    assert not all_asked_for(square, H200, split=2, **tile)[0]
+    assert not all_asked_for(square, FEW, split=1, **tile)[0]
+
+
+def test_what_it_leaves_to_others() -> None:
+    def taken(**parameters: object) -> bool:
+        return SKETCH.matches(
+            workload_of("matmul", **{"m": 72, "n": 72, "k": 72, "dtype": "float16", **parameters}), H200
+        )
+
+    assert taken() and taken(dtype="bfloat16") and taken(m=1000, n=1112, k=776)
+    assert not taken(dtype="float32") and not taken(accumulate="float64")
+    assert not taken(m=64)  # a skinny product
+    assert taken(k=60) and taken(n=65) and taken(n=65, transpose_b=True)  # rows between multiples of 16 bytes too
+    assert not SKETCH.matches(LARGE, Target("cuda", "sm_80", (), threads=108, vector_bytes=16))
+
+
+@pytest.mark.parametrize(
+    "workload", [LARGE, LONG, SMALL, FUSED, GATED], ids=["large", "long", "small", "fused", "gated"]
+)
+def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
+    space = SKETCH.space(workload, H200)
+    assert 5 <= len(space) <= 400
+    assert (space.quantities["shared_bytes"] <= 227 * 1024).all() and (space.quantities["stages"] >= 2).all()
+    assert (space.quantities["sums"] < space.quantities["registers_estimate"]).all()
+    least = space.quantities[["mma_cycles", "shared_cycles", "l2_cycles"][0]]
+    assert (space.quantities["estimate"] > least).all() and (space.quantities["wave_efficiency"] <= 1).all()
+    rows = np.arange(0, len(space), 17)
+    derived = SKETCH.derive(workload, H200, [space.schedule(int(r)) for r in rows])
+    for name, column in space.quantities.items():
+        np.testing.assert_array_equal(derived[name], column[rows])
+
+
+@pytest.mark.parametrize(
+    ("workload", "split"), [(LARGE, 1), (SMALL, 2), (SMALL, 4)], ids=["large", "halves", "quarters"]
+)
+def test_shared_memory_is_what_the_sketch_says(workload: Workload, split: int) -> None:
+    """Where blocks share k, their sums lie in the place of the rings."""
+    space = SKETCH.space(workload, H200)
+    rows = np.flatnonzero(np.asarray(space.column("split")) == split).tolist()
+    assert rows
+    for row in rows[:: max(1, len(rows) // 8)]:
+        kernel = finish(SKETCH.lower(workload, H200, space.schedule(row)), H200)
+        launch = backend_for(H200).emit(kernel, H200).launches[0]  # where steps are dealt out evenly, another follows
+        assert 0 <= int(space.quantities["shared_bytes"][row]) - launch.shared_bytes <= 64, space.schedule(row)
+        assert launch.blocks[0] == int(space.quantities["blocks"][row])
+
+
+@pytest.mark.parametrize(
+    ("workload", "knobs"),
+    [
+        (LARGE, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "cluster": 2, "roomy": 0}),
+        (FLAT, {"groups": 2, "in_turn": 1, "rows": 2, "wide": 128}),
+        (FLAT, {"groups": 2, "in_turn": 0, "rows": 2, "wide": 192, "roomy": 1}),
+        (FUSED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1}),
+        (GATED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1, "cluster": 2}),
+        (SMALL, {"groups": 1, "in_turn": 0, "rows": 1, "split": 1}),
+    ],
+    ids=["shared tiles", "in turn", "many registers", "epilogue", "two sums", "small"],
+)
+def test_nothing_spills_and_products_stay_under_way(workload: Workload, knobs: dict[str, int]) -> None:
+    resources = compiled(SKETCH, workload, **knobs)  # refuses what the assembler warns of
+    assert resources.spill_bytes == 0 and resources.stack_bytes == 0
+    kernel = finish(SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, **knobs)), H200)
+    backend = backend_for(H200)
+    code = backend.assembly(backend.emit(kernel, H200), H200)
+    assert "HGMMA" in code and "UTMALDG" in code and "UTMASTG" in code

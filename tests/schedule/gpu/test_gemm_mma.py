@@ -1,0 +1,115 @@
+"""Products on the matrix instructions of warps: what they take, what they compute, what the compiler makes of them."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.schedule.gpu.tiles import H200, assert_agrees, workload_of
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.target import Target
+from tilewright.schedule.gpu.gemm_mma.space import CUDA_GEMM_MMA as SKETCH
+from tilewright.schedule.sketches import sketches_for
+from tilewright.te import build as te
+from tilewright.te.workload import Workload
+
+DEVICES = {arch: Target("cuda", arch, (), threads=108, vector_bytes=16) for arch in ("sm_80", "sm_89", "sm_100a")}
+DEVICES["sm_90a"] = H200
+A100 = DEVICES["sm_80"]
+LARGE = workload_of("matmul", m=4096, n=4096, k=4096, dtype="float16")
+ODD = workload_of("matmul", m=200, n=311, k=177, dtype="float16")
+MANY = workload_of("batch_matmul", batch=512, m=64, n=64, k=64, dtype="float16")
+FUSED = workload_of("linear", rows=200, inputs=330, outputs=200, dtype="bfloat16", activation="gelu_tanh")
+
+
+def _two_outputs() -> Workload:
+    """The sum itself, in float32, and a turned function of it; names that the kernel would like to have itself."""
+    x, w = te.placeholder((50, 68), "bfloat16", "sums"), te.placeholder((36, 68), "bfloat16", "tile")
+    k = te.reduce_axis(68, "step")
+    total = te.compute(
+        (50, 36), lambda n, m: te.sum(te.cast(x[n, k], "float32") * te.cast(w[m, k], "float32"), axis=k), "left"
+    )
+    turned = te.compute((36, 50), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "turned")
+    return te.workload([total, turned])
+
+
+CASES: dict[str, Callable[[], Workload]] = {
+    "rows along k": lambda: workload_of("matmul", m=136, n=72, k=328, dtype="float16", transpose_b=True),
+    "rows along n": lambda: workload_of("matmul", m=136, n=72, k=200, dtype="bfloat16"),
+    "rows along m and n": lambda: workload_of("matmul", m=72, n=136, k=136, dtype="float16", transpose_a=True),
+    "rows along m": lambda: workload_of(
+        "matmul", m=72, n=80, k=72, dtype="float16", transpose_a=True, transpose_b=True
+    ),
+    "rows at odd elements": lambda: workload_of("matmul", m=75, n=69, k=203, dtype="float16"),
+    "rows at odd elements along k": lambda: workload_of(
+        "matmul", m=33, n=129, k=131, dtype="bfloat16", transpose_b=True
+    ),
+    "copies of 8 bytes": lambda: workload_of("matmul", m=68, n=84, k=100, dtype="float16", transpose_a=True),
+    "copies of 4 bytes": lambda: workload_of("matmul", m=66, n=90, k=98, dtype="bfloat16", transpose_b=True),
+    "few rows": lambda: workload_of("linear", rows=16, inputs=513, outputs=72, dtype="float16"),
+    "epilogue": lambda: workload_of(
+        "linear", rows=70, inputs=130, outputs=104, dtype="float16", activation="gelu_tanh", residual=True
+    ),
+    "batch": lambda: workload_of("batch_matmul", batch=3, m=24, n=40, k=40, dtype="bfloat16", transpose_b=True),
+    "two outputs": _two_outputs,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_their_expression(case: str) -> None:
+    assert assert_agrees(SKETCH, CASES[case](), 6, DEVICES["sm_100a"]) == 6
+
+
+def test_what_it_leaves_to_others() -> None:
+    def taken(target: Target = A100, **parameters: object) -> bool:
+        return SKETCH.matches(
+            workload_of("matmul", **{"m": 72, "n": 72, "k": 72, "dtype": "float16", **parameters}), target
+        )
+
+    assert taken() and taken(dtype="bfloat16") and taken(m=73, n=75, k=77) and taken(n=4096, k=4096, m=4096)
+    assert not taken(dtype="float32") and not taken(accumulate="float64") and not taken(k=8)
+    assert not taken(m=8, k=77)  # a product of a matrix and hardly more than a vector
+    assert not taken(m=64) and taken(m=64, k=77)  # rows of whole copies: a skinny product
+    # Hopper has warpgroups for it, but for small ones
+    assert not SKETCH.matches(LARGE, H200) and not taken(H200, m=1000, n=1111, k=777)
+    assert SKETCH.matches(ODD, H200) and SKETCH.matches(MANY, H200) and not taken(H200)
+
+
+@pytest.mark.parametrize("rows", [9, 16, 33, 64])
+def test_few_rows_that_begin_at_odd_elements_are_no_loops(rows: int) -> None:
+    workload = workload_of("linear", rows=rows, inputs=4095, outputs=28672, dtype="float16")
+    assert "cuda_loops" not in [s.name for s in sketches_for(workload, H200)]
+
+
+@pytest.mark.parametrize("workload", [LARGE, ODD, MANY, FUSED], ids=["large", "odd", "many", "fused"])
+@pytest.mark.parametrize("arch", DEVICES)
+def test_spaces_are_small_and_every_setting_fits(arch: str, workload: Workload) -> None:
+    target = DEVICES[arch]
+    if not SKETCH.matches(workload, target):
+        assert workload is LARGE and arch == "sm_90a"
+        return
+    space = SKETCH.space(workload, target)
+    assert 30 <= len(space) <= 300
+    columns = space.quantities
+    assert (columns["registers_estimate"] <= 255).all() and (columns["wave_efficiency"] <= 1).all()
+    assert (columns["estimate"] > np.maximum(columns["mma_cycles"], columns["l2_cycles"])).all()
+    for row in (0, len(space) // 2, len(space) - 1):
+        kernel = finish(SKETCH.lower(workload, target, space.schedule(row)), target)
+        launch = backend_for(target).emit(kernel, target).launches[-1]  # others copy what it multiplies
+        assert launch.shared_bytes == int(columns["shared_bytes"][row])
+        assert launch.blocks[0] == int(columns["blocks"][row])
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("evened", [0, 1])
+def test_the_best_by_the_estimate_compiles_without_spills(arch: str, evened: int) -> None:
+    target, workload = DEVICES[arch], FUSED if evened else ODD
+    space = SKETCH.space(workload, target)
+    best = (space.schedule(int(r)) for r in space.quantities["estimate"].argsort())
+    kernel = SKETCH.lower(workload, target, next(s for s in best if s["evened"] == evened))
+    resources = build_kernel(kernel, target).resources.values()  # refuses what spills
+    assert len(resources) == 1 + evened and all(r.stack_bytes == 0 for r in resources)
+    backend = backend_for(target)
+    code = backend.assembly(backend.emit(finish(kernel, target), target), target)
+    assert "HMMA" in code and "LDSM" in code and ("LDGSTS" in code) == bool(evened)

@@ -1,0 +1,126 @@
+"""Pointwise kernels: what they take, what they compute, and what the compiler makes of them."""
+
+import numpy as np
+import pytest
+
+from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.lowering import finish
+from tilewright.ir.expr import Load, Ramp
+from tilewright.ir.rewrite import loads_of, stores_of
+from tilewright.ir.stmt import Launch, walk_statements
+from tilewright.schedule.gpu.pointwise.space import CUDA_POINTWISE as SKETCH
+from tilewright.te import build as te
+from tilewright.te.workload import Workload
+
+GELU = workload_of("elementwise", shape=[8192, 8192], functions=["gelu_tanh"], dtype="float16")
+BROADCAST = workload_of("broadcast_affine", rows=8192, columns=8192, dtype="float16")
+
+
+def _shifted() -> Workload:
+    x = te.placeholder((6, 16), "float32", "X")
+    return te.workload(
+        te.compute((6, 16), lambda i, j: te.select(te.all_of(i >= 1, j >= 2), x[i - 1, j - 2], 7.0) + x[i, j], "Y")
+    )
+
+
+def _joined() -> Workload:
+    a, b = te.placeholder((5, 16), "float16", "A"), te.placeholder((5, 24), "float16", "B")
+    return te.workload(te.compute((5, 40), lambda i, j: te.select(j < 16, a[i, j], b[i, j - 16]), "Y"))
+
+
+def _several_outputs() -> Workload:
+    x, bias = te.placeholder((9, 4, 8), "float16", "X"), te.placeholder((4,), "float32", "B")
+    wide = te.compute((9, 4, 8), lambda i, c, j: te.cast(x[i, c, j], "float32") + bias[c], "wide")
+    narrow = te.compute((9, 4, 8), lambda i, c, j: te.cast(wide[i, c, j] * 0.5, "float16"), "narrow")
+    return te.workload([wide, narrow])
+
+
+def _chosen_by_data() -> Workload:
+    x, y = te.placeholder((96,), "float32", "X"), te.placeholder((96,), "float32", "Z")
+    return te.workload(te.compute((96,), lambda i: te.select(x[i] > 0.0, y[i], x[i] * 2.0), "Y"))
+
+
+def _numbered() -> Workload:
+    x = te.placeholder((4, 32), "int8", "X")
+    return te.workload(te.compute((4, 32), lambda i, j: te.cast(x[i, j], "int64") * 3 + i * 100 + j, "Y"))
+
+
+def _slices() -> Workload:
+    x = te.placeholder((3, 7, 64), "float16", "X")
+    return te.workload(te.compute((7, 3, 40), lambda i, b, j: x[b, i, j + 3], "Y"))
+
+
+CASES = {f.__name__.strip("_"): f for f in (_shifted, _joined, _several_outputs, _chosen_by_data, _numbered, _slices)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_their_expression(case: str) -> None:
+    assert assert_agrees(SKETCH, CASES[case]()) >= 2
+
+
+def test_a_scalar_is_a_workload_too() -> None:
+    x = te.placeholder((), "float32", "X")
+    assert_agrees(SKETCH, te.workload(te.compute((), lambda: x[()] + 1.0, "Y")))
+
+
+def test_what_it_leaves_to_others() -> None:
+    x = te.placeholder((64, 64), "float32", "X")
+    transposed = te.compute((64, 64), lambda i, j: x[j, i], "Y")
+    strided = te.compute((64, 32), lambda i, j: x[i, j * 2], "Y")
+    shapes = [te.compute((64, 64), lambda i, j: x[i, j], "Y"), te.compute((64,), lambda i: x[i, 0], "Z")]
+    for outputs in ([transposed], [strided], shapes):
+        assert not SKETCH.matches(te.workload(outputs), H200)
+    assert not SKETCH.matches(workload_of("softmax", rows=8, columns=32), H200)
+
+
+def test_spaces_are_small_and_settings_distinct() -> None:
+    for workload in (GELU, BROADCAST, workload_of("elementwise", shape=[1024, 1024], functions=["relu"])):
+        space = SKETCH.space(workload, H200)
+        assert 20 <= len(space) <= 100
+        assert (space.quantities["waves"] > 0).all() and (space.quantities["registers_estimate"] <= 160).all()
+        texts = {str(SKETCH.lower(workload, H200, space.schedule(r)).body) for r in range(len(space))}
+        assert len(texts) == len(space)
+
+
+def test_all_of_a_thread_is_read_in_wide_vectors_before_any_of_it_is_written() -> None:
+    kernel = finish(SKETCH.lower(GELU, H200, schedule_of(SKETCH, GELU, vector=8, unroll=4, persistent=0)), H200)
+    (launch,) = (s for s in walk_statements(kernel.body) if isinstance(s, Launch))
+    read, written = stores_of(launch)
+    assert isinstance(read.value, Load) and read.value.buffer.name == "X" and written.buffer.name == "Y"
+    for indices in (read.value.indices, written.indices):
+        assert isinstance(indices[-1], Ramp) and (indices[-1].stride, indices[-1].count) == (1, 8)
+    assert {load.buffer.name for load in loads_of(written.value)} == {read.buffer.name}
+
+
+def test_vectors_run_from_one_odd_row_into_the_next() -> None:
+    workload = workload_of("elementwise", shape=[24, 7, 37], functions=["relu"], dtype="float16")
+    kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, vector=8))
+    text = backend_for(H200).emit(finish(kernel, H200), H200).text
+    assert all(f"uint4>(&{name}[block * 1024 + thread * 8])" in text for name in "XY")
+    rows = workload_of("broadcast_affine", rows=64, columns=37, dtype="float16")  # each row has its own
+    assert [k.values for k in SKETCH.space(rows, H200).knobs if k.name == "vector"] == [(1,)]
+
+
+def test_a_trillion_elements_need_no_more_blocks_than_there_may_be() -> None:
+    workload = workload_of("elementwise", shape=[1 << 20, (1 << 20) - 1], functions=["relu"], dtype="int8")
+    space = SKETCH.space(workload, H200)
+    assert len(space) >= 1 and (space.quantities["blocks"] < 2**31).all()
+    text = backend_for(H200).emit(finish(SKETCH.lower(workload, H200, space.schedule(0)), H200), H200).text
+    assert "long long" in text
+
+
+def test_persistent_blocks_fill_the_device_once() -> None:
+    schedule = schedule_of(SKETCH, GELU, persistent=1)
+    derived = SKETCH.derive(GELU, H200, [schedule])
+    assert derived["waves"][0] == pytest.approx(1.0) and derived["trips"][0] > 1
+    (launch,) = (s for s in walk_statements(SKETCH.lower(GELU, H200, schedule).body) if isinstance(s, Launch))
+    assert np.prod(launch.blocks) == derived["blocks"][0]
+
+
+@pytest.mark.parametrize("workload", [GELU, BROADCAST], ids=["gelu", "broadcast"])
+@pytest.mark.parametrize("unroll", [1, 4])
+def test_compiled_kernels_keep_to_registers(workload: Workload, unroll: int) -> None:
+    resources = compiled(SKETCH, workload, vector=8, unroll=unroll, threads=256, persistent=0)
+    assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
+    assert resources.registers <= 64

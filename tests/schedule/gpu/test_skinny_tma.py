@@ -1,0 +1,96 @@
+"""Products fed by copies of whole boxes: what they take, what they compute, what the compiler makes of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.export import exported
+from tilewright.codegen.lowering import finish
+from tilewright.schedule.gpu.skinny.tma_space import CUDA_SKINNY_TMA as SKETCH
+from tilewright.te import build as te
+from tilewright.te.workload import Workload
+
+SIXTY_FOUR = workload_of("linear", rows=64, inputs=4096, outputs=4096, dtype="float16", bias=False)
+ALONG_N = workload_of("matmul", m=64, k=4096, n=4096, dtype="float16")
+LARGE = workload_of("linear", rows=32, inputs=4096, outputs=28672, dtype="bfloat16", bias=False)
+
+
+def _two_outputs() -> Workload:
+    """The sum itself and a turned function of it; names that the kernel would like to have itself."""
+    x, w = te.placeholder((18, 136), "bfloat16", "partials"), te.placeholder((52, 136), "bfloat16", "full")
+    k = te.reduce_axis(136, "lane")
+    total = te.compute(
+        (18, 52), lambda n, m: te.sum(te.cast(x[n, k], "float32") * te.cast(w[m, k], "float32"), axis=k), "sums"
+    )
+    turned = te.compute((52, 18), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "turned")
+    return te.workload([total, turned])
+
+
+CASES: dict[str, Callable[[], Workload]] = {
+    "epilogue": lambda: workload_of(
+        "linear", rows=20, inputs=648, outputs=100, dtype="float16", activation="gelu_tanh", residual=True
+    ),
+    "n of no multiple": lambda: workload_of("linear", rows=17, inputs=520, outputs=77, dtype="bfloat16"),
+    "all rows": lambda: workload_of("matmul", m=64, k=384, n=136, dtype="bfloat16", transpose_b=True),
+    "along n": lambda: workload_of("matmul", m=20, k=200, n=136, dtype="float16", bias=True),
+    "two outputs": _two_outputs,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_their_expression(case: str) -> None:
+    assert assert_agrees(SKETCH, CASES[case]()) == 20
+
+
+def test_what_it_leaves_to_others() -> None:
+    def taken(arch: str = "sm_90a", **parameters: object) -> bool:
+        workload = workload_of("linear", **{"rows": 32, "inputs": 64, "outputs": 96, "dtype": "float16", **parameters})
+        return SKETCH.matches(workload, replace(H200, arch=arch))
+
+    assert taken() and taken(dtype="bfloat16", rows=64) and taken(rows=3)
+    assert not taken("sm_89") and not taken("sm_100a")
+    assert not taken(rows=2) and not taken(rows=65)
+    assert not taken(dtype="float32") and not taken(accumulate="float64")
+    assert not taken(inputs=60)  # rows that do not begin at multiples of 16 bytes
+    assert SKETCH.matches(workload_of("matmul", m=32, n=96, k=64, dtype="float16"), H200)
+    assert not SKETCH.matches(workload_of("matmul", m=32, n=100, k=64, dtype="float16"), H200)
+    assert not SKETCH.matches(workload_of("matmul", m=32, n=96, k=64, dtype="float16", transpose_a=True), H200)
+
+
+@pytest.mark.parametrize(
+    ("workload", "knobs"),
+    [
+        (SIXTY_FOUR, {"swapped": 0, "split": 2, "slabs": 2}),
+        (LARGE, {"swapped": 1, "wide": 112, "groups": 2}),
+        (ALONG_N, {"swapped": 1}),
+    ],
+    ids=["weights as rows", "tokens as rows", "along n"],
+)
+def test_sums_stay_in_registers(workload: Workload, knobs: dict[str, int]) -> None:
+    taken = compiled(SKETCH, workload, **knobs)
+    schedule = schedule_of(SKETCH, workload, **knobs)
+    estimate = SKETCH.derive(workload, H200, [schedule])["registers_estimate"][0]
+    assert taken.spill_bytes == taken.stack_bytes == 0
+    assert taken.registers <= estimate <= taken.registers + 16
+    backend = backend_for(H200)
+    text = backend.assembly(backend.emit(finish(SKETCH.lower(workload, H200, schedule), H200), H200), H200)
+    assert "UTMALDG.2D" in text and "HGMMA.64x" in text and "LDGSTS" not in text
+
+
+@pytest.mark.parametrize(("rows", "outputs", "wide", "blocks"), [(32, 4096, 32, 128), (64, 28672, 224, 128)])
+def test_spaces_are_small_and_hold_what_measured_best(rows: int, outputs: int, wide: int, blocks: int) -> None:
+    workload = workload_of("linear", rows=rows, inputs=4096, outputs=outputs, dtype="float16", bias=False)
+    space = SKETCH.space(workload, H200)
+    assert 10 <= len(space) <= 40
+    best = schedule_of(SKETCH, workload, swapped=1, wide=wide, groups=1, split=1)
+    assert SKETCH.derive(workload, H200, [best])["blocks"][0] == blocks
+    assert (space.quantities["shared_bytes"] <= 227 * 1024).all()
+
+
+def test_an_export_fills_the_tensor_maps_itself() -> None:
+    text = exported(SIXTY_FOUR, H200, schedule_of(SKETCH, SIXTY_FOUR, swapped=0, slabs=2))["kernel.cu"].decode()
+    assert "tensor_map(p[1], 2, {4096, 4096}, {64, 64}, true, 128)" in text
+    assert text.index("struct __align__(64) TensorMap") < text.index("static TensorMap tensor_map(")

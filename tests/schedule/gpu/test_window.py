@@ -1,0 +1,154 @@
+"""Kernels of small windows: what they take, what they compute, and that no pixel is loaded twice."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tilewright.ir.rewrite import loads_of
+from tilewright.ir.stmt import For, If, Launch, Stmt, Store, substatements, walk_statements
+from tilewright.schedule.gpu.window.space import CUDA_WINDOW as SKETCH
+from tilewright.te import build as te
+from tilewright.te.workload import Workload
+
+DEPTHWISE = workload_of(
+    "conv2d", batch=32, channels=128, height=56, width=56, filters=128, kernel_h=3, kernel_w=3, padding=1, groups=128,
+    layout="NHWC", dtype="float16",
+)  # fmt: skip
+POOL = workload_of(
+    "pool2d", batch=32, channels=128, height=56, width=56, kernel_h=3, kernel_w=3, padding=1, kind="average",
+    layout="NHWC", dtype="float16",
+)  # fmt: skip
+
+
+def _pool(**more: object) -> Workload:
+    given: dict[str, object] = dict(batch=2, channels=8, height=9, width=10, kernel_h=3, kernel_w=2, layout="NHWC")
+    return workload_of("pool2d", **{**given, **more})
+
+
+def _depthwise(**more: object) -> Workload:
+    given: dict[str, object] = dict(
+        batch=1, channels=6, filters=6, groups=6, height=9, width=11, kernel_h=3, kernel_w=3, layout="NHWC"
+    )
+    return workload_of("conv2d", **{**given, **more})
+
+
+def _with_epilogue() -> Workload:
+    x, w, b = (te.placeholder(s, "float16", n) for n, s in (("X", (7, 6, 8)), ("W", (3, 8)), ("B", (8,))))
+    k = te.reduce_axis(3, "k")
+    total = te.compute(
+        (7, 4, 8),
+        lambda y, z, c: te.sum(te.cast(x[y, z + k, c], "float32") * te.cast(w[k, c], "float32"), axis=k),
+        "total",
+    )
+    y = te.compute(
+        (7, 4, 8), lambda i, j, c: te.cast(te.maximum(total[i, j, c] + te.cast(b[c], "float32"), 0.0), "float16"), "Y"
+    )
+    return te.workload([total, y])
+
+
+def _several_terms() -> Workload:
+    """Two images and two axes of windows, one of which does not slide."""
+    x, z = te.placeholder((2, 5, 12, 4), "float32", "X"), te.placeholder((5, 12, 4), "float32", "Z")
+    g, s = te.reduce_axis(2, "g"), te.reduce_axis(3, "s")
+    return te.workload(
+        te.compute((5, 10, 4), lambda i, j, c: te.max(x[g, i, j + s, c] + z[i, j + s, c], axis=(g, s)), "Y")
+    )
+
+
+CASES = {
+    "greatest": lambda: _pool(padding=1, dtype="float16"),
+    "strided": lambda: _pool(stride=2, dtype="float32"),
+    "counted": lambda: _pool(kind="average", padding=1, count_include_pad=False, dtype="float16"),
+    "apart": lambda: _pool(kernel_h=2, kernel_w=2, stride=2, kind="average", dtype="bfloat16"),
+    "bytes": lambda: _pool(padding=1, dtype="int8"),
+    "depthwise": lambda: _depthwise(padding=1, dtype="float16"),
+    "depthwise strided": lambda: _depthwise(padding=1, stride=2, dtype="float32"),
+    "depthwise dilated": lambda: _depthwise(padding=2, dilation=2, dtype="float16"),
+    "epilogue": _with_epilogue,
+    "several terms": _several_terms,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_their_expression(case: str) -> None:
+    assert assert_agrees(SKETCH, CASES[case]()) >= 2
+
+
+def test_what_it_leaves_to_others() -> None:
+    channels_first = workload_of("pool2d", batch=1, channels=8, height=32, width=32, kernel_h=3, kernel_w=3)
+    wide = _pool(height=20, width=20, kernel_h=9, kernel_w=9)  # 81 points
+    for workload in (
+        channels_first,
+        wide,
+        _depthwise(stride=2, dilation=3, height=20, width=20),  # neither positions nor windows are neighbours
+        workload_of("matmul", m=64, n=64, k=32),
+        workload_of("reduce", shape=[64, 16, 64], axes=[1]),
+    ):
+        assert not SKETCH.matches(workload, H200)
+
+
+@pytest.mark.parametrize("workload", [DEPTHWISE, POOL], ids=["depthwise", "pool"])
+def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
+    space = SKETCH.space(workload, H200)
+    assert 40 <= len(space) <= 100
+    assert (space.quantities["registers_estimate"] <= 200).all()
+    assert 1.6 < space.quantities["loads_per_output"].min() < space.quantities["loads_per_output"].max() <= 6
+
+
+def _times(root: Stmt, count: Callable[[Store], int]) -> int:
+    """What ``count`` says of the stores that a thread performs, all together, a vector counting one."""
+    match root:
+        case For(extent=extent, kind=kind, body=body):
+            return (1 if kind == "vectorized" else extent) * _times(body, count)
+        case Store():
+            return count(root)
+    return sum(_times(s, count) for s in substatements(root))
+
+
+def _loads(name: str) -> Callable[[Store], int]:
+    return lambda store: sum(x.buffer.name == name for x in loads_of(store))
+
+
+def _updates(store: Store) -> int:
+    """1 for a store to what it reads."""
+    return any(x.buffer.name == store.buffer.name for x in loads_of(store))
+
+
+@pytest.mark.parametrize(("run", "rows"), [(4, 4), (4, 2), (2, 7)])
+def test_a_thread_loads_no_pixel_and_no_weight_twice(run: int, rows: int) -> None:
+    kernel = SKETCH.lower(DEPTHWISE, H200, schedule_of(SKETCH, DEPTHWISE, vector=4, run=run, rows=rows))
+    assert isinstance(kernel.body, Launch)
+    assert _times(kernel.body, _loads("X")) == (run + 2) * (rows + 2)
+    assert _times(kernel.body, _loads("W")) == 9
+
+
+def _kernel(workload: Workload) -> Stmt:
+    """Of threads with four by four outputs."""
+    return SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, run=4, rows=4)).body
+
+
+def test_all_loads_stand_before_the_first_sum() -> None:
+    stores = [s for s in walk_statements(_kernel(DEPTHWISE)) if isinstance(s, Store)]
+    loads = [n for n, s in enumerate(stores) if any(x.buffer.name in "XW" for x in loads_of(s))]
+    sums = [n for n, s in enumerate(stores) if s.buffer.name.startswith("Y")]
+    assert max(loads) < min(sums)
+
+
+def test_only_pixels_at_the_rim_of_what_a_thread_reads_can_lie_in_the_padding() -> None:
+    conditions = [s for s in walk_statements(_kernel(DEPTHWISE)) if isinstance(s, If)]
+    assert len(conditions) == 6 * 6 - 4 * 4
+
+
+@pytest.mark.parametrize(("workload", "sums"), [(DEPTHWISE, 4 * 4 * 8), (POOL, 6 * 4 * 2 + 4 * 4 * 2)])
+def test_a_row_that_counts_the_same_for_all_is_added_up_once(workload: Workload, sums: int) -> None:
+    """Additions to what stands already, for each channel: pooling adds three neighbours of each of six rows up, and
+    three such sums for each output."""
+    assert _times(_kernel(workload), _updates) == sums
+
+
+@pytest.mark.parametrize(("vector", "run", "rows"), [(4, 2, 8), (2, 7, 7)])
+@pytest.mark.parametrize("workload", [DEPTHWISE, POOL], ids=["depthwise", "pool"])
+def test_compiled_kernels_keep_to_registers(workload: Workload, vector: int, run: int, rows: int) -> None:
+    resources = compiled(SKETCH, workload, vector=vector, run=run, rows=rows, threads=128)
+    assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
