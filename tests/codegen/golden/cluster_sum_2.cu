@@ -26,31 +26,31 @@ static __device__ __forceinline__ void cluster_barrier() {
 }
 
 // from the shared memory of another block of the cluster
-static __device__ __forceinline__ uint4 peer_load(const uint4* from, unsigned block) {
+static __device__ __forceinline__ uint4 cluster_load(const uint4* from, unsigned block) {
   uint4 x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %4, %5; ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [a]; }"
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(shared_address(from)), "r"(block) : "memory");
   return x;
 }
-static __device__ __forceinline__ uint2 peer_load(const uint2* from, unsigned block) {
+static __device__ __forceinline__ uint2 cluster_load(const uint2* from, unsigned block) {
   uint2 x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %2, %3; ld.shared::cluster.v2.u32 {%0, %1}, [a]; }"
                : "=r"(x.x), "=r"(x.y) : "r"(shared_address(from)), "r"(block) : "memory");
   return x;
 }
-static __device__ __forceinline__ unsigned peer_load(const unsigned* from, unsigned block) {
+static __device__ __forceinline__ unsigned cluster_load(const unsigned* from, unsigned block) {
   unsigned x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.u32 %0, [a]; }"
                : "=r"(x) : "r"(shared_address(from)), "r"(block) : "memory");
   return x;
 }
-static __device__ __forceinline__ unsigned short peer_load(const unsigned short* from, unsigned block) {
+static __device__ __forceinline__ unsigned short cluster_load(const unsigned short* from, unsigned block) {
   unsigned short x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.u16 %0, [a]; }"
                : "=h"(x) : "r"(shared_address(from)), "r"(block) : "memory");
   return x;
 }
-static __device__ __forceinline__ unsigned char peer_load(const unsigned char* from, unsigned block) {
+static __device__ __forceinline__ unsigned char cluster_load(const unsigned char* from, unsigned block) {
   unsigned x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.u8 %0, [a]; }"
                : "=r"(x) : "r"(shared_address(from)), "r"(block) : "memory");
@@ -99,14 +99,14 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
     }
     for (int other = 0; other < 2; ++other) {
       __align__(16) float sums_v[4];
-      *as<uint4>(&sums_v[0]) = peer_load(as<uint4>(&sums[0]), other);
+      *as<uint4>(&sums_v[0]) = cluster_load(as<uint4>(&sums[0]), other);
       #pragma unroll
       for (int l_3 = 0; l_3 < 4; ++l_3) {
         total[l_3] = total[l_3] + sums_v[l_3];
       }
     }
     float peer_sums;
-    *as<unsigned>(&peer_sums) = peer_load(as<unsigned>(&sums[1]), (rank + 1) & 1);
+    *as<unsigned>(&peer_sums) = cluster_load(as<unsigned>(&sums[1]), (rank + 1) & 1);
     const float sums_1 = peer_sums;
     __align__(16) float r[4];
     #pragma unroll
