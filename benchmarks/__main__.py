@@ -20,6 +20,7 @@ SUITES = {
     "ranking": "benchmarks.ranking",
     "service": "benchmarks.service",
     "kill": "benchmarks.kill",
+    "machine-code": "benchmarks.machine_code",
     "planted": "benchmarks.planted",
     "h200-memory": "benchmarks.h200_memory",
     "h200-products": "benchmarks.h200_products",
