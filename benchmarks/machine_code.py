@@ -40,7 +40,9 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
         "linear",
         {"rows": 2304, "inputs": 320, "outputs": 2304, "residual": True, "activation": "gelu_tanh", "dtype": F16},
     ),
+    ("matmul", {"m": 1, "n": 768, "k": 1024}),
     ("linear", {"rows": 1, "inputs": 4096, "outputs": 4096}),
+    ("linear", {"rows": 8, "inputs": 1024, "outputs": 512, "dtype": F16}),
     ("linear", {"rows": 4, "inputs": 1025, "outputs": 513, "dtype": F16}),
     ("linear", {"rows": 16, "inputs": 4096, "outputs": 4096, "dtype": F16}),
     ("linear", {"rows": 64, "inputs": 1024, "outputs": 512, "dtype": "bfloat16"}),
@@ -116,7 +118,7 @@ def _drawn(glob: str, count: int) -> Iterator[dict[str, Any]]:
             taken += [(case, workload, t) for t in TARGETS if sketch.matches(workload, t)]
         draws = stream(0, f"machine code of {name}")
         wanted: list[dict[str, Any]] = []
-        spaces = [sketch.space(w, t, limit=4096) for _, w, t in taken[:8]]
+        spaces = [sketch.space(w, t, limit=4096) for _, w, t in taken[:10]]
         for number in range(count):
             (case, workload, target), space = taken[number % len(spaces)], spaces[number % len(spaces)]
             schedule = space.schedule(int(draws.integers(len(space))))
