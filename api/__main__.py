@@ -1,13 +1,13 @@
-"""``python -m tilewright.api``: the service with its settings from the environment."""
+"""``python -m tilewright.api`` runs the service with its settings from the environment."""
 
 import sys
 
 from ..core.errors import TilewrightError
 from ..service.settings import Settings
-from .server import serve
+from .local_service import serve_when_free
 
 if __name__ == "__main__":
     try:
-        serve(Settings())
+        serve_when_free(Settings())
     except TilewrightError as error:
         sys.exit(f"error: {error.message}")

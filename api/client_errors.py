@@ -1,17 +1,17 @@
-"""What the client raises: one class for each kind of refusal, carrying the problem document."""
+"""The errors of the client: one class for each kind of refusal, which carries the problem document."""
 
 from ..core.errors import TilewrightError
 from .problem import Problem
 
 
 class Unreachable(TilewrightError):
-    """No answer from the service, after all retries. Retryable."""
+    """The service did not answer, after all retries. The caller may try again."""
 
     code = "UNREACHABLE"
 
 
 class ProblemError(TilewrightError):
-    """The service refused; ``problem`` is its document. The base of the classes below."""
+    """The service refused. ``problem`` is its document. This is the base of the classes below."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail, field=problem.field)
@@ -20,23 +20,23 @@ class ProblemError(TilewrightError):
 
 
 class InvalidRequest(ProblemError):
-    """The request is at fault (400, 413, 415, 422); ``field`` says where. Final."""
+    """The request is at fault (400, 403, 405, 413, 415, 422). ``field`` says where. It must not be repeated."""
 
 
 class Missing(ProblemError):
-    """What was asked for does not exist (404). Final."""
+    """What was asked for does not exist (404). The request must not be repeated."""
 
 
 class Contradiction(ProblemError):
-    """The request contradicts the present state (409). Final."""
+    """The request contradicts the present state (409). It must not be repeated."""
 
 
 class Unavailable(ProblemError):
-    """The service cannot serve now (503), or has no room (507), after all retries. Retryable."""
+    """The service cannot serve now (503), or has no room (507), after all retries. The caller may try again."""
 
 
 class ServiceFault(ProblemError):
-    """The service failed in a way it did not expect (other 5xx), or answered what it never should."""
+    """The service failed in a way that it did not expect (other 5xx), or its answer has no known form."""
 
 
 ERROR_OF_STATUS: dict[int, type[ProblemError]] = {

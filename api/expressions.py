@@ -1,16 +1,16 @@
-"""From the expression in a request to a task: the workload's own JSON, or an operator with parameters."""
+"""Turns the expression in a request into a task, and the schedule in a request into a Schedule."""
 
 from ..core.errors import TilewrightError
 from ..core.schedule import Schedule
 from ..service.service import Service
 from ..service.views import JobSpec, TaskSpec
 from ..te.json import workload_from_json
-from .problems import within
+from .problem_handlers import within
 from .requests import ExpressionIn, JobIn, ScheduleIn
 
 
 def task_of(service: Service, given: ExpressionIn, pointer: str = "") -> TaskSpec:
-    """The task that ``given`` describes. ``pointer``: where it stands in the body, for the errors' ``field``.
+    """Return the task that ``given`` describes. ``pointer`` is where it stands in the body, for the errors' ``field``.
 
     Raises InvalidWorkload, InvalidParameter or NotFound (no such operator).
     """
@@ -29,7 +29,7 @@ def task_of(service: Service, given: ExpressionIn, pointer: str = "") -> TaskSpe
 
 
 def spec_of(service: Service, given: JobIn) -> JobSpec:
-    """The job that ``given`` describes; every expression in it is checked."""
+    """Return the job that ``given`` describes. Every expression in it is checked."""
     return JobSpec(
         tasks=tuple(task_of(service, task, f"/tasks/{index}") for index, task in enumerate(given.tasks)),
         budget=given.budget.budget(),
@@ -38,9 +38,10 @@ def spec_of(service: Service, given: JobIn) -> JobSpec:
         target=given.target,
         executor=given.executor,
         cache=given.cache,
+        policy=given.policy(),
     )
 
 
 def schedule_of(given: ScheduleIn) -> Schedule:
-    """The schedule that ``given`` describes."""
-    return Schedule.of(given.sketch, given.version, dict(given.knobs))
+    """Return the schedule that ``given`` describes, under today's names."""
+    return Schedule.from_json({"sketch": given.sketch, "version": given.version, "knobs": dict(given.knobs)})

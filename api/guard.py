@@ -1,4 +1,4 @@
-"""What stands before every route: request ids, the host allow-list, the origin check, security headers."""
+"""Guards every route: request ids, the list of allowed hosts, the origin check, body sizes, security headers."""
 
 import re
 import secrets
@@ -10,8 +10,8 @@ from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .json_body import BadBody
-from .limits import MAX_BODY_BYTES
-from .problems import problem_answer
+from .limits import MAX_BODY_BYTES, MAX_RECORDS_BYTES
+from .problem_handlers import problem_answer
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -20,7 +20,7 @@ CONTENT_SECURITY_POLICY = (
 SECURITY_HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # with none at all, browsers hide the origin of our own forms too
+    "Referrer-Policy": "same-origin",  # without a referrer browsers hide the origin of our own forms too
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
@@ -33,7 +33,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without the port: ``[::1]:80`` -> ``::1``."""
+    """Return the name in a Host header without the port: ``[::1]:80`` -> ``::1``."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -43,8 +43,8 @@ def host_name(host: str) -> str:
 class Guard:
     """ASGI middleware.
 
-    ``allowed_hosts``: the names a Host header may carry; None allows any. On a loopback address the list keeps
-    a foreign web page from reaching the service by a name of its own that resolves to 127.0.0.1.
+    ``allowed_hosts`` are the names that a Host header may carry; None allows any. On a loopback address the list keeps
+    a foreign web page from reaching the service by a name of its own that resolves to 127.0.0.1 (DNS rebinding).
     """
 
     def __init__(self, app: ASGIApp, allowed_hosts: Collection[str] | None = None) -> None:
@@ -79,7 +79,7 @@ class Guard:
 
         refusal = self._refusal(scope, headers)
         if refusal is None:
-            await self.app(scope, _limited(receive), send_with_headers)
+            await self.app(scope, _limited(receive, _max_body_bytes(scope)), send_with_headers)
             return
         status, code, detail, field = refusal
         if status == 413:
@@ -88,30 +88,34 @@ class Guard:
         await answer(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, str, str] | None:
-        """(status, code, detail, field) of why a request goes no further."""
+        """Return (status, code, detail, field) of why a request is refused, or None when it is not."""
         host = headers.get(b"host", b"").decode("latin-1")
         if self.allowed_hosts is not None and host_name(host) not in self.allowed_hosts:
             return 400, "HOST_NOT_ALLOWED", f"this service does not answer as {host[:80]!a}", "host"
         if scope["method"] not in SAFE_METHODS and _is_foreign(headers.get(b"origin"), host):
             return 403, "FOREIGN_ORIGIN", "changes are taken from this service's own pages only", "origin"
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > MAX_BODY_BYTES:
-            return 413, TOO_LARGE, f"a body of {length.decode()} bytes; allowed: {MAX_BODY_BYTES}", "content-length"
+        length, allowed = headers.get(b"content-length", b"0"), _max_body_bytes(scope)
+        if length.isdigit() and int(length) > allowed:
+            return 413, TOO_LARGE, f"a body of {length.decode()} bytes; allowed: {allowed}", "content-length"
         return None
 
 
-def _limited(receive: Receive) -> Receive:
-    """``receive`` that ends a body without a stated length once it is too large."""
+def _max_body_bytes(scope: Scope) -> int:
+    return MAX_RECORDS_BYTES if scope["path"] == "/v1/records" else MAX_BODY_BYTES
+
+
+def _limited(receive: Receive, allowed: int) -> Receive:
+    """Return a ``receive`` that refuses a body without a stated length once it is too large."""
     total = 0
 
     async def receive_some() -> Message:
         nonlocal total
         message = await receive()
         total += len(message.get("body", b""))
-        if total > MAX_BODY_BYTES:
+        if total > allowed:
             if message.get("more_body", False):
                 await _drain(receive)
-            raise BadBody(413, TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+            raise BadBody(413, TOO_LARGE, f"a body of more than {allowed} bytes")
         return message
 
     return receive_some
@@ -128,7 +132,7 @@ async def _drain(receive: Receive) -> None:
 
 
 def _is_foreign(origin: bytes | None, host: str) -> bool:
-    if origin is None:  # not sent by programs, always sent by browsers with a POST
+    if origin is None:  # programs do not send it, and browsers always send it with a POST
         return False
     try:
         return urlsplit(origin.decode("latin-1")).netloc.lower() != host.lower()

@@ -1,4 +1,5 @@
-"""Strict JSON bodies: no NaN, no infinities, no repeated fields, bounded depth, text that can be stored."""
+"""Parses JSON bodies strictly: without NaN, infinities, repeated fields, unbounded depth, or text that cannot be
+stored."""
 
 import json
 import math
@@ -13,11 +14,11 @@ from .limits import MAX_JSON_DEPTH
 _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PARSED_DEPTH = 700
-"""Below Python's recursion limit (1,000), so that what is too deep can still be named."""
+"""This is below Python's recursion limit (1,000), so that the value which is too deep can still be named."""
 
 
 class BadBody(HTTPException):
-    """A body that is not JSON in the strict sense; ``code`` and ``field`` go into the problem document."""
+    """A body is not JSON in the strict sense. ``code`` and ``field`` go into the problem document."""
 
     def __init__(self, status: int, code: str, detail: str, field: str = "") -> None:
         super().__init__(status, detail)
@@ -26,15 +27,15 @@ class BadBody(HTTPException):
 
 
 @dataclass(frozen=True, slots=True)
-class _Bad:
-    """Stands in the parsed value where something was refused, until it is found there and named."""
+class _RefusedValue:
+    """Replaces a value that was refused, until it is found in the parsed body and named."""
 
     code: str
     detail: str
 
 
 def parse_json(body: bytes) -> Any:
-    """The value of ``body``. Raises BadBody (400) that says what is wrong and where (a JSON pointer)."""
+    """Return the value of ``body``. Raises BadBody (400) that says what is wrong and where (a JSON pointer)."""
     depth = _depth(body)
     if depth > _PARSED_DEPTH:
         raise BadBody(400, "JSON_TOO_DEEP", f"nested {depth} deep; allowed: {MAX_JSON_DEPTH}")
@@ -57,26 +58,26 @@ def parse_json(body: bytes) -> Any:
 
 
 class _Hooks:
-    """What ``json`` calls for the parts of a value; ``refused``: whether a ``_Bad`` stands somewhere."""
+    """What ``json`` calls for the parts of a value. ``refused`` says whether there is a ``_RefusedValue``."""
 
     def __init__(self) -> None:
         self.refused = False
 
-    def _bad(self, detail: str) -> _Bad:
+    def _refuse(self, detail: str) -> _RefusedValue:
         self.refused = True
-        return _Bad("INVALID_JSON", detail)
+        return _RefusedValue("INVALID_JSON", detail)
 
     def constant(self, text: str) -> object:
-        return self._bad(f"{text} is no JSON number")
+        return self._refuse(f"{text} is no JSON number")
 
     def decimal(self, text: str) -> object:
         value = float(text)
-        return (
-            value if math.isfinite(value) else self._bad(f"{text[:40]} is beyond the range of numbers (about 1.8e308)")
-        )
+        if math.isfinite(value):
+            return value
+        return self._refuse(f"{text[:40]} is beyond the range of numbers (about 1.8e308)")
 
     def integer(self, text: str) -> object:
-        return int(text) if len(text) <= 40 else self._bad(f"a whole number of {len(text)} digits; allowed: 40")
+        return int(text) if len(text) <= 40 else self._refuse(f"a whole number of {len(text)} digits; allowed: 40")
 
     def pairs(self, pairs: list[tuple[str, Any]]) -> object:
         value = dict(pairs)
@@ -84,18 +85,19 @@ class _Hooks:
             return value
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        return self._bad(f"the field {twice[:64]!a} stands twice in one object")
+        return self._refuse(f"the field {twice[:64]!a} stands twice in one object")
 
 
 def _refuse(value: Any) -> None:
-    """Raises BadBody for the first part that is refused: a ``_Bad``, what is too deep, or text that cannot be kept.
+    """Raise BadBody for the first part that is refused: a ``_RefusedValue``, nesting that is too deep, or text that
+    cannot be stored.
 
-    No database keeps half a surrogate pair, and PostgreSQL keeps no NUL in text.
+    No database stores half a surrogate pair, and PostgreSQL stores no NUL in text.
     """
     waiting: list[tuple[Any, str, int]] = [(value, "", 0)]
     while waiting:
         part, pointer, depth = waiting.pop()
-        if isinstance(part, _Bad):
+        if isinstance(part, _RefusedValue):
             raise BadBody(400, part.code, part.detail, pointer)
         if isinstance(part, str) and ("\0" in part or _SURROGATE.search(part)):
             raise BadBody(400, "INVALID_TEXT", "text with a NUL or an unpaired surrogate", pointer)
@@ -109,7 +111,7 @@ def _refuse(value: Any) -> None:
 
 
 def pointer_part(name: object) -> str:
-    """A name as one part of a JSON pointer (RFC 6901), in text that can be sent."""
+    """Return a name as one part of a JSON pointer (RFC 6901), in text that can be sent."""
     text = str(name).replace("~", "~0").replace("/", "~1")
     return text.encode("utf-8", "backslashreplace").decode()
 

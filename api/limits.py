@@ -1,12 +1,15 @@
-"""Bounds of what crosses the wire, in one place: the request parser, the wire types and the documents use them."""
+"""The bounds of what crosses the wire. The request parser, the wire types and the documents use them."""
 
 MAX_BODY_BYTES = 1 << 20
+MAX_RECORDS_BYTES = 4 << 30
+"""The largest body of records to import, which is spooled to a file."""
 MAX_JSON_DEPTH = 300
-"""How deeply arrays and objects may be nested: an expression of 128 levels, two for each, and what is around it."""
+"""How deeply arrays and objects may be nested. An expression of 128 levels needs two each, and there is a body around
+it."""
 MAX_TASKS = 64
 MAX_PAGE_SIZE = 500
 MAX_EVENT_STREAMS = 48
-"""Each open event stream holds one thread of the server."""
+"""How many event streams may be open: each holds one thread of the server."""
 MAX_EVENTS_PER_ANSWER = 1_000
 MAX_WAIT_SECONDS = 30.0
 KEEP_ALIVE_SECONDS = 15.0
@@ -17,4 +20,4 @@ FUNCTION_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 KEY_PATTERN = r"^[0-9a-f]{64}$"
 IDEMPOTENCY_KEY_PATTERN = r"^[!-~]{1,64}$"
 MAX_ID = (1 << 63) - 1
-"""The largest integer a database row id can be."""
+"""The largest id of a row."""

@@ -1,6 +1,7 @@
-"""The OpenAPI document: made from the routes, kept in ``openapi.json`` beside this file.
+"""Makes the OpenAPI document from the routes. ``openapi.json`` beside this file holds it.
 
-``python -m tilewright.api.openapi`` writes it; a test holds the two equal, so a change of the wire is seen in review.
+``python -m tilewright.api.openapi`` writes the file. A test checks that the two are equal, so that a change of the wire
+is seen in review.
 """
 
 import json
@@ -24,7 +25,7 @@ is at fault. Lists are pages: pass `next_page_token` on until it is empty. Unkno
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:
-    """The document of ``app``: FastAPI's, with its own 422 taken out."""
+    """Return the document of ``app``: that of FastAPI, without FastAPI's own 422."""
     document = get_openapi(
         title="Tilewright", version=__version__, description=DESCRIPTION, routes=app.routes, openapi_version="3.1.0"
     )
@@ -46,7 +47,7 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
 
 
 def _problem_only(answer: dict[str, Any]) -> None:
-    """FastAPI describes a model under the route's own media type too; problems come as application/problem+json."""
+    """Remove the other media types of a problem document. FastAPI describes it under the route's own type too."""
     content = answer.get("content", {})
     problem = content.get("application/problem+json")
     if problem is not None:
@@ -56,7 +57,7 @@ def _problem_only(answer: dict[str, Any]) -> None:
 
 
 def document_text() -> str:
-    """The text of ``openapi.json`` as the routes want it; needs no service."""
+    """Return what ``openapi.json`` must hold for the present routes. This needs no service."""
     app = FastAPI()
     for router in ROUTES.values():
         app.include_router(router)

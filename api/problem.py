@@ -1,4 +1,4 @@
-"""The problem document (RFC 9457): the body of every answer that is not a success."""
+"""The problem document (RFC 9457) is the body of every answer that is not a success."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,8 +11,8 @@ class FieldProblem(BaseModel):
 
 
 class Problem(BaseModel):
-    """``code`` is stable and machine-readable; ``field`` is a JSON pointer into the body, or the name of a query,
-    path or header parameter, and empty when no single part of the request is at fault."""
+    """``code`` is stable and machine-readable. ``field`` is a JSON pointer into the body, or the name of a query, path
+    or header parameter. It is empty when no single part of the request is at fault."""
 
     model_config = ConfigDict(extra="ignore")
 

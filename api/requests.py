@@ -1,4 +1,5 @@
-"""What clients send: closed, bounded models. Meaning (shapes, names, ranges) is checked by the floors below."""
+"""The models of what clients send. They are closed and bounded; lower layers check what the values mean (shapes, names,
+ranges)."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -6,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from pydantic.config import JsonDict
 
 from ..core.budget import Budget
+from ..core.policy import SpacePolicy
 from . import limits
 
 Name = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
@@ -14,26 +16,28 @@ FunctionName = Annotated[str, StringConstraints(pattern=limits.FUNCTION_PATTERN)
 Key = Annotated[str, StringConstraints(pattern=limits.KEY_PATTERN)]
 
 
-class Closed(BaseModel):
-    """A model that refuses fields it does not know, and numbers that are not numbers."""
+class RequestModel(BaseModel):
+    """A model that refuses fields it does not know, NaN and infinities."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
 
-class BudgetIn(Closed):
-    """Whichever limit is met first ends a task."""
+class BudgetIn(RequestModel):
+    """The limit that is met first ends a task."""
 
-    trials: int = Field(default=64, ge=1, le=1_000_000, description="Measured candidates.")
-    seconds: float | None = Field(default=None, gt=0, le=30 * 86_400, description="Wall-clock seconds; null: no limit.")
+    trials: int = Field(default=64, ge=1, le=1_000_000, description="How many candidates are measured.")
+    seconds: float | None = Field(
+        default=None, gt=0, le=30 * 86_400, description="How many wall-clock seconds a task may take; null: no limit."
+    )
     stall: int | None = Field(
-        None, ge=1, le=1_000_000, description="Trials in a row without a new best; null: no limit."
+        None, ge=1, le=1_000_000, description="How many trials in a row may bring no new best; null: no limit."
     )
 
     def budget(self) -> Budget:
         return Budget(self.trials, self.seconds, self.stall)
 
 
-class ExpressionIn(Closed):
+class ExpressionIn(RequestModel):
     """A tensor expression: either ``workload``, or an ``operator`` of the library with its ``parameters``."""
 
     workload: dict[str, Any] | None = Field(
@@ -53,7 +57,7 @@ class ExpressionIn(Closed):
         return self
 
 
-class JobIn(Closed):
+class JobIn(RequestModel):
     """A job: one or more expressions to tune, each within the budget."""
 
     model_config = ConfigDict(
@@ -79,13 +83,26 @@ class JobIn(Closed):
         default=None,
         description="Whether the caches hold the data when timing starts; null: warm on llvm, cold on cuda.",
     )
+    prune: bool = Field(
+        default=True,
+        description="Search only the settings that the sketch's rules and its prior find promising; "
+        "false: search every legal setting.",
+    )
+    prior: bool = Field(
+        default=True,
+        description="Use the analytic estimate of each setting's time for pruning, ranking and features; "
+        "false: use no estimate at all, so that nothing is pruned either.",
+    )
     validate_only: bool = Field(
-        default=False, description="Check everything, create nothing; answers 200 without a job."
+        default=False, description="Check everything and create nothing; the answer is 200 without a job."
     )
 
+    def policy(self) -> SpacePolicy:
+        return SpacePolicy(self.prune, self.prior)
 
-class ScheduleIn(Closed):
-    """A schedule: the setting of a sketch's knobs."""
+
+class ScheduleIn(RequestModel):
+    """A schedule: one setting of a sketch's knobs. Names that an earlier version gave are accepted."""
 
     sketch: Name
     version: int = Field(ge=0, le=1_000_000)
@@ -96,7 +113,7 @@ _EXPRESSION: JsonDict = {"operator": "matmul", "parameters": {"m": 512, "n": 512
 
 
 class LookupIn(ExpressionIn):
-    """Which best schedule is wanted; identity parts that are left out are relaxed."""
+    """Which best schedule is looked up. Identity parts that are left out are relaxed."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXPRESSION]})
 
@@ -108,8 +125,8 @@ class LookupIn(ExpressionIn):
     )
 
 
-class BestQuery(Closed):
-    """The query of GET /v1/schedules/best; identity parts that are left out are relaxed."""
+class BestQuery(RequestModel):
+    """The query of GET /v1/schedules/best. Identity parts that are left out are relaxed."""
 
     workload_key: Key
     device_key: Key | None = None
@@ -121,7 +138,7 @@ class BestQuery(Closed):
 
 
 class ExplainIn(ExpressionIn):
-    """What is to be explained; without a schedule: the best known one, else the first of the sketch."""
+    """What is explained. Without a schedule it is the best known one, or else the first of the sketch."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXPRESSION]})
 
@@ -133,13 +150,13 @@ class ExplainIn(ExpressionIn):
 
 
 class ExportIn(ExplainIn):
-    """What is to be exported; without a schedule as in explaining."""
+    """What is exported. Without a schedule it is the one that would be explained."""
 
     name: FunctionName = Field(default="kernel", description="What its functions for other programs are called.")
     library: bool = Field(default=False, description="Whether a shared library is linked as well.")
 
 
-class ParametersIn(Closed):
+class ParametersIn(RequestModel):
     """The parameters of an operator."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"parameters": {"m": 512, "n": 512, "k": 512}}]})

@@ -1,4 +1,4 @@
-"""Serve the application: open the service, bind the port, run until told to stop."""
+"""Serves the application: binds the port, opens the service, and runs until it is told to stop."""
 
 import socket
 import threading
@@ -11,13 +11,14 @@ import uvicorn
 from ..core.errors import InvalidParameter
 from ..service.service import Service
 from ..service.settings import Settings
+from ..service.views import RunningService
 from .app import create_app
 
 _STOP_SECONDS = 5
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises InvalidParameter (field ``host`` or ``port``) that says why there is none."""
+    """Return a listening socket. Raises InvalidParameter (field ``host`` or ``port``) that says why there is none."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -34,25 +35,36 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def address_of(listener: socket.socket) -> str:
+    """Return the URL under which programs on this machine reach a listening socket."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # the others listen on every address
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def serve(settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM. Raises InvalidParameter when the port is taken, StoreError when the database
-    cannot be opened; nothing is left running then."""
+    """Serve until SIGINT or SIGTERM. Raises InvalidParameter when the port is taken, DatabaseInUse and StoreError when
+    the database cannot be opened. Nothing is left running then."""
     with bind(settings.host, settings.port) as listener, Service.open(settings) as service:
         server = _server(service, settings)
+        service.announce(address_of(listener), lasting=True)
         server.run(sockets=[listener])
         service.interrupt()
 
 
 @contextmanager
-def running(settings: Settings) -> Iterator[str]:
-    """Serve from a thread of this process while the block runs; yields the address. Raises like ``serve``."""
+def running(settings: Settings, *, announce: bool = False) -> Iterator[RunningService]:
+    """Serve from a thread of this process while the block runs. With ``announce``, other processes find the service.
+    Raises what ``serve`` raises."""
     with bind(settings.host, settings.port) as listener, Service.open(settings) as service:
         server = _server(service, settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server", daemon=True)
         thread.start()
         try:
-            host, port = listener.getsockname()[:2]
-            yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            url = address_of(listener)
+            if announce:
+                service.announce(url, lasting=False)
+            yield RunningService(url, service.instance, lasting=False)
         finally:
             service.interrupt()
             server.should_exit = True
@@ -60,8 +72,8 @@ def running(settings: Settings) -> Iterator[str]:
 
 
 class _Server(uvicorn.Server):
-    """Stops at the first SIGINT or SIGTERM and returns, so that the service is closed; uvicorn's own would raise the
-    signal again afterwards. The second one stops without waiting for open connections."""
+    """Stops at the first SIGINT or SIGTERM and returns, so that the service is closed. uvicorn's own class would raise
+    the signal again afterwards. The second signal stops without waiting for open connections."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit

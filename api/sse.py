@@ -1,10 +1,11 @@
-"""Reading server-sent events (WHATWG HTML, section 9.2): lines in, events out."""
+"""Reads server-sent events (WHATWG HTML, section 9.2) from the lines of a stream."""
 
 from collections.abc import Iterable, Iterator
 
 
 def read_events(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """(event name, data, last event id) of each event; comments, retry times and events without data are dropped."""
+    """Yield (event name, data, last event id) of each event. Comments, retry times and events without data are
+    dropped."""
     name, data, identifier = "", list[str](), ""
     for line in lines:
         if not line:

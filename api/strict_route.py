@@ -1,4 +1,4 @@
-"""Routes that take nothing they do not know: query parameters, media types, JSON."""
+"""Routes that refuse what they do not know: query parameters, media types, JSON."""
 
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
@@ -7,7 +7,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from .json_body import BadBody, parse_json
-from .problems import Refused
+from .problem_handlers import RequestRefused
 
 
 class _StrictRequest(Request):
@@ -41,8 +41,8 @@ class StrictRoute(APIRoute):
 
 
 class DirectRoute(APIRoute):
-    """A route whose endpoint takes the request as it is and checks it itself: for the hot path, where FastAPI's own
-    handling costs as much as the answer."""
+    """A route whose endpoint takes the request as it is and checks it itself. It is for the hot path, where FastAPI's
+    own handling costs as much as the answer."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         endpoint: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
@@ -50,14 +50,14 @@ class DirectRoute(APIRoute):
 
 
 def refuse_others(request: Request, known: Collection[str]) -> None:
-    """Raises Refused (422) for a query parameter that is not ``known``, and for one given twice."""
+    """Raise RequestRefused (422) for a query parameter that is not ``known``, and for one that is given twice."""
     given = [name for name, _ in request.query_params.multi_items()]
     for name in given:
         if name not in known:
             allowed = ", ".join(sorted(known)) or "none"
-            raise Refused(
+            raise RequestRefused(
                 422, "UNKNOWN_PARAMETER", f"unknown query parameter; allowed: {allowed}", ascii(name)[1:-1][:64]
             )
     if len(given) != len(set(given)):
         twice = next(name for name in given if given.count(name) > 1)
-        raise Refused(422, "REPEATED_PARAMETER", "a query parameter is given twice", twice)
+        raise RequestRefused(422, "REPEATED_PARAMETER", "a query parameter is given twice", twice)

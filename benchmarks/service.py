@@ -45,7 +45,7 @@ def run(options: Options) -> Result:
         path = Path(folder) / "tilewright.sqlite3"
         settings = Settings(database_url=f"sqlite:///{path}", run_jobs=False)
         with Service.open(settings) as service:
-            here = service.here
+            here = service.default_device
             assert here is not None, "this machine has no device"
         started = time.perf_counter()
         keys = fill(settings.database_url, records, here)

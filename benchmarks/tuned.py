@@ -18,7 +18,7 @@ from tilewright.core.budget import Budget
 from tilewright.core.schedule import Schedule
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
-from tilewright.service.targets import Place, measured_on
+from tilewright.service.targets import DeviceSelector, measured_on
 from tilewright.service.views import JobSpec, TaskSpec, TaskView
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
@@ -79,7 +79,7 @@ def tune_rows(rows: Mapping[str, Problem], options: Options, trials: int, target
     named = dict(zip(rows, view.tasks, strict=True))
     found = {name: task.best.schedule for name, task in named.items() if task.best is not None}
     about = {name: _about(task) for name, task in named.items()}
-    toolchain = dict(measured_on(Place(target)).toolchain.components)
+    toolchain = dict(measured_on(DeviceSelector(target)).toolchain.components)
     return Tuned(found, about, wall, timing / wall, dict(device.info.measured), toolchain)
 
 

@@ -1,4 +1,4 @@
-"""``python -m tilewright.cli``."""
+"""``python -m tilewright.cli`` runs a command."""
 
 from .main import main
 

@@ -1,4 +1,4 @@
-"""``tilewright best``: look the best known schedule up."""
+"""``tilewright best`` looks the best known schedule up."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .context import Context
+from .context import CommandContext
 from .expression import read_task
 from .tables import best_answer
 
@@ -22,8 +22,8 @@ def best(
     ] = None,
     profile: Annotated[str | None, typer.Option(help="Only under this measuring profile, like warm-v1.")] = None,
 ) -> None:
-    """The best schedule known for an expression; says which identity parts were relaxed to find it."""
-    given: Context = context.obj
+    """Show the best schedule known for an expression, and which identity parts were relaxed to find it."""
+    given: CommandContext = context.obj
     with given.client() as client:
         if subject is not None and re.fullmatch(r"[0-9a-f]{64}", subject):
             found = client.best(subject, device_key=device, profile=profile, target=target)

@@ -10,13 +10,22 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from ..api.client import Client
-from ..api.server import running
+from ..api.local_service import local_service
 from ..service.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """``url``: a running service, else the command runs one of its own on the database of ``settings``."""
+class Connection:
+    """A client of a service. ``lasting`` says whether the service goes on after the command."""
+
+    client: Client
+    lasting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommandContext:
+    """``url`` is a running service. Without it a command speaks to the service that runs on the database of
+    ``settings``; where there is none, the command runs one of its own, which ends with it."""
 
     settings: Settings
     url: str | None
@@ -25,25 +34,37 @@ class Context:
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """A client of the running service, or of one on a free loopback port that ends with the command.
+        """Give a client to a command that runs no jobs. A service of the command's own takes none either.
 
-        Raises StoreError when the database cannot be opened (another process may hold it), Unreachable later.
+        Raises StoreError when the database cannot be opened. Calls of the client raise Unreachable.
         """
+        with self._connection(runs_jobs=False) as connection:
+            yield connection.client
+
+    @contextmanager
+    def job_connection(self) -> Iterator[Connection]:
+        """Give a connection to a command that submits or follows jobs. A service of the command's own runs them.
+
+        Raises StoreError when the database cannot be opened. Calls of the client raise Unreachable.
+        """
+        with self._connection(runs_jobs=True) as connection:
+            yield connection
+
+    @contextmanager
+    def _connection(self, *, runs_jobs: bool) -> Iterator[Connection]:
         if self.url is not None:
             with Client(self.url) as client:
-                yield client
+                yield Connection(client, lasting=True)
         else:
-            own = self.settings.model_copy(update={"host": "127.0.0.1", "port": 0, "log_level": "warning"})
-            with running(own) as address, Client(address) as client:
-                yield client
+            with local_service(self.settings, runs_jobs=runs_jobs) as service, Client(service.url) as client:
+                yield Connection(client, service.lasting)
 
-    @property
-    def dashboard(self) -> str:
-        """The address under which the dashboard is, or will be once ``tilewright serve`` runs."""
-        return self.url or f"http://{self.settings.host}:{self.settings.port}"
+    def dashboard(self, connection: Connection) -> str:
+        """Return the address under which the dashboard is, or will be once ``tilewright serve`` runs."""
+        return connection.client.address if connection.lasting else f"http://{self.settings.host}:{self.settings.port}"
 
     def print_json(self, value: BaseModel | dict[str, object] | list[object]) -> None:
-        """One JSON document on standard output, for programs."""
+        """Print one JSON document on standard output, for programs."""
         if isinstance(value, BaseModel):
             text = value.model_dump_json(indent=2, by_alias=True)
         else:

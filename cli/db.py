@@ -1,9 +1,9 @@
-"""``tilewright db``: the database itself."""
+"""``tilewright db`` looks after the database itself."""
 
 import typer
 
 from ..service.upgrade import upgrade_database
-from .context import Context
+from .context import CommandContext
 
 app = typer.Typer(help="Look after the database.", no_args_is_help=True)
 
@@ -15,8 +15,8 @@ def group() -> None:
 
 @app.command()
 def upgrade(context: typer.Context) -> None:
-    """Bring the tables of a shared database up to this program's version; an embedded one does so by itself."""
-    given: Context = context.obj
+    """Upgrade the tables of a shared database to this program's version; an embedded one is upgraded when opened."""
+    given: CommandContext = context.obj
     before, now = upgrade_database(given.settings)
     if given.as_json:
         given.print_json({"before": before, "now": now})

@@ -1,14 +1,14 @@
-"""``tilewright devices``: what kernels are timed on."""
+"""``tilewright devices`` lists what kernels are timed on."""
 
 import typer
 
-from .context import Context
+from .context import CommandContext
 from .tables import device_panel
 
 
 def devices(context: typer.Context) -> None:
-    """The devices attached to the service and those its records come from, with measured peaks."""
-    given: Context = context.obj
+    """List the devices attached to the service and those that its records come from, with measured peaks."""
+    given: CommandContext = context.obj
     with given.client() as client:
         found = client.devices()
     if given.as_json:

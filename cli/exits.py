@@ -1,4 +1,4 @@
-"""Exit codes: what a script can rely on."""
+"""The exit codes that a script can rely on."""
 
 from enum import IntEnum
 
@@ -16,19 +16,19 @@ from ..core.errors import (
 
 
 class Exit(IntEnum):
-    """0 is success; 2 is also what the parser answers to unknown options."""
+    """0 means success. The parser of options ends with 2 as well."""
 
     FAILED = 1
-    """The job ended without a schedule, or something unforeseen went wrong."""
+    """The job ended without a schedule, or something that nobody foresaw went wrong."""
     BAD_INPUT = 2
     NOT_FOUND = 3
     UNAVAILABLE = 4
-    """No service, no database, no room, no permission, port in use."""
+    """There is no service, no database, no room on the disk or no permission, or the port is in use."""
     INTERRUPTED = 130
 
 
 def exit_code(error: TilewrightError) -> Exit:
-    """The code that a command ends with after ``error``."""
+    """Return the code that a command ends with after ``error``."""
     match error:
         case NotFound() | Missing():
             return Exit.NOT_FOUND

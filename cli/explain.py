@@ -1,4 +1,4 @@
-"""``tilewright explain``: every layer of one schedule."""
+"""``tilewright explain`` shows every layer of one schedule."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,10 @@ import typer
 from rich.rule import Rule
 from rich.text import Text
 
-from ..api.answers import ExplanationOut, FunctionOut
+from ..api.responses import ExplanationOut, FunctionOut
 from ..core.errors import InvalidParameter
 from ..core.schedule import Schedule
-from .context import Context
+from .context import CommandContext
 from .expression import read_task
 from .tables import duration, rate
 
@@ -33,8 +33,8 @@ def explain(
     ] = None,
     layer: Annotated[str | None, typer.Option(help="Only the layers whose title contains this.")] = None,
 ) -> None:
-    """Expression, knobs, IR after each pass, source, machine instructions and their count, and the roofline."""
-    given: Context = context.obj
+    """Show expression, knobs, IR after each pass, source, machine instructions and their count, and the roofline."""
+    given: CommandContext = context.obj
     with given.client() as client:
         if record is not None:
             told = client.source(record)
@@ -54,12 +54,12 @@ def explain(
         _warn(given, told)  # again, where it is seen
 
 
-def _warn(given: Context, told: ExplanationOut) -> None:
+def _warn(given: CommandContext, told: ExplanationOut) -> None:
     for warning in told.warnings:
         given.console.print(Text(f"WARNING: {warning}", style="bold red"), soft_wrap=True)
 
 
-def _summary(given: Context, told: ExplanationOut) -> None:
+def _summary(given: CommandContext, told: ExplanationOut) -> None:
     given.console.print(Rule("instructions", align="left", style="dim"))
     for name, count in sorted(told.instructions.items(), key=lambda pair: -pair[1]):
         if count:
@@ -78,7 +78,7 @@ def _summary(given: Context, told: ExplanationOut) -> None:
         given.console.print(f"measured {duration(told.seconds)}, {rate(told.flops, told.seconds)}{reached}")
 
 
-def _launch(given: Context, function: FunctionOut) -> None:
+def _launch(given: CommandContext, function: FunctionOut) -> None:
     given.console.print(Rule(function.name, align="left", style="dim"))
     given.console.print(
         f"{'x'.join(map(str, function.blocks))} blocks of {function.threads} threads, {function.waves:.2f} waves; "
@@ -92,7 +92,7 @@ def _launch(given: Context, function: FunctionOut) -> None:
 
 
 def read_schedule(file: Path) -> Schedule:
-    """The schedule in a file. Raises InvalidParameter for one that holds none."""
+    """Return the schedule in a file. Raises InvalidParameter when it holds none."""
     try:
         return Schedule.from_json(json.loads(file.read_text(encoding="utf-8")))
     except OSError as error:

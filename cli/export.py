@@ -1,4 +1,4 @@
-"""``tilewright export``: a schedule as files to use without Tilewright."""
+"""``tilewright export`` writes a schedule as files to use without Tilewright."""
 
 from base64 import b64decode
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import InvalidParameter
-from .context import Context
+from .context import CommandContext
 from .explain import read_schedule
 from .expression import read_task
 
@@ -28,9 +28,9 @@ def export(
     name: Annotated[str, typer.Option(help="What its functions for other programs are called.")] = "kernel",
     library: Annotated[bool, typer.Option("--library", help="Link a shared library too; needs a C compiler.")] = False,
 ) -> None:
-    """Source, machine code and a description as files. For a processor an object with a C header, and a library that
-    C programs and apache-tvm-ffi load; for cuda a kernel.cu that nvcc builds, a cubin, and PTX."""
-    given: Context = context.obj
+    """Write source, machine code and a description as files. For a processor these are an object with a C header, and
+    a library that C programs and apache-tvm-ffi load; for cuda a kernel.cu that nvcc builds, a cubin, and PTX."""
+    given: CommandContext = context.obj
     with given.client() as client:
         if record is not None:
             told = client.export_record(record, name=name, library=library)

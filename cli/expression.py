@@ -1,4 +1,4 @@
-"""Expressions on the command line: an operator with NAME=VALUE parameters, or a file with a workload's JSON."""
+"""Reads an expression from the command line: an operator with NAME=VALUE parameters, or a file with a workload."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,11 @@ from ..api.client import Task, operator_task
 from ..core.errors import InvalidParameter, InvalidWorkload
 from ..te.json import workload_from_json
 
-_LARGEST_FILE_BYTES = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 
 
 def read_task(operator: str | None, parameters: list[str], file: Path | None) -> Task:
-    """The task the user means. Raises InvalidParameter or InvalidWorkload that says what to write instead."""
+    """Return the task that the user means. Raises InvalidParameter or InvalidWorkload that says what to write."""
     if (operator is None) == (file is None):
         raise InvalidParameter(
             "give an operator with its parameters (matmul m=512 n=512 k=512), or --workload FILE", field="operator"
@@ -20,13 +20,13 @@ def read_task(operator: str | None, parameters: list[str], file: Path | None) ->
         return operator_task(operator, dict(map(_parameter, parameters)))
     assert file is not None
     try:
-        if file.stat().st_size > _LARGEST_FILE_BYTES:
-            raise InvalidWorkload(f"{file} is over {_LARGEST_FILE_BYTES} bytes", field="workload")
+        if file.stat().st_size > _MAX_FILE_BYTES:
+            raise InvalidWorkload(f"{file} is over {_MAX_FILE_BYTES} bytes", field="workload")
         data = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidWorkload(f"cannot read {file}: {error.strerror}", field="workload") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidWorkload(f"{file} is no workload: not JSON ({error})", field="workload") from error
+        raise InvalidWorkload(f"{file} is no workload: it is not JSON ({error})", field="workload") from error
     return workload_from_json(data)
 
 

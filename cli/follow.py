@@ -1,18 +1,18 @@
-"""Following a job on the terminal until it ends."""
+"""Follows a job on the terminal until it ends."""
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from ..api.answers import JobOut
 from ..api.client import Client
+from ..api.responses import JobOut
 from .tables import duration, rate, ratio, task_name
 
 
 def follow(client: Client, job: JobOut, console: Console) -> JobOut:
-    """Show a bar for each task with the best so far, live; return the job in its final state.
+    """Show a live bar for each task with the best so far; return the job in its final state.
 
-    Reads the event stream, so it ends with the job and misses nothing. On a console that is no terminal a line is
-    printed for each improvement instead.
+    This reads the event stream, so that it ends with the job and misses nothing. On a console that is no terminal it
+    prints a line for each improvement instead.
     """
     columns = (
         SpinnerColumn(),
@@ -39,12 +39,12 @@ def follow(client: Client, job: JobOut, console: Console) -> JobOut:
 
 
 def _update(progress: Progress, bars: list[TaskID], job: JobOut) -> None:
-    for place, (bar, task) in enumerate(zip(bars, job.tasks, strict=True)):
-        progress.update(bar, completed=task.trials, best=_best(job, place))
+    for index, (bar, task) in enumerate(zip(bars, job.tasks, strict=True)):
+        progress.update(bar, completed=task.trials, best=_best(job, index))
 
 
-def _best(job: JobOut, place: int) -> str:
-    task = job.tasks[place]
+def _best(job: JobOut, index: int) -> str:
+    task = job.tasks[index]
     if task.best is None:
         return f"{sum(task.failures.values())} failed" if task.failures else ""
     seconds = task.best.seconds

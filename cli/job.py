@@ -1,10 +1,11 @@
-"""``tilewright job``: jobs of the service."""
+"""``tilewright job`` lists, shows, follows and cancels jobs of the service."""
 
 from typing import Annotated
 
 import typer
 
-from .context import Context
+from ..core.policy import SpacePolicy
+from .context import CommandContext
 from .follow import follow
 from .tables import best_panel, jobs_table, trials_table
 
@@ -14,11 +15,11 @@ app = typer.Typer(help="List, show, follow and cancel jobs.", no_args_is_help=Tr
 @app.command("list")
 def list_jobs(
     context: typer.Context,
-    state: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 50,
+    state: Annotated[str | None, typer.Option(help="Show only jobs in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many, newest first.")] = 50,
 ) -> None:
-    """The jobs, newest first."""
-    given: Context = context.obj
+    """List the jobs, newest first."""
+    given: CommandContext = context.obj
     with given.client() as client:
         jobs = [job for job, _ in zip(client.jobs(state=state, page_size=min(limit, 100)), range(limit), strict=False)]
     if given.as_json:
@@ -31,15 +32,16 @@ def list_jobs(
 
 @app.command()
 def show(context: typer.Context, job_id: str) -> None:
-    """One job: its state and the best of each task."""
-    given: Context = context.obj
+    """Show one job: its state, how it searches, and the best of each task."""
+    given: CommandContext = context.obj
     with given.client() as client:
         job = client.job(job_id)
     if given.as_json:
         given.print_json(job)
         return
     given.console.print(
-        f"job {job.id}: {job.state.value}, {job.strategy} search, seed {job.seed}, on {job.device_name}"
+        f"job {job.id}: {job.state.value}, {job.strategy} search, seed {job.seed}, on {job.device_name}\n"
+        f"searches {SpacePolicy(job.prune, job.prior)}"
     )
     if job.error:
         given.console.print(f"error: {job.error}")
@@ -49,9 +51,10 @@ def show(context: typer.Context, job_id: str) -> None:
 
 @app.command()
 def watch(context: typer.Context, job_id: str) -> None:
-    """Follow a job until it ends."""
-    given: Context = context.obj
-    with given.client() as client:
+    """Follow a job until it ends. Without a running service this command runs it."""
+    given: CommandContext = context.obj
+    with given.job_connection() as connection:
+        client = connection.client
         job = follow(client, client.job(job_id), given.console)
     if given.as_json:
         given.print_json(job)
@@ -63,7 +66,7 @@ def watch(context: typer.Context, job_id: str) -> None:
 @app.command()
 def cancel(context: typer.Context, job_id: str) -> None:
     """Stop a job; what it measured stays."""
-    given: Context = context.obj
+    given: CommandContext = context.obj
     with given.client() as client:
         job = client.cancel(job_id)
     if given.as_json:
@@ -78,10 +81,10 @@ def trials(
     job_id: str,
     task: Annotated[int, typer.Option(min=0, help="Which of the job's tasks.")] = 0,
     order: Annotated[str, typer.Option(help="oldest, newest or best.")] = "best",
-    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 20,
 ) -> None:
-    """The measured candidates of a job."""
-    given: Context = context.obj
+    """List the measured candidates of a job."""
+    given: CommandContext = context.obj
     with given.client() as client:
         pages = client.trials(job_id, task=task, order=order, page_size=min(limit, 200))
         found = [trial for trial, _ in zip(pages, range(limit), strict=False)]

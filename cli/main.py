@@ -1,4 +1,4 @@
-"""``tilewright``: the commands, their common options, and how errors end them."""
+"""``tilewright`` has the table of commands, their common options, and how errors end them."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,6 @@ from .. import __version__
 from ..core.errors import TilewrightError
 from ..service.settings import Settings
 from . import best, db, devices, explain, export, job, operators, records, serve, tune
-from .context import Context
 from .exits import Exit, exit_code
 
 app = typer.Typer(
@@ -45,7 +44,10 @@ def _version(wanted: bool) -> None:
 def common(
     context: typer.Context,
     url: Annotated[
-        str | None, typer.Option(help="A running service; default: TILEWRIGHT_URL, else one of the command's own.")
+        str | None,
+        typer.Option(
+            help="A running service; default: TILEWRIGHT_URL, else the one on the database, else the command's own."
+        ),
     ] = None,
     database: Annotated[
         str | None, typer.Option(help="SQLAlchemy URL, or a path for SQLite; default: TILEWRIGHT_DATABASE_URL.")
@@ -53,17 +55,17 @@ def common(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
-    """Options that stand before the command."""
+    """Tune tensor kernels, look schedules up, explain them, and serve."""
     settings = Settings()
     if database is not None:
         given = database if "://" in database else f"sqlite:///{Path(database).absolute()}"
         settings = settings.model_copy(update={"database_url": given})
     console = Console(stderr=as_json, highlight=False)
-    context.obj = Context(settings, url or settings.url, as_json, console)
+    context.obj = CommandContext(settings, url or settings.url, as_json, console)
 
 
 def main() -> None:
-    """The entry point: runs a command; every foreseen error ends in one line on standard error and its exit code."""
+    """Run a command. Every foreseen error ends in one line on standard error and its exit code."""
     try:
         app(standalone_mode=True)
     except TilewrightError as error:

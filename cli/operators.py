@@ -1,4 +1,4 @@
-"""``tilewright operators``: the operator library."""
+"""``tilewright operators`` lists the operator library."""
 
 from typing import Annotated, Any
 
@@ -6,14 +6,14 @@ import typer
 from rich.table import Table
 
 from ..core.errors import NotFound
-from .context import Context
+from .context import CommandContext
 
 
 def operators(
     context: typer.Context, name: Annotated[str | None, typer.Argument(help="Show the parameters of this one.")] = None
 ) -> None:
-    """The operators that can be tuned by name, and their parameters."""
-    given: Context = context.obj
+    """List the operators that can be tuned by name, or the parameters of one."""
+    given: CommandContext = context.obj
     with given.client() as client:
         library = {operator.name: operator for operator in client.operators()}
     if name is not None and name not in library:

@@ -1,23 +1,25 @@
-"""``tilewright serve``: run the service."""
+"""``tilewright serve`` runs the service."""
 
 from typing import Annotated
 
 import typer
 
-from ..api import server
-from .context import Context
+from ..api.local_service import serve_when_free
+from .context import CommandContext
 
 
 def serve(
     context: typer.Context,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; default: TILEWRIGHT_HOST or 127.0.0.1.")
+        str | None, typer.Option(help="The address to listen on; default: TILEWRIGHT_HOST or 127.0.0.1.")
     ] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Default: TILEWRIGHT_PORT.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The port to listen on; default: TILEWRIGHT_PORT or 8421.")
+    ] = None,
 ) -> None:
-    """Serve the API and the dashboard until interrupted; unfinished jobs go on where they were."""
-    given: Context = context.obj
+    """Serve the API and the dashboard until interrupted; unfinished jobs are resumed."""
+    given: CommandContext = context.obj
     changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = given.settings.model_copy(update=changes)
     given.console.print(f"dashboard and API on http://{settings.host}:{settings.port}  (Ctrl-C stops)", soft_wrap=True)
-    server.serve(settings)
+    serve_when_free(settings)

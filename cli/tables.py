@@ -1,4 +1,4 @@
-"""How answers look on a terminal."""
+"""Renders answers for a terminal."""
 
 from collections.abc import Iterable
 
@@ -7,11 +7,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..api.answers import BestOut, DeviceOut, FailedOut, JobOut, ScheduleOut, TaskOut, TimedOut, TrialOut
+from ..api.responses import BestOut, DeviceOut, FailedOut, JobOut, ScheduleOut, TaskOut, TimedOut, TrialOut
 
 
 def duration(seconds: float | None) -> str:
-    """A time with three figures and the unit that fits: s, ms, µs or ns."""
+    """Write a time with three digits and the unit that fits: s, ms, µs or ns."""
     if seconds is None:
         return "-"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
@@ -21,7 +21,7 @@ def duration(seconds: float | None) -> str:
 
 
 def rate(flops: int, seconds: float | None) -> str:
-    """Operations per second, in GFLOP/s."""
+    """Write operations per second in GFLOP/s."""
     return "-" if not seconds or not flops else f"{flops / seconds / 1e9:.4g} GFLOP/s"
 
 
@@ -34,7 +34,7 @@ def fraction(numerator: float | None, denominator: float | None) -> str:
 
 
 def knobs(schedule: ScheduleOut) -> str:
-    """The knobs on one line."""
+    """Write the knobs on one line."""
     return "  ".join(f"{name}={value}" for name, value in schedule.knobs.items())
 
 
@@ -48,14 +48,15 @@ def _pairs(rows: Iterable[tuple[str, str | Text]]) -> Table:
 
 
 def task_name(task: TaskOut) -> str:
-    """``matmul m=512 n=512``, or the beginning of the key for an expression of the user's own."""
+    """Return what a task is called: ``matmul m=512 n=512``, or the beginning of its key when it is an expression of
+    the user's own."""
     if task.operator is None:
         return f"expression {task.workload_key[:12]}"
     return " ".join([task.operator, *(f"{k}={v}" for k, v in (task.parameters or {}).items())])
 
 
 def best_panel(task: TaskOut) -> RenderableType:
-    """The best of a task: its speed against baseline and peak, and the schedule."""
+    """Show the best of a task: its speed against baseline and peak, and the schedule."""
     best = task.best
     if best is None:
         failures = ", ".join(f"{n} {kind}" for kind, n in task.failures.items()) or "none measured"
@@ -82,7 +83,7 @@ def best_panel(task: TaskOut) -> RenderableType:
 
 
 def best_answer(best: BestOut) -> RenderableType:
-    """A look-up's answer."""
+    """Show the answer of a look-up."""
     gflops = "-" if best.gflops is None else f"{best.gflops:.4g} GFLOP/s"
     rows: list[tuple[str, str | Text]] = [
         ("time", Text(f"{duration(best.seconds)} ± {100 * best.spread:.1f} %", style="bold green")),
@@ -99,7 +100,7 @@ def best_answer(best: BestOut) -> RenderableType:
 
 
 def jobs_table(jobs: Iterable[JobOut]) -> Table:
-    """One line for each job."""
+    """Show one line for each job."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     for name in ("job", "state", "task", "trials", "best", "against NumPy", "created"):
         table.add_column(name, justify="right" if name in ("trials", "best", "against NumPy") else "left", no_wrap=True)
@@ -119,7 +120,7 @@ def jobs_table(jobs: Iterable[JobOut]) -> Table:
 
 
 def trials_table(trials: Iterable[TrialOut]) -> Table:
-    """One line for each trial."""
+    """Show one line for each trial."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     for name in ("trial", "record", "outcome", "spread", "schedule"):
         table.add_column(name, justify="right" if name in ("trial", "record", "spread") else "left")
@@ -134,7 +135,7 @@ def trials_table(trials: Iterable[TrialOut]) -> Table:
 
 
 def device_panel(device: DeviceOut) -> RenderableType:
-    """Hardware columns and measured peaks."""
+    """Show hardware columns and measured peaks."""
     target = device.target
     threads = "threads" if target.kind == "llvm" else "multiprocessors"
     rows: list[tuple[str, str | Text]] = [

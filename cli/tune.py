@@ -1,4 +1,4 @@
-"""``tilewright tune``: submit a job and follow it to its best schedule."""
+"""``tilewright tune`` submits a job and follows it to its best schedule."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from ..core.budget import Budget
+from ..core.policy import SpacePolicy
 from ..service.views import JobState
-from .context import Context
+from .context import CommandContext
 from .exits import Exit
 from .expression import read_task
 from .follow import follow
@@ -22,8 +23,8 @@ def tune(
         Path | None, typer.Option(help="A file with a workload's JSON, instead of an operator.")
     ] = None,
     target: Annotated[str, typer.Option(help="llvm, cuda, or cuda:1 for the second such device.")] = "llvm",
-    trials: Annotated[int, typer.Option(help="Candidates to measure.")] = 64,
-    seconds: Annotated[float | None, typer.Option(help="Wall-clock limit.")] = None,
+    trials: Annotated[int, typer.Option(help="How many candidates are measured.")] = 64,
+    seconds: Annotated[float | None, typer.Option(help="Stop after this many seconds.")] = None,
     stall: Annotated[int | None, typer.Option(help="Stop after this many trials without a new best.")] = None,
     strategy: Annotated[str, typer.Option(help="model, evolution or random.")] = "model",
     seed: Annotated[int, typer.Option(help="Same seed and records: same search.")] = 0,
@@ -31,16 +32,30 @@ def tune(
     cache: Annotated[
         str | None, typer.Option(help="warm (usual on llvm) or cold (on cuda): what the caches hold.")
     ] = None,
-    detach: Annotated[bool, typer.Option(help="Print the job and leave (needs --url).")] = False,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune/--no-prune", help="Search only the settings that rules and the prior find promising, or all."
+        ),
+    ] = True,
+    prior: Annotated[
+        bool,
+        typer.Option(
+            "--prior/--no-prior", help="Use the analytic estimate of times, or none (then nothing is pruned)."
+        ),
+    ] = True,
+    detach: Annotated[bool, typer.Option(help="Print the job and leave (needs a running service).")] = False,
 ) -> None:
     """Find the best schedule of an expression on this machine, or on the service's."""
-    given: Context = context.obj
+    given: CommandContext = context.obj
     task = read_task(operator, parameters or [], workload)
-    if detach and given.url is None:
-        raise typer.BadParameter(
-            "a job can only go on without you on a running service: give --url", param_hint="detach"
-        )
-    with given.client() as client:
+    with given.job_connection() as connection:
+        client, lasting = connection.client, connection.lasting
+        if detach and not lasting:
+            raise typer.BadParameter(
+                "a job can only go on without you on a running service: start one (tilewright serve), or give --url",
+                param_hint="detach",
+            )
         job = client.submit(
             task,
             budget=Budget(trials, seconds, stall),
@@ -49,13 +64,14 @@ def tune(
             target=target,
             executor=executor,
             cache=cache,
+            policy=SpacePolicy(prune, prior),
         )
         if not detach:
             try:
                 job = follow(client, job, given.console)
             except KeyboardInterrupt:
-                job = client.cancel(job.id) if given.url is None else client.job(job.id)
-                note = "cancelled" if given.url is None else f"goes on; see it with: tilewright job show {job.id}"
+                job = client.job(job.id) if lasting else client.cancel(job.id)
+                note = f"goes on; see it with: tilewright job show {job.id}" if lasting else "is cancelled"
                 given.console.print(f"job {job.id} {note}")
                 raise
     if given.as_json:
@@ -65,7 +81,7 @@ def tune(
             given.console.print(best_panel(one))
         given.console.print(f"job        {job.id} ({job.state.value})")
         given.console.print(f"again      tilewright best {job.tasks[0].workload_key}", soft_wrap=True)
-        given.console.print(f"dashboard  {given.dashboard}/jobs/{job.id}", soft_wrap=True)
+        given.console.print(f"dashboard  {given.dashboard(connection)}/jobs/{job.id}", soft_wrap=True)
     if job.state is JobState.FAILED:
         given.console.print(f"error: {job.error}")
     if not detach and (job.state is not JobState.SUCCEEDED or any(t.best is None for t in job.tasks)):

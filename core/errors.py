@@ -115,6 +115,10 @@ class StoreError(TilewrightError):
     code = "STORE_ERROR"
 
 
+class DatabaseInUse(StoreError):
+    """Another process has the embedded database open."""
+
+
 class StorageFull(StoreError):
     """The disk, or the database's quota on it, has no room left; nothing was written."""
 

@@ -20,5 +20,11 @@ class SpacePolicy:
         """Whether settings are dropped that are legal."""
         return self.prune and self.prior
 
+    def __str__(self) -> str:
+        """Say for people what is searched."""
+        if self.prunes:
+            return "promising settings"
+        return "every legal setting, ranked by the prior" if self.prior else "every legal setting, without the prior"
+
 
 DEFAULT_POLICY = SpacePolicy()

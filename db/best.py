@@ -1,7 +1,8 @@
-"""The fastest record of a workload, by index alone.
+"""Finds the fastest record of a workload with indexes alone.
 
-Four places are looked up at once, each the first entry of an index: all identity parts as wanted; any measuring
-profile; any toolchain as well; any device as well. The first that holds something wins. The statement is built once.
+One statement looks the first entry of four indexes up. Level 0 matches all identity parts. Level 1 accepts any
+measuring profile, level 2 any toolchain as well, and level 3 any device as well. The lowest level that has a record
+wins. The statement is built once, when this module is imported.
 """
 
 from typing import Any
@@ -23,36 +24,36 @@ _TOOLCHAIN = trials.c.toolchain == (
 _PROFILE = trials.c.profile == bindparam("profile")
 
 
-def _first(place: int, *conditions: ColumnElement[bool]) -> Select[Any]:
+def _fastest(level: int, *conditions: ColumnElement[bool]) -> Select[Any]:
     found = (
-        select(trials.c.id, literal(place, Integer).label("place"))
+        select(trials.c.id, literal(level, Integer).label("level"))
         .where(trials.c.seconds.is_not(None), *conditions)
         .order_by(trials.c.rank_seconds, trials.c.schedule_key, trials.c.id)
         .limit(1)
         .subquery()
     )
-    return select(found.c.id, found.c.place)
+    return select(found.c.id, found.c.level)
 
 
-_PLACES = union_all(
-    _first(0, _WORKLOAD, _DEVICE, _TOOLCHAIN, _PROFILE),
-    _first(1, _WORKLOAD, _DEVICE, _TOOLCHAIN),
-    _first(2, _WORKLOAD, _DEVICE),
-    _first(3, _WORKLOAD),
+_LEVELS = union_all(
+    _fastest(0, _WORKLOAD, _DEVICE, _TOOLCHAIN, _PROFILE),
+    _fastest(1, _WORKLOAD, _DEVICE, _TOOLCHAIN),
+    _fastest(2, _WORKLOAD, _DEVICE),
+    _fastest(3, _WORKLOAD),
 ).subquery()
-_BEST = FULL.join(_PLACES, _PLACES.c.id == trials.c.id).order_by(_PLACES.c.place).limit(1)
+_BEST = FULL.join(_LEVELS, _LEVELS.c.id == trials.c.id).order_by(_LEVELS.c.level).limit(1)
 
 
 def find_best(
     connection: Connection, workload_key: str, device_key: str | None, toolchain_key: str | None, profile: str | None
 ) -> BestRow | None:
-    """The fastest record in the first place that has one, by schedule key and number among equals. A part that is
-    None is in no record: then the places that ask for it are empty."""
-    wanted = {
+    """Return the fastest record of the lowest level that has one; among equals the schedule key and then the record id
+    decide. A part that is None matches no record: the levels that ask for it are empty then."""
+    identity = {
         "workload_key": workload_key,
         "device_key": device_key,
         "toolchain_key": toolchain_key,
         "profile": profile,
     }
-    row = connection.execute(_BEST, wanted).mappings().first()
+    row = connection.execute(_BEST, identity).mappings().first()
     return None if row is None else best_of(row)

@@ -1,4 +1,4 @@
-"""Workloads, devices and toolchains: kept once by content key, found by number."""
+"""Stores workloads, devices and toolchains once by content key; other rows refer to them by id."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from .tables import devices, toolchains, workloads
 
 
 def number_of(connection: Connection, table: Table, key: str, values: Mapping[str, object]) -> int:
-    """The number of the row with ``key``, which is added with ``values`` when it is not there yet."""
+    """Return the id of the row with ``key``; add the row with ``values`` when it is not there yet."""
     find = select(table.c.id).where(table.c.key == key)
     found = connection.execute(find).scalar()
     if found is None:
@@ -26,7 +26,7 @@ def number_of(connection: Connection, table: Table, key: str, values: Mapping[st
 
 
 def keep_workload(connection: Connection, task: NewTask) -> int:
-    """The workload's number."""
+    """Store a task's workload unless it is there; return its id."""
     return number_of(
         connection,
         workloads,
@@ -41,7 +41,7 @@ def keep_workload(connection: Connection, task: NewTask) -> int:
 
 
 def keep_device(connection: Connection, info: DeviceInfo) -> int:
-    """The device's number; what was measured on it is updated when ``info`` brings something."""
+    """Store a device unless it is there; return its id. Its measurements are replaced when ``info`` has some."""
     data = device_to_json(info)
     number = number_of(connection, devices, info.key, data)
     if info.measured:
@@ -50,12 +50,12 @@ def keep_device(connection: Connection, info: DeviceInfo) -> int:
 
 
 def keep_toolchain(connection: Connection, toolchain: Toolchain) -> int:
-    """The toolchain's number."""
+    """Store a toolchain unless it is there; return its id."""
     return number_of(connection, toolchains, toolchain.key, {"components": dict(toolchain.components)})
 
 
 def load_devices(connection: Connection) -> tuple[DeviceInfo, ...]:
-    """Every device ever seen, in the order they were."""
+    """Return every device ever seen, in the order in which they were seen first."""
     rows = connection.execute(select(devices).order_by(devices.c.id)).mappings()
     return tuple(
         device_from_json({name: row[name] for name in ("name", "target", "hardware", "measured")}) for row in rows
@@ -63,13 +63,13 @@ def load_devices(connection: Connection) -> tuple[DeviceInfo, ...]:
 
 
 def load_measured(connection: Connection, device_key: str) -> Mapping[str, float] | None:
-    """What was measured on the device; None when it is unknown."""
+    """Return what was measured on a device; None when the device is unknown."""
     found = connection.execute(select(devices.c.measured).where(devices.c.key == device_key)).scalar()
     return None if found is None else {name: float(value) for name, value in found.items()}
 
 
 def load_workload(connection: Connection, key: str) -> Mapping[str, object] | None:
-    """The JSON of a workload; None when it is unknown."""
+    """Return the JSON of a workload; None when it is unknown."""
     found: Mapping[str, object] | None = connection.execute(
         select(workloads.c.data).where(workloads.c.key == key)
     ).scalar()
@@ -77,13 +77,13 @@ def load_workload(connection: Connection, key: str) -> Mapping[str, object] | No
 
 
 def load_device(connection: Connection, key: str) -> Mapping[str, object] | None:
-    """The JSON of a device; None when it is unknown."""
+    """Return the JSON of a device; None when it is unknown."""
     row = connection.execute(select(devices).where(devices.c.key == key)).mappings().first()
     return None if row is None else {name: row[name] for name in ("name", "target", "hardware", "measured")}
 
 
 def load_toolchain(connection: Connection, key: str) -> Mapping[str, object] | None:
-    """The JSON of a toolchain; None when it is unknown."""
+    """Return the JSON of a toolchain; None when it is unknown."""
     found: Mapping[str, object] | None = connection.execute(
         select(toolchains.c.components).where(toolchains.c.key == key)
     ).scalar()

@@ -1,4 +1,4 @@
-"""Between the nouns and what a column or a line of JSON holds. Reading checks; writing cannot fail."""
+"""Converts the nouns to and from what a column or a line of JSON holds. Reading checks; writing cannot fail."""
 
 import math
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 def now() -> str:
-    """The time as the tables keep it: RFC 3339, UTC, microseconds."""
+    """Return the present time as the tables hold it: RFC 3339 in UTC with microseconds."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def profile_from_text(text: str) -> Profile:
-    """The profile written as ``warm-v1``; raises InvalidParameter."""
+    """Parse a profile that is written as ``warm-v1``. Raises InvalidParameter."""
     cache, _, protocol = text.rpartition("-v")
     if not cache or not protocol.isdecimal():
         raise InvalidParameter(f"{text!r} is no measuring profile; one looks like warm-v1", field="profile")
@@ -27,7 +27,7 @@ def profile_from_text(text: str) -> Profile:
 
 
 def evidence_to_json(evidence: Evidence) -> dict[str, object]:
-    """Members that are None are left out; an error that is no number is kept as text (JSON has no NaN)."""
+    """Encode evidence. Members that are None are left out. NaN and infinities become text, which JSON can hold."""
     data: dict[str, object] = {}
     for item in fields(evidence):
         value = getattr(evidence, item.name)
@@ -41,8 +41,8 @@ def evidence_to_json(evidence: Evidence) -> dict[str, object]:
     return data
 
 
-def kept_evidence(data: Mapping[str, Any]) -> Evidence:
-    """Evidence as ``evidence_to_json`` wrote it into our own tables: nothing is checked."""
+def stored_evidence(data: Mapping[str, Any]) -> Evidence:
+    """Decode evidence that ``evidence_to_json`` wrote into our own tables. Nothing is checked."""
     if any(isinstance(data.get(name), str) for name in _FLOATS):
         data = {name: float(value) if name in _FLOATS else value for name, value in data.items()}
     environment = data.get("environment")
@@ -55,7 +55,7 @@ _FLOATS = ("max_error", "absolute_tolerance", "relative_tolerance", "anchor_seco
 
 
 def evidence_from_json(data: Mapping[str, object]) -> Evidence:
-    """Raises InvalidParameter for members that evidence does not have or that are of another type."""
+    """Decode evidence. Raises InvalidParameter for members that evidence does not have or that have another type."""
     allowed = {item.name for item in fields(Evidence)}
     _closed(data, allowed, "/evidence")
     environment = data.get("environment", {})
@@ -79,8 +79,8 @@ def evidence_from_json(data: Mapping[str, object]) -> Evidence:
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, object]:
-    """``{samples, launches_per_sample}``, after a final with ``final_samples`` and ``final_rank_seconds`` as far as it
-    has them; or ``{stage, reason, detail}``."""
+    """Encode an outcome as ``{samples, launches_per_sample}`` or ``{stage, reason, detail}``. A final adds
+    ``final_samples`` and ``final_rank_seconds`` to a time, as far as the outcome has them."""
     if isinstance(outcome, Timed):
         data: dict[str, object] = {
             "samples": list(outcome.samples),
@@ -95,7 +95,7 @@ def outcome_to_json(outcome: Outcome) -> dict[str, object]:
 
 
 def outcome_from_json(data: object) -> Outcome:
-    """Raises InvalidParameter that names the member which is wrong."""
+    """Decode an outcome. Raises InvalidParameter that names the member which is wrong."""
     if not isinstance(data, Mapping):
         raise InvalidParameter("an outcome is an object", field="/outcome")
     if "samples" in data:
@@ -123,12 +123,12 @@ def _samples(data: Mapping[str, object], name: str) -> tuple[float, ...]:
 
 
 def clocks_to_json(clocks: Clocks) -> dict[str, float]:
-    """Clock name -> seconds."""
+    """Encode clocks as an object of clock name -> seconds."""
     return {item.name: getattr(clocks, item.name) for item in fields(clocks)}
 
 
 def clocks_from_json(data: object) -> Clocks:
-    """Raises InvalidParameter for clocks that do not exist or are no seconds."""
+    """Decode clocks. Raises InvalidParameter for clocks that do not exist or are not seconds."""
     if not isinstance(data, Mapping):
         raise InvalidParameter("clocks are an object of seconds", field="/clocks")
     names = {item.name for item in fields(Clocks)}
@@ -137,7 +137,7 @@ def clocks_from_json(data: object) -> Clocks:
 
 
 def device_to_json(info: DeviceInfo) -> dict[str, object]:
-    """What ``device_from_json`` reads."""
+    """Encode a device as ``device_from_json`` reads it."""
     return {
         "name": info.name,
         "target": info.target.to_json(),
@@ -147,7 +147,7 @@ def device_to_json(info: DeviceInfo) -> dict[str, object]:
 
 
 def device_from_json(data: object) -> DeviceInfo:
-    """Raises InvalidParameter for anything but ``{name, target, hardware, measured}``."""
+    """Decode a device. Raises InvalidParameter for anything but ``{name, target, hardware, measured}``."""
     if not isinstance(data, Mapping):
         raise InvalidParameter("a device is an object", field="/device")
     _closed(data, {"name", "target", "hardware", "measured"}, "/device")
@@ -160,7 +160,7 @@ def device_from_json(data: object) -> DeviceInfo:
 
 
 def target_from_json(data: object) -> Target:
-    """Raises InvalidParameter for anything but the members of a Target."""
+    """Decode a target. Raises InvalidParameter for anything but the members of a Target."""
     if not isinstance(data, Mapping):
         raise InvalidParameter("a target is an object", field="/target")
     _closed(data, {"kind", "arch", "features", "threads", "vector_bytes"}, "/target")
@@ -177,19 +177,19 @@ def target_from_json(data: object) -> Target:
 
 
 def toolchain_from_json(data: object) -> Toolchain:
-    """Raises InvalidParameter for anything but an object of texts."""
+    """Decode a toolchain. Raises InvalidParameter for anything but an object of texts."""
     if not isinstance(data, Mapping):
         raise InvalidParameter("a toolchain is an object of versions", field="/toolchain")
     return Toolchain({str(name): _typed(value, str, f"/toolchain/{name}") for name, value in data.items()})
 
 
 def value_in(data: Mapping[str, object], name: str, kind: type[T]) -> T:
-    """The member ``name``, which must be of type ``kind`` (a bool is no int). Raises InvalidParameter."""
+    """Return the member ``name``, which must have the type ``kind`` (a bool is no int). Raises InvalidParameter."""
     return _typed(data.get(name), kind, f"/{name}")
 
 
 def number_in(data: Mapping[str, object], name: str) -> float:
-    """The member ``name``, which must be a number. Raises InvalidParameter."""
+    """Return the member ``name``, which must be a number. Raises InvalidParameter."""
     return _required(_number(data.get(name), f"/{name}"), f"/{name}")
 
 
@@ -200,7 +200,7 @@ def _closed(data: Mapping[str, object], allowed: set[str], where: str) -> None:
 
 
 def _typed(value: object, kind: type[T], where: str) -> T:
-    if type(value) is not kind:  # bool is no int here
+    if type(value) is not kind:  # isinstance would take a bool for an int
         raise InvalidParameter(f"{value!r} is not of type {kind.__name__}", field=where)
     return value
 

@@ -1,4 +1,4 @@
-"""Opening a database: SQLite by default, PostgreSQL by URL, and one way to read and to write on both."""
+"""Opens a database, SQLite by default and PostgreSQL by URL, and reads and writes both in one way."""
 
 import threading
 import weakref
@@ -12,16 +12,16 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ..core.errors import InvalidParameter, StoreError
-from .failures import translated
-from .lock import FileLock
+from .driver_errors import translated
+from .lock import DatabaseLock, lock_path
 
-WRITING, SINGLE = "tilewright_writing", "tilewright_single"
-RUNNER_LOCK = 0x7469_6C65_7772
-"""The PostgreSQL advisory lock of whoever runs jobs ("tilewr" in ASCII)."""
+WRITING, AUTOCOMMIT = "tilewright_writing", "tilewright_autocommit"
+JOB_QUEUE_LOCK = 0x7469_6C65_7772
+"""The process that runs jobs holds this PostgreSQL advisory lock ("tilewr" in ASCII)."""
 
 
 def parse_url(text: str) -> URL:
-    """The URL of a database; ``postgresql://`` means psycopg 3. Raises InvalidParameter for any other kind."""
+    """Parse the URL of a database; ``postgresql://`` means psycopg 3. Raises InvalidParameter for any other kind."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
@@ -39,24 +39,28 @@ def parse_url(text: str) -> URL:
     return url.set(drivername="sqlite")
 
 
+def embedded_path(url: URL) -> Path | None:
+    """Return the file of an embedded database; None for the database of a server."""
+    return Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
+
+
 class Database:
     """An open engine. ``reading`` and ``writing`` give connections inside one transaction.
 
-    SQLite is written by one thread at a time (``writing`` takes a lock and begins IMMEDIATE), which also keeps
-    clear of the WAL-reset defect of SQLite before 3.51.3: two connections that write or checkpoint at once.
+    One thread at a time writes to SQLite: ``writing`` takes a lock and begins IMMEDIATE. This also avoids the WAL-reset
+    defect of SQLite before 3.51.3, which needs two connections that write or checkpoint at once.
     """
 
     def __init__(self, url: URL) -> None:
         """Raises StoreError when the database is in use by another process or cannot be opened."""
         self.url = url
-        self.embedded = url.get_backend_name() == "sqlite"
+        path = embedded_path(url)
+        self.embedded = path is not None
         self._write_lock = threading.RLock()
-        self._lock: FileLock | None = None
-        self._runner: Connection | None = None
+        self._leader: Connection | None = None
         self._kept = threading.local()
         self._to_close: weakref.WeakSet[Connection] = weakref.WeakSet()  # a thread that ends gives its own back
-        if self.embedded:
-            self._lock = FileLock(_prepared(Path(str(url.database))))
+        self.lock = None if path is None else DatabaseLock(_prepared(path))
         try:
             self.engine = _engine(url, self.embedded)
         except ModuleNotFoundError as error:
@@ -67,13 +71,13 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees one state of the database (SQLite) or of each statement (PostgreSQL)."""
+        """Give a connection that sees one state of the database (SQLite), or one state a statement (PostgreSQL)."""
         with translated(self.url), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
-    def asking(self) -> Iterator[Connection]:
-        """A connection for a single statement that reads. On SQLite each thread keeps one, without a transaction
+    def autocommit(self) -> Iterator[Connection]:
+        """Give a connection for a single statement that reads. On SQLite each thread keeps one, without a transaction
         around it: opening and closing would cost a third of a look-up."""
         if not self.embedded:
             with self.reading() as connection:
@@ -82,7 +86,7 @@ class Database:
         with translated(self.url):
             kept: Connection | None = getattr(self._kept, "connection", None)
             if kept is None or kept.closed or kept.invalidated:
-                kept = self.engine.connect().execution_options(**{SINGLE: True})
+                kept = self.engine.connect().execution_options(**{AUTOCOMMIT: True})
                 self._kept.connection = kept
                 with self._write_lock:
                     self._to_close.add(kept)
@@ -90,7 +94,8 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction: all of it or nothing is kept. Raises StoreError, StorageFull when there is no room."""
+        """Give a connection inside a transaction, which is stored as a whole or not at all. Raises StoreError, and
+        StorageFull when there is no room."""
         with self._writer(), translated(self.url), self.engine.connect() as connection:
             connection = connection.execution_options(**{WRITING: True})
             with connection.begin():
@@ -105,23 +110,23 @@ class Database:
             yield
 
     def lead(self) -> bool:
-        """Become, or stay, the one process that runs jobs on this database. The embedded database has no other;
-        on PostgreSQL this holds an advisory lock that the server drops with our connection."""
+        """Become, or stay, the one process that runs jobs on this database. No other process has an embedded database
+        open. On PostgreSQL the leader holds an advisory lock, which the server drops with its connection."""
         if self.embedded:
             return True
         with translated(self.url):
-            if self._runner is not None:
+            if self._leader is not None:
                 try:
-                    self._runner.exec_driver_sql("SELECT 1")
+                    self._leader.exec_driver_sql("SELECT 1")
                     return True
                 except Exception:
-                    self._runner.invalidate()
-                    self._runner.close()
-                    self._runner = None
+                    self._leader.invalidate()
+                    self._leader.close()
+                    self._leader = None
                     raise
             connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            if connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({RUNNER_LOCK})").scalar():
-                self._runner = connection
+            if connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({JOB_QUEUE_LOCK})").scalar():
+                self._leader = connection
                 return True
             connection.close()
             return False
@@ -129,19 +134,19 @@ class Database:
     def close(self) -> None:
         """Close every connection and give the lock up."""
         with self._writer():
-            if self._runner is not None:
-                self._runner.detach()
-                self._runner.close()
-                self._runner = None
+            if self._leader is not None:
+                self._leader.detach()
+                self._leader.close()
+                self._leader = None
             for kept in list(self._to_close):
                 kept.close()
             self.engine.dispose()
-        if self._lock is not None:
-            self._lock.release()
+        if self.lock is not None:
+            self.lock.release()
 
 
 def _prepared(path: Path) -> Path:
-    """The lock file of the database at ``path``, whose folder is made when it is missing."""
+    """Return the lock file of the database at ``path``; make its folder when that is missing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         is_folder = path.is_dir()
@@ -149,26 +154,26 @@ def _prepared(path: Path) -> Path:
         raise StoreError(f"cannot use the folder {path.parent}: {error.strerror}") from error
     if is_folder:
         raise StoreError(f"{path} is a folder, not a database")
-    return path.with_name(path.name + ".lock")
+    return lock_path(path)
 
 
 def _engine(url: URL, embedded: bool) -> Engine:
     if embedded:
-        # isolation_level None: the driver begins nothing by itself, _begin_sqlite does
+        # with isolation_level None the driver begins no transaction by itself: _begin_sqlite does
         return create_engine(url, connect_args={"isolation_level": None, "timeout": 5.0}, pool_size=8, max_overflow=64)
     return create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=24, connect_args={"connect_timeout": 3})
 
 
 def _set_up_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:
     cursor = connection.cursor()  # type: ignore[attr-defined]
-    # FULL: a commit survives power loss, not only the death of the process
+    # with FULL a commit survives power loss, not only the death of the process
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # IMMEDIATE: a transaction that will write takes the lock at once, instead of failing half-way
+    # with IMMEDIATE a transaction that will write takes the lock at once, instead of failing half-way
     options = connection.get_execution_options()
-    if SINGLE not in options:
+    if AUTOCOMMIT not in options:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if WRITING in options else "BEGIN")

@@ -1,4 +1,4 @@
-"""Jobs and tasks: rows in, rows out, every change with its event in the caller's transaction."""
+"""Reads and writes jobs and tasks. Every change is stored with its event in the caller's transaction."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,6 +7,7 @@ from sqlalchemy.engine import RowMapping
 
 from ..core.budget import Budget
 from ..core.errors import NotFound
+from ..core.policy import SpacePolicy
 from .catalog import keep_workload
 from .encode import now
 from .rows import EventRow, JobRow, NewJob, TaskRow
@@ -19,7 +20,7 @@ JOB: Select[tuple[object, ...]] = select(
 
 
 def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, created_at: str | None = None) -> int:
-    """Add a job and its tasks; its number."""
+    """Add a job and its tasks; return the job's number."""
     inserted = connection.execute(
         insert(jobs).values(
             id=new.id,
@@ -33,6 +34,8 @@ def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, c
             target=new.target,
             executor=new.executor,
             cache=new.cache,
+            prune=new.policy.prune,
+            prior=new.policy.prior,
             imported=imported,
             version=1,
         )
@@ -58,7 +61,7 @@ def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, c
 
 
 def lock_job(connection: Connection, job_id: str) -> RowMapping:
-    """The row of a job, which nobody else changes until the transaction ends. Raises NotFound."""
+    """Return the row of a job and lock it: nobody else changes it until the transaction ends. Raises NotFound."""
     row = connection.execute(select(jobs).where(jobs.c.id == job_id).with_for_update()).mappings().first()
     if row is None:
         raise NotFound(f"there is no job {job_id!r}", field="job_id")
@@ -66,7 +69,7 @@ def lock_job(connection: Connection, job_id: str) -> RowMapping:
 
 
 def number_of_job(connection: Connection, job_id: str) -> int:
-    """Raises NotFound."""
+    """Return the number of a job. Raises NotFound."""
     number = connection.execute(select(jobs.c.number).where(jobs.c.id == job_id)).scalar()
     if number is None:
         raise NotFound(f"there is no job {job_id!r}", field="job_id")
@@ -74,7 +77,7 @@ def number_of_job(connection: Connection, job_id: str) -> int:
 
 
 def update_job(connection: Connection, number: int, **values: object) -> None:
-    """Change columns of a job; its version grows."""
+    """Change columns of a job and increment its version."""
     connection.execute(update(jobs).where(jobs.c.number == number).values(version=jobs.c.version + 1, **values))
 
 
@@ -84,7 +87,7 @@ def update_task(connection: Connection, number: int, position: int, **values: ob
 
 
 def load_task(connection: Connection, number: int, position: int) -> RowMapping:
-    """The bare row of a task. Raises NotFound."""
+    """Return the row of a task from its table alone. Raises NotFound."""
     query = select(tasks).where(tasks.c.job == number, tasks.c.position == position)
     row = connection.execute(query).mappings().first()
     if row is None:
@@ -93,7 +96,7 @@ def load_task(connection: Connection, number: int, position: int) -> RowMapping:
 
 
 def load_job(connection: Connection, job_id: str) -> JobRow:
-    """Raises NotFound."""
+    """Return a job with its tasks. Raises NotFound."""
     row = connection.execute(JOB.where(jobs.c.id == job_id)).mappings().first()
     if row is None:
         raise NotFound(f"there is no job {job_id!r}", field="job_id")
@@ -101,7 +104,7 @@ def load_job(connection: Connection, job_id: str) -> JobRow:
 
 
 def page_of_jobs(connection: Connection, *, before: int | None, limit: int, state: str | None) -> tuple[JobRow, ...]:
-    """Jobs, newest first, below number ``before``."""
+    """Return jobs with numbers below ``before``, newest first."""
     query = JOB.order_by(jobs.c.number.desc()).limit(limit)
     if before is not None:
         query = query.where(jobs.c.number < before)
@@ -111,7 +114,7 @@ def page_of_jobs(connection: Connection, *, before: int | None, limit: int, stat
 
 
 def next_job(connection: Connection, states: Sequence[str]) -> JobRow | None:
-    """The oldest job in the first of ``states`` that has one."""
+    """Return the oldest job in the first of ``states`` that has one."""
     for state in states:
         query = JOB.where(jobs.c.state == state).order_by(jobs.c.number).limit(1)
         row = connection.execute(query).mappings().first()
@@ -121,7 +124,7 @@ def next_job(connection: Connection, states: Sequence[str]) -> JobRow | None:
 
 
 def count_by_state(connection: Connection) -> dict[str, int]:
-    """How many jobs there are in each state that has any."""
+    """Return how many jobs there are in each state that has any."""
     return {state: count for state, count in connection.execute(select(jobs.c.state, func.count()).group_by("state"))}
 
 
@@ -152,6 +155,7 @@ def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow
     return tuple(
         JobRow(
             budget=Budget(row["budget_trials"], row["budget_seconds"], row["budget_stall"]),
+            policy=SpacePolicy(row["prune"], row["prior"]),
             tasks=tuple(by_job[row["number"]]),
             **{name: row[name] for name in _JOB_NAMES},
         )
@@ -159,17 +163,18 @@ def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow
     )
 
 
-_JOB_NAMES = tuple(name for name in JobRow.__dataclass_fields__ if name not in ("budget", "tasks"))
+_JOB_NAMES = tuple(name for name in JobRow.__dataclass_fields__ if name not in ("budget", "policy", "tasks"))
 _TASK_NAMES = tuple(name for name in TaskRow.__dataclass_fields__ if name != "best")
 
 
 def add_event(connection: Connection, number: int, kind: str, data: Mapping[str, object]) -> None:
-    """Tell what the same transaction changes. The caller holds the job's row, so numbers grow in commit order."""
+    """Add an event for what the same transaction changes. The caller has locked the job's row, so that event ids grow
+    in commit order."""
     connection.execute(insert(events).values(job=number, kind=kind, data=dict(data), created_at=now()))
 
 
 def load_events(connection: Connection, job_id: str, *, after: int, limit: int) -> tuple[EventRow, ...]:
-    """Events of a job beyond number ``after``, in order. Raises NotFound."""
+    """Return the events of a job with ids above ``after``, in order. Raises NotFound."""
     number = number_of_job(connection, job_id)
     query = (
         select(events.c.id, events.c.kind, events.c.data, events.c.created_at)

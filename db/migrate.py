@@ -1,4 +1,4 @@
-"""Bringing a database to the form this program knows, and refusing one that a newer program wrote."""
+"""Upgrades a database to the schema that this program knows, and refuses one that a newer program wrote."""
 
 from importlib.resources import files
 
@@ -10,13 +10,13 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from ..core.errors import StoreError
+from .driver_errors import display_name
 from .engine import Database
-from .failures import shown
 from .tables import metadata
 
 
 def head() -> str:
-    """The newest migration this program knows."""
+    """Return the newest migration that this program knows."""
     found = ScriptDirectory.from_config(_config()).get_current_head()
     if found is None:
         raise StoreError("the program is installed without its migrations")
@@ -24,24 +24,26 @@ def head() -> str:
 
 
 def current(connection: Connection) -> str | None:
-    """The migration the database stands at; None when it is empty."""
+    """Return the migration that the database stands at; None when it is empty."""
     return MigrationContext.configure(connection).get_current_revision()
 
 
 def check(database: Database) -> None:
-    """Raises StoreError unless the database stands at ``head()``: it says whether to upgrade it or the program."""
+    """Raises StoreError unless the database stands at ``head()``; it says whether to upgrade the database or the
+    program."""
     with database.reading() as connection:
         found = current(connection)
     _refuse_newer(database, found)
     if found != head():
         raise StoreError(
-            f"{shown(database.url)} is at migration {found or 'none'}, this program needs {head()}: "
+            f"{display_name(database.url)} is at migration {found or 'none'}, this program needs {head()}: "
             "run `tilewright db upgrade`"
         )
 
 
-def upgrade(database: Database) -> tuple[str | None, str]:
-    """Run the missing migrations in one transaction; (before, after). Raises StoreError for a newer database."""
+def upgrade(database: Database, to: str = "head") -> tuple[str | None, str]:
+    """Run the missing migrations in one transaction; return the migrations (before, after). Raises StoreError for a
+    newer database."""
     with database.writing() as connection:
         before = current(connection)
         _refuse_newer(database, before)
@@ -49,16 +51,16 @@ def upgrade(database: Database) -> tuple[str | None, str]:
             config = _config()
             config.attributes["connection"] = connection
             config.attributes["metadata"] = metadata
-            command.upgrade(config, "head")
-    return before, head()
+            command.upgrade(config, to)
+    return before, head() if to == "head" else to
 
 
 def _refuse_newer(database: Database, found: str | None) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     if found is not None and found not in known:
         raise StoreError(
-            f"{shown(database.url)} is at migration {found}, which this program does not know: a newer Tilewright "
-            f"wrote it (this one knows up to {head()}); upgrade the program"
+            f"{display_name(database.url)} is at migration {found}, which this program does not know: a newer "
+            f"Tilewright wrote it (this one knows up to {head()}); upgrade the program"
         )
 
 
@@ -70,5 +72,5 @@ def _config() -> Config:
 
 
 def differences(connection: Connection) -> list[object]:
-    """What a migration would still have to change before the database has the tables of ``tables.py``."""
+    """Return what a migration would still have to change before the database has the tables of ``tables.py``."""
     return list(compare_metadata(MigrationContext.configure(connection), metadata))

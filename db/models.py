@@ -1,4 +1,4 @@
-"""Trained cost models: bytes with what they were trained on."""
+"""Stores trained cost models as bytes, with what they were trained on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ def insert_model(
     metrics: Mapping[str, float],
     device: int | None,
 ) -> ModelRow:
-    """Add a model trained on ``records`` records."""
+    """Add a model that was trained on ``records`` records."""
     inserted = connection.execute(
         insert(models).values(
             kind=kind,
@@ -41,7 +41,7 @@ def insert_model(
 
 
 def newest_model(connection: Connection, kind: str, feature_version: int) -> ModelRow | None:
-    """The model of a kind that was trained last on features of a version."""
+    """Return the model of a kind that was trained last on features of a version; None when there is none."""
     query = MODEL.where(models.c.kind == kind, models.c.feature_version == feature_version)
     row = connection.execute(query.order_by(models.c.id.desc()).limit(1)).mappings().first()
     return None if row is None else ModelRow(**{name: row[name] for name in ModelRow.__dataclass_fields__})

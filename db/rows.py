@@ -1,16 +1,17 @@
-"""What the store takes and gives: frozen values, apart from the tables and from what goes over the wire."""
+"""The frozen values that the store takes and returns. They are separate from the tables and from the wire types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.budget import Budget
+from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.record import MeasuredOn, Record
 from ..core.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task to keep. ``workload`` is the JSON of the workload whose key is ``workload_key``."""
+    """A task to be stored. ``workload`` is the JSON of the workload whose key is ``workload_key``."""
 
     workload_key: str
     workload: Mapping[str, object]
@@ -23,7 +24,7 @@ class NewTask:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to keep, in the state it starts in."""
+    """A job to be stored, in the state that it starts in."""
 
     id: str
     state: str
@@ -34,11 +35,12 @@ class NewJob:
     target: str
     executor: str
     cache: str
+    policy: SpacePolicy = DEFAULT_POLICY
 
 
 @dataclass(frozen=True, slots=True)
 class NewTrial:
-    """A trial to keep: what was measured, and where it stands in its job."""
+    """A trial to be stored: what was measured, and which trial of which task it is."""
 
     job_id: str
     task: int
@@ -48,12 +50,12 @@ class NewTrial:
     trial: Trial
     elapsed_seconds: float
     created_at: str | None = None
-    """None: now."""
+    """When it was measured; None means now."""
 
 
 @dataclass(frozen=True, slots=True)
 class BestRow:
-    """A timed record with what is needed to judge it."""
+    """A timed record with the name of its device and the operations of its workload."""
 
     record: Record
     device_name: str
@@ -62,7 +64,7 @@ class BestRow:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A task as kept; ``failures``: ``stage:reason`` -> how many."""
+    """A task as stored. ``failures`` maps ``stage:reason`` to how many trials failed so."""
 
     position: int
     workload_key: str
@@ -81,15 +83,15 @@ class TaskRow:
     roofline_by: str | None
     stop_reason: str | None
     history_until: int | None
-    """The newest record when the task began: what it learns from does not change when it is resumed."""
+    """The id of the newest record when the task began: a resumed task learns from the same records."""
     wall_seconds: float | None
     timing_seconds: float | None
-    """Of the wall-clock time that the task took, how long the device was timing; None before its end."""
+    """For how much of ``wall_seconds`` the device was timing; both are None before the task's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job as kept; ``number`` orders jobs by submission."""
+    """A job as stored; ``number`` orders jobs by submission."""
 
     number: int
     id: str
@@ -104,6 +106,7 @@ class JobRow:
     target: str
     executor: str
     cache: str
+    policy: SpacePolicy
     device_key: str | None
     device_name: str | None
     version: int
@@ -112,7 +115,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A record with the seconds its job had been running when it ended."""
+    """A record, and for how many seconds its job had been running when the trial ended."""
 
     record: Record
     elapsed_seconds: float
@@ -120,7 +123,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """A trial as a chart needs it; ``failure``: ``stage:reason``."""
+    """What a chart needs of a trial. ``failure`` is ``stage:reason``."""
 
     record_id: int
     sequence: int
@@ -131,7 +134,7 @@ class PointRow:
 
 @dataclass(frozen=True, slots=True)
 class FailureRow:
-    """One kind of failure of a task."""
+    """How often one kind of failure happened in a task, with its newest message."""
 
     stage: str
     reason: str
@@ -142,7 +145,7 @@ class FailureRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """An event; ``id`` grows with time inside a job."""
+    """Something that happened to a job. ``id`` grows with time inside a job."""
 
     id: int
     job_id: str
@@ -161,7 +164,7 @@ class NearRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A trained cost model as bytes (UBJSON or the like; never a pickle), with what it was trained on."""
+    """A trained cost model as bytes (UBJSON or arrays, never a pickle), with what it was trained on."""
 
     id: int
     kind: str

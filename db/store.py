@@ -1,4 +1,4 @@
-"""The results database: every use is one method, every method one transaction."""
+"""The results database: every use is one method, and every method is one transaction."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,26 +15,34 @@ from . import migrate
 from . import trials as trial_rows
 from .best import find_best
 from .catalog import keep_device, load_devices, load_measured, load_workload
+from .driver_errors import DuplicateKey
 from .encode import now
-from .engine import Database, parse_url
-from .failures import Duplicate
-from .lines import Exporter, Importer
+from .engine import Database, embedded_path, parse_url
+from .json_lines import JsonLinesExporter, JsonLinesImporter
+from .lock import LockHolder, lock_path, read_holder
 from .models import insert_model, newest_model
-from .record import record_final, record_trial
+from .recording import record_final, record_trial
 from .rows import BestRow, EventRow, FailureRow, JobRow, ModelRow, NearRow, NewJob, NewTrial, PointRow, TrialRow
 from .tables import idempotency_keys, jobs
 
 FINAL = ("succeeded", "failed", "cancelled")
-"""States a job does not leave."""
+"""A job does not leave these states."""
+
+
+def holder_of(url: str) -> LockHolder | None:
+    """Return what the lock file of an embedded database says of the process that has it open. That process may have
+    ended. None for a server's database. Raises InvalidParameter for a bad URL."""
+    path = embedded_path(parse_url(url))
+    return None if path is None else read_holder(lock_path(path))
 
 
 class Store:
-    """Thread-safe. Everything raises StoreError when the database cannot serve, StorageFull when it has no room."""
+    """Thread-safe. Every method raises StoreError when the database cannot serve, and StorageFull when it is full."""
 
     def __init__(self, url: str) -> None:
-        """Open ``sqlite:///PATH`` (migrated by itself) or ``postgresql://…`` (which must stand at our migration).
+        """Open ``sqlite:///PATH`` (which is migrated) or ``postgresql://…`` (which must stand at our migration).
 
-        Raises StoreError (in use, unreachable, unwritable, of another version), InvalidParameter for a bad URL.
+        Raises DatabaseInUse, StoreError (unreachable, unwritable, of another version), InvalidParameter for a bad URL.
         """
         self.database = Database(parse_url(url))
         try:
@@ -53,21 +61,33 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close every connection; another process may open an embedded database then."""
+        """Close every connection. Another process may open an embedded database then."""
         self.database.close()
 
     @property
     def embedded(self) -> bool:
-        """Whether this process is the only one that opens the database."""
+        """Whether this process is the only one that has the database open."""
         return self.database.embedded
 
     @property
     def folder(self) -> Path | None:
-        """Where an embedded database lies; None for a server's."""
-        return Path(str(self.database.url.database)).absolute().parent if self.embedded else None
+        """The folder of an embedded database; None for a server's database."""
+        path = embedded_path(self.database.url)
+        return None if path is None else path.absolute().parent
+
+    @property
+    def instance(self) -> str | None:
+        """The random name of this opening of an embedded database; None for a server's database."""
+        return None if self.database.lock is None else self.database.lock.holder.instance
+
+    def announce(self, url: str, *, lasting: bool) -> None:
+        """Say beside an embedded database under which address this process answers. ``lasting``: whether it does so
+        until somebody stops it."""
+        if self.database.lock is not None:
+            self.database.lock.announce(url, lasting=lasting)
 
     def lead(self) -> bool:
-        """Whether this process may run the jobs of this database (there is one such process at a time)."""
+        """Become, or stay, the one process that runs the jobs of this database; return whether this process is it."""
         return self.database.lead()
 
     def ping(self) -> None:
@@ -77,10 +97,10 @@ class Store:
     # jobs
 
     def create_job(self, new: NewJob, *, key: str | None = None, body_sha256: str = "") -> tuple[JobRow, bool]:
-        """Add a job with its first event; (job, whether it is new).
+        """Add a job with its first event; return (job, whether it is new).
 
-        With an idempotency ``key`` that was used before for the same body, the earlier job as it is now; Conflict
-        when the body was another one.
+        With an idempotency ``key`` that was used before for the same body, return the earlier job as it is now. Raises
+        Conflict when the body was another one.
         """
         try:
             with self.database.writing() as connection:
@@ -104,29 +124,30 @@ class Store:
                     )
                 job_rows.add_event(connection, number, "state", {"state": new.state, "error": None})
                 return job_rows.load_job(connection, new.id), True
-        except Duplicate:
+        except DuplicateKey:
             if key is None:
                 raise
-        # another process used the key between our look and our insert: its job is the answer
+        # another process used the key between our query and our insert: its job is the answer
         return self.create_job(new, key=key, body_sha256=body_sha256)
 
     def job(self, job_id: str) -> JobRow:
-        """Raises NotFound."""
+        """Return a job with its tasks. Raises NotFound."""
         with self.database.reading() as connection:
             return job_rows.load_job(connection, job_id)
 
     def jobs(self, *, before: int | None = None, limit: int, state: str | None = None) -> tuple[JobRow, ...]:
-        """Jobs, newest first, below job number ``before``."""
+        """Return jobs with numbers below ``before``, newest first."""
         with self.database.reading() as connection:
             return job_rows.page_of_jobs(connection, before=before, limit=limit, state=state)
 
     def next_job(self, states: Sequence[str]) -> JobRow | None:
-        """The oldest job in the first of ``states`` that has one."""
+        """Return the oldest job in the first of ``states`` that has one."""
         with self.database.reading() as connection:
             return job_rows.next_job(connection, states)
 
     def move_job(self, job_id: str, path: Mapping[str, Sequence[str]], error: str | None = None) -> JobRow:
-        """Take a job along ``path[present state]``, one event for each step; an empty path changes nothing.
+        """Take a job through the states ``path[present state]``, with one event for each. An empty path changes
+        nothing.
 
         Raises NotFound, and Conflict when the present state is not in ``path``.
         """
@@ -152,14 +173,14 @@ class Store:
             return job_rows.load_job(connection, job_id)
 
     def set_device(self, job_id: str, info: DeviceInfo) -> None:
-        """Note which device a job is measured on, and what was measured on that device."""
+        """Store on which device a job is measured, and what was measured on that device."""
         with self.database.writing() as connection:
             row = job_rows.lock_job(connection, job_id)
             job_rows.update_job(connection, row["number"], device=keep_device(connection, info))
 
     def begin_task(self, job_id: str, task: int) -> int:
-        """Note which records there are before a task's first trial; the number of the newest, the same when asked
-        again."""
+        """Store which records there are before a task's first trial; return the id of the newest of them. A second
+        call returns the same id."""
         with self.database.writing() as connection:
             number = job_rows.lock_job(connection, job_id)["number"]
             known: int | None = job_rows.load_task(connection, number, task)["history_until"]
@@ -169,7 +190,7 @@ class Store:
             return known
 
     def note_task(self, job_id: str, task: int, **facts: object) -> None:
-        """Keep facts about a task (columns of TaskRow) and tell them in a ``task`` event."""
+        """Store facts about a task (columns of TaskRow), with a ``task`` event that holds them."""
         with self.database.writing() as connection:
             row = job_rows.lock_job(connection, job_id)
             job_rows.update_task(connection, row["number"], task, **facts)
@@ -178,32 +199,33 @@ class Store:
             job_rows.add_event(connection, row["number"], "task", {"task": task, "trials": trials_so_far, **facts})
 
     def count_by_state(self) -> dict[str, int]:
-        """How many jobs there are in each state that has any."""
+        """Return how many jobs there are in each state that has any."""
         with self.database.reading() as connection:
             return job_rows.count_by_state(connection)
 
     # trials
 
     def add_trial(self, new: NewTrial) -> tuple[int, str]:
-        """Keep a trial, the task's counters, its best and the events, in one transaction; (record number, state of
-        the job). Raises Conflict when the trial is there already or leaves a gap."""
+        """Store a trial, the task's counters, its best trial and the events in one transaction; return (record id,
+        state of the job). Raises Conflict when the trial is there already or leaves a gap in the sequence."""
         with self.database.writing() as connection:
             return record_trial(connection, new)
 
     def add_final(self, job_id: str, task: int, outcomes: Mapping[int, Timed]) -> None:
-        """Keep what the final of a task changed, by sequence, its new best, and the event, in one transaction."""
+        """Store what the final of a task changed (by sequence), its new best trial and the event in one
+        transaction."""
         with self.database.writing() as connection:
             record_final(connection, job_id, task, outcomes)
 
     def trial(self, record_id: int) -> TrialRow:
-        """Raises NotFound."""
+        """Return one record. Raises NotFound."""
         with self.database.reading() as connection:
             return trial_rows.load_trial(connection, record_id)
 
     def trials(
         self, job_id: str, task: int, *, after: int | None = None, limit: int, newest_first: bool = False
     ) -> tuple[TrialRow, ...]:
-        """Trials of a task by sequence, beyond sequence ``after``. Raises NotFound."""
+        """Return trials of a task by sequence, beyond sequence ``after``. Raises NotFound."""
         with self.database.reading() as connection:
             number = job_rows.number_of_job(connection, job_id)
             job_rows.load_task(connection, number, task)
@@ -214,28 +236,29 @@ class Store:
     def trials_by_seconds(
         self, job_id: str, task: int, *, after: tuple[float, str, int] | None = None, limit: int
     ) -> tuple[TrialRow, ...]:
-        """Timed trials of a task, fastest first, beyond (seconds, schedule key, record number). Raises NotFound."""
+        """Return timed trials of a task, fastest first, beyond (rank seconds, schedule key, record id). Raises
+        NotFound."""
         with self.database.reading() as connection:
             number = job_rows.number_of_job(connection, job_id)
             job_rows.load_task(connection, number, task)
             return trial_rows.page_by_seconds(connection, number, task, after=after, limit=limit)
 
     def failed_trials(self, job_id: str, task: int, *, before: int | None = None, limit: int) -> tuple[TrialRow, ...]:
-        """Failed trials of a task, newest first, below record number ``before``. Raises NotFound."""
+        """Return failed trials of a task with record ids below ``before``, newest first. Raises NotFound."""
         with self.database.reading() as connection:
             number = job_rows.number_of_job(connection, job_id)
             job_rows.load_task(connection, number, task)
             return trial_rows.page_of_failed(connection, number, task, before=before, limit=limit)
 
     def points(self, job_id: str, task: int, *, after: int, limit: int) -> tuple[PointRow, ...]:
-        """Trials of a task beyond sequence ``after``, as a chart needs them. Raises NotFound."""
+        """Return what a chart needs of the trials of a task beyond sequence ``after``. Raises NotFound."""
         with self.database.reading() as connection:
             number = job_rows.number_of_job(connection, job_id)
             job_rows.load_task(connection, number, task)
             return trial_rows.load_points(connection, number, task, after=after, limit=limit)
 
     def failures(self, job_id: str, task: int) -> tuple[FailureRow, ...]:
-        """The kinds of failure of a task, most frequent first. Raises NotFound."""
+        """Return the kinds of failure of a task, most frequent first. Raises NotFound."""
         with self.database.reading() as connection:
             number = job_rows.number_of_job(connection, job_id)
             job_rows.load_task(connection, number, task)
@@ -244,38 +267,39 @@ class Store:
     def best(
         self, workload_key: str, *, device_key: str | None, toolchain_key: str | None, profile: str | None
     ) -> BestRow | None:
-        """The fastest record of a workload with all parts as given; else with any profile; else any toolchain as
-        well; else any device as well."""
-        with self.database.asking() as connection:
+        """Return the fastest record of a workload with all parts as given. Where there is none, accept any profile,
+        then any toolchain as well, then any device as well."""
+        with self.database.autocommit() as connection:
             return find_best(connection, workload_key, device_key, toolchain_key, profile)
 
     def near(self, operator: str, *, limit: int) -> tuple[NearRow, ...]:
-        """Workloads of an operator that have a timed record, newest first."""
+        """Return workloads of an operator that have a timed record, newest first."""
         with self.database.reading() as connection:
             return trial_rows.find_near(connection, operator, limit)
 
     def origin(self, workload_key: str) -> tuple[str, Mapping[str, object]] | None:
-        """(operator, parameters) a workload was last submitted with; None when it came from no operator."""
+        """Return the (operator, parameters) that a workload was last submitted with; None when it came from no
+        operator."""
         with self.database.reading() as connection:
             return trial_rows.find_origin(connection, workload_key)
 
     def history(self, *, target_kind: str, until: int, but: tuple[str, int] | None, limit: int) -> tuple[Record, ...]:
-        """The newest ``limit`` records numbered up to ``until`` on targets of a kind, oldest first, without those of
-        the (job, task) ``but``."""
+        """Return the newest ``limit`` records with ids up to ``until`` on targets of a kind, oldest first, without
+        those of the (job, task) ``but``."""
         with self.database.reading() as connection:
             task = None if but is None else (job_rows.number_of_job(connection, but[0]), but[1])
             return trial_rows.load_history(connection, target_kind=target_kind, until=until, but=task, limit=limit)
 
     def newest_record(self) -> int:
-        """The number of the newest record; 0 when there is none."""
+        """Return the id of the newest record, or 0 when there is none."""
         with self.database.reading() as connection:
             return trial_rows.newest_record(connection)
 
-    # lines
+    # JSON lines
 
     def export_lines(self) -> Iterator[str]:
-        """Every record as lines of JSON (see ``lines``); no transaction stays open between pages."""
-        exporter = Exporter()
+        """Yield every record as JSON lines (see ``json_lines``). No transaction stays open between pages."""
+        exporter = JsonLinesExporter()
         while True:
             with self.database.reading() as connection:
                 page = exporter.page(connection)
@@ -284,38 +308,39 @@ class Store:
             yield from page
 
     def import_lines(self, lines: Iterable[str]) -> tuple[int, int]:
-        """Add the records of such lines; (added, already there). Raises InvalidParameter, and then nothing was."""
+        """Add the records of such lines; return how many were (added, there already). Raises InvalidParameter, and
+        then nothing was added."""
         with self.database.writing() as connection:
-            importer = Importer(connection)
+            importer = JsonLinesImporter(connection)
             importer.read(lines)
             return importer.added, importer.known
 
     # events
 
     def events(self, job_id: str, *, after: int, limit: int) -> tuple[EventRow, ...]:
-        """Events of a job beyond event ``after``, in order. Raises NotFound."""
+        """Return the events of a job with ids above ``after``, in order. Raises NotFound."""
         with self.database.reading() as connection:
             return job_rows.load_events(connection, job_id, after=after, limit=limit)
 
-    # nouns
+    # workloads and devices
 
     def workload(self, key: str) -> Mapping[str, object] | None:
-        """The JSON of a workload; None when it is unknown."""
+        """Return the JSON of a workload; None when it is unknown."""
         with self.database.reading() as connection:
             return load_workload(connection, key)
 
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """Every device ever seen."""
+        """Return every device ever seen."""
         with self.database.reading() as connection:
             return load_devices(connection)
 
     def measured(self, device_key: str) -> Mapping[str, float]:
-        """What was measured on a device; empty when nothing was."""
+        """Return what was measured on a device; the mapping is empty when nothing was."""
         with self.database.reading() as connection:
             return load_measured(connection, device_key) or {}
 
     def keep_device(self, info: DeviceInfo) -> None:
-        """Add a device, or update what was measured on it."""
+        """Add a device, or replace what was measured on it."""
         with self.database.writing() as connection:
             keep_device(connection, info)
 
@@ -331,12 +356,12 @@ class Store:
         metrics: Mapping[str, float],
         device: DeviceInfo | None = None,
     ) -> ModelRow:
-        """Keep a trained cost model."""
+        """Store a trained cost model."""
         with self.database.writing() as connection:
             number = None if device is None else keep_device(connection, device)
             return insert_model(connection, kind, feature_version, data, records, metrics, number)
 
     def newest_model(self, kind: str, feature_version: int) -> ModelRow | None:
-        """The model of a kind that was trained last on features of a version; None when there is none."""
+        """Return the model of a kind that was trained last on features of a version; None when there is none."""
         with self.database.reading() as connection:
             return newest_model(connection, kind, feature_version)

@@ -1,4 +1,4 @@
-"""The tables. Content-keyed nouns (workloads, devices, toolchains) are kept once and referred to by number."""
+"""The tables. Workloads, devices and toolchains are stored once by content key, and other rows refer to their ids."""
 
 from sqlalchemy import (
     JSON,
@@ -18,6 +18,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     text,
+    true,
 )
 
 NAMING = {
@@ -30,11 +31,11 @@ NAMING = {
 metadata = MetaData(naming_convention=NAMING)
 
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
-"""Row numbers: 64 bits on both databases (SQLite numbers rows by itself only when the column is INTEGER)."""
+"""Row ids have 64 bits on both databases. SQLite generates ids only when the column is INTEGER."""
 KEY = String(64)
-"""A content key: 64 hexadecimal digits."""
+"""A content key has 64 hexadecimal digits."""
 TIME = String(32)
-"""RFC 3339 in UTC with microseconds, so that text order is time order."""
+"""Times are RFC 3339 in UTC with microseconds, so that text order is time order."""
 
 workloads = Table(
     "workloads",
@@ -87,6 +88,9 @@ jobs = Table(
     Column("device", ForeignKey("devices.id")),
     Column("imported", Boolean, nullable=False),
     Column("version", Integer, nullable=False),
+    # how a task's space is searched (``core.policy.SpacePolicy``)
+    Column("prune", Boolean, nullable=False, server_default=true()),
+    Column("prior", Boolean, nullable=False, server_default=true()),
     Index(None, "state", "number"),
 )
 
@@ -122,7 +126,7 @@ trials = Table(
     Column("job", NUMBER, nullable=False),
     Column("task", Integer, nullable=False),
     Column("sequence", Integer, nullable=False),
-    # identity: workload, sketch and its version, device, toolchain, profile
+    # the identity: workload, sketch with its version, device, toolchain, profile
     Column("workload", ForeignKey("workloads.id"), nullable=False),
     Column("sketch", String(64), nullable=False),
     Column("sketch_version", Integer, nullable=False),
@@ -131,7 +135,7 @@ trials = Table(
     Column("profile", String(32), nullable=False),
     Column("schedule_key", KEY, nullable=False),
     Column("knobs", JSON, nullable=False),
-    # outcome: timed or failed
+    # the outcome is a time or a failure
     Column("seconds", Float),
     Column("samples", JSON(none_as_null=True)),
     Column("launches_per_sample", Integer),
@@ -146,7 +150,7 @@ trials = Table(
     Column("overhead_seconds", Float, nullable=False),
     Column("elapsed_seconds", Float, nullable=False),
     Column("created_at", TIME, nullable=False),
-    # what a final may add to a timed one: its samples, and what it is ranked by instead of ``seconds``
+    # a final adds its samples to a timed trial, and the figure that ranks the trial instead of ``seconds``
     Column("final_samples", JSON(none_as_null=True)),
     Column("rank_seconds", Float),
     UniqueConstraint("job", "task", "sequence"),
@@ -155,8 +159,8 @@ trials = Table(
 )
 
 TIMED = text("seconds IS NOT NULL")
-# One partial index for the exact look-up, and one for each step by which a look-up may be relaxed: in all of them
-# the winner is the first entry, however many records there are.
+# One partial index serves the exact look-up, and one serves each step by which a look-up may be relaxed. The winner is
+# the first entry of its index, however many records there are.
 for _columns in (
     ("workload", "device", "toolchain", "profile"),
     ("workload", "device", "toolchain"),

@@ -1,4 +1,4 @@
-"""A workload as the tables keep it."""
+"""Makes the row of a task from a workload."""
 
 from collections.abc import Mapping
 
@@ -10,8 +10,8 @@ from ..te.text import workload_text
 from ..te.workload import Workload
 from .rows import NewTask
 
-LARGEST = (1 << 63) - 1
-"""What a whole number in a table can be."""
+MAX_INTEGER = (1 << 63) - 1
+"""The largest integer that a column can hold."""
 
 
 def task_of(
@@ -21,9 +21,10 @@ def task_of(
     *,
     field: str = "",
 ) -> NewTask:
-    """The task that tunes ``workload``; raises InvalidWorkload, naming ``field``, for one too large to count."""
+    """Return the task that tunes ``workload``. Raises InvalidWorkload, naming ``field``, when its operations or bytes
+    are too many to count."""
     operations, traffic = flops(workload), minimum_bytes(workload)
-    if max(operations, traffic) > LARGEST:
+    if max(operations, traffic) > MAX_INTEGER:
         raise InvalidWorkload(
             f"{operations:.3g} operations on {traffic:.3g} bytes; allowed: less than 2^63 of each", field=field
         )

@@ -1,4 +1,4 @@
-"""Trials: kept once, paged by key, and the best of them found by index."""
+"""Reads and writes trials. Pages are found by the key of the last row, and the best trial by an index."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,10 +10,11 @@ from sqlalchemy.engine import RowMapping
 
 from ..core.errors import NotFound
 from ..core.record import Identity, Record
+from ..core.renamed import current
 from ..core.schedule import Schedule
 from ..core.trial import Clocks, Failed, Reason, Stage, Timed, Trial
 from .catalog import keep_device, keep_toolchain
-from .encode import evidence_to_json, kept_evidence, now
+from .encode import evidence_to_json, now, stored_evidence
 from .rows import BestRow, FailureRow, NearRow, NewTrial, PointRow, TrialRow
 from .tables import devices, jobs, tasks, toolchains, trials, workloads
 
@@ -32,11 +33,11 @@ FULL: Select[Any] = (
     .join(devices, devices.c.id == trials.c.device)
     .join(toolchains, toolchains.c.id == trials.c.toolchain)
 )
-"""Everything a record holds, as one row."""
+"""Selects everything that a record holds as one row."""
 
 
 def insert_trial(connection: Connection, job: int, workload: int, new: NewTrial) -> int:
-    """Add a trial; its record number. The unique key refuses it when it is there already."""
+    """Add a trial; return its record id. The unique key refuses a trial that is there already."""
     device = keep_device(connection, new.measured_on.device)
     toolchain = keep_toolchain(connection, new.measured_on.toolchain)
     values = columns_of(new, job, workload, device, toolchain)
@@ -46,7 +47,7 @@ def insert_trial(connection: Connection, job: int, workload: int, new: NewTrial)
 
 
 def columns_of(new: NewTrial, job: int, workload: int, device: int, toolchain: int) -> dict[str, object]:
-    """The row of a trial; the numbers are those of the rows it refers to."""
+    """Return the row of a trial. ``job``, ``workload``, ``device`` and ``toolchain`` are the ids of other rows."""
     trial, outcome = new.trial, new.trial.outcome
     return {
         "job": job,
@@ -65,7 +66,7 @@ def columns_of(new: NewTrial, job: int, workload: int, device: int, toolchain: i
         "launches_per_sample": outcome.launches_per_sample if isinstance(outcome, Timed) else None,
         "failed_stage": outcome.stage.value if isinstance(outcome, Failed) else None,
         "failed_reason": outcome.reason.value if isinstance(outcome, Failed) else None,
-        # PostgreSQL's text holds no NUL
+        # PostgreSQL's text type holds no NUL
         "failed_detail": outcome.detail.replace("\x00", "")[:4000] if isinstance(outcome, Failed) else None,
         "evidence": evidence_to_json(trial.evidence),
         "search_seconds": trial.clocks.search,
@@ -81,18 +82,23 @@ def columns_of(new: NewTrial, job: int, workload: int, device: int, toolchain: i
 
 
 def update_final(connection: Connection, job: int, task: int, outcomes: Mapping[int, Timed]) -> RowMapping:
-    """Keep what a final changed, by sequence; the row of the task's best trial after it."""
-    here = (trials.c.job == job, trials.c.task == task)
+    """Store what a final changed (by sequence); return the row of the task's best trial after it."""
+    of_task = (trials.c.job == job, trials.c.task == task)
     for sequence, timed in outcomes.items():
         values = {"rank_seconds": timed.rank_seconds, "final_samples": list(timed.final_samples) or None}
-        connection.execute(update(trials).where(*here, trials.c.sequence == sequence).values(values))
-    ordered = select(trials.c.id, trials.c.rank_seconds).where(*here, trials.c.seconds.is_not(None))
+        connection.execute(update(trials).where(*of_task, trials.c.sequence == sequence).values(values))
+    ordered = select(trials.c.id, trials.c.rank_seconds).where(*of_task, trials.c.seconds.is_not(None))
     ordered = ordered.order_by(trials.c.rank_seconds, trials.c.schedule_key, trials.c.id)
     return connection.execute(ordered.limit(1)).mappings().one()
 
 
+def schedule_of(row: RowMapping) -> Schedule:
+    """Return the schedule in a row of the table, under today's names."""
+    return Schedule(*current(row["sketch"], row["sketch_version"], row["knobs"]))
+
+
 def trial_of(row: RowMapping) -> Trial:
-    """The trial in a row of the table."""
+    """Return the trial in a row of the table."""
     outcome: Timed | Failed
     if row["seconds"] is not None:
         outcome = Timed(tuple(row["samples"]), row["launches_per_sample"], tuple(row["final_samples"] or ()))
@@ -101,7 +107,7 @@ def trial_of(row: RowMapping) -> Trial:
     else:
         outcome = Failed(Stage(row["failed_stage"]), Reason(row["failed_reason"]), row["failed_detail"])
     return Trial(
-        Schedule.of(row["sketch"], row["sketch_version"], row["knobs"]),
+        schedule_of(row),
         outcome,
         Clocks(
             row["search_seconds"],
@@ -110,30 +116,31 @@ def trial_of(row: RowMapping) -> Trial:
             row["time_seconds"],
             row["overhead_seconds"],
         ),
-        kept_evidence(row["evidence"]),
+        stored_evidence(row["evidence"]),
     )
 
 
 def record_of(row: RowMapping) -> Record:
-    """The record in a row of ``FULL``."""
+    """Return the record in a row of ``FULL``."""
+    trial = trial_of(row)
     identity = Identity(
         row["workload_key"],
         row["device_key"],
         row["toolchain_key"],
         row["profile"],
-        row["sketch"],
-        row["sketch_version"],
+        trial.schedule.sketch,
+        trial.schedule.version,
     )
-    return Record(row["id"], row["job_id"], row["task"], row["sequence"], identity, trial_of(row), row["created_at"])
+    return Record(row["id"], row["job_id"], row["task"], row["sequence"], identity, trial, row["created_at"])
 
 
 def best_of(row: RowMapping) -> BestRow:
-    """The timed record in a row of ``FULL``."""
+    """Return the timed record in a row of ``FULL``."""
     return BestRow(record_of(row), row["device_name"], row["flops"])
 
 
 def load_trial(connection: Connection, record_id: int) -> TrialRow:
-    """Raises NotFound."""
+    """Return one record. Raises NotFound."""
     row = connection.execute(FULL.where(trials.c.id == record_id)).mappings().first()
     if row is None:
         raise NotFound(f"there is no record {record_id}", field="record_id")
@@ -141,7 +148,7 @@ def load_trial(connection: Connection, record_id: int) -> TrialRow:
 
 
 def load_best_rows(connection: Connection, record_ids: Sequence[int]) -> dict[int, BestRow]:
-    """The given timed records, by number."""
+    """Return the given timed records by id."""
     if not record_ids:
         return {}
     rows = connection.execute(FULL.where(trials.c.id.in_(record_ids))).mappings()
@@ -151,7 +158,7 @@ def load_best_rows(connection: Connection, record_ids: Sequence[int]) -> dict[in
 def page_by_sequence(
     connection: Connection, job: int, task: int, *, after: int | None, limit: int, newest_first: bool
 ) -> tuple[TrialRow, ...]:
-    """Trials of a task in the order they ran, or the other way round, beyond sequence ``after``."""
+    """Return trials of a task in the order they ran, or in the reverse order, beyond sequence ``after``."""
     query = FULL.where(trials.c.job == job, trials.c.task == task)
     if after is not None:
         query = query.where(trials.c.sequence < after if newest_first else trials.c.sequence > after)
@@ -162,7 +169,7 @@ def page_by_sequence(
 def page_by_seconds(
     connection: Connection, job: int, task: int, *, after: tuple[float, str, int] | None, limit: int
 ) -> tuple[TrialRow, ...]:
-    """Timed trials of a task, fastest first, beyond (seconds, schedule key, record number)."""
+    """Return timed trials of a task, fastest first, beyond (rank seconds, schedule key, record id)."""
     query = FULL.where(trials.c.job == job, trials.c.task == task, trials.c.seconds.is_not(None))
     order = (trials.c.rank_seconds, trials.c.schedule_key, trials.c.id)
     if after is not None:
@@ -173,7 +180,7 @@ def page_by_seconds(
 def page_of_failed(
     connection: Connection, job: int, task: int, *, before: int | None, limit: int
 ) -> tuple[TrialRow, ...]:
-    """Failed trials of a task, newest first, below record number ``before``."""
+    """Return failed trials of a task with record ids below ``before``, newest first."""
     query = FULL.where(trials.c.job == job, trials.c.task == task, trials.c.seconds.is_(None))
     if before is not None:
         query = query.where(trials.c.id < before)
@@ -185,7 +192,7 @@ def _trials(connection: Connection, query: Select[Any]) -> tuple[TrialRow, ...]:
 
 
 def load_points(connection: Connection, job: int, task: int, *, after: int, limit: int) -> tuple[PointRow, ...]:
-    """Trials of a task beyond sequence ``after``, as a chart needs them."""
+    """Return what a chart needs of the trials of a task beyond sequence ``after``."""
     query = (
         select(
             trials.c.id,
@@ -206,7 +213,7 @@ def load_points(connection: Connection, job: int, task: int, *, after: int, limi
 
 
 def load_failures(connection: Connection, job: int, task: int) -> tuple[FailureRow, ...]:
-    """The kinds of failure of a task, most frequent first, each with its newest message."""
+    """Return the kinds of failure of a task, most frequent first, each with its newest message."""
     kinds = (
         select(trials.c.failed_stage, trials.c.failed_reason, func.count(), func.max(trials.c.id))
         .where(trials.c.job == job, trials.c.task == task, trials.c.seconds.is_(None))
@@ -220,7 +227,7 @@ def load_failures(connection: Connection, job: int, task: int) -> tuple[FailureR
 
 
 def find_near(connection: Connection, operator: str, limit: int) -> tuple[NearRow, ...]:
-    """Workloads of an operator that have a timed record, newest first."""
+    """Return workloads of an operator that have a timed record, newest first."""
     latest = (
         select(tasks.c.workload, func.max(tasks.c.job).label("job"))
         .where(tasks.c.operator == operator, tasks.c.best_trial.is_not(None))
@@ -241,7 +248,8 @@ def find_near(connection: Connection, operator: str, limit: int) -> tuple[NearRo
 
 
 def find_origin(connection: Connection, workload_key: str) -> tuple[str, Mapping[str, object]] | None:
-    """The operator and parameters a workload was last submitted with; None when it came from no operator."""
+    """Return the operator and parameters that a workload was last submitted with, or None when it came from no
+    operator."""
     query = (
         select(tasks.c.operator, tasks.c.parameters)
         .join(workloads, workloads.c.id == tasks.c.workload)
@@ -256,8 +264,8 @@ def find_origin(connection: Connection, workload_key: str) -> tuple[str, Mapping
 def load_history(
     connection: Connection, *, target_kind: str, until: int, but: tuple[int, int] | None, limit: int
 ) -> tuple[Record, ...]:
-    """The newest ``limit`` records numbered up to ``until`` that were taken on targets of a kind, oldest first,
-    without those of the (job, task) ``but``."""
+    """Return the newest ``limit`` records with ids up to ``until`` on targets of a kind, oldest first, without those
+    of the (job, task) ``but``."""
     query = FULL.where(devices.c.target["kind"].as_string() == target_kind, trials.c.id <= until)
     if but is not None:
         query = query.where(or_(trials.c.job != but[0], trials.c.task != but[1]))
@@ -266,10 +274,10 @@ def load_history(
 
 
 def load_after(connection: Connection, record_id: int, limit: int) -> tuple[TrialRow, ...]:
-    """The next ``limit`` records numbered above ``record_id``, in order."""
+    """Return the next ``limit`` records with ids above ``record_id``, in order."""
     return _trials(connection, FULL.where(trials.c.id > record_id).order_by(trials.c.id).limit(limit))
 
 
 def newest_record(connection: Connection) -> int:
-    """The number of the newest record; 0 when there is none."""
+    """Return the id of the newest record, or 0 when there is none."""
     return int(connection.execute(select(func.max(trials.c.id))).scalar() or 0)

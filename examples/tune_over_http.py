@@ -1,7 +1,8 @@
 """The main job: start the service, submit a tuning job over its REST API, follow it, and ask for the result.
 
-``make demo`` runs this. The service runs on its embedded defaults (SQLite, local workers) as a process of its own,
-as a user would start it, and stops at the end; what it measured stays in the database.
+``make demo`` runs this. The service is a process of its own, as a user would start it, on a SQLite database of its own,
+so that it disturbs no other service. Where a service runs on that database already, the demo speaks to that one. What
+was measured stays in the database.
 """
 
 import argparse
@@ -13,32 +14,34 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 
 from tilewright.api.client import Client, operator_task
 from tilewright.api.client_errors import Unreachable
+from tilewright.api.local_service import find_service
 from tilewright.cli.follow import follow
 from tilewright.cli.tables import best_panel
 from tilewright.core.budget import Budget
-from tilewright.service.settings import Settings
+from tilewright.service.settings import Settings, state_folder
 from tilewright.service.views import JobState
 
 _START_SECONDS = 60
 
 
 def main() -> int:
-    """Returns 0 when a schedule was found."""
+    """Return 0 when a schedule was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=1024, help="extent of the square matrix product")
+    parser.add_argument("--size", type=int, default=1024, help="the extent of the square matrix product")
     parser.add_argument("--trials", type=int, default=96)
     parser.add_argument("--seconds", type=float, default=90)
+    parser.add_argument("--database", type=Path, default=state_folder() / "demo.sqlite3", help="an SQLite file")
     given = parser.parse_args()
     console = Console(highlight=False)
-    settings = Settings()
-    port = settings.port if _is_free(settings.host, settings.port) else _free_port(settings.host)
-    console.print(f"starting the service on http://{settings.host}:{port} …")
-    with _service(settings.host, port) as client:
+    database = given.database.absolute()
+    settings = Settings(database_url=f"sqlite:///{database}")
+    with _service(settings, console) as client:
         shape = {"m": given.size, "n": given.size, "k": given.size}
         job = client.submit(operator_task("matmul", shape), budget=Budget(given.trials, given.seconds))
         console.print(
@@ -52,7 +55,7 @@ def main() -> int:
             return 1
         found = client.best(task.workload_key)
         console.print(f"served again: record {found.record_id}, match {', '.join(found.match)}")
-    command = f"{sys.prefix}/bin/tilewright"
+    command = f"{sys.prefix}/bin/tilewright --database {database}"
     console.print("\n[bold]next[/bold]")
     console.print(f"  ask again   {command} best {task.workload_key}", soft_wrap=True)
     console.print(f"  every layer {command} explain --record {found.record_id}", soft_wrap=True)
@@ -64,13 +67,21 @@ def main() -> int:
 
 
 @contextmanager
-def _service(host: str, port: int) -> Iterator[Client]:
-    """The service as a child process, and a client of it once it is ready."""
-    command = [sys.executable, "-m", "tilewright.cli", "serve", "--host", host, "--port", str(port)]
-    quiet = {**os.environ, "TILEWRIGHT_LOG_LEVEL": "warning"}
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=quiet)
+def _service(settings: Settings, console: Console) -> Iterator[Client]:
+    """Give a client of the service on the demo's database: of one that runs already, or of a child process."""
+    running = find_service(settings)
+    if running is not None and running.lasting:
+        console.print(f"a service runs on {running.url}")
+        with Client(running.url) as client:
+            yield client
+        return
+    port = settings.port if _is_free(settings.host, settings.port) else _free_port(settings.host)
+    console.print(f"starting the service on http://{settings.host}:{port} …")
+    command = [sys.executable, "-m", "tilewright.cli", "serve", "--host", settings.host, "--port", str(port)]
+    environment = {**os.environ, "TILEWRIGHT_DATABASE_URL": settings.database_url, "TILEWRIGHT_LOG_LEVEL": "warning"}
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     try:
-        with Client(f"http://{host}:{port}") as client:
+        with Client(f"http://{settings.host}:{port}") as client:
             _wait_until_ready(client, server)
             yield client
     finally:

@@ -1,12 +1,13 @@
-"""Between what is submitted, what is kept, and what is answered."""
+"""Converts between what is submitted, what is stored, and what is answered."""
 
 import math
 from collections.abc import Mapping
 
 from ..core.budget import StopReason
 from ..core.keys import content_key
+from ..core.policy import DEFAULT_POLICY
 from ..core.trial import Reason, Stage, Timed
-from ..db.record import gflops
+from ..db.recording import gflops
 from ..db.rows import BestRow, EventRow, FailureRow, JobRow, NewJob, PointRow, TaskRow, TrialRow
 from ..db.task import task_of
 from ..te.json import workload_to_json
@@ -14,7 +15,12 @@ from .views import BestView, EventView, FailureView, JobSpec, JobState, JobView,
 
 
 def spec_to_json(spec: JobSpec) -> dict[str, object]:
-    """The canonical body of a submission: equal bodies, equal JSON."""
+    """Return the canonical body of a submission: equal submissions give equal JSON.
+
+    A policy that is the default is left out, so that a key that was used before there were policies still fits.
+    """
+    policy = spec.policy
+    chosen = {} if policy == DEFAULT_POLICY else {"prune": policy.prune, "prior": policy.prior}
     return {
         "tasks": [
             {
@@ -30,16 +36,18 @@ def spec_to_json(spec: JobSpec) -> dict[str, object]:
         "target": spec.target,
         "executor": spec.executor,
         "cache": spec.cache,
+        **chosen,
     }
 
 
 def body_sha256(spec: JobSpec) -> str:
-    """SHA-256 of the canonical body of a submission."""
+    """Return the SHA-256 of the canonical body of a submission."""
     return content_key(spec_to_json(spec))
 
 
 def new_job(job_id: str, spec: JobSpec) -> NewJob:
-    """The job to keep, of a spec that was checked; raises InvalidWorkload for one too large to count."""
+    """Return the job to store for a spec that was checked. Raises InvalidWorkload when operations or bytes of a
+    workload are too many to count."""
     assert spec.cache is not None
     return NewJob(
         id=job_id,
@@ -54,11 +62,12 @@ def new_job(job_id: str, spec: JobSpec) -> NewJob:
         target=spec.target,
         executor=spec.executor,
         cache=spec.cache,
+        policy=spec.policy,
     )
 
 
 def job_view(row: JobRow) -> JobView:
-    """A job as it is answered."""
+    """Return a job as it is answered."""
     return JobView(
         id=row.id,
         state=JobState(row.state),
@@ -72,6 +81,8 @@ def job_view(row: JobRow) -> JobView:
         target=row.target,
         executor=row.executor,
         cache=row.cache,
+        prune=row.policy.prune,
+        prior=row.policy.prior,
         device_key=row.device_key,
         device_name=row.device_name,
         tasks=tuple(task_view(task) for task in row.tasks),
@@ -80,7 +91,7 @@ def job_view(row: JobRow) -> JobView:
 
 
 def task_view(row: TaskRow) -> TaskView:
-    """A task as it is answered."""
+    """Return a task as it is answered."""
     return TaskView(
         index=row.position,
         workload_key=row.workload_key,
@@ -104,7 +115,7 @@ def task_view(row: TaskRow) -> TaskView:
 
 
 def best_view(row: BestRow, match: tuple[str, ...] = ("exact",)) -> BestView:
-    """A winning record as it is answered."""
+    """Return the best record of a look-up or a task as it is answered."""
     record = row.record
     outcome = record.trial.outcome
     assert isinstance(outcome, Timed)
@@ -129,7 +140,7 @@ def best_view(row: BestRow, match: tuple[str, ...] = ("exact",)) -> BestView:
 
 
 def trial_view(row: TrialRow) -> TrialView:
-    """A trial as it is answered."""
+    """Return a trial as it is answered."""
     record = row.record
     return TrialView(
         record_id=record.id,
@@ -146,7 +157,7 @@ def trial_view(row: TrialRow) -> TrialView:
 
 
 def series_view(job_id: str, task: int, points: tuple[PointRow, ...]) -> SeriesView:
-    """Trials as columns."""
+    """Return trials as columns."""
     return SeriesView(
         job_id=job_id,
         task=task,
@@ -159,17 +170,18 @@ def series_view(job_id: str, task: int, points: tuple[PointRow, ...]) -> SeriesV
 
 
 def failure_view(row: FailureRow) -> FailureView:
-    """A kind of failure as it is answered."""
+    """Return a kind of failure as it is answered."""
     return FailureView(Stage(row.stage), Reason(row.reason), row.count, row.newest_detail, row.newest_record_id)
 
 
 def event_view(row: EventRow) -> EventView:
-    """An event as it is answered."""
+    """Return an event as it is answered."""
     return EventView(row.id, row.job_id, row.kind, row.data, row.created_at)
 
 
 def distance(wanted: Mapping[str, object], given: Mapping[str, object]) -> float:
-    """How far two settings of one operator's parameters lie apart: octaves for sizes, 4 for any other difference."""
+    """Return how far two settings of an operator's parameters are apart: the octaves between sizes, and 4 for any other
+    difference."""
     total = 0.0
     for name in wanted.keys() | given.keys():
         a, b = wanted.get(name), given.get(name)

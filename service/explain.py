@@ -1,4 +1,4 @@
-"""Every layer of the road of one schedule, and where it lies under the roofline."""
+"""Shows every layer of the lowering pipeline for one schedule, and how near it comes to the roofline."""
 
 import json
 from dataclasses import dataclass
@@ -13,60 +13,62 @@ from ..te.cost import flops, minimum_bytes
 from ..te.key import workload_key
 from ..te.text import workload_text
 from ..te.workload import Workload
-from . import best, wiring
+from . import wiring
+from .lookup import LocalIdentity, RecordQuery, find_best
 from .roofline import roofline
 from .views import Explanation, ExportView, Section
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What is shown: a schedule of a workload, where code for it is made, and how its trial ended, if it had one."""
+class CompilationInput:
+    """What is compiled to be shown: a schedule of a workload, the device and toolchain that code is made for, and how
+    the schedule's trial ended, if it had one."""
 
     workload: Workload
     schedule: Schedule
-    at_hand: MeasuredOn
+    compiled_for: MeasuredOn
     outcome: Outcome | None = None
 
 
-def subject(
+def compilation_input(
     store: Store,
     workload: Workload,
-    at_hand: MeasuredOn | None,
+    compiled_for: MeasuredOn | None,
     *,
     schedule: Schedule | None = None,
     record: TrialRow | None = None,
-) -> Subject:
-    """``record``'s schedule and time, or ``schedule``, or the best known, or the first of the space.
+) -> CompilationInput:
+    """Choose the schedule: that of ``record``, or ``schedule``, or the best known, or the first of the space.
 
-    Code is generated for ``at_hand``, also when the record is another's. Raises UnsupportedTarget.
+    Code is made for ``compiled_for``, also when the record was measured on another device. Raises UnsupportedTarget.
     """
-    if at_hand is None:
+    if compiled_for is None:
         raise UnsupportedTarget("this machine has no device to generate code for", field="target")
     if record is not None:
-        return Subject(workload, record.record.trial.schedule, at_hand, record.record.trial.outcome)
+        return CompilationInput(workload, record.record.trial.schedule, compiled_for, record.record.trial.outcome)
     if schedule is not None:
-        return Subject(workload, schedule, at_hand)
+        return CompilationInput(workload, schedule, compiled_for)
     try:
-        found = best.find(store, best.Wanted(workload_key(workload)), best.Here.of(at_hand))
-        if wiring.fits(workload, at_hand.device.target, found.schedule):
-            return Subject(workload, found.schedule, at_hand, Timed((found.seconds,)))
+        found = find_best(store, RecordQuery(workload_key(workload)), LocalIdentity.of(compiled_for))
+        if wiring.fits(workload, compiled_for.device.target, found.schedule):
+            return CompilationInput(workload, found.schedule, compiled_for, Timed((found.seconds,)))
     except NotFound:
         pass
-    return Subject(workload, wiring.first_schedule(workload, at_hand.device.target), at_hand)
+    return CompilationInput(workload, wiring.first_schedule(workload, compiled_for.device.target), compiled_for)
 
 
-def export(shown: Subject, name: str, library: bool) -> ExportView:
-    """``shown`` as files. Raises IllegalSchedule, CompileError, UnsupportedTarget, InvalidParameter."""
-    files = wiring.files_of(shown.workload, shown.at_hand.device.target, shown.schedule, name, library)
-    return ExportView(workload_key(shown.workload), shown.schedule, files)
+def export(given: CompilationInput, name: str, library: bool) -> ExportView:
+    """Return the schedule as files. Raises IllegalSchedule, CompileError, UnsupportedTarget, InvalidParameter."""
+    files = wiring.files_of(given.workload, given.compiled_for.device.target, given.schedule, name, library)
+    return ExportView(workload_key(given.workload), given.schedule, files)
 
 
-def explain(store: Store, shown: Subject) -> Explanation:
-    """All that can be seen of ``shown``. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
-    workload, schedule, at_hand, outcome = shown.workload, shown.schedule, shown.at_hand, shown.outcome
-    device, cache = at_hand.device, at_hand.profile.cache
+def explain(store: Store, given: CompilationInput) -> Explanation:
+    """Return every layer of the schedule. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    workload, schedule, compiled_for, outcome = given.workload, given.schedule, given.compiled_for, given.outcome
+    device, cache = compiled_for.device, compiled_for.profile.cache
     seconds = outcome.seconds if isinstance(outcome, Timed) else None
-    road = wiring.artifacts(workload, device.target, schedule)
+    compiled = wiring.compiled_layers(workload, device.target, schedule)
     limit = roofline(workload, device, store.measured(device.key), cache)
     operations, traffic = flops(workload), minimum_bytes(workload)
     return Explanation(
@@ -74,27 +76,27 @@ def explain(store: Store, shown: Subject) -> Explanation:
         schedule=schedule,
         sections=(
             Section("expression", "text", workload_text(workload)),
-            Section("knobs", "text", _knobs(workload, at_hand, schedule)),
+            Section("knobs", "text", _knobs(workload, compiled_for, schedule)),
             Section("schedule", "json", json.dumps(schedule.to_json(), indent=2)),
-            *road.sections,
+            *compiled.sections,
         ),
-        instructions=road.instructions,
+        instructions=compiled.instructions,
         target=str(device.target),
-        functions=road.functions,
+        functions=compiled.functions,
         flops=operations,
         minimum_bytes=traffic,
-        accessed_bytes=road.accessed_bytes,
+        accessed_bytes=compiled.accessed_bytes,
         flops_per_byte=operations / traffic if traffic else 0.0,
         roofline_seconds=None if limit is None else limit.seconds,
         roofline_by=None if limit is None else limit.by,
         seconds=seconds,
         fraction_of_roofline=None if limit is None or seconds is None else limit.seconds / seconds,
-        warnings=road.warnings,
+        warnings=compiled.warnings,
     )
 
 
-def _knobs(workload: Workload, at_hand: MeasuredOn, schedule: Schedule) -> str:
-    meanings = wiring.knob_meanings(workload, at_hand.device.target, schedule)
+def _knobs(workload: Workload, compiled_for: MeasuredOn, schedule: Schedule) -> str:
+    meanings = wiring.knob_meanings(workload, compiled_for.device.target, schedule)
     width = max((len(f"{name} = {value}") for name, value in schedule.knobs), default=0)
     return "\n".join(
         f"{f'{name} = {value}':<{width}}  {meanings.get(name, '')}".rstrip() for name, value in schedule.knobs

@@ -1,4 +1,4 @@
-"""Whether the service can do its work, and what is wrong when it cannot."""
+"""Checks whether the service can do its work, and says what is wrong when it cannot."""
 
 import shutil
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from .views import HealthView
 
 
 def check_health(settings: Settings, store: Store, thread_alive: Callable[[], bool]) -> HealthView:
-    """Never raises: what fails is what it tells."""
+    """Return the result of every check. Never raises: a failure is a result."""
     checks = {"database": "ok"}
     try:
         store.ping()
@@ -21,8 +21,8 @@ def check_health(settings: Settings, store: Store, thread_alive: Callable[[], bo
     folder = store.folder
     if folder is not None:
         checks["disk"] = _disk(folder, settings.minimum_free_bytes)
-    checks["job thread"] = "ok" if thread_alive() else "not running: no job makes progress"
-    return HealthView(all(said == "ok" for said in checks.values()), __version__, checks)
+    checks["job thread"] = "ok" if thread_alive() else "it does not run: no job makes progress"
+    return HealthView(all(result == "ok" for result in checks.values()), __version__, checks)
 
 
 def _disk(folder: Path, minimum: int) -> str:

@@ -1,4 +1,4 @@
-"""What earlier tasks teach: records grouped into experiences."""
+"""Groups the records of earlier tasks into experiences, which a cost model learns from."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ from ..te.json import workload_from_json
 
 
 def experiences(store: Store, records: Sequence[Record]) -> tuple[Experience, ...]:
-    """One for each workload and device, in the order of their first record."""
+    """Return one experience for each workload and device, in the order of their first record."""
     groups: dict[tuple[str, str], list[tuple[Schedule, Outcome]]] = {}
     for record in records:
-        place = (record.identity.workload_key, record.identity.device_key)
-        groups.setdefault(place, []).append((record.trial.schedule, record.trial.outcome))
+        group = (record.identity.workload_key, record.identity.device_key)
+        groups.setdefault(group, []).append((record.trial.schedule, record.trial.outcome))
     devices = {info.key: info for info in store.devices()}
     found = []
     for (workload_key, device_key), results in groups.items():
@@ -26,6 +26,6 @@ def experiences(store: Store, records: Sequence[Record]) -> tuple[Experience, ..
         try:
             workload = workload_from_json(data)
         except InvalidWorkload:
-            continue  # written by a version that allowed more: nothing to learn from it here
+            continue  # a version that allowed more wrote it: there is nothing to learn from it here
         found.append(Experience(workload, devices[device_key], tuple(results)))
     return tuple(found)

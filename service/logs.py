@@ -1,4 +1,4 @@
-"""Structured logs on standard error."""
+"""Sets structured logs on standard error up."""
 
 import logging
 import sys
@@ -9,7 +9,7 @@ from .settings import Settings
 
 
 def configure(settings: Settings) -> None:
-    """Set structlog up for this process: lines for people, or JSON for machines."""
+    """Set structlog up for this process. It writes lines for people, or JSON for machines."""
     renderer: structlog.typing.Processor
     if settings.log_format == "json":
         renderer = structlog.processors.JSONRenderer()
@@ -24,5 +24,5 @@ def configure(settings: Settings) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.log_level.upper()]),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever it is by then
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # tests replace sys.stderr later
     )

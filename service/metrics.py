@@ -1,4 +1,4 @@
-"""Counters and gauges for Prometheus, in a registry of our own."""
+"""Keeps counters and gauges for Prometheus in a registry of our own."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from ..core.trial import Failed, Trial
 from .views import JobState
 
-SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+BUCKETS_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 class Metrics:
-    """``registry`` is open to others in the process (the HTTP layer adds its own)."""
+    """Others in the process may add to ``registry``, as the HTTP layer does."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -23,7 +23,7 @@ class Metrics:
             "tilewright_trial_seconds",
             "Seconds spent on a trial, by clock.",
             ["clock"],
-            buckets=SECONDS,
+            buckets=BUCKETS_SECONDS,
             registry=self.registry,
         )
         self._lookups = Counter(
@@ -41,11 +41,11 @@ class Metrics:
             self._stages.labels(clock).observe(getattr(trial.clocks, clock))
 
     def lookup(self, match: str) -> None:
-        """Count a look-up: ``exact``, ``relaxed`` or ``miss``."""
+        """Count a look-up. ``match`` is ``exact``, ``relaxed`` or ``miss``."""
         self._lookups.labels(match).inc()
 
     def text(self, jobs: Mapping[str, int], *, thread_alive: bool) -> str:
-        """The Prometheus text form, with the number of jobs in each state as given."""
+        """Return the Prometheus text form. ``jobs`` is how many jobs are in each state."""
         for state in JobState:
             self._jobs.labels(state.value).set(jobs.get(state.value, 0))
         self._thread.set(1 if thread_alive else 0)

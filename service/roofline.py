@@ -1,4 +1,4 @@
-"""The least time a device's measured peaks allow for a workload."""
+"""Computes the least time that a device's measured peaks allow for a workload (its roofline)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,19 +15,20 @@ COPY, READ = "copy_bytes_per_second", "read_bytes_per_second"
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """``by``: ``flops`` or ``bytes``, whichever takes longer."""
+    """``by`` is ``flops`` or ``bytes``, whichever takes longer."""
 
     seconds: float
     by: str
 
 
 def roofline(workload: Workload, device: DeviceInfo, measured: Mapping[str, float], cache: str) -> Roofline | None:
-    """None when nothing that limits the workload was measured.
+    """Return the roofline, or None when nothing that limits the workload was measured.
 
-    Bytes count only where they must come from memory: with a warm cache, tensors that fit into the last level
-    need not. They are held to the rate of copying where half of them are written, to that of reading where none is,
-    and in between to what lies between. Products of half floats are held to the matrix units' peak where that was
-    measured, other arithmetic to float32's or float64's (half floats are computed in float32).
+    Bytes count only where they must come from memory. With a warm cache, tensors that fit into the last level need
+    not. The rate of bytes is that of copying where half of them are written, that of reading where none is written,
+    and an interpolation of the two otherwise. The rate of a product of half floats is the peak of the matrix units
+    where that was measured. The rate of other arithmetic is the peak of float32 or float64; half floats are computed
+    in float32.
     """
     last_level = max((size for name, size in device.hardware.items() if _is_cache(name)), default=0.0)
     limits = [Roofline(seconds, "flops") for seconds in _arithmetic_seconds(workload, measured)]
@@ -39,8 +40,9 @@ def roofline(workload: Workload, device: DeviceInfo, measured: Mapping[str, floa
 
 
 def _arithmetic_seconds(workload: Workload, measured: Mapping[str, float]) -> list[float]:
-    """What each kind of unit takes for its share, as far as its peak is known; they work side by side."""
-    shares: dict[str, int] = {}
+    """Return the seconds that each kind of unit takes for its operations, as far as its peak is known. The units work
+    at the same time."""
+    operations: dict[str, int] = {}
     for stage in workload.stages:
         peak = f"peak_float{64 if stage.tensor.dtype.name == 'float64' else 32}_flops_per_second"
         product = contraction_of(stage)
@@ -50,8 +52,8 @@ def _arithmetic_seconds(workload: Workload, measured: Mapping[str, float]) -> li
             peak = (
                 f"peak_tensor_{only}_flops_per_second" if f"peak_tensor_{only}_flops_per_second" in measured else peak
             )
-        shares[peak] = shares.get(peak, 0) + stage_flops(stage)
-    return [count / measured[peak] for peak, count in shares.items() if measured.get(peak)]
+        operations[peak] = operations.get(peak, 0) + stage_flops(stage)
+    return [count / measured[peak] for peak, count in operations.items() if measured.get(peak)]
 
 
 def _traffic_seconds(workload: Workload, traffic: int, measured: Mapping[str, float]) -> list[float]:
@@ -64,7 +66,7 @@ def _traffic_seconds(workload: Workload, traffic: int, measured: Mapping[str, fl
 
 
 def best_peaks(known: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
-    """Of two measurements of one device the better figure each: the higher rate, the shorter time."""
+    """Merge two measurements of one device: keep the higher rate and the shorter time of each figure."""
     better = {name: min if name.endswith("_seconds") else max for name in known}
     return {
         **known,

@@ -1,4 +1,4 @@
-"""Settings, and the only place that reads the environment (``TILEWRIGHT_…``)."""
+"""The settings. Only this file reads the environment (``TILEWRIGHT_…``)."""
 
 import os
 from pathlib import Path
@@ -9,13 +9,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 def state_folder() -> Path:
-    """Where a user's programs keep their state (the XDG base directory rules)."""
+    """Return the folder where this user's Tilewright keeps its state, by the XDG base directory rules."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "tilewright"
 
 
 class Settings(BaseSettings):
-    """What can be set, by environment variable (``TILEWRIGHT_DATABASE_URL=…``) or in code."""
+    """Every setting can be set by an environment variable (``TILEWRIGHT_DATABASE_URL=…``) or in code."""
 
     model_config = SettingsConfigDict(env_prefix="TILEWRIGHT_", extra="forbid", frozen=True)
 
@@ -23,7 +23,10 @@ class Settings(BaseSettings):
         default_factory=lambda: f"sqlite:///{state_folder() / 'tilewright.sqlite3'}",
         description="sqlite:///PATH (embedded, one process) or postgresql://USER:PASSWORD@HOST/NAME",
     )
-    url: str | None = Field(default=None, description="a running service, for the command line; none: one of its own")
+    url: str | None = Field(
+        default=None,
+        description="the service that commands speak to; without it, the one that runs on the database, or their own",
+    )
     host: str = Field(default="127.0.0.1", description="address the HTTP server listens on")
     port: Annotated[int, Field(ge=0, le=65535)] = 8421
     allowed_hosts: tuple[str, ...] = Field(

@@ -1,4 +1,4 @@
-"""The life of a job: every state change there is."""
+"""The life of a job: this table holds every change of state that is allowed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,19 +14,28 @@ ALLOWED: Mapping[JobState, tuple[JobState, ...]] = {
 }
 
 UNFINISHED = (JobState.CANCELLING, JobState.RUNNING, JobState.QUEUED)
-"""States that want work, the most urgent first."""
+"""Jobs in these states want work, the most urgent first."""
 
 CANCEL: Mapping[str, Sequence[str]] = {
-    JobState.QUEUED: (JobState.CANCELLING, JobState.CANCELLED),  # nothing runs: there is nothing to wait for
+    JobState.QUEUED: (JobState.CANCELLING, JobState.CANCELLED),  # it does not run, so that there is nothing to wait for
     JobState.RUNNING: (JobState.CANCELLING,),
     JobState.CANCELLING: (),
     JobState.CANCELLED: (),
 }
-"""What a request to cancel does in each state; in the others it is a conflict."""
+"""What a request to cancel does in each state. In the states that are missing it is a conflict."""
+
+CANCEL_UNATTENDED: Mapping[str, Sequence[str]] = {
+    JobState.QUEUED: (JobState.CANCELLING, JobState.CANCELLED),
+    JobState.RUNNING: (JobState.CANCELLING, JobState.CANCELLED),
+    JobState.CANCELLING: (JobState.CANCELLED,),
+    JobState.CANCELLED: (),
+}
+"""What a request to cancel does where no process runs jobs: nobody would finish the cancellation later."""
 
 
 def to(state: JobState) -> Mapping[str, Sequence[str]]:
-    """One allowed step into ``state``, from wherever the table has one; being there already is fine."""
-    path: dict[str, Sequence[str]] = {before: (state,) for before, after in ALLOWED.items() if state in after}
-    path[state] = ()
-    return path
+    """Return the paths of one allowed step into ``state`` from each state that has one. A job that is in ``state``
+    already stays there."""
+    paths: dict[str, Sequence[str]] = {before: (state,) for before, after in ALLOWED.items() if state in after}
+    paths[state] = ()
+    return paths

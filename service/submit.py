@@ -1,4 +1,4 @@
-"""What a job must be like before it is kept."""
+"""Checks a job before it is stored."""
 
 import re
 import secrets
@@ -7,24 +7,24 @@ from dataclasses import replace
 from ..core.errors import InvalidParameter
 from ..te.check import check
 from . import wiring
-from .targets import default_cache, place_named
+from .targets import default_cache, parse_device
 from .views import JobSpec
 
-LARGEST_JOB = 256
-"""Tasks in one job."""
+MAX_TASKS = 256
+"""How many tasks a job may have."""
 KEY = re.compile(r"[\x21-\x7e]{1,64}")
-"""An idempotency key: 1 to 64 visible ASCII characters."""
+"""An idempotency key has 1 to 64 visible ASCII characters."""
 
 
 def checked(spec: JobSpec) -> JobSpec:
-    """``spec``, with its defaults filled in, if it can be run here; raises InvalidParameter, InvalidWorkload or
-    UnsupportedTarget with the field."""
-    if not 1 <= len(spec.tasks) <= LARGEST_JOB:
-        raise InvalidParameter(f"a job of {len(spec.tasks)} tasks; allowed: 1 to {LARGEST_JOB}", field="tasks")
+    """Return ``spec`` with its defaults filled in. Raises InvalidParameter, InvalidWorkload or UnsupportedTarget, with
+    the field, when it cannot be run here."""
+    if not 1 <= len(spec.tasks) <= MAX_TASKS:
+        raise InvalidParameter(f"a job of {len(spec.tasks)} tasks; allowed: 1 to {MAX_TASKS}", field="tasks")
     _one_of("strategy", spec.strategy, wiring.STRATEGY_NAMES)
     _one_of("executor", spec.executor, wiring.EXECUTOR_NAMES)
-    place = place_named(spec.target)
-    cache = default_cache(place.kind) if spec.cache is None else spec.cache
+    device = parse_device(spec.target)
+    cache = default_cache(device.kind) if spec.cache is None else spec.cache
     _one_of("cache", cache, wiring.CACHES)
     if not 0 <= spec.seed < 1 << 63:
         raise InvalidParameter(f"seed {spec.seed}; allowed: 0 to 2^63 - 1", field="seed")
@@ -34,14 +34,14 @@ def checked(spec: JobSpec) -> JobSpec:
 
 
 def checked_key(key: str) -> str:
-    """``key`` if it may be an idempotency key; raises InvalidParameter."""
+    """Return ``key`` if it may be an idempotency key. Raises InvalidParameter."""
     if not KEY.fullmatch(key):
         raise InvalidParameter("an idempotency key is 1 to 64 visible ASCII characters", field="Idempotency-Key")
     return key
 
 
 def new_id() -> str:
-    """A name no other job has: 64 random bits."""
+    """Return a name that no other job has: 64 random bits."""
     return secrets.token_hex(8)
 
 

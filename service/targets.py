@@ -1,8 +1,8 @@
-"""Targets as people name them.
+"""Parses the names that people give targets.
 
-``llvm`` and ``cuda`` are the first device of that kind, ``cuda:1`` another one of this machine, and ``cuda:sm_90a`` an
-architecture that code can be made for whether or not such a device is here. So is ``llvm:aarch64+sve``: a processor
-with its extensions (``codegen.llvm.architectures``), and ``amdgpu:gfx942``, which nothing is timed on.
+``llvm`` and ``cuda`` name the first device of that kind, and ``cuda:1`` another device of this machine.
+``cuda:sm_90a`` names an architecture that code can be made for without such a device. So does ``llvm:aarch64+sve``, a
+processor with its extensions (``codegen.llvm.architectures``), and ``amdgpu:gfx942``, which nothing is timed on.
 """
 
 from collections.abc import Iterable
@@ -17,22 +17,23 @@ from ..runtime.devices import DEVICES, device_infos
 from ..workers.settings import HOST_KINDS
 
 TARGETS: tuple[str, ...] = tuple(kind for kind in BACKENDS if kind in DEVICES)
-"""Target kinds that can be both compiled for and timed on here."""
+"""Code can be compiled for, and timed on, devices of these target kinds."""
 
 _MULTIPROCESSORS = {"sm_80": 108, "sm_89": 142, "sm_90a": 132, "sm_100a": 148, "gfx942": 304}
-"""Architecture -> how many the data-centre card of it has, for code that is made without one."""
+"""Architecture -> how many multiprocessors its data-centre card has. Code that is made without a device assumes it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One of a machine's devices: the ``ordinal``-th of a kind."""
+class DeviceSelector:
+    """Names one of a machine's devices: the ``ordinal``-th of a kind."""
 
     kind: str
     ordinal: int = 0
 
 
-def place_named(text: str) -> Place:
-    """``cuda``, ``cuda:1``. Raises UnsupportedTarget, which says what is allowed."""
+def parse_device(text: str) -> DeviceSelector:
+    """Parse the name of a device, such as ``cuda`` or ``cuda:1``. Raises UnsupportedTarget that says what is
+    allowed."""
     kind, colon, rest = text.partition(":")
     if kind not in TARGETS or (colon and not (rest.isascii() and rest.isdecimal() and len(rest) < 4)):
         allowed = ", ".join(TARGETS)
@@ -40,45 +41,48 @@ def place_named(text: str) -> Place:
             f"{text[:80]!r} cannot be timed here; allowed: {allowed}, with :1 and so on for a further device",
             field="target",
         )
-    return Place(kind, int(rest or 0))
+    return DeviceSelector(kind, int(rest or 0))
 
 
 def default_cache(kind: str) -> str:
-    """What a profile asks for unless it is told: the caches of a graphics processor are cold to most kernels."""
+    """Return the cache state that devices of a kind are timed with by default. The caches of a graphics processor are
+    cold to most kernels."""
     return "warm" if kind in HOST_KINDS else "cold"
 
 
 def profile_of(kind: str, cache: str) -> Profile:
-    """How devices of a kind are timed. Protocol 2 of graphics processors: finals are played hot and rested."""
+    """Return how devices of a kind are timed. With protocol 2 the finals of graphics processors are timed on a hot
+    and on a rested chip."""
     return Profile(cache, 1 if kind in HOST_KINDS else 2)
 
 
-def measured_on(place: Place, cache: str | None = None) -> MeasuredOn:
-    """What a job for a place of this machine is measured on. Raises UnsupportedTarget."""
-    present = [info for info in device_infos() if info.target.kind == place.kind]
-    if place.ordinal >= len(present):
-        if not present and place.kind in DEVICES:
-            DEVICES[place.kind].info(0)  # says why there is none
+def measured_on(device: DeviceSelector, cache: str | None = None) -> MeasuredOn:
+    """Return what a job for a device of this machine is measured on. Raises UnsupportedTarget."""
+    present = [info for info in device_infos() if info.target.kind == device.kind]
+    if device.ordinal >= len(present):
+        if not present and device.kind in DEVICES:
+            DEVICES[device.kind].info(0)  # this raises, and says why there is none
         raise UnsupportedTarget(
-            f"this machine has {len(present)} devices for {place.kind!r}; {place.kind}:{place.ordinal} is none of them",
+            f"this machine has {len(present)} devices for {device.kind!r}; {device.kind}:{device.ordinal} is none of "
+            "them",
             field="target",
         )
-    return _at(present[place.ordinal], cache)
+    return _usual(present[device.ordinal], cache)
 
 
-def made_for(text: str, known: Iterable[DeviceInfo]) -> MeasuredOn:
-    """What code for a target is made for: a device of this machine, or for ``KIND:ARCH`` that of this machine, one
-    of those ``known``, or one that only has a name. Raises UnsupportedTarget."""
+def compiled_for(text: str, known: Iterable[DeviceInfo]) -> MeasuredOn:
+    """Return the device and toolchain that code for a target is made for. ``KIND:ARCH`` takes a device of this machine,
+    one of those ``known``, or a device of which only the name is known. Raises UnsupportedTarget."""
     kind, colon, arch = text.partition(":")
     if not colon or arch.isdecimal() or kind not in BACKENDS:
-        return measured_on(place_named(text))
+        return measured_on(parse_device(text))
     for info in (*device_infos(), *known):
         if (info.target.kind, info.target.arch) == (kind, arch):
-            return _at(info, None)
+            return _usual(info, None)
     target = target_named(arch) if kind in HOST_KINDS else Target(kind, arch, (), _MULTIPROCESSORS.get(arch, 1))
-    return _at(DeviceInfo(str(target), target), None)
+    return _usual(DeviceInfo(str(target), target), None)
 
 
-def _at(info: DeviceInfo, cache: str | None) -> MeasuredOn:
+def _usual(info: DeviceInfo, cache: str | None) -> MeasuredOn:
     profile = profile_of(info.target.kind, cache or default_cache(info.target.kind))
     return MeasuredOn(info, backend_for(info.target).toolchain(info.target), profile)

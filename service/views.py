@@ -1,4 +1,5 @@
-"""What the service answers with: frozen values that the API, the dashboard and the command line all render."""
+"""The frozen values that the service takes and answers with. The API, the dashboard and the command line render
+them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,6 +7,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from ..core.budget import Budget, StopReason
+from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
 from ..core.trial import Clocks, Evidence, Outcome, Reason, Stage
@@ -15,7 +17,8 @@ T = TypeVar("T")
 
 
 class JobState(StrEnum):
-    """QUEUED -> RUNNING -> SUCCEEDED | FAILED; CANCELLING on the way to CANCELLED from either of the first two."""
+    """A job goes QUEUED -> RUNNING -> SUCCEEDED | FAILED. From either of the first two it may go over CANCELLING to
+    CANCELLED."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -31,7 +34,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """One workload to tune; ``operator`` and ``parameters`` say where it came from, if from the library."""
+    """One workload to tune. ``operator`` and ``parameters`` say where it came from, if it came from the library."""
 
     workload: Workload
     operator: str | None = None
@@ -40,8 +43,9 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a user submits. ``budget`` holds for each task. ``target``: a device of this host (``llvm``, ``cuda``,
-    ``cuda:1``). ``cache``: None for what is usual on such devices."""
+    """What a user submits. ``budget`` holds for each task. ``target`` is a device of this host (``llvm``, ``cuda``,
+    ``cuda:1``). With a ``cache`` of None the profile is what is usual on such devices. ``policy`` says how much of the
+    spaces is searched."""
 
     tasks: tuple[TaskSpec, ...]
     budget: Budget = Budget()
@@ -50,11 +54,13 @@ class JobSpec:
     target: str = "llvm"
     executor: str = "local"
     cache: str | None = None
+    policy: SpacePolicy = DEFAULT_POLICY
 
 
 @dataclass(frozen=True, slots=True)
 class BestView:
-    """A winning record. ``match`` is ``exact`` or names the identity parts that were relaxed to find it."""
+    """The best record of a look-up. ``match`` is ``exact``, or names the identity parts that were relaxed to find
+    it."""
 
     record_id: int
     job_id: str
@@ -75,8 +81,9 @@ class BestView:
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """One task of a job and how far it is. ``roofline_seconds``: the least the measured peaks allow;
-    ``roofline_by``: ``flops`` or ``bytes``. ``baseline_seconds``: the operator's NumPy form on the same data."""
+    """One task of a job and how far it is. ``roofline_seconds`` is the least time that the measured peaks allow, and
+    ``roofline_by`` is ``flops`` or ``bytes``. ``baseline_seconds`` is the time of the operator's NumPy form on the same
+    data."""
 
     index: int
     workload_key: str
@@ -88,7 +95,7 @@ class TaskView:
     space_size: int | None
     trials: int
     failures: Mapping[str, int]
-    """``stage:reason`` -> how many."""
+    """``stage:reason`` -> how many trials failed so."""
     best: BestView | None
     baseline_seconds: float | None
     baseline_name: str | None
@@ -97,12 +104,12 @@ class TaskView:
     stop_reason: StopReason | None
     wall_seconds: float | None = None
     timing_seconds: float | None = None
-    """How long the device was timing, of the wall-clock time the task took; None before its end."""
+    """For how much of ``wall_seconds`` the device was timing; both are None before the task's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job in whatever state; ``version`` grows with every change (an ETag)."""
+    """A job in whatever state. ``version`` grows with every change, and is its ETag."""
 
     id: str
     state: JobState
@@ -116,6 +123,10 @@ class JobView:
     target: str
     executor: str
     cache: str
+    prune: bool
+    """Whether only the promising settings of each space are searched (see ``core.policy``)."""
+    prior: bool
+    """Whether an analytic estimate of each setting's time is used."""
     device_key: str | None
     device_name: str | None
     tasks: tuple[TaskView, ...]
@@ -124,7 +135,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class TrialView:
-    """One recorded trial. ``elapsed_seconds``: since the job started running."""
+    """One recorded trial. ``elapsed_seconds`` counts from the moment when the job started to run."""
 
     record_id: int
     job_id: str
@@ -139,7 +150,8 @@ class TrialView:
 
 
 class TrialOrder(StrEnum):
-    """How ``Service.trials`` sorts. ``best``: timed ones by seconds ascending, then the failed, newest first."""
+    """How ``Service.trials`` sorts. ``best`` puts timed trials first, the fastest before the others, and then the
+    failed ones, the newest before the others."""
 
     OLDEST = "oldest"
     NEWEST = "newest"
@@ -148,10 +160,10 @@ class TrialOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeriesView:
-    """The trials of one task as columns of equal length, in the order they ran: what a chart needs.
+    """What a chart needs: the trials of one task as columns of equal length, in the order they ran.
 
-    Answered by ``Service.series(job_id, *, task=0, after=-1, limit=20_000)``: those with ``sequence > after``.
-    ``seconds`` is None where the trial failed; ``failure`` is then ``stage:reason``, otherwise None.
+    ``Service.series`` answers with the trials beyond a sequence. ``seconds`` is None where the trial failed;
+    ``failure`` is ``stage:reason`` then, and None otherwise.
     """
 
     job_id: str
@@ -165,8 +177,8 @@ class SeriesView:
 
 @dataclass(frozen=True, slots=True)
 class FailureView:
-    """One kind of failure in a task (``Service.failures(job_id, *, task=0)``, most frequent first): how often,
-    and the newest one's message and record."""
+    """How often one kind of failure happened in a task, with the message and the record of the newest one.
+    ``Service.failures`` answers with them, the most frequent first."""
 
     stage: Stage
     reason: Reason
@@ -177,14 +189,14 @@ class FailureView:
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """Something that happened to a job. ``id`` grows; ``data`` by ``kind``:
+    """Something that happened to a job. ``id`` grows with time. ``data`` depends on ``kind``:
 
-    - ``state``: ``state``, ``error`` (None unless it failed);
-    - ``task``: ``task`` and what is now known of it: ``space_size``, ``baseline_seconds``, ``baseline_name``,
+    - ``state`` has ``state`` and ``error`` (None unless the job failed);
+    - ``task`` has ``task`` and what is new of it: ``space_size``, ``baseline_seconds``, ``baseline_name``,
       ``roofline_seconds``, ``roofline_by``, ``trials``, ``stop_reason``;
-    - ``trial``: ``task``, ``sequence``, ``record_id``, ``elapsed_seconds``, ``seconds`` and ``gflops`` (None when it
+    - ``trial`` has ``task``, ``sequence``, ``record_id``, ``elapsed_seconds``, ``seconds`` and ``gflops`` (None when it
       failed), ``stage``, ``reason`` and ``detail`` (None when it was timed);
-    - ``best``: ``task``, ``sequence``, ``record_id``, ``elapsed_seconds``, ``seconds``, ``gflops``, ``schedule``.
+    - ``best`` has ``task``, ``sequence``, ``record_id``, ``elapsed_seconds``, ``seconds``, ``gflops``, ``schedule``.
     """
 
     id: int
@@ -196,7 +208,7 @@ class EventView:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Part of a list; ``next_token`` is empty at the end, and only there."""
+    """Part of a list. ``next_token`` is empty at the end, and only there."""
 
     items: tuple[T, ...]
     next_token: str = ""
@@ -204,7 +216,7 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One layer of an explanation. ``language``: ``text``, ``json``, ``ir``, ``llvm-ir``, ``assembly``."""
+    """One layer of an explanation. ``language`` is ``text``, ``json``, ``ir``, ``llvm-ir``, ``assembly``, …"""
 
     title: str
     language: str
@@ -215,8 +227,8 @@ class Section:
 class FunctionView:
     """One device function: its launch, what a thread of it takes, and how many blocks run at once.
 
-    ``resident_blocks``: on one multiprocessor. ``occupancy``: the share of the threads a multiprocessor has room for
-    that they fill. ``waves``: how often the device fills up until all blocks have run.
+    ``resident_blocks`` is how many blocks run on one multiprocessor at once. ``occupancy`` is the fraction of a
+    multiprocessor's threads that they fill. ``waves`` is how often the device is filled until all blocks have run.
     """
 
     name: str
@@ -234,7 +246,7 @@ class FunctionView:
 
 @dataclass(frozen=True, slots=True)
 class ExportView:
-    """A schedule as files. ``files``: name -> content."""
+    """A schedule as files. ``files`` maps names to contents."""
 
     workload_key: str
     schedule: Schedule
@@ -243,12 +255,12 @@ class ExportView:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Every layer of the road of one schedule, and what it reached.
+    """Every layer of the lowering pipeline for one schedule, and how fast the schedule is.
 
-    ``warnings``: what a user should know first, such as matrix instructions that are missing, and why.
-    ``target``: what the code is for. ``instructions``: class (``vector_fma``, ``vector_load``, ``scalar``, ``call``, …)
-    -> count in the assembly. ``functions``: those of a device with launches. ``accessed_bytes``: what loads and stores
-    of global memory ask for, repeats that caches serve included.
+    ``warnings`` say what a user should know first, such as matrix instructions that are missing, and why. ``target`` is
+    what the code is made for. ``instructions`` counts the assembly by class (``vector_fma``, ``vector_load``,
+    ``scalar``, ``call``, …). ``functions`` are the functions of a device with launches. ``accessed_bytes`` counts the
+    bytes that loads and stores of global memory access, also those that a cache serves.
     """
 
     workload_key: str
@@ -279,7 +291,7 @@ class OperatorView:
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """A device known to the database. ``present``: attached to this service now."""
+    """A device that the database knows. ``present`` says whether it is attached to this service now."""
 
     info: DeviceInfo
     key: str
@@ -287,8 +299,19 @@ class DeviceView:
 
 
 @dataclass(frozen=True, slots=True)
+class RunningService:
+    """A service that runs on an embedded database and answers on ``url``. It answers with the same ``instance`` there;
+    another one answers when it has ended. ``lasting`` says whether it runs until somebody stops it; otherwise it ends
+    with the command that it belongs to."""
+
+    url: str
+    instance: str
+    lasting: bool
+
+
+@dataclass(frozen=True, slots=True)
 class HealthView:
-    """``checks``: name -> ``ok`` or what is wrong."""
+    """``checks`` maps names to ``ok`` or to what is wrong."""
 
     ready: bool
     version: str

@@ -1,4 +1,4 @@
-"""The one file that joins the concrete parts: operators, sketches, code generation, devices, executors, search."""
+"""Joins the concrete parts: operators, sketches, code generation, devices, executors, search. No other file does."""
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from ..codegen.matrix_use import matrix_use
 from ..codegen.memory_traffic import accessed_bytes
 from ..core.budget import Budget, StopReason
 from ..core.errors import IllegalSchedule, InvalidParameter, UnsupportedTarget
+from ..core.policy import SpacePolicy
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo, Target
@@ -37,22 +38,22 @@ from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
 from ..workers.settings import Deadlines, settings_for
 from .settings import Settings
-from .targets import place_named, profile_of
+from .targets import parse_device, profile_of
 from .views import FunctionView, Section
 
 STRATEGY_NAMES: tuple[str, ...] = tuple(STRATEGIES)
 EXECUTOR_NAMES: tuple[str, ...] = tuple(EXECUTORS)
 CACHES = ("warm", "cold")
-"""Cache states a profile can ask for."""
+"""A profile can ask for these cache states."""
 
 
 def operators() -> Mapping[str, Operator]:
-    """The operator library."""
+    """Return the operator library by name."""
     return OPERATORS
 
 
 def operator_named(name: str, field: str = "operator") -> Operator:
-    """Raises InvalidParameter naming the operators there are."""
+    """Return an operator. Raises InvalidParameter that names the operators there are."""
     found = OPERATORS.get(name)
     if found is None:
         raise InvalidParameter(f"{name[:80]!r} is no operator; allowed: {', '.join(OPERATORS)}", field=field)
@@ -60,12 +61,12 @@ def operator_named(name: str, field: str = "operator") -> Operator:
 
 
 def present_devices() -> tuple[DeviceInfo, ...]:
-    """The devices attached to this machine."""
+    """Return the devices attached to this machine."""
     return device_infos()
 
 
-class Executor(Protocol):
-    """What builds, checks and times; see ``workers``."""
+class JobExecutor(Protocol):
+    """Builds, checks and times the candidates of jobs; see ``workers``."""
 
     @property
     def overlaps(self) -> bool: ...
@@ -86,40 +87,41 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-def open_executor(name: str, target: str, cache: str, settings: Settings) -> Executor:
-    """Start an executor for a device of this machine (see ``targets.place_named``); close it when done.
+def open_executor(name: str, target: str, cache: str, settings: Settings) -> JobExecutor:
+    """Start an executor for a device of this machine (see ``targets.parse_device``). The caller closes it.
 
     Raises InvalidParameter (not installed), UnsupportedTarget (no such device), WorkerLost (it does not start).
     """
-    place = place_named(target)
+    device = parse_device(target)
     deadlines = Deadlines(compile=settings.compile_seconds, check=settings.check_seconds, time=settings.time_seconds)
     return _open_executor(
         name,
-        host_target(place.kind, place.ordinal),
-        profile=profile_of(place.kind, cache),
-        settings=settings_for(place.kind, deadlines),
-        ordinal=place.ordinal,
+        host_target(device.kind, device.ordinal),
+        profile=profile_of(device.kind, cache),
+        settings=settings_for(device.kind, deadlines),
+        ordinal=device.ordinal,
     )
 
 
-def pool_of(workload: Workload, device: DeviceInfo, seed: int) -> Pool:
-    """Every candidate for a task. Raises UnsupportedTarget when no sketch fits."""
+def pool_of(workload: Workload, device: DeviceInfo, seed: int, policy: SpacePolicy) -> Pool:
+    """Return every candidate for a task that ``policy`` keeps. The priors are made from what was measured on
+    ``device``. Raises UnsupportedTarget when no sketch fits."""
     if not sketches_for(workload, device.target):
         raise UnsupportedTarget(f"no sketch can write this workload for {device.target}", field="target")
-    return Pool.of(workload, device, seed=seed)
+    return Pool.of(workload, device, seed=seed, policy=policy)
 
 
 def tuning(
     pool: Pool,
     strategy: Strategy,
-    executor: Executor,
+    executor: JobExecutor,
     budget: Budget,
     *,
     resumed: Sequence[Trial],
     elapsed_seconds: float,
     cancelled: Callable[[], bool],
 ) -> Generator[Finished, None, StopReason]:
-    """The tuning loop of a task (see ``search.tuner.tune``)."""
+    """Return the tuning loop of a task (see ``search.tuner.tune``)."""
     workload = pool.workload
     assert workload is not None
     return tune(
@@ -134,17 +136,17 @@ def tuning(
 
 
 def first_schedules(pool: Pool, strategy: Strategy, budget: Budget) -> list[Schedule]:
-    """Those that ``tuning`` with a strategy that was told nothing yet will begin with."""
+    """Return the schedules that ``tuning`` begins with, for a strategy that knows no trials yet."""
     return [pool.schedule(candidate) for candidate in strategy.ask(min(BATCH, budget.trials))]
 
 
-def final(workload: Workload, executor: Executor, trials: Sequence[Trial]) -> dict[int, Timed]:
-    """Play the final of a task's trials; the outcomes it changes, by position (see ``search.finals``)."""
+def final(workload: Workload, executor: JobExecutor, trials: Sequence[Trial]) -> dict[int, Timed]:
+    """Run the final of a task's trials; return the outcomes that it changes, by position (see ``search.finals``)."""
     variation = noise(trials)
-    places = finalists(list(steadied(trials)), variation)
-    if not places:
+    positions = finalists(list(steadied(trials)), variation)
+    if not positions:
         return {}
-    left, samples = list(places), {n: list[float]() for n in places}
+    left, samples = list(positions), {n: list[float]() for n in positions}
     for _ in range(plays(variation)):
         for n, found in zip(left, executor.final(workload, [trials[n].schedule for n in left]), strict=True):
             samples[n] = [*samples[n], *found] if found else []
@@ -155,19 +157,19 @@ def final(workload: Workload, executor: Executor, trials: Sequence[Trial]) -> di
 
 
 def strategy_named(name: str, pool: Pool, seed: int, history: Sequence[Experience]) -> Strategy:
-    """A fresh strategy for a task."""
+    """Return a new strategy for a task."""
     return STRATEGIES[name](Problem(pool, seed, history))
 
 
 LEARNS: tuple[str, ...] = ("model",)
-"""Strategies that learn from earlier tasks."""
+"""These strategies learn from earlier tasks."""
 MODEL = "xgboost"
-"""The cost model that is kept."""
+"""The kind of cost model that is stored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """A cost model as bytes, and how it did on the task it had not seen when it was judged."""
+class TrainedModel:
+    """A cost model as bytes, with its metrics on a task that it was not trained on."""
 
     kind: str
     feature_version: int
@@ -176,33 +178,34 @@ class Trained:
     metrics: Mapping[str, float]
 
 
-def train(history: Sequence[Experience], newest: Experience, seed: int) -> Trained | None:
-    """Train on everything; judge, on ``newest``, a model that was trained on the rest. None without any data."""
+def train(history: Sequence[Experience], newest: Experience, seed: int) -> TrainedModel | None:
+    """Train a model on everything; return None without any data. The metrics are those of a model that was trained on
+    ``history`` alone, on the task ``newest``."""
     features, goals = experience_data([*history, newest])
     if not len(goals):
         return None
     own_features, own_goals = experience_data([newest])
     metrics: dict[str, float] = {}
     if len(own_goals) and len(own_goals) < len(goals):
-        judged = new_model(MODEL)
-        judged.fit(*experience_data(history), seed=seed)
-        predicted = judged.predict(own_features)[:JUDGED]
+        earlier = new_model(MODEL)
+        earlier.fit(*experience_data(history), seed=seed)
+        predicted = earlier.predict(own_features)[:MAX_METRIC_ROWS]
         metrics = {
-            "pairwise_accuracy": pairwise_accuracy(predicted, own_goals[:JUDGED]),
-            "top_8_score": top_score(predicted, own_goals[:JUDGED], 8),
+            "pairwise_accuracy": pairwise_accuracy(predicted, own_goals[:MAX_METRIC_ROWS]),
+            "top_8_score": top_score(predicted, own_goals[:MAX_METRIC_ROWS], 8),
         }
     model = new_model(MODEL)
     model.fit(features, goals, seed=seed)
-    kept = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    return Trained(MODEL, FEATURE_VERSION, model.to_bytes(), len(goals), kept)
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return TrainedModel(MODEL, FEATURE_VERSION, model.to_bytes(), len(goals), finite)
 
 
-JUDGED = 1000
-"""Rows a model is judged on at most: comparing pairs grows with the square."""
+MAX_METRIC_ROWS = 1000
+"""Metrics are computed on at most this many rows: comparing pairs grows with the square."""
 
 
 def first_schedule(workload: Workload, target: Target) -> Schedule:
-    """A legal schedule when none is known yet: the first one of the first sketch that fits."""
+    """Return a legal schedule when none is known yet: the first one of the first sketch that fits."""
     sketches = sketches_for(workload, target)
     if not sketches:
         raise UnsupportedTarget(f"no sketch can write this workload for {target}", field="target")
@@ -210,8 +213,9 @@ def first_schedule(workload: Workload, target: Target) -> Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Artifacts:
-    """Every layer of one schedule's road as text, the instructions it ends in by class, and its device functions."""
+class CompiledLayers:
+    """Every layer of the lowering pipeline for one schedule as text, its machine instructions by class, and its device
+    functions."""
 
     sections: tuple[Section, ...]
     instructions: Mapping[str, int]
@@ -220,21 +224,21 @@ class Artifacts:
     warnings: tuple[str, ...]
 
 
-def artifacts(workload: Workload, target: Target, schedule: Schedule) -> Artifacts:
-    """Raises IllegalSchedule, CompileError, UnsupportedTarget."""
-    road = layers(workload, target, schedule)
-    before: Sequence[tuple[str, str]] = [("kernel", kernel_text(road.kernel))]
-    after = [(f"after {name}", kernel_text(kernel)) for name, kernel in road.passes]
+def compiled_layers(workload: Workload, target: Target, schedule: Schedule) -> CompiledLayers:
+    """Run the lowering pipeline. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    lowered = layers(workload, target, schedule)
+    before: Sequence[tuple[str, str]] = [("kernel", kernel_text(lowered.kernel))]
+    after = [(f"after {name}", kernel_text(kernel)) for name, kernel in lowered.passes]
     sections = [Section(title, "ir", text) for title, text in (*before, *after)]
-    sections.append(Section("source", road.source.language, road.source.text))
-    sections += [Section(layer.title, layer.language, layer.text) for layer in road.artifacts.layers]
-    final = road.passes[-1][1] if road.passes else road.kernel
-    use = matrix_use(workload, target, schedule, final, road.artifacts.instructions)
+    sections.append(Section("source", lowered.source.language, lowered.source.text))
+    sections += [Section(layer.title, layer.language, layer.text) for layer in lowered.artifacts.layers]
+    final = lowered.passes[-1][1] if lowered.passes else lowered.kernel
+    use = matrix_use(workload, target, schedule, final, lowered.artifacts.instructions)
     if use is not None:
         sections.append(Section("matrix instructions", "text", "\n".join((use.said, *use.warnings))))
-    functions = tuple(_function(grid, road.artifacts.resources, target) for grid in road.source.launches)
+    functions = tuple(_function(grid, lowered.artifacts.resources, target) for grid in lowered.source.launches)
     warnings = () if use is None else use.warnings
-    return Artifacts(tuple(sections), road.artifacts.instructions, functions, accessed_bytes(final), warnings)
+    return CompiledLayers(tuple(sections), lowered.artifacts.instructions, functions, accessed_bytes(final), warnings)
 
 
 def _function(grid: LaunchConfig, resources: Mapping[str, Resources], target: Target) -> FunctionView:
@@ -257,13 +261,13 @@ def _function(grid: LaunchConfig, resources: Mapping[str, Resources], target: Ta
 
 
 def files_of(workload: Workload, target: Target, schedule: Schedule, name: str, library: bool) -> Mapping[str, bytes]:
-    """A schedule as files (see ``codegen.export``). Raises IllegalSchedule, CompileError, UnsupportedTarget,
+    """Return a schedule as files (see ``codegen.export``). Raises IllegalSchedule, CompileError, UnsupportedTarget,
     InvalidParameter."""
     return exported(workload, target, schedule, Packaging(name, library))
 
 
 def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:
-    """Whether the schedule's sketch, as it is now, can write the workload for the target."""
+    """Return whether the schedule's sketch, as it is now, can write the workload for the target."""
     try:
         return sketch_of(schedule).matches(workload, target)
     except IllegalSchedule:
@@ -271,6 +275,6 @@ def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:
 
 
 def knob_meanings(workload: Workload, target: Target, schedule: Schedule) -> Mapping[str, str]:
-    """What each knob of the schedule's sketch means. Raises IllegalSchedule."""
+    """Return what each knob of the schedule's sketch means. Raises IllegalSchedule."""
     space = sketch_of(schedule).space(workload, target, limit=64)
     return {knob.name: knob.meaning for knob in space.knobs}

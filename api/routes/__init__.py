@@ -1,14 +1,19 @@
-"""REST routes, a file for each noun. To add one: write the file, and add its line to the table."""
+"""The REST routes and the dashboard's pages, one file for each noun.
+
+A route takes a request, calls one method of the service, and returns a model of ``responses`` or a rendered page. To
+add a noun, write its file and add its line to the table.
+"""
 
 from fastapi import APIRouter
 
-from . import devices, events, health, jobs, operators, pages, schedules, trials
+from . import devices, events, health, jobs, operators, pages, records, schedules, trials
 
 ROUTES: dict[str, APIRouter] = {
-    "schedules": schedules.router,  # first, for the look-up is the route that is asked most
+    "schedules": schedules.router,  # this stands first, for the look-up is the most frequent request
     "jobs": jobs.router,
     "events": events.router,
     "trials": trials.router,
+    "records": records.router,
     "operators": operators.router,
     "devices": devices.router,
     "health": health.router,

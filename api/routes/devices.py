@@ -1,19 +1,19 @@
-"""Devices: what records were taken on, and what is attached now."""
+"""Lists devices: those that records were measured on, and those attached now."""
 
 from fastapi import APIRouter
 
 from ...service.views import DeviceView
-from ..answers import DeviceList, DeviceOut, TargetOut
-from ..context import Serving
-from ..documents import READS
+from ..dependencies import ServiceDependency
+from ..problem_responses import READS
+from ..responses import DeviceList, DeviceOut, TargetOut
 from ..strict_route import StrictRoute
 
 router = APIRouter(prefix="/v1/devices", tags=["devices"], route_class=StrictRoute)
 
 
 @router.get("", operation_id="listDevices", responses=READS)
-def list_devices(service: Serving) -> DeviceList:
-    """All devices that records were taken on, and those attached to this service now."""
+def list_devices(service: ServiceDependency) -> DeviceList:
+    """All devices that records were measured on, and those attached to this service now."""
     return DeviceList(devices=tuple(_device(view) for view in service.devices()))
 
 

@@ -1,4 +1,4 @@
-"""The events of a job: as a stream (SSE), or by polling."""
+"""Answers with the events of a job as a stream (server-sent events) or by polling."""
 
 import functools
 from collections.abc import AsyncIterator
@@ -12,16 +12,16 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
 from ...service.service import Service
 from ...service.views import EventView
-from ..answers import EventList, EventOut
-from ..context import JobId, Serving
-from ..documents import FINDS
+from ..dependencies import JobId, ServiceDependency
 from ..limits import KEEP_ALIVE_SECONDS, MAX_EVENT_STREAMS, MAX_ID, MAX_WAIT_SECONDS
-from ..problems import Refused
+from ..problem_handlers import RequestRefused
+from ..problem_responses import FINDS
+from ..responses import EventList, EventOut
 from ..strict_route import StrictRoute
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
 _SLICE_SECONDS = 1.0
-"""How long one wait in a thread lasts: the longest a stream needs to notice that the server stops."""
+"""How long one wait in a thread lasts. A stream notices within this time that the server stops."""
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Events after the one asked for: JSON, or a stream for `Accept: text/event-stream`.",
@@ -32,8 +32,8 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Streams:
-    """The threads that wait for events, apart from those that serve requests."""
+class EventStreams:
+    """Counts the threads that wait for events. They are separate from the threads that serve requests."""
 
     def __init__(self, limit: int = MAX_EVENT_STREAMS) -> None:
         self.limit = limit
@@ -49,7 +49,7 @@ class Streams:
 async def events(
     job_id: JobId,
     request: Request,
-    service: Serving,
+    service: ServiceDependency,
     after: Annotated[int, Query(ge=0, le=MAX_ID, description="The id of the last event already known.")] = 0,
     wait_seconds: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, description="How long to wait for one.")] = 0.0,
     last_event_id: Annotated[
@@ -60,9 +60,9 @@ async def events(
 
     `Accept: text/event-stream` gives a stream that ends when the job does; anything else gives JSON.
     """
-    streams: Streams = request.app.state.streams
+    streams: EventStreams = request.app.state.streams
     if streams.open >= streams.limit:
-        raise Refused(503, "TOO_MANY_STREAMS", f"{streams.limit} event streams are open already")
+        raise RequestRefused(503, "TOO_MANY_STREAMS", f"{streams.limit} event streams are open already")
     known = after if last_event_id is None else max(after, last_event_id)
     wanted = "text/event-stream" in request.headers.get("accept", "")
     final = (await anyio.to_thread.run_sync(service.job, job_id)).state.is_final
@@ -87,9 +87,9 @@ async def events(
 
 
 async def _stream(
-    request: Request, service: Service, streams: Streams, job_id: str, known: int
+    request: Request, service: Service, streams: EventStreams, job_id: str, known: int
 ) -> AsyncIterator[bytes]:
-    """Events as they come, a comment when none has come for a while, and an ``end`` after a job's last one."""
+    """Yield events as they come, a comment when none has come for a while, and an ``end`` after a job's last one."""
     streams.open += 1
     try:
         quiet = 0.0

@@ -1,12 +1,12 @@
-"""Is it alive, is it ready, how is it doing, what is it."""
+"""Liveness, readiness, metrics and version of the service."""
 
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
 from ... import __version__
-from ..answers import HealthOut, VersionOut
-from ..context import Serving
-from ..documents import READS
+from ..dependencies import ServiceDependency
+from ..problem_responses import READS
+from ..responses import HealthOut, VersionOut
 from ..strict_route import StrictRoute
 
 router = APIRouter(tags=["health"], route_class=StrictRoute)
@@ -15,7 +15,7 @@ _PROBLEM_TOO = {"content": {"application/problem+json": {"schema": {"$ref": "#/c
 
 @router.get("/healthz", operation_id="isAlive", responses=READS)
 async def alive() -> VersionOut:
-    """The process answers; says nothing about the database."""
+    """The process answers. This says nothing about the database."""
     return VersionOut(version=__version__)
 
 
@@ -25,8 +25,8 @@ async def alive() -> VersionOut:
     response_model=HealthOut,
     responses={**READS, 503: {"model": HealthOut, "description": "Not ready; `checks` says why.", **_PROBLEM_TOO}},
 )
-def ready(service: Serving) -> Response:
-    """Whether jobs can be taken: the database answers and is current, the job thread runs, there is disk left."""
+def ready(service: ServiceDependency) -> Response:
+    """Whether jobs can be taken: the database answers and is current, the job thread runs, and the disk has room."""
     health = HealthOut.model_validate(service.health())
     return Response(health.model_dump_json(), 200 if health.ready else 503, media_type="application/json")
 
@@ -37,12 +37,12 @@ def ready(service: Serving) -> Response:
     response_class=PlainTextResponse,
     responses={**READS, 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-def metrics(service: Serving) -> Response:
+def metrics(service: ServiceDependency) -> Response:
     """Counters and gauges in the Prometheus text format."""
     return Response(service.metrics(), 200, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/version", operation_id="getVersion", responses=READS)
-async def version() -> VersionOut:
-    """The versions of the service and of its wire format."""
-    return VersionOut(version=__version__)
+async def version(service: ServiceDependency) -> VersionOut:
+    """The versions of the service and of its wire format, and the name of this run."""
+    return VersionOut(version=__version__, instance=service.instance)

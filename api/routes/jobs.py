@@ -1,4 +1,4 @@
-"""Jobs: submit, list, look at, cancel."""
+"""Submits, lists, shows and cancels jobs."""
 
 from typing import Annotated, Any
 
@@ -8,13 +8,13 @@ from ...core.errors import TilewrightError
 from ...service.submit import checked
 from ...service.views import JobState, JobView
 from ...te.key import workload_key
-from ..answers import JobOut, JobPage, ValidatedOut
-from ..context import JobId, PageSize, PageToken, Serving
-from ..documents import CHANGES, CREATES, FINDS, READS
+from ..dependencies import JobId, PageSize, PageToken, ServiceDependency
 from ..expressions import spec_of
 from ..limits import IDEMPOTENCY_KEY_PATTERN
-from ..problems import within
+from ..problem_handlers import within
+from ..problem_responses import CHANGES, CREATES, FINDS, READS
 from ..requests import JobIn
+from ..responses import JobOut, JobPage, ValidatedOut
 from ..strict_route import StrictRoute
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
@@ -24,7 +24,7 @@ _ETAG = {"ETag": {"schema": {"type": "string"}, "description": "Weak: the versio
 
 
 def etag_of(job: JobView) -> str:
-    """The weak entity tag of a job: its version."""
+    """Return the weak entity tag of a job, which is its version."""
     return f'W/"{job.version}"'
 
 
@@ -44,11 +44,11 @@ def etag_of(job: JobView) -> str:
 )
 def submit(
     body: JobIn,
-    service: Serving,
+    service: ServiceDependency,
     idempotency_key: Annotated[str | None, Header(pattern=IDEMPOTENCY_KEY_PATTERN)] = None,
 ) -> Response:
-    """Submit a job. With an Idempotency-Key a repeated request answers with the same job, however often it is sent;
-    the same key with another body is a conflict."""
+    """Submit a job. With an Idempotency-Key a repeated request answers with the same job, however often it is sent.
+    The same key with another body is a conflict."""
     spec = spec_of(service, body)
     try:
         if body.validate_only:
@@ -65,7 +65,7 @@ def submit(
 
 @router.get("", operation_id="listJobs", responses=READS)
 def list_jobs(
-    service: Serving,
+    service: ServiceDependency,
     page_size: PageSize = 50,
     page_token: PageToken = "",
     state: Annotated[JobState | None, Query()] = None,
@@ -84,10 +84,10 @@ def list_jobs(
 def get_job(
     job_id: JobId,
     request: Request,
-    service: Serving,
+    service: ServiceDependency,
     if_none_match: Annotated[str | None, Header(max_length=1024)] = None,
 ) -> Response:
-    """A job with its tasks and the best schedule so far of each; in every state."""
+    """A job in any state, with its tasks and the best schedule so far of each."""
     job = service.job(job_id)
     tag = etag_of(job)
     if if_none_match is not None and _matches(if_none_match, tag):
@@ -97,8 +97,8 @@ def get_job(
 
 
 @router.post("/{job_id}/cancel", operation_id="cancelJob", responses=CHANGES)
-def cancel(job_id: JobId, service: Serving) -> JobOut:
-    """Stop a job that is queued or running; what it has measured is kept. One that has ended is a conflict."""
+def cancel(job_id: JobId, service: ServiceDependency) -> JobOut:
+    """Stop a job that is queued or running. What it has measured is kept. A job that has ended is a conflict."""
     return JobOut.model_validate(service.cancel(job_id))
 
 

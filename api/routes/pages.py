@@ -1,4 +1,4 @@
-"""The dashboard: pages that show all numbers without scripts, and the fragments that keep them current."""
+"""The dashboard. Its pages show all numbers without scripts, and fragments keep them current."""
 
 from typing import Annotated
 
@@ -7,10 +7,10 @@ from fastapi.responses import RedirectResponse, Response
 
 from ...core.errors import Conflict, NotFound, TilewrightError
 from ...service.views import Explanation, JobState, JobView, TaskView, TrialOrder, TrialView
-from ..context import JobId, PageToken, RecordId, Serving
-from ..explaining import explain_record
-from ..pages import render
-from ..problems import Refused
+from ..compilations import explain_record
+from ..dependencies import JobId, PageToken, RecordId, ServiceDependency
+from ..problem_handlers import RequestRefused
+from ..rendering import render
 from ..strict_route import StrictRoute
 
 router = APIRouter(include_in_schema=False, route_class=StrictRoute)
@@ -29,14 +29,14 @@ def _task(job: JobView, index: int) -> TaskView:
 
 
 @router.get("/")
-def jobs_page(service: Serving, state: State = None, page_token: PageToken = "") -> Response:
+def jobs_page(service: ServiceDependency, state: State = None, page_token: PageToken = "") -> Response:
     """All jobs, newest first."""
     page = service.jobs(page_size=JOBS_ON_A_PAGE, token=page_token, state=state)
     return render("jobs.html", page=page, state=state, states=list(JobState), page_token=page_token)
 
 
 @router.get("/jobs")
-def jobs_fragment(service: Serving, state: State = None, page_token: PageToken = "") -> Response:
+def jobs_fragment(service: ServiceDependency, state: State = None, page_token: PageToken = "") -> Response:
     """The table of jobs alone."""
     page = service.jobs(page_size=JOBS_ON_A_PAGE, token=page_token, state=state)
     return render("jobs_table.html", page=page, state=state, page_token=page_token)
@@ -45,7 +45,7 @@ def jobs_fragment(service: Serving, state: State = None, page_token: PageToken =
 @router.get("/jobs/{job_id}")
 def job_page(
     job_id: JobId,
-    service: Serving,
+    service: ServiceDependency,
     task: TaskQuery = 0,
     order: Order = TrialOrder.BEST,
     page_token: PageToken = "",
@@ -72,14 +72,14 @@ def job_page(
 
 
 @router.get("/jobs/{job_id}/summary")
-def summary(job_id: JobId, service: Serving, task: TaskQuery = 0) -> Response:
+def summary(job_id: JobId, service: ServiceDependency, task: TaskQuery = 0) -> Response:
     """State and figures of a job."""
     job = service.job(job_id)
     return render("summary.html", job=job, task=_task(job, task))
 
 
 @router.get("/jobs/{job_id}/failures")
-def failures(job_id: JobId, service: Serving, task: TaskQuery = 0) -> Response:
+def failures(job_id: JobId, service: ServiceDependency, task: TaskQuery = 0) -> Response:
     """The failures of a task by stage."""
     job = service.job(job_id)
     return render("failures.html", job=job, task=_task(job, task), failures=service.failures(job_id, task=task))
@@ -87,7 +87,11 @@ def failures(job_id: JobId, service: Serving, task: TaskQuery = 0) -> Response:
 
 @router.get("/jobs/{job_id}/trials")
 def trials(
-    job_id: JobId, service: Serving, task: TaskQuery = 0, order: Order = TrialOrder.BEST, page_token: PageToken = ""
+    job_id: JobId,
+    service: ServiceDependency,
+    task: TaskQuery = 0,
+    order: Order = TrialOrder.BEST,
+    page_token: PageToken = "",
 ) -> Response:
     """A page of the trials of a task."""
     job = service.job(job_id)
@@ -96,7 +100,7 @@ def trials(
 
 
 @router.get("/jobs/{job_id}/best")
-def best_panel(job_id: JobId, service: Serving, task: TaskQuery = 0) -> Response:
+def best_panel(job_id: JobId, service: ServiceDependency, task: TaskQuery = 0) -> Response:
     """The best schedule of a task so far."""
     job = service.job(job_id)
     view = _task(job, task)
@@ -105,28 +109,28 @@ def best_panel(job_id: JobId, service: Serving, task: TaskQuery = 0) -> Response
 
 
 @router.get("/jobs/{job_id}/trials/{record_id}")
-def trial_page(job_id: JobId, record_id: RecordId, service: Serving, layer: Layer = 0) -> Response:
+def trial_page(job_id: JobId, record_id: RecordId, service: ServiceDependency, layer: Layer = 0) -> Response:
     """One trial: knobs, evidence, samples and every layer of its source."""
     return _trial("trial.html", service, job_id, record_id, layer)
 
 
 @router.get("/jobs/{job_id}/trials/{record_id}/panel")
-def trial_panel(job_id: JobId, record_id: RecordId, service: Serving, layer: Layer = 0) -> Response:
+def trial_panel(job_id: JobId, record_id: RecordId, service: ServiceDependency, layer: Layer = 0) -> Response:
     """The same as a part of the job's page."""
     return _trial("panel.html", service, job_id, record_id, layer)
 
 
 @router.post("/jobs/{job_id}/cancel")
-def cancel(job_id: JobId, service: Serving) -> Response:
+def cancel(job_id: JobId, service: ServiceDependency) -> Response:
     """The cancel button, without scripts: back to the job's page, which shows the state."""
     try:
         service.cancel(job_id)
     except Conflict:
-        pass  # ended in the meantime: the page says how
+        pass  # it has ended in the meantime, and the page says how
     return RedirectResponse(f"/jobs/{job_id}", 303)
 
 
-def _trial(template: str, service: Serving, job_id: str, record_id: int, layer: int) -> Response:
+def _trial(template: str, service: ServiceDependency, job_id: str, record_id: int, layer: int) -> Response:
     trial = service.trial(record_id)
     if trial.job_id != job_id:
         raise NotFound(f"job {job_id} has no record {record_id}", field="record_id")
@@ -136,7 +140,7 @@ def _trial(template: str, service: Serving, job_id: str, record_id: int, layer: 
         explanation = explain_record(service, record_id)
     except TilewrightError as error:  # a schedule that cannot be lowered any more still has its knobs and evidence
         problem = error.message
-    except Refused as error:
+    except RequestRefused as error:
         problem = error.detail
     return _panel(template, job, _task(job, trial.task), trial, explanation, problem, layer, follows_best=False)
 

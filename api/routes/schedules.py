@@ -1,16 +1,16 @@
-"""Schedules: the best known one, by key or by expression, and what any of them becomes."""
+"""Looks the best schedule up by key or by expression, and explains and exports schedules."""
 
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from ...te.key import workload_key
-from ..answers import BestOut, ExplanationOut, ExportOut
-from ..context import Serving
-from ..documents import COMPUTES, FINDS
-from ..explaining import explain_workload, export_workload
+from ..compilations import explain_workload, export_workload
+from ..dependencies import ServiceDependency
 from ..expressions import schedule_of, task_of
+from ..problem_responses import COMPUTES, FINDS
 from ..requests import BestQuery, ExplainIn, ExportIn, LookupIn
+from ..responses import BestOut, ExplanationOut, ExportOut
 from ..strict_route import DirectRoute, StrictRoute, refuse_others
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=StrictRoute)
@@ -25,8 +25,8 @@ _PARAMETERS = [
 async def best(request: Request) -> Response:
     """The best schedule known for a workload. Parts of the identity that are not given, or that no record has, are
     relaxed; `match` says which."""
-    # The hot route, so without what FastAPI costs: no thread, no dependencies, one validation of the query, none of
-    # our own answer.
+    # This is the hot route, so that it does without what costs time in FastAPI: no thread, no dependencies, one
+    # validation of the query, and none of our own answer.
     refuse_others(request, BestQuery.model_fields)
     try:
         wanted = BestQuery.model_validate(dict(request.query_params))
@@ -57,7 +57,7 @@ router.routes.append(
 
 
 @router.post("/lookup", operation_id="lookUpSchedule", responses=COMPUTES)
-def lookup(body: LookupIn, service: Serving) -> BestOut:
+def lookup(body: LookupIn, service: ServiceDependency) -> BestOut:
     """The best schedule known for an expression: a workload in JSON, or an operator with parameters."""
     task = task_of(service, body)
     view = service.best(
@@ -71,15 +71,15 @@ def lookup(body: LookupIn, service: Serving) -> BestOut:
 
 
 @router.post("/explain", operation_id="explainSchedule", responses=COMPUTES)
-def explain(body: ExplainIn, service: Serving) -> ExplanationOut:
-    """Every layer of a schedule as text, the instructions in its assembly, and its place under the roofline."""
+def explain(body: ExplainIn, service: ServiceDependency) -> ExplanationOut:
+    """Every layer of a schedule as text, the instructions in its assembly, and how near it comes to the roofline."""
     task = task_of(service, body)
     schedule = None if body.schedule is None else schedule_of(body.schedule)
     return ExplanationOut.model_validate(explain_workload(service, task.workload, schedule, body.target))
 
 
 @router.post("/export", operation_id="exportSchedule", responses=COMPUTES)
-def export(body: ExportIn, service: Serving) -> ExportOut:
+def export(body: ExportIn, service: ServiceDependency) -> ExportOut:
     """A schedule as files to use without Tilewright: source, machine code, and how to call it."""
     task = task_of(service, body)
     schedule = None if body.schedule is None else schedule_of(body.schedule)

@@ -1,14 +1,14 @@
-"""Trials: what was measured, as pages and as columns, and the source of any of them."""
+"""Shows what was measured, as pages and as columns, and explains and exports any trial's schedule."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
 from ...service.views import TrialOrder
-from ..answers import ExplanationOut, ExportOut, SeriesOut, TrialOut, TrialPage
-from ..context import FunctionName, JobId, PageSize, PageToken, RecordId, Serving, TaskIndex, WithLibrary
-from ..documents import FINDS
-from ..explaining import explain_record, export_record
+from ..compilations import explain_record, export_record
+from ..dependencies import FunctionName, JobId, PageSize, PageToken, RecordId, ServiceDependency, TaskIndex, WithLibrary
+from ..problem_responses import FINDS
+from ..responses import ExplanationOut, ExportOut, SeriesOut, TrialOut, TrialPage
 from ..strict_route import StrictRoute
 
 router = APIRouter(prefix="/v1", tags=["trials"], route_class=StrictRoute)
@@ -18,7 +18,7 @@ AfterSequence = Annotated[int, Query(ge=-1, le=(1 << 31) - 1, description="Only 
 @router.get("/jobs/{job_id}/trials", operation_id="listTrials", responses=FINDS)
 def list_trials(
     job_id: JobId,
-    service: Serving,
+    service: ServiceDependency,
     task: TaskIndex = 0,
     page_size: PageSize = 100,
     page_token: PageToken = "",
@@ -30,26 +30,26 @@ def list_trials(
 
 
 @router.get("/jobs/{job_id}/series", operation_id="getSeries", responses=FINDS)
-def series(job_id: JobId, service: Serving, task: TaskIndex = 0, after: AfterSequence = -1) -> SeriesOut:
+def series(job_id: JobId, service: ServiceDependency, task: TaskIndex = 0, after: AfterSequence = -1) -> SeriesOut:
     """The trials of one task as columns (at most 20,000 at a time): what a chart needs."""
     return SeriesOut.model_validate(service.series(job_id, task=task, after=after))
 
 
 @router.get("/trials/{record_id}", operation_id="getTrial", responses=FINDS)
-def trial(record_id: RecordId, service: Serving) -> TrialOut:
+def trial(record_id: RecordId, service: ServiceDependency) -> TrialOut:
     """One recorded trial with its samples and evidence."""
     return TrialOut.model_validate(service.trial(record_id))
 
 
 @router.get("/trials/{record_id}/source", operation_id="getTrialSource", responses=FINDS)
-def source(record_id: RecordId, service: Serving) -> ExplanationOut:
+def source(record_id: RecordId, service: ServiceDependency) -> ExplanationOut:
     """Every layer of a trial's schedule as text: expression, knobs, IR before and after passes, LLVM IR, assembly."""
     return ExplanationOut.model_validate(explain_record(service, record_id))
 
 
 @router.get("/trials/{record_id}/export", operation_id="exportTrial", responses=FINDS)
 def export(
-    record_id: RecordId, service: Serving, name: FunctionName = "kernel", library: WithLibrary = False
+    record_id: RecordId, service: ServiceDependency, name: FunctionName = "kernel", library: WithLibrary = False
 ) -> ExportOut:
     """A trial's schedule as files to use without Tilewright: source, machine code, and how to call it."""
     return ExportOut.model_validate(export_record(service, record_id, name, library))

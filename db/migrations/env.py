@@ -1,4 +1,4 @@
-"""Run by Alembic: migrate over the connection that ``migrate.upgrade`` hands in, inside its transaction."""
+"""Alembic runs this file: it migrates over the connection that ``migrate.upgrade`` hands in, inside its transaction."""
 
 from alembic import context
 

@@ -11,7 +11,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
 from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Stage, Timed, Trial
-from tilewright.db.record import record_trial
+from tilewright.db.recording import record_trial
 from tilewright.db.rows import NewJob, NewTask, NewTrial
 from tilewright.db.store import Store
 from tilewright.db.tables import tasks, trials

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tilewright.api import assets, pages
+from tilewright.api import assets, rendering
 from tilewright.core.budget import Budget
 from tilewright.db.rows import NewJob
 from tilewright.db.store import Store
@@ -167,7 +167,7 @@ def test_all_numbers_are_there_without_scripts(browser: Browser, address: str) -
 def test_without_the_scripts_installed_the_page_says_so(
     browser: Browser, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "assets_present", lambda: False)
+    monkeypatch.setattr(rendering, "assets_present", lambda: False)
     with watched(browser, address) as seen:
         seen.page.goto("/jobs/small")
         expect(seen.page.locator(".notice").first).to_contain_text("python -m tilewright.api.assets")

@@ -6,7 +6,7 @@ from tilewright.core.errors import UnsupportedTarget
 from tilewright.core.target import DeviceInfo, Target
 from tilewright.runtime.devices import host_target, open_device
 from tilewright.service.submit import checked
-from tilewright.service.targets import TARGETS, Place, default_cache, made_for, measured_on, place_named
+from tilewright.service.targets import TARGETS, DeviceSelector, compiled_for, default_cache, measured_on, parse_device
 from tilewright.service.views import JobSpec, TaskSpec
 from tilewright.te.operators import OPERATORS
 
@@ -14,10 +14,10 @@ TASK = TaskSpec(OPERATORS["matmul"].workload({"m": 8, "n": 8, "k": 8}))
 
 
 def test_kinds_and_ordinals_are_read() -> None:
-    assert place_named("llvm") == Place("llvm", 0) and place_named("cuda:1") == Place("cuda", 1)
+    assert parse_device("llvm") == DeviceSelector("llvm", 0) and parse_device("cuda:1") == DeviceSelector("cuda", 1)
     for bad in ("", "cpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cuda:\u0661", "cuda:1000000"):
         with pytest.raises(UnsupportedTarget, match="allowed: " + ", ".join(TARGETS)) as refused:
-            place_named(bad)
+            parse_device(bad)
         assert refused.value.field == "target"
 
 
@@ -29,38 +29,38 @@ def test_the_profile_of_a_job_is_what_is_usual_on_its_device() -> None:
 
 
 def test_this_machines_processor_is_there() -> None:
-    on = measured_on(Place("llvm"))
+    on = measured_on(DeviceSelector("llvm"))
     assert on.device.target == host_target("llvm") and str(on.profile) == "warm-v1"
-    assert made_for("llvm", ()) == on
+    assert compiled_for("llvm", ()) == on
     with pytest.raises(UnsupportedTarget, match="llvm:7 is none of them"):
-        measured_on(Place("llvm", 7))
+        measured_on(DeviceSelector("llvm", 7))
 
 
 def test_code_for_an_architecture_needs_no_device_of_it() -> None:
-    on = made_for("cuda:sm_80", ())
+    on = compiled_for("cuda:sm_80", ())
     assert (on.device.target.arch, str(on.profile)) == ("sm_80", "cold-v2")
     assert "nvrtc" in on.toolchain.components
     known = DeviceInfo("an A100", Target("cuda", "sm_80", (), 108), {"l2_bytes": 4e7})
-    assert made_for("cuda:sm_80", [known]).device in (known, on.device)
+    assert compiled_for("cuda:sm_80", [known]).device in (known, on.device)
     with pytest.raises(UnsupportedTarget, match="sm_12345"):
-        made_for("cuda:sm_12345", ())
+        compiled_for("cuda:sm_12345", ())
 
 
 def test_code_for_another_processor_needs_none_of_it() -> None:
-    assert made_for("llvm:x86-64", ()).device.target == host_target("llvm")
-    on = made_for("llvm:aarch64+sve", ())
+    assert compiled_for("llvm:x86-64", ()).device.target == host_target("llvm")
+    on = compiled_for("llvm:aarch64+sve", ())
     assert (on.device.target.arch, on.device.target.features, on.device.target.vector_bytes) == (
         "aarch64",
         ("sve",),
         32,
     )
-    assert on.toolchain != made_for("llvm:aarch64", ()).toolchain and str(on.profile) == "warm-v1"
+    assert on.toolchain != compiled_for("llvm:aarch64", ()).toolchain and str(on.profile) == "warm-v1"
     with pytest.raises(UnsupportedTarget, match="no architecture 'z80' here; known: x86-64, aarch64, riscv64"):
-        made_for("llvm:z80", ())
+        compiled_for("llvm:z80", ())
     with pytest.raises(UnsupportedTarget, match=r"llvm:riscv64 has no extension 'sve' here; known: .*zvl256b"):
-        made_for("llvm:riscv64+v+sve", ())
+        compiled_for("llvm:riscv64+v+sve", ())
     for elsewhere in ("llvm:aarch64", "llvm:riscv64+v"):  # nothing of it runs here
         with pytest.raises(UnsupportedTarget, match="cannot be timed here"):
-            place_named(elsewhere)
+            parse_device(elsewhere)
         with pytest.raises(UnsupportedTarget, match="does not run here"):
-            open_device("llvm", target=made_for(elsewhere, ()).device.target)
+            open_device("llvm", target=compiled_for(elsewhere, ()).device.target)

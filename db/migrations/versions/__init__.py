@@ -1,1 +1,1 @@
-"""Schema versions, oldest first."""
+"""Each file takes the schema one version further; the number in its name orders them."""

@@ -1,4 +1,4 @@
-"""The first tables: workloads, devices, toolchains, jobs, tasks, trials, events, models, idempotency keys."""
+"""Creates the tables: workloads, devices, toolchains, jobs, tasks, trials, events, models, idempotency keys."""
 
 from alembic import op
 from sqlalchemy import (
@@ -26,7 +26,7 @@ TIMED = text("seconds IS NOT NULL")
 
 
 def upgrade() -> None:
-    """From an empty database."""
+    """Create all tables in an empty database."""
     _create_nouns()
     _create_jobs()
     _create_notes()
@@ -36,7 +36,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Back to an empty database."""
+    """Drop all tables."""
     for table in ("trials", "tasks", "idempotency_keys", "events", "models", "jobs"):
         op.drop_table(table)
     for table in ("workloads", "toolchains", "devices"):

@@ -1,4 +1,4 @@
-"""What finals add: their samples, what trials are ranked by (and found by) after them; and how long tasks took."""
+"""Adds what finals measure: their samples, the figure that ranks trials afterwards, and how long tasks took."""
 
 from collections.abc import Sequence
 

@@ -23,7 +23,7 @@ from tilewright.ir.verify import verify
 from tilewright.runtime.devices import open_device
 from tilewright.runtime.module import load_module
 from tilewright.schedule.sketches import sketches_for
-from tilewright.service.targets import made_for, place_named
+from tilewright.service.targets import compiled_for, parse_device
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.codegen.cuda.launches import LAUNCHES
 
@@ -134,14 +134,14 @@ def test_nothing_is_timed_on_one() -> None:
     schedule = sketches_for(workload, GFX942)[0].space(workload, GFX942, limit=16).schedule(0)
     for text in ("amdgpu", "amdgpu:gfx942", "amdgpu:0"):
         with pytest.raises(UnsupportedTarget, match=rf"'{text}' cannot be timed here; allowed: llvm, cuda"):
-            place_named(text)
+            parse_device(text)
     with pytest.raises(UnsupportedTarget, match="no device of kind 'amdgpu'; known: llvm, cuda"):
         open_device("amdgpu")
     with pytest.raises(UnsupportedTarget, match="no modules for amdgpu gfx942"):
         load_module(workload, schedule, GFX942)
-    assert made_for("amdgpu:gfx942", ()).device.target == GFX942
+    assert compiled_for("amdgpu:gfx942", ()).device.target == GFX942
     with pytest.raises(UnsupportedTarget, match="amdgpu has no architecture 'gfx90a' here; known: gfx942"):
-        made_for("amdgpu:gfx90a", ())
+        compiled_for("amdgpu:gfx90a", ())
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-"""Numbers for people: each with its unit, three or four significant digits, the same unit within a column."""
+"""Formats numbers for people: with a unit, with three or four significant digits, and with one unit in a column."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
+from ..core.policy import SpacePolicy
 from ..service.views import JobView, TaskView, TrialView
 
 DASH = Markup('<span class="none" title="not known">–</span>')
@@ -13,7 +14,7 @@ _BYTE_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
 def figure(number: str, unit: str = "") -> Markup:
-    """A number and its unit, told apart for the style sheet."""
+    """Return a number and its unit as separate elements, for the style sheet."""
     if not unit:
         return Markup('<span class="fig"><span class="num">{}</span></span>').format(number)
     return Markup('<span class="fig"><span class="num">{}</span><span class="unit"> {}</span></span>').format(
@@ -22,29 +23,29 @@ def figure(number: str, unit: str = "") -> Markup:
 
 
 def digits(value: float, significant: int = 4) -> str:
-    """``value`` in plain notation with about ``significant`` digits: 1234 -> 1,234; 0.01234 -> 0.01234."""
+    """Write ``value`` in plain notation with about ``significant`` digits: 1234 -> 1,234; 0.01234 -> 0.01234."""
     if value == 0:
         return "0"
-    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 1
-    places = max(0, significant - magnitude)
+    whole_digits = len(str(int(abs(value)))) if abs(value) >= 1 else 1
+    decimals = max(0, significant - whole_digits)
     if abs(value) < 0.1:
         return f"{value:.{significant}g}"
-    return f"{value:,.{places}f}"
+    return f"{value:,.{decimals}f}"
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """(seconds in one unit, its name) in which ``seconds`` is at least 1."""
+    """Return (seconds in one unit, name) of the largest unit in which ``seconds`` is at least 1."""
     return next(((size, name) for size, name in _TIME_UNITS if seconds >= size), _TIME_UNITS[-1])
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration of a kernel as plain text: 1.234 ms."""
+    """Write the duration of a kernel as plain text: 1.234 ms."""
     size, unit = time_unit(seconds)
     return f"{digits(seconds / size)} {unit}"
 
 
 def seconds_figure(seconds: float | None, like: float | None = None) -> Markup:
-    """A duration of a kernel, in the unit that fits ``like`` (by default itself)."""
+    """Write the duration of a kernel in the unit that fits ``like``, which is the duration itself by default."""
     if seconds is None:
         return DASH
     size, unit = time_unit(like if like is not None else seconds)
@@ -52,28 +53,28 @@ def seconds_figure(seconds: float | None, like: float | None = None) -> Markup:
 
 
 def rate_figure(amount: float | None, seconds: float | None, unit: str) -> Markup:
-    """``amount`` per second in billions: GFLOP/s, GB/s."""
+    """Write ``amount`` per second in billions: GFLOP/s, GB/s."""
     if not amount or not seconds:
         return DASH
     return figure(digits(amount / seconds / 1e9), unit)
 
 
 def ratio_figure(over: float | None, under: float | None) -> Markup:
-    """How many times ``over`` is ``under``."""
+    """Write ``over`` divided by ``under``."""
     if not over or not under:
         return DASH
     return figure(digits(over / under, 3), "×")
 
 
 def percent_figure(part: float | None, whole: float | None = 1.0) -> Markup:
-    """``part`` of ``whole`` in per cent."""
+    """Write ``part`` of ``whole`` in per cent."""
     if part is None or not whole:
         return DASH
     return figure(digits(100 * part / whole, 3), "%")
 
 
 def bytes_figure(count: float | None) -> Markup:
-    """A size in binary units."""
+    """Write a size in binary units."""
     if count is None:
         return DASH
     size, unit = next(((s, u) for s, u in _BYTE_UNITS if count >= s), _BYTE_UNITS[-1])
@@ -81,12 +82,12 @@ def bytes_figure(count: float | None) -> Markup:
 
 
 def count_figure(count: int | None, unit: str = "") -> Markup:
-    """A whole number, grouped by thousands."""
+    """Write a whole number, grouped by thousands."""
     return DASH if count is None else figure(f"{count:,}", unit)
 
 
 def duration_figure(seconds: float | None) -> Markup:
-    """A wall-clock duration: 4.2 s, 3 min 05 s, 2 h 10 min."""
+    """Write a wall-clock duration: 4.2 s, 3 min 05 s, 2 h 10 min."""
     if seconds is None:
         return DASH
     if seconds < 60:
@@ -98,7 +99,7 @@ def duration_figure(seconds: float | None) -> Markup:
 
 
 def moment(stamp: str | None) -> Markup:
-    """An RFC 3339 time as a ``<time>`` element, to the second, in UTC."""
+    """Write an RFC 3339 time as a ``<time>`` element, to the second, in UTC."""
     if not stamp:
         return DASH
     shown = datetime.fromisoformat(stamp).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -106,15 +107,20 @@ def moment(stamp: str | None) -> Markup:
 
 
 def elapsed_seconds(job: JobView) -> float | None:
-    """How long a job has been running, or ran."""
+    """Return how long a job has been running, or ran."""
     if job.started_at is None:
         return None
     end = datetime.fromisoformat(job.finished_at) if job.finished_at else datetime.now(UTC)
     return max(0.0, (end - datetime.fromisoformat(job.started_at)).total_seconds())
 
 
+def policy_text(job: JobView) -> str:
+    """Say how much of the spaces a job searches."""
+    return str(SpacePolicy(job.prune, job.prior))
+
+
 def parameters_text(parameters: Mapping[str, object] | None) -> str:
-    """``m=512 n=512``: an operator's parameters in a line."""
+    """Write an operator's parameters in a line: ``m=512 n=512``."""
     return " ".join(f"{name}={_short(value)}" for name, value in (parameters or {}).items())
 
 
@@ -123,17 +129,17 @@ def _short(value: object) -> str:
 
 
 def task_title(task: TaskView) -> str:
-    """What a task is called: its operator, or the beginning of the key of its workload."""
+    """Return what a task is called: its operator, or the beginning of its workload's key."""
     return task.operator or f"workload {task.workload_key[:12]}"
 
 
 def knobs_text(trial: TrialView) -> str:
-    """A schedule's knobs in a line."""
+    """Write a schedule's knobs in a line."""
     return " ".join(f"{name}={value}" for name, value in trial.schedule.knobs)
 
 
 def breakable(text: str) -> Markup:
-    """Text with places where a line may be broken after ``=`` and ``_``."""
+    """Allow a line break after each ``=`` and ``_`` of a text."""
     return Markup(str(escape(text)).replace("_", "_<wbr>").replace("=", "=<wbr>"))
 
 
@@ -154,6 +160,7 @@ FUNCTIONS = {
     "fraction": percent_figure,
     "task_title": task_title,
     "elapsed": elapsed_seconds,
+    "policy": policy_text,
     "seconds_text": seconds_text,
     "dash": DASH,
 }

@@ -1,4 +1,4 @@
-"""Rendering of the dashboard's pages: one Jinja environment, autoescaped, strict about missing values."""
+"""Renders the dashboard's pages in one Jinja environment, which escapes by itself and refuses missing values."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
 from .assets import assets_present
-from .figures import FILTERS, FUNCTIONS
+from .formatting import FILTERS, FUNCTIONS
 
 _environment = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -25,12 +25,12 @@ API_PATHS = ("/v1/", "/static/", "/healthz", "/readyz", "/metrics", "/version", 
 
 
 def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """The page or fragment ``template`` filled with ``values``."""
+    """Return the page or fragment ``template`` filled with ``values``."""
     text = _environment.get_template(template).render(assets=assets_present(), **values)
     return HTMLResponse(text, status, {"Cache-Control": "no-cache"})
 
 
 def wants_page(request: Request) -> bool:
-    """Whether a failure should be shown as a page: a browser asks for an address of the dashboard."""
+    """Return whether a failure should be shown as a page, because a browser asks for an address of the dashboard."""
     path = request.url.path
     return "text/html" in request.headers.get("accept", "") and not path.startswith(API_PATHS)

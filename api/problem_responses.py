@@ -1,4 +1,4 @@
-"""The problem answers that routes declare in OpenAPI, by status."""
+"""The problem documents that routes declare in OpenAPI, by status."""
 
 from typing import Any
 
@@ -9,16 +9,16 @@ DESCRIPTIONS = {
     403: "A change asked for by a page of another origin.",
     404: "What was asked for does not exist.",
     409: "The request contradicts the present state.",
-    413: "The body is larger than 1 MiB.",
-    415: "The body is not application/json.",
+    413: "The body is too large: 1 MiB, or 4 GiB of records.",
+    415: "The body has another media type than this route takes.",
     422: "The input is invalid; `field` says where.",
-    503: "The database or a worker is away; try again after `Retry-After` seconds.",
+    503: "The database or a worker does not answer; try again after `Retry-After` seconds.",
     507: "The disk is full; nothing was stored.",
 }
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI responses for the given statuses, beside those that any route may answer with."""
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return OpenAPI responses for the given statuses and for those that any route may answer with."""
     return {
         status: {
             "model": Problem,
@@ -29,8 +29,8 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-READS = problems()
-FINDS = problems(404)
-CREATES = problems(403, 404, 409, 413, 415, 507)
-COMPUTES = problems(403, 404, 413, 415)
-CHANGES = problems(403, 404, 409, 507)
+READS = problem_responses()
+FINDS = problem_responses(404)
+CREATES = problem_responses(403, 404, 409, 413, 415, 507)
+COMPUTES = problem_responses(403, 404, 413, 415)
+CHANGES = problem_responses(403, 404, 409, 507)

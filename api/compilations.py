@@ -1,4 +1,4 @@
-"""Explanations on request: compiling in the server's process, a few at a time."""
+"""Explains and exports schedules on request. They are compiled in the server's process, a few at a time."""
 
 import threading
 from collections.abc import Iterator
@@ -8,17 +8,17 @@ from ..core.schedule import Schedule
 from ..service.service import Service
 from ..service.views import Explanation, ExportView
 from ..te.workload import Workload
-from .problems import Refused
+from .problem_handlers import RequestRefused
 
 _SLOTS = threading.BoundedSemaphore(4)
-"""An explanation compiles a kernel: some would be fine, a hundred would starve the requests beside them."""
+"""Each request compiles a kernel. A hundred at once would starve all other requests."""
 _WAIT_SECONDS = 20.0
 
 
 @contextmanager
 def _slot() -> Iterator[None]:
     if not _SLOTS.acquire(timeout=_WAIT_SECONDS):
-        raise Refused(503, "BUSY", "too many explanations are being made; try again")
+        raise RequestRefused(503, "BUSY", "too many schedules are being compiled; try again")
     try:
         yield
     finally:
@@ -26,7 +26,7 @@ def _slot() -> Iterator[None]:
 
 
 def explain_record(service: Service, record_id: int) -> Explanation:
-    """Every layer of the schedule of one record. Raises NotFound."""
+    """Return every layer of the schedule of one record. Raises NotFound."""
     trial = service.trial(record_id)
     task = service.job(trial.job_id).tasks[trial.task]
     with _slot():
@@ -36,13 +36,13 @@ def explain_record(service: Service, record_id: int) -> Explanation:
 def explain_workload(
     service: Service, workload: Workload, schedule: Schedule | None, target: str | None = None
 ) -> Explanation:
-    """Every layer of ``schedule``, or of the best one known, or of the sketch's first."""
+    """Return every layer of ``schedule``, or of the best one known, or of the sketch's first."""
     with _slot():
         return service.explain(workload, schedule, target=target)
 
 
 def export_record(service: Service, record_id: int, name: str, library: bool) -> ExportView:
-    """The schedule of one record as files. Raises NotFound."""
+    """Return the schedule of one record as files. Raises NotFound."""
     with _slot():
         return service.export(record_id=record_id, name=name, library=library)
 
@@ -50,6 +50,6 @@ def export_record(service: Service, record_id: int, name: str, library: bool) ->
 def export_workload(
     service: Service, workload: Workload, schedule: Schedule | None, target: str | None, name: str, library: bool
 ) -> ExportView:
-    """``schedule``, or the best one known, or the sketch's first, as files."""
+    """Return ``schedule``, or the best one known, or the sketch's first, as files."""
     with _slot():
         return service.export(workload, schedule, target=target, name=name, library=library)

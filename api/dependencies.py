@@ -1,4 +1,4 @@
-"""What routes are handed: the service, and the parameters that several of them take."""
+"""The dependencies of routes: the service, and the parameters that several routes take."""
 
 from typing import Annotated
 
@@ -9,16 +9,16 @@ from .limits import FUNCTION_PATTERN, MAX_ID, MAX_PAGE_SIZE, NAME_PATTERN
 
 
 async def service_of(request: Request) -> Service:
-    """The service that this application was made for.
+    """Return the service that this application was made for.
 
-    A coroutine, though it waits for nothing: FastAPI runs plain functions in a thread, which costs more than all else
-    in a short request.
+    This is a coroutine though it waits for nothing: FastAPI runs plain functions in a thread, which costs more than
+    everything else in a short request.
     """
     service: Service = request.app.state.service
     return service
 
 
-Serving = Annotated[Service, Depends(service_of)]
+ServiceDependency = Annotated[Service, Depends(service_of)]
 JobId = Annotated[str, Path(pattern=NAME_PATTERN, description="The job's id.")]
 FunctionName = Annotated[
     str, Query(pattern=FUNCTION_PATTERN, description="What its functions for other programs are called.")
@@ -27,5 +27,7 @@ WithLibrary = Annotated[bool, Query(description="Whether a shared library is lin
 RecordId = Annotated[int, Path(ge=1, le=MAX_ID, description="The record's id.")]
 OperatorName = Annotated[str, Path(pattern=NAME_PATTERN, description="The operator's name.")]
 PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE)]
-PageToken = Annotated[str, Query(max_length=512, description="next_page_token of the page before; empty: the first.")]
+PageToken = Annotated[
+    str, Query(max_length=512, description="The next_page_token of the page before; empty: the first page.")
+]
 TaskIndex = Annotated[int, Query(ge=0, le=1_000, description="Which task of the job.")]

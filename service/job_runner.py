@@ -1,4 +1,4 @@
-"""Running one job, from wherever it stands in the database to its end."""
+"""Runs one job, from wherever it stands in the database to its end."""
 
 import threading
 import time
@@ -30,30 +30,30 @@ from .history import experiences
 from .roofline import best_peaks, roofline
 from .settings import Settings
 from .states import to
-from .targets import place_named
+from .targets import parse_device
 from .views import JobState
 
 PAGE = 1000
 
 
 class Interrupted(Exception):
-    """The service is closing: the job stays as it is, and goes on when the service is opened again."""
+    """The service is closing. The job stays as it is, and goes on when the service is opened again."""
 
 
 @dataclass
-class Conductor:
-    """Runs jobs one at a time. ``told`` is called after each commit, ``counted`` with each recorded trial."""
+class JobRunner:
+    """Runs jobs one at a time. ``on_commit`` is called after each commit, and ``on_trial`` with each recorded trial."""
 
     settings: Settings
     store: Store
-    executor_for: Callable[[JobRow], wiring.Executor]
+    executor_for: Callable[[JobRow], wiring.JobExecutor]
     interrupted: Callable[[], bool]
-    told: Callable[[], None]
-    counted: Callable[[Trial], None]
+    on_commit: Callable[[], None]
+    on_trial: Callable[[Trial], None]
 
     def run(self, job_id: str) -> None:
-        """Take a job to its end. Raises StoreError (try again later), WorkerLost, Interrupted; every other error
-        that is a TilewrightError ends the job as failed."""
+        """Take a job to its end. Raises StoreError (the caller tries again later), WorkerLost and Interrupted. The
+        caller ends the job as failed (``fail``) after any other TilewrightError."""
         job = self.store.job(job_id)
         if job.state == JobState.CANCELLING:
             self._move(job, JobState.CANCELLED)
@@ -61,31 +61,32 @@ class Conductor:
         if job.state == JobState.QUEUED:
             try:
                 job = self._move(job, JobState.RUNNING)
-            except Conflict:  # cancelled in this very moment
+            except Conflict:  # somebody cancelled it in this moment
                 return
         executor = self.executor_for(job)
         tasks = [task for task in job.tasks if task.stop_reason is None]
         if tasks:
-            executor.prefetch(self._workload(tasks[0]))  # while the ceilings of the device are measured
-        on, device = self._settle(job, executor)
-        with Preparing(partial(self._prepare, job, executor, device)) as preparing:
+            executor.prefetch(self._workload(tasks[0]))  # meanwhile the peaks of the device are measured
+        on, device = self._measure_device(job, executor)
+        with TaskPreparer(partial(self._prepare, job, executor, device)) as preparer:
             for task, following in zip(tasks, [*tasks[1:], None], strict=True):
                 if not self._cancelled(job):
-                    prepared = preparing.of(task)
+                    prepared = preparer.result(task)
                     if following is not None:
                         executor.prefetch(self._workload(following))  # its data take seconds, this task takes more
-                    self._run_task(job, prepared, executor, on, partial(preparing.begin, following))
+                    self._run_task(job, prepared, executor, on, partial(preparer.start, following))
         self._end(job)
 
-    def learn(self, job_id: str) -> None:
-        """Keep a cost model trained on everything known by now, if the job's strategy learns. Raises StoreError."""
+    def train_model(self, job_id: str) -> None:
+        """Train a cost model on every record known by now and store it, if the job's strategy learns. Raises
+        StoreError."""
         job = self.store.job(job_id)
         if job.strategy not in wiring.LEARNS or job.state != JobState.SUCCEEDED:
             return
         last = job.tasks[-1]
         limit, until = self.settings.history_records, self.store.newest_record()
         this = (job.id, last.position)
-        earlier = self.store.history(target_kind=place_named(job.target).kind, until=until, but=this, limit=limit)
+        earlier = self.store.history(target_kind=parse_device(job.target).kind, until=until, but=this, limit=limit)
         own = [row.record for row in self._trials(job, last.position)]
         (newest,) = experiences(self.store, own)
         trained = wiring.train(experiences(self.store, earlier), newest, job.seed % (1 << 31))
@@ -100,7 +101,7 @@ class Conductor:
             )
 
     def fail(self, job_id: str, error: TilewrightError) -> None:
-        """End a job as failed, and with it the task in hand."""
+        """End a job as failed, and with it the task that was running."""
         job = self.store.job(job_id)
         for task in job.tasks:
             if task.stop_reason is None:
@@ -108,13 +109,13 @@ class Conductor:
                 break
         try:
             self.store.move_job(job_id, to(JobState.FAILED), error=error.message)
-        except Conflict:  # its cancellation was asked for meanwhile, and that is granted
+        except Conflict:  # somebody asked for its cancellation meanwhile
             self.store.move_job(job_id, to(JobState.CANCELLED))
-        self.told()
+        self.on_commit()
 
     def _move(self, job: JobRow, state: JobState) -> JobRow:
         moved = self.store.move_job(job.id, to(state))
-        self.told()
+        self.on_commit()
         return moved
 
     def _cancelled(self, job: JobRow) -> bool:
@@ -133,45 +134,45 @@ class Conductor:
                 self.store.move_job(job.id, to(JobState.SUCCEEDED))
         except Conflict:
             self.store.move_job(job.id, to(JobState.CANCELLED))
-        self.told()
+        self.on_commit()
 
-    def _settle(self, job: JobRow, executor: wiring.Executor) -> tuple[MeasuredOn, DeviceInfo]:
-        """Where trials are taken, and the device with its peaks. They are measured again for every job (it takes a
-        moment), since a busy machine may have hidden them before."""
+    def _measure_device(self, job: JobRow, executor: wiring.JobExecutor) -> tuple[MeasuredOn, DeviceInfo]:
+        """Return what trials are measured on, and the device with its peaks. The peaks are measured again for every
+        job, which takes a moment, since a busy machine may have hidden them before."""
         on = executor.measured_on
         bare = replace(on.device, measured={})
         known = self.store.measured(bare.key)
         device = replace(bare, measured=best_peaks(known, executor.peaks()))
         if job.device_key != bare.key or device.measured != known:
             self.store.set_device(job.id, device)
-            self.told()
-        return replace(on, device=bare), device  # bare: no trial needs to write the peaks again
+            self.on_commit()
+        return replace(on, device=bare), device  # without the peaks, which no trial needs to write again
 
-    def _prepare(self, job: JobRow, executor: wiring.Executor, device: DeviceInfo, task: TaskRow) -> "Prepared":
-        """What a task needs before anything is measured. Its first candidates are built in the background, where
-        that disturbs nothing."""
+    def _prepare(self, job: JobRow, executor: wiring.JobExecutor, device: DeviceInfo, task: TaskRow) -> "PreparedTask":
+        """Make what a task needs before anything is measured. Its first candidates are built in the background, where
+        that disturbs no timing."""
         workload = self._workload(task)
         executor.prefetch(workload)
         seed = task_seed(job.seed, task.position)
-        pool = wiring.pool_of(workload, device, seed)
-        self._note_limits(job, task, workload, pool, device)
+        pool = wiring.pool_of(workload, device, seed, job.policy)
+        self._store_limits(job, task, workload, pool, device)
         strategy = wiring.strategy_named(job.strategy, pool, seed, self._history(job, task, device))
         done = self._trials(job, task.position)
         if not done:
             executor.prefetch(workload, wiring.first_schedules(pool, strategy, job.budget))
-        return Prepared(task, workload, pool, strategy, done)
+        return PreparedTask(task, workload, pool, strategy, done)
 
     def _run_task(
         self,
         job: JobRow,
-        prepared: "Prepared",
-        executor: wiring.Executor,
+        prepared: "PreparedTask",
+        executor: wiring.JobExecutor,
         on: MeasuredOn,
         prepare_next: Callable[[], None],
     ) -> None:
         task, done = prepared.task, prepared.done
         began = time.monotonic()
-        self._note_baseline(job, task, executor)
+        self._store_baseline(job, task, executor)
         before = self._elapsed(job, task.position)
         elapsed = done[-1].elapsed_seconds if done else before
         cancelling = threading.Event()
@@ -199,16 +200,18 @@ class Conductor:
         self.store.note_task(
             job.id, task.position, stop_reason=reason.value, wall_seconds=wall_seconds, timing_seconds=timing_seconds
         )
-        self.told()
+        self.on_commit()
 
-    def _final(self, job: JobRow, prepared: "Prepared", executor: wiring.Executor, trials: Sequence[Trial]) -> float:
-        """Let the fastest trials meet again, and keep what that says; the seconds it took. It is played anew when a
-        job is taken up again."""
+    def _final(
+        self, job: JobRow, prepared: "PreparedTask", executor: wiring.JobExecutor, trials: Sequence[Trial]
+    ) -> float:
+        """Time the fastest trials again, interleaved, and store their samples and ranks; return the seconds it took. A
+        job that was interrupted here repeats its final."""
         began = time.monotonic()
         changed = wiring.final(prepared.workload, executor, trials)
         if changed:
             self.store.add_final(job.id, prepared.task.position, changed)
-            self.told()
+            self.on_commit()
         return time.monotonic() - began
 
     def _record(
@@ -220,7 +223,7 @@ class Conductor:
         elapsed_seconds: float,
         cancelling: threading.Event,
     ) -> StopReason:
-        """Record each trial before the next one begins; sets ``cancelling`` as soon as the job is."""
+        """Record each trial before the next one begins. Set ``cancelling`` as soon as the job is being cancelled."""
         started = time.monotonic() - elapsed_seconds
         with closing(steps):
             while True:
@@ -234,11 +237,11 @@ class Conductor:
                 _, state = self.store.add_trial(new)
                 if state == JobState.CANCELLING:
                     cancelling.set()
-                self.counted(step.trial)
-                self.told()
+                self.on_trial(step.trial)
+                self.on_commit()
 
     def _history(self, job: JobRow, task: TaskRow, device: DeviceInfo) -> tuple[Experience, ...]:
-        """What the strategy learns from: records older than the task, the same ones each time it is taken up."""
+        """Return what the strategy learns from: records older than the task, the same ones each time it is resumed."""
         until = self.store.begin_task(job.id, task.position)
         if job.strategy not in wiring.LEARNS:
             return ()
@@ -249,10 +252,10 @@ class Conductor:
 
     def _workload(self, task: TaskRow) -> Workload:
         data = self.store.workload(task.workload_key)
-        assert data is not None  # a foreign key holds it
+        assert data is not None  # a foreign key guarantees it
         return workload_from_json(data)
 
-    def _note_limits(self, job: JobRow, task: TaskRow, workload: Workload, pool: Pool, device: DeviceInfo) -> None:
+    def _store_limits(self, job: JobRow, task: TaskRow, workload: Workload, pool: Pool, device: DeviceInfo) -> None:
         if task.space_size is not None:
             return
         facts: dict[str, object] = {"space_size": pool.total}
@@ -260,17 +263,18 @@ class Conductor:
         if limit is not None:
             facts.update(roofline_seconds=limit.seconds, roofline_by=limit.by)
         self.store.note_task(job.id, task.position, **facts)
-        self.told()
+        self.on_commit()
 
-    def _note_baseline(self, job: JobRow, task: TaskRow, executor: wiring.Executor) -> None:
-        """NumPy is a baseline for the processor it runs on, and nothing that another device should wait for."""
+    def _store_baseline(self, job: JobRow, task: TaskRow, executor: wiring.JobExecutor) -> None:
+        """Time NumPy and store the result. NumPy is a baseline for the processor that it runs on only; no other device
+        should wait for it."""
         if executor.overlaps or task.operator is None or task.baseline_seconds is not None or self._cancelled(job):
             return
         timed = executor.baseline(task.operator, task.parameters or {})
         if timed is not None:
             name = f"NumPy {np.__version__}"
             self.store.note_task(job.id, task.position, baseline_seconds=timed.seconds, baseline_name=name)
-            self.told()
+            self.on_commit()
 
     def _trials(self, job: JobRow, position: int) -> list[TrialRow]:
         rows: list[TrialRow] = []
@@ -282,7 +286,7 @@ class Conductor:
                 return rows
 
     def _elapsed(self, job: JobRow, position: int) -> float:
-        """Seconds the job had been running when its earlier tasks ended."""
+        """Return for how many seconds the job had been running when its earlier tasks ended."""
         for earlier in range(position - 1, -1, -1):
             last = self.store.trials(job.id, earlier, limit=1, newest_first=True)
             if last:
@@ -291,8 +295,8 @@ class Conductor:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A task that can begin. ``done``: its trials so far."""
+class PreparedTask:
+    """A task that can begin. ``done`` holds its trials so far."""
 
     task: TaskRow
     workload: Workload
@@ -301,13 +305,13 @@ class Prepared:
     done: Sequence[TrialRow]
 
 
-class Preparing:
-    """Prepares the next task of a job on a thread of its own while the final of the one before is played."""
+class TaskPreparer:
+    """Prepares the next task of a job on a thread of its own during the final of the task before."""
 
-    def __init__(self, prepare: Callable[[TaskRow], Prepared]) -> None:
+    def __init__(self, prepare: Callable[[TaskRow], PreparedTask]) -> None:
         self._prepare = prepare
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prepare")
-        self._begun: dict[int, Future[Prepared]] = {}
+        self._started: dict[int, Future[PreparedTask]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -315,17 +319,17 @@ class Preparing:
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown(cancel_futures=True)
 
-    def begin(self, task: TaskRow | None) -> None:
-        """Begin with a task, if there is one, unless it has been begun with."""
-        if task is not None and task.position not in self._begun:
-            self._begun[task.position] = self._thread.submit(self._prepare, task)
+    def start(self, task: TaskRow | None) -> None:
+        """Start to prepare a task, if there is one and it was not started before."""
+        if task is not None and task.position not in self._started:
+            self._started[task.position] = self._thread.submit(self._prepare, task)
 
-    def of(self, task: TaskRow) -> Prepared:
-        """The task, prepared. Raises what that raised."""
-        self.begin(task)
-        return self._begun.pop(task.position).result()
+    def result(self, task: TaskRow) -> PreparedTask:
+        """Wait for the prepared task. Raises what preparing it raised."""
+        self.start(task)
+        return self._started.pop(task.position).result()
 
 
 def task_seed(seed: int, position: int) -> int:
-    """The seed of one task of a job."""
+    """Return the seed of one task of a job."""
     return int(stream(seed, "task", position).integers(1 << 31))

@@ -1,6 +1,6 @@
-"""What the service answers with on the wire, made from the frozen values of ``service.views``.
+"""The models of what the service answers with on the wire. They are made from the frozen values of ``service.views``.
 
-Times are RFC 3339 in UTC; durations in seconds. Fields may be added; none is renamed or removed within ``/v1``.
+Times are RFC 3339 in UTC, and durations are in seconds. Fields may be added; none is renamed or removed within ``/v1``.
 """
 
 from base64 import b64encode
@@ -14,8 +14,9 @@ from ..core.trial import Failed, Reason, Stage, Timed
 from ..service.views import JobState
 
 
-class Answer(BaseModel):
-    """Read from the attributes of a view; unknown fields are ignored, so that older clients read newer servers."""
+class ResponseModel(BaseModel):
+    """A model that is read from the attributes of a view. Clients ignore unknown fields, so that they can read the
+    answers of a newer server."""
 
     model_config = ConfigDict(from_attributes=True, extra="ignore")
 
@@ -39,15 +40,15 @@ def _outcome(value: object) -> object:
     return value
 
 
-class ScheduleOut(Answer):
-    """A schedule: the setting of a sketch's knobs."""
+class ScheduleOut(ResponseModel):
+    """A schedule: one setting of a sketch's knobs."""
 
     sketch: str
     version: int
     knobs: Annotated[dict[str, int | str], BeforeValidator(_plain)]
 
 
-class TimedOut(Answer):
+class TimedOut(ResponseModel):
     """A candidate that ran and was right."""
 
     kind: Literal["timed"]
@@ -57,12 +58,12 @@ class TimedOut(Answer):
     launches_per_sample: int
     final_samples: tuple[float, ...] = Field(
         default=(),
-        description="Of the final, where it was among the fastest of its task: seconds is their median then.",
+        description="The samples of the final, if it was among the fastest of its task; seconds is their median then.",
     )
 
 
-class FailedOut(Answer):
-    """A candidate that has no time, and why."""
+class FailedOut(ResponseModel):
+    """A candidate that has no time, with the reason."""
 
     kind: Literal["failed"]
     stage: Stage
@@ -70,8 +71,8 @@ class FailedOut(Answer):
     detail: str
 
 
-class ClocksOut(Answer):
-    """Seconds spent on a trial, apart."""
+class ClocksOut(ResponseModel):
+    """How many seconds of a trial each activity took."""
 
     search: float
     compile: float
@@ -80,8 +81,8 @@ class ClocksOut(Answer):
     overhead: float
 
 
-class EvidenceOut(Answer):
-    """Why the result can be trusted; ``max_error`` is relative to the tolerance: at most 1 passes."""
+class EvidenceOut(ResponseModel):
+    """Why the result can be trusted. ``max_error`` is relative to the tolerance: at most 1 passes."""
 
     input_seed: int
     max_error: float | None
@@ -95,8 +96,8 @@ class EvidenceOut(Answer):
     environment: Annotated[dict[str, float], BeforeValidator(_plain)]
 
 
-class BestOut(Answer):
-    """A winning record; ``match`` is ``exact``, or names the identity parts that were relaxed to find it."""
+class BestOut(ResponseModel):
+    """The best record. ``match`` is ``exact``, or names the identity parts that were relaxed to find it."""
 
     record_id: int
     job_id: str
@@ -115,15 +116,15 @@ class BestOut(Answer):
     match: tuple[str, ...]
 
 
-class BudgetOut(Answer):
-    """The limits a task is tuned within; null: no limit."""
+class BudgetOut(ResponseModel):
+    """The limits within which a task is tuned; null means no limit."""
 
     trials: int
     seconds: float | None
     stall: int | None
 
 
-class TaskOut(Answer):
+class TaskOut(ResponseModel):
     """One task of a job and how far it is."""
 
     index: int
@@ -142,12 +143,12 @@ class TaskOut(Answer):
     roofline_seconds: float | None
     roofline_by: str | None
     stop_reason: StopReason | None
-    wall_seconds: float | None = Field(default=None, description="What the task took; null before its end.")
-    timing_seconds: float | None = Field(default=None, description="How long of that the device was timing.")
+    wall_seconds: float | None = Field(default=None, description="How long the task took; null before its end.")
+    timing_seconds: float | None = Field(default=None, description="For how much of that the device was timing.")
 
 
-class JobOut(Answer):
-    """A job in whatever state; ``version`` grows with every change."""
+class JobOut(ResponseModel):
+    """A job in whatever state. ``version`` grows with every change."""
 
     id: str
     state: JobState
@@ -161,14 +162,16 @@ class JobOut(Answer):
     target: str
     executor: str
     cache: str
+    prune: bool = Field(default=True, description="Whether only promising settings are searched.")
+    prior: bool = Field(default=True, description="Whether an analytic estimate of each setting's time is used.")
     device_key: str | None
     device_name: str | None
     tasks: tuple[TaskOut, ...]
     version: int
 
 
-class TrialOut(Answer):
-    """One recorded trial; ``elapsed_seconds`` since the job started running."""
+class TrialOut(ResponseModel):
+    """One recorded trial. ``elapsed_seconds`` counts from the moment when the job started to run."""
 
     record_id: int
     job_id: str
@@ -182,7 +185,7 @@ class TrialOut(Answer):
     created_at: str
 
 
-class SeriesOut(Answer):
+class SeriesOut(ResponseModel):
     """The trials of one task as columns of equal length, in the order they ran."""
 
     job_id: str
@@ -194,7 +197,7 @@ class SeriesOut(Answer):
     failure: tuple[str | None, ...]
 
 
-class EventOut(Answer):
+class EventOut(ResponseModel):
     """Something that happened to a job."""
 
     id: int
@@ -204,57 +207,57 @@ class EventOut(Answer):
     created_at: str
 
 
-class JobPage(Answer):
-    """Part of the list of jobs, newest first; ``next_page_token`` is empty at the end, and only there."""
+class JobPage(ResponseModel):
+    """Part of the list of jobs, newest first. ``next_page_token`` is empty at the end, and only there."""
 
     jobs: tuple[JobOut, ...]
     next_page_token: str
 
 
-class TrialPage(Answer):
-    """Part of a task's trials; ``next_page_token`` is empty at the end, and only there."""
+class TrialPage(ResponseModel):
+    """Part of a task's trials. ``next_page_token`` is empty at the end, and only there."""
 
     trials: tuple[TrialOut, ...]
     next_page_token: str
 
 
-class EventList(Answer):
-    """Events after the id asked for; ask again with ``after = last_id``. ``final``: nothing will follow."""
+class EventList(ResponseModel):
+    """Events after the given id. Ask again with ``after = last_id``. ``final`` says that nothing will follow."""
 
     events: tuple[EventOut, ...]
     last_id: int
     final: bool
 
 
-class ValidatedOut(Answer):
-    """The answer to ``validate_only``: the job would be accepted."""
+class ValidatedOut(ResponseModel):
+    """Answers ``validate_only``: the job would be accepted."""
 
     valid: Literal[True] = True
     workload_keys: tuple[str, ...]
 
 
-class SectionOut(Answer):
-    """One layer of the road of a schedule, as text."""
+class SectionOut(ResponseModel):
+    """One layer of the lowering pipeline, as text."""
 
     title: str
     language: str
     text: str
 
 
-class FunctionOut(Answer):
+class FunctionOut(ResponseModel):
     """One device function: its launch, what a thread of it takes, and how many blocks run at once."""
 
     name: str
     blocks: tuple[int, int, int]
     threads: int
-    cluster: int = Field(description="Blocks of one cluster; 1: none.")
-    shared_bytes: int = Field(description="Dynamic shared memory of a block.")
+    cluster: int = Field(description="How many blocks a cluster has; 1: there are no clusters.")
+    shared_bytes: int = Field(description="How much dynamic shared memory a block has.")
     registers: int
     spill_bytes: int
     stack_bytes: int
-    resident_blocks: int = Field(description="Blocks on one multiprocessor at once.")
-    occupancy: float = Field(description="Share of the threads of a multiprocessor that they fill.")
-    waves: float = Field(description="How often the device fills up until all blocks have run.")
+    resident_blocks: int = Field(description="How many blocks run on one multiprocessor at once.")
+    occupancy: float = Field(description="The fraction of a multiprocessor's threads that they fill.")
+    waves: float = Field(description="How often the device is filled until all blocks have run.")
 
 
 def _encoded(value: object) -> object:
@@ -263,27 +266,30 @@ def _encoded(value: object) -> object:
     return value
 
 
-class ExportOut(Answer):
+class ExportOut(ResponseModel):
     """A schedule as files."""
 
     workload_key: str
     schedule: ScheduleOut
-    files: Annotated[dict[str, str], BeforeValidator(_encoded)] = Field(description="File name: its content in base64.")
+    files: Annotated[dict[str, str], BeforeValidator(_encoded)] = Field(
+        description="Maps each file's name to its content in base64."
+    )
 
 
-class ExplanationOut(Answer):
-    """Every layer of the road of one schedule, and what it reached."""
+class ExplanationOut(ResponseModel):
+    """Every layer of the lowering pipeline for one schedule, and how fast the schedule is."""
 
     workload_key: str
     schedule: ScheduleOut
     sections: tuple[SectionOut, ...]
     instructions: Annotated[dict[str, int], BeforeValidator(_plain)]
     target: str = ""
-    functions: tuple[FunctionOut, ...] = Field(default=(), description="Those of a device with launches.")
+    functions: tuple[FunctionOut, ...] = Field(default=(), description="The functions of a device with launches.")
     flops: int
     minimum_bytes: int
     accessed_bytes: int = Field(
-        default=0, description="What loads and stores of global memory ask for, repeats that caches serve included."
+        default=0,
+        description="How many bytes loads and stores of global memory access, also those that a cache serves.",
     )
     flops_per_byte: float
     roofline_seconds: float | None
@@ -291,11 +297,11 @@ class ExplanationOut(Answer):
     seconds: float | None
     fraction_of_roofline: float | None
     warnings: tuple[str, ...] = Field(
-        default=(), description="What to know first: matrix instructions that should be there and are not, and why."
+        default=(), description="What a user should know first: which matrix instructions are missing, and why."
     )
 
 
-class OperatorOut(Answer):
+class OperatorOut(ResponseModel):
     """An operator and the JSON schema of its parameters."""
 
     model_config = ConfigDict(from_attributes=True, extra="ignore", populate_by_name=True, protected_namespaces=())
@@ -307,13 +313,13 @@ class OperatorOut(Answer):
     )
 
 
-class OperatorList(Answer):
+class OperatorList(ResponseModel):
     """All operators of the library."""
 
     operators: tuple[OperatorOut, ...]
 
 
-class WorkloadOut(Answer):
+class WorkloadOut(ResponseModel):
     """An expression in its JSON form, with its key, its text, and what it costs."""
 
     workload_key: str
@@ -323,7 +329,7 @@ class WorkloadOut(Answer):
     minimum_bytes: int
 
 
-class TargetOut(Answer):
+class TargetOut(ResponseModel):
     """What code is generated for."""
 
     kind: str
@@ -333,8 +339,8 @@ class TargetOut(Answer):
     vector_bytes: int
 
 
-class DeviceOut(Answer):
-    """A device known to the database; ``present``: attached to this service now."""
+class DeviceOut(ResponseModel):
+    """A device that the database knows. ``present`` says whether it is attached to this service now."""
 
     key: str
     name: str
@@ -344,22 +350,30 @@ class DeviceOut(Answer):
     present: bool
 
 
-class DeviceList(Answer):
+class DeviceList(ResponseModel):
     """All devices that records were taken on, and those attached now."""
 
     devices: tuple[DeviceOut, ...]
 
 
-class HealthOut(Answer):
-    """``checks``: name -> ``ok``, or what is wrong."""
+class HealthOut(ResponseModel):
+    """``checks`` maps names to ``ok`` or to what is wrong."""
 
     ready: bool
     version: str
     checks: Annotated[dict[str, str], BeforeValidator(_plain)]
 
 
-class VersionOut(Answer):
+class VersionOut(ResponseModel):
     """The version of the service and of its wire format."""
 
     version: str
     api: Literal["v1"] = "v1"
+    instance: str = Field(default="", description="A random name of this run of the service.")
+
+
+class ImportedOut(ResponseModel):
+    """How many records were imported, and how many the database had already."""
+
+    imported: int
+    known: int

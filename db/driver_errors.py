@@ -1,4 +1,4 @@
-"""What goes wrong in a database, told in one line: unreachable, read-only, full, locked, damaged."""
+"""Turns what a database driver raises into errors of one line: unreachable, read-only, full, locked, damaged."""
 
 import errno
 import sqlite3
@@ -22,7 +22,7 @@ SQLITE = {
     "SQLITE_NOTADB": "is no SQLite database",
     "SQLITE_IOERR": "could not be read or written: the disk reports an error",
 }
-"""SQLite's primary error names and what they mean to a person."""
+"""What SQLite's primary error names mean to a person."""
 
 POSTGRES = {
     "08": "the connection broke",
@@ -33,15 +33,15 @@ POSTGRES = {
     "53300": "it has too many connections",
     "57P": "it is shutting down or starting up",
 }
-"""Prefixes of PostgreSQL's SQLSTATE and what they mean to a person."""
+"""What prefixes of PostgreSQL's SQLSTATE mean to a person."""
 
 
-class Duplicate(Conflict):
-    """A unique key is there already: somebody else was first."""
+class DuplicateKey(Conflict):
+    """A row with this unique key exists already: somebody else was first."""
 
 
-def shown(url: URL) -> str:
-    """The database as a message names it: a path, or an address without its password."""
+def display_name(url: URL) -> str:
+    """Return how a message names the database: by its path, or by its address without the password."""
     if url.get_backend_name() == "sqlite":
         return f"database {url.database}"
     return f"database {url.render_as_string(hide_password=True)}"
@@ -49,42 +49,43 @@ def shown(url: URL) -> str:
 
 @contextmanager
 def translated(url: URL) -> Iterator[None]:
-    """Within it, whatever the database driver raises becomes a StoreError (StorageFull when there is no room)."""
+    """Turn whatever the database driver raises inside the block into a StoreError (StorageFull when there is no
+    room)."""
     try:
         yield
     except IntegrityError as error:
-        raise Duplicate(f"{shown(url)} refuses a row: {_first_line(error.orig)}") from error
+        raise DuplicateKey(f"{display_name(url)} refuses a row: {_first_line(error.orig)}") from error
     except DBAPIError as error:
         raise explain(url, error) from error
     except PoolTimeout as error:
-        raise StoreError(f"{shown(url)} is too busy: no free connection") from error
+        raise StoreError(f"{display_name(url)} is too busy: it has no free connection") from error
     except SQLAlchemyError as error:
-        raise StoreError(f"{shown(url)}: {error}") from error
+        raise StoreError(f"{display_name(url)}: {error}") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFull(f"{shown(url)}: the disk is full") from error
+            raise StorageFull(f"{display_name(url)}: the disk is full") from error
         raise
 
 
 def explain(url: URL, error: DBAPIError) -> StoreError:
-    """The StoreError that tells what ``error`` means."""
+    """Return the StoreError that says what ``error`` means."""
     if isinstance(error.orig, sqlite3.Error):
         name = getattr(error.orig, "sqlite_errorname", "")
-        if name in ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"):  # the latter: no room for the index shared by readers
-            return StorageFull(f"{shown(url)}: the disk is full")
+        if name in ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"):  # the latter means no room for the index that readers share
+            return StorageFull(f"{display_name(url)}: the disk is full")
         for prefix, meaning in SQLITE.items():
             if name.startswith(prefix):
-                return StoreError(f"{shown(url)} {meaning}")
+                return StoreError(f"{display_name(url)} {meaning}")
     else:
         state = getattr(error.orig, "sqlstate", None) or ""
         if state == "53100":
-            return StorageFull(f"{shown(url)}: the server's disk is full")
+            return StorageFull(f"{display_name(url)}: the server's disk is full")
         for prefix, meaning in POSTGRES.items():
             if state.startswith(prefix):
-                return StoreError(f"{shown(url)}: {meaning}")
+                return StoreError(f"{display_name(url)}: {meaning}")
         if isinstance(error, OperationalError):
-            return StoreError(f"{shown(url)} cannot be reached: {_first_line(error.orig)}")
-    return StoreError(f"{shown(url)}: {_first_line(error.orig)}")
+            return StoreError(f"{display_name(url)} cannot be reached: {_first_line(error.orig)}")
+    return StoreError(f"{display_name(url)}: {_first_line(error.orig)}")
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -1,7 +1,9 @@
-"""Records as lines of JSON, out of one database and into another.
+"""Carries records from one database to another as JSON lines.
 
 Every line is an object with a ``kind``. ``workload``, ``device``, ``toolchain`` and ``job`` lines stand before the
-first ``record`` that refers to them by key or name. The form is closed: what it does not know, it refuses.
+first ``record`` that refers to them by key or name. Unknown members and kinds are refused. Lines that an earlier
+version wrote are accepted: old names of sketches and knobs are replaced by today's (``core.renamed``), and a job
+without ``prune`` and ``prior`` has the default policy.
 """
 
 import json
@@ -12,6 +14,7 @@ from sqlalchemy import Connection, select
 
 from ..core.budget import Budget
 from ..core.errors import InvalidParameter, TilewrightError
+from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo, Toolchain
@@ -33,26 +36,26 @@ from .encode import (
     value_in,
 )
 from .jobs import insert_job, load_job
-from .record import record_trial
+from .recording import record_trial
 from .rows import JobRow, NewJob, NewTask, NewTrial, TrialRow
 from .tables import jobs, tasks
 from .task import task_of
 from .trials import load_after
 
-LONGEST_LINE = 16 << 20
+MAX_LINE_CHARACTERS = 16 << 20
 PAGE = 500
 FINAL = ("succeeded", "failed", "cancelled")
 
 
 @dataclass
-class Exporter:
-    """Writes records as lines, each thing they refer to once, before its first use."""
+class JsonLinesExporter:
+    """Writes records as lines. What records refer to is written once, before its first use."""
 
     written: set[tuple[str, str]] = field(default_factory=set)
     newest: int = 0
 
     def page(self, connection: Connection) -> list[str]:
-        """The lines of the next records; empty at the end."""
+        """Return the lines of the next records; the list is empty at the end."""
         lines: list[str] = []
         for row in load_after(connection, self.newest, PAGE):
             identity = row.record.identity
@@ -76,7 +79,7 @@ class Exporter:
 
 
 def job_to_json(job: JobRow) -> dict[str, object]:
-    """The line of a job: what was asked for. One that has not ended is written as cancelled."""
+    """Return the line of a job, which holds its submission. A job that has not ended is written as cancelled."""
     return {
         "kind": "job",
         "id": job.id,
@@ -88,6 +91,8 @@ def job_to_json(job: JobRow) -> dict[str, object]:
         "target": job.target,
         "executor": job.executor,
         "cache": job.cache,
+        "prune": job.policy.prune,
+        "prior": job.policy.prior,
         "tasks": [
             {"workload": task.workload_key, "operator": task.operator, "parameters": task.parameters}
             for task in job.tasks
@@ -96,7 +101,7 @@ def job_to_json(job: JobRow) -> dict[str, object]:
 
 
 def record_to_json(row: TrialRow) -> dict[str, object]:
-    """The line of a record."""
+    """Return the line of a record."""
     record = row.record
     return {
         "kind": "record",
@@ -116,7 +121,7 @@ def record_to_json(row: TrialRow) -> dict[str, object]:
 
 
 @dataclass
-class Importer:
+class JsonLinesImporter:
     """Reads lines into a database, inside the caller's transaction."""
 
     connection: Connection
@@ -128,7 +133,7 @@ class Importer:
     known: int = 0
 
     def read(self, lines: Iterable[str]) -> None:
-        """Add what is not there yet. Raises InvalidParameter naming the line and what is wrong in it."""
+        """Add the records that are not there yet. Raises InvalidParameter that names the line and what is wrong."""
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -165,7 +170,7 @@ class Importer:
         return self.toolchains[key].key
 
     def _job(self, data: Mapping[str, object]) -> None:
-        _members(data, _JOB)
+        _members(data, _JOB, optional=_POLICY)
         job_id = value_in(data, "id", str)
         if not 1 <= len(job_id) <= 64:
             raise InvalidParameter("a job's name has 1 to 64 characters", field="/id")
@@ -187,6 +192,7 @@ class Importer:
             tasks=tuple(self._task(task, f"/tasks/{i}") for i, task in enumerate(_list(data, "tasks"))),
             budget=_budget(data["budget"]),
             seed=seed,
+            policy=_policy(data),
             **{name: _name(data, name) for name in ("strategy", "target", "executor", "cache")},
         )
         insert_job(self.connection, new, imported=True, created_at=_time(data))
@@ -232,7 +238,8 @@ class Importer:
         profile = profile_from_text(value_in(data, "profile", str))
         on = MeasuredOn(self.devices[device], self.toolchains[toolchain], profile)
         elapsed = number_in(data, "elapsed_seconds")
-        record_trial(self.connection, NewTrial(job_id, task, sequence, "", on, trial, elapsed, _time(data)), told=False)
+        new = NewTrial(job_id, task, sequence, "", on, trial, elapsed, _time(data))
+        record_trial(self.connection, new, with_events=False)
         self.added += 1
 
     def _trials(self, job_id: str, task: int) -> int:
@@ -248,6 +255,7 @@ class Importer:
 
 
 _JOB = {"kind", "id", "state", "created_at", "budget", "strategy", "seed", "target", "executor", "cache", "tasks"}
+_POLICY = frozenset({"prune", "prior"})
 _RECORD = {
     "kind",
     "job",
@@ -266,35 +274,38 @@ _RECORD = {
 
 
 def _line(data: Mapping[str, object]) -> str:
-    # members in their own order: that of a schedule's knobs is worth keeping
+    # members keep their order: the order of a schedule's knobs is meant for people
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _parsed(line: str) -> Mapping[str, object]:
-    if len(line) > LONGEST_LINE:
-        raise InvalidParameter(f"longer than {LONGEST_LINE} characters")
+    if len(line) > MAX_LINE_CHARACTERS:
+        raise InvalidParameter(f"the line is longer than {MAX_LINE_CHARACTERS} characters")
     try:
         data = json.loads(line, parse_constant=_no_constant)
-        if "\\u" in line:  # escapes can spell what no database keeps as text
+        if "\\u" in line:  # escapes can spell what no database stores as text
             json.dumps(data, ensure_ascii=False).encode()
             if "\\u0000" in line:
                 raise ValueError("it holds a NUL character")
     except (ValueError, RecursionError) as error:
-        raise InvalidParameter(f"no JSON: {error}") from error
+        raise InvalidParameter(f"the line is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise InvalidParameter("not an object")
+        raise InvalidParameter("the line is not an object")
     return data
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not in JSON")
 
 
-def _members(data: Mapping[str, object], names: set[str], where: str = "") -> None:
+def _members(
+    data: Mapping[str, object], names: set[str], where: str = "", optional: frozenset[str] = frozenset()
+) -> None:
     for name in names - data.keys():
         raise InvalidParameter(f"{name!r} is missing", field=f"{where}/{name}")
-    for name in data.keys() - names:
-        raise InvalidParameter(f"{name!r} is not known; allowed: {', '.join(sorted(names))}", field=f"{where}/{name}")
+    for name in data.keys() - names - optional:
+        allowed = ", ".join(sorted(names | optional))
+        raise InvalidParameter(f"{name!r} is not known; allowed: {allowed}", field=f"{where}/{name}")
 
 
 def _list(data: Mapping[str, object], name: str) -> list[object]:
@@ -307,7 +318,7 @@ def _list(data: Mapping[str, object], name: str) -> list[object]:
 def _name(data: Mapping[str, object], name: str) -> str:
     value = value_in(data, name, str)
     if not 1 <= len(value) <= 16:
-        raise InvalidParameter(f"{value[:80]!r} is no {name}: 1 to 16 characters", field=f"/{name}")
+        raise InvalidParameter(f"{value[:80]!r} is no {name}: it has 1 to 16 characters", field=f"/{name}")
     return value
 
 
@@ -316,6 +327,13 @@ def _time(data: Mapping[str, object]) -> str:
     if len(value) > 32:
         raise InvalidParameter(f"{value[:80]!r} is no time", field="/created_at")
     return value
+
+
+def _policy(data: Mapping[str, object]) -> SpacePolicy:
+    return SpacePolicy(
+        prune=value_in(data, "prune", bool) if "prune" in data else DEFAULT_POLICY.prune,
+        prior=value_in(data, "prior", bool) if "prior" in data else DEFAULT_POLICY.prior,
+    )
 
 
 def _budget(data: object) -> Budget:

@@ -1,4 +1,4 @@
-"""Waking those who wait for an event."""
+"""Wakes the threads that wait for an event."""
 
 import threading
 import time
@@ -8,9 +8,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Changes:
-    """Told after each commit of this process. ``poll_seconds``: how often to look for the commits of others
-    (None: there are none)."""
+class CommitNotifier:
+    """``notify`` is called after each commit of this process. ``poll_seconds`` is how often waiters look for the
+    commits of other processes; None means that there are no others."""
 
     def __init__(self, poll_seconds: float | None) -> None:
         self._condition = threading.Condition()
@@ -18,25 +18,25 @@ class Changes:
         self._closed = False
         self._poll_seconds = poll_seconds
 
-    def tell(self) -> None:
-        """Something was committed."""
+    def notify(self) -> None:
+        """Wake the waiters: something was committed."""
         with self._condition:
             self._count += 1
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Nobody waits any longer."""
+        """Wake the waiters and let nobody wait any longer."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
 
-    def wait_for(self, look: Callable[[], T], seconds: float) -> T:
-        """``look()`` as soon as it gives something that is true, or what it gives when the time is over."""
+    def wait_for(self, query: Callable[[], T], seconds: float) -> T:
+        """Return the result of ``query()`` as soon as it is true, or its last result when the time is over."""
         end = time.monotonic() + seconds
         while True:
             with self._condition:
                 seen = self._count
-            found = look()
+            found = query()
             left = end - time.monotonic()
             if found or left <= 0:
                 return found

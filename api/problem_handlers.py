@@ -1,4 +1,4 @@
-"""Every failure as a problem document: which errors become which status, and the handlers that write them."""
+"""Answers every failure with a problem document: which error becomes which status, and the handlers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,8 +25,8 @@ from ..core.errors import (
 )
 from .json_body import BadBody, pointer_part
 from .limits import RETRY_AFTER_SECONDS
-from .pages import render, wants_page
 from .problem import FieldProblem, Problem
+from .rendering import render, wants_page
 
 STATUS_OF: dict[type[TilewrightError], int] = {
     InvalidWorkload: 422,
@@ -58,8 +58,8 @@ METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 _log = structlog.get_logger("tilewright.api")
 
 
-class Refused(Exception):
-    """A request that the web layer itself turns down."""
+class RequestRefused(Exception):
+    """The web layer itself refuses a request."""
 
     def __init__(self, status: int, code: str, detail: str, field: str = "") -> None:
         super().__init__(detail)
@@ -67,12 +67,12 @@ class Refused(Exception):
 
 
 def status_of(error: TilewrightError) -> int:
-    """The HTTP status of an error: that of its nearest class in the table, else 500."""
+    """Return the HTTP status of an error: that of its nearest class in the table, else 500."""
     return next((STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF), 500)
 
 
 def within(error: TilewrightError, pointer: str) -> TilewrightError:
-    """The same error with its field moved below ``pointer``: where that part stood in the request's body."""
+    """Return the same error with its field moved below ``pointer``, which is where that part of the body stood."""
     below = "" if error.field == "/" else error.field
     if below and not below.startswith("/"):
         below = f"/{below}"
@@ -89,7 +89,7 @@ def problem_answer(
     errors: Sequence[FieldProblem] = (),
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """The answer that carries a problem document."""
+    """Return the answer that carries a problem document."""
     problem = Problem(
         type=f"urn:tilewright:problem:{code.lower().replace('_', '-')}",
         title=TITLES.get(status, "Error"),
@@ -119,7 +119,7 @@ async def _tilewright_error(request: Request, error: Exception) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+    assert isinstance(error, RequestRefused)
     return problem_answer(request, error.status, error.code, error.detail, error.field)
 
 
@@ -150,12 +150,12 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 
 def _of(request: Request) -> dict[str, str]:
-    """What a line of the log and a problem say of the request."""
+    """Return what a line of the log and a problem document say of the request."""
     return {"path": request.url.path, "request_id": request.scope.get("state", {}).get("request_id", "")}
 
 
 def allowed_methods(request: Request) -> list[str]:
-    """The union of the methods of all routes that match the path."""
+    """Return the methods of all routes that match the path."""
     routes = request.app.router.routes
     return [
         method
@@ -185,7 +185,7 @@ def _sentence(error: Any) -> str:
 def install_problem_handlers(app: FastAPI) -> None:
     """Give ``app`` one handler for each kind of failure."""
     app.add_exception_handler(TilewrightError, _tilewright_error)
-    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(RequestRefused, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)

@@ -1,0 +1,129 @@
+"""A database that an earlier version wrote is upgraded: its schedules have today's names, and nothing else changed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from tilewright.core.errors import StoreError
+from tilewright.core.renamed import RENAMED
+from tilewright.core.schedule import Schedule
+from tilewright.db import migrate, renaming
+from tilewright.db.engine import Database, parse_url
+from tilewright.db.store import Store
+from tilewright.db.tables import trials
+from tilewright.tests.db.old_database import MIGRATION, Rows, all_rows, copy_rows, lines, unpacked
+from tilewright.tests.db.postgres import server
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Rows:
+    return all_rows(unpacked(tmp_path / "before.sqlite3"))
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path, old: Rows) -> Iterator[str]:
+    """The address of a database that stands where the earlier version left it."""
+    if request.param == "sqlite":
+        yield unpacked(tmp_path / "old.sqlite3")
+        return
+    with server() as running:
+        address = running.url()
+        copy_rows(old, address)
+        yield address
+
+
+def upgraded(url: str) -> Rows:
+    database = Database(parse_url(url))
+    assert migrate.upgrade(database) == (MIGRATION, migrate.head())
+    with database.writing() as connection:
+        assert renaming.rename_schedules(connection) == (0, 0)  # nothing is left to do
+    database.close()
+    return all_rows(url)
+
+
+def schedule_of(row: dict[str, Any]) -> Schedule:
+    return Schedule.from_json({"sketch": row["sketch"], "version": row["sketch_version"], "knobs": row["knobs"]})
+
+
+def test_schedules_have_todays_names_and_nothing_else_changes(
+    url: str, old: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renaming, "BATCH_ROWS", 7)  # several batches, the last of them short
+    new = upgraded(url)
+    assert all((row["sketch"], row["sketch_version"]) in RENAMED for row in old["trials"])
+    for before, after in zip(old["trials"], new["trials"], strict=True):
+        schedule = schedule_of(before)
+        renamed = {
+            "sketch": schedule.sketch,
+            "sketch_version": schedule.version,
+            "knobs": dict(schedule.knobs),
+            "schedule_key": schedule.key,
+        }
+        assert after == {**before, **renamed}
+        assert list(after["knobs"]) == [name for name, _ in schedule.knobs]  # people read them in this order
+    for before, after in zip(old["events"], new["events"], strict=True):
+        told = before["data"].get("schedule")
+        data = before["data"] if told is None else {**before["data"], "schedule": Schedule.from_json(told).to_json()}
+        assert after == {**before, "data": data}
+    for name in ("devices", "toolchains", "workloads", "models"):
+        assert new[name] == old[name]
+    assert [{**row, "prune": True, "prior": True} for row in old["jobs"]] == new["jobs"]
+    for before, after in zip(old["tasks"], new["tasks"], strict=True):
+        assert after == {**before, "best_trial": after["best_trial"]}
+
+
+def test_the_best_trial_of_a_task_is_the_one_that_a_look_up_finds(url: str) -> None:
+    upgraded(url)
+    with Store(url) as store:
+        jobs = store.jobs(limit=99)
+        assert len(jobs) == 20
+        for job in jobs:
+            (task,) = job.tasks
+            assert task.best is not None
+            identity = task.best.record.identity
+            found = store.best(
+                task.workload_key,
+                device_key=identity.device_key,
+                toolchain_key=identity.toolchain_key,
+                profile=identity.profile,
+            )
+            assert found == task.best
+            assert (identity.sketch, identity.sketch_version) not in RENAMED
+
+
+def test_old_lines_are_imported_under_todays_names(url: str, tmp_path: Path) -> None:
+    upgraded(url)
+    with Store(url) as store, Store(f"sqlite:///{tmp_path}/imported.sqlite3") as other:
+        records = sum('"kind":"record"' in line for line in lines())
+        assert other.import_lines(lines()) == (records, 0)
+        for job in store.jobs(limit=99):
+            mine, theirs = (one.trials(job.id, 0, limit=99) for one in (store, other))
+            assert [row.record.trial for row in mine] == [row.record.trial for row in theirs]
+            assert [row.record.identity for row in mine] == [row.record.identity for row in theirs]
+            assert other.job(job.id).policy == job.policy
+        assert other.import_lines(store.export_lines()) == (0, records)
+        assert store.import_lines(lines()) == (0, records)
+
+
+def test_a_row_with_old_names_is_read_under_todays(url: str, old: Rows) -> None:
+    upgraded(url)
+    row = old["trials"][0]
+    names = {name: row[name] for name in ("sketch", "sketch_version", "knobs")}
+    with Store(url) as store:
+        with store.database.writing() as connection:
+            connection.execute(update(trials).where(trials.c.id == row["id"]).values(names))
+        record = store.trial(row["id"]).record
+        assert record.trial.schedule == schedule_of(row)
+        assert record.identity.sketch == record.trial.schedule.sketch
+
+
+@pytest.mark.postgres
+def test_a_shared_database_is_upgraded_on_request_only(old: Rows) -> None:
+    with server() as running:
+        address = running.url()
+        copy_rows(old, address)
+        with pytest.raises(StoreError, match=f"at migration {MIGRATION}, this program needs {migrate.head()}"):
+            Store(address)
