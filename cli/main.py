@@ -12,6 +12,7 @@ from .. import __version__
 from ..core.errors import TilewrightError
 from ..service.settings import Settings
 from . import best, db, devices, explain, export, job, operators, records, serve, tune
+from .context import CommandContext
 from .exits import Exit, exit_code
 
 app = typer.Typer(
