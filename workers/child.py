@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class ChildDied(TilewrightError):
-    """The child ended in the middle of a request. ``stage``: the last it tx_expected, and ``item``, of several things,
+    """The child ended in the middle of a request. ``stage``: the last it announced, and ``item``, of several things,
     which one it was at; ``signal``: what killed it, 0 when it exited by itself."""
 
     code = "CHILD_DIED"
@@ -147,7 +147,7 @@ class Child:
         return receive(self._connection) if self._connection.poll(seconds) else None
 
     def _died(self, stage: str, item: int | None) -> ChildDied:
-        """Reap what the closed pipe tx_expected. The group is killed before its leader is reaped, because until then
+        """Reap what the closed pipe announced. The group is killed before its leader is reaped, because until then
         its number cannot belong to anybody else."""
         deadline = time.monotonic() + _REAP_SECONDS
         while time.monotonic() < deadline:

@@ -15,10 +15,10 @@ from ..core.trial import Clocks, Evidence, Failed, Outcome, Timed, Trial
 from ..te.json import workload_to_json
 from ..te.key import workload_key
 from ..te.workload import Workload
-from .crew import Crew, Worker
-from .report import Built, Report
+from .child_supervisor import WorkerSpec
+from .pool import Worker, WorkerPool
+from .report import BuildReport, RunReport
 from .settings import HOST_KINDS
-from .station import Posting
 from .wire import Json
 
 T = TypeVar("T")
@@ -30,17 +30,17 @@ KEPT = 64
 
 
 class Builder(Worker, Protocol):
-    """Builds one schedule at a time; see BuildStation."""
+    """Builds one schedule at a time; see BuilderSupervisor."""
 
-    def build(self, workload: Json, schedule: Json) -> Built: ...
+    def build(self, workload: Json, schedule: Json) -> BuildReport: ...
 
 
 class Runner(Worker, Protocol):
-    """Has one device and measures one binary at a time; see RunStation."""
+    """Has one device and measures one binary at a time; see RunnerSupervisor."""
 
     def prefetch(self, workload: Json) -> None: ...
 
-    def run(self, workload: Json, binary: Binary, incumbent_seconds: float | None) -> Report: ...
+    def run(self, workload: Json, binary: Binary, incumbent_seconds: float | None) -> RunReport: ...
 
     def final(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]: ...
 
@@ -52,7 +52,7 @@ class Runner(Worker, Protocol):
 
 
 @dataclass
-class _Round:
+class _InFlight:
     """The candidates of one ``measure`` call on their way; ``drawn``: their schedules, by position."""
 
     key: str
@@ -60,9 +60,9 @@ class _Round:
     source: Iterator[Schedule]
     drawn: list[Schedule] = field(default_factory=list)
     is_drained: bool = False
-    building: dict[Future[Built], int] = field(default_factory=dict)
-    built: dict[int, Built] = field(default_factory=dict)
-    running: dict[Future[Report], tuple[int, Built]] = field(default_factory=dict)
+    building: dict[Future[BuildReport], int] = field(default_factory=dict)
+    built: dict[int, BuildReport] = field(default_factory=dict)
+    running: dict[Future[RunReport], tuple[int, BuildReport]] = field(default_factory=dict)
 
     def draw(self) -> Schedule | None:
         """The next schedule; None when there are no more."""
@@ -85,7 +85,7 @@ class _Round:
 
 
 @dataclass
-class _Known:
+class _TaskCache:
     """What is known of the workload in hand: the fastest time, and the fastest binaries by schedule key."""
 
     key: str
@@ -103,14 +103,14 @@ class _Known:
 class Executor:
     """A Measurer over builders and one runner. One thread at a time may measure; ``prefetch`` may come from another."""
 
-    def __init__(self, posting: Posting, builders: Sequence[Builder], runner: Runner) -> None:
-        self._posting = posting
-        self._builders = Crew(builders, "builder")
-        self._runner = Crew([runner], "runner")
-        self.overlaps = posting.target.kind not in HOST_KINDS
+    def __init__(self, spec: WorkerSpec, builders: Sequence[Builder], runner: Runner) -> None:
+        self._spec = spec
+        self._builders = WorkerPool(builders, "builder")
+        self._runner = WorkerPool([runner], "runner")
+        self.overlaps = spec.target.kind not in HOST_KINDS
         """Whether building, and other work of the processor, may go on while the device is timing."""
-        self._known = _Known("")
-        self._ahead: dict[tuple[str, str], Future[Built]] = {}
+        self._known = _TaskCache("")
+        self._ahead: dict[tuple[str, str], Future[BuildReport]] = {}
         self._measured_on: MeasuredOn | None = None
         self._closed = False
 
@@ -132,9 +132,9 @@ class Executor:
         """See ``search.measurer.Measurer``. Where building and timing must not overlap, candidates are built in
         parallel by the batch and then timed alone."""
         self._check_open()
-        todo = _Round(workload_key(workload), workload_to_json(workload), iter(schedules))
+        todo = _InFlight(workload_key(workload), workload_to_json(workload), iter(schedules))
         if self._known.key != todo.key:
-            self._known = _Known(todo.key)
+            self._known = _TaskCache(todo.key)
         try:
             self._begin(todo)
             while todo.in_flight:
@@ -174,7 +174,7 @@ class Executor:
         if self._measured_on is None:
             self._check_open()
             device, toolchain = _result(self._runner.submit(lambda r: r.describe()))
-            self._measured_on = MeasuredOn(device, toolchain, self._posting.profile)
+            self._measured_on = MeasuredOn(device, toolchain, self._spec.profile)
         return self._measured_on
 
     def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None:
@@ -205,9 +205,9 @@ class Executor:
         if self._closed:
             raise WorkerLost("this executor is closed")
 
-    def _begin(self, todo: _Round) -> None:
+    def _begin(self, todo: _InFlight) -> None:
         """Start every build and run that may start now."""
-        settings = self._posting.settings
+        settings = self._spec.settings
         self._run_built(todo)
         if self.overlaps or not todo.in_flight:
             most = settings.ahead if self.overlaps else settings.batch
@@ -215,13 +215,13 @@ class Executor:
                 todo.building[self._start_build(todo, schedule)] = len(todo.drawn) - 1
                 self._run_built(todo)
 
-    def _start_build(self, todo: _Round, schedule: Schedule) -> Future[Built]:
+    def _start_build(self, todo: _InFlight, schedule: Schedule) -> Future[BuildReport]:
         begun = self._ahead.pop((todo.key, schedule.key), None)
         if begun is not None and not begun.cancelled():
             return begun
         return self._builders.submit(partial(_build, todo.workload, schedule.to_json()))
 
-    def _run_built(self, todo: _Round) -> None:
+    def _run_built(self, todo: _InFlight) -> None:
         """Hand binaries to the runner, as many as may wait there, in the order given, however long builds took."""
         most = QUEUED if self.overlaps else 1
         while todo.built and len(todo.running) < most and (self.overlaps or not todo.building):
@@ -229,12 +229,12 @@ class Executor:
             built = todo.built.pop(position)
             todo.running[self._runner.submit(self._run(todo, position, built))] = (position, built)
 
-    def _run(self, todo: _Round, position: int, built: Built) -> Callable[[Runner], Report]:
+    def _run(self, todo: _InFlight, position: int, built: BuildReport) -> Callable[[Runner], RunReport]:
         """What the runner's thread does: it knows the incumbent at the moment it begins."""
         known, schedule, binary = self._known, todo.drawn[position], built.result
         assert isinstance(binary, Binary)
 
-        def run(runner: Runner) -> Report:
+        def run(runner: Runner) -> RunReport:
             report = runner.run(todo.workload, binary, known.incumbent_seconds)
             if isinstance(report.outcome, Timed):
                 known.add(schedule, binary, report.outcome.seconds)
@@ -242,7 +242,7 @@ class Executor:
 
         return run
 
-    def _collect(self, todo: _Round) -> list[tuple[int, Trial]]:
+    def _collect(self, todo: _InFlight) -> list[tuple[int, Trial]]:
         """Take what has finished; returns the candidates whose way ends here."""
         ended: list[tuple[int, Trial]] = []
         for future in [f for f in todo.building if f.done()]:
@@ -250,7 +250,7 @@ class Executor:
             built = _result(future)
             if isinstance(built.result, Failed):
                 clocks = Clocks(compile=built.seconds, overhead=built.overhead_seconds)
-                evidence = Evidence(input_seed=self._posting.seed)
+                evidence = Evidence(input_seed=self._spec.seed)
                 ended.append((position, Trial(todo.drawn[position], built.result, clocks, evidence)))
             else:
                 todo.built[position] = built
@@ -271,5 +271,5 @@ def _result(future: Future[T]) -> T:
         raise WorkerLost("this executor was closed") from error
 
 
-def _build(workload: Json, schedule: Json, builder: Builder) -> Built:
+def _build(workload: Json, schedule: Json, builder: Builder) -> BuildReport:
     return builder.build(workload, schedule)

@@ -8,7 +8,7 @@ from ..core.trial import Clocks, Evidence, Failed, Outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuildReport:
     """``seconds``: in the compiler; ``overhead_seconds``: around it (queues, pipes, replaced children)."""
 
     result: Binary | Failed
@@ -17,7 +17,7 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunReport:
     """What the runner says. ``tainted``: its memory may be damaged, so it must be replaced."""
 
     outcome: Outcome
@@ -27,9 +27,9 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Final:
+class FinalReport:
     """What the runner says of finalists: the ``samples`` of each, in the order given; or which one ``failed``, and then
-    there are none. ``tainted``: as in Report."""
+    there are none. ``tainted``: as in RunReport."""
 
     samples: tuple[tuple[float, ...], ...] = ()
     failed: int | None = None

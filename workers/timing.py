@@ -121,7 +121,7 @@ def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float |
     return Timing(timed, disturbed, spent, launched, noisy=timed.spread > rules.noisy_spread, hopeless=False)
 
 
-def take_turns(
+def interleaved_samples(
     timers: Sequence[Timer],
     rules: FinalRules,
     begin: Callable[[int], None],

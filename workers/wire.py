@@ -9,7 +9,7 @@ from ..core.dtypes import dtype_named
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
 from .frames import Frame
-from .report import Report
+from .report import RunReport
 from .timing import FinalRules, TimingRules
 
 Json = dict[str, object]
@@ -158,7 +158,7 @@ def evidence_from_json(data: object) -> Evidence:
     return Evidence(**cast(dict[str, float], data))  # type: ignore[arg-type]
 
 
-def report_to_json(report: Report) -> Json:
+def report_to_json(report: RunReport) -> Json:
     return {
         "outcome": outcome_to_json(report.outcome),
         "clocks": clocks_to_json(report.clocks),
@@ -167,9 +167,9 @@ def report_to_json(report: Report) -> Json:
     }
 
 
-def report_from_json(data: Json) -> Report:
+def report_from_json(data: Json) -> RunReport:
     """The inverse of ``report_to_json``; raises KeyError or ValueError for what is no report."""
-    return Report(
+    return RunReport(
         outcome_from_json(data["outcome"]),
         clocks_from_json(data["clocks"]),
         evidence_from_json(data["evidence"]),

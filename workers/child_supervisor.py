@@ -1,4 +1,4 @@
-"""A station owns one child, replaces it when it dies, and turns deaths into outcomes. All calls block."""
+"""A supervisor owns one child, replaces it when it dies, and turns deaths into outcomes. All calls block."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.
 
 
 @dataclass(frozen=True, slots=True)
-class Posting:
-    """What a station needs to know to work: the same for all stations of an executor. ``ordinal``: which of the
+class WorkerSpec:
+    """What a supervisor needs to know to work: the same for all supervisors of an executor. ``ordinal``: which of the
     machine's devices of the target's kind."""
 
     target: Target
@@ -27,16 +27,16 @@ class Posting:
     ordinal: int = 0
 
 
-class Station:
-    """One child and its replacement. Calls come from one thread, which must live as long as the station (see Child);
+class ChildSupervisor:
+    """One child and its replacement. Calls come from one thread, which must live as long as the supervisor (see Child);
     ``interrupt`` may come from any."""
 
     def __init__(
-        self, setup: Json, posting: Posting, *, environment: Mapping[str, str], descriptors: tuple[int, ...] = ()
+        self, setup: Json, spec: WorkerSpec, *, environment: Mapping[str, str], descriptors: tuple[int, ...] = ()
     ) -> None:
         self._setup = Frame(setup)
-        self._posting = posting
-        self._deadlines = posting.settings.deadlines.by_stage()
+        self._spec = spec
+        self._deadlines = spec.settings.deadlines.by_stage()
         self._environment = environment
         self._descriptors = descriptors
         self._child: Child | None = None
@@ -49,7 +49,7 @@ class Station:
             self._candidates = 0
             self._child = Child(
                 self._setup,
-                python_path=self._posting.settings.python_path,
+                python_path=self._spec.settings.python_path,
                 environment=self._environment,
                 descriptors=self._descriptors,
             )

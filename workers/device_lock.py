@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-class Lease:
+class DeviceLock:
     """A lock that all programs on this machine share. It is gone with the process that holds it, however that ends."""
 
     def __init__(self, name: str, folder: Path | None = None) -> None:

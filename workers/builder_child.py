@@ -31,7 +31,7 @@ _COLLECTED = 64
 Build = Callable[[Workload, Target, Schedule], Binary]
 
 
-class BuildRole:
+class BuilderRole:
     """Answers ``{workload, schedule}`` with a binary or a Failed, and ``seconds``."""
 
     def __init__(self, setup: Json) -> None:

@@ -11,11 +11,11 @@ from ..core.errors import InvalidParameter
 from ..core.target import DeviceInfo, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Stage
 from .child import Child, ChildDied, ChildHung
-from .fixtures import Fixtures
+from .child_supervisor import ChildSupervisor, WorkerSpec, library_threads
 from .frames import Frame
-from .report import Report
+from .reference_cache import ReferenceCache
+from .report import RunReport
 from .settings import HOST_KINDS
-from .station import Posting, Station, library_threads
 from .wire import (
     Json,
     binaries_to_frame,
@@ -31,41 +31,42 @@ _SLOWER = 500.0
 _AROUND_LAUNCHES_SECONDS = 6.0
 
 
-class RunStation(Station):
-    """See ``executor.Runner``. It remembers which workload its child is set up for; the fixtures outlive the child."""
+class RunnerSupervisor(ChildSupervisor):
+    """See ``executor.Runner``. It remembers which workload its child is set up for; the reference_data outlive the
+    child."""
 
-    def __init__(self, posting: Posting) -> None:
-        self._fixtures = Fixtures(posting)
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._references = ReferenceCache(spec)
         setup: Json = {
             "role": "run",
-            "target": posting.target.to_json(),
-            "ordinal": posting.ordinal,
-            "profile": profile_to_json(posting.profile),
-            "timing": rules_to_json(posting.settings.timing),
-            "final": rules_to_json(posting.settings.final),
-            "seed": posting.seed,
+            "target": spec.target.to_json(),
+            "ordinal": spec.ordinal,
+            "profile": profile_to_json(spec.profile),
+            "timing": rules_to_json(spec.settings.timing),
+            "final": rules_to_json(spec.settings.final),
+            "seed": spec.seed,
         }
-        threads = posting.target.threads if posting.target.kind in HOST_KINDS else 1
-        descriptors = self._fixtures.descriptors
-        super().__init__(setup, posting, environment=library_threads(threads), descriptors=descriptors)
+        threads = spec.target.threads if spec.target.kind in HOST_KINDS else 1
+        descriptors = self._references.descriptors
+        super().__init__(setup, spec, environment=library_threads(threads), descriptors=descriptors)
         self._workload: Json | None = None
         self._ready: Child | None = None
 
     def interrupt(self) -> None:
         super().interrupt()
-        self._fixtures.abandon()
+        self._references.abandon()
 
     def close(self) -> None:
         super().close()
-        self._fixtures.close()
+        self._references.close()
 
     def prefetch(self, workload: Json) -> None:
         """Have the inputs and the reference of a workload computed by the time they are needed; returns at once.
         Where the device is the processor, which that would disturb, nothing is done before."""
-        if self._posting.target.kind not in HOST_KINDS:
-            self._fixtures.prepare(workload)
+        if self._spec.target.kind not in HOST_KINDS:
+            self._references.prepare(workload)
 
-    def run(self, workload: Json, binary: Binary, incumbent_seconds: float | None) -> Report:
+    def run(self, workload: Json, binary: Binary, incumbent_seconds: float | None) -> RunReport:
         """Check and time ``binary``. ``workload`` is JSON. Raises WorkerLost when interrupted, or when the workload
         cannot be prepared, OutOfMemory when it does not fit: then no candidate of it can be measured here."""
         frame = binary_to_frame(binary, {"ask": "run", "incumbent_seconds": incumbent_seconds})
@@ -76,8 +77,8 @@ class RunStation(Station):
         if isinstance(answer, Failed):
             clocks = Clocks(time=wall) if answer.stage is Stage.TIME else Clocks(check=wall)
             key = hashlib.sha256(binary.code).hexdigest()
-            evidence = Evidence(input_seed=self._posting.seed, binary_key=key, binary_bytes=len(binary.code))
-            return Report(answer, clocks, evidence)
+            evidence = Evidence(input_seed=self._spec.seed, binary_key=key, binary_bytes=len(binary.code))
+            return RunReport(answer, clocks, evidence)
         report = report_from_json(answer.header)
         if report.tainted:
             self._replace()
@@ -135,7 +136,7 @@ class RunStation(Station):
         """Set up the child for ``workload``, unless it is."""
         if self._child is not None and self._ready is self._child and self._workload == workload:
             return
-        layout = self._fixtures.layout(workload)
+        layout = self._references.layout(workload)
         self._question({"ask": "prepare", "workload": workload, "layout": layout}, "prepare")
         self._workload, self._ready = workload, self._child
 
