@@ -42,7 +42,7 @@ from tilewright.tests.odd_cases import LARGE, LONG, odd_cases
 from tilewright.tests.sketch_agreement import agree
 from tilewright.workers.harness import HarnessRules, MeasurementHarness
 from tilewright.workers.reference_data import ReferenceData, compute_reference
-from tilewright.workers.timing import FinalRules, TimingRules
+from tilewright.workers.timing import RemeasureRules, TimingRules
 
 SCHEDULES = 20
 ODD_SHAPES = 24
@@ -334,7 +334,7 @@ def judged_all(connection: Listener, task: Task, first: int, count: int, seed: i
         space = SKETCHES[task.sketch].space(workload, task.target, seed=seed, limit=10_000)
         chosen = stream(seed, "schedules").permutation(len(space))[:count]
         fixture = compute_reference(workload, seed)
-        rules = HarnessRules(TimingRules(), FinalRules(), 0, seed)
+        rules = HarnessRules(TimingRules(), RemeasureRules(), 0, seed)
         bench = MeasurementHarness(_device(task.target), workload, fixture, rules) if task.runs_here else None
     except Exception as error:
         return {**found, "failures": [_failure(task, seed, None, repr(error))]}

@@ -1,4 +1,4 @@
-"""A pool: the spaces of every sketch that fits a task, joined into one list of candidates."""
+"""The candidate pool: the spaces of every sketch that fits a task, joined into one list of candidates."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -15,10 +15,11 @@ from ..schedule.space.space import Space
 from ..te.workload import Workload
 
 ROWS_PER_SPACE = 65_536
-"""Ranked in whole every round; larger spaces are sampled down to it (a round must cost milliseconds per trial)."""
+"""How many rows of a space are ranked in every round; larger spaces are sampled down to it, since a round may cost
+milliseconds per trial."""
 
 
-class Pool:
+class CandidatePool:
     """Candidates are numbered 0..len-1, space after space. ``workload`` and ``device`` are None for recorded spaces."""
 
     def __init__(
@@ -38,7 +39,7 @@ class Pool:
         seed: int,
         limit: int = ROWS_PER_SPACE,
         policy: SpacePolicy = DEFAULT_POLICY,
-    ) -> "Pool":
+    ) -> "CandidatePool":
         """The pool of every sketch that matches, of what ``policy`` keeps of its legal settings.
 
         Each space holds at most ``limit`` settings, sampled by ``seed``. The priors are made from the peaks that were

@@ -42,7 +42,7 @@ class Runner(Worker, Protocol):
 
     def run(self, workload: Json, binary: Binary, incumbent_seconds: float | None) -> RunReport: ...
 
-    def final(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]: ...
+    def remeasure(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]: ...
 
     def describe(self) -> tuple[DeviceInfo, Toolchain]: ...
 
@@ -149,7 +149,7 @@ class Executor:
                 self._builders.abandon()
                 self._runner.abandon()
 
-    def final(self, workload: Workload, schedules: Sequence[Schedule]) -> list[tuple[float, ...]]:
+    def remeasure(self, workload: Workload, schedules: Sequence[Schedule]) -> list[tuple[float, ...]]:
         """See ``search.measurer.Measurer``. What is no longer at hand is built again."""
         self._check_open()
         data, key = workload_to_json(workload), workload_key(workload)
@@ -165,7 +165,7 @@ class Executor:
             if isinstance(result, Binary):
                 found[n] = result
         order = sorted(found)
-        samples = _result(self._runner.submit(lambda r: r.final(data, [found[n] for n in order])))
+        samples = _result(self._runner.submit(lambda r: r.remeasure(data, [found[n] for n in order])))
         return [samples[order.index(n)] if n in found else () for n in range(len(schedules))]
 
     @property

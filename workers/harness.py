@@ -15,10 +15,10 @@ from .buffers import GuardedBuffer
 from .check import Expected, Truth, Verdict, check, check_again
 from .environment import disturbance, load, stolen_seconds
 from .reference_data import ReferenceData
-from .report import FinalReport, RunReport
+from .report import RemeasureReport, RunReport
 from .rotation import Rotation
 from .settings import HOST_KINDS
-from .timing import FinalRules, Timer, TimingRules, interleaved_samples, take_samples
+from .timing import RemeasureRules, Timer, TimingRules, interleaved_samples, take_samples
 
 _SLOW_LAUNCH_SECONDS = 0.25
 _FAULTS = {
@@ -34,7 +34,7 @@ class HarnessRules:
     """``cold_bytes``: how much memory launches go through before they meet the same again (0: none, warm caches)."""
 
     timing: TimingRules
-    final: FinalRules
+    final: RemeasureRules
     cold_bytes: int
     seed: int
 
@@ -130,7 +130,7 @@ class MeasurementHarness:
             relative_tolerance=max(e.relative for e in self._truth.expected.values()),
         )
 
-    def final(self, binaries: Sequence[Binary], begin: Callable[[int], None]) -> FinalReport:
+    def remeasure(self, binaries: Sequence[Binary], begin: Callable[[int], None]) -> RemeasureReport:
         """Time binaries that were checked before, interleaved; ``begin`` is told which one is next."""
         timers: list[Timer] = []
         at = 0
@@ -144,9 +144,9 @@ class MeasurementHarness:
             for n, binary in enumerate(binaries):
                 next_is(n)
                 timers.append(self._timer(self._device.load(binary), self._arguments(binary.parameters)))
-            return FinalReport(tuple(interleaved_samples(timers, self._rotation.rules(self._rules.final), next_is)))
+            return RemeasureReport(tuple(interleaved_samples(timers, self._rotation.rules(self._rules.final), next_is)))
         except (TilewrightError, MemoryError) as error:
-            return FinalReport(failed=at, tainted=isinstance(error, DeviceFault) and error.lost)
+            return RemeasureReport(failed=at, tainted=isinstance(error, DeviceFault) and error.lost)
 
     def _timer(self, kernel: LoadedKernel, buffers: Sequence[GuardedBuffer]) -> Timer:
         workspace = {b.parameter.name: b.payload for b in buffers if b.parameter.role == "workspace"}

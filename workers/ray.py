@@ -146,9 +146,9 @@ class RemoteRunner(RemoteSupervisor):
     def prefetch(self, workload: Json) -> None:
         self._call("prefetch", workload)
 
-    def final(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]:
+    def remeasure(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]:
         try:
-            return cast(list[tuple[float, ...]], self._call("final", workload, list(binaries)))
+            return cast(list[tuple[float, ...]], self._call("remeasure", workload, list(binaries)))
         except ActorsLost:
             return [()] * len(binaries)
 

@@ -27,7 +27,7 @@ class RunReport:
 
 
 @dataclass(frozen=True, slots=True)
-class FinalReport:
+class RemeasureReport:
     """What the runner says of finalists: the ``samples`` of each, in the order given; or which one ``failed``, and then
     there are none. ``tainted``: as in RunReport."""
 

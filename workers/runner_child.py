@@ -36,7 +36,7 @@ from .wire import (
 
 _ASSUMED_CACHE_BYTES = 64 << 20
 
-TIMED = ("prepare", "run", "final", "peaks")
+TIMED = ("prepare", "run", "remeasure", "peaks")
 """Questions for which the device must be ours: they time on it, or would disturb who does."""
 
 
@@ -59,7 +59,7 @@ class RunnerRole:
         if question not in TIMED:
             return self._answer(question, frame, announce)
         with self._device_lock.held(partial(self._tell_of_waiting, announce)):
-            announce("load" if question in ("run", "final") else question)
+            announce("load" if question in ("run", "remeasure") else question)
             return self._answer(question, frame, announce)
 
     def _tell_of_waiting(self, announce: Announce) -> None:
@@ -67,7 +67,7 @@ class RunnerRole:
         announce("wait", note=f"waiting for {name}: another program is timing on it ({self._device.lock_name})")
 
     def _answer(self, question: str, frame: Frame, announce: Announce) -> Frame:
-        if question in ("run", "final"):
+        if question in ("run", "remeasure"):
             if self._harness is None:
                 raise WorkerLost("a binary came before its workload")
             return Frame((self._run if question == "run" else self._play)(self._harness, frame, announce))
@@ -105,7 +105,7 @@ class RunnerRole:
         return report_to_json(report)
 
     def _play(self, bench: MeasurementHarness, frame: Frame, announce: Announce) -> Json:
-        final = bench.final(binaries_from_frame(frame), lambda n: announce(Stage.TIME.value, n))
+        final = bench.remeasure(binaries_from_frame(frame), lambda n: announce(Stage.TIME.value, n))
         return {"samples": [list(s) for s in final.samples], "failed": final.failed, "tainted": final.tainted}
 
     def _baseline(self, request: Json) -> Json:

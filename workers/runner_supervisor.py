@@ -85,14 +85,14 @@ class RunnerSupervisor(ChildSupervisor):
         overhead = max(0.0, wall - report.clocks.check - report.clocks.time)
         return replace(report, clocks=replace(report.clocks, overhead=overhead))
 
-    def final(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]:
+    def remeasure(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]:
         """The samples of each binary, all timed interleaved; none for one that failed, which the others repeat
         without. Raises as ``run``."""
         samples: list[tuple[float, ...]] = [()] * len(binaries)
         left = list(range(len(binaries)))
         while left:
             self._prepare(workload)
-            frame = binaries_to_frame([binaries[n] for n in left], {"ask": "final"})
+            frame = binaries_to_frame([binaries[n] for n in left], {"ask": "remeasure"})
             try:
                 answer = self._ask(frame, Stage.LOAD.value).header
             except (ChildDied, ChildHung) as error:

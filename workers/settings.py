@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass, field
 
 from ..core.errors import InvalidParameter
-from .timing import FinalRules, TimingRules
+from .timing import RemeasureRules, TimingRules
 
 HOST_KINDS = ("llvm",)
 """Target kinds whose device is the processor that also builds: building and timing must not overlap there."""
@@ -48,7 +48,7 @@ class ExecutorSettings:
     builder: str = "tilewright.codegen.lowering:build"
     deadlines: Deadlines = field(default_factory=Deadlines)
     timing: TimingRules = field(default_factory=TimingRules)
-    final: FinalRules = field(default_factory=FinalRules)
+    final: RemeasureRules = field(default_factory=RemeasureRules)
     batch: int = 8
     ahead: int = 12
     builders: int | None = None
@@ -67,12 +67,12 @@ class ExecutorSettings:
 def settings_for(kind: str, deadlines: Deadlines) -> ExecutorSettings:
     """What suits devices of a kind. A graphics processor is quiet, so that samples agree soon, and it does nothing else
     meanwhile: it is given the same time for each candidate, some three times what goes on around it. Finals are played
-    hot and rested there (see ``FinalRules``)."""
+    hot and rested there (see ``RemeasureRules``)."""
     if kind in HOST_KINDS:  # where other work disturbs, a trial takes all of its time; finalists meet again
         timing = TimingRules(least_samples=5, most_seconds=0.04, slower_ratio=1.25)
-        return ExecutorSettings(deadlines=deadlines, timing=timing, final=FinalRules(most_seconds=1.0), batch=12)
+        return ExecutorSettings(deadlines=deadlines, timing=timing, final=RemeasureRules(most_seconds=1.0), batch=12)
     timing = TimingRules(sample_seconds=3e-3, least_samples=9, most_seconds=0.06, slow_seconds=1.0, spread=0.0)
-    final = FinalRules(most_seconds=3.0, rest_seconds=0.01)
+    final = RemeasureRules(most_seconds=3.0, rest_seconds=0.01)
     builders = max(1, len(os.sched_getaffinity(0)) - 3)  # for the program, the data child and the runner
     return ExecutorSettings(deadlines=deadlines, timing=timing, final=final, builders=builders)
 

@@ -10,7 +10,7 @@ from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
 from .frames import Frame
 from .report import RunReport
-from .timing import FinalRules, TimingRules
+from .timing import RemeasureRules, TimingRules
 
 Json = dict[str, object]
 
@@ -116,7 +116,7 @@ def profile_from_json(data: object) -> Profile:
     return Profile(str(fields["cache"]), cast(int, fields["protocol"]))
 
 
-def rules_to_json(rules: TimingRules | FinalRules) -> Json:
+def rules_to_json(rules: TimingRules | RemeasureRules) -> Json:
     return asdict(rules)
 
 
@@ -124,8 +124,8 @@ def rules_from_json(data: object) -> TimingRules:
     return TimingRules(**cast(dict[str, float], data))  # type: ignore[arg-type]
 
 
-def final_from_json(data: object) -> FinalRules:
-    return FinalRules(**cast(dict[str, float], data))  # type: ignore[arg-type]
+def final_from_json(data: object) -> RemeasureRules:
+    return RemeasureRules(**cast(dict[str, float], data))  # type: ignore[arg-type]
 
 
 def outcome_to_json(outcome: Outcome) -> Json:
