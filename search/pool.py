@@ -23,9 +23,14 @@ class CandidatePool:
     """Candidates are numbered 0..len-1, space after space. ``workload`` and ``device`` are None for recorded spaces."""
 
     def __init__(
-        self, spaces: Sequence[Space], workload: Workload | None = None, device: DeviceInfo | None = None
+        self,
+        spaces: Sequence[Space],
+        workload: Workload | None = None,
+        device: DeviceInfo | None = None,
+        policy: SpacePolicy = DEFAULT_POLICY,
     ) -> None:
         self.spaces = tuple(spaces)
+        self.policy = policy
         self.workload = workload
         self.device = device
         self._starts = np.cumsum([0, *(len(s) for s in self.spaces)])
@@ -48,7 +53,7 @@ class CandidatePool:
         target, peaks = device.target, device.measured
         sketches = sketches_for(workload, target)
         spaces = [s.space(workload, target, seed=seed, limit=limit, policy=policy, peaks=peaks) for s in sketches]
-        return cls(spaces, workload, device)
+        return cls(spaces, workload, device, policy)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -76,6 +81,12 @@ class CandidatePool:
             if row is not None:
                 return int(start) + row
         return None
+
+    @cached_property
+    def prior_seconds(self) -> NDArray[np.float32] | None:
+        """float32[len], the time that the priors estimate for each candidate; None where a space has no prior."""
+        columns = [s.prior_seconds for s in self.spaces]
+        return None if any(c is None for c in columns) else np.concatenate([c for c in columns if c is not None])
 
     @cached_property
     def features(self) -> NDArray[np.float32]:

@@ -41,7 +41,7 @@ class ModelSearch:
         self._seed = problem.seed
         self._seen = Seen(problem.pool)
         self._model = new_model(problem.model)
-        self._earlier = experience_data(problem.history)
+        self._earlier = experience_data(problem.history, prior=problem.pool.policy.prior)
         self._scores: NDArray[np.float32] | None = None
         self._learned_from = -1
 
@@ -49,7 +49,7 @@ class ModelSearch:
         told = len(self._seen.observations)
         rng = stream(self._seed, "model", told + len(pending))
         if told < _FIRST and len(self._earlier[1]) == 0:
-            return self._seen.draw(count, rng, pending)
+            return self._first_candidates(count, rng, pending)
         scores = self._ranking(_learning_point(told))
         explore = int(rng.binomial(count, _RANDOM_SHARE if told >= _FIRST else 2 * _RANDOM_SHARE))
         chosen = self._crossed(scores, int(rng.binomial(count - explore, _CROSSOVER_SHARE)), rng, pending)
@@ -58,6 +58,18 @@ class ModelSearch:
 
     def tell(self, observations: Sequence[Observation]) -> None:
         self._seen.add(observations)
+
+    def _first_candidates(self, count: int, rng: np.random.Generator, pending: Collection[int]) -> list[int]:
+        """Candidates before there is a model: random ones where the space is pruned, since all are promising there.
+
+        Of a whole space most candidates are the best by the prior, where there is a prior.
+        """
+        prior = self._pool.prior_seconds
+        if self._pool.policy.prune or prior is None:
+            return self._seen.draw(count, rng, pending)
+        explore = int(rng.binomial(count, 2 * _RANDOM_SHARE))
+        chosen = self._pick(-prior, count - explore, pending)
+        return chosen + self._seen.draw(count - len(chosen), rng, [*pending, *chosen])
 
     def _ranking(self, learn_from: int) -> NDArray[np.float32]:
         """float32[pool]: the scores by a model that has seen the first ``learn_from`` results of this task."""
