@@ -1,4 +1,4 @@
-"""A builder: schedules to binaries, in a child without a device."""
+"""The supervisor of a builder child, which turns schedules into binaries and needs no device."""
 
 import time
 from typing import cast
@@ -23,7 +23,10 @@ class BuilderSupervisor(ChildSupervisor):
         super().__init__(setup, spec, environment=library_threads(1))
 
     def build(self, workload: Json, schedule: Json) -> BuildReport:
-        """``workload`` and ``schedule`` are JSON. Raises WorkerLost when interrupted or when no child will start."""
+        """Build one schedule; ``workload`` and ``schedule`` are JSON.
+
+        Raises WorkerLost when the call is interrupted or when no child starts.
+        """
         started = time.perf_counter()
         answer = self._candidate(Frame({"workload": workload, "schedule": schedule}), Stage.COMPILE, lambda: None)
         wall = time.perf_counter() - started

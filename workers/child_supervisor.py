@@ -1,4 +1,7 @@
-"""A supervisor owns one child, replaces it when it dies, and turns deaths into outcomes. All calls block."""
+"""A supervisor owns one child process, replaces it when it dies, and turns its death into an outcome.
+
+All calls block.
+"""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -17,8 +20,8 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What a supervisor needs to know to work: the same for all supervisors of an executor. ``ordinal``: which of the
-    machine's devices of the target's kind."""
+    """What all supervisors of an executor have to know. ``ordinal`` says which of the machine's devices of the target's
+    kind is meant."""
 
     target: Target
     profile: Profile
@@ -28,8 +31,11 @@ class WorkerSpec:
 
 
 class ChildSupervisor:
-    """One child and its replacement. Calls come from one thread, which must live as long as the supervisor (see Child);
-    ``interrupt`` may come from any."""
+    """One child, and its replacement after it dies.
+
+    Calls come from one thread, which must live as long as the supervisor; ``Child`` says why. ``interrupt`` may come
+    from any thread.
+    """
 
     def __init__(
         self, setup: Json, spec: WorkerSpec, *, environment: Mapping[str, str], descriptors: tuple[int, ...] = ()
@@ -44,7 +50,7 @@ class ChildSupervisor:
         self._interrupted = False
 
     def start(self) -> None:
-        """Spawn a child if there is none; its start-up is awaited by the first request."""
+        """Spawn a child if there is none. The first request waits until it has started."""
         if self._child is None:
             self._candidates = 0
             self._child = Child(
@@ -55,7 +61,7 @@ class ChildSupervisor:
             )
 
     def resume(self) -> None:
-        """Forget earlier interruptions: a new call begins."""
+        """Forget earlier interruptions, since a new call begins."""
         self._interrupted = False
 
     def interrupt(self) -> None:
@@ -72,10 +78,10 @@ class ChildSupervisor:
     def _candidate(
         self, frame: Frame, first_stage: Stage, before: Callable[[], None], deadlines: Mapping[str, float] | None = None
     ) -> Frame | Failed:
-        """The answer to one candidate, or how it killed the child.
+        """The answer to one candidate, or a failure that says how the candidate killed the child.
 
-        A candidate that crashes a child which served others before it gets a second chance in a fresh one: memory
-        that an earlier candidate damaged must not be blamed on it. So does one whose child was killed from outside.
+        A candidate gets a second attempt in a new child in two cases: the child that it crashed had served other
+        candidates, which may have damaged its memory; or the child was killed from outside.
         """
         for attempt in (1, 2):
             before()
@@ -94,7 +100,7 @@ class ChildSupervisor:
         raise AssertionError("unreachable: the second attempt returns")
 
     def _ask(self, frame: Frame, first_stage: str, deadlines: Mapping[str, float] | None = None) -> Frame:
-        """One request; whatever kills the child also drops it."""
+        """The answer to one request. A child that dies of it is dropped."""
         child = self._greeted()
         try:
             return child.request(frame, first_stage=first_stage, deadlines=deadlines or self._deadlines)
@@ -105,7 +111,7 @@ class ChildSupervisor:
             raise
 
     def _greeted(self) -> Child:
-        """The child, ready. One that was killed while it started is replaced once. Raises WorkerLost."""
+        """The child, once it is ready. A child that was killed while it started is replaced once. Raises WorkerLost."""
         for attempt in (1, 2):
             self.start()
             assert self._child is not None
@@ -127,8 +133,11 @@ class ChildSupervisor:
             self._child = None
 
     def _question(self, question: Json, stage: str) -> Json:
-        """Raises WorkerLost with the child's own words when there is no answer, OutOfMemory when those say so. A child
-        killed from outside is replaced and asked once more."""
+        """The answer to a question that is about no candidate.
+
+        A child that was killed from outside is replaced and asked once more. Raises OutOfMemory where the child says
+        so, and WorkerLost with the child's own message where there is no answer.
+        """
         for attempt in (1, 2):
             try:
                 answer = self._ask(Frame(question), stage).header
@@ -145,7 +154,7 @@ class ChildSupervisor:
 
 
 def library_threads(count: int) -> dict[str, str]:
-    """How many threads NumPy's libraries use in a child: they read it when they are loaded."""
+    """Environment variables that say how many threads NumPy's libraries use; a child reads them when it loads these."""
     return {name: str(count) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 

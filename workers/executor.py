@@ -1,4 +1,4 @@
-"""The way of a candidate through builders and runner, the same for every executor."""
+"""The executor: it leads every candidate through a builder and the runner, whatever these run on."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
@@ -24,19 +24,19 @@ from .wire import Json
 T = TypeVar("T")
 
 QUEUED = 2
-"""Binaries handed to the runner at once: while one is timed, the next one waits at the device."""
+"""How many binaries the runner is given at once: while one is timed, the next one waits at the device."""
 KEPT = 64
-"""Binaries of a workload that are kept for its final."""
+"""How many binaries of a workload are kept for its re-measurement."""
 
 
 class Builder(Worker, Protocol):
-    """Builds one schedule at a time; see BuilderSupervisor."""
+    """It builds one schedule at a time; see BuilderSupervisor."""
 
     def build(self, workload: Json, schedule: Json) -> BuildReport: ...
 
 
 class Runner(Worker, Protocol):
-    """Has one device and measures one binary at a time; see RunnerSupervisor."""
+    """It has one device and measures one binary at a time; see RunnerSupervisor."""
 
     def prefetch(self, workload: Json) -> None: ...
 
@@ -53,7 +53,7 @@ class Runner(Worker, Protocol):
 
 @dataclass
 class _InFlight:
-    """The candidates of one ``measure`` call on their way; ``drawn``: their schedules, by position."""
+    """The candidates of one ``measure`` call that are under way. ``drawn`` has their schedules, by position."""
 
     key: str
     workload: Json
@@ -74,7 +74,7 @@ class _InFlight:
         return schedule
 
     def wait(self) -> None:
-        """Until a build or a run has ended."""
+        """Wait until a build or a run has ended."""
         futures: set[Future[Any]] = {*self.building, *self.running}
         if futures:
             wait(futures, return_when=FIRST_COMPLETED)
@@ -86,7 +86,7 @@ class _InFlight:
 
 @dataclass
 class _TaskCache:
-    """What is known of the workload in hand: the fastest time, and the fastest binaries by schedule key."""
+    """What is kept of the present workload: its fastest time, and its fastest binaries by schedule key."""
 
     key: str
     incumbent_seconds: float | None = None
@@ -108,16 +108,18 @@ class Executor:
         self._builders = WorkerPool(builders, "builder")
         self._runner = WorkerPool([runner], "runner")
         self.overlaps = spec.target.kind not in HOST_KINDS
-        """Whether building, and other work of the processor, may go on while the device is timing."""
+        """Whether the processor may build and do other work while the device is timing."""
         self._known = _TaskCache("")
         self._ahead: dict[tuple[str, str], Future[BuildReport]] = {}
         self._measured_on: MeasuredOn | None = None
         self._closed = False
 
     def prefetch(self, workload: Workload, schedules: Sequence[Schedule] = ()) -> None:
-        """A workload that will be measured soon, and its first schedules as far as they are known: its inputs and
-        reference are computed and those schedules built meanwhile; where that would disturb timing, nothing is done.
-        Returns at once; whatever fails here fails again when it is measured, and is told then."""
+        """Prepare for a workload that will be measured soon, and build its first schedules as far as they are known.
+
+        Returns at once. Nothing is done where it would disturb timing. What fails here fails again when the workload is
+        measured, and is reported then.
+        """
         self._check_open()
         if not self.overlaps:
             return
@@ -129,8 +131,10 @@ class Executor:
                 self._ahead[place] = self._builders.submit(partial(_build, data, schedule.to_json()))
 
     def measure(self, workload: Workload, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
-        """See ``search.measurer.Measurer``. Where building and timing must not overlap, candidates are built in
-        parallel by the batch and then timed alone."""
+        """See ``search.measurer.Measurer``.
+
+        Where building and timing must not overlap, a batch of candidates is built in parallel, and then timed alone.
+        """
         self._check_open()
         todo = _InFlight(workload_key(workload), workload_to_json(workload), iter(schedules))
         if self._known.key != todo.key:
@@ -150,7 +154,7 @@ class Executor:
                 self._runner.abandon()
 
     def remeasure(self, workload: Workload, schedules: Sequence[Schedule]) -> list[tuple[float, ...]]:
-        """See ``search.measurer.Measurer``. What is no longer at hand is built again."""
+        """See ``search.measurer.Measurer``. Binaries that are no longer kept are built again."""
         self._check_open()
         data, key = workload_to_json(workload), workload_key(workload)
         kept = self._known.binaries if self._known.key == key else {}
@@ -170,7 +174,7 @@ class Executor:
 
     @property
     def measured_on(self) -> MeasuredOn:
-        """Device, toolchain and profile of all trials. Raises WorkerLost."""
+        """The device, the toolchain and the profile of all trials. Raises WorkerLost."""
         if self._measured_on is None:
             self._check_open()
             device, toolchain = _result(self._runner.submit(lambda r: r.describe()))
@@ -178,8 +182,10 @@ class Executor:
         return self._measured_on
 
     def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None:
-        """The operator's NumPy form, timed like a candidate on the same data; None when it cannot be.
-        Raises InvalidParameter for an unknown operator or parameters it cannot take."""
+        """The operator's NumPy form, timed like a candidate on the same data; None when it cannot be timed.
+
+        Raises InvalidParameter for an unknown operator, and for parameters that it cannot take.
+        """
         self._check_open()
         outcome = _result(self._runner.submit(lambda r: r.baseline(operator, dict(parameters))))
         return outcome if isinstance(outcome, Timed) else None
@@ -190,7 +196,7 @@ class Executor:
         return _result(self._runner.submit(lambda r: r.peaks()))
 
     def close(self) -> None:
-        """End all children; nothing of the executor is left running. Harmless when repeated."""
+        """End all children. A second call does nothing."""
         self._closed = True
         self._builders.close()
         self._runner.close()
@@ -222,7 +228,7 @@ class Executor:
         return self._builders.submit(partial(_build, todo.workload, schedule.to_json()))
 
     def _run_built(self, todo: _InFlight) -> None:
-        """Hand binaries to the runner, as many as may wait there, in the order given, however long builds took."""
+        """Give the runner as many binaries as may wait there, in the order in which their schedules were drawn."""
         most = QUEUED if self.overlaps else 1
         while todo.built and len(todo.running) < most and (self.overlaps or not todo.building):
             position = min(todo.built)
@@ -230,7 +236,7 @@ class Executor:
             todo.running[self._runner.submit(self._run(todo, position, built))] = (position, built)
 
     def _run(self, todo: _InFlight, position: int, built: BuildReport) -> Callable[[Runner], RunReport]:
-        """What the runner's thread does: it knows the incumbent at the moment it begins."""
+        """What the runner's thread calls. It looks at the incumbent's time when it begins, not before."""
         known, schedule, binary = self._known, todo.drawn[position], built.result
         assert isinstance(binary, Binary)
 
@@ -243,7 +249,7 @@ class Executor:
         return run
 
     def _collect(self, todo: _InFlight) -> list[tuple[int, Trial]]:
-        """Take what has finished; returns the candidates whose way ends here."""
+        """Take in what has finished; returns the trials that are complete."""
         ended: list[tuple[int, Trial]] = []
         for future in [f for f in todo.building if f.done()]:
             position = todo.building.pop(future)
@@ -264,7 +270,7 @@ class Executor:
 
 
 def _result(future: Future[T]) -> T:
-    """What a finished future holds; WorkerLost if another thread closed the executor under it."""
+    """The result of a future. Raises WorkerLost where another thread closed the executor meanwhile."""
     try:
         return future.result()
     except CancelledError as error:

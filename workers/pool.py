@@ -1,4 +1,4 @@
-"""Stations at work: one thread each, fed from one queue."""
+"""A worker pool: one thread for each supervisor, all fed from one queue."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ class Worker(Protocol):
     def start(self) -> None: ...
 
     def resume(self) -> None:
-        """A new call begins; it is not meant by earlier interruptions."""
+        """A new call begins, to which earlier interruptions do not apply."""
         ...
 
     def interrupt(self) -> None:
@@ -32,8 +32,11 @@ R = TypeVar("R")
 
 
 class WorkerPool(Generic[S]):
-    """Each supervisor is started, used and closed on a thread of its own that lives until ``close``, because a child
-    dies with the thread that spawned it. The threads are daemons: a program may end without closing."""
+    """Supervisors, each of which is started, used and closed on a thread of its own that lives until ``close``.
+
+    A child dies with the thread that spawned it, so the thread must live as long as the supervisor. The threads are
+    daemons, so that a program may end without closing the pool.
+    """
 
     def __init__(self, supervisors: Sequence[S], name: str) -> None:
         self._supervisors = tuple(supervisors)
@@ -70,7 +73,7 @@ class WorkerPool(Generic[S]):
             future.exception()
 
     def close(self) -> None:
-        """Abandon everything and end the supervisors; harmless when repeated."""
+        """Abandon everything and end the supervisors. A second call does nothing."""
         with self._lock:
             if not self._closed:
                 self._closed = True

@@ -29,14 +29,14 @@ from .settings import HOST_KINDS, Deadlines, ExecutorSettings, builder_count
 from .wire import Json
 
 _LOSSES = 2
-"""A candidate is given up after this many lost actors: it may be what loses them."""
+"""A candidate is given up after this many lost actors, since it may be what kills them."""
 
 
 class RayExecutor(Executor):
     """Builder actors, wherever Ray has room, and one runner actor on this machine.
 
-    Uses the Ray that this process is connected to, or else starts one for itself, without dashboard and with token
-    authentication, and then stops it in ``close``. Raises WorkerLost when Ray does not start.
+    It uses the Ray that this process is connected to. Where there is none, it starts one without a dashboard and with
+    token authentication, and stops it in ``close``. Raises WorkerLost when Ray does not start.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RayExecutor(Executor):
 
 
 class ActorsLost(WorkerLost):
-    """The call and its repetition each lost the actor they were made on."""
+    """A call and its repetition each lost the actor that they were made on."""
 
 
 class RemoteSupervisor:
@@ -77,7 +77,7 @@ class RemoteSupervisor:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Create the actor, if there is none; it starts in the background."""
+        """Create the actor if there is none. It starts in the background."""
         with self._lock:
             if self._actor is None:
                 self._actor = self._make()
@@ -98,8 +98,11 @@ class RemoteSupervisor:
                 self._actor = None
 
     def _call(self, method: str, *arguments: object) -> Any:
-        """What the actor answers, or its replacement. Raises WorkerLost when that is lost too, when the call is
-        interrupted, and when the supervisor itself raised it."""
+        """The answer of the actor, or of its replacement.
+
+        Raises WorkerLost when the replacement is lost too, when the call is interrupted, and when the supervisor itself
+        raised it.
+        """
         losses: list[str] = []
         while len(losses) < _LOSSES:
             self.start()
@@ -163,8 +166,11 @@ class RemoteRunner(RemoteSupervisor):
 
 
 def patience_seconds(deadlines: Deadlines) -> float:
-    """When an actor counts as lost although Ray thinks it lives: after everything inside it could have timed out
-    twice. Ray gives a device to one actor at a time, so that none waits long for another program to leave it."""
+    """After how many seconds an actor counts as lost although Ray thinks that it lives.
+
+    Everything inside it could have timed out twice by then. Ray gives a device to one actor at a time, so that none
+    waits long for another program to leave it.
+    """
     return 2 * (sum(seconds for stage, seconds in deadlines.by_stage().items() if stage != "wait") + 10.0)
 
 

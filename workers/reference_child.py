@@ -1,4 +1,4 @@
-"""The data child: random inputs and float64 references, computed apart from whatever has the device."""
+"""The reference child computes random inputs and float64 references, apart from the process that has the device."""
 
 from typing import cast
 

@@ -1,4 +1,4 @@
-"""The runner child: it owns the device and checks and times binaries on it, one after the other."""
+"""The runner child owns the device. It checks and times binaries on it, one after the other."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -37,11 +37,11 @@ from .wire import (
 _ASSUMED_CACHE_BYTES = 64 << 20
 
 TIMED = ("prepare", "run", "remeasure", "peaks")
-"""Questions for which the device must be ours: they time on it, or would disturb who does."""
+"""The questions for which the device must be locked: they time on it, or would disturb another program that does."""
 
 
 class RunnerRole:
-    """Answers ``{ask: ...}``; every answer is an object, ``error`` in it says why there is nothing else."""
+    """It answers ``{ask: ...}`` with an object. ``error`` in the object says why there is nothing else in it."""
 
     def __init__(self, setup: Json) -> None:
         self._target = target_from_json(setup["target"])
@@ -91,8 +91,8 @@ class RunnerRole:
         return {"device": device_to_json(self._device.info), "toolchain": dict(toolchain.components)}
 
     def _prepare(self, request: Json) -> Json:
-        """Set the bench up for a workload, whose reference_data is where ``layout`` says."""
-        self._harness = None  # the memory of the last workload goes before that of the next comes
+        """Set up the harness for a workload, whose reference data are where ``layout`` says."""
+        self._harness = None  # frees the memory of the last workload before the next one needs some
         workload = workload_from_json(request["workload"])
         reference_data = map_reference(cast(Json, request["layout"]))
         rules = HarnessRules(self._timing, self._final, cold_bytes(self._device.info, self._profile), self._seed)
@@ -132,7 +132,8 @@ class RunnerRole:
 
 
 def cold_bytes(info: DeviceInfo, profile: Profile) -> int:
-    """How much memory must pass through the caches until they are cold: twice the last level. 0 for a warm profile."""
+    """How many bytes must pass through the caches until they are cold: twice the last level, and 0 for a warm
+    profile."""
     if profile.cache == "warm":
         return 0
     caches = [size for name, size in info.hardware.items() if name in ("l2_bytes", "l3_bytes", "l4_bytes")]

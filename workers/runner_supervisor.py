@@ -1,4 +1,4 @@
-"""A runner: binaries to reports, in the child that has the device."""
+"""The supervisor of a runner child, which owns the device and turns binaries into reports."""
 
 import hashlib
 import time
@@ -61,14 +61,19 @@ class RunnerSupervisor(ChildSupervisor):
         self._references.close()
 
     def prefetch(self, workload: Json) -> None:
-        """Have the inputs and the reference of a workload computed by the time they are needed; returns at once.
-        Where the device is the processor, which that would disturb, nothing is done before."""
+        """Begin to compute the inputs and the reference of a workload; returns at once.
+
+        Nothing is done ahead where the device is the processor itself, since that would disturb what is timed there.
+        """
         if self._spec.target.kind not in HOST_KINDS:
             self._references.prepare(workload)
 
     def run(self, workload: Json, binary: Binary, incumbent_seconds: float | None) -> RunReport:
-        """Check and time ``binary``. ``workload`` is JSON. Raises WorkerLost when interrupted, or when the workload
-        cannot be prepared, OutOfMemory when it does not fit: then no candidate of it can be measured here."""
+        """Check and time ``binary``; ``workload`` is JSON.
+
+        Raises WorkerLost when the call is interrupted or the workload cannot be prepared, and OutOfMemory when its data
+        do not fit. No candidate of the workload can be measured here after OutOfMemory.
+        """
         frame = binary_to_frame(binary, {"ask": "run", "incumbent_seconds": incumbent_seconds})
         started = time.perf_counter()
         deadlines = launch_deadlines(self._deadlines, incumbent_seconds)
@@ -86,8 +91,10 @@ class RunnerSupervisor(ChildSupervisor):
         return replace(report, clocks=replace(report.clocks, overhead=overhead))
 
     def remeasure(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]:
-        """The samples of each binary, all timed interleaved; none for one that failed, which the others repeat
-        without. Raises as ``run``."""
+        """The samples of each binary in seconds, all timed interleaved.
+
+        A binary that fails has no samples, and the others are timed again without it. Raises as ``run`` does.
+        """
         samples: list[tuple[float, ...]] = [()] * len(binaries)
         left = list(range(len(binaries)))
         while left:
@@ -111,14 +118,16 @@ class RunnerSupervisor(ChildSupervisor):
         return samples
 
     def describe(self) -> tuple[DeviceInfo, Toolchain]:
-        """The device for this target, and what would build for it."""
+        """The device of this target, and the toolchain that builds for it."""
         answer = self._question({"ask": "describe"}, "ask")
         components = cast(dict[str, str], answer["toolchain"])
         return device_from_json(answer["device"]), Toolchain(components)
 
     def baseline(self, operator: str, parameters: Json) -> Outcome | None:
-        """The operator's NumPy form timed on the data that candidates get; None when that dies or takes too long.
-        Raises InvalidParameter for an unknown operator or parameters it cannot take."""
+        """The operator's NumPy form, timed on the data that candidates get; None when it crashes or takes too long.
+
+        Raises InvalidParameter for an unknown operator, and for parameters that it cannot take.
+        """
         question: Json = {"ask": "baseline", "operator": operator, "parameters": parameters}
         try:
             answer = self._ask(Frame(question), "baseline").header
@@ -133,7 +142,7 @@ class RunnerSupervisor(ChildSupervisor):
         return cast(dict[str, float], self._question({"ask": "peaks"}, "peaks")["peaks"])
 
     def _prepare(self, workload: Json) -> None:
-        """Set up the child for ``workload``, unless it is."""
+        """Set up the child for ``workload``, unless it is set up for it."""
         if self._child is not None and self._ready is self._child and self._workload == workload:
             return
         layout = self._references.layout(workload)
@@ -141,14 +150,17 @@ class RunnerSupervisor(ChildSupervisor):
         self._workload, self._ready = workload, self._child
 
     def _replace(self) -> None:
-        """Another child, because this one's device or memory may be damaged."""
+        """Replace the child, because its device context or its memory may be damaged."""
         self._drop()
         self.start()
 
 
 def launch_deadlines(deadlines: Mapping[str, float], incumbent_seconds: float | None) -> dict[str, float]:
-    """Tighter deadlines once it is known what a good kernel takes: one that is hundreds of times slower is not worth
-    waiting for, while work around the launches (filling, comparing, a busy machine) gets its seconds."""
+    """Deadlines by stage in seconds, tighter once it is known how long a good kernel takes.
+
+    A kernel that is hundreds of times slower is not worth waiting for. Work around the launches, such as filling and
+    comparing buffers, still gets its seconds.
+    """
     if incumbent_seconds is None:
         return dict(deadlines)
     limit = _AROUND_LAUNCHES_SECONDS + _SLOWER * incumbent_seconds
