@@ -58,7 +58,8 @@ class TimedOut(ResponseModel):
     launches_per_sample: int
     final_samples: tuple[float, ...] = Field(
         default=(),
-        description="The samples of the final, if it was among the fastest of its task; seconds is their median then.",
+        description="The samples of the re-measurement, if it was among the fastest of its task; seconds is their "
+        "median then.",
     )
 
 

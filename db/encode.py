@@ -79,7 +79,7 @@ def evidence_from_json(data: Mapping[str, object]) -> Evidence:
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, object]:
-    """Encode an outcome as ``{samples, launches_per_sample}`` or ``{stage, reason, detail}``. A final adds
+    """Encode an outcome as ``{samples, launches_per_sample}`` or ``{stage, reason, detail}``. A re-measurement adds
     ``final_samples`` and ``final_rank_seconds`` to a time, as far as the outcome has them."""
     if isinstance(outcome, Timed):
         data: dict[str, object] = {

@@ -10,7 +10,7 @@ from ..core.trial import Outcome, Timed
 from .jobs import add_event, load_task, lock_job, update_job, update_task
 from .rows import NewTrial
 from .tables import trials, workloads
-from .trials import insert_trial, update_final
+from .trials import insert_trial, update_remeasured
 
 
 def record_trial(connection: Connection, new: NewTrial, *, with_events: bool = True) -> tuple[int, str]:
@@ -50,18 +50,18 @@ def record_trial(connection: Connection, new: NewTrial, *, with_events: bool = T
 
 
 def _is_better(connection: Connection, new: NewTrial, outcome: Timed, task: RowMapping) -> bool:
-    """Return whether the trial is the best of its task by now. Among trials that a final found equally fast the
-    schedule's key decides."""
+    """Return whether the trial is the best of its task by now. Among trials that a re-measurement found equally fast
+    the schedule's key decides."""
     if task["best_seconds"] is None or outcome.rank_seconds != task["best_seconds"] or not outcome.final_samples:
         return task["best_seconds"] is None or outcome.rank_seconds < task["best_seconds"]
     found = select(trials.c.schedule_key).where(trials.c.id == task["best_trial"])
     return new.trial.schedule.key < str(connection.execute(found).scalar_one())
 
 
-def record_final(connection: Connection, job_id: str, position: int, outcomes: Mapping[int, Timed]) -> None:
-    """Store the outcomes that the final of a task changed (by sequence), and the task's new best trial."""
+def record_remeasurement(connection: Connection, job_id: str, position: int, outcomes: Mapping[int, Timed]) -> None:
+    """Store the outcomes that the re-measurement of a task changed (by sequence), and the task's new best trial."""
     number = lock_job(connection, job_id)["number"]
-    best = update_final(connection, number, position, outcomes)
+    best = update_remeasured(connection, number, position, outcomes)
     update_task(connection, number, position, best_trial=best["id"], best_seconds=best["rank_seconds"])
     update_job(connection, number)
     finalists = sum(bool(timed.final_samples) for timed in outcomes.values())

@@ -48,7 +48,7 @@ _BEST_AGAIN = text(
     " ORDER BY trials.rank_seconds, trials.schedule_key, trials.id LIMIT 1) "
     "WHERE EXISTS (SELECT 1 FROM trials WHERE trials.id = tasks.best_trial AND trials.final_samples IS NOT NULL)"
 )
-"""Among trials that a final found equally fast the schedule's key decides, and keys have changed."""
+"""Among trials that a re-measurement found equally fast the schedule's key decides, and keys have changed."""
 
 
 def rename_schedules(connection: Connection) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from .engine import Database, embedded_path, parse_url
 from .json_lines import JsonLinesExporter, JsonLinesImporter
 from .lock import LockHolder, lock_path, read_holder
 from .models import insert_model, newest_model
-from .recording import record_final, record_trial
+from .recording import record_remeasurement, record_trial
 from .rows import BestRow, EventRow, FailureRow, JobRow, ModelRow, NearRow, NewJob, NewTrial, PointRow, TrialRow
 from .tables import idempotency_keys, jobs
 
@@ -211,11 +211,11 @@ class Store:
         with self.database.writing() as connection:
             return record_trial(connection, new)
 
-    def add_final(self, job_id: str, task: int, outcomes: Mapping[int, Timed]) -> None:
-        """Store what the final of a task changed (by sequence), its new best trial and the event in one
+    def add_remeasurement(self, job_id: str, task: int, outcomes: Mapping[int, Timed]) -> None:
+        """Store what the re-measurement of a task changed (by sequence), its new best trial and the event in one
         transaction."""
         with self.database.writing() as connection:
-            record_final(connection, job_id, task, outcomes)
+            record_remeasurement(connection, job_id, task, outcomes)
 
     def trial(self, record_id: int) -> TrialRow:
         """Return one record. Raises NotFound."""

@@ -150,7 +150,7 @@ trials = Table(
     Column("overhead_seconds", Float, nullable=False),
     Column("elapsed_seconds", Float, nullable=False),
     Column("created_at", TIME, nullable=False),
-    # a final adds its samples to a timed trial, and the figure that ranks the trial instead of ``seconds``
+    # a re-measurement adds its samples to a timed trial, and the figure that ranks the trial instead of ``seconds``
     Column("final_samples", JSON(none_as_null=True)),
     Column("rank_seconds", Float),
     UniqueConstraint("job", "task", "sequence"),

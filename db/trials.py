@@ -81,8 +81,8 @@ def columns_of(new: NewTrial, job: int, workload: int, device: int, toolchain: i
     }
 
 
-def update_final(connection: Connection, job: int, task: int, outcomes: Mapping[int, Timed]) -> RowMapping:
-    """Store what a final changed (by sequence); return the row of the task's best trial after it."""
+def update_remeasured(connection: Connection, job: int, task: int, outcomes: Mapping[int, Timed]) -> RowMapping:
+    """Store what a re-measurement changed (by sequence); return the row of the task's best trial after it."""
     of_task = (trials.c.job == job, trials.c.task == task)
     for sequence, timed in outcomes.items():
         values = {"rank_seconds": timed.rank_seconds, "final_samples": list(timed.final_samples) or None}

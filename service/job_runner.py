@@ -20,7 +20,7 @@ from ..core.trial import Trial
 from ..cost_model.dataset import Experience
 from ..db.rows import JobRow, NewTrial, TaskRow, TrialRow
 from ..db.store import Store
-from ..search.pool import Pool
+from ..search.pool import CandidatePool
 from ..search.strategy import Strategy
 from ..search.tuner import Finished
 from ..te.json import workload_from_json
@@ -195,22 +195,22 @@ class JobRunner:
         trials = [row.record.trial for row in self._trials(job, task.position)]
         timing_seconds = sum(trial.clocks.time for trial in trials)
         if reason is not StopReason.CANCELLED:
-            timing_seconds += self._final(job, prepared, executor, trials)
+            timing_seconds += self._remeasure(job, prepared, executor, trials)
         wall_seconds = elapsed - before + time.monotonic() - began
         self.store.note_task(
             job.id, task.position, stop_reason=reason.value, wall_seconds=wall_seconds, timing_seconds=timing_seconds
         )
         self.on_commit()
 
-    def _final(
+    def _remeasure(
         self, job: JobRow, prepared: "PreparedTask", executor: wiring.JobExecutor, trials: Sequence[Trial]
     ) -> float:
         """Time the fastest trials again, interleaved, and store their samples and ranks; return the seconds it took. A
-        job that was interrupted here repeats its final."""
+        job that was interrupted here repeats its re-measurement."""
         began = time.monotonic()
-        changed = wiring.final(prepared.workload, executor, trials)
+        changed = wiring.remeasure(prepared.workload, executor, trials)
         if changed:
-            self.store.add_final(job.id, prepared.task.position, changed)
+            self.store.add_remeasurement(job.id, prepared.task.position, changed)
             self.on_commit()
         return time.monotonic() - began
 
@@ -255,7 +255,9 @@ class JobRunner:
         assert data is not None  # a foreign key guarantees it
         return workload_from_json(data)
 
-    def _store_limits(self, job: JobRow, task: TaskRow, workload: Workload, pool: Pool, device: DeviceInfo) -> None:
+    def _store_limits(
+        self, job: JobRow, task: TaskRow, workload: Workload, pool: CandidatePool, device: DeviceInfo
+    ) -> None:
         if task.space_size is not None:
             return
         facts: dict[str, object] = {"space_size": pool.total}
@@ -300,13 +302,13 @@ class PreparedTask:
 
     task: TaskRow
     workload: Workload
-    pool: Pool
+    pool: CandidatePool
     strategy: Strategy
     done: Sequence[TrialRow]
 
 
 class TaskPreparer:
-    """Prepares the next task of a job on a thread of its own during the final of the task before."""
+    """Prepares the next task of a job on a thread of its own while the task before is measured again."""
 
     def __init__(self, prepare: Callable[[TaskRow], PreparedTask]) -> None:
         self._prepare = prepare

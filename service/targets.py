@@ -45,14 +45,14 @@ def parse_device(text: str) -> DeviceSelector:
 
 
 def default_cache(kind: str) -> str:
-    """Return the cache state that devices of a kind are timed with by default. The caches of a graphics processor are
-    cold to most kernels."""
+    """Return the cache state that devices of a kind are timed with by default. The caches of a GPU are cold to most
+    kernels."""
     return "warm" if kind in HOST_KINDS else "cold"
 
 
 def profile_of(kind: str, cache: str) -> Profile:
-    """Return how devices of a kind are timed. With protocol 2 the finals of graphics processors are timed on a hot
-    and on a rested chip."""
+    """Return how devices of a kind are timed. With protocol 2 the re-measurement on a GPU times every candidate on a
+    hot and on a rested chip."""
     return Profile(cache, 1 if kind in HOST_KINDS else 2)
 
 

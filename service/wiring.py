@@ -25,9 +25,9 @@ from ..ir.text import kernel_text
 from ..runtime.devices import device_infos, host_target
 from ..schedule.gpu.occupancy import limits_of
 from ..schedule.sketches import sketches_for
-from ..search.drift import noise, steadied
-from ..search.finals import finalists, plays, ranked
-from ..search.pool import Pool
+from ..search.drift import drift_corrected, noise
+from ..search.pool import CandidatePool
+from ..search.remeasurement import ranked, rounds_for, worth_remeasuring
 from ..search.strategies import STRATEGIES
 from ..search.strategy import Problem, Strategy
 from ..search.tuner import BATCH, Finished, tune
@@ -78,7 +78,7 @@ class JobExecutor(Protocol):
 
     def measure(self, workload: Workload, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]: ...
 
-    def final(self, workload: Workload, schedules: Sequence[Schedule]) -> Sequence[tuple[float, ...]]: ...
+    def remeasure(self, workload: Workload, schedules: Sequence[Schedule]) -> Sequence[tuple[float, ...]]: ...
 
     def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None: ...
 
@@ -103,16 +103,16 @@ def open_executor(name: str, target: str, cache: str, settings: Settings) -> Job
     )
 
 
-def pool_of(workload: Workload, device: DeviceInfo, seed: int, policy: SpacePolicy) -> Pool:
+def pool_of(workload: Workload, device: DeviceInfo, seed: int, policy: SpacePolicy) -> CandidatePool:
     """Return every candidate for a task that ``policy`` keeps. The priors are made from what was measured on
     ``device``. Raises UnsupportedTarget when no sketch fits."""
     if not sketches_for(workload, device.target):
         raise UnsupportedTarget(f"no sketch can write this workload for {device.target}", field="target")
-    return Pool.of(workload, device, seed=seed, policy=policy)
+    return CandidatePool.of(workload, device, seed=seed, policy=policy)
 
 
 def tuning(
-    pool: Pool,
+    pool: CandidatePool,
     strategy: Strategy,
     executor: JobExecutor,
     budget: Budget,
@@ -135,20 +135,21 @@ def tuning(
     )
 
 
-def first_schedules(pool: Pool, strategy: Strategy, budget: Budget) -> list[Schedule]:
+def first_schedules(pool: CandidatePool, strategy: Strategy, budget: Budget) -> list[Schedule]:
     """Return the schedules that ``tuning`` begins with, for a strategy that knows no trials yet."""
     return [pool.schedule(candidate) for candidate in strategy.ask(min(BATCH, budget.trials))]
 
 
-def final(workload: Workload, executor: JobExecutor, trials: Sequence[Trial]) -> dict[int, Timed]:
-    """Run the final of a task's trials; return the outcomes that it changes, by position (see ``search.finals``)."""
+def remeasure(workload: Workload, executor: JobExecutor, trials: Sequence[Trial]) -> dict[int, Timed]:
+    """Time the fastest trials of a task again, interleaved; return the outcomes that this changes, by position (see
+    ``search.remeasurement``)."""
     variation = noise(trials)
-    positions = finalists(list(steadied(trials)), variation)
+    positions = worth_remeasuring(list(drift_corrected(trials)), variation)
     if not positions:
         return {}
     left, samples = list(positions), {n: list[float]() for n in positions}
-    for _ in range(plays(variation)):
-        for n, found in zip(left, executor.final(workload, [trials[n].schedule for n in left]), strict=True):
+    for _ in range(rounds_for(variation)):
+        for n, found in zip(left, executor.remeasure(workload, [trials[n].schedule for n in left]), strict=True):
             samples[n] = [*samples[n], *found] if found else []
         left = [n for n in left if samples[n]]
         if not left:
@@ -156,7 +157,7 @@ def final(workload: Workload, executor: JobExecutor, trials: Sequence[Trial]) ->
     return ranked([trial.outcome for trial in trials], {n: tuple(found) for n, found in samples.items()})
 
 
-def strategy_named(name: str, pool: Pool, seed: int, history: Sequence[Experience]) -> Strategy:
+def strategy_named(name: str, pool: CandidatePool, seed: int, history: Sequence[Experience]) -> Strategy:
     """Return a new strategy for a task."""
     return STRATEGIES[name](Problem(pool, seed, history))
 

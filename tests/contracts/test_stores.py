@@ -203,12 +203,12 @@ def test_trials_are_paged_in_every_order(store: Store) -> None:
         store.trials("j", 1, limit=1)
 
 
-def test_a_final_ranks_anew_and_its_ties_go_by_the_schedules_key(store: Store) -> None:
+def test_a_remeasurement_ranks_anew_and_its_ties_go_by_the_schedules_key(store: Store) -> None:
     store.create_job(new_job("j"))
     for sequence, seconds in enumerate([1e-6, 1.1e-6, 1.2e-6, None, 3e-6]):
         store.add_trial(trial(sequence, seconds))
     met = {n: Timed((s,), 1, (2e-6 + n * 1e-9,) * 3, 2e-6 if n else None) for n, s in enumerate([1e-6, 1.1e-6, 1.2e-6])}
-    store.add_final("j", 0, met)
+    store.add_remeasurement("j", 0, met)
     rows = store.trials("j", 0, limit=9)
     assert [row.record.trial.outcome for row in rows[:3]] == list(met.values())
     order = [row.record.sequence for row in store.trials_by_seconds("j", 0, limit=9)]

@@ -1,4 +1,4 @@
-"""Adds what finals measure: their samples, the figure that ranks trials afterwards, and how long tasks took."""
+"""Adds what re-measurements yield: samples, the figure that ranks trials afterwards; and how long tasks took."""
 
 from collections.abc import Sequence
 
