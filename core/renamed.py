@@ -50,15 +50,20 @@ exist."""
 def current(
     sketch: str, version: int, knobs: Mapping[str, int | str]
 ) -> tuple[str, int, tuple[tuple[str, int | str], ...]]:
-    """Sketch, version and knobs under today's names; unchanged where the table has no entry for the version."""
-    entry = RENAMED.get((sketch, version))
-    if entry is None:
-        return sketch, version, tuple(knobs.items())
+    """Sketch, version and knobs under today's names; unchanged where the table has no entry for the version. An entry
+    may lead to a version that has an entry itself."""
+    setting = tuple(knobs.items())
+    while (entry := RENAMED.get((sketch, version))) is not None:
+        sketch, version, setting = entry.sketch, entry.version, _renamed(entry, setting)
+    return sketch, version, setting
+
+
+def _renamed(entry: Renamed, setting: tuple[tuple[str, int | str], ...]) -> tuple[tuple[str, int | str], ...]:
     renamed = []
-    for name, value in knobs.items():
+    for name, value in setting:
         if name in entry.dropped and value == entry.dropped[name]:
             continue
         if isinstance(value, str):
             value = entry.values.get(name, {}).get(value, value)
         renamed.append((entry.knobs.get(name, name), value))
-    return entry.sketch, entry.version, tuple(renamed)
+    return tuple(renamed)
