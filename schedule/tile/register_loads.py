@@ -37,7 +37,7 @@ def allocate_registers(
 ) -> RegisterLoad:
     """Registers for ``masked`` at every index of ``shape``, and for every lane where it depends on ``lane_axis``."""
     vector = depends_on(masked, lane_axis)
-    name = names.fresh(f"{masked.load.buffer.name}_held")
+    name = names.fresh(f"{masked.load.buffer.name}_regs")
     dims = (*shape, lanes) if vector else tuple(shape)
     return RegisterLoad(masked, w.allocate(name, dims, masked.load.dtype, Scope.REGISTER), vector)
 

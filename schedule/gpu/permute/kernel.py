@@ -4,8 +4,8 @@ A block moves a tile through shared memory, so that both sides are accessed by v
 along which it is contiguous, the output along its own, ``j``. Elements of less than 4 bytes are packed, ``pack`` rows
 to a word, so that shared memory is accessed by whole words::
 
-    for k in unrolled(…):  for h in unrolled(pack):  x_held[k, h, :] = X[j + h, i : i + load_width]
-    for k in unrolled(…):  tile[j / pack, (i + e)*pack : +pack] = x_held[k, :, e]
+    for k in unrolled(…):  for h in unrolled(pack):  x_regs[k, h, :] = X[j + h, i : i + load_width]
+    for k in unrolled(…):  tile[j / pack, (i + e)*pack : +pack] = x_regs[k, :, e]
     barrier
     for k in unrolled(…):  Y[i, j : j + store_width] = epilogue(tile[(j + e) / pack, i*pack + (j + e) % pack])
 
@@ -134,7 +134,7 @@ class _PermuteKernelWriter:
                 point = self._point(position, (index(0), s.load_width), (row, 1))[0]
                 return tuple(scalar_at(i, point) for i in load.indices)
 
-            prefetch.own(self.names.fresh("asked"), masked.load.buffer, s.tile_out, s.tile_in, first_element)
+            prefetch.own(self.names.fresh("prefetch"), masked.load.buffer, s.tile_out, s.tile_in, first_element)
 
     def _allocate_tile(self, masked: MaskedLoad) -> Buffer:
         """Shared memory of ``tile_out / pack`` rows of ``tile_in`` words, each word of ``pack`` elements."""
@@ -154,7 +154,7 @@ class _PermuteKernelWriter:
         vectors_of_row = s.tile_in // s.load_width
         total = s.tile_out // s.pack * vectors_of_row
         count = -(-total // s.threads)
-        name = self.names.fresh(f"{masked.load.buffer.name}_held")
+        name = self.names.fresh(f"{masked.load.buffer.name}_regs")
         held = w.allocate(name, (count, s.pack, s.load_width), masked.load.dtype, Scope.REGISTER)
         with self._unrolled("k", count) as k:
             vector, row, exists = self._share(k, thread, vectors_of_row, total)
@@ -194,7 +194,7 @@ class _PermuteKernelWriter:
             with w.when(exists), w.when(inside):
                 columns: list[Buffer] = []
                 for masked, tile in zip(problem.transposed_loads, tiles, strict=True):
-                    name = self.names.fresh(f"{masked.load.buffer.name}_turned")
+                    name = self.names.fresh(f"{masked.load.buffer.name}_column")
                     columns.append(w.allocate(name, (s.store_width,), masked.load.dtype, Scope.REGISTER))
                     with self._unrolled("e", s.store_width // s.pack) as e:
                         row = vector * (s.store_width // s.pack) + e

@@ -1,7 +1,7 @@
 """The kernel of a pointwise problem. A thread computes ``unroll`` vectors, and loads all inputs of all of them first:
 
-    for u in unrolled(unroll):  x_held[u, :] = X[vector (block*unroll + u)*threads + thread]
-    for u in unrolled(unroll):  Y[vector …] = f(x_held[u, :])
+    for u in unrolled(unroll):  x_regs[u, :] = X[vector (block*unroll + u)*threads + thread]
+    for u in unrolled(unroll):  Y[vector …] = f(x_regs[u, :])
 
 A block computes a tile of ``unroll * threads`` vectors. A persistent block computes one tile after the other.
 """
@@ -100,7 +100,7 @@ class _PointwiseKernelWriter:
                 at = self._point(tile * self.tile_vectors)
                 return tuple(scalar_at(i, at) for i in load.indices)
 
-            name, source = self.names.fresh("asked"), masked.load.buffer
+            name, source = self.names.fresh("prefetch"), masked.load.buffer
             if masked.mask is None and flat_offset(masked.load) == output_offset:
                 elements = self.tile_vectors * s.vector_width
                 if following:

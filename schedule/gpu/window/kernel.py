@@ -4,10 +4,10 @@ A thread computes ``vector_width`` channels of a tile of ``tile_h`` by ``tile_w`
 the rows of the input: each pixel is accumulated into every output whose window contains it, and a row of outputs is
 stored when the last row of its windows is done::
 
-    x_held[row, k, :] = X[y0 + row, x0 + k, channels]       # all rows and columns; zeros where the padding is
-    w_held = W[…]                                           # the filter, one vector of channels for each point
+    x_regs[row, k, :] = X[y0 + row, x0 + k, channels]       # all rows and columns; zeros where the padding is
+    w_regs = W[…]                                           # the filter, one vector of channels for each point
     for each input row, for p in unrolled(tile_w), s in unrolled(window):
-        acc[q, p, :] += x_held[row, stride*p + dilation*s, :] * w_held[r, s, :]
+        acc[q, p, :] += x_regs[row, stride*p + dilation*s, :] * w_regs[r, s, :]
         Y[y0 + q, x0 + p, channels] = epilogue(acc[q, p, :])                     # of rows q that are complete
 
 Where a row of pixels contributes the same to every row of outputs (pooling), it is reduced by itself first.
@@ -147,7 +147,7 @@ class _WindowKernelWriter:
     def _accumulators(self, name: str, rows: int) -> Buffer:
         """Registers of [rows, tile_w, vector_width] accumulators."""
         shape = (rows, self.tile_w, self.width)
-        return self.w.allocate(self.names.fresh(f"{name}_held"), shape, self._accumulator_dtype, Scope.REGISTER)
+        return self.w.allocate(self.names.fresh(f"{name}_acc"), shape, self._accumulator_dtype, Scope.REGISTER)
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
         return self.w.loop(self.names.fresh(f"{name}_u"), extent, LoopKind.UNROLLED)

@@ -8,7 +8,6 @@ from tilewright.ir.expr import Broadcast, Load, Ramp, Var, index
 from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import loads_of
 from tilewright.ir.stmt import For, Kernel, LoopKind, Stmt, Store
-from tilewright.schedule.tile.masked_loads import MaskedLoad, masked_loads_of, replace_masked_loads
 from tilewright.schedule.tile.stage_body import scalar_at, vector_at
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
@@ -77,14 +76,3 @@ def test_loads_may_be_replaced() -> None:
 
     value = scalar_at(stage.body, {i: Var("row"), j: index(5)}, load)
     assert [x.indices for x in loads_of(value)] == [(Var("row"), index(5)), (index(5),), (index(0),)]
-
-
-def test_masked_loads_are_told_apart_by_their_masks() -> None:
-    x = te.placeholder((8,), "float32", "X")
-    body = te.compute((8,), lambda i: te.select(i >= 1, x[i - 1], 0.0) + x[i] * x[i], "Y")
-    stage = te.workload(body).stages[0]
-    masked, plain = masked_loads_of(stage.body)
-    assert masked.mask is not None and plain.mask is None
-    replaced = replace_masked_loads(stage.body, {masked: Var("a"), plain: Var("b")})
-    assert not loads_of(replaced)
-    assert replace_masked_loads(stage.body, {MaskedLoad(masked.load, None): Var("a")}) == stage.body
