@@ -32,7 +32,7 @@ PROMISING_TILE_BYTES = (128, 256)
 SPARE_REGISTERS = 16
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 PROMISING_THREAD_BYTES = 256
-"""Threads that load more bytes of the input at once hide too little latency."""
+"""Most bytes of the input that a thread of a promising setting loads at once."""
 LINE_BYTES = 128
 """Bytes of a cache line."""
 PARTIAL_LINE_COST = 0.1
@@ -220,7 +220,7 @@ class PermutePlan(Plan):
         elements = self.problem.input_extent * self.problem.output_extent * self.problem.batch / WARP_LANES
         loads, stores = len(self.problem.transposed_loads), len(self.problem.stages)
         # Each element crosses memory by a vector, and shared memory by a word or more, on either side.
-        words = loads * (1 / sizes.pack + 1 / sizes.pack)
+        words = 2 * loads / sizes.pack
         tile_bytes = sizes.thread_bytes * sizes.threads * sizes.blocks
         traffic = MemoryTraffic(
             blocks=sizes.blocks,

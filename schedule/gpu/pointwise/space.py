@@ -32,9 +32,9 @@ MOST_LOADED = 1.5
 """Loaded values for each register of a thread, above which the compiler spills. It postpones loads for which there is
 no register (from compiled kernels of 10 to 40 inputs)."""
 PROMISING_REGISTERS = 160
-"""Threads with more registers hide too little latency."""
+"""Registers of a thread in promising settings, at most: with more, too few threads hide the latency of loads."""
 PROMISING_VECTOR_BYTES = 8
-"""Narrower vectors of the narrowest element leave bandwidth idle."""
+"""Least bytes of a promising vector, of the narrowest element; narrower ones keep too few bytes in flight."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,

@@ -32,7 +32,7 @@ PROMISING_VECTOR_BYTES = (4, 8)
 SPARE_REGISTERS = 15
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 PROMISING_REGISTERS = 200
-"""Threads with more registers hide too little latency."""
+"""Registers of a thread in promising settings, at most: with more, too few threads hide the latency of loads."""
 FEWEST_OUTPUTS, MOST_OUTPUTS = 16, 112
 """Output elements of a thread, where there are enough of them (measured: the best settings have so many)."""
 WASTE = 1.25
