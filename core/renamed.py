@@ -33,15 +33,26 @@ RENAMED: Mapping[tuple[str, int], Renamed] = {
     ("cuda_columns", 2): Renamed("cuda_columnwise", 3),
     ("cuda_gemv", 3): Renamed("cuda_gemv", 4),
     ("cuda_layers", 3): Renamed("cuda_mlp", 4),
-    ("cuda_loops", 1): Renamed("cuda_loops", 2),
+    ("cuda_loops", 1): Renamed("cuda_loops", 2, {"chunk": "block_k", "lanes": "threads_per_output"}),
     ("cuda_mma", 2): Renamed("cuda_gemm_mma", 3),
-    ("cuda_permute", 2): Renamed("cuda_permute", 3),
-    ("cuda_pointwise", 2): Renamed("cuda_pointwise", 3),
+    ("cuda_permute", 2): Renamed(
+        "cuda_permute",
+        3,
+        {
+            "vector": "vector_width",
+            "tile_source": "tile_in",
+            "tile_sink": "tile_out",
+            "order": "raster_order",
+            "stream": "evict_first",
+        },
+        {"order": {"source": "along_input", "sink": "along_output"}},
+    ),
+    ("cuda_pointwise", 2): Renamed("cuda_pointwise", 3, {"vector": "vector_width", "stream": "evict_first"}),
     ("cuda_products", 7): Renamed("cuda_gemm", 8),
     ("cuda_rows", 2): Renamed("cuda_rowwise", 3),
     ("cuda_skinny", 2): Renamed("cuda_skinny_mma", 3),
     ("cuda_skinny_streams", 4): Renamed("cuda_skinny_tma", 5),
-    ("cuda_windows", 2): Renamed("cuda_window", 3),
+    ("cuda_windows", 2): Renamed("cuda_window", 3, {"vector": "vector_width", "run": "tile_w", "rows": "tile_h"}),
 }
 """(Old sketch, its version) -> what it is called now. An entry stays for as long as records of that version may
 exist."""

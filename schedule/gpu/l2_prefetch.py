@@ -16,8 +16,8 @@ from ...ir.gpu import Prefetch
 from ...ir.rewrite import substitute
 from ...ir.stmt import LoopKind
 from ..problems.gemm import Gemm
-from ..tile.delinearize import digits
-from ..tile.register_reads import flat_offset
+from ..tile.delinearize import delinearize
+from ..tile.load_analysis import flat_offset
 
 _UNIT_BYTES = 16
 _LEAST_SHARE_BYTES = 512
@@ -64,7 +64,7 @@ class L2Prefetch:
 
             def place(at: Expr, _: Expr) -> tuple[Expr, ...]:
                 first = minimum(at * share, index(source.elements - share)) if over else at * share
-                return digits(first, source.shape)
+                return delinearize(first, source.shape)
 
             self._ask(name, source, 1, share, place, block, here)
 

@@ -13,7 +13,7 @@ from ...ir.expr import Expr, Load, Var, rebuild, walk
 from ...ir.rewrite import free_variables, loads_of, substitute
 from ...te.workload import Axis, Workload
 from ..loop_nest.linear import Linear, linear
-from ..tile.delinearize import places
+from ..tile.delinearize import axis_indices
 from .gemm import Gemm, Side, Sides, flat_steps, goes_along, sides_of
 
 ROW, PIXEL, CHANNEL = "image_row", "image_pixel", "image_channel"
@@ -56,7 +56,7 @@ def image_product_of(workload: Workload) -> tuple[Gemm, Image] | None:
             if product is None or len(tall.axes) < 2 or product.results[0].step("n") != 1:
                 continue
             *rows, pixel = tall.axes
-            at = {**sides.shared_places, **places(Var(ROW), rows), pixel.name: Var(PIXEL)}
+            at = {**sides.shared_places, **axis_indices(Var(ROW), rows), pixel.name: Var(PIXEL)}
             windows = _windows_of(sides, tall) if len(rows) == 1 else None
             image = Image(substitute(tall.body, at), tall.extent // pixel.extent, pixel.extent, windows)
             if goes_along(replace(product, b=product.a)) and _reads_neighbours(image):
@@ -87,7 +87,7 @@ def _windows_of(sides: Sides, tall: Side) -> Windows | None:
         steps[moved][axis.name] = step
         window.insert(0, axis)
     channels = sides.k[: len(sides.k) - len(window)]
-    at = {**sides.shared_places, **places(Var(CHANNEL), channels), row.name: Var(ROW), pixel.name: Var(PIXEL)}
+    at = {**sides.shared_places, **axis_indices(Var(CHANNEL), channels), row.name: Var(ROW), pixel.name: Var(PIXEL)}
     body = _unmoved(tall.body, steps)
     if body is None or not window:
         return None

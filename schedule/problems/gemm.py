@@ -16,7 +16,7 @@ from ...te.contraction import Contraction, contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..loop_nest.linear import Linear, joined, linear
-from ..tile.delinearize import places
+from ..tile.delinearize import axis_indices
 
 LARGEST_SKINNY_M = 64
 """Rows of the short matrix up to which a product counts as skinny."""
@@ -153,7 +153,7 @@ class Sides:
         """The places along the axes that are neither rows nor columns."""
         at: dict[str, Expr] = {a.name: index(0) for a in (*self.stage.axes, *self.stage.reduce_axes)}
         at |= {old.name: Var(new.name) for old, new in zip(self.batch, self.new_batch, strict=True)}
-        return {**at, **places(Var("k"), self.k)}
+        return {**at, **axis_indices(Var("k"), self.k)}
 
     def alternatives(self) -> "Iterator[Sides]":
         """As it is, and with the outermost axis of one side as one of the batch (images of a batch, which the filters
@@ -171,7 +171,7 @@ class Sides:
         pointwise function of it."""
         stage = self.stage
         batch = self.new_batch
-        at = {**self.shared_places, **places(Var("m"), short.axes), **places(Var("n"), tall.axes)}
+        at = {**self.shared_places, **axis_indices(Var("m"), short.axes), **axis_indices(Var("n"), tall.axes)}
         stages, sums = self.inlined.stages, (stage, *(s for s, _ in self.others))
         results = [_result(s, sums, at) for s in stages if s.name in self.inlined.outputs]
         inner = sum(s.name not in self.inlined.outputs for s in sums)

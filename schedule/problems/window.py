@@ -1,4 +1,7 @@
-"""What a workload of small windows is made of: which axes slide, what is read anew from output to output."""
+"""Reductions over small windows, such as pooling and depthwise convolution, recognised in a workload.
+
+The layout is NHWC: channels are innermost, and windows move along the axes before them (width, then height).
+"""
 
 from dataclasses import dataclass
 from math import prod
@@ -7,54 +10,65 @@ from ...ir.rewrite import free_variables
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..loop_nest.nest import COMBINE
-from ..tile.register_reads import flat_offset
-from ..tile.stage_body import Read, reads_of
+from ..tile.load_analysis import flat_offset
+from ..tile.masked_loads import MaskedLoad, masked_loads_of
 from .outputs import outputs_of
-from .window_overlap import Slide, forms_of, slide_of
+from .window_overlap import WindowAxis, address_forms, window_axis
 
 MAX_WINDOW_POINTS = 64
 
 
 @dataclass(frozen=True)
-class Windows:
-    """``reduction``: the stage that sums or compares. ``outputs``: what is stored, on the same axes; bodies read the
-    reduction at their own point, and inputs. ``moving``: reads that change from output to output of a thread;
-    ``fixed``: the others. ``column``, ``row``: the slides along the axis next to the channels, and the one next to
-    that."""
+class ReduceWindow:
+    """A reduction over windows (XLA calls it a reduce-window) and what is computed from it.
+
+    ``reduction``: the stage that reduces each window. ``outputs``: the stored stages, on the axes of the reduction;
+    their bodies load the reduction at their own point, and inputs. ``sliding_loads``: the loads of the reduction that
+    depend on the width or the height, so that neighbouring outputs may share them. ``fixed_loads``: its other loads,
+    such as those of filters. ``channel``: the innermost axis. ``width``, ``height``: how windows move along the axis
+    before the channels, and along the one before that, if there is one.
+    """
 
     workload: Workload
     reduction: Stage
     outputs: tuple[Stage, ...]
-    moving: tuple[Read, ...]
-    fixed: tuple[Read, ...]
+    sliding_loads: tuple[MaskedLoad, ...]
+    fixed_loads: tuple[MaskedLoad, ...]
     channel: Axis
-    column: Slide
-    row: Slide | None
+    width: WindowAxis
+    height: WindowAxis | None
 
     @property
     def axes(self) -> tuple[Axis, ...]:
+        """The axes of the outputs."""
         return self.reduction.axes
 
     @property
-    def rows(self) -> int:
-        """Outputs along the axis of rows."""
-        return self.row.axis.extent if self.row is not None else 1
+    def output_height(self) -> int:
+        """The extent of the outputs along the height; 1 where there is no such axis."""
+        return self.height.axis.extent if self.height is not None else 1
 
     @property
-    def others(self) -> tuple[Axis, ...]:
-        """Axes of the reduction that no slide has."""
-        sliding = [s.window for s in (self.column, self.row) if s is not None]
-        return tuple(a for a in self.reduction.reduce_axes if a not in sliding)
+    def window_height(self) -> int:
+        """How many rows of the input a window has."""
+        return self.height.window_points if self.height is not None else 1
 
-    def window_of(self, read: Read) -> tuple[Axis, ...]:
-        """The axes of the reduction, longer than 1, that a read depends on."""
-        free = _free(read)
+    @property
+    def unwindowed_axes(self) -> tuple[Axis, ...]:
+        """The axes of the reduction along which no window moves."""
+        windows = [s.window for s in (self.width, self.height) if s is not None]
+        return tuple(a for a in self.reduction.reduce_axes if a not in windows)
+
+    def reduce_axes_of(self, masked: MaskedLoad) -> tuple[Axis, ...]:
+        """The axes of the reduction, longer than 1, that a load depends on."""
+        free = _free(masked)
         return tuple(a for a in self.reduction.reduce_axes if a.name in free and a.extent > 1)
 
 
-def windows_of(workload: Workload) -> Windows | None:
-    """The windows of a workload that is one reduction over few points, and what follows from it at the same point; None
-    for any other: without neighbours that share what they read, or with windows along the innermost axis."""
+def reduce_window_of(workload: Workload) -> ReduceWindow | None:
+    """The windows of a workload that is one reduction over at most ``MAX_WINDOW_POINTS`` points and what is computed
+    from it at the same point. None for any other workload, for one in which neighbouring outputs share no input, and
+    for windows along the innermost axis."""
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
     if len(reductions) != 1:
@@ -66,32 +80,33 @@ def windows_of(workload: Workload) -> Windows | None:
     if len(long) < 2:
         return None
     channel, column = long[-1], long[-2]
-    reads = reads_of(reduction.body)
-    offsets = [flat_offset(r.load) for r in reads]
+    loads = masked_loads_of(reduction.body)
+    offsets = [flat_offset(r.load) for r in loads]
     if any(o is None or o.coefficient(channel.name) not in (0, 1) for o in offsets):
         return None
     outputs = outputs_of(inlined, reduction)
     spatial = {a.name for a in long[-3:-1]}
-    moving = tuple(r for r in reads if _free(r) & spatial)
-    if outputs is None or not any(channel.name in _free(r) for r in moving):
+    sliding = tuple(r for r in loads if _free(r) & spatial)
+    if outputs is None or not any(channel.name in _free(r) for r in sliding):
         return None
-    forms = forms_of(moving)
+    forms = address_forms(sliding)
     if forms is None:
         return None
-    across = slide_of(column, reduction.reduce_axes, forms)
-    along = slide_of(channel, reduction.reduce_axes, forms)
-    if across is None or along is None or along.window is not None:  # windows over neighbouring lanes share no vectors
+    width = window_axis(column, reduction.reduce_axes, forms)
+    depth = window_axis(channel, reduction.reduce_axes, forms)
+    if width is None or depth is None or depth.window is not None:  # windows over neighbouring lanes share no vectors
         return None
-    row = slide_of(long[-3], reduction.reduce_axes, forms) if len(long) > 2 else None
-    if len(long) > 2 and (row is None or (row.window is not None and row.window == across.window)):
+    height = window_axis(long[-3], reduction.reduce_axes, forms) if len(long) > 2 else None
+    if len(long) > 2 and (height is None or (height.window is not None and height.window == width.window)):
         return None
-    windows = [s.window for s in (across, row) if s is not None and s.window is not None and s.window.extent > 1]
+    windows = [s.window for s in (width, height) if s is not None and s.window is not None and s.window.extent > 1]
     if not windows:
         return None
-    fixed = tuple(r for r in reads if r not in moving)
-    return Windows(workload, reduction, outputs, moving, fixed, channel, across, row)
+    fixed = tuple(r for r in loads if r not in sliding)
+    return ReduceWindow(workload, reduction, outputs, sliding, fixed, channel, width, height)
 
 
-def _free(read: Read) -> frozenset[str]:
-    guard = free_variables(read.guard) if read.guard is not None else frozenset()
-    return free_variables(read.load) | guard
+def _free(masked: MaskedLoad) -> frozenset[str]:
+    """The variables that the load and its mask depend on."""
+    mask = free_variables(masked.mask) if masked.mask is not None else frozenset()
+    return free_variables(masked.load) | mask

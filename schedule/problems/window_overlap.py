@@ -12,16 +12,19 @@ from ...core.dtypes import INDEX
 from ...ir.affine import Affine, affine_of
 from ...ir.expr import Binary, Compare, Expr, Load, index, walk
 from ...te.workload import Axis
-from ..tile.stage_body import Read
+from ..tile.masked_loads import MaskedLoad
 
-_Whole = TypeVar("_Whole", int, NDArray[np.int64])
+_Count = TypeVar("_Count", int, NDArray[np.int64])
 
 
 @dataclass(frozen=True, slots=True)
-class Slide:
-    """An axis of the outputs along which windows overlap: output ``p`` at point ``s`` of the window needs position
-    ``stride*p + dilation*s`` of the input, in steps of it (``window`` is None where no axis of the reduction belongs to
-    it). One of stride and dilation is 1."""
+class WindowAxis:
+    """An axis of the outputs along which a window moves, and the axis of the reduction that runs over the window.
+
+    Output ``p`` at point ``s`` of its window reads position ``stride*p + dilation*s`` of the input, in units of the
+    common divisor of both. One of ``stride`` and ``dilation`` is 1. ``window`` is None where no axis of the reduction
+    moves along ``axis``: then an output reads one position.
+    """
 
     axis: Axis
     window: Axis | None = None
@@ -29,36 +32,38 @@ class Slide:
     dilation: int = 1
 
     @property
-    def points(self) -> int:
+    def window_points(self) -> int:
+        """How many points a window has along this axis."""
         return self.window.extent if self.window is not None else 1
 
-    def positions(self, run: _Whole) -> _Whole:
-        """How many positions ``run`` neighbouring outputs span."""
-        return (run - 1) * self.stride + (self.points - 1) * self.dilation + 1
+    def positions(self, outputs: _Count) -> _Count:
+        """How many positions of the input the windows of ``outputs`` neighbouring outputs span."""
+        return (outputs - 1) * self.stride + (self.window_points - 1) * self.dilation + 1
 
-    def at(self, start: Expr, position: Expr) -> dict[str, Expr]:
-        """The axes at a point that reads ``position``, counted from the first one of output ``start``."""
+    def at(self, first_output: Expr, position: Expr) -> dict[str, Expr]:
+        """Axis name -> index, for a point that reads ``position``, counted from the first position that the output
+        ``first_output`` reads."""
         if self.window is None:
-            return {self.axis.name: start + position}
+            return {self.axis.name: first_output + position}
         if self.stride == 1:
-            return {self.axis.name: start + position, self.window.name: index(0)}
-        return {self.axis.name: start, self.window.name: position}
+            return {self.axis.name: first_output + position, self.window.name: index(0)}
+        return {self.axis.name: first_output, self.window.name: position}
 
 
-def forms_of(reads: Iterable[Read]) -> list[Affine] | None:
-    """All that the indices and guards of ``reads`` address and compare by; None where something is not affine."""
+def address_forms(loads: Iterable[MaskedLoad]) -> list[Affine] | None:
+    """Every affine form that the indices and masks of ``loads`` address or compare by; None where one is not affine."""
     found: list[Affine] = []
-    for read in reads:
-        forms = _forms_of(read)
+    for masked in loads:
+        forms = _forms_of(masked)
         if forms is None:
             return None
         found.extend(forms)
     return found
 
 
-def _forms_of(read: Read) -> list[Affine] | None:
-    found = [affine_of(i) for i in read.load.indices]
-    for e in walk(read.guard) if read.guard is not None else ():
+def _forms_of(masked: MaskedLoad) -> list[Affine] | None:
+    found = [affine_of(i) for i in masked.load.indices]
+    for e in walk(masked.mask) if masked.mask is not None else ():
         if isinstance(e, Compare):
             a, b = affine_of(e.a), affine_of(e.b)
             found.append(None if a is None or b is None else a - b)
@@ -67,12 +72,12 @@ def _forms_of(read: Read) -> list[Affine] | None:
     return None if None in found else [f for f in found if f is not None]
 
 
-def slide_of(axis: Axis, reductions: Sequence[Axis], forms: Sequence[Affine]) -> Slide | None:
-    """How windows move along ``axis``; None where the forms do not depend on it and one axis of the reduction by their
-    positions alone."""
-    partners = {a.name: a for f in forms if f.coefficient(axis.name) for a in reductions if f.coefficient(a.name)}
+def window_axis(axis: Axis, reduce_axes: Sequence[Axis], forms: Sequence[Affine]) -> WindowAxis | None:
+    """How windows move along ``axis``. None where the address ``forms`` depend on it together with several axes of the
+    reduction, or with one of them by more than one ratio of stride to dilation."""
+    partners = {a.name: a for f in forms if f.coefficient(axis.name) for a in reduce_axes if f.coefficient(a.name)}
     if not partners:
-        return Slide(axis)
+        return WindowAxis(axis)
     if len(partners) > 1:
         return None
     window = next(iter(partners.values()))
@@ -81,4 +86,4 @@ def slide_of(axis: Axis, reductions: Sequence[Axis], forms: Sequence[Affine]) ->
     if len(ratios) != 1:
         return None
     stride, dilation = next(iter(ratios))
-    return Slide(axis, window, stride, dilation) if min(stride, dilation) == 1 else None
+    return WindowAxis(axis, window, stride, dilation) if min(stride, dilation) == 1 else None

@@ -1,33 +1,30 @@
-"""Flat numbers of threads and blocks taken apart into the places along several axes."""
+"""Flat indices taken apart into one index for each axis, as kernels do with the numbers of threads and blocks."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import prod
+from collections.abc import Mapping, Sequence
 
 from ...ir.expr import Expr, index
 from ...te.workload import Axis
 
 
-def digits(number: Expr, extents: Sequence[int]) -> tuple[Expr, ...]:
-    """The places along axes of ``extents`` (the last one fastest) of a flat ``number`` below their product."""
-    places: list[Expr] = []
-    rest = number
-    left = [n for n, extent in enumerate(extents) if extent > 1]
+def delinearize(flat: Expr, extents: Sequence[int]) -> tuple[Expr, ...]:
+    """The row-major indices along axes of ``extents`` of the flat index ``flat``, which is below their product.
+
+    The last axis is the fastest. Axes of extent 1 get the index 0.
+    """
+    indices: list[Expr] = []
+    rest = flat
+    long_axes = [n for n, extent in enumerate(extents) if extent > 1]
     for n in reversed(range(len(extents))):
         if extents[n] == 1:
-            places.append(index(0))
-        elif n == left[0]:
-            places.append(rest)
+            indices.append(index(0))
+        elif n == long_axes[0]:
+            indices.append(rest)
         else:
-            places.append(rest % extents[n])
+            indices.append(rest % extents[n])
             rest = rest // extents[n]
-    return tuple(reversed(places))
+    return tuple(reversed(indices))
 
 
-def places(number: Expr, axes: Sequence[Axis]) -> Mapping[str, Expr]:
-    """Axis -> its place in a flat ``number``."""
-    return dict(zip((a.name for a in axes), digits(number, [a.extent for a in axes]), strict=True))
-
-
-def points(axes: Iterable[Axis]) -> int:
-    """How many points the axes span."""
-    return prod(a.extent for a in axes)
+def axis_indices(flat: Expr, axes: Sequence[Axis]) -> Mapping[str, Expr]:
+    """Axis name -> its index, for the flat index ``flat`` into ``axes`` (see ``delinearize``)."""
+    return dict(zip((a.name for a in axes), delinearize(flat, [a.extent for a in axes]), strict=True))

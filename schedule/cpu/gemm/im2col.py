@@ -12,7 +12,7 @@ from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select,
 from ....ir.stmt import Kernel, LoopKind
 from ...problems.convolution import PIXEL, ROW, Image
 from ...problems.gemm import Gemm
-from ...tile.naming import NamingWriter
+from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from .kernel import GemmProgram, GemmSetting
 from .packing import GemmOperand, Panel, lanes_below
@@ -52,14 +52,14 @@ class ImageOperand(GemmOperand):
 
     layers: Layers
 
-    def allocate(self, w: NamingWriter, name: str, panels: int) -> Buffer:
+    def allocate(self, w: FreshNameWriter, name: str, panels: int) -> Buffer:
         # A panel may see beyond the last row by some pixels of a window, and by lanes that count for nothing.
         width = self._rows(panels) * self.layers.pixels + self.layers.pixels + self.lanes
         shape = (self.depth // self.layers.steps, -(-width // self.lanes) * self.lanes)
         return w.allocate(name, shape, self.layers.body.dtype, Scope.LOCAL)
 
     def copy_block(
-        self, w: NamingWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
+        self, w: FreshNameWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
     ) -> None:
         width, lanes, steps = self.layers.pixels, self.lanes, self.layers.steps
         first_row = first * self.size // width

@@ -23,8 +23,8 @@ from ....ir.rewrite import free_variables
 from ....ir.stmt import Kernel, LoopKind
 from ....te.workload import Axis
 from ...problems.gemm import Gemm, Operand, Result
-from ...tile.delinearize import digits
-from ...tile.naming import NamingWriter
+from ...tile.delinearize import delinearize
+from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from .packing import TASK, WHOLE, GemmOperand, Panel, below, lanes_below
 
@@ -90,7 +90,7 @@ class GemmProgram:
 
     def __init__(self, p: Gemm, s: GemmSetting, group: int = 1, taken: Iterable[str] = ()) -> None:
         self.p, self.s, self.dtype = p, s, p.accumulator.dtype
-        self.w = NamingWriter((*p.names, *taken))
+        self.w = FreshNameWriter((*p.names, *taken))
         self.blocks = -(-p.k.extent // s.depth)
         by_rows = p.a.row != 1
         left, right = (batch_of(o, p) for o in (p.a, p.b))
@@ -108,7 +108,7 @@ class GemmProgram:
         workspace = tuple(copies.values())
         extents = (*(x.extent for x in p.batch), -(-a.panels // s.tiles), -(-b.panels // s.panels))
         with w.loop("task", prod(extents), LoopKind.PARALLEL) as task:
-            *outer, tm, tn = digits(task, extents)
+            *outer, tm, tn = delinearize(task, extents)
             batch = dict(zip((x.name for x in p.batch), outer, strict=True))
             blocks = ((a, tm * s.tiles, s.tiles), (b, tn * s.panels, s.panels))
             copies |= {o.axis.name: o.allocate(w, f"{o.axis.name}_block", n) for o, _, n in blocks if o.mode == TASK}

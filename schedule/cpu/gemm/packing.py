@@ -17,9 +17,9 @@ from ....ir.rewrite import substitute
 from ....ir.stmt import LoopKind
 from ....te.workload import Axis
 from ...problems.gemm import Operand
-from ...tile.delinearize import digits
-from ...tile.naming import NamingWriter
-from ...tile.stage_body import value_at, vector_at
+from ...tile.delinearize import delinearize
+from ...tile.names import FreshNameWriter
+from ...tile.stage_body import scalar_at, vector_at
 
 UNROLLED = LoopKind.UNROLLED
 
@@ -58,13 +58,13 @@ class GemmOperand:
         """Steps of ``k`` in whole blocks."""
         return -(-self.k.extent // self.depth) * self.depth
 
-    def copy_whole(self, w: NamingWriter, name: str) -> Buffer:
+    def copy_whole(self, w: FreshNameWriter, name: str) -> Buffer:
         """The copy of all panels, and the loop that makes it."""
         batch = tuple(a.extent for a in self.batch)
         buffer = Buffer(w.fresh(name), (*batch, self.panels, *self.shape(self.steps)), self.operand.body.dtype)
         extents = (*batch, self.panels if self.goes_along_k else self.steps // self.few_steps)
         with w.loop("packed", prod(extents), LoopKind.PARALLEL) as item:
-            *outer, part = digits(item, extents)
+            *outer, part = delinearize(item, extents)
             at = dict(zip((a.name for a in self.batch), outer, strict=True))
             if self.goes_along_k:
                 Panel(self, at, part, index(0), buffer, (*outer, part), index(0)).copy(w, self.steps)
@@ -74,12 +74,12 @@ class GemmOperand:
                     Panel(self, at, j, k0, buffer, (*outer, j), k0 // self.group).copy(w, self.few_steps)
         return buffer
 
-    def allocate(self, w: NamingWriter, name: str, panels: int) -> Buffer:
+    def allocate(self, w: FreshNameWriter, name: str, panels: int) -> Buffer:
         """Memory for one block of ``panels``."""
         return w.allocate(name, (panels, *self.shape(self.depth)), self.operand.body.dtype, Scope.LOCAL)
 
     def copy_block(
-        self, w: NamingWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
+        self, w: FreshNameWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
     ) -> None:
         """Copy the panels from number ``first`` on, from ``k0`` on."""
         steps = self.depth if self.goes_along_k else self.few_steps
@@ -139,7 +139,7 @@ class Panel:
     def element(self, own: Expr, k: Expr) -> Expr:
         """One element, at places within the panel and the block."""
         if self.buffer is None:
-            return value_at(self.of.operand.body, self._point(self._clamped(own), self.k0 + k))
+            return scalar_at(self.of.operand.body, self._point(self._clamped(own), self.k0 + k))
         return Load(*self.group(own, k))
 
     def group(self, own: Expr, step: Expr) -> tuple[Buffer, tuple[Expr, ...]]:
@@ -161,7 +161,7 @@ class Panel:
 
     # --- copying
 
-    def copy(self, w: NamingWriter, steps: int) -> None:
+    def copy(self, w: FreshNameWriter, steps: int) -> None:
         """``steps`` of ``k`` to the copy."""
         if self.of.by_rows:
             self._copy_rows(w, steps)
@@ -170,12 +170,12 @@ class Panel:
         else:
             self._copy_columns(w, steps)
 
-    def _copy_rows(self, w: NamingWriter, steps: int) -> None:
+    def _copy_rows(self, w: FreshNameWriter, steps: int) -> None:
         vector = self.of.lanes * self.of.group
         with w.loop("row", self.of.size) as i, w.loop("run", -(-steps // vector)) as run:
             self._put(w, (i, Ramp(run * vector, 1, vector)), self._along_k(i, run * vector))
 
-    def _copy_columns(self, w: NamingWriter, steps: int) -> None:
+    def _copy_columns(self, w: FreshNameWriter, steps: int) -> None:
         lanes, group = self.of.lanes, self.of.group
         parts = -(-self.of.size // lanes)
         if group == 1:
@@ -189,7 +189,7 @@ class Panel:
                 w.store(rows, (i, Ramp(index(0), 1, lanes)), value)
             self._turn(w, (self.start + step, part * (lanes * group)), group, rows, group, 1)
 
-    def _copy_turned(self, w: NamingWriter, steps: int) -> None:
+    def _copy_turned(self, w: FreshNameWriter, steps: int) -> None:
         """Squares are read along ``k`` and written across it."""
         lanes, group = self.of.lanes, self.of.group
         vector = lanes * group
@@ -200,12 +200,12 @@ class Panel:
             pitch = self.of.shape(self.of.depth)[1]
             self._turn(w, (run * lanes, part * vector), pitch, square, lanes, group)
 
-    def _put(self, w: NamingWriter, place: tuple[Expr, Expr], value: Expr) -> None:
+    def _put(self, w: FreshNameWriter, place: tuple[Expr, Expr], value: Expr) -> None:
         assert self.buffer is not None
         w.store(self.buffer, (*self.prefix, *place), value)
 
     def _turn(
-        self, w: NamingWriter, place: tuple[Expr, Expr], pitch: int, source: Buffer, rows: int, unit: int
+        self, w: FreshNameWriter, place: tuple[Expr, Expr], pitch: int, source: Buffer, rows: int, unit: int
     ) -> None:
         """``rows`` of ``lanes`` units each to columns of the copy."""
         assert self.buffer is not None

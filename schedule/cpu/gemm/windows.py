@@ -13,7 +13,7 @@ from ....ir.stmt import Kernel, LoopKind
 from ....te.workload import Axis
 from ...problems.convolution import CHANNEL, PIXEL, ROW, Image, Windows
 from ...problems.gemm import Gemm
-from ...tile.delinearize import digits
+from ...tile.delinearize import delinearize
 from .im2col import ImageOperand, ImagePanel, Layers, fields_of
 from .kernel import GemmProgram, GemmSetting, Run, TilePlace
 from .packing import Panel, lanes_below
@@ -78,7 +78,7 @@ class _Panel(ImagePanel):
     def vector(self, own: Expr, k: Expr) -> Expr:
         assert self.buffer is not None
         windows = self.windows
-        channel, *window = digits(k, (self.of.depth, *windows.extents))
+        channel, *window = delinearize(k, (self.of.depth, *windows.extents))
         place = self.shift + own
         for n, rows, pixels in zip(window, windows.rows_apart, windows.pixels_apart, strict=True):
             place = place + n * (rows * windows.pixels + pixels)

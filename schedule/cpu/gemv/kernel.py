@@ -18,9 +18,9 @@ from ....ir.buffer import Buffer, Scope
 from ....ir.expr import Broadcast, Expr, Load, Ramp, Select, Var, const, index
 from ....ir.stmt import Kernel, LoopKind
 from ...problems.gemm import Gemm
-from ...tile.delinearize import digits
-from ...tile.naming import NamingWriter
-from ...tile.stage_body import value_at, vector_at
+from ...tile.delinearize import delinearize
+from ...tile.names import FreshNameWriter
+from ...tile.stage_body import scalar_at, vector_at
 from ..gemm.packing import lanes_below
 
 UNROLLED = LoopKind.UNROLLED
@@ -49,7 +49,7 @@ def lower_rows_product(p: Gemm, name: str, s: RowsSetting) -> Kernel:
 
 class _Program:
     def __init__(self, p: Gemm, name: str, s: RowsSetting) -> None:
-        self.p, self.name, self.s, self.w = p, name, s, NamingWriter(p.names)
+        self.p, self.name, self.s, self.w = p, name, s, FreshNameWriter(p.names)
         self.extents = (*(a.extent for a in p.batch), -(-p.n.extent // s.columns))
 
     def kernel(self) -> Kernel:
@@ -73,7 +73,7 @@ class _Program:
 
     def _at(self, block: Expr) -> dict[str, Expr]:
         """Where the columns of a block begin: axis -> place."""
-        *outer, columns = digits(block, self.extents)
+        *outer, columns = delinearize(block, self.extents)
         at: dict[str, Expr] = dict(zip((a.name for a in self.p.batch), outer, strict=True))
         return {**at, "n": columns * self.s.columns}
 
@@ -89,7 +89,7 @@ class _Program:
             first = (part * steps + step) * s.rows
             factors = w.allocate("factors", (p.m.extent, s.rows, s.lanes), sums.dtype, Scope.REGISTER)
             with w.loop("row", p.m.extent, UNROLLED) as m, w.loop("k", s.rows, UNROLLED) as k:
-                factor = value_at(p.a.body, {**at, "m": m, "k": first + k})
+                factor = scalar_at(p.a.body, {**at, "m": m, "k": first + k})
                 w.store(factors, (m, k, lane), Broadcast(factor, s.lanes))
             with (
                 w.loop("vectors", s.columns // (s.lanes * s.vectors)) as vectors,

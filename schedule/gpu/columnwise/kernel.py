@@ -19,10 +19,10 @@ from ....te.workload import Workload
 from ...problems.columnwise import ColumnForm, column_axis, outer_axis, over_axis
 from ...problems.rowwise import Reduced
 from ...tile.accumulation import Accumulation
-from ...tile.contiguous import run_of
-from ...tile.delinearize import digits
-from ...tile.names import stem
-from ...tile.stage_body import value_at
+from ...tile.contiguous import contiguous_vector
+from ...tile.delinearize import delinearize
+from ...tile.names import free_prefix
+from ...tile.stage_body import scalar_at
 from ..l2_prefetch import L2Prefetch
 
 CLUSTER, LAUNCH = "cluster", "launch"
@@ -103,7 +103,7 @@ class _Program:
             ]
 
     def name(self, base: str) -> str:
-        return stem(base, self.tensors)
+        return free_prefix(base, self.tensors)
 
     def written(self) -> Stmt:
         s, w = self.setting, self.w
@@ -152,7 +152,7 @@ class _Program:
             outer, first = self.tile_of(at)
             begin, step, *_ = self.part(at % s.splits if s.splits > 1 else index(0), number % s.depth)
             row = begin + number // s.depth * step
-            return (*digits(outer, form.outer), *digits(row, form.over), *digits(first, form.columns))
+            return (*delinearize(outer, form.outer), *delinearize(row, form.over), *delinearize(first, form.columns))
 
         ask = L2Prefetch(self.w, (thread, s.threads), (block, blocks), s.ahead)
         for n, b in enumerate(form.held):
@@ -217,13 +217,23 @@ class _Program:
             row = rows + u * step
             with w.when(None if end is None else row < end):
                 for b in form.held:
-                    place = (*digits(outer, form.outer), *digits(row, form.over), *digits(column, form.columns))
-                    w.store(own[b.name], run_of((u, index(0)), s.vector), Load(b, run_of(place, s.vector)))
+                    place = (
+                        *delinearize(outer, form.outer),
+                        *delinearize(row, form.over),
+                        *delinearize(column, form.columns),
+                    )
+                    w.store(
+                        own[b.name],
+                        contiguous_vector((u, index(0)), s.vector),
+                        Load(b, contiguous_vector(place, s.vector)),
+                    )
         with w.loop(self.name(f"{name}_take"), s.unroll, LoopKind.UNROLLED) as u:
             row = rows + u * step
             with w.when(None if end is None else row < end):
                 with w.loop(self.name(f"{name}_v"), s.vector, LoopKind.UNROLLED) as v:
-                    at = self.at(outer, column, v) | {over_axis(n): i for n, i in enumerate(digits(row, form.over))}
+                    at = self.at(outer, column, v) | {
+                        over_axis(n): i for n, i in enumerate(delinearize(row, form.over))
+                    }
                     for reduced, how, buffers in zip(form.reductions, self.hows, sums, strict=True):
                         value = self.value(reduced, at, own, u, v)
                         new = how.taken([Load(b, (v,)) for b in buffers], value, row)
@@ -237,13 +247,13 @@ class _Program:
                 return Load(own[load.buffer.name], (u, v))
             return load
 
-        return value_at(reduced.body, at, loaded)
+        return scalar_at(reduced.body, at, loaded)
 
     def at(self, outer: Expr, column: Expr, v: Expr) -> dict[str, Expr]:
         """Where the kept axes stand."""
-        columns = digits(column, self.form.columns)
+        columns = delinearize(column, self.form.columns)
         columns = (*columns[:-1], columns[-1] + v)
-        return {outer_axis(n): i for n, i in enumerate(digits(outer, self.form.outer))} | {
+        return {outer_axis(n): i for n, i in enumerate(delinearize(outer, self.form.outer))} | {
             column_axis(n): i for n, i in enumerate(columns)
         }
 
@@ -265,7 +275,9 @@ class _Program:
             for buffers, cells in zip(sums, shared, strict=True):
                 for buffer, cell in zip(buffers, cells, strict=True):
                     place = (thread // max(s.width, WARP_LANES), lane * s.vector)
-                    w.store(cell, run_of(place, s.vector), Load(buffer, run_of((index(0),), s.vector)))
+                    w.store(
+                        cell, contiguous_vector(place, s.vector), Load(buffer, contiguous_vector((index(0),), s.vector))
+                    )
         w.barrier(Level.BLOCK)
         return shared
 
@@ -335,9 +347,9 @@ class _Program:
             for r, how, buffers in zip(self.form.reductions, self.hows, found, strict=True)
         }
         at = self.at(outer, column, index(0))
-        place = (*digits(outer, self.form.outer), *digits(column, self.form.columns))
+        place = (*delinearize(outer, self.form.outer), *delinearize(column, self.form.columns))
         for output in self.form.outputs:
-            value = value_at(output.body, at, lambda load: results.get(load.buffer.name, load))
+            value = scalar_at(output.body, at, lambda load: results.get(load.buffer.name, load))
             self.w.store(output.tensor, place, value)
 
     # --- the parts

@@ -40,7 +40,7 @@ from ....ir.gpu import (
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import LoopKind
 from ...problems.gemm import Gemm, Result
-from ...tile.contiguous import run_of
+from ...tile.contiguous import contiguous_vector
 from ...tile.stage_body import vector_at
 from ..split_k import store_outputs
 
@@ -152,12 +152,15 @@ class ResultWriter:
         turns = -(-items // threads)
         at_once = min(turns, max(1, LOADS_AHEAD // split))
         read = w.allocate("read", (at_once, split, width), partials.dtype, Scope.REGISTER)
-        total, run = w.allocate("total", (width,), partials.dtype, Scope.REGISTER), run_of((index(0),), width)
+        total, run = (
+            w.allocate("total", (width,), partials.dtype, Scope.REGISTER),
+            contiguous_vector((index(0),), width),
+        )
         zero = const(0.0, partials.dtype)
 
         def held(one: Expr, number: int) -> tuple[Expr, ...]:
             """Where sums of the block that is so many after this one are, of a turn."""
-            return run_of((one, index(number), index(0)), width)
+            return contiguous_vector((one, index(number), index(0)), width)
 
         def turn(number: Expr) -> tuple[Expr, Expr, Expr]:
             """Where a run of a thread's share lies in the tile (line, column), and whether it is one."""
@@ -172,7 +175,7 @@ class ResultWriter:
                 for number in range(split):
                     w.store(read, held(one, number), Broadcast(zero, width) if width > 1 else zero)
                 with w.when(inside):
-                    place = run_of((line, column), width)
+                    place = contiguous_vector((line, column), width)
                     w.store(read, held(one, 0), Load(partials, place))
                     for number in range(1, split):
                         w.store(read, held(one, number), ClusterLoad(partials, place, first + (part + number) % split))

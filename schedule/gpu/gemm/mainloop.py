@@ -30,7 +30,7 @@ from ....ir.gpu import (
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel
 from ...problems.gemm import Gemm, Operand
-from ...tile.naming import NamingWriter
+from ...tile.names import FreshNameWriter
 from .epilogue import ResultWriter
 from .operand_stages import Ring, ask_for
 from .repack import even_product
@@ -107,7 +107,7 @@ class _Program:
     def __init__(self, p: Gemm, name: str, s: ProductSetting) -> None:
         self.p, self.s, self.name = p, s, name
         self.steps = -(-p.k.extent // (s.split * s.slabs * SWIZZLE_128B_ELEMENTS))
-        self.w = NamingWriter(p.names)
+        self.w = FreshNameWriter(p.names)
 
     def kernel(self) -> Kernel:
         s, w = self.s, self.w

@@ -9,7 +9,7 @@ from ....ir.buffer import Buffer
 from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, index, logical_and
 from ....ir.stmt import HardwareAxis
 from ...problems.gemm import Gemm, Operand
-from ...tile.naming import NamingWriter
+from ...tile.names import FreshNameWriter
 
 PIECE_BYTES = 16
 THREADS = 256
@@ -22,7 +22,7 @@ def uneven_operands(p: Gemm) -> tuple[Buffer, ...]:
     return tuple(b for b in loads.values() if any(s * b.dtype.bytes % PIECE_BYTES for s in b.strides[:-1]))
 
 
-def even_product(w: NamingWriter, p: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
+def even_product(w: FreshNameWriter, p: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
     """The same product on tensors with even rows, and those of them that are workspace: a launch fills them first."""
     uneven = uneven_operands(p)
     if not uneven:
@@ -40,13 +40,13 @@ def even_product(w: NamingWriter, p: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
     return replace(p, a=moved(p.a), b=moved(p.b), others=others), tuple(copies.values())
 
 
-def _padded(w: NamingWriter, tensor: Buffer) -> Buffer:
+def _padded(w: FreshNameWriter, tensor: Buffer) -> Buffer:
     run = PIECE_BYTES // tensor.dtype.bytes
     shape = (*tensor.shape[:-1], -(-tensor.shape[-1] // run) * run)
     return Buffer(w.fresh(f"{tensor.name}_even"), shape, tensor.dtype)
 
 
-def _copy(w: NamingWriter, pairs: Sequence[tuple[Buffer, Buffer]]) -> None:
+def _copy(w: FreshNameWriter, pairs: Sequence[tuple[Buffer, Buffer]]) -> None:
     """One launch for all of them, each with blocks of its own, from the last rows to the first: those are multiplied
     first, and still in the second-level cache then."""
     pairs, run = pairs[::-1], PIECE_BYTES // pairs[0][1].dtype.bytes
@@ -63,7 +63,7 @@ def _copy(w: NamingWriter, pairs: Sequence[tuple[Buffer, Buffer]]) -> None:
                     _copy_piece(w, tensor, copy, piece, run)
 
 
-def _copy_piece(w: NamingWriter, tensor: Buffer, copy: Buffer, piece: Expr, run: int) -> None:
+def _copy_piece(w: FreshNameWriter, tensor: Buffer, copy: Buffer, piece: Expr, run: int) -> None:
     across = copy.shape[-1] // run
     *outer, _ = copy.shape
     row, place = piece // across, list[Expr]()

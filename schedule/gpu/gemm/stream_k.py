@@ -9,8 +9,8 @@ from ....ir.buffer import Buffer, Scope
 from ....ir.expr import Broadcast, Expr, Load, Select, const, index, logical_and, maximum, minimum
 from ....ir.stmt import HardwareAxis, LoopKind
 from ...problems.gemm import Gemm
-from ...tile.contiguous import run_of
-from ...tile.naming import NamingWriter
+from ...tile.contiguous import contiguous_vector
+from ...tile.names import FreshNameWriter
 from ..split_k import store_outputs
 from .tile_scheduler import TileGrid
 
@@ -56,7 +56,7 @@ class EvenShares:
         last = minimum(skipped + own - past, index(self.steps))
         return Part(begin // self.steps + lap, first, last - first, maximum(past - skipped, index(0)))
 
-    def partials(self, w: NamingWriter, tile_m: int, tile_n: int) -> Buffer:
+    def partials(self, w: FreshNameWriter, tile_m: int, tile_n: int) -> Buffer:
         """Workspace for sums of parts of tiles: (which, row, column), two for each block (``slot``)."""
         return Buffer(w.fresh("parts"), (2 * self.blocks, tile_m, tile_n), float32)
 
@@ -76,7 +76,7 @@ class Part:
         return block * 2 + Select(self.first > 0, index(0), index(1))
 
 
-def add_parts(w: NamingWriter, p: Gemm, grid: TileGrid, shares: EvenShares, partials: Buffer) -> None:
+def add_parts(w: FreshNameWriter, p: Gemm, grid: TileGrid, shares: EvenShares, partials: Buffer) -> None:
     """A launch that adds up the tiles of several blocks and stores what is made of them."""
     _, rows, columns = partials.shape
     width = 4 if p.n.extent % 4 == 0 else 1
@@ -97,15 +97,17 @@ def add_parts(w: NamingWriter, p: Gemm, grid: TileGrid, shares: EvenShares, part
         inside += [item < items] if items % THREADS else []
         total = w.allocate("total", (width,), float32, Scope.REGISTER)
         read = w.allocate("read", (shares.sharers - 1, width), float32, Scope.REGISTER)
-        run, zero = run_of((index(0),), width), const(0.0, float32)
+        run, zero = contiguous_vector((index(0),), width), const(0.0, float32)
         with w.when(logical_and(*inside)):
-            w.store(total, run, Load(partials, run_of((first * 2 + 1, line, column), width)))
+            w.store(total, run, Load(partials, contiguous_vector((first * 2 + 1, line, column), width)))
             # all are asked for before the first is there
             with w.loop("sharer", shares.sharers - 1, UNROLLED) as number:
-                place = run_of((number, index(0)), width)
+                place = contiguous_vector((number, index(0)), width)
                 w.store(read, place, Broadcast(zero, width) if width > 1 else zero)
                 with w.when(number < others):
-                    w.store(read, place, Load(partials, run_of(((first + 1 + number) * 2, line, column), width)))
+                    w.store(
+                        read, place, Load(partials, contiguous_vector(((first + 1 + number) * 2, line, column), width))
+                    )
             with w.loop("sharer", shares.sharers - 1, UNROLLED) as number:
-                w.store(total, run, Load(total, run) + Load(read, run_of((number, index(0)), width)))
+                w.store(total, run, Load(total, run) + Load(read, contiguous_vector((number, index(0)), width)))
             store_outputs(w, p, at, total, width)

@@ -13,8 +13,8 @@ from ....ir.expr import Broadcast, Expr, Load, const, index, minimum
 from ....ir.gpu import MFMA_ATOMS, WAVEFRONT_LANES, Mma
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
-from ...tile.contiguous import run_of
-from ...tile.naming import NamingWriter
+from ...tile.contiguous import contiguous_vector
+from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..gemm.tile_scheduler import TileGrid
 from ..gemm_mma.mainloop import piece_of
@@ -77,7 +77,7 @@ class _Program:
         self.p, self.s, self.name = p, s, name
         self.dtype = p.a.load.buffer.dtype
         self.atom = next(a for a in MFMA_ATOMS.values() if a.operand == self.dtype)
-        self.w = NamingWriter(p.names)
+        self.w = FreshNameWriter(p.names)
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
@@ -119,7 +119,11 @@ class _Program:
                 held = w.allocate("held", (tile.piece,), self.dtype, Scope.REGISTER)
                 self._load(tile, held, row, step * s.depth + k)
                 if tile.along_k:
-                    w.store(tile.memory, run_of((row, k), tile.piece), Load(held, run_of((index(0),), tile.piece)))
+                    w.store(
+                        tile.memory,
+                        contiguous_vector((row, k), tile.piece),
+                        Load(held, contiguous_vector((index(0),), tile.piece)),
+                    )
                 else:
                     with w.loop("element", tile.piece, UNROLLED) as e:
                         w.store(tile.memory, (row + e, k), Load(held, (e,)))
@@ -131,7 +135,7 @@ class _Program:
         if extent % size:
             place = minimum(place, index(extent - (1 if tile.along_k else tile.piece)))
         at = {**self.at, axis: place, "k": k}
-        run = run_of((index(0),), tile.piece)
+        run = contiguous_vector((index(0),), tile.piece)
         inside = k < p.k.extent if p.k.extent % self.s.depth else None
         if inside is not None:
             w.store(held, run, _spread(const(0.0, self.dtype), tile.piece))
@@ -143,7 +147,7 @@ class _Program:
     def _multiply(self, sums: Buffer) -> None:
         s, w = self.s, self.w
         with w.loop("row", s.rows, UNROLLED) as i, w.loop("column", s.columns, UNROLLED) as j:
-            w.store(sums, run_of((i, j, index(0)), RUN), _spread(const(0.0, float32), RUN))
+            w.store(sums, contiguous_vector((i, j, index(0)), RUN), _spread(const(0.0, float32), RUN))
         tiles = (
             self._tile("left", self.p.a, "m", s.tile_m),
             self._tile("right", self.p.b, "n", s.tile_n),
@@ -167,7 +171,7 @@ class _Program:
         held = w.allocate(name, (count, run), self.dtype, Scope.REGISTER)
         with w.loop("fragment", count, UNROLLED) as i:
             place = (own + i * SIDE + self.lane % SIDE, part * self.atom.k + self.lane // SIDE * run)
-            w.store(held, run_of((i, index(0)), run), Load(memory, run_of(place, run)))
+            w.store(held, contiguous_vector((i, index(0)), run), Load(memory, contiguous_vector(place, run)))
         return held
 
     # --- the end

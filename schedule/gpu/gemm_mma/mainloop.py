@@ -18,7 +18,7 @@ from ....ir.gpu import WARP_MMA_ATOMS, CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand, flat_steps
-from ...tile.naming import NamingWriter
+from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..gemm.repack import even_product
 from ..gemm.tile_scheduler import TileGrid
@@ -98,7 +98,7 @@ class _Program:
         self.atom = next(a for a in WARP_MMA_ATOMS.values() if a.operand == self.dtype and (a.m, a.k) == (ROWS, DEPTH))
         self.steps = -(-p.k.extent // (s.split * s.depth))
         self.ahead = max(s.stages - 1, 1)
-        self.w = NamingWriter(p.names)
+        self.w = FreshNameWriter(p.names)
 
     def kernel(self) -> Kernel:
         s, w = self.s, self.w

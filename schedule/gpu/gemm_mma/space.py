@@ -24,7 +24,7 @@ from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
 from ...space.columns import Bools, Columns, Ints
 from ...space.enumerate import all_settings
 from ...space.knob import Knob, Quantity
-from ...tile.naming import NamingWriter
+from ...tile.names import FreshNameWriter
 from ...tile_sketch import Plan, TileSketch
 from ..gemm.mainloop import can_lower_products
 from ..gemm.repack import even_product, uneven_operands
@@ -96,7 +96,7 @@ class MmaPlan(Plan):
     @cached_property
     def _pieces(self) -> tuple[tuple[int, int], ...]:
         """Elements of a copy of each operand, as they are, and evened."""
-        p, even = self.product, even_product(NamingWriter(self.product.names), self.product)[0]
+        p, even = self.product, even_product(FreshNameWriter(self.product.names), self.product)[0]
         return tuple((piece_of(q, q.a, "m")[0], piece_of(q, q.b, "n")[0]) for q in (p, even))
 
     @cached_property

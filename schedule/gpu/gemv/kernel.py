@@ -35,10 +35,10 @@ from ....ir.expr import (
 from ....ir.gpu import Level
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
-from ...tile.contiguous import run_of
-from ...tile.naming import NamingWriter
-from ...tile.register_reads import flat_offset
-from ...tile.stage_body import value_at, vector_at
+from ...tile.contiguous import contiguous_vector
+from ...tile.load_analysis import flat_offset
+from ...tile.names import FreshNameWriter
+from ...tile.stage_body import scalar_at, vector_at
 from ..l2_prefetch import L2Prefetch, ask_for_operands, ask_for_uneven_operands
 from ..warp_reduce_scatter import sum_over_lanes
 
@@ -116,7 +116,7 @@ def lower_gemv(p: Gemm, name: str, s: GemvSetting) -> Kernel:
     """The kernel of one setting."""
     along_k = weights_along_k(p)
     width = s.rows if along_k else s.lanes_n * piece_elements(p)
-    w = NamingWriter(p.names)
+    w = FreshNameWriter(p.names)
     bounds = [
         ("block", -(-p.n.extent // (s.warps_n * width)), HardwareAxis.GRID_X),
         ("warp", s.warps, HardwareAxis.WARP),
@@ -247,8 +247,8 @@ def _along_n(w: Writer, p: Gemm, s: GemvSetting, first: Expr, warp: Expr, lane: 
     column += _of(warp, s.warps_k, s.warps_n) * (s.lanes_n * piece)
     if lanes_k == 1:
         with w.loop("mp", m_extent, UNROLLED) as m:
-            value = Load(sums, run_of((m * piece,), piece))
-            w.store(partials, run_of((own, m, column), piece), value)
+            value = Load(sums, contiguous_vector((m * piece,), piece))
+            w.store(partials, contiguous_vector((own, m, column), piece), value)
     else:
         for held in sum_over_lanes(w, sums, lane, s.lanes_n):
             with w.when(held.here):
@@ -287,8 +287,8 @@ def store_results(w: Writer, p: Gemm, m: Expr, n: Expr, total: Expr) -> None:
     """All outputs at (``m``, ``n``), given the sum there."""
     at = {"m": m, "n": n}
     for result in p.results:
-        value = value_at(result.value, at, lambda e: total if e.buffer.name == p.accumulator.name else e)
-        w.store(result.tensor, [value_at(i, at) for i in result.indices], value)
+        value = scalar_at(result.value, at, lambda e: total if e.buffer.name == p.accumulator.name else e)
+        w.store(result.tensor, [scalar_at(i, at) for i in result.indices], value)
 
 
 def _held(operand: Operand) -> DType:

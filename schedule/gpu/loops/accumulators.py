@@ -1,4 +1,4 @@
-"""The running results of a thread, in registers."""
+"""The accumulators of a thread, in registers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,9 +10,9 @@ from ...tile.accumulation import Accumulation
 from ..block_reduce import Team, team_reduce, team_scratch
 
 
-class Results:
-    """A running result of the reduction ``stage`` for each element of ``shape`` (none: a single one), kept by every
-    thread for itself. Each is one register, or two where positions are sought."""
+class ThreadAccumulators:
+    """An accumulator of the reduction ``stage`` for each element of ``shape`` (a single one where it is empty), private
+    to a thread. Each is one register, or two where the position of the best value is sought."""
 
     def __init__(self, w: Writer, stage: Stage, shape: Sequence[int], name: str) -> None:
         assert stage.reducer is not None
@@ -24,24 +24,25 @@ class Results:
             w.allocate(f"{name}_{n}", tuple(shape), dtype, Scope.REGISTER) for n, dtype in enumerate(self._kind.dtypes)
         ]
 
-    def start(self, at: Sequence[Expr]) -> None:
-        """Nothing combined yet."""
+    def initialise(self, at: Sequence[Expr]) -> None:
+        """Give the accumulator at the indices ``at`` the neutral value."""
         for buffer, value in zip(self._state, self._kind.neutral, strict=True):
             self._w.store(buffer, at, value)
 
-    def add(self, at: Sequence[Expr], value: Expr, values: Mapping[str, Expr]) -> None:
-        """Combine with ``value``, the point where the axes have ``values``; points come in ascending order."""
+    def accumulate(self, at: Sequence[Expr], value: Expr, values: Mapping[str, Expr]) -> None:
+        """Combine with ``value``, which is that of the point ``values`` (axis name -> index). Points must come in
+        ascending order."""
         taken = self._kind.taken(self._loaded(at), value, values[self._axis])
-        for buffer, new in reversed(list(zip(self._state, taken, strict=True))):  # the second goes by the old first
+        for buffer, new in reversed(list(zip(self._state, taken, strict=True))):  # the second depends on the old first
             self._w.store(buffer, at, new)
 
-    def across(self, team: Team) -> None:
-        """Combine the results of the team's threads; all of them have it afterwards. Of a single element only."""
+    def reduce_across(self, team: Team) -> None:
+        """Combine the single accumulators of the team's threads, after which all of them have the result."""
         scratch = team_scratch(self._w, self._name, team, self._kind.dtypes)
         team_reduce(self._w, self._name, team, self._state, self._kind.combined, scratch)
 
     def value(self, at: Sequence[Expr]) -> Expr:
-        """The result, of the reduced tensor's dtype."""
+        """The result at the indices ``at``, of the dtype of the reduced tensor."""
         return self._kind.finished(self._loaded(at))
 
     def _loaded(self, at: Sequence[Expr]) -> list[Expr]:

@@ -1,7 +1,7 @@
-"""How the loop sketch for CUDA cuts a workload into launches: one for every reduction or map that is left after
-inlining, the map that only finishes a reduction fused into its launch."""
+"""How ``cuda_loops`` cuts a workload into launches: one for every reduction or map that is left after inlining. A map
+that only finishes a reduction becomes the epilogue of its launch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -10,50 +10,51 @@ from ....ir.expr import Load, Var
 from ....ir.rewrite import free_variables, loads_of
 from ....te.inline import inline_stages
 from ....te.workload import Axis, Stage, Workload
+from ...space.columns import Size
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """One launch. ``finish``: the map over the same points that is all that reads ``stage``, or None."""
+class LoopLaunch:
+    """One launch. ``epilogue``: the map over the same points that alone reads ``stage``, or None."""
 
     stage: Stage
-    finish: Stage | None = None
+    epilogue: Stage | None = None
 
     @property
     def stored(self) -> Stage:
         """The stage whose tensor the launch writes."""
-        return self.finish or self.stage
+        return self.epilogue or self.stage
 
     @property
     def points(self) -> int:
+        """How many outputs the launch computes."""
         return prod(a.extent for a in self.stage.axes)
 
     @property
     def reduction(self) -> int:
-        """Points that one output combines; 1 for a map."""
+        """How many points one output reduces; 1 for a map."""
         return prod(a.extent for a in self.stage.reduce_axes)
 
 
-def groups(workload: Workload) -> tuple[Group, ...]:
+def launches_of(workload: Workload) -> tuple[LoopLaunch, ...]:
     """The launches of ``workload``, in order."""
     inlined = inline_stages(workload)
-    found: list[Group] = []
+    found: list[LoopLaunch] = []
     done: set[str] = set()
     for stage in inlined.stages:
         if stage.name in done:
             continue
-        finish = _finish(inlined, stage)
-        found.append(Group(stage, finish))
+        found.append(LoopLaunch(stage, _epilogue(inlined, stage)))
         done.update((stage.name, found[-1].stored.name))
     return tuple(found)
 
 
-def heaviest(parts: Sequence[Group]) -> Group:
-    """The launch with the most work: the one whose knobs are searched."""
-    return max(parts, key=lambda g: g.points * g.reduction)
+def heaviest(launches: Sequence[LoopLaunch]) -> LoopLaunch:
+    """The launch with the most work. Its knobs are searched."""
+    return max(launches, key=lambda g: g.points * g.reduction)
 
 
-def _finish(workload: Workload, stage: Stage) -> Stage | None:
+def _epilogue(workload: Workload, stage: Stage) -> Stage | None:
     if stage.reducer is None or stage.name in workload.outputs:
         return None
     readers = [s for s in workload.stages if any(load.buffer.name == stage.name for load in loads_of(s.body))]
@@ -79,32 +80,32 @@ class TileAxes:
 
 
 def tile_axes(stage: Stage) -> TileAxes | None:
-    """Axes along which tiles reuse what they load, or None where a thread for each point does as well.
+    """Axes along which tiles reuse what they load, or None where a thread for each output does as well.
 
-    ``x`` is the innermost axis, so that neighbours write neighbours; ``y`` the longest of the others that some load
-    does not follow; ``k`` the longest of the reduction.
+    ``x`` is the innermost axis, so that neighbouring threads store neighbouring elements. ``y`` is the longest of the
+    others on which some load does not depend, and ``k`` the longest of the reduction.
     """
     if stage.reducer is None or stage.reducer.is_position or len(stage.axes) < 2:
         return None
     x, loads = stage.axes[-1], loads_of(stage.body)
-    candidates = [a for a in stage.axes[:-1] if a.extent >= 4 and any(not _follows(load, a) for load in loads)]
-    if x.extent < 4 or not candidates or not any(not _follows(load, x) for load in loads):
+    candidates = [a for a in stage.axes[:-1] if a.extent >= 4 and any(not _depends_on(load, a) for load in loads)]
+    if x.extent < 4 or not candidates or not any(not _depends_on(load, x) for load in loads):
         return None
     k = max(stage.reduce_axes, key=lambda a: a.extent)
     return TileAxes(max(candidates, key=lambda a: a.extent), x, k)
 
 
-def _follows(load: Load, axis: Axis) -> bool:
+def _depends_on(load: Load, axis: Axis) -> bool:
     return any(axis.name in free_variables(i) for i in load.indices)
 
 
-def spans(load: Load, ranges: dict[str, int]) -> tuple[int, ...]:
-    """Elements along each dimension that ``load`` touches while the axes in ``ranges`` run over so many values; none
-    where an index is not affine."""
+def footprint(load: Load, extents: Mapping[str, Size]) -> tuple[Size, ...]:
+    """How many elements along each dimension ``load`` touches while each axis in ``extents`` takes so many values.
+    Empty where an index is not affine."""
     found = []
     for expr in load.indices:
         affine = affine_of(expr)
         if affine is None:
             return ()
-        found.append(1 + sum(abs(affine.coefficient(name)) * (count - 1) for name, count in ranges.items()))
+        found.append(1 + sum(abs(affine.coefficient(name)) * (count - 1) for name, count in extents.items()))
     return tuple(found)

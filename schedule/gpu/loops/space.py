@@ -1,12 +1,10 @@
-"""The CUDA loop sketch: any workload as launches of plain threads, products with tiles in registers and shared memory.
-
-Light stages are inlined; every reduction or map that is left becomes one launch (``cuda_loop_groups``). The launch
-with the most work has the knobs, the others take a plain setting.
-"""
+"""The space of plain loops on a GPU (sketch ``cuda_loops``): knobs, constraints, the prior, and the lowering of any
+workload. The launch with the most work has the knobs, and the others take the default setting."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,71 +12,284 @@ from numpy.typing import NDArray
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.build import Writer
+from ....ir.expr import WARP_LANES, Load
+from ....ir.rewrite import loads_of
 from ....ir.stmt import Kernel
+from ....te.cost import minimum_bytes, stage_flops
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...space.columns import Columns
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
+from ...tile.load_analysis import flat_offset
 from ...tile_sketch import Plan, TileSketch
-from ..occupancy import limits_of
-from .launches import Group, groups, heaviest, tile_axes
-from .points import PointSetting, write_points
-from .tiles import TileSetting, staged_bytes, write_tiles
+from ..memory_prior import MemoryTraffic, memory_bound_seconds
+from ..occupancy import MOST_BLOCKS, limits_of
+from ..peaks import gpu_peaks
+from .launches import LoopLaunch, TileAxes, heaviest, launches_of, tile_axes
+from .points import PointSizes, write_points
+from .tiles import TileSizes, write_tiles
 
 YES, NO = "yes", "no"
-_TILE = ("threads_y", "threads_x", "items_y", "items_x", "chunk")
-_MOST_ITEMS = 64
-"""Outputs of one thread: more would not stay in registers."""
+SECTOR_BYTES = 32
+"""Bytes that L2 gives out at least."""
+LOADS_IN_FLIGHT = 4
+"""Loads of a plain loop that a thread waits for together, roughly: the compiler unrolls loops as often."""
 
 QUANTITIES = (
     Quantity("blocks", "blocks", "blocks of the launch with the knobs"),
     Quantity("threads", "threads", "threads of a block"),
     Quantity("waves", "waves", "blocks for each multiprocessor"),
-    Quantity("items", "outputs", "outputs of one thread or warp"),
+    Quantity("items", "outputs", "outputs of one thread, or of the threads that share an output"),
     Quantity("registers_estimate", "registers", "registers of a thread, roughly"),
     Quantity("shared_bytes", "bytes", "shared memory of a block"),
-    Quantity("bytes_in_flight", "bytes", "loads that the threads of a block begin before they use one"),
-    Quantity("reuse", "operations/byte", "operations of a block for each byte it stages"),
+    Quantity("bytes_in_flight", "bytes", "bytes that the threads of a block load before they use the first"),
+    Quantity("reuse", "operations/byte", "operations of a block for each byte that it stages"),
 )
 
 
 @dataclass(frozen=True)
-class LoopsPlan(Plan):
-    """The launches of any workload; the launch with the most work has the knobs."""
+class GpuLoopsPlan(Plan):
+    """The launches of any workload on a target."""
 
     workload: Workload
     target: Target
 
     @cached_property
-    def _groups(self) -> tuple[Group, ...]:
-        return groups(self.workload)
+    def launches(self) -> tuple[LoopLaunch, ...]:
+        return launches_of(self.workload)
 
     @cached_property
-    def _main(self) -> Group:
-        return heaviest(self._groups)
+    def main(self) -> LoopLaunch:
+        """The launch with the knobs."""
+        return heaviest(self.launches)
+
+    @cached_property
+    def axes(self) -> TileAxes | None:
+        """The tiled axes of the launch with the knobs; None where it has no tiles."""
+        return tile_axes(self.main.stage)
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
-        return _knobs(self._main)
+        if self.axes is not None:
+            return (
+                Knob("threads_y", (4, 8, 16, 32), "how many threads a block has along the rows of its tile"),
+                Knob("threads_x", (8, 16, 32), "how many threads a block has along the columns of its tile"),
+                Knob("items_y", (1, 2, 4, 8), "how many outputs a thread computes along the rows"),
+                Knob("items_x", (1, 2, 4, 8), "how many outputs a thread computes along the columns"),
+                Knob("block_k", (4, 8, 16, 32), "how many points of the reduction are staged at a time"),
+                Knob("staged", (NO, YES), "whether what a block loads goes through shared memory"),
+            )
+        shares = (1, 32, 256) if self.main.reduction >= 512 else (1, 32) if self.main.reduction >= 32 else (1,)
+        return (
+            Knob("threads", (64, 128, 256, 512), "how many threads a block has"),
+            Knob("items", (1, 2, 4), "how many outputs a thread, or those that share an output, compute in turn"),
+            Knob("threads_per_output", shares, "how many threads share an output: one, a warp, or a block"),
+        )
 
-    def legal(self, columns: Columns) -> NDArray[np.bool_]:
-        return _legal(self._main, self.target, columns)
+    def tile_sizes(self, columns: Columns) -> TileSizes:
+        return TileSizes(
+            threads_y=columns.ints("threads_y"),
+            threads_x=columns.ints("threads_x"),
+            items_y=columns.ints("items_y"),
+            items_x=columns.ints("items_x"),
+            block_k=columns.ints("block_k"),
+            staged=columns.flags("staged", YES).astype(np.int64),
+        )
 
-    def derive(self, columns: Columns) -> dict[str, NDArray[np.float64]]:
-        return _derive(self._main, self.target, columns)
+    def point_sizes(self, columns: Columns) -> PointSizes:
+        return PointSizes(*(columns.ints(n) for n in ("threads", "items", "threads_per_output")))
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return self._point_constraints() if self.axes is None else self._tile_constraints(self.axes)
+
+    def _point_constraints(self) -> tuple[Constraint, ...]:
+        names = ("threads", "items", "threads_per_output")
+        return (
+            Constraint(
+                "more than a warp of threads_per_output are all threads of the block, and items is 1, since all "
+                "threads of a block must reach its barriers",
+                names,
+                self._barriers_are_uniform,
+            ),
+            Constraint(
+                "a launch has at most 2^31 - 1 blocks",
+                names,
+                lambda columns: self.point_sizes(columns).blocks(self.main.points) <= MOST_BLOCKS,
+            ),
+        )
+
+    def _barriers_are_uniform(self, columns: Columns) -> Bools:
+        sizes = self.point_sizes(columns)
+        whole_block = (sizes.threads_per_output == sizes.threads) & (sizes.items == 1)
+        uniform: Bools = (sizes.threads_per_output <= WARP_LANES) | whole_block
+        return uniform
+
+    def _tile_constraints(self, axes: TileAxes) -> tuple[Constraint, ...]:
+        limits = limits_of(self.target)
+        tile = ("threads_y", "threads_x", "items_y", "items_x")
+        return (
+            Constraint(
+                "block_k is 4 where nothing is staged",
+                ("block_k", "staged"),
+                lambda columns: columns.flags("staged", YES) | columns.flags("block_k", 4),
+            ),
+            Constraint(
+                "a multiprocessor has registers for threads_y times threads_x threads with items_y times items_x "
+                "accumulators each",
+                tile,
+                self._accumulators_fit,
+            ),
+            Constraint(
+                "a launch has at most 2^31 - 1 blocks",
+                tile,
+                lambda columns: self.tile_sizes(columns).blocks(self.main, axes) <= MOST_BLOCKS,
+            ),
+            Constraint(
+                "what the block stages for its tile and block_k points fits in its shared memory",
+                (*tile, "block_k", "staged"),
+                lambda columns: self.tile_sizes(columns).shared_bytes(self.main, axes) <= limits.shared_bytes_per_block,
+            ),
+        )
+
+    def _accumulators_fit(self, columns: Columns) -> Bools:
+        sizes = self.tile_sizes(columns)
+        fit: Bools = limits_of(self.target).resident_blocks(sizes.threads, _tile_registers(sizes), 0) >= 1
+        return fit
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        if self.axes is None:
+            return np.ones(len(columns), dtype=bool)
+        sizes = self.tile_sizes(columns)
+        promising: Bools = (sizes.threads >= 64) & (sizes.threads <= 512)
+        sides = (
+            (sizes.tile_y, sizes.items_y, self.axes.y.extent),
+            (sizes.tile_x, sizes.items_x, self.axes.x.extent),
+        )
+        for tile, items, extent in sides:
+            promising &= (tile < 2 * extent) | ((items == 1) & (tile <= 32))
+        return promising
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        """The time of the launch with the knobs; the other launches take the same in every setting."""
+        traffic = self._point_traffic(columns) if self.axes is None else self._tile_traffic(columns, self.axes)
+        return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+
+    def _point_traffic(self, columns: Columns) -> MemoryTraffic:
+        main, sizes = self.main, self.point_sizes(columns)
+        resident = limits_of(self.target).resident_blocks(sizes.threads, _point_registers(sizes), 0)
+        return MemoryTraffic(
+            blocks=sizes.blocks(main.points),
+            resident=resident,
+            rounds=sizes.items * -(-main.reduction // (sizes.threads_per_output * LOADS_IN_FLIGHT)),
+            memory_bytes=minimum_bytes(self.workload),
+            l2_bytes=main.points * (main.stored.tensor.dtype.bytes + main.reduction * self._bytes_per_point(sizes)),
+            accesses=main.points * (main.reduction * len(loads_of(main.stage.body)) + 1) / WARP_LANES,
+            operations=stage_flops(main.stage),
+        )
+
+    def _bytes_per_point(self, sizes: PointSizes) -> NDArray[np.float64]:
+        """Bytes of L2 that one point of the stage loads, by the strides between neighbouring threads."""
+        found = np.zeros(len(sizes.threads))
+        stage = self.main.stage
+        for load in dict.fromkeys(loads_of(stage.body)):
+            alone = _sector_share(load, stage.axes[-1].name if stage.axes else "")
+            shared = _sector_share(load, stage.reduce_axes[-1].name if stage.reduce_axes else "")
+            found += np.where(sizes.threads_per_output == 1, alone, shared)
+        return found
+
+    def _tile_traffic(self, columns: Columns, axes: TileAxes) -> MemoryTraffic:
+        main, sizes = self.main, self.tile_sizes(columns)
+        blocks, shared = sizes.blocks(main, axes), sizes.shared_bytes(main, axes)
+        outer = prod(a.extent for a in main.stage.reduce_axes if a != axes.k)
+        steps = -(-axes.k.extent // sizes.block_k) * outer
+        points = blocks * sizes.threads * sizes.items * steps * sizes.block_k
+        loads = sum(load.dtype.bytes for load in dict.fromkeys(loads_of(main.stage.body)))
+        # A thread reads a column of its items and a row of them for each point of the reduction.
+        operand_bytes = points // sizes.items * (sizes.items_y + sizes.items_x) * loads / 2
+        staged_bytes = blocks * steps * sizes.loaded_bytes(main, axes)
+        return MemoryTraffic(
+            blocks=blocks,
+            resident=limits_of(self.target).resident_blocks(sizes.threads, _tile_registers(sizes), shared),
+            rounds=np.where(sizes.staged == 1, steps, steps * sizes.block_k // LOADS_IN_FLIGHT),
+            memory_bytes=minimum_bytes(self.workload),
+            l2_bytes=main.points * main.stored.tensor.dtype.bytes + staged_bytes,
+            shared_bytes=operand_bytes,
+            accesses=points / sizes.items * (sizes.items_y + sizes.items_x) / WARP_LANES,
+            operations=stage_flops(main.stage) / (main.points * main.reduction) * points,
+        )
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        width = self.main.stage.tensor.dtype.bytes
+        if self.axes is None:
+            point = self.point_sizes(columns)
+            blocks, threads, items = point.blocks(self.main.points), point.threads, point.items
+            shared, registers = np.zeros_like(threads), _point_registers(point)
+            flight, reuse = threads * items * width, np.ones_like(threads)
+        else:
+            tile = self.tile_sizes(columns)
+            blocks, threads, items = tile.blocks(self.main, self.axes), tile.threads, tile.items
+            shared, registers = tile.shared_bytes(self.main, self.axes), _tile_registers(tile)
+            flight = np.where(shared > 0, shared, threads * width)
+            reuse = tile.tile_y * tile.tile_x * tile.block_k // np.maximum(flight, 1)
+        found = {
+            "blocks": blocks,
+            "threads": threads,
+            "waves": blocks / self.target.threads,
+            "items": items,
+            "registers_estimate": registers,
+            "shared_bytes": shared,
+            "bytes_in_flight": flight,
+            "reuse": reuse,
+        }
+        return {name: np.asarray(column, dtype=np.float64) for name, column in found.items()}
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         w = Writer()
-        for number, part in enumerate(self._groups):
-            _write(w, part, setting if part is self._main else {}, _prefix(self.workload, number))
-        stored = [part.stored.tensor for part in self._groups]
+        columns = columns_of_setting(self.knobs, setting)
+        for number, launch in enumerate(self.launches):
+            self._write(w, launch, columns, _free_prefix(self.workload, number))
+        stored = [launch.stored.tensor for launch in self.launches]
         outputs = tuple(dict.fromkeys(self.workload.output_buffers))
         workspace = tuple(b for b in stored if b.name not in self.workload.outputs)
         return Kernel(KERNEL_NAME, self.workload.inputs, outputs, workspace, w.finish())
 
+    def _write(self, w: Writer, launch: LoopLaunch, columns: Columns, prefix: str) -> None:
+        """Write one launch, with the setting in ``columns`` if it is the one with the knobs."""
+        is_main = launch is self.main
+        if tile_axes(launch.stage) is not None:
+            write_tiles(w, launch, row_of_record(self.tile_sizes(columns), 0) if is_main else TileSizes(), prefix)
+            return
+        default = PointSizes(threads_per_output=WARP_LANES if launch.reduction >= 256 else 1)
+        write_points(w, launch, row_of_record(self.point_sizes(columns), 0) if is_main else default, prefix)
 
-def _prefix(workload: Workload, number: int) -> str:
-    """What the names of a launch begin with: no tensor's and no axis's name begins with it."""
+
+def _point_registers(sizes: PointSizes) -> Ints:
+    """Registers of a thread, roughly."""
+    registers: Ints = 24 + 4 * sizes.items
+    return registers
+
+
+def _tile_registers(sizes: TileSizes) -> Ints:
+    """Registers of a thread, roughly: accumulators, and twice a row and a column of operands."""
+    registers: Ints = 32 + sizes.items + 2 * (sizes.items_y + sizes.items_x)
+    return registers
+
+
+def _sector_share(load: Load, axis: str) -> float:
+    """Bytes of L2 for one element of ``load`` where neighbouring threads are neighbours along ``axis``: all of a sector
+    where they are far apart, and little where a warp loads the same element."""
+    offset = flat_offset(load)
+    if offset is None:
+        return SECTOR_BYTES
+    stride = abs(offset.coefficient(axis)) * load.dtype.bytes
+    return float(min(SECTOR_BYTES, stride)) if stride else SECTOR_BYTES / WARP_LANES
+
+
+def _free_prefix(workload: Workload, number: int) -> str:
+    """What the names of launch ``number`` begin with. The name of no tensor and no axis begins with it."""
     taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}
     taken |= {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
     stem = "l"
@@ -87,93 +298,4 @@ def _prefix(workload: Workload, number: int) -> str:
     return f"{stem}{number}_"
 
 
-def _write(w: Writer, group: Group, values: Mapping[str, KnobValue], prefix: str) -> None:
-    if tile_axes(group.stage) is not None:
-        tile = {**asdict(TileSetting()), **values}
-        y, x, items_y, items_x, chunk = (int(tile[name]) for name in _TILE)
-        write_tiles(w, group, TileSetting(y, x, items_y, items_x, chunk, tile["staged"] in (True, YES)), prefix)
-        return
-    point = {**asdict(PointSetting(lanes=32 if group.reduction >= 256 else 1)), **values}
-    write_points(w, group, PointSetting(*(int(point[name]) for name in ("threads", "items", "lanes"))), prefix)
-
-
-def _knobs(group: Group) -> tuple[Knob, ...]:
-    if tile_axes(group.stage) is not None:
-        return (
-            Knob("threads_y", (4, 8, 16, 32), "threads of a block along the tile's rows"),
-            Knob("threads_x", (8, 16, 32), "threads of a block along the tile's columns"),
-            Knob("items_y", (1, 2, 4, 8), "outputs of a thread along the rows"),
-            Knob("items_x", (1, 2, 4, 8), "outputs of a thread along the columns"),
-            Knob("chunk", (4, 8, 16, 32), "steps of the reduction staged at a time"),
-            Knob("staged", (NO, YES), "whether what a block reads goes through shared memory"),
-        )
-    lanes = (1, 32, 256) if group.reduction >= 512 else (1, 32) if group.reduction >= 32 else (1,)
-    return (
-        Knob("threads", (64, 128, 256, 512), "threads of a block"),
-        Knob("items", (1, 2, 4), "outputs of a thread (or a warp)"),
-        Knob("lanes", lanes, "threads that share one output: one, a warp, or a block"),
-    )
-
-
-def _legal(group: Group, target: Target, columns: Columns) -> NDArray[np.bool_]:
-    if tile_axes(group.stage) is None:
-        lanes = columns.ints("lanes")
-        legal: NDArray[np.bool_] = (lanes <= 32) | ((lanes == columns.ints("threads")) & (columns.ints("items") == 1))
-        return legal
-    threads = columns.ints("threads_y") * columns.ints("threads_x")
-    items = columns.ints("items_y") * columns.ints("items_x")
-    axes = tile_axes(group.stage)
-    assert axes is not None
-    legal = (threads >= 64) & (threads <= 512) & (items <= _MOST_ITEMS)
-    legal &= _shared_bytes(group, columns) <= limits_of(target).shared_bytes_per_block
-    staged = columns.flags("staged", YES)
-    legal &= staged | (columns.ints("chunk") == 4)  # without staging the chunk changes nothing
-    for name, extent in (("y", axes.y.extent), ("x", axes.x.extent)):
-        tile = columns.ints(f"threads_{name}") * columns.ints(f"items_{name}")
-        legal &= (tile < 2 * extent) | ((columns.ints(f"items_{name}") == 1) & (tile <= 32))
-    return legal
-
-
-def _shared_bytes(group: Group, columns: Columns) -> NDArray[np.int64]:
-    """Shared memory of a block for every setting; settings are few, so each is worked out once."""
-    rows = np.stack([*(columns.ints(n) for n in _TILE), columns.flags("staged", YES).astype(np.int64)], axis=1)
-    unique, where = np.unique(rows, axis=0, return_inverse=True)
-    sizes = []
-    for y, x, items_y, items_x, chunk, staged in unique.tolist():
-        sizes.append(staged_bytes(group, TileSetting(y, x, items_y, items_x, chunk, bool(staged))))
-    return np.array(sizes, dtype=np.int64)[where.reshape(-1)]
-
-
-def _derive(group: Group, target: Target, columns: Columns) -> dict[str, NDArray[np.float64]]:
-    axes = tile_axes(group.stage)
-    width = max((load.bytes for load in [b.tensor.dtype for b in (group.stage,)]), default=4)
-    if axes is None:
-        threads, items = columns.ints("threads"), columns.ints("items")
-        blocks = -(-group.points * columns.ints("lanes") // (threads * items))
-        shared, registers = np.zeros_like(threads), 24 + 4 * items
-        flight, reuse = threads * items * width, np.ones_like(threads)
-    else:
-        tile_y = columns.ints("threads_y") * columns.ints("items_y")
-        tile_x = columns.ints("threads_x") * columns.ints("items_x")
-        threads = columns.ints("threads_y") * columns.ints("threads_x")
-        items = columns.ints("items_y") * columns.ints("items_x")
-        rest = group.points // (axes.y.extent * axes.x.extent)
-        blocks = rest * -(-axes.y.extent // tile_y) * -(-axes.x.extent // tile_x)
-        shared = _shared_bytes(group, columns)
-        registers = 32 + items + 2 * (columns.ints("items_y") + columns.ints("items_x"))
-        flight = np.where(shared > 0, shared, threads * width)
-        reuse = tile_y * tile_x * columns.ints("chunk") // np.maximum(flight, 1)
-    columns_of = {
-        "blocks": blocks,
-        "threads": threads,
-        "waves": blocks / target.threads,
-        "items": items,
-        "registers_estimate": registers,
-        "shared_bytes": shared,
-        "bytes_in_flight": flight,
-        "reuse": reuse,
-    }
-    return {name: np.asarray(column, dtype=np.float64) for name, column in columns_of.items()}
-
-
-CUDA_LOOPS = TileSketch("cuda_loops", 2, QUANTITIES, LoopsPlan, generic=True)
+CUDA_LOOPS = TileSketch("cuda_loops", 2, QUANTITIES, GpuLoopsPlan, generic=True)

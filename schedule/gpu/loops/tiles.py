@@ -1,8 +1,8 @@
-"""A tile of a reduction for every block: threads keep a small tile of outputs each in registers, and what they load is
-staged in shared memory, chunk by chunk of the longest reduction axis."""
+"""A launch in which each block computes a tile of a reduction. Threads keep a small tile of accumulators each, and what
+the block loads is staged in shared memory, ``block_k`` points of the longest reduction axis at a time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ....ir.affine import Affine, affine_of
@@ -12,177 +12,194 @@ from ....ir.expr import Expr, Load, Select, const, index, logical_and
 from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, LoopKind
 from ....te.workload import Axis
-from ...tile.stage_body import value_at
-from .accumulators import Results
-from .launches import Group, TileAxes, spans, tile_axes
-from .points import decoded, finished
+from ...space.columns import Size
+from ...tile.delinearize import delinearize
+from ...tile.stage_body import scalar_at
+from .accumulators import ThreadAccumulators
+from .launches import LoopLaunch, TileAxes, footprint, tile_axes
+from .points import with_epilogue
+
+SHARED_ALIGNMENT_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
-class TileSetting:
-    """Threads of a block along y and x, outputs of a thread along y and x, and ``chunk`` of the reduction staged at a
-    time; ``staged``: whether loads go through shared memory."""
+class TileSizes:
+    """The knobs of such a launch; columns for a space, plain ints for one setting.
 
-    threads_y: int = 16
-    threads_x: int = 16
-    items_y: int = 4
-    items_x: int = 4
-    chunk: int = 8
-    staged: bool = True
+    ``threads_y`` and ``threads_x``: threads of a block along both axes of the tile. ``items_y`` and ``items_x``:
+    outputs of a thread along them. ``block_k``: points of the reduction between two barriers. ``staged``: whether loads
+    go through shared memory (1) or not (0).
+    """
+
+    threads_y: Size = 16
+    threads_x: Size = 16
+    items_y: Size = 4
+    items_x: Size = 4
+    block_k: Size = 8
+    staged: Size = 1
 
     @property
-    def tile_y(self) -> int:
+    def threads(self) -> Size:
+        return self.threads_y * self.threads_x
+
+    @property
+    def items(self) -> Size:
+        """Outputs of a thread."""
+        return self.items_y * self.items_x
+
+    @property
+    def tile_y(self) -> Size:
         return self.threads_y * self.items_y
 
     @property
-    def tile_x(self) -> int:
+    def tile_x(self) -> Size:
         return self.threads_x * self.items_x
 
-    def ranges(self, axes: TileAxes) -> dict[str, int]:
-        """How many values of each tiled axis a block covers at a time."""
-        return {axes.y.name: self.tile_y, axes.x.name: self.tile_x, axes.k.name: self.chunk}
+    def extents(self, axes: TileAxes) -> dict[str, Size]:
+        """How many values of each tiled axis a block covers between two barriers."""
+        return {axes.y.name: self.tile_y, axes.x.name: self.tile_x, axes.k.name: self.block_k}
+
+    def blocks(self, launch: LoopLaunch, axes: TileAxes) -> Size:
+        """How many blocks the launch has."""
+        rest = launch.points // (axes.y.extent * axes.x.extent)
+        return rest * -(-axes.y.extent // self.tile_y) * -(-axes.x.extent // self.tile_x)
+
+    def loaded_bytes(self, launch: LoopLaunch, axes: TileAxes) -> Size:
+        """Bytes of shared memory that hold what a block loads between two barriers, staged or not."""
+        total: Size = 0
+        for load in dict.fromkeys(loads_of(launch.stage.body)):
+            elements = prod(footprint(load, self.extents(axes)))
+            aligned = -(-elements * load.buffer.dtype.bytes // SHARED_ALIGNMENT_BYTES) * SHARED_ALIGNMENT_BYTES
+            total = total + aligned * (elements > 1)
+        return total
+
+    def shared_bytes(self, launch: LoopLaunch, axes: TileAxes) -> Size:
+        """Shared memory of a block."""
+        return self.loaded_bytes(launch, axes) * self.staged
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
-    """The frame of one launch: where its block, thread and chunk stand."""
+class _TileFrame:
+    """Where a block is in its launch: ``thread`` is the flat index of the thread. ``fixed``: axis name -> index, for
+    the axes that do not vary within a step of a block. ``y``, ``x`` and ``k``: the first index of the step's tile."""
 
-    group: Group
+    launch: LoopLaunch
     axes: TileAxes
-    setting: TileSetting
+    sizes: TileSizes
     prefix: str
     thread: Expr
     fixed: Mapping[str, Expr]
-    """The axes that do not vary within a chunk of a block."""
     y: Expr
-    """First y of the block; likewise x and k."""
     x: Expr
     k: Expr
 
 
-def write_tiles(w: Writer, group: Group, setting: TileSetting, prefix: str) -> None:
-    """The launch of ``group``, which has tile axes; its names begin with ``prefix``."""
-    axes = tile_axes(group.stage)
+def write_tiles(w: Writer, launch: LoopLaunch, sizes: TileSizes, prefix: str) -> None:
+    """Write ``launch``, which has tile axes; its names begin with ``prefix``."""
+    axes = tile_axes(launch.stage)
     assert axes is not None
-    others = [a for a in group.stage.axes if a not in (axes.y, axes.x)]
-    counts = [*(a.extent for a in others), -(-axes.y.extent // setting.tile_y), -(-axes.x.extent // setting.tile_x)]
-    threads = setting.threads_y * setting.threads_x
+    others = [a for a in launch.stage.axes if a not in (axes.y, axes.x)]
+    grid = [*(a.extent for a in others), -(-axes.y.extent // sizes.tile_y), -(-axes.x.extent // sizes.tile_x)]
     bounds = [
-        (f"{prefix}block", prod(counts), HardwareAxis.GRID_X),
-        (f"{prefix}thread", threads, HardwareAxis.THREAD),
+        (f"{prefix}block", prod(grid), HardwareAxis.GRID_X),
+        (f"{prefix}thread", sizes.threads, HardwareAxis.THREAD),
     ]
     with w.launch(f"{prefix}tiles", bounds) as (block, thread):
-        *rest, by, bx = decoded(block, counts)
+        *rest, by, bx = delinearize(block, grid)
         fixed = {a.name: e for a, e in zip(others, rest, strict=True)}
-        result = Results(w, group.stage, (setting.items_y, setting.items_x), f"{prefix}sum")
+        acc = ThreadAccumulators(w, launch.stage, (sizes.items_y, sizes.items_x), f"{prefix}sum")
         with (
-            w.loop(f"{prefix}start_y", setting.items_y, LoopKind.UNROLLED) as i,
-            w.loop(f"{prefix}start_x", setting.items_x, LoopKind.UNROLLED) as j,
+            w.loop(f"{prefix}start_y", sizes.items_y, LoopKind.UNROLLED) as i,
+            w.loop(f"{prefix}start_x", sizes.items_x, LoopKind.UNROLLED) as j,
         ):
-            result.start((i, j))
-        outer = [a for a in group.stage.reduce_axes if a != axes.k]
-        tile = _Tile(group, axes, setting, prefix, thread, fixed, by * setting.tile_y, bx * setting.tile_x, index(0))
-        _write_reduction(w, tile, outer, result)
+            acc.initialise((i, j))
+        outer = [a for a in launch.stage.reduce_axes if a != axes.k]
+        y, x = by * sizes.tile_y, bx * sizes.tile_x
+        frame = _TileFrame(launch, axes, sizes, prefix, thread, fixed, y, x, index(0))
+        _write_reduction(w, frame, outer, acc)
         with (
-            w.loop(f"{prefix}end_y", setting.items_y, LoopKind.UNROLLED) as i,
-            w.loop(f"{prefix}end_x", setting.items_x, LoopKind.UNROLLED) as j,
+            w.loop(f"{prefix}end_y", sizes.items_y, LoopKind.UNROLLED) as i,
+            w.loop(f"{prefix}end_x", sizes.items_x, LoopKind.UNROLLED) as j,
         ):
-            y, x = _place(tile, i, j)
-            at = tuple({**fixed, axes.y.name: y, axes.x.name: x}[a.name] for a in group.stage.axes)
-            with w.when(_inside(tile, y, x, None)):
-                w.store(group.stored.tensor, at, finished(group, at, result.value((i, j))))
+            y, x = _output(frame, i, j)
+            at = tuple({**fixed, axes.y.name: y, axes.x.name: x}[a.name] for a in launch.stage.axes)
+            with w.when(_inside(frame, y, x, None)):
+                w.store(launch.stored.tensor, at, with_epilogue(launch, at, acc.value((i, j))))
 
 
-def _write_reduction(w: Writer, tile: _Tile, outer: list[Axis], result: Results) -> None:
-    """Loops over the other reduction axes, then over chunks of k."""
+def _write_reduction(w: Writer, frame: _TileFrame, outer: list[Axis], acc: ThreadAccumulators) -> None:
+    """Loops over the other reduction axes ``outer``, then over steps of ``block_k`` points of k."""
     if outer:
-        with w.loop(f"{tile.prefix}over_{outer[0].name}", outer[0].extent) as v:
-            fixed = {**tile.fixed, outer[0].name: v}
-            _write_reduction(w, _at(tile, fixed, tile.k), outer[1:], result)
+        with w.loop(f"{frame.prefix}over_{outer[0].name}", outer[0].extent) as v:
+            _write_reduction(w, replace(frame, fixed={**frame.fixed, outer[0].name: v}), outer[1:], acc)
         return
-    setting = tile.setting
-    with w.loop(f"{tile.prefix}chunk", -(-tile.axes.k.extent // setting.chunk)) as chunk:
-        here = _at(tile, tile.fixed, chunk * setting.chunk)
+    sizes = frame.sizes
+    with w.loop(f"{frame.prefix}chunk", -(-frame.axes.k.extent // sizes.block_k)) as step:
+        here = replace(frame, k=step * sizes.block_k)
         staged = {load: _stage(w, here, load, n) for n, load in enumerate(_staged_loads(here))}
         if staged:
             w.barrier()
-        with w.loop(f"{tile.prefix}k", setting.chunk) as step:
+        with w.loop(f"{frame.prefix}k", sizes.block_k) as point:
             with (
-                w.loop(f"{tile.prefix}y", setting.items_y, LoopKind.UNROLLED) as i,
-                w.loop(f"{tile.prefix}x", setting.items_x, LoopKind.UNROLLED) as j,
+                w.loop(f"{frame.prefix}y", sizes.items_y, LoopKind.UNROLLED) as i,
+                w.loop(f"{frame.prefix}x", sizes.items_x, LoopKind.UNROLLED) as j,
             ):
-                y, x = _place(here, i, j)
-                k = here.k + step
+                y, x = _output(here, i, j)
+                k = here.k + point
                 values = {**here.fixed, here.axes.y.name: y, here.axes.x.name: x, here.axes.k.name: k}
                 with w.when(_inside(here, y, x, k)):
-                    result.add((i, j), _body(here, staged, values), values)
+                    acc.accumulate((i, j), _body(here, staged, values), values)
         if staged:
             w.barrier()
 
 
-def _at(tile: _Tile, fixed: Mapping[str, Expr], k: Expr) -> _Tile:
-    return _Tile(tile.group, tile.axes, tile.setting, tile.prefix, tile.thread, fixed, tile.y, tile.x, k)
-
-
-def _place(tile: _Tile, i: Expr, j: Expr) -> tuple[Expr, Expr]:
-    """The y and x of an output of this thread: neighbouring threads hold neighbouring outputs."""
-    s = tile.setting
+def _output(frame: _TileFrame, i: Expr, j: Expr) -> tuple[Expr, Expr]:
+    """The y and x of output (i, j) of this thread. Neighbouring threads have neighbouring outputs."""
+    s = frame.sizes
     return (
-        tile.y + (i * s.threads_y + tile.thread // s.threads_x),
-        tile.x + (j * s.threads_x + tile.thread % s.threads_x),
+        frame.y + (i * s.threads_y + frame.thread // s.threads_x),
+        frame.x + (j * s.threads_x + frame.thread % s.threads_x),
     )
 
 
-def _inside(tile: _Tile, y: Expr, x: Expr, k: Expr | None) -> Expr | None:
-    """The condition that a point lies in the tensor and the reduction, None where tiles fit exactly."""
-    s, terms = tile.setting, []
-    for value, axis, size in ((y, tile.axes.y, s.tile_y), (x, tile.axes.x, s.tile_x), (k, tile.axes.k, s.chunk)):
+def _inside(frame: _TileFrame, y: Expr, x: Expr, k: Expr | None) -> Expr | None:
+    """The condition that a point lies in the tensor and the reduction; None where tiles fit exactly."""
+    s, terms = frame.sizes, []
+    for value, axis, size in ((y, frame.axes.y, s.tile_y), (x, frame.axes.x, s.tile_x), (k, frame.axes.k, s.block_k)):
         if value is not None and axis.extent % size:
             terms.append(value < axis.extent)
     return logical_and(*terms) if terms else None
 
 
-def _staged_loads(tile: _Tile) -> list[Load]:
+def _staged_loads(frame: _TileFrame) -> list[Load]:
     """The loads that several threads or outputs share, each once, in order."""
-    if not tile.setting.staged:
+    if not frame.sizes.staged:
         return []
-    ranges = tile.setting.ranges(tile.axes)
-    return [load for load in dict.fromkeys(loads_of(tile.group.stage.body)) if prod(spans(load, ranges)) > 1]
+    extents = frame.sizes.extents(frame.axes)
+    return [load for load in dict.fromkeys(loads_of(frame.launch.stage.body)) if prod(footprint(load, extents)) > 1]
 
 
-def staged_bytes(group: Group, setting: TileSetting) -> int:
-    """Shared memory of a block."""
-    axes = tile_axes(group.stage)
-    if axes is None or not setting.staged:
-        return 0
-    ranges, total = setting.ranges(axes), 0
-    for load in dict.fromkeys(loads_of(group.stage.body)):
-        elements = prod(spans(load, ranges))
-        total += -(-elements * load.buffer.dtype.bytes // 128) * 128 if elements > 1 else 0
-    return total
-
-
-def _base(tile: _Tile, affine: Affine) -> Expr:
-    """The least index that the block touches during this chunk."""
-    ranges = tile.setting.ranges(tile.axes)
-    starts = {tile.axes.y.name: tile.y, tile.axes.x.name: tile.x, tile.axes.k.name: tile.k, **tile.fixed}
-    total: Expr = index(affine.constant + sum(min(0, affine.coefficient(n)) * (c - 1) for n, c in ranges.items()))
+def _base(frame: _TileFrame, affine: Affine) -> Expr:
+    """The least index that the block touches during this step."""
+    extents = frame.sizes.extents(frame.axes)
+    starts = {frame.axes.y.name: frame.y, frame.axes.x.name: frame.x, frame.axes.k.name: frame.k, **frame.fixed}
+    total: Expr = index(affine.constant + sum(min(0, affine.coefficient(n)) * (c - 1) for n, c in extents.items()))
     for name, coefficient in affine.terms:
         total = total + starts[name] * coefficient
     return total
 
 
-def _stage(w: Writer, tile: _Tile, load: Load, number: int) -> tuple[Buffer, tuple[Expr, ...]]:
-    """Copy what the block reads of ``load`` during this chunk; the shared buffer and where its first element comes
-    from. Places outside the tensor get zeros: nothing that counts reads them."""
-    shape = spans(load, tile.setting.ranges(tile.axes))
-    shared = w.allocate(f"{tile.prefix}staged{number}", shape, load.buffer.dtype, Scope.SHARED)
-    base = tuple(_base(tile, _affine(e)) for e in load.indices)
-    threads, total = tile.setting.threads_y * tile.setting.threads_x, prod(shape)
-    with w.loop(f"{tile.prefix}copy{number}", -(-total // threads)) as turn:
-        element = turn * threads + tile.thread
+def _stage(w: Writer, frame: _TileFrame, load: Load, number: int) -> tuple[Buffer, tuple[Expr, ...]]:
+    """Copy what the block reads of ``load`` during this step to shared memory. Returns the shared buffer and the
+    indices from which its first element comes. Elements outside the tensor become zeros, which no output uses."""
+    shape = footprint(load, frame.sizes.extents(frame.axes))
+    shared = w.allocate(f"{frame.prefix}staged{number}", shape, load.buffer.dtype, Scope.SHARED)
+    base = tuple(_base(frame, _affine(e)) for e in load.indices)
+    threads, total = frame.sizes.threads, prod(shape)
+    with w.loop(f"{frame.prefix}copy{number}", -(-total // threads)) as turn:
+        element = turn * threads + frame.thread
         with w.when(None if total % threads == 0 else element < total):
-            local = decoded(element, shape)
+            local = delinearize(element, shape)
             at = tuple(b + e for b, e in zip(base, local, strict=True))
             inside = [
                 c for e, extent in zip(at, load.buffer.shape, strict=True) for c in (e >= index(0), e < index(extent))
@@ -192,19 +209,21 @@ def _stage(w: Writer, tile: _Tile, load: Load, number: int) -> tuple[Buffer, tup
     return shared, base
 
 
-def _body(tile: _Tile, staged: Mapping[Load, tuple[Buffer, tuple[Expr, ...]]], values: Mapping[str, Expr]) -> Expr:
-    """The stage's body at ``values``, staged loads turned to shared memory."""
+def _body(
+    frame: _TileFrame, staged: Mapping[Load, tuple[Buffer, tuple[Expr, ...]]], values: Mapping[str, Expr]
+) -> Expr:
+    """The stage's body at ``values``, with staged loads redirected to shared memory."""
 
-    def turned(load: Load) -> Expr:
+    def redirected(load: Load) -> Expr:
         if load not in staged:
             return load
         shared, base = staged[load]
         return Load(shared, tuple(e - b for e, b in zip(load.indices, base, strict=True)))
 
-    return value_at(tile.group.stage.body, values, turned)
+    return scalar_at(frame.launch.stage.body, values, redirected)
 
 
 def _affine(e: Expr) -> Affine:
     affine = affine_of(e)
-    assert affine is not None, "only what has spans is staged"
+    assert affine is not None, "only loads that have a footprint are staged"
     return affine

@@ -35,7 +35,7 @@ from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...loop_nest.nest import identity
 from ...problems.gemm import flat_steps
 from ...problems.mlp import PIECE_BYTES, Layer, Layers, Statistic, vectors_of
-from ...tile.naming import NamingWriter
+from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..skinny.mma_mainloop import COLUMNS, DEPTH, PIECE, ROWS, tile_pitch
 from .row_reduce import QUAD, RowReducer
@@ -81,7 +81,7 @@ class _Program:
         self.first_steps = [sum(self.steps[:n]) for n in range(len(p.layers))]
         total = sum(self.steps)
         self.ahead = total if s.stages >= total else s.stages - 1
-        self.w = NamingWriter(p.names)
+        self.w = FreshNameWriter(p.names)
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w

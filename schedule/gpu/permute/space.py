@@ -1,401 +1,288 @@
-"""Transposing copies for graphics processors: what is contiguous along one axis is wanted contiguous along another.
+"""The space of permuting copies: knobs, constraints, derived sizes and the prior (sketch ``cuda_permute``)."""
 
-A block moves a tile through shared memory, so that both sides are accessed by vectors: the input along its contiguous
-axis ``i``, the output along its own, ``j``. Elements of less than 4 bytes change places in words of ``group`` rows::
-
-    for k in unrolled(…):  for h in unrolled(group):  x_held[k, h, :] = X[j + h, i : i + vector]
-    for k in unrolled(…):  tile[j / group, (i + e)*group : +group] = x_held[k, :, e]
-    barrier
-    for k in unrolled(…):  Y[i, j : j + vector] = epilogue(tile[(j + e) / group, i*group + (j + e) % group])
-
-Lines of the tile are padded by a word, or chunks of 16 bytes exchanged (swizzled), so that columns spread over banks.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log2, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.affine import Affine
-from ....ir.buffer import Buffer, Layout, Scope, Swizzle
-from ....ir.build import Writer
-from ....ir.expr import Expr, Load, Var, index, logical_and
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
-from ....te.workload import Axis, Stage, Workload
-from ...loop_nest.nest import KERNEL_NAME
-from ...problems.outputs import reads_at_places_read, resolved_outputs
-from ...space.columns import Bools, Columns, Ints
+from ....ir.expr import WARP_LANES
+from ....ir.stmt import Kernel
+from ....te.cost import flops, minimum_bytes
+from ....te.workload import Axis, Workload
+from ...problems.permute import Permute, permute_of
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile.delinearize import places
-from ...tile.register_reads import Names, flat_offset
-from ...tile.stage_body import Read, reads_of, value_at, with_reads
 from ...tile_sketch import Plan, TileSketch
-from ..l2_prefetch import L2Prefetch
+from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS, limits_of
+from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
+from .kernel import CHUNK_BYTES, PermuteOptions, PermuteSizes, permute_kernel
 
-MAX_VECTOR_BYTES = 16
-WORD_BYTES = 4
-LEAST_TILE = 64
-"""Elements of source by sink below which there is nothing to move through shared memory."""
-SOURCE_BYTES, SINK_BYTES = (128, 256), (128, 256)
-"""Bytes that lie side by side in a tile of the input, and of the output, in elements of the input's size (measured: of
-tiles from 64 to 512 bytes either way, these hold the best)."""
+BANK_WORD_BYTES = 4
+TILE_BYTES = (64, 128, 256, 512)
+"""Contiguous bytes of a tile along either side, in elements of the input's size."""
+PROMISING_TILE_BYTES = (128, 256)
+"""The best settings have these (measured, of those in ``TILE_BYTES``)."""
 SPARE_REGISTERS = 16
 """Registers for addresses and constants, roughly (from compiled kernels)."""
-MAX_HELD_BYTES = 256
-"""Bytes of the input that a thread takes into registers at once."""
+PROMISING_THREAD_BYTES = 256
+"""Most bytes of the input that a thread of a promising setting loads at once."""
+LINE_BYTES = 128
+"""Bytes of a cache line."""
+PARTIAL_LINE_COST = 0.1
+"""How much more memory moves for each further part in which a line is accessed (an estimate)."""
 WASTE = 1.3
-"""How much larger than the shape its tiles may be in all, where smaller ones would fit better."""
+"""How much larger than the smallest cover by tiles a promising cover is at most."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("read_bytes", "B", "bytes of the input that lie side by side in a tile"),
-    Quantity("write_bytes", "B", "bytes of the output that lie side by side in a tile"),
+    Quantity("tile_in_bytes", "B", "contiguous bytes of the input in a tile"),
+    Quantity("tile_out_bytes", "B", "contiguous bytes of the output in a tile"),
     Quantity("thread_bytes", "B", "bytes of the input that a thread moves"),
 )
 
 
 @dataclass(frozen=True)
 class PermutePlan(Plan):
-    """``turned``: the reads that go through shared memory. ``source``: the axes of the outputs along which those are
-    contiguous, as if they were one; ``target_axes``: those along which the outputs are; ``others``: the rest."""
+    """The settings of a permuting copy on a target."""
 
-    workload: Workload
+    problem: Permute
     target: Target
-    stages: tuple[Stage, ...]
-    turned: tuple[Read, ...]
-    source: tuple[Axis, ...]
-    sink: tuple[Axis, ...]
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
-        return self.stages[0].axes
-
-    @property
-    def others(self) -> tuple[Axis, ...]:
-        return tuple(a for a in self.axes if a not in self.source and a not in self.sink)
-
-    @property
-    def bytes(self) -> int:
-        """Of an element of the input; the widest, where there are several inputs."""
-        return max(r.load.dtype.bytes for r in self.turned)
-
-    @property
-    def extents(self) -> tuple[int, int]:
-        """How long source and sink are."""
-        return prod(a.extent for a in self.source), prod(a.extent for a in self.sink)
+    def _element_bytes(self) -> int:
+        """The size of an element of the input; of the widest, where there are several inputs."""
+        return max(r.load.dtype.bytes for r in self.problem.transposed_loads)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        sources, sinks = self._tiles()
+        tiles_in, tiles_out = self._tiles(TILE_BYTES)
+        promising_in, promising_out = self._tiles(PROMISING_TILE_BYTES)
         return (
-            Knob("vector", self._vectors(), "neighbouring elements that a thread reads, and writes, at once"),
-            Knob("tile_source", sources, "elements of a tile along the contiguous axis of the input"),
-            Knob("tile_sink", sinks, "elements of a tile along the contiguous axis of the output"),
-            Knob("threads", (256, 512, 128), "threads of a block"),
-            Knob("layout", ("pad", "swizzle"), "what keeps columns of the tile out of one bank"),
-            Knob("order", ("source", "sink"), "along which axis of the tile neighbouring blocks follow one another"),
-            Knob("stream", (0, 1), "whether caches need not keep what passes"),
+            Knob(
+                "vector_width", self._vector_widths(), "how many contiguous elements a thread loads or stores at once"
+            ),
+            Knob("tile_in", _union(promising_in, tiles_in), "elements of a tile along the input's contiguous axis"),
+            Knob("tile_out", _union(promising_out, tiles_out), "elements of a tile along the output's contiguous axis"),
+            Knob("threads", (128, 256, 512), "how many threads a block has"),
+            Knob("layout", ("pad", "swizzle"), "how the columns of the tile are spread over the banks"),
+            Knob("raster_order", ("along_input", "along_output"), "along which axis neighbouring blocks follow"),
+            Knob("evict_first", (0, 1), "whether the data is marked as not worth keeping in caches"),
         )
 
-    def _tiles(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Extents of tiles worth trying; where one side is short, the other is the longer for it."""
-        source, sink = self.extents
-        sources, sinks = (_fitting(b, self.bytes, n) for b, n in ((SOURCE_BYTES, source), (SINK_BYTES, sink)))
-        longer = (
-            max(1, SINK_BYTES[0] // (sinks[-1] * self.bytes)),
-            max(1, SOURCE_BYTES[0] // (sources[-1] * self.bytes)),
-        )
+    def _tiles(self, bytes_of_tiles: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The extents of tiles along the input's and the output's axis. Where one side is short, the other is longer
+        by the same factor."""
+        problem, size = self.problem, self._element_bytes
+        tiles_in = _tile_extents(PROMISING_TILE_BYTES, size, problem.input_extent)
+        tiles_out = _tile_extents(PROMISING_TILE_BYTES, size, problem.output_extent)
+        factor_in = max(1, PROMISING_TILE_BYTES[0] // (tiles_out[-1] * size))
+        factor_out = max(1, PROMISING_TILE_BYTES[0] // (tiles_in[-1] * size))
         return (
-            _fitting([b * longer[0] for b in SOURCE_BYTES], self.bytes, source),
-            _fitting([b * longer[1] for b in SINK_BYTES], self.bytes, sink),
+            _tile_extents([b * factor_in for b in bytes_of_tiles], size, problem.input_extent),
+            _tile_extents([b * factor_out for b in bytes_of_tiles], size, problem.output_extent),
         )
 
-    def _vectors(self) -> tuple[int, ...]:
-        most = max(self.bytes, max(s.tensor.dtype.bytes for s in self.stages))
-        longest = max(_vector(MAX_VECTOR_BYTES, self.source), _vector(MAX_VECTOR_BYTES, self.sink))
-        return tuple(v for v in (16, 8, 4, 2, 1) if v * most <= MAX_VECTOR_BYTES and v <= longest)[:2]
+    def _vector_widths(self) -> tuple[int, ...]:
+        """Powers of two, the widest first, of which either side's innermost axis is made."""
+        most = max(self._element_bytes, max(s.tensor.dtype.bytes for s in self.problem.stages))
+        longest = max(_widest_vector(CHUNK_BYTES, axes) for axes in (self.problem.input_axes, self.problem.output_axes))
+        return tuple(v for v in (16, 8, 4, 2, 1) if v * most <= CHUNK_BYTES and v <= longest)
 
-    def shape(self, vector: Ints) -> tuple[Ints, Ints, Ints]:
-        """Elements that a thread reads at once, and writes, and rows that share a word; of every setting."""
-        read = np.array([_vector(int(v), self.source) for v in vector], np.int64)
-        write = np.array([_vector(int(v), self.sink) for v in vector], np.int64)
-        group = np.array([_group(self.bytes, int(w)) for w in write], np.int64)
-        return read, write, group
+    def _widths(self, vector_width: Ints) -> tuple[Ints, Ints, Ints]:
+        """The widths of loads and of stores, and the rows that share a word of shared memory."""
+        values, rows = np.unique(vector_width, return_inverse=True)
+        loads = [_widest_vector(int(v), self.problem.input_axes) for v in values]
+        stores = [_widest_vector(int(v), self.problem.output_axes) for v in values]
+        packs = [max(1, min(BANK_WORD_BYTES // self._element_bytes, store)) for store in stores]
+        load, store, pack = (np.array(found, np.int64)[rows] for found in (loads, stores, packs))
+        return load, store, pack
 
-    def _sizes(self, columns: Columns) -> tuple[Ints, Ints, Ints]:
-        """Blocks, bytes of shared memory, and bytes of the input that a thread moves."""
-        rows, cells = columns.ints("tile_sink"), columns.ints("tile_source")
-        source, sink = self.extents
-        blocks = -(-source // cells) * -(-sink // rows) * prod(a.extent for a in self.others)
-        padded = np.where(columns.flags("layout", "pad"), cells + 1, cells)
-        shared = sum(r.load.dtype.bytes for r in self.turned) * rows * padded
-        moved = sum(r.load.dtype.bytes for r in self.turned) * rows * cells // columns.ints("threads")
-        return blocks, shared, moved
+    def sizes(self, columns: Columns) -> PermuteSizes:
+        problem, limits = self.problem, limits_of(self.target)
+        tile_in, tile_out, threads = (columns.ints(k) for k in ("tile_in", "tile_out", "threads"))
+        load_width, store_width, pack = self._widths(columns.ints("vector_width"))
+        tiles = -(-problem.input_extent // tile_in) * -(-problem.output_extent // tile_out)
+        bytes_of_point = sum(r.load.dtype.bytes for r in problem.transposed_loads)
+        # A padded row has one word more. A swizzle needs whole periods, of 8 vectors of the output.
+        period = 8 * store_width
+        padded, swizzled = tile_out * (tile_in + 1), -(-tile_out // period) * period * tile_in
+        shared_bytes = bytes_of_point * np.where(columns.flags("layout", "pad"), padded, swizzled)
+        thread_bytes = bytes_of_point * tile_out * tile_in // threads
+        registers = SPARE_REGISTERS + thread_bytes // 4
+        return PermuteSizes(
+            tile_in=tile_in,
+            tile_out=tile_out,
+            threads=threads,
+            load_width=load_width,
+            store_width=store_width,
+            pack=pack,
+            blocks=tiles * problem.batch,
+            shared_bytes=shared_bytes,
+            thread_bytes=thread_bytes,
+            registers=registers,
+            resident=limits.resident_blocks(threads, registers, shared_bytes),
+        )
 
-    def legal(self, columns: Columns) -> Bools:
-        rows, cells, threads = columns.ints("tile_sink"), columns.ints("tile_source"), columns.ints("threads")
-        vector = columns.ints("vector")
-        read, write, group = self.shape(vector)
-        blocks, shared, moved = self._sizes(columns)
-        (source, sink), (sources, sinks) = self.extents, self._tiles()
-        least = (cells == sources[0]) & (rows == sinks[0])
-        even = (rows // group * (cells // read)) % threads + (cells * (rows // write)) % threads == 0
-        area = -(-source // cells) * cells * (-(-sink // rows) * rows)
-        smallest = -(-source // sources[0]) * sources[0] * (-(-sink // sinks[0]) * sinks[0])
-        sensible = (area <= WASTE * smallest) & even & (threads != 128)
-        chunk, swizzled = MAX_VECTOR_BYTES // self.bytes, columns.flags("layout", "swizzle")
-        spread = (group * read >= chunk) & (rows // write >= 8) & (cells >= 8 * chunk // group)
-        # Shorter vectors do as well where they fit, hardly ever better: they are tried without the other variations.
-        plain = ~swizzled & columns.flags("stream", 0)
-        repeats = (vector != self._vectors()[0]) & ~(plain & self._shorter(vector))
-        fits = limits_of(self.target).resident_blocks(threads, self._registers(columns), shared) >= 1
-        fits &= (~swizzled | spread) & (moved <= MAX_HELD_BYTES) & (blocks <= MOST_BLOCKS)
-        legal: Bools = fits & (sensible | (least & (even | (threads == 128)))) & ~repeats
-        return legal
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        limits = limits_of(self.target)
+        return (
+            Constraint(
+                "the tile of tile_in by tile_out elements fits in the shared memory of a block",
+                ("vector_width", "tile_in", "tile_out", "layout"),
+                lambda columns: self.sizes(columns).shared_bytes <= limits.shared_bytes_per_block,
+            ),
+            Constraint(
+                "the registers of the threads hold a tile of tile_in by tile_out elements",
+                ("tile_in", "tile_out", "threads"),
+                self._tile_fits_in_registers,
+            ),
+            Constraint(
+                "a launch has at most 2^31 - 1 blocks, which a larger tile_in or tile_out make fewer",
+                ("tile_in", "tile_out"),
+                lambda columns: self.sizes(columns).blocks <= MOST_BLOCKS,
+            ),
+            Constraint(
+                "with the layout swizzle, tile_in columns of a vector of vector_width elements have 32 bytes or more",
+                ("vector_width", "tile_in", "layout"),
+                self._swizzle_exists,
+            ),
+            Constraint(
+                "vector_width is the widest of those that lead to the same loads and stores",
+                ("vector_width",),
+                self._is_widest,
+            ),
+        )
 
-    def _shorter(self, vector: Ints) -> Bools:
-        """Whether a vector comes down to other accesses than the longest one does."""
-        first = np.array(self._vectors()[:1])
-        other: Bools = np.any([a != b for a, b in zip(self.shape(vector), self.shape(first), strict=True)], axis=0)
-        return other
+    def _tile_fits_in_registers(self, columns: Columns) -> Bools:
+        threads, limits = columns.ints("threads"), limits_of(self.target)
+        available = np.minimum(limits.registers_per_thread, limits.registers_per_multiprocessor // threads)
+        elements = columns.ints("tile_in") * columns.ints("tile_out") // threads  # of one input at a time
+        fits: Bools = SPARE_REGISTERS + elements * self._element_bytes // 4 <= available
+        return fits
 
-    def _registers(self, columns: Columns) -> Ints:
-        return SPARE_REGISTERS + self._sizes(columns)[2] // 4
+    def _swizzle_exists(self, columns: Columns) -> Bools:
+        """The swizzle takes bits of the address above those that it changes."""
+        sizes = self.sizes(columns)
+        narrowest = min(r.load.dtype.bytes for r in self.problem.transposed_loads)
+        exists: Bools = sizes.tile_in * sizes.store_width * narrowest >= 2 * CHUNK_BYTES
+        return columns.flags("layout", "pad") | exists
+
+    def _is_widest(self, columns: Columns) -> Bools:
+        width = columns.ints("vector_width")
+        found, widest = self._widths(width), np.ones(len(columns), dtype=bool)
+        for wider in self._vector_widths():
+            same = np.all([a == b for a, b in zip(found, self._widths(np.array([wider])), strict=True)], axis=0)
+            widest &= ~same | (width >= wider)
+        return widest
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        sizes = self.sizes(columns)
+        tile_in, tile_out, threads, pack = sizes.tile_in, sizes.tile_out, sizes.threads, sizes.pack
+        tiles_in, tiles_out = self._tiles(PROMISING_TILE_BYTES)
+        smallest_tile = (tile_in == tiles_in[0]) & (tile_out == tiles_out[0])
+        loads, stores = tile_out // pack * (tile_in // sizes.load_width), tile_in * (tile_out // sizes.store_width)
+        full_threads = loads % threads + stores % threads == 0
+        little_waste = self._cover(tile_in, tile_out) <= WASTE * self._cover(tiles_in[0], tiles_out[0])
+        shape = little_waste & full_threads & (threads != 128)
+        shape |= smallest_tile & (full_threads | (threads == 128))
+        # Swizzling is worth it only where all 8 chunks of 128 bytes take part.
+        chunk, swizzled = CHUNK_BYTES // self._element_bytes, columns.flags("layout", "swizzle")
+        spread = (pack * sizes.load_width >= chunk) & (tile_out // sizes.store_width >= 8)
+        spread &= tile_in >= 8 * chunk // pack
+        # Narrower vectors do as well where tiles fit, but hardly ever better: they come without the other variations.
+        widths, width = self._vector_widths(), columns.ints("vector_width")
+        plain = ~swizzled & columns.flags("evict_first", 0)
+        wide = (width == widths[0]) | (plain & (width == widths[:2][-1]))
+        promising: Bools = shape & wide & (~swizzled | spread) & (sizes.thread_bytes <= PROMISING_THREAD_BYTES)
+        promising &= np.isin(tile_in, tiles_in) & np.isin(tile_out, tiles_out)
+        promising &= sizes.resident >= 1
+        return promising
+
+    def _cover(self, tile_in: Ints | int, tile_out: Ints | int) -> Ints | int:
+        """Elements of all tiles along both contiguous axes, those beyond the edges included."""
+        columns = -(-self.problem.input_extent // tile_in) * tile_in
+        rows = -(-self.problem.output_extent // tile_out) * tile_out
+        return columns * rows
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        sizes, workload = self.sizes(columns), self.problem.workload
+        bytes_moved = minimum_bytes(workload)
+        shortest = np.minimum(sizes.tile_in, sizes.tile_out) * self._element_bytes
+        partial_lines = np.maximum(LINE_BYTES / shortest - 1, 0)
+        elements = self.problem.input_extent * self.problem.output_extent * self.problem.batch / WARP_LANES
+        loads, stores = len(self.problem.transposed_loads), len(self.problem.stages)
+        # Each element crosses memory by a vector, and shared memory by a word or more, on either side.
+        words = 2 * loads / sizes.pack
+        tile_bytes = sizes.thread_bytes * sizes.threads * sizes.blocks
+        traffic = MemoryTraffic(
+            blocks=sizes.blocks,
+            resident=sizes.resident,
+            memory_bytes=bytes_moved * (1 + PARTIAL_LINE_COST * partial_lines),
+            l2_bytes=bytes_moved,
+            accesses=elements * (loads / sizes.load_width + stores / sizes.store_width + words),
+            shared_bytes=2 * tile_bytes,
+            operations=flops(workload),
+        )
+        return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        blocks, shared, moved = self._sizes(columns)
-        rows, cells = columns.ints("tile_sink"), columns.ints("tile_source")
+        sizes = self.sizes(columns)
         common = gpu_columns(
             limits_of(self.target),
             self.target.threads,
-            blocks=blocks,
-            threads=columns.ints("threads"),
-            registers=self._registers(columns),
-            shared=shared,
-            wanted=moved,
+            blocks=sizes.blocks,
+            threads=sizes.threads,
+            registers=sizes.registers,
+            shared=sizes.shared_bytes,
+            wanted=sizes.thread_bytes,
         )
         return {
             **common,
-            "read_bytes": (cells * self.bytes).astype(np.float64),
-            "write_bytes": (rows * self.stages[0].tensor.dtype.bytes).astype(np.float64),
-            "thread_bytes": moved.astype(np.float64),
+            "tile_in_bytes": (sizes.tile_in * self._element_bytes).astype(np.float64),
+            "tile_out_bytes": (sizes.tile_out * self.problem.stages[0].tensor.dtype.bytes).astype(np.float64),
+            "thread_bytes": sizes.thread_bytes.astype(np.float64),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return _Program(self, setting).kernel()
+        options = PermuteOptions(
+            swizzled=setting["layout"] == "swizzle",
+            along_input=setting["raster_order"] == "along_input",
+            evict_first=setting["evict_first"] == 1,
+            prefetch=limits_of(self.target).clusters,  # from Hopper on, where clusters are, a prefetch pays
+        )
+        return permute_kernel(
+            self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0), options
+        )
 
 
-def _vector(most: int, axes: Sequence[Axis]) -> int:
-    """The longest vector, a power of two up to ``most``, that the innermost of ``axes`` is made of."""
+def _widest_vector(most: int, axes: Sequence[Axis]) -> int:
+    """The widest vector, a power of two up to ``most``, that the innermost of ``axes`` is made of."""
     return next(v for v in (16, 8, 4, 2, 1) if v <= most and axes[-1].extent % v == 0)
 
 
-def _group(size: int, write: int) -> int:
-    """Rows that share a word."""
-    return max(1, min(WORD_BYTES // size, write)) if size < WORD_BYTES else 1
-
-
-def _fitting(bytes_of_tiles: Sequence[int], size: int, extent: int) -> tuple[int, ...]:
-    """Tile extents, in elements of ``size`` bytes, worth trying along an axis; the next power of two, at least 4, where
-    the axis is shorter than they are."""
+def _tile_extents(bytes_of_tiles: Sequence[int], size: int, extent: int) -> tuple[int, ...]:
+    """The extents of tiles of ``bytes_of_tiles`` along an axis of ``extent`` elements of ``size`` bytes. Where the axis
+    is shorter than all of them, the next power of two, at least 4."""
     found = tuple(n for n in (b // size for b in bytes_of_tiles) if n < 2 * extent)
     return found or (max(4, 1 << (extent - 1).bit_length()),)
 
 
-class _Program:
-    """The kernel of one setting."""
-
-    def __init__(self, plan: PermutePlan, setting: Mapping[str, KnobValue]) -> None:
-        self.plan = plan
-        self.cells, self.rows, self.threads = (int(setting[k]) for k in ("tile_source", "tile_sink", "threads"))
-        shape = plan.shape(np.array([int(setting["vector"])], np.int64))
-        self.read, self.write, self.group = (int(n[0]) for n in shape)
-        self.swizzled, self.order = setting["layout"] == "swizzle", str(setting["order"])
-        buffers = (*plan.workload.inputs, *(s.tensor for s in plan.stages))
-        moved = {r.load.buffer.name for r in plan.turned} | {s.name for s in plan.stages}
-        self.streamed = tuple(b.name for b in buffers if b.name in moved) if setting["stream"] else ()
-        self.names = Names({b.name for b in buffers} | {a.name for a in plan.axes})
-        self.w = Writer()
-        self.source, self.sink = plan.extents
-
-    def kernel(self) -> Kernel:
-        plan, w = self.plan, self.w
-        tiles = {"source": -(-self.source // self.cells), "sink": -(-self.sink // self.rows)}
-        first, second = ("sink", "source") if self.order == "source" else ("source", "sink")
-        counted = [*plan.others, Axis(f"{first}#", tiles[first]), Axis(f"{second}#", tiles[second])]
-        bounds = [
-            (self.names.fresh("block"), prod(a.extent for a in counted), HardwareAxis.GRID_X),
-            (self.names.fresh("thread"), self.threads, HardwareAxis.THREAD),
-        ]
-        with w.launch(KERNEL_NAME, bounds, streamed=self.streamed) as (block, thread):
-            at = dict(places(block, counted))
-            i0, j0 = at.pop("source#"), at.pop("sink#")
-            self._ask(block, thread, at, i0, j0)
-            tiles_of = [self._tile(r) for r in plan.turned]
-            for read, tile in zip(plan.turned, tiles_of, strict=True):
-                self._fill(read, tile, thread, at, i0, j0)
-            w.barrier()
-            self._drain(tiles_of, thread, at, i0, j0)
-        outputs = tuple(dict.fromkeys(plan.workload.output_buffers))
-        return Kernel(KERNEL_NAME, plan.workload.inputs, outputs, (), w.finish())
-
-    def _ask(self, block: Expr, thread: Expr, at: Mapping[str, Expr], i0: Expr, j0: Expr) -> None:
-        """For the lines of the block's tile, where it is a whole one: they come sooner than by the threads' own loads,
-        which ask for a piece of each (by 1 % on an H200)."""
-        if self.source % self.cells or self.sink % self.rows or not limits_of(self.plan.target).clusters:
-            return
-        ask = L2Prefetch(self.w, (thread, self.threads), (block, 1), 1)
-        for read in self.plan.turned:
-
-            def place(_: Expr, row: Expr, load: Load = read.load) -> tuple[Expr, ...]:
-                point = self._point(at, i0, j0, (index(0), self.read), (row, 1))[0]
-                return tuple(value_at(i, point) for i in load.indices)
-
-            ask.own(self.names.fresh("asked"), read.load.buffer, self.rows, self.cells, place)
-
-    def _tile(self, read: Read) -> Buffer:
-        """Shared memory of ``rows / group`` lines of ``cells`` words of ``group`` elements."""
-        dtype, group = read.load.dtype, self.group
-        name = self.names.fresh(f"{read.load.buffer.name}_tile")
-        width = group * self.cells
-        swizzle = None
-        if self.swizzled:
-            base = round(log2(MAX_VECTOR_BYTES // dtype.bytes))
-            swizzle = Swizzle(3, base, round(log2(self.cells * self.write)) - base)
-        layout = Layout((width if self.swizzled else width + group, 1), swizzle)
-        return self.w.allocate(name, (self.rows // group, width), dtype, Scope.SHARED, layout)
-
-    def _fill(self, read: Read, tile: Buffer, thread: Expr, at: Mapping[str, Expr], i0: Expr, j0: Expr) -> None:
-        """Read the tile by vectors along the source, all before the first is put down."""
-        w, group = self.w, self.group
-        chunks = self.cells // self.read
-        total = self.rows // group * chunks
-        count = -(-total // self.threads)
-        name = self.names.fresh(f"{read.load.buffer.name}_held")
-        held = w.allocate(name, (count, group, self.read), read.load.dtype, Scope.REGISTER)
-        with self._unrolled("k", count) as k:
-            chunk, row, some = self._places(k, thread, chunks, total)
-            with w.when(some), self._unrolled("h", group) as h:
-                point, inside = self._point(at, i0, j0, (chunk, self.read), (row * group + h, 1))
-                with w.when(inside), w.loop(self.names.fresh("v"), self.read, LoopKind.VECTORIZED) as v:
-                    inner = self.plan.source[-1].name
-                    w.store(held, (k, h, v), value_at(read.load, {**point, inner: point[inner] + v}))
-        with self._unrolled("k", count) as k:
-            chunk, row, some = self._places(k, thread, chunks, total)
-            _, inside = self._point(at, i0, j0, (chunk, self.read), (row * group, 1))
-            with w.when(some), w.when(inside):
-                self._put(tile, held, k, row, chunk)
-
-    def _put(self, tile: Buffer, held: Buffer, k: Expr, row: Expr, chunk: Expr) -> None:
-        """Put down the vectors of ``group`` rows, their elements by turns: a word, or all of 16 bytes, at a time."""
-        w, group = self.w, self.group
-        count = min(group * self.read, MAX_VECTOR_BYTES // tile.dtype.bytes) if self.swizzled else group
-        if group == 1:
-            count = self.read
-        start = chunk * (self.read * group)
-        with self._unrolled("e", self.read * group // count) as e:
-            with w.loop(self.names.fresh("v"), count, LoopKind.VECTORIZED) as v:
-                element = e * (count // group) + v // group if group > 1 else e * count + v
-                value = Load(held, (k, v % group if group > 1 else index(0), element))
-                w.store(tile, (row, start + e * count + v), value)
-
-    def _drain(self, tiles: Sequence[Buffer], thread: Expr, at: Mapping[str, Expr], i0: Expr, j0: Expr) -> None:
-        """Read columns of the tiles, and write the outputs by vectors along the sink."""
-        plan, w, group = self.plan, self.w, self.group
-        chunks = self.rows // self.write
-        total = self.cells * chunks
-        with self._unrolled("k", -(-total // self.threads)) as k:
-            chunk, cell, some = self._places(k, thread, chunks, total)
-            point, inside = self._point(at, i0, j0, (cell, 1), (chunk, self.write))
-            with w.when(some), w.when(inside):
-                turned: list[Buffer] = []
-                for read, tile in zip(plan.turned, tiles, strict=True):
-                    name = self.names.fresh(f"{read.load.buffer.name}_turned")
-                    turned.append(w.allocate(name, (self.write,), read.load.dtype, Scope.REGISTER))
-                    with self._unrolled("e", self.write // group) as e:
-                        row = chunk * (self.write // group) + e
-                        with w.loop(self.names.fresh("v"), group, LoopKind.VECTORIZED) as v:
-                            w.store(turned[-1], (e * group + v,), Load(tile, (row, cell * group + v)))
-                for stage in plan.stages:
-                    self._store(stage, point, turned)
-
-    def _store(self, stage: Stage, point: Mapping[str, Expr], turned: Sequence[Buffer]) -> None:
-        inner = self.plan.sink[-1].name
-        with self.w.loop(self.names.fresh("v"), self.write, LoopKind.VECTORIZED) as v:
-            values: dict[Read, Expr] = {r: Load(b, (v,)) for r, b in zip(self.plan.turned, turned, strict=True)}
-            here = {**point, inner: point[inner] + v}
-            indices = tuple(here[a.name] for a in self.plan.axes)
-            self.w.store(stage.tensor, indices, value_at(with_reads(stage.body, values), here))
-
-    def _places(self, k: Expr, thread: Expr, chunks: int, total: int) -> tuple[Expr, Expr, Expr | None]:
-        """Which of ``chunks`` pieces of a line, and which line, thread and turn ``k`` have, and the condition that they
-        have one of the ``total``."""
-        number = k * self.threads + thread
-        return number % chunks, number // chunks, None if total % self.threads == 0 else number < total
-
-    def _point(
-        self, at: Mapping[str, Expr], i0: Expr, j0: Expr, source: tuple[Expr, int], sink: tuple[Expr, int]
-    ) -> tuple[dict[str, Expr], Expr | None]:
-        """The point of the outputs at places (number, unit) in the tile, and the condition that there is such a one."""
-        point, inside = dict(at), []
-        sides = ((self.plan.source, self.cells, i0, source), (self.plan.sink, self.rows, j0, sink))
-        for axes, extent, tile, (number, unit) in sides:
-            whole = prod(a.extent for a in axes)
-            place = tile * (extent // unit) + number
-            if whole % extent:
-                inside.append(place < whole // unit)
-            counted = [*axes[:-1], Axis(axes[-1].name, axes[-1].extent // unit)]
-            point |= places(place, counted)
-            point[axes[-1].name] = point[axes[-1].name] * unit
-        return point, logical_and(*inside) if inside else None
-
-    def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
-        return self.w.loop(self.names.fresh(name), extent, LoopKind.UNROLLED)
+def _union(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The values of both, ascending."""
+    return tuple(sorted({*a, *b}))
 
 
 def _plan(workload: Workload, target: Target) -> PermutePlan | None:
-    stages = resolved_outputs(workload)
-    if stages is None or any(reads_at_places_read(s) for s in stages):
-        return None
-    axes = [a for a in stages[0].axes if a.extent > 1]
-    if len(axes) < 2:
-        return None
-    reads = tuple(dict.fromkeys(r for s in stages for r in reads_of(s.body)))
-    offsets = {r: flat_offset(r.load) for r in reads}
-    found: dict[Read, Affine] = {}
-    for read, offset in offsets.items():
-        if offset is None:
-            return None
-        if offset.coefficient(axes[-1].name) not in (0, 1):
-            found[read] = offset
-    if not found or any(r.guard is not None for r in found):
-        return None
-    inner = {a.name for a in axes[:-1] if all(o.coefficient(a.name) == 1 for o in found.values())}
-    if len(inner) != 1:
-        return None
-    last = next(n for n, a in enumerate(axes) if a.name in inner)
-    source, sink = _merged(axes, last, found.values()), _merged(axes, len(axes) - 1, found.values())
-    if set(source) & set(sink) or prod(a.extent for a in (*source, *sink)) < LEAST_TILE:
-        return None
-    return PermutePlan(workload, target, stages, tuple(found), source, sink)
-
-
-def _merged(axes: Sequence[Axis], last: int, offsets: Iterable[Affine]) -> tuple[Axis, ...]:
-    """The axes up to number ``last`` that inputs and outputs go through as if they were one."""
-    first = last
-    known = tuple(offsets)
-    while first > 0 and all(
-        o.coefficient(axes[first - 1].name) == o.coefficient(axes[first].name) * axes[first].extent for o in known
-    ):
-        first -= 1
-    return tuple(axes[first : last + 1])
+    problem = permute_of(workload)
+    return None if problem is None else PermutePlan(problem, target)
 
 
 CUDA_PERMUTE = TileSketch("cuda_permute", 3, QUANTITIES, _plan)

@@ -10,8 +10,8 @@ from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.rowwise import RowForm
-from ...tile.contiguous import run_of
-from ...tile.delinearize import digits
+from ...tile.contiguous import contiguous_vector
+from ...tile.delinearize import delinearize
 from ..l2_prefetch import L2Prefetch
 from .passes import Chunk, Row, RowThread
 from .setting import QUEUE, REGISTERS, SPLIT, RowSetting
@@ -73,7 +73,7 @@ class _Rows:
 
     def place(self, block: Expr, team: Expr) -> tuple[Expr, ...]:
         row = Row(block * self.do.setting.teams + team, None)
-        return (*self.do.rows_at(row), *digits(self.do.first_vector(row), self.do.form.columns))
+        return (*self.do.rows_at(row), *delinearize(self.do.first_vector(row), self.do.form.columns))
 
 
 def _once(do: RowThread, block: Expr, asks: _Rows) -> None:
@@ -109,7 +109,7 @@ def _split(do: RowThread, row: Row) -> None:
 
     def fetch(chunk: Chunk) -> None:
         for t in do.form.held:
-            there = run_of((chunk.slot - do.kept, do.thread, index(0)), s.vector)
+            there = contiguous_vector((chunk.slot - do.kept, do.thread, index(0)), s.vector)
             w.store(do.raw[t.name], do.own(chunk), Load(places[t.name], there))
 
     with do.chunks(row, "load") as chunk:
@@ -167,7 +167,7 @@ def _queue(do: RowThread, block: Expr, grid: int) -> None:
 
             def fetch(chunk: Chunk) -> None:
                 for t in form.held:
-                    there = run_of((slot_of(chunk.slot), place, index(0)), s.vector)
+                    there = contiguous_vector((slot_of(chunk.slot), place, index(0)), s.vector)
                     w.store(do.raw[t.name], do.own(chunk), Load(queues[t.name], there))
 
             def leave(i: Expr) -> None:

@@ -37,10 +37,10 @@ from ....ir.stmt import LoopKind
 from ....te.workload import Workload
 from ...problems.rowwise import Reduced, RowForm, column_axis, row_axis
 from ...tile.accumulation import Accumulation
-from ...tile.contiguous import run_of
-from ...tile.delinearize import digits
-from ...tile.names import stem
-from ...tile.stage_body import value_at
+from ...tile.contiguous import contiguous_vector
+from ...tile.delinearize import delinearize
+from ...tile.names import free_prefix
+from ...tile.stage_body import scalar_at
 from ..block_reduce import Team, team_reduce, team_scratch
 from .setting import MEMORY, QUEUE, SPLIT, RowSetting, RowShape
 
@@ -97,7 +97,7 @@ class RowThread:
         self.team = Team(self.thread, s.lanes, s.teams, s.cluster)
 
     def name(self, base: str) -> str:
-        return stem(base, self.tensors)
+        return free_prefix(base, self.tensors)
 
     def scratches(self, slots: int) -> list[tuple[Buffer, ...]]:
         """Shared memory for the reductions (see ``team_scratch``)."""
@@ -133,15 +133,15 @@ class RowThread:
     # --- places
 
     def rows_at(self, row: Row) -> tuple[Expr, ...]:
-        return digits(row.at, self.form.rows)
+        return delinearize(row.at, self.form.rows)
 
     def run(self, chunk: Chunk) -> tuple[Expr, ...]:
         """The column indices of a whole chunk."""
-        return run_of(digits(chunk.column, self.form.columns), self.setting.vector)
+        return contiguous_vector(delinearize(chunk.column, self.form.columns), self.setting.vector)
 
     def own(self, chunk: Chunk) -> tuple[Expr, ...]:
         """Where a chunk stands in registers."""
-        return run_of((self.held_slot(chunk), index(0)), self.setting.vector)
+        return contiguous_vector((self.held_slot(chunk), index(0)), self.setting.vector)
 
     def held_slot(self, chunk: Chunk) -> Expr:
         """Which of the registers' chunks it is; those in shared memory have the last in turn."""
@@ -288,7 +288,7 @@ class RowThread:
                     w.store(buffer, (v,), self.value(body, at, chunk, v, beside))
             with w.when(row.real):
                 for buffer, c in zip(new, self.form.wide, strict=True):
-                    whole = Load(buffer, run_of((index(0),), s.vector))
+                    whole = Load(buffer, contiguous_vector((index(0),), s.vector))
                     w.store(c.tensor, (*self.rows_at(row), *self.run(chunk)), whole)
         if self.shape.edges:
             real = self.has_edge() if row.real is None else logical_and(self.has_edge(), row.real)
@@ -325,7 +325,7 @@ class RowThread:
         if chunk is None:
             columns: tuple[Expr, ...] = (self.edge_column(row),)
         else:
-            columns = digits(chunk.column, self.form.columns)
+            columns = delinearize(chunk.column, self.form.columns)
             columns = (*columns[:-1], columns[-1] + v)
         places = dict(zip(map(row_axis, range(len(self.form.rows))), self.rows_at(row), strict=True))
         return places | dict(zip(map(column_axis, range(len(columns))), columns, strict=True))
@@ -339,7 +339,7 @@ class RowThread:
         if read:
             with self.chunks(row, "early") as chunk, self.w.when(self.is_early(chunk)):
                 for load in read:
-                    place = run_of((chunk.slot, index(0)), self.setting.vector)
+                    place = contiguous_vector((chunk.slot, index(0)), self.setting.vector)
                     self.w.store(self.early[load], place, self.beside_at(load, row, chunk))
 
     def is_early(self, chunk: Chunk) -> Expr | None:
@@ -367,13 +367,13 @@ class RowThread:
                 continue
             vector = self.setting.vector
             buffer = self.w.allocate(self.name(f"{name}_beside{n}"), (vector,), load.dtype, Scope.REGISTER)
-            whole = run_of((index(0),), vector)
+            whole = contiguous_vector((index(0),), vector)
             with self.w.when(chunk.slot >= self.setting.early if early else None):
                 self.w.store(buffer, whole, self.beside_at(load, row, chunk))
             if early:
                 place = minimum(chunk.slot, index(self.setting.early - 1))
                 with self.w.when(self.is_early(chunk)):
-                    self.w.store(buffer, whole, Load(self.early[load], run_of((place, index(0)), vector)))
+                    self.w.store(buffer, whole, Load(self.early[load], contiguous_vector((place, index(0)), vector)))
             found[load] = _Lanes(buffer, ())
         return found
 
@@ -394,7 +394,7 @@ class RowThread:
                 return Load(self.raw[name], (self.held_slot(chunk), v)) if chunk else Load(self.edge[name], ())
             return load
 
-        return value_at(body, at, loaded)
+        return scalar_at(body, at, loaded)
 
     def settled(self, row: Row, name: str, body: Expr) -> Expr:
         """``body`` with what is the same for the whole row worked out once, in registers."""

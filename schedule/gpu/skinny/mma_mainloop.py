@@ -15,8 +15,8 @@ from ....ir.gpu import WARP_MMA_ATOMS, CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
-from ...tile.naming import NamingWriter
-from ...tile.register_reads import flat_offset
+from ...tile.load_analysis import flat_offset
+from ...tile.names import FreshNameWriter
 from ..l2_prefetch import L2Prefetch, ask_for_operands
 from ..split_k import Share, add_up, partial_sums
 
@@ -80,7 +80,7 @@ class _Program:
         self.along_k = p.b.k == 1
         self.steps = s.steps(p.k.extent)
         self.shared_tokens = s.warps_n > 1
-        self.w = NamingWriter(p.names)
+        self.w = FreshNameWriter(p.names)
         self.copies = 0
 
     def kernel(self) -> Kernel:

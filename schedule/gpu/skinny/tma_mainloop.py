@@ -26,7 +26,7 @@ from ....ir.gpu import (
 from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
-from ...tile.naming import NamingWriter
+from ...tile.names import FreshNameWriter
 from ..l2_prefetch import L2Prefetch, ask_for_operands
 from ..split_k import Share, add_up, partial_sums
 from .mma_mainloop import can_lower
@@ -91,7 +91,7 @@ class _Program:
         self.along_k = p.b.k == 1
         self.unit = 1 if self.along_k else SWIZZLE_128B_ELEMENTS
         self.steps = s.steps(p.k.extent)
-        self.w = NamingWriter(p.names)
+        self.w = FreshNameWriter(p.names)
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w

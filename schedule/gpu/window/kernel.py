@@ -1,12 +1,24 @@
-"""The kernel of small windows: a thread takes every pixel that its outputs share once, all of them ahead."""
+"""The kernel of small windows: a thread loads each pixel that its outputs share once, and all of them first.
+
+A thread computes ``vector_width`` channels of a tile of ``tile_h`` by ``tile_w`` neighbouring outputs. It goes through
+the rows of the input: each pixel is accumulated into every output whose window contains it, and a row of outputs is
+stored when the last row of its windows is done::
+
+    x_regs[row, k, :] = X[y0 + row, x0 + k, channels]       # all rows and columns; zeros where the padding is
+    w_regs = W[…]                                           # the filter, one vector of channels for each point
+    for each input row, for p in unrolled(tile_w), s in unrolled(window):
+        acc[q, p, :] += x_regs[row, stride*p + dilation*s, :] * w_regs[r, s, :]
+        Y[y0 + q, x0 + p, channels] = epilogue(acc[q, p, :])                     # of rows q that are complete
+
+Where a row of pixels contributes the same to every row of outputs (pooling), it is reduced by itself first.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from ....core.dtypes import DType, float32
-from ....core.schedule import KnobValue
 from ....ir.buffer import Buffer, Scope
 from ....ir.build import Writer
 from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Logic, LogicOp, Var, index, logical_and
@@ -14,279 +26,305 @@ from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import COMBINE, KERNEL_NAME, identity
-from ...problems.window import Windows
-from ...tile.delinearize import places
-from ...tile.register_reads import Held, Names, always_holds, hold, take
-from ...tile.stage_body import Read, value_at, with_reads
+from ...problems.window import ReduceWindow
+from ...space.columns import Size
+from ...tile.delinearize import axis_indices
+from ...tile.load_analysis import always_holds
+from ...tile.masked_loads import MaskedLoad, replace_masked_loads
+from ...tile.names import NameSupply
+from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
+from ...tile.stage_body import scalar_at
 
 
-def window_kernel(windows: Windows, setting: Mapping[str, KnobValue], resident: int) -> Kernel:
-    """The kernel in which a thread computes ``vector`` channels of ``rows`` by ``run`` neighbouring outputs, in blocks
-    of ``threads`` (the knobs of ``setting``). What lies beyond the last output is neither read nor written.
+@dataclass(frozen=True, slots=True)
+class WindowSizes:
+    """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
-    ``resident``: how many blocks are meant to run on a multiprocessor at once. (The compiler must know: to save
-    registers for more of them it would put loads off until they are needed.)"""
-    return _Program(windows, setting).kernel(resident)
+    ``vector_width``, ``tile_w``, ``tile_h`` and ``threads`` are the knobs. ``all_threads``: threads of the launch that
+    compute something. ``blocks``: thread blocks. ``pixels``: pixels of the input that a thread loads for each of its
+    channels. ``registers``: estimated registers of a thread. ``resident``: how many blocks a multiprocessor runs at
+    once, by that estimate.
+    """
+
+    vector_width: Size
+    tile_w: Size
+    tile_h: Size
+    threads: Size
+    all_threads: Size
+    blocks: Size
+    pixels: Size
+    registers: Size
+    resident: Size
 
 
-_Fixed = Mapping[Read, tuple[Held, tuple[Axis, ...]]]
-"""What does not change from output to output, in registers, and the axes of the reduction that it is held for."""
+def window_kernel(problem: ReduceWindow, sizes: WindowSizes) -> Kernel:
+    """The kernel of one setting. Nothing beyond the last output is loaded or stored.
 
-_Readers = Sequence[tuple[int, int]]
-"""The rows of outputs of a thread that a row of the input counts for, each with the row of its window."""
+    The launch bounds promise ``sizes.resident`` blocks on a multiprocessor. Without them the compiler would postpone
+    loads until they are needed, to save registers for more blocks.
+    """
+    return _WindowKernelWriter(problem, sizes).kernel()
 
 
-class _Program:
-    """The kernel of one setting."""
+_FixedRegisters = Mapping[MaskedLoad, tuple[RegisterLoad, tuple[Axis, ...]]]
+"""The loads that are the same for all outputs, in registers, and the axes of the reduction that index them."""
 
-    def __init__(self, plan: Windows, setting: Mapping[str, KnobValue]) -> None:
-        self.plan = plan
-        self.vector, self.run, self.rows = (int(setting[k]) for k in ("vector", "run", "rows"))
-        self.threads = int(setting["threads"])
-        buffers = (*plan.workload.inputs, plan.reduction.tensor, *(s.tensor for s in plan.outputs))
-        axes = (*plan.axes, *plan.reduction.reduce_axes)
-        self.names = Names({b.name for b in buffers} | {a.name for a in axes})
+_Consumers = Sequence[tuple[int, int]]
+"""The rows of a thread's outputs that a row of the input contributes to, each with the row of its window."""
+
+
+class _WindowKernelWriter:
+    def __init__(self, problem: ReduceWindow, sizes: WindowSizes) -> None:
+        self.problem = problem
+        self.sizes = sizes
+        self.width, self.tile_w, self.tile_h = (int(n) for n in (sizes.vector_width, sizes.tile_w, sizes.tile_h))
+        buffers = (*problem.workload.inputs, problem.reduction.tensor, *(s.tensor for s in problem.outputs))
+        axes = (*problem.axes, *problem.reduction.reduce_axes)
+        self.names = NameSupply({b.name for b in buffers} | {a.name for a in axes})
         self.w = Writer()
-        self.counted = [Axis(a.name, -(-a.extent // self._share(a))) for a in plan.axes]
-        assert plan.reduction.reducer is not None
-        self.combine: BinaryOp = COMBINE[plan.reduction.reducer]
+        self.thread_grid = [Axis(a.name, -(-a.extent // self._tile_extent(a))) for a in problem.axes]
+        assert problem.reduction.reducer is not None
+        self.combine: BinaryOp = COMBINE[problem.reduction.reducer]
 
-    def kernel(self, resident: int) -> Kernel:
-        plan, w = self.plan, self.w
-        number = prod(a.extent for a in self.counted)
+    def kernel(self) -> Kernel:
+        problem, w, threads = self.problem, self.w, self.sizes.threads
+        number = prod(a.extent for a in self.thread_grid)
         bounds = [
-            (self.names.fresh("block"), -(-number // self.threads), HardwareAxis.GRID_X),
-            (self.names.fresh("thread"), self.threads, HardwareAxis.THREAD),
+            (self.names.fresh("block"), -(-number // threads), HardwareAxis.GRID_X),
+            (self.names.fresh("thread"), threads, HardwareAxis.THREAD),
         ]
-        with w.launch(KERNEL_NAME, bounds, min_blocks=resident) as (block, thread):
-            place = block * self.threads + thread
-            at = places(place, self.counted)
-            start = {a.name: at[a.name] * self._share(a) if self._share(a) > 1 else at[a.name] for a in plan.axes}
-            with w.when(None if number % self.threads == 0 else place < number):
-                self._thread({**start, **self._single_points()})
-        outputs = tuple(dict.fromkeys(plan.workload.output_buffers))
-        return Kernel(KERNEL_NAME, plan.workload.inputs, outputs, (), w.finish())
+        with w.launch(KERNEL_NAME, bounds, min_blocks=self.sizes.resident) as (block, thread):
+            flat = block * threads + thread
+            at = axis_indices(flat, self.thread_grid)
+            extents = {a.name: self._tile_extent(a) for a in problem.axes}
+            start = {name: at[name] * extent if extent > 1 else at[name] for name, extent in extents.items()}
+            with w.when(None if number % threads == 0 else flat < number):
+                self._thread({**start, **self._unit_axes()})
+        outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
+        return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
 
     @property
-    def _wide(self) -> DType:
-        """What totals are kept in."""
-        dtype = self.plan.reduction.tensor.dtype
+    def _accumulator_dtype(self) -> DType:
+        dtype = self.problem.reduction.tensor.dtype
         return float32 if dtype.is_float and dtype.bits == 16 else dtype
 
-    def _share(self, axis: Axis) -> int:
-        """Places along ``axis`` that one thread computes."""
-        plan = self.plan
-        if axis == plan.channel:
-            return self.vector
-        if axis == plan.column.axis:
-            return self.run
-        return self.rows if plan.row is not None and axis == plan.row.axis else 1
+    def _tile_extent(self, axis: Axis) -> int:
+        """How many points along ``axis`` one thread computes."""
+        problem = self.problem
+        if axis == problem.channel:
+            return self.width
+        if axis == problem.width.axis:
+            return self.tile_w
+        return self.tile_h if problem.height is not None and axis == problem.height.axis else 1
 
-    def _single_points(self) -> dict[str, Expr]:
-        """The axes of the reduction that have but one place."""
-        return {a.name: index(0) for a in self.plan.reduction.reduce_axes if a.extent == 1}
+    def _unit_axes(self) -> dict[str, Expr]:
+        """The axes of the reduction of extent 1, at their only index."""
+        return {a.name: index(0) for a in self.problem.reduction.reduce_axes if a.extent == 1}
 
     def _thread(self, start: Mapping[str, Expr]) -> None:
-        """Everything that one thread does. Where only sliding axes are reduced, a row of outputs is written as soon as
-        the last row of its window is added up."""
-        plan, w = self.plan, self.w
-        others = [a for a in plan.others if a.extent > 1]
-        readers = {line: found for line in range(self._lines) if (found := self._readers(line))}
-        total = self._totals(plan.reduction.name, self.rows)
-        if others:
-            with self._unrolled("q", self.rows) as every, self._unrolled("p", self.run) as p, self._lanes() as v:
-                w.store(total, (every, p, v), identity(self.combine, self._wide))
+        """All that one thread does, whose first output is at ``start``. Where windows move along all axes of the
+        reduction, a row of outputs is stored as soon as the last row of its windows is accumulated."""
+        problem, w = self.problem, self.w
+        unwindowed = [a for a in problem.unwindowed_axes if a.extent > 1]
+        consumers = {line: found for line in range(self._input_rows) if (found := self._consumers(line))}
+        acc = self._accumulators(problem.reduction.name, self.tile_h)
+        if unwindowed:
+            with self._unrolled("q", self.tile_h) as every, self._unrolled("p", self.tile_w) as p, self._lanes() as v:
+                w.store(acc, (every, p, v), identity(self.combine, self._accumulator_dtype))
         with ExitStack() as loops:
-            at = {**start, **{a.name: loops.enter_context(self._unrolled(a.name, a.extent)) for a in others}}
-            held = self._take(at, readers)
-            fixed = self._fixed(at)
-            for line, reading in readers.items():
-                self._add(at, held, line, reading, fixed, total, begun=bool(others))
+            at = {**start, **{a.name: loops.enter_context(self._unrolled(a.name, a.extent)) for a in unwindowed}}
+            pixels = self._load_pixels(at, consumers)
+            fixed = self._load_fixed(at)
+            for line, reading in consumers.items():
+                self._accumulate_line(at, pixels, line, reading, fixed, acc, begun=bool(unwindowed))
                 for q, r in reading:
-                    if r == self._window_rows - 1 and not others:
-                        self._write(start, q, total)
-        if others:
-            for row in range(self.rows):
-                self._write(start, row, total)
+                    if r == problem.window_height - 1 and not unwindowed:
+                        self._store_row(start, q, acc)
+        if unwindowed:
+            for row in range(self.tile_h):
+                self._store_row(start, row, acc)
 
-    def _totals(self, name: str, rows: int) -> Buffer:
-        shape = (rows, self.run, self.vector)
-        return self.w.allocate(self.names.fresh(f"{name}_held"), shape, self._wide, Scope.REGISTER)
+    def _accumulators(self, name: str, rows: int) -> Buffer:
+        """Registers of [rows, tile_w, vector_width] accumulators."""
+        shape = (rows, self.tile_w, self.width)
+        return self.w.allocate(self.names.fresh(f"{name}_acc"), shape, self._accumulator_dtype, Scope.REGISTER)
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
         return self.w.loop(self.names.fresh(f"{name}_u"), extent, LoopKind.UNROLLED)
 
     def _lanes(self) -> AbstractContextManager[Var]:
-        return self.w.loop(self.names.fresh("v"), self.vector, LoopKind.VECTORIZED)
+        return self.w.loop(self.names.fresh("v"), self.width, LoopKind.VECTORIZED)
 
-    # --- rows of the input
-
-    @property
-    def _lines(self) -> int:
-        """Rows of the input that a thread's outputs span."""
-        return self.plan.row.positions(self.rows) if self.plan.row is not None else 1
+    # --- loads
 
     @property
-    def _window_rows(self) -> int:
-        return self.plan.row.points if self.plan.row is not None else 1
+    def _input_rows(self) -> int:
+        """Rows of the input that the windows of a thread span."""
+        return self.problem.height.positions(self.tile_h) if self.problem.height is not None else 1
 
-    def _readers(self, line: int) -> _Readers:
-        down = self.plan.row
-        if down is None:
+    def _consumers(self, line: int) -> _Consumers:
+        height = self.problem.height
+        if height is None:
             return [(0, 0)]
-        pairs = [(q, r) for q in range(self.rows) for r in range(down.points)]
-        return [(q, r) for q, r in pairs if down.stride * q + down.dilation * r == line]
+        pairs = [(q, r) for q in range(self.tile_h) for r in range(height.window_points)]
+        return [(q, r) for q, r in pairs if height.stride * q + height.dilation * r == line]
 
-    def _take(self, at: Mapping[str, Expr], lines: Mapping[int, _Readers]) -> Mapping[Read, Held]:
-        """Rows of the input into registers, [row, position, lane]."""
-        plan, w, across = self.plan, self.w, self.plan.column
-        positions = across.positions(self.run)
-        shape = (self._lines, positions)
-        held = {r: hold(w, self.names, r, shape, plan.channel.name, self.vector) for r in plan.moving}
-        corner = {a.name: Var(a.name) * self._share(a) for a in plan.axes}
+    def _load_pixels(
+        self, at: Mapping[str, Expr], lines: Mapping[int, _Consumers]
+    ) -> Mapping[MaskedLoad, RegisterLoad]:
+        """Load the rows ``lines`` of the input into registers of [row, position, lane]."""
+        problem, w = self.problem, self.w
+        positions = problem.width.positions(self.tile_w)
+        shape, lane = (self._input_rows, positions), problem.channel.name
+        loaded = {r: allocate_registers(w, self.names, r, shape, lane, self.width) for r in problem.sliding_loads}
+        corner = {a.name: Var(a.name) * self._tile_extent(a) for a in problem.axes}
         for line in lines:
             for k in range(positions):
                 here = {**at, **self._pixel(at, line, k)}
-                anywhere = {**self._single_points(), **corner, **self._pixel(corner, line, k)}
-                for read, h in held.items():
-                    needed = replace(h, read=self._asked(self._kept_inside(read), anywhere))
-                    take(w, self.names, needed, (index(line), index(k)), here, plan.channel.name, self.vector)
-        return held
+                anywhere = {**self._unit_axes(), **corner, **self._pixel(corner, line, k)}
+                for masked, registers in loaded.items():
+                    needed = replace(registers, masked=self._needed_mask(self._masked_beyond_outputs(masked), anywhere))
+                    load_registers(w, self.names, needed, (index(line), index(k)), here, lane, self.width)
+        return loaded
 
     def _pixel(self, at: Mapping[str, Expr], line: int, k: int) -> dict[str, Expr]:
-        """The axes at a point that reads row ``line`` and position ``k``, counted from those of the output ``at``."""
-        across, down = self.plan.column, self.plan.row
-        below = down.at(at[down.axis.name], index(line)) if down is not None else {}
-        return {**below, **across.at(at[across.axis.name], index(k))}
+        """The axes at a point that loads row ``line`` and position ``k`` of the input, counted from those of the output
+        at ``at``."""
+        width, height = self.problem.width, self.problem.height
+        below = height.at(at[height.axis.name], index(line)) if height is not None else {}
+        return {**below, **width.at(at[width.axis.name], index(k))}
 
-    def _asked(self, read: Read, at: Mapping[str, Expr]) -> Read:
-        """``read`` with those of its conditions only that fail for some thread at ``at``."""
-        axes = [*self.counted, *self.plan.others]
-        terms = [t for t in _conjuncts(read.guard) if not always_holds(value_at(t, at), axes)]
-        return Read(read.load, logical_and(*terms) if terms else None, read.otherwise)
+    def _needed_mask(self, masked: MaskedLoad, at: Mapping[str, Expr]) -> MaskedLoad:
+        """``masked`` with only those of its conditions that fail for some thread at ``at``."""
+        axes = [*self.thread_grid, *self.problem.unwindowed_axes]
+        terms = [t for t in _conjuncts(masked.mask) if not always_holds(scalar_at(t, at), axes)]
+        return MaskedLoad(masked.load, logical_and(*terms) if terms else None, masked.other)
 
-    def _kept_inside(self, read: Read) -> Read:
-        """``read`` guarded against positions that only outputs beyond the last one read."""
-        plan = self.plan
-        ragged = [plan.column.axis] if plan.column.axis.extent % self.run else []
-        if plan.row is not None and plan.row.axis.extent % self.rows:
-            ragged.append(plan.row.axis)
-        terms = [] if read.guard is None else [read.guard]
-        for at, extent in zip(read.load.indices, read.load.buffer.shape, strict=True):
+    def _masked_beyond_outputs(self, masked: MaskedLoad) -> MaskedLoad:
+        """``masked`` with a mask also for positions that only outputs beyond the last one read."""
+        problem = self.problem
+        ragged = [problem.width.axis] if problem.width.axis.extent % self.tile_w else []
+        if problem.height is not None and problem.height.axis.extent % self.tile_h:
+            ragged.append(problem.height.axis)
+        terms = [] if masked.mask is None else [masked.mask]
+        for at, extent in zip(masked.load.indices, masked.load.buffer.shape, strict=True):
             if any(a.name in free_variables(at) for a in ragged):
                 terms.extend((at >= 0, at < extent))
-        return Read(read.load, logical_and(*terms) if terms else None, read.otherwise)
+        return MaskedLoad(masked.load, logical_and(*terms) if terms else None, masked.other)
 
-    def _fixed(self, at: Mapping[str, Expr]) -> _Fixed:
-        """What does not change from output to output, taken into registers for every point of the window."""
-        plan, w = self.plan, self.w
-        held: dict[Read, tuple[Held, tuple[Axis, ...]]] = {}
-        for read in plan.fixed:
-            axes = tuple(a for a in plan.window_of(read) if a not in plan.others)
-            h = hold(w, self.names, read, [a.extent for a in axes], plan.channel.name, self.vector)
-            held[read] = (h, axes)
+    def _load_fixed(self, at: Mapping[str, Expr]) -> _FixedRegisters:
+        """Load what is the same for all outputs of a thread, for every point of the window."""
+        problem, w = self.problem, self.w
+        fixed: dict[MaskedLoad, tuple[RegisterLoad, tuple[Axis, ...]]] = {}
+        for masked in problem.fixed_loads:
+            axes = tuple(a for a in problem.reduce_axes_of(masked) if a not in problem.unwindowed_axes)
+            shape, lane = [a.extent for a in axes], problem.channel.name
+            registers = allocate_registers(w, self.names, masked, shape, lane, self.width)
+            fixed[masked] = (registers, axes)
             with ExitStack() as loops:
-                places = [loops.enter_context(self._unrolled(a.name, a.extent)) for a in axes]
-                here = {**at, **{a.name: i for a, i in zip(axes, places, strict=True)}}
-                take(w, self.names, h, places, here, plan.channel.name, self.vector)
-        return held
+                indices = [loops.enter_context(self._unrolled(a.name, a.extent)) for a in axes]
+                here = {**at, **{a.name: i for a, i in zip(axes, indices, strict=True)}}
+                load_registers(w, self.names, registers, indices, here, lane, self.width)
+        return fixed
 
     # --- arithmetic
 
-    def _add(
+    def _accumulate_line(
         self,
         at: Mapping[str, Expr],
-        held: Mapping[Read, Held],
+        pixels: Mapping[MaskedLoad, RegisterLoad],
         line: int,
-        readers: _Readers,
-        fixed: _Fixed,
-        total: Buffer,
+        consumers: _Consumers,
+        fixed: _FixedRegisters,
+        acc: Buffer,
         *,
         begun: bool,
     ) -> None:
-        """A row of the input into the totals of the rows of outputs that read it: added up by itself first, where it
-        counts the same for all of them. ``begun``: something stands in all totals already."""
-        if len(readers) == 1 or not self._same_for_all():
-            for q, r in readers:
-                self._sum(self._point(at, q, r), held, line, fixed, total, q, begun=begun or r > 0)
+        """Accumulate a row of the input into the rows of outputs that read it. It is reduced by itself first where it
+        contributes the same to all of them. ``begun``: all accumulators have a value already."""
+        if len(consumers) == 1 or not self._same_for_all_rows():
+            for q, r in consumers:
+                self._accumulate(self._row_point(at, q, r), pixels, line, fixed, acc, q, begun=begun or r > 0)
             return
-        partial = self._totals(f"{self.plan.reduction.name}_line", 1)
-        self._sum(self._point(at, *readers[0]), held, line, fixed, partial, 0, begun=False)
-        for q, r in readers:
-            with self._unrolled("p", self.run) as p, self._lanes() as v:
-                self._into(total, (index(q), p, v), Load(partial, (index(0), p, v)), begun=begun or r > 0)
+        partial = self._accumulators(f"{self.problem.reduction.name}_line", 1)
+        self._accumulate(self._row_point(at, *consumers[0]), pixels, line, fixed, partial, 0, begun=False)
+        for q, r in consumers:
+            with self._unrolled("p", self.tile_w) as p, self._lanes() as v:
+                self._combine(acc, (index(q), p, v), Load(partial, (index(0), p, v)), begun=begun or r > 0)
 
-    def _point(self, at: Mapping[str, Expr], q: int, r: int) -> Mapping[str, Expr]:
-        """Row ``q`` of the outputs and row ``r`` of its window."""
-        down = self.plan.row
-        if down is None:
+    def _row_point(self, at: Mapping[str, Expr], q: int, r: int) -> Mapping[str, Expr]:
+        """``at`` moved to row ``q`` of the outputs and row ``r`` of its window."""
+        height = self.problem.height
+        if height is None:
             return at
-        window: dict[str, Expr] = {} if down.window is None else {down.window.name: index(r)}
-        return {**at, down.axis.name: at[down.axis.name] + q, **window}
+        window: dict[str, Expr] = {} if height.window is None else {height.window.name: index(r)}
+        return {**at, height.axis.name: at[height.axis.name] + q, **window}
 
-    def _same_for_all(self) -> bool:
-        """Whether what a row of the input adds does not depend on the row of outputs."""
-        plan, down = self.plan, self.plan.row
-        rest = with_reads(plan.reduction.body, {r: identity(self.combine, r.load.dtype) for r in plan.moving})
-        follows = [a.name for a in (down.axis, down.window) if a is not None] if down is not None else []
-        return free_variables(rest).isdisjoint(follows)
+    def _same_for_all_rows(self) -> bool:
+        """Whether what a row of the input contributes does not depend on the row of outputs."""
+        problem, height = self.problem, self.problem.height
+        neutral = {r: identity(self.combine, r.load.dtype) for r in problem.sliding_loads}
+        rest = replace_masked_loads(problem.reduction.body, neutral)
+        names = [a.name for a in (height.axis, height.window) if a is not None] if height is not None else []
+        return free_variables(rest).isdisjoint(names)
 
-    def _sum(
+    def _accumulate(
         self,
         at: Mapping[str, Expr],
-        held: Mapping[Read, Held],
+        pixels: Mapping[MaskedLoad, RegisterLoad],
         line: int,
-        fixed: _Fixed,
-        total: Buffer,
+        fixed: _FixedRegisters,
+        acc: Buffer,
         q: int,
         *,
         begun: bool,
     ) -> None:
-        """A row of the input into the totals at row ``q`` of ``total``."""
-        across, channel = self.plan.column, self.plan.channel.name
-        for s in range(across.points):
-            with self._unrolled("p", self.run) as p, self._lanes() as v:
-                point = {**at, across.axis.name: at[across.axis.name] + p, channel: at[channel] + v}
-                if across.window is not None:
-                    point[across.window.name] = index(s)
-                position = p * across.stride + s * across.dilation
-                values: dict[Read, Expr] = {r: h.value((index(line), position), v) for r, h in held.items()}
+        """Accumulate row ``line`` of the input into row ``q`` of ``acc``."""
+        width, channel = self.problem.width, self.problem.channel.name
+        for s in range(width.window_points):
+            with self._unrolled("p", self.tile_w) as p, self._lanes() as v:
+                point = {**at, width.axis.name: at[width.axis.name] + p, channel: at[channel] + v}
+                if width.window is not None:
+                    point[width.window.name] = index(s)
+                position = p * width.stride + s * width.dilation
+                values: dict[MaskedLoad, Expr] = {r: h.value((index(line), position), v) for r, h in pixels.items()}
                 values |= {r: h.value([point[a.name] for a in axes], v) for r, (h, axes) in fixed.items()}
-                term = value_at(with_reads(self.plan.reduction.body, values), point)
-                wide = term if term.dtype == self._wide else Cast(term, self._wide)
-                self._into(total, (index(q), p, v), wide, begun=begun or s > 0)
+                term = scalar_at(replace_masked_loads(self.problem.reduction.body, values), point)
+                wide = term if term.dtype == self._accumulator_dtype else Cast(term, self._accumulator_dtype)
+                self._combine(acc, (index(q), p, v), wide, begun=begun or s > 0)
 
-    def _into(self, total: Buffer, place: tuple[Expr, ...], value: Expr, *, begun: bool) -> None:
-        self.w.store(total, place, Binary(self.combine, Load(total, place), value) if begun else value)
+    def _combine(self, acc: Buffer, indices: tuple[Expr, ...], value: Expr, *, begun: bool) -> None:
+        self.w.store(acc, indices, Binary(self.combine, Load(acc, indices), value) if begun else value)
 
     # --- outputs
 
-    def _write(self, start: Mapping[str, Expr], q: int, total: Buffer) -> None:
-        """Row ``q`` of the outputs."""
-        column, row = self.plan.column.axis, self.plan.row.axis if self.plan.row is not None else None
-        with self._unrolled("p", self.run) as p:
-            point = {**start, column.name: start[column.name] + p}
-            inside = [] if column.extent % self.run == 0 else [point[column.name] < column.extent]
-            if row is not None:
-                point[row.name] = start[row.name] + q
-                inside += [] if row.extent % self.rows == 0 else [point[row.name] < row.extent]
+    def _store_row(self, start: Mapping[str, Expr], q: int, acc: Buffer) -> None:
+        """Store row ``q`` of the outputs."""
+        problem, width = self.problem, self.problem.width.axis
+        height = problem.height.axis if problem.height is not None else None
+        with self._unrolled("p", self.tile_w) as p:
+            point = {**start, width.name: start[width.name] + p}
+            inside = [] if width.extent % self.tile_w == 0 else [point[width.name] < width.extent]
+            if height is not None:
+                point[height.name] = start[height.name] + q
+                inside += [] if height.extent % self.tile_h == 0 else [point[height.name] < height.extent]
             with self.w.when(logical_and(*inside) if inside else None):
-                for stage in self.plan.outputs:
-                    self._store(stage, point, total, (index(q), p))
+                for stage in problem.outputs:
+                    self._store_vector(stage, point, acc, (index(q), p))
 
-    def _store(self, stage: Stage, point: Mapping[str, Expr], total: Buffer, place: tuple[Expr, ...]) -> None:
-        plan = self.plan
+    def _store_vector(self, stage: Stage, point: Mapping[str, Expr], acc: Buffer, indices: tuple[Expr, ...]) -> None:
+        problem = self.problem
         with self._lanes() as v:
 
             def loaded(load: Load) -> Expr:
-                if load.buffer.name != plan.reduction.name:
+                if load.buffer.name != problem.reduction.name:
                     return load
-                value = Load(total, (*place, v))
+                value = Load(acc, (*indices, v))
                 return value if value.dtype == load.dtype else Cast(value, load.dtype)
 
-            here = {**point, plan.channel.name: point[plan.channel.name] + v}
-            indices = tuple(here[a.name] for a in plan.axes)
-            self.w.store(stage.tensor, indices, value_at(stage.body, here, loaded))
+            here = {**point, problem.channel.name: point[problem.channel.name] + v}
+            output_indices = tuple(here[a.name] for a in problem.axes)
+            self.w.store(stage.tensor, output_indices, scalar_at(stage.body, here, loaded))
 
 
 def _conjuncts(condition: Expr | None) -> list[Expr]:

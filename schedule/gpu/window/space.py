@@ -1,17 +1,4 @@
-"""Small windows over neighbouring pixels for graphics processors: pooling, depthwise convolution; channels innermost.
-
-A thread computes ``vector`` channels of ``rows`` by ``run`` neighbouring outputs. It takes every pixel that those need
-into registers once, all loads under way before the first is needed, and goes through the rows: each pixel is added to
-every output whose window it is in, and a row of outputs is written when its last row of pixels is done::
-
-    x_held[row, k, :] = X[y0 + row, x0 + k, channels]        # all rows and columns; zeros where the padding is
-    weights_held = W[…]                                      # whole window, one vector of channels
-    for each input row, for p in unrolled(run), s in unrolled(window):
-        total[q, p, :] += x_held[row, stride*p + dilation*s, :] * weights_held[r, s, :]
-        Y[y0 + q, x0 + p, channels] = epilogue(total[q, p, :])                    # of rows q that are complete
-
-Where a row of pixels adds the same to every row of outputs (pooling), it is added up by itself first.
-"""
+"""The space of kernels of small windows: knobs, constraints, derived sizes and the prior (sketch ``cuda_window``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,137 +7,200 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ....core.schedule import KnobValue, Schedule
+from ....core.schedule import KnobValue
 from ....core.target import Target
+from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
+from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
-from ...problems.window import Windows, windows_of
-from ...space.columns import Bools, Columns, Ints, codes_of
-from ...space.enumerate import grid_codes
+from ...problems.window import ReduceWindow, reduce_window_of
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
+from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS, limits_of
+from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from .kernel import window_kernel
+from .kernel import WindowSizes, window_kernel
 
-MAX_VECTOR_BYTES = 8
+MAX_VECTOR_BYTES = 16
+"""Bytes of the widest access of the hardware."""
+PROMISING_VECTOR_BYTES = (4, 8)
+"""Wider vectors leave fewer threads with more registers each, and are slower (measured)."""
 SPARE_REGISTERS = 15
 """Registers for addresses and constants, roughly (from compiled kernels)."""
-MAX_REGISTERS = 200
+PROMISING_REGISTERS = 200
+"""Registers of a thread in promising settings, at most: with more, too few threads hide the latency of loads."""
 FEWEST_OUTPUTS, MOST_OUTPUTS = 16, 112
 """Output elements of a thread, where there are enough of them (measured: the best settings have so many)."""
 WASTE = 1.25
-"""How many more outputs along an axis threads may have room for than there are."""
+"""For how many more outputs along an axis promising threads have room at most than there are."""
 BUSY_THREADS = 512
 """Threads that keep a multiprocessor busy."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("vector_bytes", "B", "widest access of the windowed input"),
+    Quantity("vector_bytes", "B", "bytes of the widest access of the windowed input"),
     Quantity("outputs", "elements", "outputs that a thread computes for each of its channels"),
     Quantity("loads_per_output", "loads", "input elements loaded for each output element"),
 )
 
 
 @dataclass(frozen=True)
-class WindowsPlan(Plan):
-    """The settings of ``windows`` on a target."""
+class WindowPlan(Plan):
+    """The settings of a reduction over windows on a target."""
 
-    windows: Windows
+    problem: ReduceWindow
     target: Target
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        width, height = self.windows.column.axis.extent, self.windows.rows
+        width, height = self.problem.width.axis.extent, self.problem.output_height
+        tiles_w, tiles_h = (tuple(n for n in (1, 2, 4, 7, 8) if n <= extent) for extent in (width, height))
         return (
-            Knob("vector", self._vectors(), "neighbouring channels that a thread computes"),
-            Knob("run", tuple(r for r in (1, 2, 4, 7, 8) if r <= width), "neighbouring outputs of a thread in a row"),
-            Knob("rows", tuple(q for q in (1, 2, 4, 7, 8) if q <= height), "rows of outputs of a thread"),
-            Knob("threads", (64, 128, 256), "threads of a block"),
+            Knob("vector_width", self._vector_widths(), "how many neighbouring channels a thread computes"),
+            Knob("tile_w", tiles_w, "how many neighbouring outputs along the width a thread computes"),
+            Knob("tile_h", tiles_h, "how many neighbouring outputs along the height a thread computes"),
+            Knob("threads", (64, 128, 256), "how many threads a block has"),
         )
 
-    def _vectors(self) -> tuple[int, ...]:
-        """Vectors of 4 and 8 bytes of the input, where they fit. (Measured: wider ones leave fewer threads with more
-        registers each, and are slower.)"""
-        size, channels = self._moving_bytes, self.windows.channel.extent
-        fitting = [v for v in (1, 2, 4, 8) if channels % v == 0 and (v == 1 or v * size <= MAX_VECTOR_BYTES)]
-        return tuple(v for v in fitting if v * size >= 4 or v == fitting[-1])
+    def _vector_widths(self) -> tuple[int, ...]:
+        size, channels = self._pixel_bytes, self.problem.channel.extent
+        return tuple(v for v in (1, 2, 4, 8) if channels % v == 0 and (v == 1 or v * size <= MAX_VECTOR_BYTES))
+
+    def _promising_widths(self) -> tuple[int, ...]:
+        least, most = PROMISING_VECTOR_BYTES
+        narrow = [v for v in self._vector_widths() if v == 1 or v * self._pixel_bytes <= most]
+        return tuple(v for v in narrow if v * self._pixel_bytes >= least or v == narrow[-1])
 
     @property
-    def _moving_bytes(self) -> int:
-        """Of one element of each of the inputs that windows move over."""
-        return sum(r.load.dtype.bytes for r in self.windows.moving)
+    def _pixel_bytes(self) -> int:
+        """Bytes of one channel of one pixel, of all inputs that windows move over together."""
+        return sum(r.load.dtype.bytes for r in self.problem.sliding_loads)
 
-    def _sizes(self, columns: Columns) -> tuple[Ints, Ints, Ints]:
-        """Threads in all, pixels that a thread holds, and registers of a thread."""
-        w = self.windows
-        vector, run, rows = columns.ints("vector"), columns.ints("run"), columns.ints("rows")
-        shares = {w.channel: vector, w.column.axis: run} | ({w.row.axis: rows} if w.row is not None else {})
-        number = np.ones(len(columns), np.int64)
-        for axis in w.axes:
-            number *= -(-axis.extent // shares.get(axis, 1))
-        pixels = w.column.positions(run) * (w.row.positions(rows) if w.row is not None else 1)
-        weights = sum(r.load.dtype.bytes * prod(a.extent for a in w.window_of(r)) for r in w.fixed)
-        # Rows of outputs that are complete are written at once.
-        totals = (
-            max(4, w.reduction.tensor.dtype.bytes) * run * np.minimum(rows, w.row.points if w.row is not None else 1)
+    def sizes(self, columns: Columns) -> WindowSizes:
+        problem = self.problem
+        width, tile_w, tile_h = (columns.ints(k) for k in ("vector_width", "tile_w", "tile_h"))
+        threads = columns.ints("threads")
+        tile = {problem.channel: width, problem.width.axis: tile_w}
+        if problem.height is not None:
+            tile[problem.height.axis] = tile_h
+        all_threads = np.ones(len(columns), np.int64)
+        for axis in problem.axes:
+            all_threads *= -(-axis.extent // tile.get(axis, 1))
+        pixels = problem.width.positions(tile_w) * (
+            problem.height.positions(tile_h) if problem.height is not None else 1
         )
-        words = -(-(self._moving_bytes * pixels + weights + totals) * vector // 4)
-        return number, pixels, SPARE_REGISTERS + words + w.column.points * vector
+        filter_bytes = sum(
+            r.load.dtype.bytes * prod(a.extent for a in problem.reduce_axes_of(r)) for r in problem.fixed_loads
+        )
+        # Rows of outputs that are complete are stored at once, so that only those of a window have accumulators.
+        open_rows = np.minimum(tile_h, problem.window_height)
+        accumulator_bytes = max(4, problem.reduction.tensor.dtype.bytes) * tile_w * open_rows
+        words = -(-(self._pixel_bytes * pixels + filter_bytes + accumulator_bytes) * width // 4)
+        registers = SPARE_REGISTERS + words + problem.width.window_points * width
+        return WindowSizes(
+            vector_width=width,
+            tile_w=tile_w,
+            tile_h=tile_h,
+            threads=threads,
+            all_threads=all_threads,
+            blocks=-(-all_threads // threads),
+            pixels=pixels,
+            registers=registers,
+            resident=limits_of(self.target).resident_blocks(threads, registers, 0),
+        )
 
-    def legal(self, columns: Columns) -> Bools:
-        sensible = self._sensible(columns)
-        if self._sensible(Columns(self.knobs, grid_codes(self.knobs), {})).any():
-            return sensible
-        smallest = columns.flags("run", 1) & columns.flags("rows", 1) & columns.flags("threads", 64)
-        return smallest & columns.flags("vector", self._vectors()[0])
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        names = ("vector_width", "tile_w", "tile_h", "threads")
+        return (
+            Constraint(
+                "the registers of a multiprocessor hold the pixels, the filter and the accumulators that a block of "
+                "threads needs for its tiles of tile_h by tile_w outputs and vector_width channels; a thread with one "
+                "output needs each value once, so that it holds few",
+                names,
+                self._registers_fit,
+            ),
+            Constraint(
+                "a launch has at most 2^31 - 1 blocks, which a larger vector_width, tile_w, tile_h or threads make "
+                "fewer",
+                names,
+                lambda columns: self.sizes(columns).blocks <= MOST_BLOCKS,
+            ),
+        )
 
-    def _sensible(self, columns: Columns) -> Bools:
-        run, rows, threads = columns.ints("run"), columns.ints("rows"), columns.ints("threads")
-        number, _, registers = self._sizes(columns)
-        width, height = self.windows.column.axis.extent, self.windows.rows
-        wasteful = (-(-width // run) * run > WASTE * width) | (-(-height // rows) * rows > WASTE * height)
+    def _registers_fit(self, columns: Columns) -> Bools:
+        """The estimate is sound: nearly all kernels beyond it spill (compiled for 3x3, 5x5 and 7x7 windows)."""
+        sizes = self.sizes(columns)
+        fit: Bools = (sizes.resident >= 1) | ((sizes.tile_w == 1) & (sizes.tile_h == 1))
+        return fit
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        by_rules = self._promising_by_rules(columns)
+        if by_rules.any():
+            return by_rules
+        smallest = columns.flags("tile_w", 1) & columns.flags("tile_h", 1) & columns.flags("threads", 64)
+        return smallest & columns.flags("vector_width", self._promising_widths()[0])
+
+    def _promising_by_rules(self, columns: Columns) -> Bools:
+        sizes, problem = self.sizes(columns), self.problem
+        tile_w, tile_h, threads = sizes.tile_w, sizes.tile_h, sizes.threads
+        width, height = problem.width.axis.extent, problem.output_height
+        wasteful = (-(-width // tile_w) * tile_w > WASTE * width) | (-(-height // tile_h) * tile_h > WASTE * height)
         # Threads with few outputs load most pixels again; they are worth it where there are few outputs in all.
-        outputs = run * rows * columns.ints("vector")
-        few = prod(a.extent for a in self.windows.axes) < FEWEST_OUTPUTS * BUSY_THREADS * self.target.threads
-        alone = (rows == 1) & (height > 1 and not few)
-        share = (outputs <= MOST_OUTPUTS) & ((outputs >= FEWEST_OUTPUTS) | few) & ~alone
-        busy = (number >= threads * self.target.threads) | (outputs <= FEWEST_OUTPUTS)
-        possible = ((number > 64) | (threads == 64)) & (number <= MOST_BLOCKS * threads)
-        sensible: Bools = (registers <= MAX_REGISTERS) & ~wasteful & share & busy & possible
-        return sensible
+        outputs = tile_w * tile_h * sizes.vector_width
+        few = prod(a.extent for a in problem.axes) < FEWEST_OUTPUTS * BUSY_THREADS * self.target.threads
+        single_row = (tile_h == 1) & (height > 1 and not few)
+        share = (outputs <= MOST_OUTPUTS) & ((outputs >= FEWEST_OUTPUTS) | few) & ~single_row
+        busy = (sizes.all_threads >= threads * self.target.threads) | (outputs <= FEWEST_OUTPUTS)
+        full_block = (sizes.all_threads > 64) | (threads == 64)
+        promising: Bools = (sizes.registers <= PROMISING_REGISTERS) & ~wasteful & share & busy & full_block
+        return promising & np.isin(sizes.vector_width, self._promising_widths())
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        sizes, workload = self.sizes(columns), self.problem.workload
+        loaded_bytes = sizes.all_threads * sizes.pixels * sizes.vector_width * self._pixel_bytes
+        stores = len(self.problem.outputs) * sizes.tile_w * sizes.tile_h
+        accesses = len(self.problem.sliding_loads) * sizes.pixels + stores
+        traffic = MemoryTraffic(
+            blocks=sizes.blocks,
+            resident=sizes.resident,
+            memory_bytes=minimum_bytes(workload),
+            l2_bytes=loaded_bytes + sum(b.bytes for b in workload.output_buffers),
+            accesses=sizes.all_threads * accesses / WARP_LANES,
+            operations=flops(workload),
+        )
+        return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        vector, run, rows = columns.ints("vector"), columns.ints("run"), columns.ints("rows")
-        number, pixels, registers = self._sizes(columns)
-        blocks = -(-number // columns.ints("threads"))
-        widest = max(r.load.dtype.bytes for r in self.windows.moving)
+        sizes = self.sizes(columns)
+        widest = max(r.load.dtype.bytes for r in self.problem.sliding_loads)
         common = gpu_columns(
             limits_of(self.target),
             self.target.threads,
-            blocks=blocks,
-            threads=columns.ints("threads"),
-            registers=registers,
-            shared=np.zeros_like(blocks),
-            wanted=self._moving_bytes * vector * pixels,
+            blocks=sizes.blocks,
+            threads=sizes.threads,
+            registers=sizes.registers,
+            shared=np.zeros_like(sizes.blocks),
+            wanted=self._pixel_bytes * sizes.vector_width * sizes.pixels,
         )
         return {
             **common,
-            "vector_bytes": np.minimum(vector * widest, MAX_VECTOR_BYTES).astype(np.float64),
-            "outputs": (run * rows).astype(np.float64),
-            "loads_per_output": pixels / (run * rows),
+            "vector_bytes": np.minimum(sizes.vector_width * widest, MAX_VECTOR_BYTES).astype(np.float64),
+            "outputs": (sizes.tile_w * sizes.tile_h).astype(np.float64),
+            "loads_per_output": sizes.pixels / (sizes.tile_w * sizes.tile_h),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        columns = Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {})
-        _, _, registers = self._sizes(columns)
-        resident = limits_of(self.target).resident_blocks(columns.ints("threads"), registers, 0)
-        return window_kernel(self.windows, setting, int(resident[0]))
+        return window_kernel(self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
 
 
-def _plan(workload: Workload, target: Target) -> WindowsPlan | None:
-    windows = windows_of(workload)
-    return None if windows is None else WindowsPlan(windows, target)
+def _plan(workload: Workload, target: Target) -> WindowPlan | None:
+    problem = reduce_window_of(workload)
+    return None if problem is None else WindowPlan(problem, target)
 
 
 CUDA_WINDOW = TileSketch("cuda_window", 3, QUANTITIES, _plan)

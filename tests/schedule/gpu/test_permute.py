@@ -7,7 +7,9 @@ import pytest
 
 from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
 from tilewright.codegen.lowering import finish
-from tilewright.core.schedule import KnobValue
+from tilewright.core.errors import IllegalSchedule
+from tilewright.core.policy import SpacePolicy
+from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.expr import Const, Expr, Load, Ramp, index
 from tilewright.ir.rewrite import free_variables, loads_of, stores_of, substitute
@@ -51,6 +53,11 @@ def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, CASES[case]()) >= 2
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_settings_that_are_pruned_compute_it_too(case: str) -> None:
+    assert_agrees(SKETCH, CASES[case](), 6, policy=SpacePolicy(prune=False))
+
+
 @pytest.mark.parametrize("dtype", ["bool", "float16", "float32", "float64"])
 @pytest.mark.parametrize("shape", [(64, 96), (37, 53), (48, 130)], ids=str)
 def test_elements_of_every_size_in_shapes_that_fit_and_do_not(dtype: str, shape: tuple[int, int]) -> None:
@@ -65,8 +72,27 @@ def test_what_it_leaves_to_others() -> None:
     assert not SKETCH.matches(te.workload(diagonal), H200)
 
 
+@pytest.mark.parametrize(
+    ("knobs", "broken"),
+    [
+        ({"tile_in": 256, "tile_out": 256, "threads": 128}, "the registers of the threads hold a tile"),
+        ({"vector_width": 4, "layout": "swizzle"}, ""),
+    ],
+)
+def test_legal_is_what_can_be_built(knobs: dict[str, KnobValue], broken: str) -> None:
+    """A setting that no rule of thumb likes is lowered; one that breaks a constraint is refused with its meaning."""
+    known = schedule_of(SKETCH, TRANSPOSE, vector_width=8, threads=256, layout="pad", tile_in=64, tile_out=64)
+    schedule = Schedule.of(SKETCH.name, SKETCH.version, {**dict(known.knobs), **knobs})
+    assert SKETCH.space(TRANSPOSE, H200).row_of(schedule) is None
+    if not broken:
+        SKETCH.lower(TRANSPOSE, H200, schedule)
+        return
+    with pytest.raises(IllegalSchedule, match=broken):
+        SKETCH.lower(TRANSPOSE, H200, schedule)
+
+
 def test_adjacent_axes_are_moved_as_one() -> None:
-    kernel = SKETCH.lower(IMAGES, H200, schedule_of(SKETCH, IMAGES, tile_source=64, tile_sink=64))
+    kernel = SKETCH.lower(IMAGES, H200, schedule_of(SKETCH, IMAGES, tile_in=64, tile_out=64))
     assert isinstance(kernel.body, Launch)
     assert kernel.body.blocks == (32 * (56 * 56 // 64) * (256 // 64), 1, 1)
 
@@ -115,13 +141,13 @@ def _number(at: Expr, values: Mapping[str, Expr], lane: int) -> int:
 @pytest.mark.parametrize(
     ("knobs", "written", "read"),
     [
-        ({"layout": "swizzle", "tile_source": 64, "tile_sink": 64}, 2, 1),
-        ({"layout": "swizzle", "tile_source": 128, "tile_sink": 64}, 2, 1),
-        ({"layout": "pad", "tile_source": 64, "tile_sink": 64}, 4, 1),
+        ({"layout": "swizzle", "tile_in": 64, "tile_out": 64}, 2, 1),
+        ({"layout": "swizzle", "tile_in": 128, "tile_out": 64}, 2, 1),
+        ({"layout": "pad", "tile_in": 64, "tile_out": 64}, 4, 1),
     ],
 )
 def test_columns_spread_over_the_banks(knobs: dict[str, KnobValue], written: int, read: int) -> None:
-    schedule = schedule_of(SKETCH, TRANSPOSE, vector=8, threads=256, **knobs)
+    schedule = schedule_of(SKETCH, TRANSPOSE, vector_width=8, threads=256, **knobs)
     kernel = finish(SKETCH.lower(TRANSPOSE, H200, schedule), H200)
     assert isinstance(kernel.body, Launch)
     thread = kernel.body.bounds[1].var
@@ -134,6 +160,6 @@ def test_columns_spread_over_the_banks(knobs: dict[str, KnobValue], written: int
 @pytest.mark.parametrize("layout", ["pad", "swizzle"])
 @pytest.mark.parametrize("workload", [TRANSPOSE, IMAGES], ids=["transpose", "images"])
 def test_compiled_kernels_keep_to_registers(workload: Workload, layout: str) -> None:
-    resources = compiled(SKETCH, workload, vector=8, threads=256, layout=layout, tile_source=64, tile_sink=64)
+    resources = compiled(SKETCH, workload, vector_width=8, threads=256, layout=layout, tile_in=64, tile_out=64)
     assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
     assert resources.registers <= 64

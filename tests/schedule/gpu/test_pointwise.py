@@ -6,6 +6,7 @@ import pytest
 from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
+from tilewright.core.policy import SpacePolicy
 from tilewright.ir.expr import Load, Ramp
 from tilewright.ir.rewrite import loads_of, stores_of
 from tilewright.ir.stmt import Launch, walk_statements
@@ -59,6 +60,11 @@ def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, CASES[case]()) >= 2
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_settings_that_are_pruned_compute_it_too(case: str) -> None:
+    assert_agrees(SKETCH, CASES[case](), 6, policy=SpacePolicy(prune=False))
+
+
 def test_a_scalar_is_a_workload_too() -> None:
     x = te.placeholder((), "float32", "X")
     assert_agrees(SKETCH, te.workload(te.compute((), lambda: x[()] + 1.0, "Y")))
@@ -84,7 +90,7 @@ def test_spaces_are_small_and_settings_distinct() -> None:
 
 
 def test_all_of_a_thread_is_read_in_wide_vectors_before_any_of_it_is_written() -> None:
-    kernel = finish(SKETCH.lower(GELU, H200, schedule_of(SKETCH, GELU, vector=8, unroll=4, persistent=0)), H200)
+    kernel = finish(SKETCH.lower(GELU, H200, schedule_of(SKETCH, GELU, vector_width=8, unroll=4, persistent=0)), H200)
     (launch,) = (s for s in walk_statements(kernel.body) if isinstance(s, Launch))
     read, written = stores_of(launch)
     assert isinstance(read.value, Load) and read.value.buffer.name == "X" and written.buffer.name == "Y"
@@ -95,11 +101,11 @@ def test_all_of_a_thread_is_read_in_wide_vectors_before_any_of_it_is_written() -
 
 def test_vectors_run_from_one_odd_row_into_the_next() -> None:
     workload = workload_of("elementwise", shape=[24, 7, 37], functions=["relu"], dtype="float16")
-    kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, vector=8))
+    kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, vector_width=8))
     text = backend_for(H200).emit(finish(kernel, H200), H200).text
     assert all(f"uint4>(&{name}[block * 1024 + thread * 8])" in text for name in "XY")
     rows = workload_of("broadcast_affine", rows=64, columns=37, dtype="float16")  # each row has its own
-    assert [k.values for k in SKETCH.space(rows, H200).knobs if k.name == "vector"] == [(1,)]
+    assert [k.values for k in SKETCH.space(rows, H200).knobs if k.name == "vector_width"] == [(1,)]
 
 
 def test_a_trillion_elements_need_no_more_blocks_than_there_may_be() -> None:
@@ -113,7 +119,7 @@ def test_a_trillion_elements_need_no_more_blocks_than_there_may_be() -> None:
 def test_persistent_blocks_fill_the_device_once() -> None:
     schedule = schedule_of(SKETCH, GELU, persistent=1)
     derived = SKETCH.derive(GELU, H200, [schedule])
-    assert derived["waves"][0] == pytest.approx(1.0) and derived["trips"][0] > 1
+    assert derived["waves"][0] == pytest.approx(1.0) and derived["tiles_per_block"][0] > 1
     (launch,) = (s for s in walk_statements(SKETCH.lower(GELU, H200, schedule).body) if isinstance(s, Launch))
     assert np.prod(launch.blocks) == derived["blocks"][0]
 
@@ -121,6 +127,6 @@ def test_persistent_blocks_fill_the_device_once() -> None:
 @pytest.mark.parametrize("workload", [GELU, BROADCAST], ids=["gelu", "broadcast"])
 @pytest.mark.parametrize("unroll", [1, 4])
 def test_compiled_kernels_keep_to_registers(workload: Workload, unroll: int) -> None:
-    resources = compiled(SKETCH, workload, vector=8, unroll=unroll, threads=256, persistent=0)
+    resources = compiled(SKETCH, workload, vector_width=8, unroll=unroll, threads=256, persistent=0)
     assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
     assert resources.registers <= 64

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tilewright.core.policy import SpacePolicy
 from tilewright.ir.rewrite import loads_of
 from tilewright.ir.stmt import For, If, Launch, Stmt, Store, substatements, walk_statements
 from tilewright.schedule.gpu.window.space import CUDA_WINDOW as SKETCH
@@ -75,6 +76,11 @@ def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, CASES[case]()) >= 2
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_settings_that_are_pruned_compute_it_too(case: str) -> None:
+    assert_agrees(SKETCH, CASES[case](), 6, policy=SpacePolicy(prune=False))
+
+
 def test_what_it_leaves_to_others() -> None:
     channels_first = workload_of("pool2d", batch=1, channels=8, height=32, width=32, kernel_h=3, kernel_w=3)
     wide = _pool(height=20, width=20, kernel_h=9, kernel_w=9)  # 81 points
@@ -115,17 +121,17 @@ def _updates(store: Store) -> int:
     return any(x.buffer.name == store.buffer.name for x in loads_of(store))
 
 
-@pytest.mark.parametrize(("run", "rows"), [(4, 4), (4, 2), (2, 7)])
-def test_a_thread_loads_no_pixel_and_no_weight_twice(run: int, rows: int) -> None:
-    kernel = SKETCH.lower(DEPTHWISE, H200, schedule_of(SKETCH, DEPTHWISE, vector=4, run=run, rows=rows))
+@pytest.mark.parametrize(("tile_w", "tile_h"), [(4, 4), (4, 2), (2, 7)])
+def test_a_thread_loads_no_pixel_and_no_weight_twice(tile_w: int, tile_h: int) -> None:
+    kernel = SKETCH.lower(DEPTHWISE, H200, schedule_of(SKETCH, DEPTHWISE, vector_width=4, tile_w=tile_w, tile_h=tile_h))
     assert isinstance(kernel.body, Launch)
-    assert _times(kernel.body, _loads("X")) == (run + 2) * (rows + 2)
+    assert _times(kernel.body, _loads("X")) == (tile_w + 2) * (tile_h + 2)
     assert _times(kernel.body, _loads("W")) == 9
 
 
 def _kernel(workload: Workload) -> Stmt:
     """Of threads with four by four outputs."""
-    return SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, run=4, rows=4)).body
+    return SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, tile_w=4, tile_h=4)).body
 
 
 def test_all_loads_stand_before_the_first_sum() -> None:
@@ -147,8 +153,8 @@ def test_a_row_that_counts_the_same_for_all_is_added_up_once(workload: Workload,
     assert _times(_kernel(workload), _updates) == sums
 
 
-@pytest.mark.parametrize(("vector", "run", "rows"), [(4, 2, 8), (2, 7, 7)])
+@pytest.mark.parametrize(("width", "tile_w", "tile_h"), [(4, 2, 8), (2, 7, 7)])
 @pytest.mark.parametrize("workload", [DEPTHWISE, POOL], ids=["depthwise", "pool"])
-def test_compiled_kernels_keep_to_registers(workload: Workload, vector: int, run: int, rows: int) -> None:
-    resources = compiled(SKETCH, workload, vector=vector, run=run, rows=rows, threads=128)
+def test_compiled_kernels_keep_to_registers(workload: Workload, width: int, tile_w: int, tile_h: int) -> None:
+    resources = compiled(SKETCH, workload, vector_width=width, tile_w=tile_w, tile_h=tile_h, threads=128)
     assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)

@@ -8,7 +8,7 @@ from tilewright.ir.expr import Broadcast, Load, Ramp, Var, index
 from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import loads_of
 from tilewright.ir.stmt import For, Kernel, LoopKind, Stmt, Store
-from tilewright.schedule.tile.stage_body import Read, reads_of, value_at, vector_at, with_reads
+from tilewright.schedule.tile.stage_body import scalar_at, vector_at
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
 from tilewright.te.inline import inline_stages
@@ -74,16 +74,5 @@ def test_loads_may_be_replaced() -> None:
     def load(given: Load) -> Load:
         return Load(given.buffer, (index(0),)) if given.buffer.name == "C" else given
 
-    value = value_at(stage.body, {i: Var("row"), j: index(5)}, load)
+    value = scalar_at(stage.body, {i: Var("row"), j: index(5)}, load)
     assert [x.indices for x in loads_of(value)] == [(Var("row"), index(5)), (index(5),), (index(0),)]
-
-
-def test_guarded_reads_are_told_apart_by_their_guards() -> None:
-    x = te.placeholder((8,), "float32", "X")
-    body = te.compute((8,), lambda i: te.select(i >= 1, x[i - 1], 0.0) + x[i] * x[i], "Y")
-    stage = te.workload(body).stages[0]
-    guarded, plain = reads_of(stage.body)
-    assert guarded.guard is not None and plain.guard is None
-    replaced = with_reads(stage.body, {guarded: Var("a"), plain: Var("b")})
-    assert not loads_of(replaced)
-    assert with_reads(stage.body, {Read(guarded.load, None): Var("a")}) == stage.body

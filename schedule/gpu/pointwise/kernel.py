@@ -1,0 +1,157 @@
+"""The kernel of a pointwise problem. A thread computes ``unroll`` vectors, and loads all inputs of all of them first:
+
+    for u in unrolled(unroll):  x_regs[u, :] = X[vector (block*unroll + u)*threads + thread]
+    for u in unrolled(unroll):  Y[vector …] = f(x_regs[u, :])
+
+A block computes a tile of ``unroll * threads`` vectors. A persistent block computes one tile after the other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ....ir.buffer import Buffer
+from ....ir.build import Writer
+from ....ir.expr import Expr, Load
+from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.workload import Axis, Stage
+from ...loop_nest.nest import KERNEL_NAME
+from ...problems.pointwise import Pointwise
+from ...space.columns import Size
+from ...tile.delinearize import axis_indices
+from ...tile.load_analysis import flat_offset
+from ...tile.masked_loads import MaskedLoad, replace_masked_loads
+from ...tile.names import NameSupply
+from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
+from ...tile.stage_body import scalar_at
+from ..l2_prefetch import L2Prefetch
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseSizes:
+    """What a setting of the knobs implies; columns for a space, plain ints for one setting.
+
+    ``vector_width``, ``unroll`` and ``threads`` are the knobs. ``vectors``: all vectors of an output. ``tiles``: tiles
+    of ``unroll * threads`` vectors, the last one perhaps not full. ``blocks``: thread blocks. ``loaded_bytes``: bytes
+    that a thread loads before it computes. ``registers``: estimated registers of a thread. ``resident``: how many
+    blocks a multiprocessor runs at once, by that estimate. ``early_blocks``: how many blocks of the launch may run
+    while the launch before it ends; only those prefetch.
+    """
+
+    vector_width: Size
+    unroll: Size
+    threads: Size
+    vectors: Size
+    tiles: Size
+    blocks: Size
+    loaded_bytes: Size
+    registers: Size
+    resident: Size
+    early_blocks: Size
+
+
+def pointwise_kernel(problem: Pointwise, sizes: PointwiseSizes, *, evict_first: bool) -> Kernel:
+    """The kernel of one setting. ``evict_first``: buffers as large as an output need not stay in caches."""
+    return _PointwiseKernelWriter(problem, sizes, evict_first).kernel()
+
+
+class _PointwiseKernelWriter:
+    def __init__(self, problem: Pointwise, sizes: PointwiseSizes, evict_first: bool) -> None:
+        self.problem = problem
+        self.sizes = sizes
+        self.tile_vectors: int = sizes.unroll * sizes.threads
+        buffers = (*problem.workload.inputs, *(s.tensor for s in problem.stages))
+        self.streamed = tuple(b.name for b in self._large(buffers)) if evict_first else ()
+        self.names = NameSupply({b.name for b in buffers} | {a.name for a in problem.axes})
+        self.w = Writer()
+
+    def _large(self, buffers: tuple[Buffer, ...]) -> list[Buffer]:
+        """The buffers as large as an output; smaller ones are read again and again."""
+        return [b for b in buffers if b.elements >= self.problem.stages[0].tensor.elements]
+
+    def kernel(self) -> Kernel:
+        problem, w, s = self.problem, self.w, self.sizes
+        bounds = [
+            (self.names.fresh("block"), s.blocks, HardwareAxis.GRID_X),
+            (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
+        ]
+        with w.launch(KERNEL_NAME, bounds, streamed=self.streamed) as (block, thread):
+            self._prefetch(block, thread, following=False)
+            tiles_per_block = -(-s.tiles // s.blocks)
+            if tiles_per_block == 1:
+                self._tile(block, thread, exact=True)
+            else:
+                with w.loop(self.names.fresh("trip"), tiles_per_block) as trip:
+                    self._tile(trip * s.blocks + block, thread, exact=s.tiles % s.blocks == 0)
+        outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
+        return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
+
+    def _prefetch(self, block: Expr, thread: Expr, *, following: bool) -> None:
+        """Prefetch into L2 what a tile loads at the offset of its outputs: the block's own tile at the start of the
+        launch, and also all of the smaller inputs; ``following``: the tile of the block that takes its slot later."""
+        problem, s = self.problem, self.sizes
+        if s.vectors % self.tile_vectors:
+            return
+        output_offset = flat_offset(problem.output_offset_load)
+        first_blocks = min(s.early_blocks, s.blocks)
+        prefetch = L2Prefetch(self.w, (thread, s.threads), (block, s.tiles), first_blocks)
+        for masked in problem.distinct_loads:
+
+            def first_element(tile: Expr, _: Expr, load: Load = masked.load) -> tuple[Expr, ...]:
+                at = self._point(tile * self.tile_vectors)
+                return tuple(scalar_at(i, at) for i in load.indices)
+
+            name, source = self.names.fresh("prefetch"), masked.load.buffer
+            if masked.mask is None and flat_offset(masked.load) == output_offset:
+                elements = self.tile_vectors * s.vector_width
+                if following:
+                    prefetch.following(name, source, 1, elements, first_element, s.early_blocks)
+                else:
+                    prefetch.own(name, source, 1, elements, first_element)
+            elif source.elements < problem.stages[0].tensor.elements and not following:
+                prefetch.all(name, source)
+
+    def _tile(self, tile: Expr, thread: Expr, *, exact: bool) -> None:
+        """Load and compute the vectors of ``tile``. ``exact``: the tile exists for every value of the variables."""
+        problem, w, s = self.problem, self.w, self.sizes
+        lane = problem.lane_axis.name
+        loaded = {
+            masked: allocate_registers(w, self.names, masked, (s.unroll,), lane, s.vector_width)
+            for masked in problem.distinct_loads
+        }
+        with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
+            vector, inside = self._vector(tile, thread, u, exact)
+            with w.when(inside):
+                for registers in loaded.values():
+                    load_registers(w, self.names, registers, (u,), self._point(vector), lane, s.vector_width)
+        if s.blocks == s.tiles:
+            self._prefetch(tile, thread, following=True)
+        with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
+            vector, inside = self._vector(tile, thread, u, exact)
+            with w.when(inside):
+                for stage in problem.stages:
+                    self._compute(stage, loaded, u, self._point(vector))
+
+    def _vector(self, tile: Expr, thread: Expr, u: Expr, exact: bool) -> tuple[Expr, Expr | None]:
+        """The number of a vector, and the condition that this vector exists (None: it always does)."""
+        number = tile * self.tile_vectors + u * self.sizes.threads + thread
+        whole = exact and self.sizes.vectors % self.tile_vectors == 0
+        return number, None if whole else number < self.sizes.vectors
+
+    def _point(self, vector: Expr) -> dict[str, Expr]:
+        """The point of the axes at which a vector begins."""
+        lane, width = self.problem.lane_axis, self.sizes.vector_width
+        in_vectors = [Axis(a.name, a.extent // width) if a == lane else a for a in self.problem.axes]
+        at = dict(axis_indices(vector, in_vectors))
+        if lane.name in at:
+            at[lane.name] = at[lane.name] * width
+        return at
+
+    def _compute(
+        self, stage: Stage, loaded: Mapping[MaskedLoad, RegisterLoad], u: Expr, at: Mapping[str, Expr]
+    ) -> None:
+        w, lane = self.w, self.problem.lane_axis.name
+        with w.loop(self.names.fresh("v"), self.sizes.vector_width, LoopKind.VECTORIZED) as v:
+            values = {given: loaded[masked].value((u,), v) for given, masked in self.problem.loads.items()}
+            here = {**at, lane: at[lane] + v} if lane in at else dict(at)
+            indices = tuple(scalar_at(i, here) for i in self.problem.output_indices)
+            w.store(stage.tensor, indices, scalar_at(replace_masked_loads(stage.body, values), here))

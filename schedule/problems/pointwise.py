@@ -1,0 +1,117 @@
+"""Pointwise problems: outputs of one shape whose elements are computed from elements of the inputs at the same place.
+
+Chains of functions, row and column broadcasts, masked shifts and slices are such problems.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+
+from ...ir.expr import Expr, Load, Var, const, walk
+from ...ir.rewrite import free_variables, map_loads, substitute
+from ...te.workload import Axis, Stage, Workload
+from ..tile.delinearize import axis_indices
+from ..tile.load_analysis import flat_offset
+from ..tile.masked_loads import MaskedLoad, masked_loads_of
+from ..tile.register_loads import depends_on, without_unneeded_mask
+from .outputs import resolved_outputs
+
+WIDEST_VECTOR = 16
+"""Elements of the widest vector on any target."""
+LEAST_CONTIGUOUS_BYTES = 16
+"""Contiguous bytes that a load must have along the innermost axis where its other axes are in another order."""
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """``stages``: the outputs; their bodies are on ``axes`` and compute the element at ``output_indices``. ``loads``:
+    the masked loads of the bodies -> the same loads without the masks that nothing needs."""
+
+    workload: Workload
+    stages: tuple[Stage, ...]
+    axes: tuple[Axis, ...]
+    output_indices: tuple[Expr, ...]
+    loads: Mapping[MaskedLoad, MaskedLoad]
+
+    @property
+    def elements(self) -> int:
+        """How many elements each output has."""
+        return prod(a.extent for a in self.axes)
+
+    @property
+    def lane_axis(self) -> Axis:
+        """The innermost axis longer than 1: the outputs are contiguous along it."""
+        return next((a for a in reversed(self.axes) if a.extent > 1), self.axes[-1] if self.axes else Axis("", 1))
+
+    @property
+    def distinct_loads(self) -> tuple[MaskedLoad, ...]:
+        """The loads without repeats."""
+        return tuple(dict.fromkeys(self.loads.values()))
+
+    @property
+    def vector_loads(self) -> tuple[MaskedLoad, ...]:
+        """The distinct loads that differ along the innermost axis; the others load one element for a whole vector."""
+        return tuple(r for r in self.distinct_loads if depends_on(r, self.lane_axis.name))
+
+    @property
+    def output_offset_load(self) -> Load:
+        """The element of the first output that the point of ``axes`` computes."""
+        return Load(self.stages[0].tensor, self.output_indices)
+
+
+def pointwise_of(workload: Workload) -> Pointwise | None:
+    """The pointwise problem that ``workload`` is; None where it reduces, where its outputs differ in shape, and where
+    it walks through an input in another order than through the outputs."""
+    stages = resolved_outputs(workload)
+    if stages is None:
+        return None
+    axes = stages[0].axes
+    problem = _on_axes(workload, stages, axes, tuple(Var(a.name) for a in axes))
+    if not all(_in_output_order(r, problem) for r in problem.loads.values()):
+        return None
+    if problem.lane_axis.extent % WIDEST_VECTOR and _is_flat(problem):
+        return _flattened(problem)
+    return problem
+
+
+def _on_axes(
+    workload: Workload, stages: tuple[Stage, ...], axes: tuple[Axis, ...], output_indices: tuple[Expr, ...]
+) -> Pointwise:
+    loads = dict.fromkeys(r for s in stages for r in masked_loads_of(s.body))
+    return Pointwise(workload, stages, axes, output_indices, {r: without_unneeded_mask(r, axes) for r in loads})
+
+
+def _is_flat(problem: Pointwise) -> bool:
+    """Whether every load has the offset of the output element, so that all axes may be treated as a single one."""
+    whole = flat_offset(problem.output_offset_load)
+    same = all(r.mask is None and flat_offset(r.load) == whole for r in problem.loads.values())
+    values = (map_loads(s.body, lambda load: const(0, load.dtype)) for s in problem.stages)
+    return same and not any(free_variables(v) for v in values)
+
+
+def _flattened(problem: Pointwise) -> Pointwise:
+    """The same problem on one axis. A vector may then reach from one row into the next, so that the length of the rows
+    does not limit the width of vectors."""
+    flat = Axis("flat#", problem.elements)
+    at = axis_indices(Var(flat.name), problem.axes)
+    stages = tuple(replace(s, body=substitute(s.body, at)) for s in problem.stages)
+    return _on_axes(problem.workload, stages, (flat,), tuple(at[a.name] for a in problem.axes))
+
+
+def _in_output_order(masked: MaskedLoad, problem: Pointwise) -> bool:
+    """Whether a load walks through its buffer as the outputs are walked through: with stride 1 or 0 along the innermost
+    axis, and with larger strides along outer axes. The outer strides may be in any order where enough elements are
+    contiguous."""
+    offset = flat_offset(masked.load)
+    if offset is None or any(isinstance(e, Load) for i in masked.load.indices for e in walk(i)):
+        return False
+    strides = [offset.coefficient(a.name) for a in problem.axes if a.extent > 1]
+    if not strides:
+        return True
+    if strides[-1] not in (0, 1):
+        return False
+    moving = [s for s in strides if s]
+    ordered = all(a > b for a, b in pairwise(moving))
+    contiguous_bytes = problem.lane_axis.extent * masked.load.dtype.bytes
+    return ordered or (strides[-1] == 1 and contiguous_bytes >= LEAST_CONTIGUOUS_BYTES)

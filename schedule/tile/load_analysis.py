@@ -1,0 +1,38 @@
+"""Facts about one load of a stage: where it reads, and whether it stays inside its buffer."""
+
+from collections.abc import Iterable
+
+from ...ir.affine import Affine, affine_of
+from ...ir.expr import Expr, Load
+from ...te.region import Region, box_bounds
+from ...te.workload import Axis
+
+
+def flat_offset(load: Load) -> Affine | None:
+    """The offset of the element that ``load`` reads, in elements from the start of its buffer; None where it is not
+    affine in the axes."""
+    total = Affine((), 0)
+    for at, stride in zip(load.indices, load.buffer.strides, strict=True):
+        form = affine_of(at)
+        if form is None:
+            return None
+        total = total + form.scaled(stride)
+    return total
+
+
+def in_bounds(load: Load, axes: Iterable[Axis]) -> bool:
+    """Whether ``load`` stays inside its buffer at every point of ``axes``, whatever masks it."""
+    box = {a.name: (0, a.extent - 1) for a in axes}
+    for at, extent in zip(load.indices, load.buffer.shape, strict=True):
+        form = affine_of(at)
+        if form is None:
+            return False
+        low, high = box_bounds(form, box)
+        if low < 0 or high >= extent:
+            return False
+    return True
+
+
+def always_holds(condition: Expr, axes: Iterable[Axis]) -> bool:
+    """Whether the extents of the axes alone prove that ``condition`` holds at every point."""
+    return Region({a.name: (0, a.extent - 1) for a in axes}).where(condition, False).is_empty

@@ -1,0 +1,67 @@
+"""The masked loads of a stage's body: found, and replaced by values that were loaded before."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ...ir.expr import Const, Expr, Load, Select, Unary, UnaryOp, logical_and, rebuild, walk
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedLoad:
+    """A load of a body, as ``tl.load(pointer, mask, other)`` in Triton; all three are on the axes of the stage.
+
+    ``mask``: the condition under which the load happens; None where it always does. ``other``: the value where the
+    mask is false; None where no value is needed there.
+    """
+
+    load: Load
+    mask: Expr | None = None
+    other: Const | None = None
+
+
+def masked_loads_of(body: Expr) -> tuple[MaskedLoad, ...]:
+    """The distinct masked loads of ``body`` in the order in which they occur: what a thread can load into registers
+    before it computes anything.
+
+    A select between a load and a constant is one masked load. A condition on data is no mask, since it keeps no load in
+    bounds.
+    """
+    found: dict[MaskedLoad, None] = {}
+
+    def note(masked: MaskedLoad, expr: Expr) -> Expr:
+        found[masked] = None
+        return expr
+
+    _visit(body, (), note)
+    return tuple(found)
+
+
+def replace_masked_loads(body: Expr, values: Mapping[MaskedLoad, Expr]) -> Expr:
+    """``body`` with each masked load (as ``masked_loads_of`` finds them) replaced by its value; others stay.
+
+    A value must be defined where the mask is true, and be ``other`` elsewhere if there is one.
+    """
+    return _visit(body, (), lambda masked, expr: values.get(masked, expr))
+
+
+def _visit(expr: Expr, masks: tuple[Expr, ...], f: Callable[[MaskedLoad, Expr], Expr]) -> Expr:
+    """``expr`` with everything that is one masked load replaced by ``f`` of it and of the expression that it was.
+    ``masks`` are the conditions of the selects around ``expr``."""
+    match expr:
+        case Select(condition=condition, then=Load() as load, otherwise=Const() as otherwise) if _on_axes(condition):
+            return f(MaskedLoad(load, logical_and(*masks, condition), otherwise), expr)
+        case Select(condition=condition, then=then, otherwise=otherwise):
+            below = _visit(condition, masks, f)
+            if not _on_axes(condition):
+                return rebuild(expr, [below, _visit(then, masks, f), _visit(otherwise, masks, f)])
+            unless = Unary(UnaryOp.NOT, condition)
+            children = [below, _visit(then, (*masks, condition), f), _visit(otherwise, (*masks, unless), f)]
+            return rebuild(expr, children)
+        case Load():
+            return f(MaskedLoad(expr, logical_and(*masks) if masks else None), expr)
+    return rebuild(expr, [_visit(child, masks, f) for child in expr.children])
+
+
+def _on_axes(condition: Expr) -> bool:
+    """Whether ``condition`` reads no tensor."""
+    return not any(isinstance(e, Load) for e in walk(condition))

@@ -1,0 +1,97 @@
+"""Loads of a body into registers, ahead of the arithmetic that needs them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir.buffer import Buffer, Scope
+from ...ir.build import Writer
+from ...ir.expr import Expr, Load, const
+from ...ir.rewrite import free_variables
+from ...ir.stmt import LoopKind
+from ...te.workload import Axis
+from .load_analysis import always_holds, in_bounds
+from .masked_loads import MaskedLoad
+from .names import NameSupply
+from .stage_body import scalar_at
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterLoad:
+    """A masked load and the register buffer that receives what it loads.
+
+    The writer of the kernel chooses the leading dimensions of ``buffer``. ``vector``: whether the load differs from
+    lane to lane; if so, the last dimension of ``buffer`` has one element for each lane.
+    """
+
+    masked: MaskedLoad
+    buffer: Buffer
+    vector: bool
+
+    def value(self, prefix: Sequence[Expr], lane: Expr) -> Load:
+        """The loaded value of one lane, at the indices ``prefix`` of the leading dimensions."""
+        return Load(self.buffer, (*prefix, lane) if self.vector else tuple(prefix))
+
+
+def allocate_registers(
+    w: Writer, names: NameSupply, masked: MaskedLoad, shape: Sequence[int], lane_axis: str, lanes: int
+) -> RegisterLoad:
+    """Registers for ``masked`` at every index of ``shape``, and for every lane where it depends on ``lane_axis``."""
+    vector = depends_on(masked, lane_axis)
+    name = names.fresh(f"{masked.load.buffer.name}_regs")
+    dims = (*shape, lanes) if vector else tuple(shape)
+    return RegisterLoad(masked, w.allocate(name, dims, masked.load.dtype, Scope.REGISTER), vector)
+
+
+def depends_on(masked: MaskedLoad, axis: str) -> bool:
+    """Whether the loaded value may differ along ``axis``."""
+    free = free_variables(masked.load)
+    return axis in free or (masked.mask is not None and axis in free_variables(masked.mask))
+
+
+def load_registers(
+    w: Writer,
+    names: NameSupply,
+    registers: RegisterLoad,
+    prefix: Sequence[Expr],
+    at: Mapping[str, Expr],
+    lane_axis: str,
+    lanes: int,
+) -> None:
+    """Write the statements that load ``registers`` at the indices ``prefix`` from the point ``at`` of the axes.
+
+    A load that differs from lane to lane is one vector, whose first lane is at ``at[lane_axis]``. Nothing is read where
+    the mask is false.
+    """
+    masked = registers.masked
+    if not registers.vector:
+        _load_scalar(w, registers, tuple(prefix), at)
+        return
+    if masked.mask is not None and lane_axis not in free_variables(masked.mask):
+        with w.loop(names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
+            w.store(registers.buffer, (*prefix, v), masked.other or const(0, masked.load.dtype))
+        with w.when(scalar_at(masked.mask, at)), w.loop(names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
+            here = {**at, lane_axis: at[lane_axis] + v}
+            w.store(registers.buffer, (*prefix, v), scalar_at(masked.load, here))
+        return
+    with w.loop(names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
+        _load_scalar(w, registers, (*prefix, v), {**at, lane_axis: at[lane_axis] + v})
+
+
+def _load_scalar(w: Writer, registers: RegisterLoad, indices: tuple[Expr, ...], at: Mapping[str, Expr]) -> None:
+    masked = registers.masked
+    if masked.mask is None:
+        w.store(registers.buffer, indices, scalar_at(masked.load, at))
+        return
+    w.store(registers.buffer, indices, masked.other or const(0, masked.load.dtype))
+    with w.when(scalar_at(masked.mask, at)):
+        w.store(registers.buffer, indices, scalar_at(masked.load, at))
+
+
+def without_unneeded_mask(masked: MaskedLoad, axes: Sequence[Axis]) -> MaskedLoad:
+    """``masked`` without its mask where the load stays in bounds without it and the mask is not needed to choose
+    between two values."""
+    if masked.mask is None or (masked.other is None and not in_bounds(masked.load, axes)):
+        return masked
+    if masked.other is not None and not always_holds(masked.mask, axes):
+        return masked
+    return MaskedLoad(masked.load)
