@@ -1,7 +1,8 @@
 """Many settings at once: the columns that formulas over a space work on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from .knob import Knob
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +47,11 @@ class Columns:
         return Columns(self.knobs, self.codes[rows], self.defaults)
 
 
+def columns_of(knobs: tuple[Knob, ...], setting: Mapping[str, KnobValue], defaults: Mapping[str, KnobValue]) -> Columns:
+    """The columns of one setting."""
+    return Columns(knobs, codes_of(knobs, [Schedule.of("", 0, setting)]), defaults)
+
+
 def codes_of(knobs: Sequence[Knob], schedules: Sequence[Schedule]) -> NDArray[np.int16]:
     """int16[n, knobs]; raises IllegalSchedule for a knob that is missing, unknown, or has a value that it has not."""
     codes = np.zeros((len(schedules), len(knobs)), dtype=np.int16)
@@ -65,3 +73,11 @@ def codes_of(knobs: Sequence[Knob], schedules: Sequence[Schedule]) -> NDArray[np
                 )
             codes[row, position] = found[0]
     return codes
+
+
+def row_of_record(record: R, row: int) -> R:
+    """A dataclass whose fields are columns, with each of them turned into its value in ``row``, an int."""
+    found: Any = record
+    values = {f.name: getattr(found, f.name) for f in fields(found)}
+    picked: R = replace(found, **{name: int(v[row]) for name, v in values.items() if isinstance(v, np.ndarray)})
+    return picked
