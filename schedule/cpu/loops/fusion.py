@@ -83,19 +83,19 @@ def points(stage: Stage) -> int:
 
 def cost(expr: Expr) -> int:
     """The work of one evaluation in plain operations, without that of indices."""
-    own = 0
+    return 1 if isinstance(expr, Load) else own_cost(expr) + sum(cost(c) for c in expr.children)
+
+
+def own_cost(expr: Expr) -> int:
+    """The work of one operation in plain operations, without that of its operands."""
     match expr:
-        case Load():
-            return 1
         case Unary(op=op):
-            own = HEAVY_COST if op in HEAVY else 1
-        case Binary(op=op):
-            own = (
-                HEAVY_COST if op is BinaryOp.POW else 4 if op in (BinaryOp.DIV, BinaryOp.FLOORDIV, BinaryOp.MOD) else 1
-            )
-        case _ if expr.children:
-            own = 1
-    return own + sum(cost(c) for c in expr.children)
+            return HEAVY_COST if op in HEAVY else 1
+        case Binary(op=BinaryOp.POW):
+            return HEAVY_COST
+        case Binary(op=BinaryOp.DIV | BinaryOp.FLOORDIV | BinaryOp.MOD):
+            return 4
+    return 1 if expr.children else 0
 
 
 def consumers(workload: Workload) -> dict[str, list[Stage]]:

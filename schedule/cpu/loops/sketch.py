@@ -30,7 +30,7 @@ from .default_setting import default_setting
 from .editor import LoopEditor
 from .fusion import FusedGroup, FusionPlan, paddings, plan
 from .knobs import padding_knob, row_knobs, scalar_knobs, tile_knobs
-from .prior import loops_seconds
+from .prior import group_seconds, memory_seconds
 from .promising import keeps_rules, promising
 from .quantities import QUANTITIES, derive
 from .row_loops import RowLoopSetting, lower_rows, vectorise_stage
@@ -86,8 +86,13 @@ class CpuLoopsPlan(Plan):
         return promising(tiles_of(self._main), self.target, columns)
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        found, rates = self.derive(columns), cpu_peaks(self.target, peaks)
-        return loops_seconds(self.workload, self._main, self._inlined_main, columns, found, rates)
+        rates = cpu_peaks(self.target, peaks)
+        seconds = group_seconds(self._main, columns, self.derive(columns), rates)
+        inlined = columns.flags("padding", INLINE)
+        if inlined.any():
+            found = derive(self.workload, self._inlined_main, self.target, columns)
+            seconds = np.where(inlined, group_seconds(self._inlined_main, columns, found, rates), seconds)
+        return np.maximum(seconds, memory_seconds(self.workload, columns, rates))
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         return derive(self.workload, self._main, self.target, columns)
