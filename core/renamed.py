@@ -12,24 +12,38 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Renamed:
     """What a sketch of one version is called now. ``knobs``: old knob name -> new knob name, for those that changed.
-    ``values``: old knob name -> (old value -> new value), for text values that changed. ``dropped``: old knobs that say
+    ``values``: old knob name -> (old value -> new value), for values that changed. ``dropped``: old knobs that say
     nothing any more, with the one value that they may have."""
 
     sketch: str
     version: int
     knobs: Mapping[str, str] = field(default_factory=dict)
-    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    values: Mapping[str, Mapping[int | str, int | str]] = field(default_factory=dict)
     dropped: Mapping[str, int | str] = field(default_factory=dict)
 
 
+_CPU_GEMM_KNOBS = {
+    "rows": "mr",
+    "vectors": "nr_vectors",
+    "row_tasks": "m_blocks",
+    "column_tasks": "n_blocks",
+    "depth": "kc",
+}
 RENAMED: Mapping[tuple[str, int], Renamed] = {
     ("amdgpu_products", 1): Renamed("amdgpu_gemm", 2),
     ("amdgpu_rows", 1): Renamed("amdgpu_rowwise", 2),
-    ("cpu_dots", 3): Renamed("cpu_gemm_dot", 4),
-    ("cpu_gemm", 3): Renamed("cpu_gemm", 4),
-    ("cpu_gemv", 2): Renamed("cpu_gemv", 3),
-    ("cpu_loops", 3): Renamed("cpu_loops", 4),
-    ("cpu_tiles", 5): Renamed("cpu_gemm_amx", 6),
+    ("cpu_dots", 3): Renamed("cpu_gemm_dot", 4, knobs=_CPU_GEMM_KNOBS),
+    ("cpu_gemm", 3): Renamed("cpu_gemm", 4, knobs=_CPU_GEMM_KNOBS),
+    ("cpu_gemv", 2): Renamed(
+        "cpu_gemv", 3, knobs={"rows": "k_unroll", "column_tasks": "n_blocks", "row_tasks": "split_k"}
+    ),
+    ("cpu_loops", 3): Renamed("cpu_loops", 4, values={"store": {"streamed": "non_temporal"}}),
+    ("cpu_tiles", 5): Renamed(
+        "cpu_gemm_amx",
+        6,
+        knobs={**_CPU_GEMM_KNOBS, "by_rows": "order"},
+        values={"by_rows": {1: "columns_inside", 0: "rows_inside"}, "store": {"streamed": "non_temporal"}},
+    ),
     ("cuda_columns", 2): Renamed("cuda_columnwise", 3),
     ("cuda_gemv", 3): Renamed("cuda_gemv", 4),
     ("cuda_layers", 3): Renamed("cuda_mlp", 4),
@@ -74,7 +88,5 @@ def _renamed(entry: Renamed, setting: tuple[tuple[str, int | str], ...]) -> tupl
     for name, value in setting:
         if name in entry.dropped and value == entry.dropped[name]:
             continue
-        if isinstance(value, str):
-            value = entry.values.get(name, {}).get(value, value)
-        renamed.append((entry.knobs.get(name, name), value))
+        renamed.append((entry.knobs.get(name, name), entry.values.get(name, {}).get(value, value)))
     return tuple(renamed)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tilewright.codegen.backend import Binary
 from tilewright.codegen.lowering import build_kernel, finish, lower
 from tilewright.core.errors import ResourcesExceeded, UnsupportedTarget
+from tilewright.core.policy import DEFAULT_POLICY, SpacePolicy
 from tilewright.core.streams import stream
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
@@ -39,14 +40,16 @@ def check_random(sketch: str, target: Target, seed: int, schedules: int) -> int:
     return check_schedules(sketch, target, random_workload(seed), seed, schedules)
 
 
-def check_schedules(sketch: str, target: Target, workload: Workload, seed: int, count: int) -> int:
+def check_schedules(
+    sketch: str, target: Target, workload: Workload, seed: int, count: int, policy: SpacePolicy = DEFAULT_POLICY
+) -> int:
     """Draw ``count`` schedules (all, where there are fewer) and compare; how many kernels were compared.
 
     Raises AssertionError that names the schedule and what differs; other errors carry the schedule as a note.
     """
     if not SKETCHES[sketch].matches(workload, target):
         return 0
-    space = SKETCHES[sketch].space(workload, target, seed=seed, limit=10_000)
+    space = SKETCHES[sketch].space(workload, target, seed=seed, limit=10_000, policy=policy)
     rows = stream(seed, "schedules").permutation(len(space))[:count]
     inputs = random_inputs(workload, seed)
     wanted, limits = reference(workload, inputs), tolerance(workload)

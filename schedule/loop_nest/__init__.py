@@ -1,2 +1,6 @@
-"""The plain loop nest of a workload, and the analyses that loop primitives need: finding loops, dependences,
-regions."""
+"""The plain loop nest of a workload, and the analyses that loop primitives need.
+
+``nest`` turns a workload into a kernel of serial loops. ``tree`` finds loops and tensors in a kernel and puts changed
+statements back, ``dependence`` says which iterations touch the same elements, ``region`` which part of a tensor a loop
+reads, and ``linear`` has the index arithmetic behind both.
+"""

@@ -1,4 +1,4 @@
-"""Which iterations touch the same elements: what may be reordered, and what may run side by side."""
+"""Which iterations touch the same elements, and so what may be reordered and what may run in parallel."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,18 @@ from .linear import Linear, joined, linear
 from .tree import Access, accesses, ranges_of, stored_outside
 
 REDUCING = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
-"""Operations whose order does not matter (for floats: beyond rounding)."""
+"""Operations whose order does not matter, beyond rounding of floats."""
 
 _FEW = 16
-"""Times as many numbers as iterations are counted one by one, rather than sorted."""
+"""Keys are counted in a table where it has at most this many entries for each iteration. Else they are sorted."""
 
 MOST_ITERATIONS = 1 << 22
-"""Loops up to this extent are checked iteration by iteration when their index arithmetic is not linear."""
+"""Loops of at most this extent are checked iteration by iteration where their index arithmetic is not linear."""
 
 
 def accumulation(store: Store) -> tuple[BinaryOp, Expr] | None:
-    """(operation, addend) of ``T[i] = T[i] op addend`` where the addend does not read T; None for other stores."""
+    """The operation and the addend of ``T[i] = T[i] op addend``, where the addend does not read T; None for other
+    stores."""
     value = store.value
     here = Load(store.buffer, store.indices)
     if not isinstance(value, Binary) or value.op not in REDUCING:
@@ -39,8 +40,8 @@ def accumulation(store: Store) -> tuple[BinaryOp, Expr] | None:
 
 
 def carried_buffer(chain: Sequence[For], body: Stmt) -> str | None:
-    """A buffer through which iterations of the perfect nest ``chain`` around ``body`` hand values on, other than by
-    accumulating into one element with one operation; None when there is none."""
+    """A buffer that carries a dependence between iterations of the perfect nest ``chain`` around ``body``; None where
+    there is none. Accumulating into one element with one operation does not count."""
     for name, here in _accesses_by_buffer(body).items():
         stores = [access for access in here if access.store is not None]
         if len(here) == len(stores) == 1:
@@ -52,18 +53,18 @@ def carried_buffer(chain: Sequence[For], body: Stmt) -> str | None:
 
 
 def shared_buffers(loop: For, around: Sequence[For]) -> tuple[str, ...]:
-    """The buffers of which one element may be touched by two iterations of ``loop``, and written by one of them.
-    Buffers allocated inside the loop are private to an iteration."""
+    """The buffers of which two iterations of ``loop`` may touch one element that one of them writes. Buffers that are
+    allocated inside the loop are private to an iteration."""
     if loop.extent == 1:
         return ()
     outer = ranges_of(tuple(around))
     by_buffer = _accesses_by_buffer(loop.body)
-    return tuple(name for name, found in by_buffer.items() if not _iterations_apart(loop, outer, found))
+    return tuple(name for name, found in by_buffer.items() if not _iterations_disjoint(loop, outer, found))
 
 
 def only_accumulates(loop: For, buffer: str) -> bool:
-    """Whether all that ``loop`` does to ``buffer`` is to accumulate, by one operation, into elements whose position
-    does not depend on the loop's variable."""
+    """Whether all that ``loop`` does to ``buffer`` is to accumulate, by one operation, into elements whose indices do
+    not depend on the loop's variable."""
     operations = set()
     found = _accesses_by_buffer(loop.body)[buffer]
     stores = [access.store for access in found if access.store is not None]
@@ -85,8 +86,8 @@ def _accesses_by_buffer(stmt: Stmt) -> dict[str, list[Access]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """One index as own(loop variable) + fixed(outer loops) + something between ``low`` and ``high``."""
+class _SplitIndex:
+    """One index as own(loop variable) + fixed(outer loops) + something from ``low`` to ``high``."""
 
     own: Linear
     fixed: Linear
@@ -94,18 +95,18 @@ class _Parts:
     high: int
 
 
-def _iterations_apart(loop: For, outer: Ranges, found: Sequence[Access]) -> bool:
+def _iterations_disjoint(loop: For, outer: Ranges, found: Sequence[Access]) -> bool:
     """Whether no two iterations touch a common element by the accesses ``found`` of one buffer."""
     buffer = found[0].buffer
     keys: list[NDArray[np.int64]] = []
     for dimension in range(max(1, 2 * len(buffer.shape) - 1)):
-        parts = []
+        indices = []
         for access in found:
             inner = ranges_of(access.loops)
             ranges = {**outer, **inner, loop.var: Interval(0, loop.extent - 1)}
             form = _form(buffer, access.indices, dimension, ranges)
-            parts.append(_parts(form, loop.var, frozenset(inner), ranges))
-        aligned = _aligned(parts)
+            indices.append(_split_index(form, loop.var, frozenset(inner), ranges))
+        aligned = _aligned(indices)
         if aligned is None:
             continue
         own, spread = aligned
@@ -116,16 +117,16 @@ def _iterations_apart(loop: For, outer: Ranges, found: Sequence[Access]) -> bool
             keys.append(key)
     if not keys:
         return False
-    return _different(keys) == loop.extent
+    return _distinct_rows(keys) == loop.extent
 
 
-def _different(keys: Sequence[NDArray[np.int64]]) -> int:
-    """How many different rows the columns ``keys``, numbers from 0, have."""
+def _distinct_rows(keys: Sequence[NDArray[np.int64]]) -> int:
+    """How many different rows the columns ``keys`` have, which hold numbers from 0 on."""
     span = math.prod(int(key.max()) + 1 for key in keys)
     if span >= 1 << 62:
         return len(np.unique(np.stack(keys), axis=1).T)
     number = np.zeros_like(keys[0])
-    for key in keys:  # as digits of one number, which is sorted far faster
+    for key in keys:  # one number in a mixed radix, which is sorted far faster than rows
         number = number * (int(key.max()) + 1) + key
     if span <= _FEW * len(number):
         return int(np.count_nonzero(np.bincount(number)))
@@ -133,8 +134,8 @@ def _different(keys: Sequence[NDArray[np.int64]]) -> int:
 
 
 def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ranges) -> Linear:
-    """The index of one dimension; behind the last one, those of the first two, three, … as one number: whatever guards
-    leave of the dimensions after them, other numbers are other elements."""
+    """The index of one dimension. ``dimension`` goes on behind the last one, with the indices of the first two, three,
+    … as one number: whatever guards leave of the dimensions after them, different numbers are different elements."""
     if dimension < len(indices):
         return linear(simplify(indices[dimension], ranges))
     number = Linear({})
@@ -143,14 +144,14 @@ def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ran
     return joined(number)
 
 
-def _parts(form: Linear, own: str, inner: frozenset[str], ranges: Ranges) -> _Parts | None:
-    """``form`` taken apart; None when a term mixes the loop variable with others."""
-    mine, fixed = [], []
+def _split_index(form: Linear, own: str, inner: frozenset[str], ranges: Ranges) -> _SplitIndex | None:
+    """``form`` split into its terms; None where a term mixes the loop variable with others."""
+    own_terms, fixed = [], []
     low = high = 0
     for term, coefficient in form.terms.items():
         names = free_variables(term)
         if names == {own}:
-            mine.append(term)
+            own_terms.append(term)
         elif own in names:
             return None
         elif names & inner:
@@ -158,22 +159,22 @@ def _parts(form: Linear, own: str, inner: frozenset[str], ranges: Ranges) -> _Pa
             low, high = low + span.low, high + span.high
         else:
             fixed.append(term)
-    return _Parts(form.part(mine), form.part(fixed), form.constant + low, form.constant + high)
+    return _SplitIndex(form.part(own_terms), form.part(fixed), form.constant + low, form.constant + high)
 
 
-def _aligned(parts: Sequence[_Parts | None]) -> tuple[Linear, int] | None:
-    """The part of an index that depends on the loop variable, when it is the same in all accesses, and how far the
-    rest spreads; None when this dimension tells nothing."""
-    known = [part for part in parts if part is not None]
-    if not known or len(known) < len(parts) or not known[0].own.terms:
+def _aligned(indices: Sequence[_SplitIndex | None]) -> tuple[Linear, int] | None:
+    """What depends on the loop variable, where that is the same in all accesses, and how far the rest spreads; None
+    where the indices of this dimension tell nothing."""
+    known = [i for i in indices if i is not None]
+    if not known or len(known) < len(indices) or not known[0].own.terms:
         return None
-    if any(part.own != known[0].own or part.fixed != known[0].fixed for part in known):
+    if any(i.own != known[0].own or i.fixed != known[0].fixed for i in known):
         return None
-    return known[0].own, max(part.high for part in known) - min(part.low for part in known)
+    return known[0].own, max(i.high for i in known) - min(i.low for i in known)
 
 
 def _key(loop: For, own: Linear, spread: int) -> NDArray[np.int64] | None:
-    """One number for each iteration such that iterations with different numbers are apart in this dimension."""
+    """One number for each iteration. Iterations with different numbers touch different elements."""
     known = all(
         isinstance(e, (Var, Const)) or (isinstance(e, Binary) and e.op in _NUMPY)
         for term in own.terms
@@ -189,7 +190,7 @@ def _key(loop: For, own: Linear, spread: int) -> NDArray[np.int64] | None:
 
 
 def _values(expr: Expr, at: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-    """An index expression of one variable at all its values."""
+    """The values of an index expression of one variable, int64[n], for all values of that variable."""
     match expr:
         case Var(name=name):
             return at[name]

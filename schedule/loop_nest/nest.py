@@ -1,4 +1,4 @@
-"""The plain loop nest of a workload: where every schedule starts."""
+"""The plain loop nest of a workload, from which every schedule starts."""
 
 from collections.abc import Iterable
 
@@ -17,13 +17,14 @@ COMBINE: dict[Reducer, BinaryOp] = {
     Reducer.MAX: BinaryOp.MAX,
     Reducer.MIN: BinaryOp.MIN,
 }
-"""How a reducer joins two values; argmax and argmin, which join positions, are plain reductions in a loop nest."""
+"""How a reducer combines two values. A loop nest has no argmax and argmin: ``te.positions`` makes plain reductions of
+them."""
 
 
 def identity(op: BinaryOp, dtype: DType) -> Const:
-    """What changes nothing when combined by ``op`` (add, mul, max or min): the start of a reduction.
+    """The identity of ``op`` (add, mul, max or min), from which a reduction starts.
 
-    0 for add, 1 for mul, the lowest value of the dtype (-inf for floats) for max, the highest for min.
+    It is 0 for add, 1 for mul, the lowest value of the dtype (-inf for floats) for max, and the highest for min.
     """
     if op is BinaryOp.ADD:
         return const(0, dtype)
@@ -51,8 +52,8 @@ def nested(axes: Iterable[Axis], body: Stmt) -> Stmt:
 def loop_nest(workload: Workload) -> Kernel:
     """The workload as nests of serial loops, one after the other, in the order of its stages.
 
-    A stage without a reducer is one nest; a reduction is two, the first writing the reducer's start value, the
-    second updating the tensor in place::
+    A stage without a reducer is one nest. A reduction is two: the first writes the reducer's start value, the second
+    updates the tensor in place::
 
         for i_init:                     # C[i, j] = sum over k of A[i, k] * B[k, j]
           for j_init:
@@ -62,9 +63,9 @@ def loop_nest(workload: Workload) -> Kernel:
             for k:
               C[i, j] = C[i, j] + A[i, k] * B[k, j]
 
-    Loops are named after the axes, those that initialise with ``_init`` behind it (numbered when that name is
-    taken). Stages that are no outputs live in workspace buffers, in the order of the stages. An argmax or argmin is
-    what ``te.positions`` makes of it: two reductions, the extreme value and the first place where it stands.
+    Loops are named after the axes. Those that initialise have ``_init`` behind the name, and a number where that is
+    taken. Stages that are no outputs live in workspace buffers, in the order of the stages. An argmax or argmin is two
+    reductions, as ``te.positions`` makes of it: the extreme value, and the first position that has it.
     """
     workload = without_positions(workload).workload
     taken = {axis.name for stage in workload.stages for axis in (*stage.axes, *stage.reduce_axes)}
@@ -78,7 +79,7 @@ def loop_nest(workload: Workload) -> Kernel:
 
 
 def _stage_nests(stage: Stage, taken: set[str]) -> Iterable[Stmt]:
-    """The nests of one stage; names of new loops are added to ``taken``."""
+    """The nests of one stage. The names of new loops are added to ``taken``."""
     tensor = stage.tensor
     at = tuple(Var(axis.name) for axis in stage.axes)
     if stage.reducer is None:

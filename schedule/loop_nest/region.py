@@ -1,4 +1,4 @@
-"""Which part of a tensor a piece of a nest reads: boxes whose corner follows the loops around it."""
+"""Which region of a tensor a part of a nest reads: a box whose corner follows the loops around that part."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from .tree import Access, ranges_of, with_statements
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``extent`` positions of one dimension, from ``base`` on; ``base`` is in terms of the loops around.
+    """``extent`` indices of one dimension, from ``base`` on, which is linear in the variables of the loops around.
 
-    ``below`` and ``above``: whether the first or the last position may lie outside the dimension.
+    ``below`` and ``above``: whether the first or the last index may lie outside the dimension.
     """
 
     base: Linear
@@ -27,8 +27,8 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reach:
-    """What one index takes: ``fixed`` (a form without constant) plus something from ``low`` to ``high``."""
+class _IndexRange:
+    """The values of one index: ``fixed``, a form without a constant, plus something from ``low`` to ``high``."""
 
     fixed: Linear
     low: int
@@ -36,40 +36,42 @@ class _Reach:
 
 
 def region(accesses: Sequence[Access], shape: tuple[int, ...], around: Ranges) -> tuple[Span, ...]:
-    """The smallest box found that holds all ``accesses`` of a tensor of ``shape``, one span for each dimension.
+    """A box that holds all ``accesses`` of a tensor of ``shape``, as small as it is found: one span for each dimension.
 
-    ``around`` are the ranges of the variables that are fixed where the box is needed; the loops of each access
-    range inside. A dimension that needs all positions, or whose accesses do not move together, is taken whole.
+    ``around``: the ranges of the variables that are fixed where the box is needed. The loops of each access are inside
+    of them. A dimension that needs all indices, or whose accesses do not move together, is taken whole.
     """
     spans = []
     for dimension, extent in enumerate(shape):
-        reaches = []
+        found = []
         for access in accesses:
             ranges = {**around, **ranges_of(access.loops)}
-            reaches.append(_reach(linear(simplify(access.indices[dimension], ranges)), around, ranges))
-        spans.append(_span(reaches, extent, around))
+            found.append(_index_range(linear(simplify(access.indices[dimension], ranges)), around, ranges))
+        spans.append(_span(found, extent, around))
     return tuple(spans)
 
 
-def _span(reaches: Sequence[_Reach | None], extent: int, around: Ranges) -> Span:
+def _span(found: Sequence[_IndexRange | None], extent: int, around: Ranges) -> Span:
+    """The span of one dimension that holds all ranges ``found``."""
     whole = Span(Linear({}), extent)
-    known = [reach for reach in reaches if reach is not None]
-    if not known or len(known) < len(reaches) or any(reach.fixed != known[0].fixed for reach in known):
+    known = [r for r in found if r is not None]
+    if not known or len(known) < len(found) or any(r.fixed != known[0].fixed for r in known):
         return whole
     fixed = known[0].fixed
-    low, high = min(reach.low for reach in known), max(reach.high for reach in known)
-    if not fixed.terms:  # the box stands still: cut it to the dimension
+    low, high = min(r.low for r in known), max(r.high for r in known)
+    if not fixed.terms:  # the box does not move: cut it to the dimension
         low, high = max(low, 0), min(high, extent - 1)
         return Span(Linear({}, low), high - low + 1) if low <= high else Span(Linear({}), 1)
     if high - low + 1 >= extent:
         return whole
     base = fixed + Linear({}, low)
-    reach = interval_of(base.expr, around)
-    return Span(base, high - low + 1, reach.low < 0, reach.high + high - low >= extent)
+    first = interval_of(base.expr, around)
+    return Span(base, high - low + 1, first.low < 0, first.high + high - low >= extent)
 
 
-def _reach(form: Linear, around: Ranges, ranges: Ranges) -> _Reach | None:
-    """The values of an index while the variables not in ``around`` range; None when nothing useful is known."""
+def _index_range(form: Linear, around: Ranges, ranges: Ranges) -> _IndexRange | None:
+    """The values of an index over all values of the variables that are not in ``around``; None where they are not
+    known."""
     fixed = Linear({})
     low = high = form.constant
     for term, coefficient in form.terms.items():
@@ -87,11 +89,11 @@ def _reach(form: Linear, around: Ranges, ranges: Ranges) -> _Reach | None:
         else:
             span = interval_of(term, ranges).scaled(coefficient)
         low, high = low + span.low, high + span.high
-    return _Reach(fixed, low, high)
+    return _IndexRange(fixed, low, high)
 
 
 def _quotient(term: Expr, around: Ranges, ranges: Ranges) -> tuple[Linear, Interval] | None:
-    """``(fixed + ranging) // n`` as a fixed quotient plus a span; a span alone for a remainder."""
+    """``(fixed + varying) // n`` as a fixed quotient plus an interval; an interval alone for a remainder."""
     if not isinstance(term, Binary) or not isinstance(term.b, Const) or int(term.b.value) <= 0:
         return None
     divisor = int(term.b.value)
@@ -99,7 +101,7 @@ def _quotient(term: Expr, around: Ranges, ranges: Ranges) -> tuple[Linear, Inter
         return Linear({}), Interval(0, divisor - 1)
     if term.op is not BinaryOp.FLOORDIV:
         return None
-    inside = _reach(linear(term.a), around, ranges)
+    inside = _index_range(linear(term.a), around, ranges)
     if inside is None:
         return None
     start = simplify((inside.fixed + Linear({}, inside.low)).expr // divisor, around)
@@ -107,7 +109,7 @@ def _quotient(term: Expr, around: Ranges, ranges: Ranges) -> tuple[Linear, Inter
 
 
 def rebased(stmt: Stmt, old: str, new: Buffer, spans: Sequence[Span], ranges: Ranges) -> Stmt:
-    """``stmt`` with every access of the buffer ``old`` turned to ``new``, which holds the box ``spans`` of it.
+    """``stmt`` with every access of the buffer ``old`` redirected to ``new``, which holds the box ``spans`` of it.
 
     ``ranges``: the variables bound outside ``stmt``.
     """
@@ -135,11 +137,11 @@ def rebased(stmt: Stmt, old: str, new: Buffer, spans: Sequence[Span], ranges: Ra
     return visit(stmt, ranges)
 
 
-def inside_dimension(span: Span, position: Expr, extent: int) -> list[Expr]:
-    """The conditions under which ``position``, within ``span``, is one of the ``extent`` of its dimension."""
+def inside_dimension(span: Span, index: Expr, extent: int) -> list[Expr]:
+    """The conditions under which ``index``, within ``span``, lies in its dimension of ``extent``."""
     conditions = []
     if span.below:
-        conditions.append(position >= 0)
+        conditions.append(index >= 0)
     if span.above:
-        conditions.append(position < extent)
+        conditions.append(index < extent)
     return conditions

@@ -25,21 +25,22 @@ from ...ir.stmt import (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A loop and the statements around it (For, If, Allocate), outermost first."""
+class LoopPath:
+    """A loop, and the statements around it (For, If, Allocate), outermost first."""
 
     loop: For
-    around: tuple[Stmt, ...]
+    enclosing: tuple[Stmt, ...]
 
     @property
     def loops(self) -> tuple[For, ...]:
-        """The loops around it and itself, outermost first."""
-        return (*(s for s in self.around if isinstance(s, For)), self.loop)
+        """The loops around it and the loop itself, outermost first."""
+        return (*(s for s in self.enclosing if isinstance(s, For)), self.loop)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One load or store of a buffer, with the loops around it (outermost first, below where the walk began)."""
+    """One load or store of a buffer. ``loops`` are those around it, outermost first, inside of where the walk began;
+    ``conditions`` guard it. ``store`` is None for a load."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
@@ -54,7 +55,7 @@ def loops_in(stmt: Stmt) -> Iterator[For]:
 
 
 def ranges_of(loops: tuple[For, ...]) -> dict[str, Interval]:
-    """What each loop's variable runs over."""
+    """The range of each loop's variable."""
     return {loop.var: Interval(0, loop.extent - 1) for loop in loops}
 
 
@@ -69,8 +70,8 @@ def names_in(kernel: Kernel) -> set[str]:
     return names
 
 
-def find_loop(kernel: Kernel, name: str, *, primitive: str, argument: str = "loop") -> Place:
-    """The loop called ``name``; raises IllegalSchedule listing the loops there are."""
+def find_loop(kernel: Kernel, name: str, *, primitive: str, argument: str = "loop") -> LoopPath:
+    """The loop called ``name``. Raises IllegalSchedule, with a list of the loops there are, where there is none."""
     path = _path(kernel.body, name)
     if path is None:
         raise IllegalSchedule(
@@ -80,11 +81,11 @@ def find_loop(kernel: Kernel, name: str, *, primitive: str, argument: str = "loo
         )
     *around, loop = path
     assert isinstance(loop, For)
-    return Place(loop, tuple(s for s in around if not isinstance(s, Seq)))
+    return LoopPath(loop, tuple(s for s in around if not isinstance(s, Seq)))
 
 
 def require_serial(loop: For, *, primitive: str, argument: str = "loop") -> None:
-    """Raises IllegalSchedule unless ``loop`` is a serial one."""
+    """Raises IllegalSchedule unless ``loop`` is serial."""
     if loop.kind is not LoopKind.SERIAL:
         raise IllegalSchedule(
             f"{primitive}: {argument} is {loop.var!r}, which is {loop.kind}; only serial loops can be changed, so "
@@ -96,8 +97,8 @@ def require_serial(loop: For, *, primitive: str, argument: str = "loop") -> None
 def require_new_names(
     kernel: Kernel, names: Mapping[str, str], *, primitive: str, instead_of: tuple[str, ...] = ()
 ) -> None:
-    """Raises IllegalSchedule when one of ``names`` (argument -> name) is taken, empty, or given twice; those of the
-    loops ``instead_of``, which go, count as free."""
+    """Raises IllegalSchedule when one of ``names`` (argument -> name) is taken, empty, or given twice. The names of the
+    loops ``instead_of``, which are replaced, count as free."""
     taken = names_in(kernel) - set(instead_of)
     for argument, name in names.items():
         if not name or name in taken:
@@ -118,7 +119,7 @@ def _path(stmt: Stmt, name: str) -> tuple[Stmt, ...] | None:
 
 
 def with_statements(stmt: Stmt, below: tuple[Stmt, ...]) -> Stmt:
-    """``stmt`` with the statements directly below it replaced; itself when none changed."""
+    """``stmt`` with the statements directly below it replaced; ``stmt`` itself where none changed."""
     old = substatements(stmt)
     if len(old) == len(below) and all(a is b for a, b in zip(old, below, strict=True)):
         return stmt
@@ -131,7 +132,7 @@ def with_statements(stmt: Stmt, below: tuple[Stmt, ...]) -> Stmt:
 
 
 def replaced(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
-    """``stmt`` with the very object ``old`` (and no equal one), which stands in it once, replaced by ``new``."""
+    """``stmt`` with ``old`` replaced by ``new``. ``old`` is found by identity, not by equality, and is in it once."""
     if stmt is old:
         return new
     below = substatements(stmt)
@@ -148,7 +149,8 @@ def with_loop(kernel: Kernel, loop: For, new: Stmt) -> Kernel:
 
 
 def without(stmt: Stmt, dropped: Callable[[Stmt], bool]) -> Stmt | None:
-    """``stmt`` less the statements that are to be ``dropped``, and less those left empty by it; None if all is."""
+    """``stmt`` without the statements that are to be ``dropped`` and without those that become empty; None where
+    nothing is left."""
     if dropped(stmt):
         return None
     old = substatements(stmt)
@@ -188,20 +190,21 @@ def stored_outside(stmt: Stmt) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The statements that together compute one tensor and nothing else, neighbours in one sequence; and what stands
-    around them, outermost first."""
+    """The statements that together compute one tensor and nothing else, neighbours in one sequence. ``around``: the
+    statements around them, outermost first."""
 
     buffer: Buffer
     statements: tuple[Stmt, ...]
     around: tuple[Stmt, ...]
 
     def holds(self, stmt: Stmt) -> bool:
-        """Whether ``stmt`` (the very object) is one of the statements or inside one."""
+        """Whether ``stmt``, by identity, is one of the statements or inside one."""
         return any(s is stmt for root in self.statements for s in walk_statements(root))
 
 
 def find_producer(kernel: Kernel, tensor: str, *, primitive: str, argument: str = "tensor") -> Producer:
-    """Where ``tensor`` is computed; raises IllegalSchedule when nothing computes it, or not apart from others."""
+    """Where ``tensor`` is computed. Raises IllegalSchedule when nothing computes it, or when a nest computes it
+    together with other tensors."""
     buffers = {s.buffer.name: s.buffer for s in walk_statements(kernel.body) if isinstance(s, Store)}
     if tensor not in buffers:
         raise IllegalSchedule(
@@ -233,7 +236,7 @@ def _find_producer(
 
 
 def loads_of_tensor(kernel: Kernel, producer: Producer) -> list[tuple[Stmt, ...]]:
-    """For each load of the tensor outside the nests that compute it: the statements around it, outermost first."""
+    """For each load of the tensor outside the nests that compute it, the statements around it, outermost first."""
     found: list[tuple[Stmt, ...]] = []
 
     def visit(stmt: Stmt, around: tuple[Stmt, ...]) -> None:
@@ -277,32 +280,32 @@ def require_no_output(kernel: Kernel, tensor: str, *, primitive: str) -> None:
 
 
 def require_local(scope: Scope, *, primitive: str) -> None:
-    """Raises IllegalSchedule unless ``scope`` is one of the scopes private to an iteration."""
+    """Raises IllegalSchedule unless ``scope`` is private to an iteration."""
     if scope not in (Scope.LOCAL, Scope.REGISTER):
         raise IllegalSchedule(f"{primitive}: scope is {scope!s}; allowed: local, register", field="scope")
 
 
 def dimension_names(producer: Producer) -> tuple[str, ...]:
-    """A name for each dimension of the tensor: that of the loop over it, where the last of its nests has one."""
+    """A name for each dimension of the tensor: the name of the loop over it, where the last of its nests has one."""
     tensor = producer.buffer
     stores = [s for root in producer.statements for s in walk_statements(root) if isinstance(s, Store)]
     indices = [s for s in stores if s.buffer.name == tensor.name][-1].indices
     return tuple(i.name if isinstance(i, Var) else f"{tensor.name}_{d}" for d, i in enumerate(indices))
 
 
-def require_no_lanes(place: Place, *, primitive: str) -> None:
+def require_no_lanes(path: LoopPath, *, primitive: str) -> None:
     """Raises IllegalSchedule when the loop or one around it is vectorised."""
-    for loop in place.loops:
+    for loop in path.loops:
         if loop.kind is LoopKind.VECTORIZED:
             raise IllegalSchedule(
-                f"{primitive}: loop is {place.loop.var!r}, and {loop.var!r} is vectorised; allowed: a loop outside "
+                f"{primitive}: loop is {path.loop.var!r}, and {loop.var!r} is vectorised; allowed: a loop outside "
                 "vectorised ones",
                 field="loop",
             )
 
 
 def guarded_nest(chain: Sequence[For], conditions: Sequence[Expr], body: Stmt) -> Stmt:
-    """The loops around ``body``, each condition directly inside the innermost loop that it speaks of."""
+    """The loops around ``body``, each condition directly inside the innermost loop that it uses."""
     depth = {loop.var: position for position, loop in enumerate(chain)}
     inside: dict[int, list[Expr]] = {}
     for condition in conditions:

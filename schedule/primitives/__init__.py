@@ -1,4 +1,8 @@
-"""Loop-nest primitives: each a pure function from kernel to kernel."""
+"""Loop-nest primitives: each is a pure function from kernel to kernel.
+
+The kernel of ``loop_nest.nest`` comes in, and the same computation with other loops goes out. The names are those of
+TVM's schedule primitives, except for ``write_back``, which TVM does not have. ``PRIMITIVES`` lists all of them.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""cache_read: the part of a tensor that a loop reads is copied to a small contiguous buffer first."""
+"""cache_read: what a loop reads of a tensor is copied to a small contiguous buffer first."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from ..loop_nest.tree import (
 
 
 def cache_read(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.LOCAL) -> Kernel:
-    """Copies the box of ``tensor`` that one iteration of ``loop`` reads to a local buffer, and reads that instead.
+    """Copies the region of ``tensor`` that one iteration of ``loop`` reads to a local buffer, and reads that instead.
 
     ::
 
@@ -33,16 +33,18 @@ def cache_read(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.L
                                               for ii in 0..8:
                                                 B[io*8 + ii] = A_io[ii]
 
-    The buffer is called ``<tensor>_<loop>`` (numbered when taken), its loops after it and the dimension. Positions
-    outside the tensor are not copied. Raises IllegalSchedule for a loop that is not there, is vectorised or inside
-    such a loop; a tensor not read in it, written in it, or not in global memory (a local buffer may have elements
-    that nobody computed); a scope other than local and register.
+    The buffer is called ``<tensor>_<loop>``, and its loops after it and the dimension; a number follows a name that
+    is taken. Indices outside the tensor are not copied.
+
+    Raises IllegalSchedule for a loop that does not exist, is vectorised or inside such a loop; for a tensor that is not
+    read in it, is written in it, or is not in global memory (a local buffer may have elements that nothing computed);
+    and for a scope other than local and register.
     """
-    place = find_loop(kernel, loop, primitive="cache_read")
+    path = find_loop(kernel, loop, primitive="cache_read")
     require_local(scope, primitive="cache_read")
-    require_no_lanes(place, primitive="cache_read")
-    guards, spot = innermost_guarded(place.loop)
-    found = [access for access in accesses(spot) if access.buffer.name == tensor]
+    require_no_lanes(path, primitive="cache_read")
+    guards, inner = innermost_guarded(path.loop)
+    found = [access for access in accesses(inner) if access.buffer.name == tensor]
     if not found or any(access.store is not None for access in found):
         problem = "is written" if found else "is not read"
         raise IllegalSchedule(f"cache_read: tensor is {tensor!r}, which {problem} inside {loop!r}", field="tensor")
@@ -51,7 +53,7 @@ def cache_read(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.L
         raise IllegalSchedule(
             f"cache_read: tensor is {tensor!r}, in {old.scope} scope; allowed: global", field="tensor"
         )
-    around = ranges_of(place.loops)
+    around = ranges_of(path.loops)
     spans = region(found, old.shape, around)
     taken = names_in(kernel)
     new = Buffer(fresh_name(f"{tensor}_{loop}", taken), tuple(span.extent for span in spans), old.dtype, scope)
@@ -65,6 +67,6 @@ def cache_read(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.L
     for name, span, position, extent in reversed(list(zip(names, spans, at, old.shape, strict=True))):
         body = guarded_by(inside_dimension(span, position, extent), copy)
         copy = For(name, span.extent, LoopKind.SERIAL, body)
-    body = Allocate(new, seq(copy, rebased(spot, tensor, new, spans, around)))
+    body = Allocate(new, seq(copy, rebased(inner, tensor, new, spans, around)))
     body = guarded_by([guard.condition for guard in guards], body)
-    return with_loop(kernel, place.loop, replace(place.loop, body=body))
+    return with_loop(kernel, path.loop, replace(path.loop, body=body))

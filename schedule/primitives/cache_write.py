@@ -1,4 +1,4 @@
-"""cache_write: a tensor's box gathers in a local buffer inside a loop, and is written back at the end."""
+"""cache_write: a loop accumulates its region of a tensor in a local buffer, and writes that back at the end."""
 
 from dataclasses import dataclass, replace
 from math import prod
@@ -14,7 +14,7 @@ from ..loop_nest.linear import linear
 from ..loop_nest.region import rebased, region
 from ..loop_nest.tree import (
     Access,
-    Place,
+    LoopPath,
     Producer,
     accesses,
     find_loop,
@@ -32,10 +32,11 @@ from ..loop_nest.tree import (
 
 
 def cache_write(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.REGISTER) -> Kernel:
-    """Inside ``loop``, gathers what is written to ``tensor`` in a local buffer, written back at the end of the body.
+    """Inside ``loop``, writes to a local buffer instead of ``tensor``, and copies that to the tensor at the end of the
+    body.
 
-    Where the whole reduction of an element happens inside one iteration, its start value is set there too and the
-    nest that did it before goes; else the buffer starts from what the tensor holds.
+    Where the whole reduction of an element happens inside one iteration, its start value is set there too, and the
+    nest that did it before is removed. Else the buffer starts from what the tensor holds.
 
     ::
 
@@ -46,19 +47,20 @@ def cache_write(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.
             S[i] = S[i] + A[i, k]                 S_i[0] = S_i[0] + A[i, k]
                                                 S[i] = S_i[0]
 
-    The buffer is called ``<tensor>_<loop>``; the copies of the loops over the tensor's dimensions get the suffixes
-    ``_in`` and ``_out`` (all numbered when taken). Raises IllegalSchedule for a tensor or loop that is not there; a
-    loop that does not hold the only store to the tensor, or is vectorised; a tensor read in the loop by others; a
-    condition inside the loop that mixes the tensor's dimensions with other loops; a scope other than local and
-    register.
+    The buffer is called ``<tensor>_<loop>``. The copies of the loops over the tensor's dimensions get the suffixes
+    ``_in`` and ``_out``; a number follows a name that is taken.
+
+    Raises IllegalSchedule for a tensor or loop that does not exist; for a loop that does not hold the only store to the
+    tensor, or is vectorised; for a tensor that others read in the loop; for a condition inside the loop that mixes the
+    tensor's dimensions with other loops; and for a scope other than local and register.
     """
-    place = find_loop(kernel, loop, primitive="cache_write")
+    path = find_loop(kernel, loop, primitive="cache_write")
     producer = find_producer(kernel, tensor, primitive="cache_write")
     require_local(scope, primitive="cache_write")
-    require_no_lanes(place, primitive="cache_write")
-    guards, spot = innermost_guarded(place.loop)
-    site = _site(place, spot, tensor)
-    old, around = producer.buffer, ranges_of(place.loops)
+    require_no_lanes(path, primitive="cache_write")
+    guards, inner = innermost_guarded(path.loop)
+    site = _store_site(path, inner, tensor)
+    old, around = producer.buffer, ranges_of(path.loops)
     spans = region([site.access], old.shape, around)
     taken = names_in(kernel)
     local = Buffer(fresh_name(f"{tensor}_{loop}", taken), tuple(s.extent for s in spans), old.dtype, scope)
@@ -66,16 +68,16 @@ def cache_write(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.
     known = {**around, **ranges_of(site.access.loops)}
     here = site.store.indices
     there = tuple((linear(simplify(i, known)) - span.base).expr for i, span in zip(here, spans, strict=True))
-    init = _movable_init(producer, place, site) if site.accumulates else None
+    init = _movable_init(producer, path, site) if site.accumulates else None
     start: tuple[Stmt, ...] = ()
     if init is not None:
         start = (site.nest(Store(local, there, init), "_in", taken),)
     elif site.accumulates:
         start = (site.nest(Store(local, there, Load(old, here)), "_in", taken),)
     end = site.nest(Store(old, here, Load(local, there)), "_out", taken)
-    body: Stmt = Allocate(local, seq(*start, rebased(spot, tensor, local, spans, around), end))
+    body: Stmt = Allocate(local, seq(*start, rebased(inner, tensor, local, spans, around), end))
     body = guarded_by([guard.condition for guard in guards], body)
-    new = replaced(kernel.body, place.loop, replace(place.loop, body=body))
+    new = replaced(kernel.body, path.loop, replace(path.loop, body=body))
     if init is not None:
         kept = without(new, lambda s: s is producer.statements[0])
         assert kept is not None  # the loop is still there
@@ -84,9 +86,9 @@ def cache_write(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.
 
 
 @dataclass(frozen=True, slots=True)
-class _Site:
-    """The only store to the tensor inside the loop. ``loops``: those around it that run over its dimensions;
-    ``conditions``: those that say which elements it reaches."""
+class _StoreSite:
+    """The only store to the tensor inside the loop. ``loops``: the loops around it that run over its dimensions.
+    ``conditions``: the conditions that say which elements it reaches."""
 
     access: Access
     store: Store
@@ -98,7 +100,7 @@ class _Site:
         return accumulation(self.store) is not None
 
     def nest(self, store: Store, suffix: str, taken: set[str]) -> Stmt:
-        """``store`` for all elements reached, in copies of the loops named with ``suffix``."""
+        """``store`` for all elements that are reached, in copies of the loops with ``suffix`` behind their names."""
         values: dict[str, Expr] = {}
         chain: list[For] = []
         for loop in self.loops:
@@ -110,13 +112,13 @@ class _Site:
         return guarded_nest(chain, conditions, substitute(store, values))
 
 
-def _site(place: Place, spot: Stmt, tensor: str) -> _Site:
-    """Finds the store, and what around it speaks of the tensor's dimensions."""
+def _store_site(path: LoopPath, inner: Stmt, tensor: str) -> _StoreSite:
+    """Finds the store, and the loops and conditions around it that use the tensor's dimensions."""
 
     def illegal(problem: str, field: str = "loop") -> IllegalSchedule:
-        return IllegalSchedule(f"cache_write: tensor is {tensor!r}, loop is {place.loop.var!r}; {problem}", field=field)
+        return IllegalSchedule(f"cache_write: tensor is {tensor!r}, loop is {path.loop.var!r}; {problem}", field=field)
 
-    found = [access for access in accesses(spot) if access.buffer.name == tensor]
+    found = [access for access in accesses(inner) if access.buffer.name == tensor]
     stores = [access for access in found if access.store is not None]
     if len(stores) != 1 or stores[0].store is None:
         raise illegal(f"allowed: a loop that holds the only store to the tensor; this one holds {len(stores)}")
@@ -131,31 +133,31 @@ def _site(place: Place, spot: Stmt, tensor: str) -> _Site:
         if names & others and (names & own or not accumulation(store)):
             raise illegal("a condition inside it mixes dimensions of the tensor with others; split those apart")
     conditions = tuple(c for c in access.conditions if not free_variables(c) & others)
-    return _Site(access, store, tuple(loop for loop in access.loops if loop.var in own), conditions)
+    return _StoreSite(access, store, tuple(loop for loop in access.loops if loop.var in own), conditions)
 
 
-def _movable_init(producer: Producer, place: Place, site: _Site) -> Const | None:
-    """The start value, when a nest before sets it, and the loop with those around it in the accumulating nest
-    reaches every element, in one iteration only: then it can be set inside instead."""
+def _movable_init(producer: Producer, path: LoopPath, site: _StoreSite) -> Const | None:
+    """The start value, where it can be set inside the loop instead of in the nest before. The loop, with those around
+    it in the accumulating nest, must reach every element in one iteration only."""
     if len(producer.statements) != 2:
         return None
     stores = stores_of(producer.statements[0])
     value = stores[0].value if len(stores) == 1 else None
     root = producer.statements[1]
     own = [s for s in stores_of(root) if s.buffer.name == producer.buffer.name]
-    if not isinstance(value, Const) or not any(s is place.loop for s in walk_statements(root)) or len(own) != 1:
+    if not isinstance(value, Const) or not any(s is path.loop for s in walk_statements(root)) or len(own) != 1:
         return None
-    for position, loop in enumerate(place.loops):
-        if producer.holds(loop) and producer.buffer.name in shared_buffers(loop, place.loops[:position]):
+    for position, loop in enumerate(path.loops):
+        if producer.holds(loop) and producer.buffer.name in shared_buffers(loop, path.loops[:position]):
             return None
     access = next(a for a in accesses(root) if a.store is site.store)
     return value if _reaches_all(access, producer.buffer) else None
 
 
 def _reaches_all(access: Access, tensor: Buffer) -> bool:
-    """Whether a store that reaches no element by two different iterations of the loops over its dimensions reaches
-    them all: there are iterations enough (a peeled nest has not), and no condition cuts off more than what lies
-    beyond a dimension."""
+    """Whether a store reaches all elements, given that no two iterations of the loops over its dimensions reach the
+    same one. There must be enough iterations, which a peeled nest has not, and no condition may cut off more than what
+    lies beyond a dimension."""
     extents = {loop.var: loop.extent for loop in access.loops}
     indexing = [free_variables(i) & extents.keys() for i in access.indices]
     every = frozenset[str]().union(*indexing)
@@ -167,7 +169,7 @@ def _reaches_all(access: Access, tensor: Buffer) -> bool:
 
 
 def _cuts_nothing(condition: Expr, access: Access, tensor: Buffer) -> bool:
-    """Whether ``condition`` only says that an index lies in its dimension."""
+    """Whether ``condition`` says no more than that an index lies in its dimension."""
     if not isinstance(condition, Compare) or condition.op is not CompareOp.LT or not isinstance(condition.b, Const):
         return False
     left = linear(condition.a)

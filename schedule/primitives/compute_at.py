@@ -1,4 +1,4 @@
-"""compute_at: a tensor is computed inside a loop of its consumer, as much of it as is needed there."""
+"""compute_at: a tensor is computed inside a loop of its consumer, as much of it as that loop needs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +10,7 @@ from ...ir.rewrite import loads_of, stores_of, substitute
 from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, seq, substatements, walk_statements
 from ..loop_nest.region import Span, inside_dimension, rebased, region
 from ..loop_nest.tree import (
-    Place,
+    LoopPath,
     Producer,
     accesses,
     find_loop,
@@ -26,8 +26,8 @@ from ..loop_nest.tree import (
 
 
 def compute_at(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.LOCAL) -> Kernel:
-    """Moves all nests that compute ``tensor`` to the start of the body of ``loop``, which must hold every read of
-    it; what they compute shrinks to the box that one iteration of ``loop`` reads, and so does the buffer.
+    """Moves all nests that compute ``tensor`` to the start of the body of ``loop``, which must hold every read of it.
+    What they compute shrinks to the region that one iteration of ``loop`` reads, and so does the buffer.
 
     ::
 
@@ -41,66 +41,67 @@ def compute_at(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.L
                                               if j + r - 1 ...:
                                                 B[j] = B[j] + P[r]
 
-    The loops of the tensor keep their names and all dimensions stay, those of one element too; a reduction moves
-    with both its nests. Conditions around the whole body of ``loop`` guard the moved nests as well. The box is
+    The loops of the tensor keep their names, and all dimensions stay, also those of one element. A reduction moves
+    with both its nests. Conditions around the whole body of ``loop`` guard the moved nests as well. The region is
     found by interval arithmetic with everything outside the loop fixed; a dimension whose accesses do not move
-    together is computed whole. Move consumers before what they consume: a tensor is read from the place where its
-    reader stands then.
+    together is computed whole. Move consumers before what they consume, since the region is that of the reader where
+    it stands at that time.
 
-    Raises IllegalSchedule for a loop or tensor that is not there; an output; a tensor whose loops over its own
-    dimensions were split, fused or marked (do so after moving; reduction loops are free); a loop that does not
-    hold all reads, holds the tensor's nest already, or is vectorised; a scope other than local and register.
+    Raises IllegalSchedule for a loop or tensor that does not exist; for an output; for a tensor whose loops over its
+    own dimensions were split, fused or marked (do so after moving; reduction loops are free); for a loop that does not
+    hold all reads, holds the tensor's nest already, or is vectorised; and for a scope other than local and register.
     """
-    place = find_loop(kernel, loop, primitive="compute_at")
+    path = find_loop(kernel, loop, primitive="compute_at")
     producer = find_producer(kernel, tensor, primitive="compute_at")
     require_no_output(kernel, tensor, primitive="compute_at")
     require_local(scope, primitive="compute_at")
-    _require_reachable(kernel, producer, place)
+    _require_reachable(kernel, producer, path)
     dimensions = _dimension_loops(producer)
-    guards, spot = innermost_guarded(place.loop)
-    around = ranges_of(place.loops)
-    reads = [access for access in accesses(spot) if access.buffer.name == tensor]
+    guards, inner = innermost_guarded(path.loop)
+    around = ranges_of(path.loops)
+    reads = [access for access in accesses(inner) if access.buffer.name == tensor]
     spans = region(reads, producer.buffer.shape, around)
     local = Buffer(tensor, tuple(span.extent for span in spans), producer.buffer.dtype, scope)
     moved = [_shrunk(s, dimensions, spans, producer.buffer.shape) for s in producer.statements]
     computed = [rebased(s, tensor, local, spans, around) for s in moved]
-    body: Stmt = Allocate(local, seq(*computed, rebased(spot, tensor, local, spans, around)))
+    body: Stmt = Allocate(local, seq(*computed, rebased(inner, tensor, local, spans, around)))
     body = guarded_by([guard.condition for guard in guards], body)
-    new = _edited(kernel.body, producer, place.loop, replace(place.loop, body=body))
+    new = _edited(kernel.body, producer, path.loop, replace(path.loop, body=body))
     assert new is not None  # it holds the loop
     workspace = tuple(b for b in kernel.workspace if b.name != tensor)
     return replace(kernel, body=new, workspace=workspace)
 
 
-def _require_reachable(kernel: Kernel, producer: Producer, place: Place) -> None:
-    """That the nests of ``producer`` can stand inside the loop, and all that read it do."""
-    tensor, loop = producer.buffer.name, place.loop.var
+def _require_reachable(kernel: Kernel, producer: Producer, path: LoopPath) -> None:
+    """Raises IllegalSchedule unless the nests of ``producer`` can be moved into the loop and all that read it are
+    inside."""
+    tensor, loop = producer.buffer.name, path.loop.var
 
     def illegal(problem: str, field: str = "loop") -> IllegalSchedule:
         return IllegalSchedule(f"compute_at: tensor is {tensor!r}, loop is {loop!r}; {problem}", field=field)
 
-    if producer.holds(place.loop):
+    if producer.holds(path.loop):
         raise illegal("the loop belongs to the tensor's own nest; allowed: a loop around what reads it")
-    if any(s is place.loop for s in producer.around):
+    if any(s is path.loop for s in producer.around):
         raise illegal("the tensor is computed inside that loop already")
-    if any(s.kind is LoopKind.VECTORIZED for s in place.loops):
+    if any(s.kind is LoopKind.VECTORIZED for s in path.loops):
         raise illegal("a vectorised loop holds no computation of its own; allowed: a loop outside it")
     reads = loads_of_tensor(kernel, producer)
     if not reads:
         raise illegal("nothing reads the tensor", "tensor")
-    for path in reads:
-        if not any(s is place.loop for s in path):
-            loops = [s.var for s in path if isinstance(s, For)]
+    for statements in reads:
+        if not any(s is path.loop for s in statements):
+            loops = [s.var for s in statements if isinstance(s, For)]
             raise illegal(f"the tensor is also read outside that loop, in the loops {', '.join(loops) or 'none'}")
     for s in producer.around:
         own = isinstance(s, Allocate) and s.buffer.name == tensor
-        if isinstance(s, (For, Allocate)) and not own and not any(s is other for other in place.around):
+        if isinstance(s, (For, Allocate)) and not own and not any(s is other for other in path.enclosing):
             what = s.var if isinstance(s, For) else s.buffer.name
             raise illegal(f"the tensor's nest uses {what!r}, which that loop is not inside of")
 
 
 def _dimension_loops(producer: Producer) -> dict[str, int]:
-    """Dimension by name of the loop that runs over it, for all nests of the tensor."""
+    """Loop -> the dimension that it runs over, in all nests of the tensor."""
     tensor = producer.buffer.name
     dimensions: dict[str, int] = {}
     for root in producer.statements:
@@ -133,7 +134,7 @@ def _dimension_loops(producer: Producer) -> dict[str, int]:
 
 
 def _shrunk(stmt: Stmt, dimensions: Mapping[str, int], spans: tuple[Span, ...], shape: tuple[int, ...]) -> Stmt:
-    """A nest of the tensor with its loops over dimensions running over ``spans`` only."""
+    """A nest of the tensor whose loops over dimensions run over ``spans`` only."""
     if isinstance(stmt, For) and stmt.var in dimensions:
         dimension = dimensions[stmt.var]
         span = spans[dimension]

@@ -16,8 +16,8 @@ def fuse(kernel: Kernel, outer: str, inner: str, *, fused: str) -> Kernel:
           for j in 0..6:      ->          A[f // 6, f % 6] = 0
             A[i, j] = 0
 
-    Conditions between the two move inside. Raises IllegalSchedule for loops that are not there or not serial,
-    when anything else stands between them, and when ``fused`` is taken.
+    Conditions between the two move inside. Raises IllegalSchedule for loops that do not exist or are not serial, when
+    anything else is between them, and when ``fused`` is taken.
     """
     first = find_loop(kernel, outer, primitive="fuse", argument="outer").loop
     find_loop(kernel, inner, primitive="fuse", argument="inner")

@@ -12,7 +12,7 @@ MOST_NODES = 20_000
 
 
 def inline(kernel: Kernel, tensor: str) -> Kernel:
-    """Replaces every load of ``tensor`` by the expression that computes that element; the tensor goes.
+    """Replaces every load of ``tensor`` by the expression that computes that element, and removes the tensor.
 
     ::
 
@@ -21,8 +21,8 @@ def inline(kernel: Kernel, tensor: str) -> Kernel:
         for j:                            for j:
           B[j] = P[j + 1] + 1      ->       B[j] = A[j + 1] * 2 + 1
 
-    Raises IllegalSchedule for a tensor that the kernel does not compute, for outputs and reductions, for a nest
-    that was split or guarded (inline first), and when an expression would grow beyond 20,000 nodes.
+    Raises IllegalSchedule for a tensor that the kernel does not compute, for outputs and reductions, for a nest that
+    was split or guarded (inline first), and when an expression would grow beyond 20,000 nodes.
     """
     producer = find_producer(kernel, tensor, primitive="inline")
     require_no_output(kernel, tensor, primitive="inline")
@@ -53,7 +53,7 @@ def inline(kernel: Kernel, tensor: str) -> Kernel:
 
 
 def _single_store(statements: tuple[Stmt, ...], tensor: str) -> Store:
-    """The store at the bottom of a plain nest with a loop for each dimension and nothing else."""
+    """The store of a plain nest, which has a loop for each dimension and nothing else."""
     if len(statements) == 1:
         below = statements[0]
         loops = []

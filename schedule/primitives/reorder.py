@@ -1,4 +1,4 @@
-"""reorder: the loops of a perfect nest in another order."""
+"""reorder: the loops of a perfect nest change their order."""
 
 from collections.abc import Sequence
 
@@ -10,30 +10,30 @@ from ..loop_nest.tree import find_loop, guarded_nest, with_loop
 
 
 def reorder(kernel: Kernel, loops: Sequence[str]) -> Kernel:
-    """Puts ``loops`` in the given order, outermost first; they take the places they have among themselves.
+    """Puts ``loops`` in the given order, outermost first. Loops that are not named stay where they are.
 
     ::
 
         for i:                        for j:                   # reorder(k, ["j", "i"])
-          for k:                        for k:                 # k, not named, keeps its place
+          for k:                        for k:                 # k, not named, stays
             for j:           ->           for i:
               A[i, j] = …                   A[i, j] = …
 
-    From the outermost to the innermost of them there may be nothing but loops and conditions; a condition ends
-    up directly inside the innermost loop it speaks of. Raises IllegalSchedule for a loop that is not there or
-    named twice, when other statements stand between, and when iterations depend on each other in another way than
-    by accumulating into the same element.
+    From the outermost to the innermost of them there may be nothing but loops and conditions. A condition ends up
+    directly inside the innermost loop that it uses. Raises IllegalSchedule for a loop that does not exist or is named
+    twice, when other statements are between the loops, and when iterations depend on each other in another way than by
+    accumulating into the same element.
     """
     if len(set(loops)) != len(loops) or not loops:
         raise IllegalSchedule(f"reorder: loops is {list(loops)}; allowed: one or more, each once", field="loops")
-    places = [find_loop(kernel, name, primitive="reorder", argument="loops") for name in loops]
-    outermost = min(places, key=lambda place: len(place.loops)).loop
+    paths = [find_loop(kernel, name, primitive="reorder", argument="loops") for name in loops]
+    outermost = min(paths, key=lambda path: len(path.loops)).loop
     chain, conditions, body = _chain(outermost, loops)
     buffer = carried_buffer(chain, body)
     if buffer is not None:
         raise IllegalSchedule(
             f"reorder: loops is {list(loops)}, and their iterations hand values on through {buffer!r}; only "
-            "loops whose iterations are independent, or accumulate into the same elements, can change places",
+            "loops whose iterations are independent, or accumulate into the same elements, can be reordered",
             field="loops",
         )
     order = iter([next(loop for loop in chain if loop.var == name) for name in loops])
@@ -42,7 +42,7 @@ def reorder(kernel: Kernel, loops: Sequence[str]) -> Kernel:
 
 
 def _chain(outermost: For, loops: Sequence[str]) -> tuple[list[For], list[Expr], Stmt]:
-    """The loops from ``outermost`` to the innermost named one, the conditions among them, what is inside."""
+    """The loops from ``outermost`` to the innermost named one, the conditions among them, and what is inside."""
     chain: list[For] = []
     conditions: list[Expr] = []
     missing = set(loops)

@@ -1,4 +1,4 @@
-"""rfactor: partial results of a reduction, one for each iteration of a loop, combined at the end."""
+"""rfactor: each iteration of a reduction loop gets a partial result of its own, and all are combined at the end."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,11 +23,11 @@ from ..loop_nest.tree import (
     require_serial,
 )
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 def rfactor(kernel: Kernel, tensor: str, loop: str, *, name: str | None = None, first: bool = False) -> Kernel:
-    """Gives every iteration of the reduction loop ``loop`` an accumulator of its own; they are combined at the end.
+    """Gives every iteration of the reduction loop ``loop`` an accumulator of its own, and combines them at the end.
 
     ::
 
@@ -43,19 +43,20 @@ def rfactor(kernel: Kernel, tensor: str, loop: str, *, name: str | None = None, 
                                                 for ji_combine in 0..8:
                                                   S[i_combine] = S[i_combine] + S_rf[i_combine, ji_combine]
 
-    ``loop`` is then free of dependences and can be vectorised or run in parallel. The new tensor ``<tensor>_rf`` (or
-    ``name``) has the dimensions of the old one and, last (``first``: before them), one of the loop's extent; it is a
-    tensor like any other, to be moved by ``compute_at``. Suffixes are numbered when names are taken.
+    ``loop`` is then free of dependences and can be vectorised or run in parallel. The new tensor is called
+    ``<tensor>_rf`` or ``name``. It has the dimensions of the old one and one of the loop's extent, as the last or
+    (``first``) as the first. Like any other tensor it can be moved by ``compute_at``. A number follows a name that is
+    taken.
 
-    Raises IllegalSchedule for a tensor or loop that is not there; a loop that is not serial, not of the nest that
-    accumulates ``tensor``, or that runs over one of its dimensions; a local tensor whose start values are not set by
-    one nest that reaches each element once; and when ``name`` is taken.
+    Raises IllegalSchedule for a tensor or loop that does not exist; for a loop that is not serial, is not of the nest
+    that accumulates ``tensor``, or runs over one of its dimensions; for a local tensor whose start values are not set
+    by one nest that reaches each element once; and when ``name`` is taken.
     """
     producer = find_producer(kernel, tensor, primitive="rfactor")
-    place = find_loop(kernel, loop, primitive="rfactor")
-    require_serial(place.loop, primitive="rfactor")
-    update = next((s for s in producer.statements if Producer(producer.buffer, (s,), ()).holds(place.loop)), None)
-    store = _update_store(place.loop, tensor)
+    path = find_loop(kernel, loop, primitive="rfactor")
+    require_serial(path.loop, primitive="rfactor")
+    update = next((s for s in producer.statements if Producer(producer.buffer, (s,), ()).holds(path.loop)), None)
+    store = _update_store(path.loop, tensor)
     found = None if store is None else accumulation(store)
     if update is None or store is None or found is None or any(loop in free_variables(i) for i in store.indices):
         raise IllegalSchedule(
@@ -68,7 +69,7 @@ def rfactor(kernel: Kernel, tensor: str, loop: str, *, name: str | None = None, 
     if name is not None and name in taken:
         raise IllegalSchedule(f"rfactor: name is {name!r}, which is taken", field="name")
     old = producer.buffer
-    shape = _with_lane(old.shape, place.loop.extent, first)
+    shape = _with_lane(old.shape, path.loop.extent, first)
     partial = Buffer(name or fresh_name(f"{tensor}_rf", taken), shape, old.dtype, old.scope)
     taken.add(partial.name)
 
@@ -80,17 +81,17 @@ def rfactor(kernel: Kernel, tensor: str, loop: str, *, name: str | None = None, 
     accumulate = Store(partial, at, Binary(op, Load(partial, at), addend))
     names = dimension_names(producer)
     axes = [Axis(fresh(f"{n}_rf"), extent) for n, extent in zip(names, old.shape, strict=True)]
-    lane = Axis(fresh(f"{loop}_rf"), place.loop.extent)
+    lane = Axis(fresh(f"{loop}_rf"), path.loop.extent)
     start = Store(partial, _with_lane(_variables(axes), Var(lane.name), first), identity(op, old.dtype))
     combine = _combine_nest(producer, op, names, partial, Axis(fresh(f"{loop}_combine"), lane.extent), taken, first)
-    changed = replaced(update, place.loop, replaced(place.loop, store, accumulate))
+    changed = replaced(update, path.loop, replaced(path.loop, store, accumulate))
     nests = seq(nested(_with_lane(tuple(axes), lane, first), start), changed, combine)
     if old.scope is not Scope.GLOBAL:
         return replace(kernel, body=replaced(kernel.body, update, Allocate(partial, nests)))
     return replace(kernel, body=replaced(kernel.body, update, nests), workspace=(*kernel.workspace, partial))
 
 
-def _with_lane(values: tuple[Item, ...], value: Item, first: bool) -> tuple[Item, ...]:
+def _with_lane(values: tuple[T, ...], value: T, first: bool) -> tuple[T, ...]:
     return (value, *values) if first else (*values, value)
 
 
@@ -107,8 +108,11 @@ def _update_store(loop: For, tensor: str) -> Store | None:
 def _combine_nest(
     producer: Producer, op: BinaryOp, names: Sequence[str], partial: Buffer, lane: Axis, taken: set[str], first: bool
 ) -> Stmt:
-    """The nest that combines the partial results. All elements of a global tensor have a start value; of a local one
-    some may have none (they lie outside the whole tensor), so there it is a copy of the nest that sets them."""
+    """The nest that combines the partial results.
+
+    All elements of a global tensor have a start value. Some of a local one may have none, because they lie outside of
+    the whole tensor: there the nest is a copy of the one that sets the start values.
+    """
     tensor = producer.buffer
 
     def combined(indices: tuple[Expr, ...]) -> Stmt:
@@ -142,14 +146,15 @@ def _reaches_once(stmt: Stmt, tensor: str) -> bool:
     return all(tensor not in shared_buffers(loop, loops[:position]) for position, loop in enumerate(loops))
 
 
-def _copied_nest(stmt: Stmt, renamed: dict[str, str], kept: str, taken: set[str]) -> Stmt:
-    """``stmt`` with all loops but ``kept`` serial and under new names: those in ``renamed``, else with a suffix."""
+def _copied_nest(stmt: Stmt, renamed: dict[str, str], unchanged: str, taken: set[str]) -> Stmt:
+    """``stmt`` with all loops but ``unchanged`` serial and under new names: those in ``renamed``, else with a
+    suffix."""
     match stmt:
-        case For(var=var, extent=extent, body=body) if var != kept:
+        case For(var=var, extent=extent, body=body) if var != unchanged:
             new = renamed.get(var) or fresh_name(f"{var}_combine", taken)
             taken.add(new)
-            inner = _copied_nest(body, renamed, kept, taken)
+            inner = _copied_nest(body, renamed, unchanged, taken)
             return For(new, extent, LoopKind.SERIAL, substitute(inner, {var: Var(new)}))
         case If(condition=condition, then=then):
-            return If(condition, _copied_nest(then, renamed, kept, taken))
+            return If(condition, _copied_nest(then, renamed, unchanged, taken))
     return stmt

@@ -22,10 +22,10 @@ def split(kernel: Kernel, loop: str, factor: int, *, outer: str, inner: str, tai
           A[i] = 0         ->          for ii in 0..8:        # split(k, "i", 8, outer="io", inner="ii")
                                          A[io*8 + ii] = 0
 
-    An extent that ``factor`` does not divide leaves a tail. ``tail="guard"`` puts a condition around the body of
-    the inner loop; a factor above the extent is allowed then. ``tail="peel"`` writes the tail as a nest of its
-    own behind the whole blocks; every loop and local buffer of the copy gets the suffix ``_tail`` (numbered when
-    that is taken)::
+    An extent that ``factor`` does not divide leaves a tail. ``tail="guard"`` puts a condition around the body of the
+    inner loop; a factor above the extent is allowed then. ``tail="peel"`` writes the tail as a nest of its own behind
+    the whole blocks. Every loop and local buffer of that copy gets the suffix ``_tail``, and a number where that is
+    taken::
 
         for i in 0..20:              for io in 0..3:                          for io in 0..2:
           A[i] = 0         ->          for ii in 0..8:                or        for ii in 0..8:
@@ -33,12 +33,12 @@ def split(kernel: Kernel, loop: str, factor: int, *, outer: str, inner: str, tai
                                            A[io*8 + ii] = 0                   for ii_tail in 0..4:
                                                                                 A[16 + ii_tail] = 0
 
-    Raises IllegalSchedule for a loop that is not there or not serial, a factor below 1 (when peeling: above the
-    extent), and new names that are taken.
+    Raises IllegalSchedule for a loop that does not exist or is not serial, for a factor below 1 or (with ``peel``)
+    above the extent, and for new names that are taken.
     """
-    place = find_loop(kernel, loop, primitive="split")
-    require_serial(place.loop, primitive="split")
-    extent = place.loop.extent
+    path = find_loop(kernel, loop, primitive="split")
+    require_serial(path.loop, primitive="split")
+    extent = path.loop.extent
     if tail not in ("guard", "peel"):
         raise IllegalSchedule(f"split: tail is {tail!r}; allowed: 'guard', 'peel'", field="tail")
     if factor < 1 or (tail == "peel" and factor > extent):
@@ -47,17 +47,17 @@ def split(kernel: Kernel, loop: str, factor: int, *, outer: str, inner: str, tai
     require_new_names(kernel, {"outer": outer, "inner": inner}, primitive="split", instead_of=(loop,))
     whole, rest = divmod(extent, factor)
     at = Var(outer) * factor + Var(inner)
-    body = substitute(place.loop.body, {loop: at})
+    body = substitute(path.loop.body, {loop: at})
     if rest == 0 or tail == "peel":
         blocks = _two_loops(outer, whole, inner, factor, body)
         if rest == 0:
-            return with_loop(kernel, place.loop, blocks)
+            return with_loop(kernel, path.loop, blocks)
         taken = names_in(kernel) | {outer, inner}
         last = fresh_name(f"{inner}_tail", taken)
-        remainder = copied(place.loop.body, "_tail", taken | {last}, {loop: index(whole * factor) + Var(last)})
-        return with_loop(kernel, place.loop, seq(blocks, For(last, rest, LoopKind.SERIAL, remainder)))
+        remainder = copied(path.loop.body, "_tail", taken | {last}, {loop: index(whole * factor) + Var(last)})
+        return with_loop(kernel, path.loop, seq(blocks, For(last, rest, LoopKind.SERIAL, remainder)))
     guarded = _two_loops(outer, whole + 1, inner, factor, If(at < extent, body))
-    return with_loop(kernel, place.loop, guarded)
+    return with_loop(kernel, path.loop, guarded)
 
 
 def _two_loops(outer: str, outer_extent: int, inner: str, inner_extent: int, body: Stmt) -> Stmt:
@@ -65,8 +65,8 @@ def _two_loops(outer: str, outer_extent: int, inner: str, inner_extent: int, bod
 
 
 def copied(stmt: Stmt, suffix: str, taken: Iterable[str], values: dict[str, Expr]) -> Stmt:
-    """A second copy of ``stmt``: its loops and local buffers get ``suffix`` (numbered when that is taken), and
-    the variables in ``values`` are replaced."""
+    """A copy of ``stmt`` whose loops and local buffers get ``suffix``, with a number where that is taken, and whose
+    variables in ``values`` are replaced."""
     used = set(taken)
     loops: dict[str, str] = {}
     buffers = {}

@@ -1,4 +1,4 @@
-"""unroll: the iterations of a loop are written out."""
+"""unroll: the iterations of a loop are written one after the other, without the loop."""
 
 from dataclasses import replace
 
@@ -17,14 +17,14 @@ def unroll(kernel: Kernel, loop: str) -> Kernel:
         for i in 0..4:                    for i in unrolled(4):             # unroll(k, "i")
           A[i] = 0               ->         A[i] = 0
 
-    Raises IllegalSchedule for a loop that is not there or not serial, or of more than 256 iterations.
+    Raises IllegalSchedule for a loop that does not exist, is not serial, or has more than 256 iterations.
     """
-    place = find_loop(kernel, loop, primitive="unroll")
-    require_serial(place.loop, primitive="unroll")
-    if place.loop.extent > MOST_COPIES:
+    path = find_loop(kernel, loop, primitive="unroll")
+    require_serial(path.loop, primitive="unroll")
+    if path.loop.extent > MOST_COPIES:
         raise IllegalSchedule(
-            f"unroll: loop is {loop!r}, of {place.loop.extent} iterations; allowed: at most {MOST_COPIES}, so split "
+            f"unroll: loop is {loop!r}, of {path.loop.extent} iterations; allowed: at most {MOST_COPIES}, so split "
             "it first",
             field="loop",
         )
-    return with_loop(kernel, place.loop, replace(place.loop, kind=LoopKind.UNROLLED))
+    return with_loop(kernel, path.loop, replace(path.loop, kind=LoopKind.UNROLLED))

@@ -15,8 +15,8 @@ from ..loop_nest.tree import dimension_names, find_producer, names_in, replaced
 def write_back(kernel: Kernel, tensor: str, *, name: str | None = None) -> Kernel:
     """Computes ``tensor`` into a new workspace tensor ``<tensor>_acc`` (or ``name``), then copies that.
 
-    The copy is an elementwise consumer to tile, and the new tensor, no output, can be computed at its loops: so an
-    output that is a reduction accumulates in registers::
+    The copy is an elementwise consumer that can be tiled. The new tensor is no output, so that it can be computed at
+    the copy's loops. This is how an output that is a reduction accumulates in registers::
 
         for i_init, j_init:                    for i_init, j_init:                  # write_back(k, "C")
           C[i_init, j_init] = 0                  C_acc[i_init, j_init] = 0
@@ -25,8 +25,8 @@ def write_back(kernel: Kernel, tensor: str, *, name: str | None = None) -> Kerne
                                                for i_out, j_out:
                                                  C[i_out, j_out] = C_acc[i_out, j_out]
 
-    The loops of the copy are called after those that run over the dimensions, with ``_out`` behind (numbered when
-    taken). Raises IllegalSchedule for a tensor that the kernel does not compute, or that is not in global memory,
+    The loops of the copy are called after those that run over the dimensions, with ``_out`` behind, and a number where
+    that is taken. Raises IllegalSchedule for a tensor that the kernel does not compute or that is not in global memory,
     and when ``name`` is taken.
     """
     producer = find_producer(kernel, tensor, primitive="write_back")
@@ -48,7 +48,7 @@ def write_back(kernel: Kernel, tensor: str, *, name: str | None = None) -> Kerne
     copy = nested(axes, Store(old, at, Load(new, at)))
     body = kernel.body
     for position, s in enumerate(producer.statements):
-        turned = replace_buffers(s, {tensor: new})
+        redirected = replace_buffers(s, {tensor: new})
         last = position == len(producer.statements) - 1
-        body = replaced(body, s, seq(turned, copy) if last else turned)
+        body = replaced(body, s, seq(redirected, copy) if last else redirected)
     return replace(kernel, body=body, workspace=(*kernel.workspace, new))

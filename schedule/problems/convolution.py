@@ -1,8 +1,9 @@
-"""Images seen through windows, as the right operands of products: convolutions whose outputs lie along the width.
+"""Convolutions as matrix products whose outputs lie along the width: the right operand is an image seen through a
+window.
 
-A window that moves pixel by pixel sees the same pixels again and again, shifted: the rows of an image with its margins,
-behind one another, have every operand of the products in them, at distances that are the same for all columns. The
-columns are then the places of that row of rows; those in its margins are computed and thrown away.
+A window that moves pixel by pixel sees the same pixels again and again, shifted. Lay the rows of the padded image
+behind one another: every operand of the products is in them, at a distance that is the same for all columns. The
+columns of the product are then the pixels of that row of rows; those in the padding are computed and thrown away.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,67 +18,75 @@ from ..tile.delinearize import axis_indices
 from .gemm import Gemm, Side, Sides, flat_steps, goes_along, sides_of
 
 ROW, PIXEL, CHANNEL = "image_row", "image_pixel", "image_channel"
-"""What the axes of an image are called."""
+"""The names of the axes of an image."""
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
-    """Windows of ``extents``, whose places are the fastest of ``k``; neighbours are ``rows_apart`` and
-    ``pixels_apart``, one of the two 0. ``body``: the image with its margins, on ``ROW``, ``PIXEL``, ``CHANNEL`` and the
-    batch. ``pixels``: of its rows; ``more_rows``: than the outputs have."""
+class SlidingWindow:
+    """A window of ``extents``, whose positions are the fastest axes of ``k``. From one position to the next along an
+    axis it moves by ``row_steps`` rows or by ``pixel_steps`` pixels; one of the two is 0.
+
+    ``body``: the padded image, on ``ROW``, ``PIXEL``, ``CHANNEL`` and the batch. ``padded_width``: pixels of one of its
+    rows. ``halo_rows``: how many rows more than the outputs it has.
+    """
 
     body: Expr
-    pixels: int
-    more_rows: int
+    padded_width: int
+    halo_rows: int
     extents: tuple[int, ...]
-    rows_apart: tuple[int, ...]
-    pixels_apart: tuple[int, ...]
+    row_steps: tuple[int, ...]
+    pixel_steps: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """The columns ``n`` of a product as ``rows`` of ``pixels``. ``body``: the right operand on ``ROW``, ``PIXEL``,
-    ``k`` and the batch; it reads neighbours for neighbouring pixels of a row. ``windows``: None where they do not move
-    one by one."""
+class ConvolutionColumns:
+    """The columns ``n`` of a product as ``rows`` rows of ``width`` output pixels.
+
+    ``body``: the right operand on ``ROW``, ``PIXEL``, ``k`` and the batch; it reads neighbours for neighbouring pixels
+    of a row. ``window``: None where windows do not move pixel by pixel.
+    """
 
     body: Expr
     rows: int
-    pixels: int
-    windows: Windows | None
+    width: int
+    window: SlidingWindow | None
 
 
-def image_product_of(workload: Workload) -> tuple[Gemm, Image] | None:
+def convolution_of(workload: Workload) -> tuple[Gemm, ConvolutionColumns] | None:
     """``workload`` as a product with such a right operand; None where it is none. The rest of the product is as in
     ``gemm_of``."""
     found = sides_of(workload, joined=True)
     for sides in () if found is None else found.alternatives():
-        for short, tall in ((sides.rows, sides.columns), (sides.columns, sides.rows)):
-            product = sides.product(short, tall)
-            if product is None or len(tall.axes) < 2 or product.results[0].step("n") != 1:
+        for filters, pixels in ((sides.rows, sides.columns), (sides.columns, sides.rows)):
+            product = sides.product(filters, pixels)
+            if product is None or len(pixels.axes) < 2 or product.results[0].step("n") != 1:
                 continue
-            *rows, pixel = tall.axes
+            *rows, pixel = pixels.axes
             at = {**sides.shared_places, **axis_indices(Var(ROW), rows), pixel.name: Var(PIXEL)}
-            windows = _windows_of(sides, tall) if len(rows) == 1 else None
-            image = Image(substitute(tall.body, at), tall.extent // pixel.extent, pixel.extent, windows)
-            if goes_along(replace(product, b=product.a)) and _reads_neighbours(image):
-                return product, image
+            window = _window_of(sides, pixels) if len(rows) == 1 else None
+            body = substitute(pixels.body, at)
+            columns = ConvolutionColumns(body, pixels.extent // pixel.extent, pixel.extent, window)
+            if goes_along(replace(product, b=product.a)) and _reads_neighbours(columns):
+                return product, columns
     return None
 
 
-def _reads_neighbours(image: Image) -> bool:
-    for load in loads_of(image.body):
+def _reads_neighbours(columns: ConvolutionColumns) -> bool:
+    """Whether neighbouring pixels of a row are read from neighbouring elements."""
+    for load in loads_of(columns.body):
         form = flat_steps(load)
-        apart = [t for t in form.terms if t != Var(PIXEL) and Var(PIXEL) in walk(t)]
-        if form.terms.get(Var(PIXEL)) != 1 or apart:
+        uneven = [t for t in form.terms if t != Var(PIXEL) and Var(PIXEL) in walk(t)]
+        if form.terms.get(Var(PIXEL)) != 1 or uneven:
             return False
     return True
 
 
-def _windows_of(sides: Sides, tall: Side) -> Windows | None:
-    """The windows through which ``tall`` is seen: the last axes of ``k`` that only ever move its rows or its pixels."""
-    row, pixel = tall.axes
+def _window_of(sides: Sides, pixels: Side) -> SlidingWindow | None:
+    """The window through which ``pixels`` are seen: the last axes of ``k`` that do nothing but move its rows or its
+    pixels."""
+    row, pixel = pixels.axes
     steps: dict[str, dict[str, int]] = {row.name: {}, pixel.name: {}}
-    forms = _index_forms(tall.body)
+    forms = _index_forms(pixels.body)
     window: list[Axis] = []
     for axis in reversed(sides.k):
         found = _moves(axis, steps, forms)
@@ -88,20 +97,22 @@ def _windows_of(sides: Sides, tall: Side) -> Windows | None:
         window.insert(0, axis)
     channels = sides.k[: len(sides.k) - len(window)]
     at = {**sides.shared_places, **axis_indices(Var(CHANNEL), channels), row.name: Var(ROW), pixel.name: Var(PIXEL)}
-    body = _unmoved(tall.body, steps)
+    body = _at_first_position(pixels.body, steps)
     if body is None or not window:
         return None
-    rows, pixels = (tuple(steps[name].get(a.name, 0) for a in window) for name in (row.name, pixel.name))
+    row_steps, pixel_steps = (tuple(steps[name].get(a.name, 0) for a in window) for name in (row.name, pixel.name))
 
-    def more(apart: Sequence[int]) -> int:
-        return sum((a.extent - 1) * step for a, step in zip(window, apart, strict=True))
+    def reach(per_position: Sequence[int]) -> int:
+        """How far the last position of the window is from the first."""
+        return sum((a.extent - 1) * step for a, step in zip(window, per_position, strict=True))
 
     extents = tuple(a.extent for a in window)
-    return Windows(substitute(body, at), pixel.extent + more(pixels), more(rows), extents, rows, pixels)
+    padded_width = pixel.extent + reach(pixel_steps)
+    return SlidingWindow(substitute(body, at), padded_width, reach(row_steps), extents, row_steps, pixel_steps)
 
 
 def _index_forms(body: Expr) -> list[Linear]:
-    """All indices and what conditions compare, as linear forms."""
+    """All indices, and what conditions compare, as linear forms."""
     if body.dtype == INDEX and not isinstance(body, Load):
         return [linear(body)]
     return [form for child in body.children for form in _index_forms(child)]
@@ -118,18 +129,18 @@ def _moves(axis: Axis, steps: Mapping[str, Mapping[str, int]], forms: list[Linea
     return None
 
 
-def _unmoved(body: Expr, steps: Mapping[str, Mapping[str, int]]) -> Expr | None:
-    """``body`` at the first place of every window; None unless at all others it is the same, moved by ``steps``."""
+def _at_first_position(body: Expr, steps: Mapping[str, Mapping[str, int]]) -> Expr | None:
+    """``body`` at the first position of the window. None unless it is the same at all others, moved by ``steps``."""
     if body.dtype == INDEX and not isinstance(body, Load):
         form = linear(body)
         inner = {name for moved in steps.values() for name in moved}
-        apart = {name for t in form.terms if not isinstance(t, Var) for name in free_variables(t)}
-        if apart & (inner | set(steps)):
+        in_other_terms = {name for t in form.terms if not isinstance(t, Var) for name in free_variables(t)}
+        if in_other_terms & (inner | set(steps)):
             return None
         for name, moved in steps.items():
             per = form.terms.get(Var(name), 0)
             if any(form.terms.get(Var(axis), 0) != per * step for axis, step in moved.items()):
                 return None
         return Linear({t: c for t, c in form.terms.items() if t not in {Var(n) for n in inner}}, form.constant).expr
-    children = [_unmoved(child, steps) for child in body.children]
+    children = [_at_first_position(child, steps) for child in body.children]
     return None if any(c is None for c in children) else rebuild(body, [c for c in children if c is not None])

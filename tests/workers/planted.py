@@ -148,8 +148,8 @@ def _stale(kernel: Kernel) -> Kernel:
 
 
 def _stale_sums(kernel: Kernel) -> Kernel:
-    """The sums of a tile start from those of the tile before: they are cleared for the first one alone."""
-    sums = next(s.buffer for s in _allocations(kernel.body) if s.buffer.name.startswith("sums"))
+    """The accumulators of a tile start from those of the tile before: they are cleared for the first one alone."""
+    sums = next(s.buffer for s in _allocations(kernel.body) if s.buffer.name.startswith("accumulators"))
 
     def at(s: Stmt) -> Stmt:
         if isinstance(s, Allocate) and s.buffer == sums:

@@ -1,6 +1,8 @@
-"""Blocked products whose right operand is an image seen through windows: its columns are pixels, and ``k`` counts the
-places of a window. Nothing goes along all pixels in even steps, but a row of pixels does: each task copies the rows of
-pixels that its columns fall into.
+"""Blocked products whose right operand is an image seen through a window (im2col).
+
+The columns of the product are output pixels, and ``k`` counts the positions of the window in all channels. No load goes
+along all pixels in even steps, but along one row of pixels it does: each task packs the rows of pixels that its columns
+fall into, one image for each step of ``k``.
 """
 
 from collections.abc import Mapping
@@ -10,90 +12,91 @@ from typing import Any
 from ....ir.buffer import Buffer, Scope
 from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, const, index, logical_and
 from ....ir.stmt import Kernel, LoopKind
-from ...problems.convolution import PIXEL, ROW, Image
+from ...problems.convolution import PIXEL, ROW, ConvolutionColumns
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
-from .kernel import GemmProgram, GemmSetting
-from .packing import GemmOperand, Panel, lanes_below
+from .kernel import BlockedGemmWriter, CpuGemmSetting
+from .packing import BlockedOperand, OperandPanel, lanes_below
 
 
-def lower_images(p: Gemm, name: str, setting: GemmSetting, image: Image) -> Kernel:
-    """The kernel of one setting, with ``image`` as the right operand of ``p``; each task copies it."""
-    program = GemmProgram(p, setting, taken=(ROW, PIXEL))
-    layers = Layers(image.body, p.k.name, p.k.extent, 1, image.rows, image.pixels)
-    program.b = ImageOperand(**fields_of(program.b), layers=layers)
-    return program.kernel(name)
+def lower_im2col(p: Gemm, name: str, setting: CpuGemmSetting, columns: ConvolutionColumns) -> Kernel:
+    """The kernel of one setting, with ``columns`` as the right operand of ``p``; each task packs it."""
+    writer = BlockedGemmWriter(p, setting, taken=(ROW, PIXEL))
+    images = PackedImages(columns.body, p.k.name, p.k.extent, 1, columns.rows, columns.width)
+    writer.b = Im2colOperand(**fields_of(writer.b), images=images)
+    return writer.kernel(name)
 
 
-def fields_of(value: GemmOperand | Panel) -> dict[str, Any]:
-    """What a dataclass was made of."""
+def fields_of(value: BlockedOperand | OperandPanel) -> dict[str, Any]:
+    """The fields of a dataclass, to make one of a subclass from."""
     return {f.name: getattr(value, f.name) for f in fields(value)}
 
 
 @dataclass(frozen=True, slots=True)
-class Layers:
-    """Images that are copied: ``body`` on ``ROW``, ``PIXEL``, ``axis`` (of so many places as ``count``) and the batch.
-    Each serves ``steps`` of ``k``. ``more_rows``: below those that columns fall into, that they see, too."""
+class PackedImages:
+    """Images that tasks pack. ``body`` is their value on ``ROW``, ``PIXEL``, ``axis`` and the batch. ``axis`` counts
+    ``count`` images, each of which serves ``steps`` steps of ``k``. The columns of the product fall into ``rows`` rows
+    of ``width`` pixels; windows see ``halo_rows`` more rows below."""
 
     body: Expr
     axis: str
     count: int
     steps: int
     rows: int
-    pixels: int
-    more_rows: int = 0
+    width: int
+    halo_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageOperand(GemmOperand):
-    """The right operand. In a copy, every layer has whole rows of pixels behind one another, beginning with that of
-    the task's first column."""
+class Im2colOperand(BlockedOperand):
+    """The right operand. Packed, every image has whole rows of pixels behind one another, from the row of the task's
+    first column on."""
 
-    layers: Layers
+    images: PackedImages
 
-    def allocate(self, w: FreshNameWriter, name: str, panels: int) -> Buffer:
+    def allocate_block(self, w: FreshNameWriter, name: str, panels: int) -> Buffer:
         # A panel may see beyond the last row by some pixels of a window, and by lanes that count for nothing.
-        width = self._rows(panels) * self.layers.pixels + self.layers.pixels + self.lanes
-        shape = (self.depth // self.layers.steps, -(-width // self.lanes) * self.lanes)
-        return w.allocate(name, shape, self.layers.body.dtype, Scope.LOCAL)
+        pixels = self._rows(panels) * self.images.width + self.images.width + self.lanes
+        shape = (self.kc // self.images.steps, -(-pixels // self.lanes) * self.lanes)
+        return w.allocate(name, shape, self.images.body.dtype, Scope.LOCAL)
 
-    def copy_block(
+    def pack_block(
         self, w: FreshNameWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
     ) -> None:
-        width, lanes, steps = self.layers.pixels, self.lanes, self.layers.steps
+        width, lanes, steps = self.images.width, self.lanes, self.images.steps
         first_row = first * self.size // width
-        with w.loop("layer", self.depth // steps) as layer, w.loop("line", self._rows(panels)) as i:
-            with w.loop("part", -(-width // lanes), LoopKind.UNROLLED) as part:
-                here = {**at, self.layers.axis: k0 // steps + layer, ROW: first_row + i, PIXEL: part * lanes}
+        with w.loop("image", self.kc // steps) as image, w.loop("image_line", self._rows(panels)) as i:
+            with w.loop("vector", -(-width // lanes), LoopKind.UNROLLED) as v:
+                here = {**at, self.images.axis: k0 // steps + image, ROW: first_row + i, PIXEL: v * lanes}
                 # What a vector writes beyond its row of pixels, the next one overwrites.
-                w.store(buffer, (layer, Ramp(i * width + part * lanes, 1, lanes)), self._pixels(here))
+                w.store(buffer, (image, Ramp(i * width + v * lanes, 1, lanes)), self._pixels(here))
 
     def _pixels(self, here: Mapping[str, Expr]) -> Expr:
         """A vector of one row of pixels; zeros where there are none."""
-        lanes, layers = self.lanes, self.layers
-        terms: list[Expr] = [Broadcast(Compare(CompareOp.LT, here[ROW], index(layers.rows)), lanes)]
+        lanes, images = self.lanes, self.images
+        terms: list[Expr] = [Broadcast(Compare(CompareOp.LT, here[ROW], index(images.rows)), lanes)]
         if self.steps > self.k.extent:
-            terms.append(Broadcast(Compare(CompareOp.LT, here[layers.axis], index(layers.count)), lanes))
-        if layers.pixels % lanes:
-            terms.append(lanes_below(here[PIXEL], layers.pixels, lanes))
-        value = vector_at(layers.body, here, PIXEL, lanes)
+            terms.append(Broadcast(Compare(CompareOp.LT, here[images.axis], index(images.count)), lanes))
+        if images.width % lanes:
+            terms.append(lanes_below(here[PIXEL], images.width, lanes))
+        value = vector_at(images.body, here, PIXEL, lanes)
         return Select(logical_and(*terms), value, Broadcast(const(0, value.dtype), lanes))
 
-    def panel(self, buffer: Buffer | None, at: Mapping[str, Expr], first: Expr, j: Expr, block: Expr) -> Panel:
-        plain = super(ImageOperand, self).panel(buffer, at, first, j, block)
-        begin = first * self.size // self.layers.pixels * self.layers.pixels
-        return ImagePanel(**fields_of(plain), shift=plain.number * self.size - begin)
+    def panel(self, buffer: Buffer | None, at: Mapping[str, Expr], first: Expr, j: Expr, k_block: Expr) -> OperandPanel:
+        plain = super(Im2colOperand, self).panel(buffer, at, first, j, k_block)
+        begin = first * self.size // self.images.width * self.images.width
+        return Im2colPanel(**fields_of(plain), shift=plain.number * self.size - begin)
 
     def _rows(self, panels: int) -> int:
-        """Rows of pixels that the columns of some panels may see."""
-        pixels = self.layers.pixels
-        return (panels * self.size + pixels - 2) // pixels + 1 + self.layers.more_rows
+        """Rows of pixels that the columns of ``panels`` panels may see."""
+        width = self.images.width
+        return (panels * self.size + width - 2) // width + 1 + self.images.halo_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImagePanel(Panel):
-    """``shift``: the column of the copy that the panel begins in."""
+class Im2colPanel(OperandPanel):
+    """``shift``: the packed pixel that the panel begins at."""
 
     shift: Expr
 

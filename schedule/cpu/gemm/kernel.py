@@ -1,15 +1,16 @@
-"""Matrix products on vector registers, in blocks that stay in the caches.
+"""Blocked matrix products on vector registers.
 
-    parallel for each task, a block of C:
-      for each block of k:
-        copy the blocks of A and B, unless they were copied before or never are
-        for each panel of B, for each tile of C in it (or the other way round):
-          registers = what the blocks of k before have given
-          for k: registers[i, :] += A[i, k] * B[k, :]
-          C = registers
+    parallel for each task, an mc x nc block of C:
+      for each block of kc steps of k:
+        pack the blocks of A and B, unless they were packed before or never are
+        for each panel of nr columns, for each register tile of mr rows in it (or the other way round):
+          accumulators = what the blocks of k before have given
+          for k: accumulators[i, :] += A[i, k] * B[k, :]              # the micro-kernel
+          C = accumulators
 
-After K. Goto and R. van de Geijn, "Artifacts of High-Performance Matrix Multiplication", 2008. What follows the sum is
-computed as each tile is finished. Sums wait for the next block of ``k`` in an output that can hold them.
+After K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008; the names of the sizes are
+those of BLIS. The epilogue is computed as each register tile is finished. Between two blocks of ``k`` the accumulators
+wait in an output that can hold them, or else in local memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,245 +27,264 @@ from ...problems.gemm import Gemm, Operand, Result
 from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
-from .packing import TASK, WHOLE, GemmOperand, Panel, below, lanes_below
+from ..shared_knobs import COLUMNS_INSIDE, ROWS_INSIDE
+from .packing import TASK, WHOLE, BlockedOperand, OperandPanel, below, lanes_below
 
 UNROLLED = LoopKind.UNROLLED
 
 
 @dataclass(frozen=True, slots=True)
-class GemmSetting:
-    """A tile of C in registers has ``rows`` of ``vectors`` of ``lanes``. A task has ``tiles`` of them along ``m`` and
-    ``panels`` along ``n``, and goes through ``k`` in blocks of ``depth``. ``pack_a``, ``pack_b``: how long copies of
-    the operands live (``gemm_operand``). ``by_rows``: the tiles of a row of C follow one another, so that B stays in
-    the cache while A goes by; else those of a panel do. ``streamed``: whether outputs go past the caches."""
+class CpuGemmSetting:
+    """A register tile has ``mr`` rows of ``vectors`` vectors of ``lanes``. A task has ``tiles`` of them along ``m`` and
+    ``panels`` along ``n``, and goes through ``k`` in blocks of ``kc``. ``pack_a``, ``pack_b``: when the operands are
+    packed (see ``packing``). ``order``: with ``COLUMNS_INSIDE`` the register tiles of a row of C follow one another, so
+    that B stays in the cache while A goes by; else those of a panel do. ``non_temporal``: whether outputs are stored
+    past the caches."""
 
-    rows: int
+    mr: int
     vectors: int
     lanes: int
     tiles: int
     panels: int
-    depth: int
+    kc: int
     pack_a: str
     pack_b: str
-    by_rows: bool = False
-    streamed: bool = False
+    order: str = ROWS_INSIDE
+    non_temporal: bool = False
 
     @property
-    def columns(self) -> int:
-        """Columns of a tile."""
+    def nr(self) -> int:
+        """Columns of a register tile."""
         return self.vectors * self.lanes
 
 
-def lower_gemm(p: Gemm, name: str, setting: GemmSetting) -> Kernel:
-    """The kernel of one setting. Where an operand is never copied, ``depth`` divides ``k``."""
-    return GemmProgram(p, setting).kernel(name)
+def lower_fma(p: Gemm, name: str, setting: CpuGemmSetting) -> Kernel:
+    """The kernel of one setting, by plain multiply-adds. Where an operand is never packed, ``kc`` divides ``k``."""
+    return BlockedGemmWriter(p, setting).kernel(name)
 
 
 @dataclass(frozen=True, slots=True)
-class TilePlace:
-    """A tile: its batch, the block of ``k``, its number along ``m`` and ``n`` within the task, its first row and
-    column, and its operands."""
+class RegisterTile:
+    """One register tile of C: its indices in the batch, its block of ``k``, its indices along ``m`` and ``n`` within
+    the task, its first row and column in C, and its panels of the operands."""
 
     batch: Mapping[str, Expr]
-    block: Expr
-    number: tuple[Expr, Expr]
+    k_block: Expr
+    indices: tuple[Expr, Expr]
     row: Expr
     column: Expr
-    a: Panel
-    b: Panel
+    a: OperandPanel
+    b: OperandPanel
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Outputs from column ``first`` on: under a ``condition`` (None: always) those of a vector's lanes in ``mask``
-    (None: all)."""
+class OutputVector:
+    """Outputs from column ``first`` on. They are written where ``condition`` holds (None: always), in the lanes of
+    ``mask`` (None: all)."""
 
     first: Expr
     condition: Expr | None
     mask: Expr | None
 
 
-class GemmProgram:
-    """The loops around the tiles, and tiles of plain multiply-adds; other tiles in ``gemm_dots``. ``group``: elements
-    along ``k`` that one instruction takes. ``taken``: names that are, besides those of the product."""
+class BlockedGemmWriter:
+    """The loops around the register tiles, with a micro-kernel of plain multiply-adds. Subclasses have others.
 
-    def __init__(self, p: Gemm, s: GemmSetting, group: int = 1, taken: Iterable[str] = ()) -> None:
+    ``k_group``: elements along ``k`` that one instruction takes. ``taken``: names that are taken besides those of the
+    product.
+    """
+
+    def __init__(self, p: Gemm, s: CpuGemmSetting, k_group: int = 1, taken: Iterable[str] = ()) -> None:
         self.p, self.s, self.dtype = p, s, p.accumulator.dtype
         self.w = FreshNameWriter((*p.names, *taken))
-        self.blocks = -(-p.k.extent // s.depth)
-        by_rows = p.a.row != 1
-        left, right = (batch_of(o, p) for o in (p.a, p.b))
-        self.a = GemmOperand(p.a, p.m, p.k, left, s.rows, s.depth, s.lanes, s.pack_a, by_rows, group)
-        self.b = GemmOperand(p.b, p.n, p.k, right, s.columns, s.depth, s.lanes, s.pack_b, False, group)
-        self.home = next((r for r in p.results if _can_hold(r, self.dtype)), None)
-        self.partial: Buffer | None = None
-        self.stored = s.lanes  # columns of an output that are stored at once
-        self.minimal_passes = p.n.extent % s.columns == 0  # masks beside many sums are for a compiler to place
+        self.k_blocks = -(-p.k.extent // s.kc)
+        k_innermost = p.a.row != 1
+        a_batch, b_batch = (batch_of(o, p) for o in (p.a, p.b))
+        self.a = BlockedOperand(p.a, p.m, p.k, a_batch, s.mr, s.kc, s.lanes, s.pack_a, k_innermost, k_group)
+        self.b = BlockedOperand(p.b, p.n, p.k, b_batch, s.nr, s.kc, s.lanes, s.pack_b, False, k_group)
+        self.accumulating_output = next((r for r in p.results if can_accumulate(r, self.dtype)), None)
+        self.partial_sums: Buffer | None = None
+        self.store_lanes = s.lanes  # columns of an output that are stored at once
+        self.minimal_passes = p.n.extent % s.nr == 0  # LLVM places masks beside many accumulators better
 
     def kernel(self, name: str) -> Kernel:
         """The whole kernel."""
         p, s, w, a, b = self.p, self.s, self.w, self.a, self.b
-        copies = {o.axis.name: o.copy_whole(w, f"{o.axis.name}_packed") for o in (a, b) if o.mode == WHOLE}
-        workspace = tuple(copies.values())
+        packed = {o.axis.name: o.pack_whole(w, f"{o.axis.name}_packed") for o in (a, b) if o.packing == WHOLE}
+        workspace = tuple(packed.values())
         extents = (*(x.extent for x in p.batch), -(-a.panels // s.tiles), -(-b.panels // s.panels))
         with w.loop("task", prod(extents), LoopKind.PARALLEL) as task:
-            *outer, tm, tn = delinearize(task, extents)
+            *outer, m_task, n_task = delinearize(task, extents)
             batch = dict(zip((x.name for x in p.batch), outer, strict=True))
-            blocks = ((a, tm * s.tiles, s.tiles), (b, tn * s.panels, s.panels))
-            copies |= {o.axis.name: o.allocate(w, f"{o.axis.name}_block", n) for o, _, n in blocks if o.mode == TASK}
-            if self.blocks > 1 and self.home is None:
-                self.partial = w.allocate("partial", (s.tiles, s.panels, s.rows, s.columns), self.dtype, Scope.LOCAL)
-            with w.loop("block", self.blocks) as block:
-                for o, first, count in blocks:
-                    if o.mode == TASK:
-                        o.copy_block(w, copies[o.axis.name], batch, first, count, block * s.depth)
-                panels, tiles = self._each("panel", b, tn, s.panels), self._each("tile", a, tm, s.tiles)
-                if s.by_rows:
-                    with tiles as i, panels as j:
-                        right = b.panel(copies.get("n"), batch, tn * s.panels, j, block)
-                        self.begin_panel(right)
-                        self.tile(self._place(copies.get("m"), batch, block, (i, j), tm, right))
-                else:
-                    with panels as j:
-                        right = b.panel(copies.get("n"), batch, tn * s.panels, j, block)
-                        self.begin_panel(right)
-                        with tiles as i:
-                            self.tile(self._place(copies.get("m"), batch, block, (i, j), tm, right))
+            blocks = ((a, m_task * s.tiles, s.tiles), (b, n_task * s.panels, s.panels))
+            for operand, _, count in blocks:
+                if operand.packing == TASK:
+                    axis = operand.axis.name
+                    packed[axis] = operand.allocate_block(w, f"{axis}_block", count)
+            if self.k_blocks > 1 and self.accumulating_output is None:
+                shape = (s.tiles, s.panels, s.mr, s.nr)
+                self.partial_sums = w.allocate("partial_sums", shape, self.dtype, Scope.LOCAL)
+            with w.loop("k_block", self.k_blocks) as k_block:
+                for operand, first, count in blocks:
+                    if operand.packing == TASK:
+                        operand.pack_block(w, packed[operand.axis.name], batch, first, count, k_block * s.kc)
+                self._register_tiles(packed, batch, k_block, (m_task, n_task))
         outputs = tuple(r.tensor for r in p.results)
-        streamed = frozenset(b.name for b in outputs if s.streamed)
+        streamed = frozenset(b.name for b in outputs if s.non_temporal)
         return Kernel(name, p.inputs, outputs, workspace, w.finish(), streamed, minimal_passes=self.minimal_passes)
 
+    def _register_tiles(
+        self, packed: Mapping[str, Buffer], batch: Mapping[str, Expr], k_block: Expr, task: tuple[Expr, Expr]
+    ) -> None:
+        """The register tiles of a task in one block of ``k``, in the order of the setting."""
+        s, (m_task, n_task) = self.s, task
+        panels, tiles = self._each("panel", self.b, n_task, s.panels), self._each("tile", self.a, m_task, s.tiles)
+
+        def b_panel(j: Expr) -> OperandPanel:
+            return self.b.panel(packed.get("n"), batch, n_task * s.panels, j, k_block)
+
+        def register_tile(i: Expr, j: Expr, b: OperandPanel) -> None:
+            a = self.a.panel(packed.get("m"), batch, m_task * s.tiles, i, k_block)
+            self.register_tile(RegisterTile(batch, k_block, (i, j), a.number * s.mr, b.number * s.nr, a, b))
+
+        if s.order == COLUMNS_INSIDE:
+            with tiles as i, panels as j:
+                b = b_panel(j)
+                self.begin_panel(b)
+                register_tile(i, j, b)
+        else:
+            with panels as j:
+                b = b_panel(j)
+                self.begin_panel(b)
+                with tiles as i:
+                    register_tile(i, j, b)
+
     @contextmanager
-    def _each(self, name: str, operand: GemmOperand, task: Expr, count: int) -> Iterator[Expr]:
+    def _each(self, name: str, operand: BlockedOperand, task: Expr, count: int) -> Iterator[Expr]:
         """A loop over those of the ``count`` panels of ``task`` that are there."""
         with self.w.loop(name, count) as number, self.w.when(below(task * count + number, operand.panels, count)):
             yield number
 
-    def _place(
-        self, copy: Buffer | None, batch: Mapping[str, Expr], block: Expr, at: tuple[Expr, Expr], tm: Expr, right: Panel
-    ) -> TilePlace:
-        left = self.a.panel(copy, batch, tm * self.s.tiles, at[0], block)
-        return TilePlace(batch, block, at, left.number * self.s.rows, right.number * self.s.columns, left, right)
+    def begin_panel(self, b: OperandPanel) -> None:
+        """What the register tiles of a panel need in a block of ``k``: here nothing."""
 
-    def begin_panel(self, right: Panel) -> None:
-        """What the tiles of a panel need in a block of ``k``: here nothing."""
+    # --- a register tile
 
-    # --- a tile
-
-    def tile(self, t: TilePlace) -> None:
-        """What one block of ``k`` adds to a tile, and its outputs after the last."""
+    def register_tile(self, t: RegisterTile) -> None:
+        """What one block of ``k`` adds to a register tile, and its outputs after the last block."""
         w, s = self.w, self.s
-        sums = w.allocate("sums", (s.rows, s.columns), self.dtype, Scope.REGISTER)
-        with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-            w.store(sums, (i, self.run(v)), Broadcast(const(0, self.dtype), s.lanes))
-        last = self.blocks - 1
-        with w.when(None if last == 0 else Compare(CompareOp.NE, t.block, index(0))):
+        accumulators = w.allocate("accumulators", (s.mr, s.nr), self.dtype, Scope.REGISTER)
+        with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+            w.store(accumulators, (i, self.vector(v)), Broadcast(const(0, self.dtype), s.lanes))
+        last = self.k_blocks - 1
+        with w.when(None if last == 0 else Compare(CompareOp.NE, t.k_block, index(0))):
             if last:
-                self._exchange(sums, t, back=True)
-        self.multiply_all(sums, t)
-        self.correct(sums)
-        if self.home is not None and len(self.p.results) == 1 and _is_sum(self.home, self.p):
-            self._exchange(sums, t, back=False)
+                self._move_accumulators(accumulators, t, load=True)
+        self.micro_kernel(accumulators, t)
+        self.correct(accumulators)
+        output = self.accumulating_output
+        if output is not None and len(self.p.results) == 1 and _is_accumulator(output, self.p):
+            self._move_accumulators(accumulators, t, load=False)
             return
         if last:
-            with w.when(Compare(CompareOp.NE, t.block, index(last))):
-                self._exchange(sums, t, back=False)
-        with w.when(Compare(CompareOp.EQ, t.block, index(last)) if last else None):
-            whole = w.allocate("whole_sums", (s.rows, s.columns), self.dtype, Scope.LOCAL)
-            with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-                w.store(whole, (i, self.run(v)), Load(sums, (i, self.run(v))))
-            self.finish(whole, (), t)
+            with w.when(Compare(CompareOp.NE, t.k_block, index(last))):
+                self._move_accumulators(accumulators, t, load=False)
+        with w.when(Compare(CompareOp.EQ, t.k_block, index(last)) if last else None):
+            whole = w.allocate("total", (s.mr, s.nr), self.dtype, Scope.LOCAL)
+            with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+                w.store(whole, (i, self.vector(v)), Load(accumulators, (i, self.vector(v))))
+            self.epilogue(whole, (), t)
 
-    def correct(self, sums: Buffer) -> None:
+    def correct(self, accumulators: Buffer) -> None:
         """What the products of a block need afterwards: here nothing."""
 
-    def multiply_all(self, sums: Buffer, t: TilePlace) -> None:
-        """Add the products of a block of ``k`` to the sums of a tile."""
-        with self.w.loop("step", self.s.depth // self.a.group) as step:
-            self.multiply(sums, t, step)
+    def micro_kernel(self, accumulators: Buffer, t: RegisterTile) -> None:
+        """Add the products of a block of ``k`` to the accumulators of a register tile."""
+        with self.w.loop("step", self.s.kc // self.a.k_group) as step:
+            self.rank_update(accumulators, t, step)
 
-    def multiply(self, sums: Buffer, t: TilePlace, step: Expr) -> None:
-        """Add the products of one step to the sums of a tile."""
+    def rank_update(self, accumulators: Buffer, t: RegisterTile, step: Expr) -> None:
+        """Add the products of one step of ``k`` to the accumulators of a register tile."""
         w, s = self.w, self.s
-        row = w.allocate("b_row", (s.columns,), self.dtype, Scope.REGISTER)
+        row = w.allocate("b_row", (s.nr,), self.dtype, Scope.REGISTER)
         with w.loop("v", s.vectors, UNROLLED) as v:
-            w.store(row, (self.run(v),), t.b.vector(v * s.lanes, step))
-        with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-            product = Broadcast(t.a.element(i, step), s.lanes) * Load(row, (self.run(v),))
-            w.store(sums, (i, self.run(v)), Load(sums, (i, self.run(v))) + product)
+            w.store(row, (self.vector(v),), t.b.vector(v * s.lanes, step))
+        with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+            product = Broadcast(t.a.element(i, step), s.lanes) * Load(row, (self.vector(v),))
+            w.store(accumulators, (i, self.vector(v)), Load(accumulators, (i, self.vector(v))) + product)
 
-    def run(self, vector: Expr) -> Expr:
-        """The columns of a vector of a tile."""
-        return Ramp(vector * self.s.lanes, 1, self.s.lanes)
+    def vector(self, v: Expr) -> Expr:
+        """The columns of vector ``v`` of a register tile."""
+        return Ramp(v * self.s.lanes, 1, self.s.lanes)
 
-    def _exchange(self, sums: Buffer, t: TilePlace, *, back: bool) -> None:
-        """The sums of a tile to where they wait for the next block of ``k``, or ``back``."""
-        w, s = self.w, self.s
+    def _move_accumulators(self, accumulators: Buffer, t: RegisterTile, *, load: bool) -> None:
+        """The accumulators of a register tile to where they wait for the next block of ``k``, or back (``load``)."""
+        w, s, output = self.w, self.s, self.accumulating_output
         with (
-            w.loop("i", s.rows, UNROLLED) as i,
-            w.when(None if self.home is None else below(t.row + i, self.p.m.extent, s.rows)),
+            w.loop("i", s.mr, UNROLLED) as i,
+            w.when(None if output is None else below(t.row + i, self.p.m.extent, s.mr)),
             w.loop("v", s.vectors, UNROLLED) as v,
         ):
-            held: tuple[Expr, ...] = (i, self.run(v))
-            if self.home is not None:
-                place = self._at(self.home, t, i, t.column + v * s.lanes)
-                buffer, mask = self.home.tensor, self._mask(t, v)
+            own: tuple[Expr, ...] = (i, self.vector(v))
+            if output is not None:
+                buffer, indices = output.tensor, self._output_indices(output, t, i, t.column + v * s.lanes)
+                mask = self._column_mask(t, v)
             else:
-                assert self.partial is not None
-                buffer, place, mask = self.partial, (*t.number, *held), None
-            if back:
-                w.store(sums, held, Load(buffer, place, mask))
+                assert self.partial_sums is not None
+                buffer, indices, mask = self.partial_sums, (*t.indices, *own), None
+            if load:
+                w.store(accumulators, own, Load(buffer, indices, mask))
             else:
-                w.store(buffer, place, Load(sums, held), mask)
+                w.store(buffer, indices, Load(accumulators, own), mask)
 
-    def finish(self, whole: Buffer, prefix: tuple[Expr, ...], t: TilePlace) -> None:
-        """The outputs, from the whole sums of a tile at ``prefix`` of a buffer."""
+    def epilogue(self, total: Buffer, prefix: tuple[Expr, ...], t: RegisterTile) -> None:
+        """The outputs, from the total sums of a register tile at ``prefix`` of a buffer."""
         w, s, p = self.w, self.s, self.p
         with (
-            w.loop("row", s.rows) as i,
-            w.when(below(t.row + i, p.m.extent, s.rows)),
-            w.loop("v", s.columns // self.stored, UNROLLED) as v,
+            w.loop("row", s.mr) as i,
+            w.when(below(t.row + i, p.m.extent, s.mr)),
+            w.loop("v", s.nr // self.store_lanes, UNROLLED) as v,
         ):
-            for run in self.runs(t, v):
-                here = {**t.batch, "m": t.row + i, "n": run.first}
-                total = Load(whole, (*prefix, i, Var("n") - run.first + v * self.stored))
+            for output in self.output_vectors(t, v):
+                here = {**t.batch, "m": t.row + i, "n": output.first}
+                summed = Load(total, (*prefix, i, Var("n") - output.first + v * self.store_lanes))
 
-                def read(load: Load, total: Load = total) -> Load:
-                    return total if load.buffer.name == p.accumulator.name else load
+                def read(load: Load, summed: Load = summed) -> Load:
+                    return summed if load.buffer.name == p.accumulator.name else load
 
-                with w.when(run.condition):
+                with w.when(output.condition):
                     for result in p.results:
-                        value = vector_at(result.value, here, "n", self.stored, read)
-                        if run.mask is not None:
-                            value = Select(run.mask, value, Broadcast(const(0, value.dtype), self.stored))
-                        w.store(result.tensor, self._at(result, t, i, run.first), value, run.mask)
+                        value = vector_at(result.value, here, "n", self.store_lanes, read)
+                        if output.mask is not None:
+                            value = Select(output.mask, value, Broadcast(const(0, value.dtype), self.store_lanes))
+                        w.store(result.tensor, self._output_indices(result, t, i, output.first), value, output.mask)
 
-    def runs(self, t: TilePlace, vector: Expr) -> tuple[Run, ...]:
-        """Where the outputs of a vector of a tile are: together they are all that it has."""
-        return (Run(t.column + vector * self.stored, None, self._mask(t, vector)),)
+    def output_vectors(self, t: RegisterTile, vector: Expr) -> tuple[OutputVector, ...]:
+        """Where the outputs of a vector of a register tile go: together they are all that it has."""
+        return (OutputVector(t.column + vector * self.store_lanes, None, self._column_mask(t, vector)),)
 
-    def _at(self, result: Result, t: TilePlace, i: Expr, first: Expr) -> tuple[Expr, ...]:
-        """Where the elements of a row of a tile from column ``first`` on are in an output."""
+    def _output_indices(self, result: Result, t: RegisterTile, i: Expr, first: Expr) -> tuple[Expr, ...]:
+        """The indices in an output of the elements of row ``i`` of a register tile from column ``first`` on."""
         here = {**t.batch, "m": t.row + i, "n": first}
-        return tuple(vector_at(at, here, "n", self.stored) for at in result.indices)
+        return tuple(vector_at(at, here, "n", self.store_lanes) for at in result.indices)
 
-    def _mask(self, t: TilePlace, vector: Expr) -> Expr | None:
-        """Which columns of a vector of a tile are there; None where all always are."""
-        s, extent = self.s, self.p.n.extent
-        return None if extent % s.columns == 0 else lanes_below(t.column + vector * self.stored, extent, self.stored)
+    def _column_mask(self, t: RegisterTile, vector: Expr) -> Expr | None:
+        """Which columns of a vector of a register tile C has; None where it has all of them always."""
+        lanes, extent = self.store_lanes, self.p.n.extent
+        return None if extent % self.s.nr == 0 else lanes_below(t.column + vector * lanes, extent, lanes)
 
 
 def batch_of(operand: Operand, p: Gemm) -> tuple[Axis, ...]:
-    """The axes of the batch that an operand knows of."""
+    """The axes of the batch that an operand follows."""
     free = free_variables(operand.body)
     return tuple(a for a in p.batch if a.name in free)
 
 
-def _is_sum(result: Result, p: Gemm) -> bool:
-    """Whether an output is the sum itself."""
-    return isinstance(result.value, Load) and result.value.buffer.name == p.accumulator.name
-
-
-def _can_hold(result: Result, dtype: object) -> bool:
-    """Whether an output has room for sums, in vectors along ``n``."""
+def can_accumulate(result: Result, dtype: object) -> bool:
+    """Whether accumulators can wait in an output between two blocks of ``k``: in vectors along ``n``."""
     return result.tensor.dtype == dtype and result.step("n") == 1
+
+
+def _is_accumulator(result: Result, p: Gemm) -> bool:
+    """Whether an output is the sum itself, without an epilogue."""
+    return isinstance(result.value, Load) and result.value.buffer.name == p.accumulator.name

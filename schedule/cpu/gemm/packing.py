@@ -1,9 +1,13 @@
-"""One operand of a blocked matrix product: how it is copied to where it lies as the innermost loop reads it.
+"""One operand of a blocked matrix product: how it is packed into panels that the micro-kernel reads in order.
 
-A panel is what a tile of registers needs: ``size`` places along the operand's own axis. In the copy its elements lie
-along ``k``, one row for each place (``by_rows``: copied in vectors from an operand that lies along ``k`` itself, and
-read one by one), or along the own axis, one row for each step of ``k``, or for each ``group`` of steps, whose elements
-are neighbours then. Beyond the end of ``k`` there are zeros, beyond that of the own axis anything.
+A panel is what a register tile needs: ``size`` indices of the operand's own axis (``m`` or ``n``), all steps of a block
+of ``k``. Packed, its elements lie in one of three ways:
+
+    k_innermost     panel[own][k]                one row for each index of the own axis, read one by one
+    otherwise       panel[k][own]                one row for each step of k, read in vectors
+    k_group > 1     panel[k / g][own][k % g]     g steps of k are neighbours, as dot products want them
+
+Beyond the end of ``k`` a panel holds zeros. Beyond the end of the own axis its elements are never used.
 """
 
 from collections.abc import Mapping
@@ -26,199 +30,207 @@ UNROLLED = LoopKind.UNROLLED
 FEW_STEPS = 32
 
 NEVER = "never"
-"""The operand is read where it is."""
+"""The operand is read where it lies."""
 TASK = "task"
-"""Each task copies what it needs of a block of ``k``, to memory of its thread."""
+"""Each task packs what it needs of a block of ``k``, into memory of its thread."""
 WHOLE = "whole"
-"""All of it is copied first, by all threads together."""
+"""The whole operand is packed before the tasks begin, by all threads together."""
 
 
 @dataclass(frozen=True, slots=True)
-class GemmOperand:
-    """``operand`` on its own axis (``m`` or ``n``), in panels of ``size``, of which ``depth`` steps of ``k`` are used
-    at a time, ``group`` by ``group``. ``mode``: ``NEVER``, ``TASK`` or ``WHOLE``. ``lanes``: groups in a vector."""
+class BlockedOperand:
+    """``operand`` along its own axis, in panels of ``size``. A block has ``kc`` steps of ``k``, which are used
+    ``k_group`` by ``k_group``. ``packing``: ``NEVER``, ``TASK`` or ``WHOLE``. ``lanes``: groups in a vector.
+    ``k_innermost``: how packed elements lie."""
 
     operand: Operand
     axis: Axis
     k: Axis
     batch: tuple[Axis, ...]
     size: int
-    depth: int
+    kc: int
     lanes: int
-    mode: str
-    by_rows: bool
-    group: int = 1
+    packing: str
+    k_innermost: bool
+    k_group: int = 1
 
     @property
     def panels(self) -> int:
+        """Panels that cover the own axis."""
         return -(-self.axis.extent // self.size)
 
     @property
     def steps(self) -> int:
         """Steps of ``k`` in whole blocks."""
-        return -(-self.k.extent // self.depth) * self.depth
+        return -(-self.k.extent // self.kc) * self.kc
 
-    def copy_whole(self, w: FreshNameWriter, name: str) -> Buffer:
-        """The copy of all panels, and the loop that makes it."""
+    def pack_whole(self, w: FreshNameWriter, name: str) -> Buffer:
+        """The buffer of all packed panels; writes the loop that fills it."""
         batch = tuple(a.extent for a in self.batch)
-        buffer = Buffer(w.fresh(name), (*batch, self.panels, *self.shape(self.steps)), self.operand.body.dtype)
-        extents = (*batch, self.panels if self.goes_along_k else self.steps // self.few_steps)
+        buffer = Buffer(w.fresh(name), (*batch, self.panels, *self.panel_shape(self.steps)), self.operand.body.dtype)
+        extents = (*batch, self.panels if self.reads_along_k else self.steps // self.steps_at_a_time)
         with w.loop("packed", prod(extents), LoopKind.PARALLEL) as item:
             *outer, part = delinearize(item, extents)
             at = dict(zip((a.name for a in self.batch), outer, strict=True))
-            if self.goes_along_k:
-                Panel(self, at, part, index(0), buffer, (*outer, part), index(0)).copy(w, self.steps)
+            if self.reads_along_k:
+                OperandPanel(self, at, part, index(0), buffer, (*outer, part), index(0)).pack(w, self.steps)
             else:
-                k0 = part * self.few_steps
-                with w.loop("copied", self.panels) as j:
-                    Panel(self, at, j, k0, buffer, (*outer, j), k0 // self.group).copy(w, self.few_steps)
+                k0 = part * self.steps_at_a_time
+                with w.loop("panel", self.panels) as j:
+                    panel = OperandPanel(self, at, j, k0, buffer, (*outer, j), k0 // self.k_group)
+                    panel.pack(w, self.steps_at_a_time)
         return buffer
 
-    def allocate(self, w: FreshNameWriter, name: str, panels: int) -> Buffer:
-        """Memory for one block of ``panels``."""
-        return w.allocate(name, (panels, *self.shape(self.depth)), self.operand.body.dtype, Scope.LOCAL)
+    def allocate_block(self, w: FreshNameWriter, name: str, panels: int) -> Buffer:
+        """Memory for one packed block of ``panels``."""
+        return w.allocate(name, (panels, *self.panel_shape(self.kc)), self.operand.body.dtype, Scope.LOCAL)
 
-    def copy_block(
+    def pack_block(
         self, w: FreshNameWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
     ) -> None:
-        """Copy the panels from number ``first`` on, from ``k0`` on."""
-        steps = self.depth if self.goes_along_k else self.few_steps
-        with w.loop("part", self.depth // steps) as part, w.loop("copied", panels) as j:
+        """Pack the panels from number ``first`` on, from step ``k0`` on."""
+        steps = self.kc if self.reads_along_k else self.steps_at_a_time
+        with w.loop("steps", self.kc // steps) as part, w.loop("panel", panels) as j:
             with w.when(below(first + j, self.panels, panels)):
                 begin = part * steps
-                Panel(self, at, first + j, k0 + begin, buffer, (j,), begin // self.group).copy(w, steps)
+                OperandPanel(self, at, first + j, k0 + begin, buffer, (j,), begin // self.k_group).pack(w, steps)
 
     @property
-    def few_steps(self) -> int:
-        """How many steps of ``k`` of one panel are copied before the next one, so that rows of the original are read
-        as they lie, few at a time: the processor sees that coming."""
-        groups = self.depth // self.group
-        return self.group * max(n for n in range(1, max(1, FEW_STEPS // self.group) + 1) if groups % n == 0)
+    def steps_at_a_time(self) -> int:
+        """How many steps of ``k`` of one panel are packed before the next panel. Rows of the original are so read as
+        they lie, few at a time, which the hardware prefetcher follows."""
+        groups = self.kc // self.k_group
+        most = max(1, FEW_STEPS // self.k_group)
+        return self.k_group * max(n for n in range(1, most + 1) if groups % n == 0)
 
     @property
-    def goes_along_k(self) -> bool:
-        """Whether the original is read along ``k``."""
-        return self.by_rows or self.turned
+    def reads_along_k(self) -> bool:
+        """Whether packing reads the original along ``k``."""
+        return self.k_innermost or self.transposed
 
-    def panel(self, buffer: Buffer | None, at: Mapping[str, Expr], first: Expr, j: Expr, block: Expr) -> "Panel":
-        """The panel ``j`` behind number ``first``, in a block of ``k``, in ``buffer`` if that was copied."""
+    @property
+    def transposed(self) -> bool:
+        """Whether packing transposes the original."""
+        return not self.k_innermost and self.operand.k == 1 and self.operand.row != 1
+
+    def panel(
+        self, buffer: Buffer | None, at: Mapping[str, Expr], first: Expr, j: Expr, k_block: Expr
+    ) -> "OperandPanel":
+        """The panel ``j`` behind number ``first``, in a block of ``k``, in ``buffer`` if it was packed."""
         batch = tuple(at[a.name] for a in self.batch)
-        prefix = (*batch, first + j) if self.mode == WHOLE else (j,)
-        start = block * (self.depth // self.group) if self.mode == WHOLE else index(0)
-        return Panel(self, at, first + j, block * self.depth, buffer, prefix, start)
+        prefix = (*batch, first + j) if self.packing == WHOLE else (j,)
+        group = k_block * (self.kc // self.k_group) if self.packing == WHOLE else index(0)
+        return OperandPanel(self, at, first + j, k_block * self.kc, buffer, prefix, group)
 
-    def shape(self, steps: int) -> tuple[int, int]:
-        """Of a panel. Rows are padded, so that those of one panel do not fall on the same few lines of a cache."""
-        vector = self.lanes * self.group
-        if self.by_rows:
+    def panel_shape(self, steps: int) -> tuple[int, int]:
+        """The shape of a packed panel. Rows along ``k`` are padded by a vector, so that those of one panel do not fall
+        on the same few sets of a cache."""
+        vector = self.lanes * self.k_group
+        if self.k_innermost:
             return (self.size, _whole_vectors(steps, vector) + vector)
-        steps = _whole_vectors(steps, vector) if self.turned else steps
-        return (steps // self.group, _whole_vectors(self.size, self.lanes) * self.group)
-
-    @property
-    def turned(self) -> bool:
-        """Whether the copy lies across the original."""
-        return not self.by_rows and self.operand.k == 1 and self.operand.row != 1
+        steps = _whole_vectors(steps, vector) if self.transposed else steps
+        return (steps // self.k_group, _whole_vectors(self.size, self.lanes) * self.k_group)
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
-    """One panel, number ``number`` of an operand at a place ``at`` of the batch: the original from ``k0`` on, and its
-    copy at ``prefix`` of ``buffer`` from the group ``start`` on."""
+class OperandPanel:
+    """One panel, the one of ``number`` at indices ``at`` of the batch: the original from step ``k0`` on, and its packed
+    elements at ``prefix`` of ``buffer`` from ``first_group`` on. ``buffer`` is None where the operand is not packed."""
 
-    of: GemmOperand
+    of: BlockedOperand
     at: Mapping[str, Expr]
     number: Expr
     k0: Expr
     buffer: Buffer | None
     prefix: tuple[Expr, ...]
-    start: Expr
+    first_group: Expr
 
     # --- reading
 
     def element(self, own: Expr, k: Expr) -> Expr:
-        """One element, at places within the panel and the block."""
+        """One element, by its indices within the panel and the block of ``k``."""
         if self.buffer is None:
             return scalar_at(self.of.operand.body, self._point(self._clamped(own), self.k0 + k))
         return Load(*self.group(own, k))
 
     def group(self, own: Expr, step: Expr) -> tuple[Buffer, tuple[Expr, ...]]:
-        """Where the group number ``step`` of the block begins."""
+        """The buffer and the indices where group ``step`` of the block begins."""
         if self.buffer is None:
-            here = self._point(self._clamped(own), self.k0 + step * self.of.group)
+            here = self._point(self._clamped(own), self.k0 + step * self.of.k_group)
             load = substitute(self.of.operand.body, here)
             assert isinstance(load, Load)
             return load.buffer, load.indices
-        row = self.start + step
-        place = (own, row * self.of.group) if self.of.by_rows else (row, own * self.of.group)
-        return self.buffer, (*self.prefix, *place)
+        row = self.first_group + step
+        indices = (own, row * self.of.k_group) if self.of.k_innermost else (row, own * self.of.k_group)
+        return self.buffer, (*self.prefix, *indices)
 
     def vector(self, own: Expr, k: Expr) -> Expr:
         """``lanes`` neighbours along the own axis."""
         if self.buffer is None:
             return self._along_own(own, self.k0 + k)
-        return Load(self.buffer, (*self.prefix, self.start + k, Ramp(own, 1, self.of.lanes)))
+        return Load(self.buffer, (*self.prefix, self.first_group + k, Ramp(own, 1, self.of.lanes)))
 
-    # --- copying
+    # --- packing
 
-    def copy(self, w: FreshNameWriter, steps: int) -> None:
-        """``steps`` of ``k`` to the copy."""
-        if self.of.by_rows:
-            self._copy_rows(w, steps)
-        elif self.of.turned:
-            self._copy_turned(w, steps)
+    def pack(self, w: FreshNameWriter, steps: int) -> None:
+        """Pack ``steps`` steps of ``k``."""
+        if self.of.k_innermost:
+            self._pack_along_k(w, steps)
+        elif self.of.transposed:
+            self._pack_transposed(w, steps)
         else:
-            self._copy_columns(w, steps)
+            self._pack_along_own(w, steps)
 
-    def _copy_rows(self, w: FreshNameWriter, steps: int) -> None:
-        vector = self.of.lanes * self.of.group
-        with w.loop("row", self.of.size) as i, w.loop("run", -(-steps // vector)) as run:
-            self._put(w, (i, Ramp(run * vector, 1, vector)), self._along_k(i, run * vector))
+    def _pack_along_k(self, w: FreshNameWriter, steps: int) -> None:
+        vector = self.of.lanes * self.of.k_group
+        with w.loop("row", self.of.size) as i, w.loop("vector", -(-steps // vector)) as v:
+            self._put(w, (i, Ramp(v * vector, 1, vector)), self._along_k(i, v * vector))
 
-    def _copy_columns(self, w: FreshNameWriter, steps: int) -> None:
-        lanes, group = self.of.lanes, self.of.group
-        parts = -(-self.of.size // lanes)
+    def _pack_along_own(self, w: FreshNameWriter, steps: int) -> None:
+        lanes, group = self.of.lanes, self.of.k_group
+        vectors = -(-self.of.size // lanes)
         if group == 1:
-            with w.loop("step", steps) as k, w.loop("part", parts, UNROLLED) as part:
-                self._put(w, (self.start + k, Ramp(part * lanes, 1, lanes)), self._along_own(part * lanes, self.k0 + k))
+            with w.loop("step", steps) as k, w.loop("vector", vectors, UNROLLED) as v:
+                row = self.first_group + k
+                self._put(w, (row, Ramp(v * lanes, 1, lanes)), self._along_own(v * lanes, self.k0 + k))
             return
-        with w.loop("step", steps // group) as step, w.loop("part", parts, UNROLLED) as part:
+        with w.loop("step", steps // group) as step, w.loop("vector", vectors, UNROLLED) as v:
             rows = w.allocate("rows", (group, lanes), self.of.operand.body.dtype, Scope.LOCAL)
-            with w.loop("line", group, UNROLLED) as i:
-                value = self._along_own(part * lanes, self.k0 + step * group + i)
+            with w.loop("row", group, UNROLLED) as i:
+                value = self._along_own(v * lanes, self.k0 + step * group + i)
                 w.store(rows, (i, Ramp(index(0), 1, lanes)), value)
-            self._turn(w, (self.start + step, part * (lanes * group)), group, rows, group, 1)
+            self._transpose(w, (self.first_group + step, v * (lanes * group)), group, rows, group, 1)
 
-    def _copy_turned(self, w: FreshNameWriter, steps: int) -> None:
-        """Squares are read along ``k`` and written across it."""
-        lanes, group = self.of.lanes, self.of.group
+    def _pack_transposed(self, w: FreshNameWriter, steps: int) -> None:
+        """Square blocks are read along ``k`` and written across it."""
+        lanes, group = self.of.lanes, self.of.k_group
         vector = lanes * group
-        with w.loop("run", -(-steps // vector)) as run, w.loop("part", -(-self.of.size // lanes)) as part:
+        with w.loop("vector", -(-steps // vector)) as v, w.loop("rows", -(-self.of.size // lanes)) as rows:
             square = w.allocate("square", (lanes, vector), self.of.operand.body.dtype, Scope.LOCAL)
-            with w.loop("line", lanes, UNROLLED) as i:
-                w.store(square, (i, Ramp(index(0), 1, vector)), self._along_k(part * lanes + i, run * vector))
-            pitch = self.of.shape(self.of.depth)[1]
-            self._turn(w, (run * lanes, part * vector), pitch, square, lanes, group)
+            with w.loop("row", lanes, UNROLLED) as i:
+                w.store(square, (i, Ramp(index(0), 1, vector)), self._along_k(rows * lanes + i, v * vector))
+            pitch = self.of.panel_shape(self.of.kc)[1]
+            self._transpose(w, (v * lanes, rows * vector), pitch, square, lanes, group)
 
-    def _put(self, w: FreshNameWriter, place: tuple[Expr, Expr], value: Expr) -> None:
+    def _put(self, w: FreshNameWriter, indices: tuple[Expr, Expr], value: Expr) -> None:
         assert self.buffer is not None
-        w.store(self.buffer, (*self.prefix, *place), value)
+        w.store(self.buffer, (*self.prefix, *indices), value)
 
-    def _turn(
-        self, w: FreshNameWriter, place: tuple[Expr, Expr], pitch: int, source: Buffer, rows: int, unit: int
+    def _transpose(
+        self, w: FreshNameWriter, indices: tuple[Expr, Expr], pitch: int, source: Buffer, rows: int, unit: int
     ) -> None:
-        """``rows`` of ``lanes`` units each to columns of the copy."""
+        """``rows`` rows of ``source``, of ``lanes`` units each, become columns of the packed panel."""
         assert self.buffer is not None
-        target, zeros = (*self.prefix, *place), (index(0), index(0))
+        target, zeros = (*self.prefix, *indices), (index(0), index(0))
         row = source.shape[-1]
         w.emit(Transpose(self.buffer, target, pitch, source, zeros, row, rows, self.of.lanes, unit))
 
     def _along_k(self, own: Expr, k: Expr) -> Expr:
         """A vector of the original along ``k``; zeros beyond its end."""
         here = self._point(self._clamped(own), self.k0 + k)
-        vector, extent = self.of.lanes * self.of.group, self.of.k.extent
-        mask = lanes_below(self.k0 + k, extent, vector) if extent % vector or self.of.depth % vector else None
-        return _where(mask, vector_at(self.of.operand.body, here, "k", vector))
+        vector, extent = self.of.lanes * self.of.k_group, self.of.k.extent
+        mask = lanes_below(self.k0 + k, extent, vector) if extent % vector or self.of.kc % vector else None
+        return _masked(mask, vector_at(self.of.operand.body, here, "k", vector))
 
     def _along_own(self, own: Expr, k: Expr) -> Expr:
         """A vector of the original along the own axis; zeros beyond its end and that of ``k``."""
@@ -231,31 +243,33 @@ class Panel:
             terms.append(Broadcast(Compare(CompareOp.LT, k, index(self.of.k.extent)), lanes))
         here = {**self.at, self.of.axis.name: first, "k": k}
         value = vector_at(self.of.operand.body, here, self.of.axis.name, lanes)
-        return _where(logical_and(*terms) if terms else None, value)
+        return _masked(logical_and(*terms) if terms else None, value)
 
     def _point(self, own: Expr, k: Expr) -> dict[str, Expr]:
         return {**self.at, self.of.axis.name: own, "k": k}
 
     def _clamped(self, own: Expr) -> Expr:
-        """A place within the panel as one of the original; the last one instead of those beyond it."""
-        place = self.number * self.of.size + own
-        return minimum(place, index(self.of.axis.extent - 1)) if self.of.axis.extent % self.of.size else place
+        """An index within the panel as one of the original: the last one instead of those beyond it."""
+        original = self.number * self.of.size + own
+        extent = self.of.axis.extent
+        return minimum(original, index(extent - 1)) if extent % self.of.size else original
 
 
-def below(place: Expr, extent: int, step: int = 1) -> Expr | None:
-    """Whether ``place`` is below ``extent``; None where it always is, because ``step`` divides that.
+def below(index_: Expr, extent: int, step: int = 1) -> Expr | None:
+    """Whether an index is below ``extent``; None where it always is, because ``step`` divides that.
 
-    Said in a way that leaves loops whole: the code of a tile is large, and a second one for the edge gains nothing.
+    The condition is written so that loops stay whole: the code of a register tile is large, and a second copy of it for
+    the edge gains nothing.
     """
-    return Compare(CompareOp.NE, minimum(place, index(extent)), index(extent)) if extent % step else None
+    return Compare(CompareOp.NE, minimum(index_, index(extent)), index(extent)) if extent % step else None
 
 
 def lanes_below(first: Expr, extent: int, lanes: int) -> Expr:
-    """Which of the places from ``first`` on are below ``extent``."""
+    """Which of the ``lanes`` indices from ``first`` on are below ``extent``."""
     return Compare(CompareOp.LT, Ramp(first, 1, lanes), Broadcast(index(extent), lanes))
 
 
-def _where(mask: Expr | None, value: Expr) -> Expr:
+def _masked(mask: Expr | None, value: Expr) -> Expr:
     """``value`` in the lanes of ``mask``, zero elsewhere."""
     if isinstance(value, Load) and value.mask is None:
         return Load(value.buffer, value.indices, mask)

@@ -1,23 +1,26 @@
-"""Products of very few rows with a matrix that lies along its columns, on a processor: the matrix is read once, row by
-row as it lies, and what has been summed up so far waits in the first level of cache.
+"""Products of very few rows with a matrix that lies along its columns, on a processor.
 
-    parallel for each task, a range of columns, or a part of the rows:
-      sums = 0
-      for each few rows of the matrix:
-        for each vector of the columns:  sums += the rows, each times its element of the left operand
-      outputs = sums, or
-      parts[task] = sums
-    for each vector of the columns:  outputs = all parts
+The matrix B is read once, row by row as it lies, and the accumulators of a task wait in the first-level cache:
+
+    parallel for each task, a range of columns and a part of the k axis (split_k):
+      accumulators = 0
+      for each k_unroll rows of B:
+        for each vector of the columns:  accumulators += the rows, each times its element of A
+      outputs = accumulators, or
+      partial_sums[part] = accumulators
+    for each vector of the columns:  outputs = sum over all parts of partial_sums
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Generic, TypeVar
 
 from ....ir.buffer import Buffer, Scope
 from ....ir.expr import Broadcast, Expr, Load, Ramp, Select, Var, const, index
 from ....ir.stmt import Kernel, LoopKind
 from ...problems.gemm import Gemm
+from ...space.columns import Ints
 from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at, vector_at
@@ -26,88 +29,103 @@ from ..gemm.packing import lanes_below
 UNROLLED = LoopKind.UNROLLED
 
 
-@dataclass(frozen=True, slots=True)
-class RowsSetting:
-    """``columns`` of a task; ``rows`` of the matrix at a time; ``vectors`` of ``lanes``, which divide the columns,
-    written out one after the other; ``parts`` of the rows, each a task. ``parts`` times ``rows`` divides ``k``."""
+N = TypeVar("N", int, Ints)
 
-    columns: int
-    rows: int
-    vectors: int
+
+@dataclass(frozen=True, eq=False)
+class CpuGemvSizes(Generic[N]):
+    """The sizes of one setting (ints) or of many (columns).
+
+    ``n_ranges`` ranges of ``nc`` columns cover those of B, and each is ``split_k`` tasks along ``k``. A task multiplies
+    ``k_unroll`` rows of B at a time, by an unrolled body of ``vectors`` vectors of ``lanes``, which divide ``nc``;
+    ``split_k`` times ``k_unroll`` divides ``k``. ``tasks`` counts those of all products of a batch.
+    """
+
+    nc: N
+    n_ranges: N
+    k_unroll: N
+    vectors: N
+    split_k: N
+    tasks: N
     lanes: int
-    parts: int = 1
 
 
-LONG_PLACES = 1 << 16
-"""Sums, those of all parts counted, from which on several threads add them up."""
+LEAST_PARALLEL_ELEMENTS = 1 << 16
+"""Partial sums from which on several threads add them up."""
 
 
-def lower_rows_product(p: Gemm, name: str, s: RowsSetting) -> Kernel:
+def lower_gemv(p: Gemm, name: str, s: CpuGemvSizes[int]) -> Kernel:
     """The kernel of one setting."""
-    return _Program(p, name, s).kernel()
+    return CpuGemvWriter(p, name, s).kernel()
 
 
-class _Program:
-    def __init__(self, p: Gemm, name: str, s: RowsSetting) -> None:
+class CpuGemvWriter:
+    """Writes the loops of one setting."""
+
+    def __init__(self, p: Gemm, name: str, s: CpuGemvSizes[int]) -> None:
         self.p, self.name, self.s, self.w = p, name, s, FreshNameWriter(p.names)
-        self.extents = (*(a.extent for a in p.batch), -(-p.n.extent // s.columns))
+        self.extents = (*(a.extent for a in p.batch), s.n_ranges)
 
     def kernel(self) -> Kernel:
+        """The whole kernel."""
         p, s, w = self.p, self.s, self.w
-        shape = (s.parts, prod(self.extents), p.m.extent, s.columns)
-        parts = Buffer(w.fresh("parts"), shape, p.accumulator.dtype) if s.parts > 1 else None
-        with w.loop("task", s.parts * prod(self.extents), LoopKind.PARALLEL) as task:
-            block, part = (task // s.parts, task % s.parts) if parts is not None else (task, index(0))
+        shape = (s.split_k, prod(self.extents), p.m.extent, s.nc)
+        partial_sums = Buffer(w.fresh("partial_sums"), shape, p.accumulator.dtype) if s.split_k > 1 else None
+        with w.loop("task", s.tasks, LoopKind.PARALLEL) as task:
+            block, part = (task // s.split_k, task % s.split_k) if partial_sums is not None else (task, index(0))
             at = self._at(block)
-            sums = w.allocate("sums", (p.m.extent, s.columns), p.accumulator.dtype, Scope.LOCAL)
-            self._add_rows(sums, at, part)
-            with w.loop("row", p.m.extent) as m, w.loop("vector", s.columns // s.lanes) as vector:
-                if parts is None:
-                    self._store(at, m, vector, Load(sums, (m, Var("n") - at["n"])))
+            accumulators = w.allocate("accumulators", (p.m.extent, s.nc), p.accumulator.dtype, Scope.LOCAL)
+            self._multiply(accumulators, at, part)
+            with w.loop("row", p.m.extent) as m, w.loop("vector", s.nc // s.lanes) as vector:
+                columns = self._vector(vector)
+                if partial_sums is None:
+                    self._store(at, m, vector, Load(accumulators, (m, Var("n") - at["n"])))
                 else:
-                    w.store(parts, (part, block, m, self._run(vector)), Load(sums, (m, self._run(vector))))
-        if parts is not None:
-            self._join(parts)
-        workspace = () if parts is None else (parts,)
+                    w.store(partial_sums, (part, block, m, columns), Load(accumulators, (m, columns)))
+        if partial_sums is not None:
+            self._reduce(partial_sums)
+        workspace = () if partial_sums is None else (partial_sums,)
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
 
     def _at(self, block: Expr) -> dict[str, Expr]:
-        """Where the columns of a block begin: axis -> place."""
+        """Axis -> the index at which the columns of a block begin."""
         *outer, columns = delinearize(block, self.extents)
         at: dict[str, Expr] = dict(zip((a.name for a in self.p.batch), outer, strict=True))
-        return {**at, "n": columns * self.s.columns}
+        return {**at, "n": columns * self.s.nc}
 
-    def _run(self, vector: Expr) -> Ramp:
+    def _vector(self, vector: Expr) -> Ramp:
+        """The columns of a vector of a task."""
         return Ramp(vector * self.s.lanes, 1, self.s.lanes)
 
-    def _add_rows(self, sums: Buffer, at: Mapping[str, Expr], part: Expr) -> None:
+    def _multiply(self, accumulators: Buffer, at: Mapping[str, Expr], part: Expr) -> None:
+        """Add the products of one part of the rows of B."""
         p, s, w = self.p, self.s, self.w
-        steps, lane = p.k.extent // (s.rows * s.parts), Ramp(index(0), 1, s.lanes)
-        with w.loop("row", p.m.extent) as m, w.loop("vector", s.columns // s.lanes) as vector:
-            w.store(sums, (m, self._run(vector)), Broadcast(const(0, sums.dtype), s.lanes))
+        steps, lane = p.k.extent // (s.k_unroll * s.split_k), Ramp(index(0), 1, s.lanes)
+        with w.loop("row", p.m.extent) as m, w.loop("vector", s.nc // s.lanes) as vector:
+            w.store(accumulators, (m, self._vector(vector)), Broadcast(const(0, accumulators.dtype), s.lanes))
         with w.loop("step", steps) as step:
-            first = (part * steps + step) * s.rows
-            factors = w.allocate("factors", (p.m.extent, s.rows, s.lanes), sums.dtype, Scope.REGISTER)
-            with w.loop("row", p.m.extent, UNROLLED) as m, w.loop("k", s.rows, UNROLLED) as k:
-                factor = scalar_at(p.a.body, {**at, "m": m, "k": first + k})
-                w.store(factors, (m, k, lane), Broadcast(factor, s.lanes))
+            first = (part * steps + step) * s.k_unroll
+            a = w.allocate("a_elements", (p.m.extent, s.k_unroll, s.lanes), accumulators.dtype, Scope.REGISTER)
+            with w.loop("row", p.m.extent, UNROLLED) as m, w.loop("k", s.k_unroll, UNROLLED) as k:
+                element = scalar_at(p.a.body, {**at, "m": m, "k": first + k})
+                w.store(a, (m, k, lane), Broadcast(element, s.lanes))
             with (
-                w.loop("vectors", s.columns // (s.lanes * s.vectors)) as vectors,
+                w.loop("vectors", s.nc // (s.lanes * s.vectors)) as vectors,
                 w.loop("v", s.vectors, UNROLLED) as v,
                 w.loop("row", p.m.extent, UNROLLED) as m,
             ):
-                place = vectors * s.vectors + v
-                value: Expr = Load(sums, (m, self._run(place)))
-                for n in range(s.rows):
-                    row = _masked(p, s, {**at, "k": first + n, "n": at["n"] + place * s.lanes})
-                    value = value + Load(factors, (m, index(n), lane)) * row
-                w.store(sums, (m, self._run(place)), value)
+                number = vectors * s.vectors + v
+                value: Expr = Load(accumulators, (m, self._vector(number)))
+                for n in range(s.k_unroll):
+                    row = _masked_row(p, s, {**at, "k": first + n, "n": at["n"] + number * s.lanes})
+                    value = value + Load(a, (m, index(n), lane)) * row
+                w.store(accumulators, (m, self._vector(number)), value)
 
     def _store(self, at: Mapping[str, Expr], m: Expr, vector: Expr, total: Load) -> None:
-        """The outputs of a vector of columns, given the sum of one, on ``n``."""
+        """The outputs of a vector of columns, given the sum of one column, on ``n``."""
         p, s = self.p, self.s
         here = {**at, "m": m, "n": at["n"] + vector * s.lanes}
-        mask = None if p.n.extent % s.columns == 0 else lanes_below(here["n"], p.n.extent, s.lanes)
+        mask = None if p.n.extent % s.nc == 0 else lanes_below(here["n"], p.n.extent, s.lanes)
         for result in p.results:
             value = vector_at(
                 result.value, here, "n", s.lanes, lambda load: total if load.buffer.name == p.accumulator.name else load
@@ -117,25 +135,25 @@ class _Program:
             indices = tuple(vector_at(i, here, "n", s.lanes) for i in result.indices)
             self.w.store(result.tensor, indices, value, mask)
 
-    def _join(self, parts: Buffer) -> None:
+    def _reduce(self, partial_sums: Buffer) -> None:
         """Outputs from the sums of all parts, added in their order."""
-        s, w, (count, blocks, rows, columns) = self.s, self.w, parts.shape
-        kind = LoopKind.PARALLEL if parts.elements >= LONG_PLACES else LoopKind.SERIAL
+        s, w, (parts, blocks, rows, columns) = self.s, self.w, partial_sums.shape
+        kind = LoopKind.PARALLEL if partial_sums.elements >= LEAST_PARALLEL_ELEMENTS else LoopKind.SERIAL
         with w.loop("block", blocks, kind) as block:
             at = self._at(block)
             with w.loop("row", rows) as m, w.loop("vector", columns // s.lanes) as vector:
-                total = w.allocate("total", (s.lanes,), parts.dtype, Scope.REGISTER)
-                value: Expr = Load(parts, (index(0), block, m, self._run(vector)))
-                for part in range(1, count):
-                    value = value + Load(parts, (index(part), block, m, self._run(vector)))
+                total = w.allocate("total", (s.lanes,), partial_sums.dtype, Scope.REGISTER)
+                value: Expr = Load(partial_sums, (index(0), block, m, self._vector(vector)))
+                for part in range(1, parts):
+                    value = value + Load(partial_sums, (index(part), block, m, self._vector(vector)))
                 w.store(total, (Ramp(index(0), 1, s.lanes),), value)
                 self._store(at, m, vector, Load(total, (Var("n") - at["n"] - vector * s.lanes,)))
 
 
-def _masked(p: Gemm, s: RowsSetting, here: Mapping[str, Expr]) -> Expr:
-    """A vector of a row of the matrix; zeros beyond its end."""
+def _masked_row(p: Gemm, s: CpuGemvSizes[int], here: Mapping[str, Expr]) -> Expr:
+    """A vector of a row of B; zeros beyond its end."""
     value = vector_at(p.b.body, here, "n", s.lanes)
-    if p.n.extent % s.columns == 0:
+    if p.n.extent % s.nc == 0:
         return value
     mask = lanes_below(here["n"], p.n.extent, s.lanes)
     return Select(mask, value, Broadcast(const(0, value.dtype), s.lanes))

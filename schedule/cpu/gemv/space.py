@@ -1,11 +1,14 @@
-"""Products of very few rows with a matrix that lies along its columns, on a processor: see ``schedule.tile.gemv_rows``.
+"""Products of very few rows with a matrix that lies along its columns, on a processor (sketch ``cpu_gemv``).
 
-float32 and float64 sums. A matrix that lies along the sum is left to the generic sketch, which reads it as it lies.
+It takes float32 and float64 accumulators. A matrix that lies along the sum is left to the generic sketch, which reads
+it as it lies. The kernel is in ``kernel``.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,102 +20,155 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of
-from ...space.columns import Bools, Columns, Ints
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import TileSketch, UsualPlan
+from ...tile_sketch import Plan, TileSketch
 from ..gemm.space import LEAST_ROWS, LEAST_WORK, reads_nothing_else
-from .kernel import RowsSetting, lower_rows_product
+from ..limits import MOST_SCRATCH_BYTES
+from ..peaks import cpu_peaks
+from .kernel import CpuGemvSizes, lower_gemv
 
-ROWS = (1, 2, 4, 8, 16)
+K_UNROLL = (1, 2, 4, 8, 16)
 VECTORS = (1, 2, 4)
-PIECES = tuple(1 << n for n in range(8))
-ROW_TASKS = (1, 2, 4, 8, 16, 32)
+N_BLOCKS = tuple(1 << n for n in range(8))
+SPLIT_K = (1, 2, 4, 8, 16, 32)
 MOST_TASKS = 4
-"""For each thread, where sums of several are added: more would only make more sums."""
+"""Tasks of a thread where ``k`` is split. More would only make more sums to add."""
 CACHE_BYTES = 32 << 10
-"""What the sums of a task may take: the first level of cache, less what streams through it."""
-LEAST_BUSY_ROWS = 4
-"""Rows at a time below which sums come and go too often."""
+"""What the accumulators of a task may take: the first-level cache, less what streams through it."""
+BUSY_K_UNROLL = 4
+"""With fewer rows at a time, accumulators are read and written too often."""
+PREFETCH_BYTES = 128
+"""What of each contiguous piece of a row arrives late, before the hardware prefetcher follows: about two lines."""
 
 QUANTITIES = (
-    Quantity("tasks", "tasks", "ranges of columns that threads take one after the other"),
+    Quantity("tasks", "tasks", "ranges of columns and parts of k that threads take one after the other"),
     Quantity("idle_share", "fraction", "thread time left idle when the tasks do not divide evenly"),
-    Quantity("run_bytes", "B", "of a row of the matrix, read one after the other"),
-    Quantity("sum_bytes", "B", "of the sums of a task"),
-    Quantity("sum_traffic", "vectors", "of sums read and written for each vector of the matrix"),
-    Quantity("body_statements", "statements", "vector statements of the innermost body, written out"),
+    Quantity("row_bytes", "B", "bytes of a row of the matrix that a task reads one after the other"),
+    Quantity("accumulator_bytes", "B", "bytes of the accumulators of a task"),
+    Quantity("accumulator_traffic", "vectors", "accumulators read and written for each vector of the matrix"),
+    Quantity("body_statements", "statements", "vector statements of the innermost body after unrolling"),
 )
 
 
 @dataclass(frozen=True)
-class _Plan(UsualPlan):
+class CpuGemvPlan(Plan):
+    """A product of few rows and its settings."""
+
     product: Gemm
     target: Target
     lanes: int
 
     @property
+    def _batches(self) -> int:
+        return prod(a.extent for a in self.product.batch)
+
+    @cached_property
     def knobs(self) -> tuple[Knob, ...]:
         p = self.product
-        rows = [r for r in ROWS if p.k.extent % r == 0 and r * p.m.extent <= max(ROWS)]
-        busy = tuple(r for r in rows if r >= LEAST_BUSY_ROWS) or (rows[-1],)
+        unroll = tuple(r for r in K_UNROLL if p.k.extent % r == 0 and r * p.m.extent <= max(K_UNROLL))
+        split_k = tuple(parts for parts in SPLIT_K if p.k.extent % (parts * unroll[-1]) == 0)
         return (
-            Knob("rows", busy, "rows of the matrix that are multiplied together"),
-            Knob("vectors", VECTORS, f"vectors of {self.lanes} written out one after the other"),
-            Knob("column_tasks", PIECES, "ranges of columns"),
-            Knob("row_tasks", tuple(r for r in ROW_TASKS if p.k.extent % (r * busy[-1]) == 0), "parts of the rows"),
+            Knob("k_unroll", unroll, "rows of the matrix that are multiplied together"),
+            Knob("vectors", VECTORS, f"vectors of {self.lanes} in the unrolled body"),
+            Knob("n_blocks", N_BLOCKS, "ranges that tasks cut the columns into"),
+            Knob("split_k", split_k, "parts of the k axis, each summed by tasks of its own"),
         )
 
-    def _columns(self, c: Columns) -> Ints:
-        """Columns of a task: whole steps of the innermost loop."""
-        step = c.ints("vectors") * self.lanes
-        share = -(-self.product.n.extent // c.ints("column_tasks"))
-        return np.asarray(-(-share // step) * step)
+    def sizes(self, c: Columns) -> CpuGemvSizes[Ints]:
+        """The sizes that settings imply. The columns of a task are whole unrolled bodies."""
+        n, vectors, split_k = self.product.n.extent, c.ints("vectors"), c.ints("split_k")
+        body, share = vectors * self.lanes, -(-n // c.ints("n_blocks"))
+        nc = -(-share // body) * body
+        n_ranges = -(-n // nc)
+        return CpuGemvSizes(
+            nc=nc,
+            n_ranges=n_ranges,
+            k_unroll=c.ints("k_unroll"),
+            vectors=vectors,
+            split_k=split_k,
+            tasks=n_ranges * self._batches * split_k,
+            lanes=self.lanes,
+        )
 
-    def _tasks(self, c: Columns) -> Ints:
-        batches = prod(a.extent for a in self.product.batch)
-        return np.asarray(-(-self.product.n.extent // self._columns(c)) * batches * c.ints("row_tasks"))
+    @cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return (
+            Constraint(
+                "none of the n_blocks ranges of columns is empty, at whole unrolled bodies of vectors",
+                ("vectors", "n_blocks"),
+                lambda c: self.sizes(c).n_ranges == c.ints("n_blocks"),
+            ),
+            Constraint(
+                f"the accumulators of a task fit its thread's scratch memory of {MOST_SCRATCH_BYTES >> 20} MiB",
+                ("vectors", "n_blocks"),
+                lambda c: self._accumulator_bytes(self.sizes(c)) <= MOST_SCRATCH_BYTES,
+            ),
+        )
 
-    def usual(self, c: Columns) -> Bools:
-        """Enough tasks, each cut said in one way, whose sums stay in the cache."""
-        p, wide = self.product, self._columns(c)
-        most = -(-p.n.extent // (c.ints("vectors") * self.lanes)) * prod(a.extent for a in p.batch)
-        ok: Bools = -(-p.n.extent // wide) == c.ints("column_tasks")
-        ok &= wide * p.m.extent * p.accumulator.dtype.bytes <= CACHE_BYTES
-        ok &= self._tasks(c) >= np.minimum(self.target.threads, most)
-        # parts of the rows come after one another as they lie, whole rows at best; their sums are added at the end
-        parts = c.ints("row_tasks")
-        ok &= (parts == 1) | (self._tasks(c) <= MOST_TASKS * self.target.threads)
-        return ok
+    def _accumulator_bytes(self, s: CpuGemvSizes[Ints]) -> Ints:
+        return s.nc * self.product.m.extent * self.product.accumulator.dtype.bytes
+
+    def _idle_share(self, tasks: Ints) -> NDArray[np.float64]:
+        threads = self.target.threads
+        share: NDArray[np.float64] = 1 - tasks / (threads * -(-tasks // threads))
+        return share
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        """Enough tasks, whose accumulators stay in the first-level cache, and several rows at a time."""
+        s, threads, unroll = self.sizes(columns), self.target.threads, self.knobs[0].values
+        most = -(-self.product.n.extent // (s.vectors * self.lanes)) * self._batches
+        ok: Bools = self._accumulator_bytes(s) <= CACHE_BYTES
+        ok &= s.tasks >= np.minimum(threads, most)
+        ok &= (s.split_k == 1) | (s.tasks <= MOST_TASKS * threads)
+        return ok & (s.k_unroll >= min(BUSY_K_UNROLL, int(unroll[-1])))
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        """The matrix from memory, or the arithmetic with its accumulators in the first-level cache; then the partial
+        sums. A task whose accumulators leave that cache moves them at the rate of the second level."""
+        p, s, rates = self.product, self.sizes(columns), cpu_peaks(self.target, peaks)
+        element = p.accumulator.dtype.bytes
+        matrix = sum(b.bytes for b in p.inputs)
+        late = 1 + PREFETCH_BYTES / (s.nc * element)
+        memory = matrix * late / rates.read_bytes_per_second
+        vectors = p.k.extent * s.n_ranges * s.nc / self.lanes * self._batches
+        moved = 2 * p.m.extent / s.k_unroll
+        arithmetic = vectors * np.maximum(p.m.extent, 1 + moved) / rates.vector_steps()
+        spilled = vectors * moved * self.lanes * element / rates.l2_bytes_per_second
+        inside = self._accumulator_bytes(s) <= CACHE_BYTES
+        work = np.maximum(memory, np.where(inside, arithmetic, arithmetic + spilled)) / (1 - self._idle_share(s.tasks))
+        sums = s.split_k * p.m.extent * s.n_ranges * s.nc * self._batches * element
+        reduce = np.where(s.split_k > 1, 2 * sums / rates.l2_bytes_per_second, 0.0)
+        found: NDArray[np.float64] = rates.launch_seconds + work + reduce
+        return found
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        p, threads = self.product, self.target.threads
-        tasks, wide, rows = self._tasks(columns), self._columns(columns), columns.ints("rows")
+        p, s = self.product, self.sizes(columns)
         found: dict[str, Ints | NDArray[np.float64]] = {
-            "tasks": tasks,
-            "idle_share": 1 - tasks / (threads * -(-tasks // threads)),
-            "run_bytes": wide * p.accumulator.dtype.bytes,
-            "sum_bytes": wide * p.m.extent * p.accumulator.dtype.bytes,
-            "sum_traffic": 2 * p.m.extent / rows,
-            "body_statements": rows * p.m.extent * columns.ints("vectors"),
+            "tasks": s.tasks,
+            "idle_share": self._idle_share(s.tasks),
+            "row_bytes": s.nc * p.accumulator.dtype.bytes,
+            "accumulator_bytes": self._accumulator_bytes(s),
+            "accumulator_traffic": 2 * p.m.extent / s.k_unroll,
+            "body_statements": s.k_unroll * p.m.extent * s.vectors,
         }
         return {name: np.asarray(column, dtype=np.float64) for name, column in found.items()}
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        vectors = int(setting["vectors"])
-        share = -(-self.product.n.extent // int(setting["column_tasks"]))
-        columns = -(-share // (vectors * self.lanes)) * vectors * self.lanes
-        chosen = RowsSetting(columns, int(setting["rows"]), vectors, self.lanes, int(setting["row_tasks"]))
-        return lower_rows_product(self.product, KERNEL_NAME, chosen)
+        sizes = self.sizes(columns_of_setting(self.knobs, setting, self.defaults))
+        return lower_gemv(self.product, KERNEL_NAME, cast("CpuGemvSizes[int]", row_of_record(sizes, 0)))
 
 
-def _plan(workload: Workload, target: Target) -> _Plan | None:
+def _plan(workload: Workload, target: Target) -> CpuGemvPlan | None:
     p = gemm_of(workload)
     if p is None or p.accumulator.dtype not in (float32, float64) or not reads_nothing_else(p):
         return None
     lanes = max(1, target.vector_bytes // p.accumulator.dtype.bytes)
     large = prod(a.extent for a in (p.m, p.n, p.k, *p.batch)) >= LEAST_WORK and p.n.extent >= 2 * lanes
     along = p.b.load is not None and p.b.row == 1 and p.results[0].step("n") == 1
-    return _Plan(p, target, lanes) if large and along and p.m.extent < LEAST_ROWS else None
+    return CpuGemvPlan(p, target, lanes) if large and along and p.m.extent < LEAST_ROWS else None
 
 
 CPU_GEMV = TileSketch("cpu_gemv", 3, QUANTITIES, _plan, kind="llvm")

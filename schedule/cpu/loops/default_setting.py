@@ -1,4 +1,4 @@
-"""A sensible setting of a group that is not tuned."""
+"""A sensible setting for a group that is not tuned."""
 
 from collections.abc import Mapping
 
@@ -7,8 +7,10 @@ import numpy as np
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ...space.columns import Columns
-from .fusion import Group
-from .knobs import row_knobs, scalar_knobs, tile_knobs, tile_legal
+from .constraints import tile_constraints
+from .fusion import FusedGroup
+from .knobs import row_knobs, scalar_knobs, tile_knobs
+from .promising import keeps_rules
 from .tiles import tiles_of
 
 WANTED: Mapping[str, tuple[KnobValue, ...]] = {
@@ -18,23 +20,25 @@ WANTED: Mapping[str, tuple[KnobValue, ...]] = {
     "row_tiles": (4, 1),
     "column_tiles": (4, 1),
 }
-"""Values taken in this order, the first that is legal with what was taken before; other knobs keep their first."""
+"""Values that are tried in this order; the first one that is legal and promising with those before it stays. Other
+knobs keep their first value."""
 
 
-def plain_setting(group: Group, target: Target, defaults: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
+def default_setting(group: FusedGroup, target: Target, defaults: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
     """One value for each knob of the group's kind."""
     if group.kind != "tile":
         knobs = row_knobs(group, target) if group.kind == "row" else scalar_knobs(group, target)
         return {k.name: k.values[min(1, len(k.values) - 1)] if k.name == "vectors" else k.values[0] for k in knobs}
     tiles = tiles_of(group)
-    knobs = tile_knobs(tiles, target)
+    knobs, constraints = tile_knobs(tiles, target), tile_constraints(tiles, target)
     codes = np.zeros((1, len(knobs)), dtype=np.int16)
     for position, knob in enumerate(knobs):
         for value in WANTED.get(knob.name, ()):
             if value in knob.values:
                 tried = codes.copy()
                 tried[0, position] = knob.values.index(value)
-                if tile_legal(tiles, target, Columns(knobs, tried, defaults))[0]:
+                columns = Columns(knobs, tried, defaults)
+                if all(c.holds(columns)[0] for c in constraints) and keeps_rules(tiles, target, columns)[0]:
                     codes = tried
                     break
     return {k.name: k.values[int(codes[0, i])] for i, k in enumerate(knobs)}

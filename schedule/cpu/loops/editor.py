@@ -1,4 +1,4 @@
-"""A kernel under primitives applied one after the other, with nests found by the tensor they compute."""
+"""Applies loop primitives to a kernel, one after the other, and finds nests by the tensor that they compute."""
 
 from collections.abc import Sequence, Set
 
@@ -17,8 +17,8 @@ from ...primitives.unroll import unroll
 from ...primitives.vectorise import vectorise
 
 
-class Editor:
-    """Holds the kernel so far; every change goes through a primitive. ``elsewhere``: names that mean something beside
+class LoopEditor:
+    """Holds the kernel so far; every change goes through a primitive. ``elsewhere``: names that are taken outside of
     this kernel."""
 
     def __init__(self, kernel: Kernel, elsewhere: Set[str] = frozenset()) -> None:
@@ -26,7 +26,7 @@ class Editor:
         self._elsewhere = elsewhere
 
     def nests(self, tensor: str, inside: str | None = None) -> list[list[str]]:
-        """For each store to ``tensor``, in program order: the loops around it, those below ``inside`` only."""
+        """For each store to ``tensor``, in program order, the loops around it; only those below ``inside`` if given."""
         found: list[list[str]] = []
 
         def visit(stmt: Stmt, loops: list[str]) -> None:
@@ -41,13 +41,15 @@ class Editor:
         return found
 
     def extent(self, loop: str) -> int:
+        """How many iterations a loop has."""
         return find_loop(self.kernel, loop, primitive="cpu_loops").loop.extent
 
     def fresh(self, base: str) -> str:
+        """``base``, or with a number behind it where that is taken."""
         return fresh_name(base, names_in(self.kernel) | self._elsewhere)
 
     def split(self, loop: str, factor: int, outer: str, inner: str) -> tuple[str, str]:
-        """The names that the two loops got: those asked for, or the next free ones."""
+        """Split a loop. Returns the names of the two loops: those asked for, or the next free ones."""
         taken = (names_in(self.kernel) | self._elsewhere) - {loop}
         outer_name = fresh_name(outer, taken)
         inner_name = fresh_name(inner, taken | {outer_name})
@@ -55,7 +57,7 @@ class Editor:
         return outer_name, inner_name
 
     def fuse(self, loops: Sequence[str], fused: str) -> str:
-        """All of ``loops``, each directly inside the one before it, as one."""
+        """Fuse ``loops``, each directly inside the one before it. Returns the name of the fused loop."""
         current = loops[0]
         for position, inner in enumerate(loops[1:], start=2):
             name = self.fresh(fused if position == len(loops) else f"{fused}_part")
@@ -82,13 +84,13 @@ class Editor:
         self.kernel = compute_at(self.kernel, tensor, loop, scope=scope)
 
     def cache_read(self, tensor: str, loop: str) -> str:
-        """The name of the buffer that holds the copy."""
+        """Copy what ``loop`` reads of ``tensor`` to a local buffer. Returns the buffer's name."""
         before = {b.name for b in _allocated(self.kernel)}
         self.kernel = cache_read(self.kernel, tensor, loop, scope=Scope.LOCAL)
         return next(b.name for b in _allocated(self.kernel) if b.name not in before)
 
     def rfactor(self, tensor: str, loop: str) -> str:
-        """The name of the tensor of partial results."""
+        """Give each iteration of ``loop`` partial results of its own. Returns the name of their tensor."""
         name = self.fresh(f"{tensor}_part")
         self.kernel = rfactor(self.kernel, tensor, loop, name=name)
         return name

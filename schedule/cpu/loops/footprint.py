@@ -1,4 +1,4 @@
-"""How much of each tensor a piece of a group touches: formulas over columns."""
+"""How much of each tensor a tile or a task of a group touches, as formulas over columns."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,27 +8,27 @@ from ....ir.expr import Load
 from ....ir.rewrite import free_variables, loads_of
 from ....te.workload import Stage
 from ...space.columns import Ints
-from .fusion import Group
+from .fusion import FusedGroup
 from .tiles import coefficient
 
 PAGE_BYTES = 4096
 
-Held = Mapping[int, Ints]
-"""Position of an axis of the root -> how many of its values the piece covers; axes not named are covered whole."""
+AxisExtents = Mapping[int, Ints]
+"""Position of an axis of the root -> how many of its values a tile or task covers. Other axes are covered whole."""
 
 
 def body_loads(stage: Stage) -> tuple[Load, ...]:
-    """The loads of a stage, each once."""
+    """The different loads of a stage."""
     return tuple(dict.fromkeys(loads_of(stage.body)))
 
 
-def spans(stage: Stage, load: Load, held: Held) -> list[Ints]:
-    """Elements covered along each dimension of the tensor, the whole reduction included."""
-    values: dict[str, Ints | int] = {a.name: held.get(p, a.extent) for p, a in enumerate(stage.axes)}
+def spans(stage: Stage, load: Load, extents: AxisExtents) -> list[Ints]:
+    """How many elements are covered along each dimension of the tensor, over the whole reduction."""
+    values: dict[str, Ints | int] = {a.name: extents.get(p, a.extent) for p, a in enumerate(stage.axes)}
     values |= {a.name: a.extent for a in stage.reduce_axes}
     found = []
     for expr, extent in zip(load.indices, load.buffer.shape, strict=True):
-        span = np.ones(len(next(iter(held.values()))) if held else 1, dtype=np.int64)
+        span = np.ones(len(next(iter(extents.values()))) if extents else 1, dtype=np.int64)
         for name in free_variables(expr):
             step = abs(coefficient(expr, name) or 1)
             span = span + step * (np.asarray(values.get(name, 1), dtype=np.int64) - 1)
@@ -36,18 +36,19 @@ def spans(stage: Stage, load: Load, held: Held) -> list[Ints]:
     return found
 
 
-def read_bytes(group: Group, tensor: str, held: Held) -> Ints:
-    """Bytes of ``tensor`` that the stages of the group read; of several loads the one that covers most."""
-    total = _zeros(held)
+def read_bytes(group: FusedGroup, tensor: str, extents: AxisExtents) -> Ints:
+    """How many bytes of ``tensor`` the stages of the group read: of several loads, by the one that covers most."""
+    total = _zeros(extents)
     for stage, load in _outside_loads(group):
         if load.buffer.name == tensor:
-            total = np.maximum(total, _product(spans(stage, load, held), held) * load.buffer.dtype.bytes)
+            total = np.maximum(total, _product(spans(stage, load, extents), extents) * load.buffer.dtype.bytes)
     return total
 
 
-def tensor_bytes(group: Group, held: Held, *, without: int | None = None) -> Ints:
-    """Bytes read of all tensors from outside of the group; ``without``: only of those that do not follow the axis."""
-    total = _zeros(held)
+def tensor_bytes(group: FusedGroup, extents: AxisExtents, *, without: int | None = None) -> Ints:
+    """How many bytes are read of tensors from outside of the group. ``without``: only of those that do not follow that
+    axis."""
+    total = _zeros(extents)
     done: set[str] = set()
     for stage, load in _outside_loads(group):
         name = load.buffer.name
@@ -58,33 +59,33 @@ def tensor_bytes(group: Group, held: Held, *, without: int | None = None) -> Int
             stage.axes[without].name in free_variables(i) for i in load.indices if without < len(stage.axes)
         )
         if not follows:
-            total = total + read_bytes(group, name, held)
+            total = total + read_bytes(group, name, extents)
     return total
 
 
-def written_bytes(group: Group, held: Held) -> Ints:
-    """Bytes of the root's tensor that the piece writes."""
-    sizes = [held.get(p, a.extent) for p, a in enumerate(group.root.axes)]
-    total = _zeros(held) + group.root.tensor.dtype.bytes
+def written_bytes(group: FusedGroup, extents: AxisExtents) -> Ints:
+    """How many bytes of the root's tensor are written."""
+    sizes = [extents.get(p, a.extent) for p, a in enumerate(group.root.axes)]
+    total = _zeros(extents) + group.root.tensor.dtype.bytes
     for size in sizes:
         total = total * size
     return total
 
 
-def load_pages(group: Group, held: Held) -> dict[str, Ints]:
-    """Tensor -> memory pages that the piece reads from."""
+def load_pages(group: FusedGroup, extents: AxisExtents) -> dict[str, Ints]:
+    """Tensor -> how many memory pages of it are read."""
     found: dict[str, Ints] = {}
     for stage, load in _outside_loads(group):
-        sizes, strides = spans(stage, load, held), load.buffer.strides
-        pages = _zeros(held) + 1
+        sizes, strides = spans(stage, load, extents), load.buffer.strides
+        pages = _zeros(extents) + 1
         for size, stride in zip(sizes, strides, strict=True):
             step = stride * load.buffer.dtype.bytes
             pages = pages * (size if step >= PAGE_BYTES else 1 + (size - 1) * step // PAGE_BYTES)
-        found[load.buffer.name] = np.maximum(found.get(load.buffer.name, _zeros(held)), pages)
+        found[load.buffer.name] = np.maximum(found.get(load.buffer.name, _zeros(extents)), pages)
     return found
 
 
-def _outside_loads(group: Group) -> Iterator[tuple[Stage, Load]]:
+def _outside_loads(group: FusedGroup) -> Iterator[tuple[Stage, Load]]:
     own = {s.name for s in group.stages}
     for stage in group.stages:
         for load in body_loads(stage):
@@ -92,12 +93,12 @@ def _outside_loads(group: Group) -> Iterator[tuple[Stage, Load]]:
                 yield stage, load
 
 
-def _product(sizes: list[Ints], held: Held) -> Ints:
-    total = _zeros(held) + 1
+def _product(sizes: list[Ints], extents: AxisExtents) -> Ints:
+    total = _zeros(extents) + 1
     for size in sizes:
         total = total * size
     return total
 
 
-def _zeros(held: Held) -> Ints:
-    return np.zeros(len(next(iter(held.values()))) if held else 1, dtype=np.int64)
+def _zeros(extents: AxisExtents) -> Ints:
+    return np.zeros(len(next(iter(extents.values()))) if extents else 1, dtype=np.int64)

@@ -1,9 +1,11 @@
-"""What the CPU loop sketch computes together: stages inlined, and the rest in groups that share loops.
+"""What the CPU loop sketch computes together: light stages are inlined, and the rest is fused into groups.
 
-A group has a *root*, whose whole tensor is written, and *members*, computed piece by piece where the root needs
-them. In a ``tile`` group every member has one element for each element of the root (a product before its bias and
-activation); in a ``row`` group members share only the ``depth`` leading axes (softmax: the maximum, the exponentials
-and their sum for one row); a ``scalar`` group is a reduction to a tensor without dimensions.
+A group has a *root*, whose whole tensor is written, and *members*, each computed at a loop of the root
+(``compute_at``), as much of it as is needed there. There are three kinds of groups:
+
+    tile      every member has one element for each element of the root: a product before its bias and activation
+    row       members share only the ``depth`` leading axes: the maximum, the exponentials and the sum of a softmax row
+    scalar    a reduction to a tensor without dimensions
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,52 +22,56 @@ from .long_reductions import chunked
 HEAVY = frozenset(UnaryOp) - {UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT, UnaryOp.FLOOR, UnaryOp.CEIL}
 HEAVY_COST = 10
 LIGHT_COST = 8
-"""Work, in plain operations, that may be repeated a few times rather than stored and read again."""
+"""Work, in plain operations, that is repeated a few times rather than stored and read again."""
 FEW_REPEATS = 4
 MOST_LOCAL_BYTES = 512 * 1024
-"""The piece of a member that a task may hold."""
+"""How much of a member a task may hold."""
 LONG_ROW = 1 << 16
-"""Elements above which a row alone is worth more than one thread."""
+"""A row of more elements alone is worth more than one thread."""
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """``members`` in the order of the stages, the root not among them; ``shared``: the leading axes of the root that
-    each of them follows. ``depth``: those that all follow. ``alike``: how many groups of the plan are of its shape."""
+class FusedGroup:
+    """Stages that share loops. ``members`` come in the order of the stages, without the root. ``shared``: how many
+    leading axes of the root each of them follows. ``same_shape``: how many groups of the plan have its shape, itself
+    included."""
 
     kind: str
     root: Stage
     members: tuple[Stage, ...]
     shared: tuple[int, ...]
-    alike: int = 1
+    same_shape: int = 1
 
     @property
     def depth(self) -> int:
+        """How many leading axes of the root all members follow."""
         return min(self.shared, default=len(self.root.axes))
 
     @property
     def stages(self) -> tuple[Stage, ...]:
+        """All stages, the root last."""
         return (*self.members, self.root)
 
     @property
     def reductions(self) -> tuple[Stage, ...]:
+        """The stages that reduce."""
         return tuple(s for s in self.stages if s.reducer is not None)
 
     @property
     def work(self) -> int:
-        """Plain operations, roughly."""
+        """About how many plain operations the group does."""
         return sum(points(s) * cost(s.body) for s in self.stages)
 
 
 @dataclass(frozen=True, slots=True)
 class FusionPlan:
-    """An equal workload, rewritten for fusion, and its groups in the order in which they run."""
+    """A workload that computes the same, rewritten for fusion, and its groups in the order in which they run."""
 
     workload: Workload
-    groups: tuple[Group, ...]
+    groups: tuple[FusedGroup, ...]
 
     @property
-    def main(self) -> Group:
+    def main(self) -> FusedGroup:
         """The group with the most work: the one whose loops are tuned."""
         return max(self.groups, key=lambda g: g.work)
 
@@ -76,20 +82,20 @@ def points(stage: Stage) -> int:
 
 
 def cost(expr: Expr) -> int:
-    """Work of one evaluation, in plain operations; indices not counted."""
-    own = 0
+    """The work of one evaluation in plain operations, without that of indices."""
+    return 1 if isinstance(expr, Load) else own_cost(expr) + sum(cost(c) for c in expr.children)
+
+
+def own_cost(expr: Expr) -> int:
+    """The work of one operation in plain operations, without that of its operands."""
     match expr:
-        case Load():
-            return 1
         case Unary(op=op):
-            own = HEAVY_COST if op in HEAVY else 1
-        case Binary(op=op):
-            own = (
-                HEAVY_COST if op is BinaryOp.POW else 4 if op in (BinaryOp.DIV, BinaryOp.FLOORDIV, BinaryOp.MOD) else 1
-            )
-        case _ if expr.children:
-            own = 1
-    return own + sum(cost(c) for c in expr.children)
+            return HEAVY_COST if op in HEAVY else 1
+        case Binary(op=BinaryOp.POW):
+            return HEAVY_COST
+        case Binary(op=BinaryOp.DIV | BinaryOp.FLOORDIV | BinaryOp.MOD):
+            return 4
+    return 1 if expr.children else 0
 
 
 def consumers(workload: Workload) -> dict[str, list[Stage]]:
@@ -102,7 +108,8 @@ def consumers(workload: Workload) -> dict[str, list[Stage]]:
 
 
 def paddings(workload: Workload) -> tuple[str, ...]:
-    """Stages that only choose between a load and something else, read more than once: worth storing, or not."""
+    """Stages that only choose between a load and something else, and are read more than once. Whether storing them is
+    worth it, a knob says."""
     readers = consumers(workload)
     return tuple(
         s.name
@@ -123,7 +130,8 @@ def repeats(stage: Stage, readers: Iterable[Stage]) -> float:
 
 
 def plan(workload: Workload, *, inline_paddings: bool, threads: int) -> FusionPlan:
-    """Group the stages of ``workload`` for a target of ``threads`` threads. ``inline_paddings``: see ``paddings``."""
+    """Groups the stages of ``workload`` for a target of ``threads`` threads. ``inline_paddings``: the stages that
+    ``paddings`` names are inlined."""
     plain = without_positions(workload)
     workload = plain.workload
     skipped = plain.compared | (frozenset() if inline_paddings else frozenset(paddings(workload)))
@@ -138,7 +146,7 @@ def plan(workload: Workload, *, inline_paddings: bool, threads: int) -> FusionPl
         bare = next((g.root for g in groups if g.root.reducer is not None and g.kind != "scalar"), None)
         if bare is None:
             shapes = [_shape(g) for g in groups]
-            return FusionPlan(workload, tuple(replace(g, alike=shapes.count(_shape(g))) for g in groups))
+            return FusionPlan(workload, tuple(replace(g, same_shape=shapes.count(_shape(g))) for g in groups))
         forced.add(bare.name)
         workload = with_epilogue(workload, bare)
 
@@ -171,7 +179,8 @@ def inline_stage(workload: Workload, stage: Stage) -> Workload:
 
 
 def with_epilogue(workload: Workload, reduction: Stage) -> Workload:
-    """``workload`` with ``T[i] = sum ..`` as ``T_sum[i_r] = sum ..`` and ``T[i] = T_sum[i]``: something to tile."""
+    """``workload`` with ``T[i] = sum ..`` as ``T_sum[i_r] = sum ..`` and ``T[i] = T_sum[i]``, whose loops can be
+    tiled."""
     taken = {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
     taken |= {b.name for b in workload.inputs} | {s.name for s in workload.stages}
     name = fresh_name(f"{reduction.name}_{reduction.reducer}", taken)
@@ -191,7 +200,7 @@ def with_epilogue(workload: Workload, reduction: Stage) -> Workload:
 
 
 def is_contraction(stage: Stage) -> bool:
-    """Whether every operand of a reduction is used again along some axis of the result: worth its own tiles."""
+    """Whether every operand of a reduction is used again along some axis of the result, so that tiles pay."""
     if stage.reducer is None:
         return False
     wide = {a.name for a in stage.axes if a.extent > 1}
@@ -203,8 +212,8 @@ def _used(load: Load) -> frozenset[str]:
     return frozenset().union(*(free_variables(i) for i in load.indices)) if load.indices else frozenset()
 
 
-def _grouped(workload: Workload, forced: set[str], threads: int) -> list[Group]:
-    """Each stage joins the group of all its readers where that repeats no work, or starts a group."""
+def _grouped(workload: Workload, forced: set[str], threads: int) -> list[FusedGroup]:
+    """Each stage joins the group of all its readers where that repeats no work, or starts a group of its own."""
     readers = consumers(workload)
     root_of: dict[str, Stage] = {}
     shared: dict[str, int] = {}
@@ -227,19 +236,19 @@ def _grouped(workload: Workload, forced: set[str], threads: int) -> list[Group]:
     return groups
 
 
-def _group(root: Stage, members: tuple[Stage, ...], shared: Mapping[str, int]) -> Group:
+def _group(root: Stage, members: tuple[Stage, ...], shared: Mapping[str, int]) -> FusedGroup:
     rank = len(root.axes)
     follows = tuple(shared[m.name] for m in members)
     whole = all(n == rank == len(m.axes) for n, m in zip(follows, members, strict=True))
-    return Group("scalar" if rank == 0 else "tile" if whole else "row", root, members, follows)
+    return FusedGroup("scalar" if rank == 0 else "tile" if whole else "row", root, members, follows)
 
 
 def _prefix(stage: Stage, reader: Stage, shared: int) -> int:
     """How many leading dimensions of ``stage`` every load in ``reader`` indexes by the reader's own leading axes, of
     the same extents."""
     depth = min(shared, len(stage.axes))
-    alike = [a.extent == b.extent for a, b in zip(stage.axes, reader.axes, strict=False)]
-    depth = min(depth, alike.index(False) if False in alike else depth)
+    equal = [a.extent == b.extent for a, b in zip(stage.axes, reader.axes, strict=False)]
+    depth = min(depth, equal.index(False) if False in equal else depth)
     for load in loads_of(reader.body):
         if load.buffer.name != stage.name:
             continue
@@ -262,8 +271,8 @@ def _fuses(stage: Stage, root: Stage, depth: int, threads: int) -> bool:
     return _row_bytes(stage, depth) <= MOST_LOCAL_BYTES
 
 
-def _shape(group: Group) -> tuple[object, ...]:
-    """What groups that differ in names alone have in common."""
+def _shape(group: FusedGroup) -> tuple[object, ...]:
+    """What groups that differ only in names have in common."""
     return group.kind, [([a.extent for a in s.axes], [a.extent for a in s.reduce_axes]) for s in group.stages]
 
 
@@ -271,8 +280,9 @@ def _row_bytes(stage: Stage, depth: int) -> int:
     return prod(stage.tensor.shape[depth:]) * stage.tensor.dtype.bytes
 
 
-def _misfits(group: Group) -> Iterable[Stage]:
-    """Members that cannot stay: rows too long at the depth found, or rows beside a contraction that wants tiles."""
+def _misfits(group: FusedGroup) -> Iterable[Stage]:
+    """Members that cannot stay: their rows are too long at the depth found, or a contraction in the group wants
+    tiles."""
     if group.kind == "scalar" and group.members:
         return group.members
     if group.kind != "row":

@@ -1,11 +1,11 @@
-"""The innermost loops of a nest: which are written out, and which becomes the lanes of a vector."""
+"""The innermost loops of a nest: which are unrolled, and which becomes the lanes of a vector."""
 
 from collections.abc import Sequence
 
-from .editor import Editor
+from .editor import LoopEditor
 
 
-def mark(editor: Editor, loops: Sequence[str], lane: str | None) -> None:
+def mark(editor: LoopEditor, loops: Sequence[str], lane: str | None) -> None:
     """Unroll ``loops`` and vectorise ``lane``."""
     for loop in loops:
         editor.unroll(loop)
@@ -13,14 +13,14 @@ def mark(editor: Editor, loops: Sequence[str], lane: str | None) -> None:
         editor.vectorise(lane)
 
 
-def split_column(editor: Editor, column: str, lanes: int) -> list[str]:
-    """The loop over columns as one over vectors and one over lanes."""
+def split_column(editor: LoopEditor, column: str, lanes: int) -> list[str]:
+    """Split the loop over columns into one over vectors and one over lanes."""
     return list(editor.split(column, lanes, f"{column}_vector", f"{column}_lane"))
 
 
-def unrolled_reduction(editor: Editor, loops: Sequence[str], steps: int) -> tuple[list[str], list[str]]:
-    """Choose about ``steps`` iterations of the reduction ``loops`` (outermost first) to write out, from the
-    innermost on; (loops that stay, loops to unroll)."""
+def unrolled_reduction(editor: LoopEditor, loops: Sequence[str], steps: int) -> tuple[list[str], list[str]]:
+    """Choose about ``steps`` iterations of the reduction ``loops`` (outermost first) to unroll, from the innermost on.
+    Returns the loops that stay and those to unroll."""
     serial = list(loops)
     unrolled: list[str] = []
     while serial and steps > 1:
@@ -37,9 +37,9 @@ def unrolled_reduction(editor: Editor, loops: Sequence[str], steps: int) -> tupl
     return serial, unrolled
 
 
-def vector_dimension(editor: Editor, loops: Sequence[str], lanes: int, vectors: int) -> list[str]:
-    """Vectorise the last of ``loops`` that has more than one iteration, ``vectors`` vectors to a step; the loops
-    that ``loops`` became, outermost first."""
+def vector_dimension(editor: LoopEditor, loops: Sequence[str], lanes: int, vectors: int) -> list[str]:
+    """Vectorise the last of ``loops`` that has more than one iteration, ``vectors`` vectors to a step. Returns the
+    loops that ``loops`` became, outermost first."""
     wide = [loop for loop in loops if editor.extent(loop) > 1]
     if not wide:
         return list(loops)
@@ -51,8 +51,9 @@ def vector_dimension(editor: Editor, loops: Sequence[str], lanes: int, vectors: 
     return [*loops[:position], outer, vector, lane, *loops[position + 1 :]]
 
 
-def vector_split(editor: Editor, loop: str, lanes: int, vectors: int) -> tuple[str, str, str]:
-    """``loop`` as steps of ``vectors`` vectors of ``lanes``, fewer where it is short; (step, vector, lane)."""
+def vector_split(editor: LoopEditor, loop: str, lanes: int, vectors: int) -> tuple[str, str, str]:
+    """Split ``loop`` into steps of ``vectors`` vectors of ``lanes``; fewer where it is short. Returns the loops over
+    steps, vectors and lanes."""
     extent = editor.extent(loop)
     vectors = max(1, min(vectors, -(-extent // lanes)))
     step, rest = editor.split(loop, lanes * vectors, f"{loop}_step", f"{loop}_rest")
@@ -61,7 +62,7 @@ def vector_split(editor: Editor, loop: str, lanes: int, vectors: int) -> tuple[s
 
 
 def vector_reduction(
-    editor: Editor, tensor: str, inside: str | None, reduce_loops: Sequence[str], lanes: int, vectors: int
+    editor: LoopEditor, tensor: str, inside: str | None, reduce_loops: Sequence[str], lanes: int, vectors: int
 ) -> None:
     """Reduce ``tensor`` into ``lanes * vectors`` partial results along the last reduction loop."""
     last = reduce_loops[-1]

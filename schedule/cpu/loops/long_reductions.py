@@ -1,4 +1,4 @@
-"""Long reductions to few elements, cut into chunks that can run on different threads.
+"""Long reductions to few elements are cut into chunks that can run on different threads.
 
 T = sum over r < 1000000 of X[r]      ->      T_chunks[c] = sum over r < 31250 of X[c*31250 + r]
                                               T = sum over c < 32 of T_chunks[c]
@@ -15,11 +15,11 @@ from ...loop_nest.nest import COMBINE, identity
 
 CHUNKS_PER_THREAD = 16
 LONG_WORK = 1 << 17
-"""Points of a reduction below which one thread is as fast."""
+"""With fewer points in a reduction, one thread is as fast."""
 
 
 def chunked(workload: Workload, threads: int) -> Workload:
-    """``workload`` with every such reduction in two stages; as it is for one thread."""
+    """``workload`` with every such reduction in two stages. For one thread it stays as it is."""
     taken = {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
     taken |= {b.name for b in workload.inputs} | {s.name for s in workload.stages}
     stages: list[Stage] = []

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 
 from ....ir.buffer import Scope
 from ....te.workload import Stage
-from .editor import Editor
-from .fusion import Group
+from .editor import LoopEditor
+from .fusion import FusedGroup
 from .inner_loops import vector_dimension, vector_reduction
 from .tile_loops import PARALLEL_WORK
 
 
 @dataclass(frozen=True, slots=True)
-class RowSetting:
-    """One value for each knob of a row group; what they mean stands in ``row_knobs``."""
+class RowLoopSetting:
+    """One value for each knob of a row group. ``knobs.row_knobs`` says what they mean."""
 
     lanes: int = 1
     vectors: int = 1
     rows: int = 1
 
 
-def lower_rows(editor: Editor, group: Group, setting: RowSetting) -> None:
+def lower_rows(editor: LoopEditor, group: FusedGroup, setting: RowLoopSetting) -> None:
     """Apply ``setting`` to the nests of the group."""
     leading = editor.fuse([a.name for a in group.root.axes[: group.depth]], editor.fresh("all_rows"))
     task, row = editor.split(leading, setting.rows, "task", "row")
@@ -40,8 +40,11 @@ def lower_rows(editor: Editor, group: Group, setting: RowSetting) -> None:
         editor.parallelise(task)
 
 
-def vectorise_stage(editor: Editor, stage: Stage, inside: str | None, setting: RowSetting, *, skip: int) -> None:
-    """Vectorise the nests of a stage below ``inside``; ``skip``: dimensions whose loops stand outside of it."""
+def vectorise_stage(
+    editor: LoopEditor, stage: Stage, inside: str | None, setting: RowLoopSetting, *, skip: int
+) -> None:
+    """Vectorise the nests of a stage below the loop ``inside``. ``skip``: how many dimensions have their loops outside
+    of it."""
     rank = len(stage.axes) - skip
     if stage.reducer is None:
         (loops,) = editor.nests(stage.name, inside)

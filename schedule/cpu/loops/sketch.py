@@ -1,54 +1,48 @@
-"""The CPU loop sketch: any workload as tiled, vectorised, unrolled and parallel loops.
+"""Any workload as tiled, vectorised, unrolled and parallel loops (sketch ``cpu_loops``).
 
-Light stages are inlined, the rest is computed in groups (``fusion``). The group with the most work has the knobs, and
-those like it (other layers) take the same setting; the rest take a plain one of their own kind.
+Light stages are inlined, and the rest is computed in groups (``fusion``). The group with the most work has the knobs.
+Groups like it, such as other layers, take the same setting; the rest take a default setting of their own kind.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, lru_cache
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....core.schedule import KnobValue, Schedule
+from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel, Seq, seq
 from ....te.workload import Workload
 from ...loop_nest.nest import loop_nest
 from ...loop_nest.tree import names_in, stored_outside
-from ...space.columns import Bools, Columns, codes_of
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import Plan, TileSketch
-from .default_setting import plain_setting
-from .editor import Editor
-from .fusion import FusionPlan, Group, paddings, plan
-from .knobs import (
-    CACHED,
-    REGISTER_KNOBS,
-    STREAMED,
-    padding_knob,
-    register_legal,
-    row_knobs,
-    scalar_knobs,
-    store_knob,
-    tile_knobs,
-    tile_legal,
-    tile_shape,
-)
+from ..peaks import cpu_peaks
+from ..shared_knobs import CACHED, NON_TEMPORAL, store_knob
+from .constraints import inline_constraint, tile_constraints
+from .default_setting import default_setting
+from .editor import LoopEditor
+from .fusion import FusedGroup, FusionPlan, paddings, plan
+from .knobs import padding_knob, row_knobs, scalar_knobs, tile_knobs
+from .prior import group_seconds, memory_seconds
+from .promising import keeps_rules, promising
 from .quantities import QUANTITIES, derive
-from .row_loops import RowSetting, lower_rows, vectorise_stage
-from .tile_loops import INLINE, STORE, TileSetting, lower_tiles
-from .tiles import tiles_of, vector_registers
+from .row_loops import RowLoopSetting, lower_rows, vectorise_stage
+from .sizes import LoopTileSizes, tile_sizes
+from .tile_loops import INLINE, STORE, TileLoopSetting, lower_tiles
+from .tiles import tiles_of
 
 LARGE_BYTES = 8 << 20
-"""Of outputs that may gain by going past the caches: much less, and a reader finds them there."""
-
-Legal = Callable[[Columns], Bools]
+"""Outputs of so many bytes may gain by going past the caches. Where there are much fewer, a reader finds them there."""
 
 DEFAULTS: Mapping[str, KnobValue] = {
-    **asdict(TileSetting()),
+    **asdict(TileLoopSetting()),
     "padding": STORE,
     "store": CACHED,
 }
@@ -56,7 +50,7 @@ DEFAULTS: Mapping[str, KnobValue] = {
 
 
 @dataclass(frozen=True)
-class LoopsPlan(Plan):
+class CpuLoopsPlan(Plan):
     """The loop nest of one workload; the group with the most work has the knobs."""
 
     workload: Workload
@@ -67,8 +61,13 @@ class LoopsPlan(Plan):
         return DEFAULTS
 
     @cached_property
-    def _main(self) -> Group:
+    def _main(self) -> FusedGroup:
         return _fusion(self.workload, self.target, STORE).main
+
+    @cached_property
+    def _inlined_main(self) -> FusedGroup:
+        """The group with the most work where padding is inlined."""
+        return _fusion(self.workload, self.target, INLINE).main
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
@@ -76,37 +75,52 @@ class LoopsPlan(Plan):
 
     @cached_property
     def constraints(self) -> tuple[Constraint, ...]:
-        legal_first = _legality(self._main, self.target)[0]
-        names = tuple(k.name for k in self.knobs)
-        return (
-            Constraint(
-                "the register tile fits the vector registers and its body stays small", REGISTER_KNOBS, legal_first
-            ),
-            Constraint(
-                "registers, code size and local memory suffice and no other setting means the same",
-                names,
-                _legal(self.workload, self._main, self.target),
-            ),
-        )
+        rules = _constraints(self._main, self.target)
+        if self._inlined_main.kind == "tile" and any(k.name == "padding" for k in self.knobs):
+            rules = (*rules, inline_constraint(tiles_of(self._inlined_main), self.target))
+        return rules
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        if self._main.kind != "tile":
+            return np.ones(len(columns), dtype=bool)
+        return promising(tiles_of(self._main), self.target, columns)
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        rates = cpu_peaks(self.target, peaks)
+        seconds = group_seconds(self._main, columns, self.derive(columns), rates)
+        inlined = columns.flags("padding", INLINE)
+        if inlined.any():
+            found = derive(self.workload, self._inlined_main, self.target, columns)
+            seconds = np.where(inlined, group_seconds(self._inlined_main, columns, found, rates), seconds)
+        return np.maximum(seconds, memory_seconds(self.workload, columns, rates))
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         return derive(self.workload, self._main, self.target, columns)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         workload, target, values = self.workload, self.target, dict(setting)
-        given = [Schedule.of("", 0, setting)]
-        columns = Columns(self.knobs, codes_of(self.knobs, given), DEFAULTS)
+        columns = columns_of_setting(self.knobs, setting, DEFAULTS)
         chosen = _fusion(workload, target, str(values.get("padding", STORE)))
-        tuned = [g is chosen.main or _takes(workload, g, target, self.knobs, columns) for g in chosen.groups]
-        works = []
+        tuned = [g is chosen.main or self._takes(g, columns) for g in chosen.groups]
+        settings = []
         for group, own in zip(chosen.groups, tuned, strict=True):
-            taken = values if own else plain_setting(group, target, DEFAULTS)
-            works.append(_Work(group, tuple({**DEFAULTS, **taken}.items()), not own))
+            taken = values if own else default_setting(group, target, DEFAULTS)
+            settings.append(_GroupSetting(group, tuple({**DEFAULTS, **taken}.items()), not own))
         nest = loop_nest(chosen.workload)
-        kernel = _lower_apart(nest, works) or _lowered(nest, tuple(works), frozenset())
-        streamed = workload.outputs if values.get("store") == STREAMED else ()
+        kernel = _lower_separately(nest, settings) or _lowered(nest, tuple(settings), frozenset())
+        streamed = workload.outputs if values.get("store") == NON_TEMPORAL else ()
         only_maps = not any(group.reductions for group in chosen.groups)  # vectors in, vectors out
         return replace(kernel, streamed=frozenset(streamed), minimal_passes=only_maps)
+
+    def _takes(self, group: FusedGroup, columns: Columns) -> bool:
+        """Whether another group takes the setting of the main one. It has the same knobs, the setting is legal for it,
+        and it is as promising as for the main group."""
+        own = [(k.name, k.values) for k in _knobs(self.workload, group, self.target)]
+        if own != [(k.name, k.values) for k in self.knobs]:
+            return False
+        if not all(c.holds(columns)[0] for c in _constraints(group, self.target)):
+            return False
+        return _is_promising(group, self.target, columns) or not _is_promising(self._main, self.target, columns)
 
 
 @lru_cache(maxsize=16)
@@ -114,7 +128,7 @@ def _fusion(workload: Workload, target: Target, padding: str) -> FusionPlan:
     return plan(workload, inline_paddings=padding == INLINE, threads=target.threads)
 
 
-def _knobs(workload: Workload, group: Group, target: Target) -> tuple[Knob, ...]:
+def _knobs(workload: Workload, group: FusedGroup, target: Target) -> tuple[Knob, ...]:
     own = {
         "tile": lambda: tile_knobs(tiles_of(group), target),
         "row": lambda: row_knobs(group, target),
@@ -125,59 +139,39 @@ def _knobs(workload: Workload, group: Group, target: Target) -> tuple[Knob, ...]
     return (*own, store_knob()) if large and group.root.name in workload.outputs else own
 
 
-def _legality(group: Group, target: Target) -> tuple[Legal, Legal]:
-    """Legality by the register knobs alone, and by all."""
-    if group.kind == "tile":
-        tiles = tiles_of(group)
-        return (lambda c: register_legal(tiles, target, c)), (lambda c: tile_legal(tiles, target, c))
-    return _always, _always
+def _constraints(group: FusedGroup, target: Target) -> tuple[Constraint, ...]:
+    """The rules of a group. Every setting of a row group or a scalar group is legal."""
+    return tile_constraints(tiles_of(group), target) if group.kind == "tile" else ()
 
 
-def _legal(workload: Workload, main: Group, target: Target) -> Legal:
-    """Legality by all knobs, of the whole setting: where padding is inline, another group may have the most work, and
-    the sums of its register tile must fit the registers, too."""
-    inline = _fusion(workload, target, INLINE).main
-
-    def legal(columns: Columns) -> NDArray[np.bool_]:
-        ok = _legality(main, target)[1](columns)
-        if inline.kind == "tile":
-            sums = tile_shape(tiles_of(inline), target, columns).accumulators
-            ok &= ~columns.flags("padding", INLINE) | (sums <= vector_registers(target))
-        return ok
-
-    return legal
-
-
-def _takes(workload: Workload, group: Group, target: Target, knobs: tuple[Knob, ...], columns: Columns) -> bool:
-    """Whether a setting of ``knobs`` is one of this group's, too."""
-    own = [(k.name, k.values) for k in _knobs(workload, group, target)]
-    return own == [(k.name, k.values) for k in knobs] and bool(_legality(group, target)[1](columns)[0])
-
-
-def _always(columns: Columns) -> NDArray[np.bool_]:
-    return np.ones(len(columns), dtype=bool)
+def _is_promising(group: FusedGroup, target: Target, setting: Columns) -> bool:
+    """Whether one setting keeps the rules of thumb of a group."""
+    return group.kind != "tile" or bool(keeps_rules(tiles_of(group), target, setting)[0])
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """A group with its setting. ``plain``: the same one in every schedule."""
+class _GroupSetting:
+    """A group with its setting. ``default``: whether it is the same one in every schedule."""
 
-    group: Group
+    group: FusedGroup
     setting: tuple[tuple[str, KnobValue], ...]
-    plain: bool
+    default: bool
 
 
-def _lower_apart(kernel: Kernel, works: Sequence[_Work]) -> Kernel | None:
-    """The kernel with every group lowered in a small kernel of its own, which is searched far faster, plain ones first:
-    they come out alike for all candidates. None where two groups gave the same name to something."""
+def _lower_separately(kernel: Kernel, settings: Sequence[_GroupSetting]) -> Kernel | None:
+    """The kernel with every group lowered in a small kernel of its own, which is searched far faster.
+
+    Groups with a default setting come first: they are the same for all candidates, and so are found in the cache. None
+    where two groups gave the same name to something.
+    """
     statements = kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,)
-    parts: dict[int, Kernel] = {}
-    for n in sorted(range(len(works)), key=lambda n: not works[n].plain):
-        stages = {stage.name for stage in works[n].group.stages}
+    lowered: dict[int, Kernel] = {}
+    for n in sorted(range(len(settings)), key=lambda n: not settings[n].default):
+        stages = {stage.name for stage in settings[n].group.stages}
         own = replace(kernel, body=seq(*(s for s in statements if stored_outside(s) <= stages)))
-        elsewhere = names_in(kernel).union(*map(names_in, parts.values())) - names_in(own)
-        parts[n] = _lowered(own, (works[n],), frozenset(elsewhere))
-    ordered = [parts[n] for n in range(len(works))]
+        elsewhere = names_in(kernel).union(*map(names_in, lowered.values())) - names_in(own)
+        lowered[n] = _lowered(own, (settings[n],), frozenset(elsewhere))
+    ordered = [lowered[n] for n in range(len(settings))]
     bound = [name for part in ordered for name in names_in(replace(part, inputs=(), outputs=(), workspace=()))]
     if len(set(bound)) < len(bound):
         return None
@@ -187,27 +181,29 @@ def _lower_apart(kernel: Kernel, works: Sequence[_Work]) -> Kernel | None:
 
 
 @lru_cache(maxsize=64)
-def _lowered(kernel: Kernel, works: tuple[_Work, ...], elsewhere: frozenset[str]) -> Kernel:
-    """``elsewhere``: names that mean something beside this kernel."""
-    editor = Editor(kernel, elsewhere)
-    for work in works:
-        _lower_group(editor, work.group, dict(work.setting))
+def _lowered(kernel: Kernel, settings: tuple[_GroupSetting, ...], elsewhere: frozenset[str]) -> Kernel:
+    """``kernel`` with its groups lowered. ``elsewhere``: names that are taken outside of this kernel."""
+    editor = LoopEditor(kernel, elsewhere)
+    for each in settings:
+        _lower_group(editor, each.group, dict(each.setting))
     return editor.kernel
 
 
-def _lower_group(editor: Editor, group: Group, values: Mapping[str, KnobValue]) -> None:
+def _lower_group(editor: LoopEditor, group: FusedGroup, values: Mapping[str, KnobValue]) -> None:
     def number(name: str) -> int:
         return int(values[name])
 
     if group.kind == "tile":
-        setting = TileSetting(**{f.name: values[f.name] for f in fields(TileSetting)})  # type: ignore[arg-type]
-        lower_tiles(editor, tiles_of(group), setting)
+        tiles = tiles_of(group)
+        setting = TileLoopSetting(**{f.name: values[f.name] for f in fields(TileLoopSetting)})  # type: ignore[arg-type]
+        sizes = row_of_record(tile_sizes(tiles, columns_of_setting((), {}, values)), 0)
+        lower_tiles(editor, tiles, setting, cast("LoopTileSizes[int]", sizes))
         return
-    row_setting = RowSetting(number("lanes"), number("vectors"), number("rows"))
+    row_setting = RowLoopSetting(number("lanes"), number("vectors"), number("rows"))
     if group.kind == "row":
         lower_rows(editor, group, row_setting)
     else:
         vectorise_stage(editor, group.root, None, row_setting, skip=0)
 
 
-CPU_LOOPS = TileSketch("cpu_loops", 4, QUANTITIES, LoopsPlan, kind="llvm", generic=True)
+CPU_LOOPS = TileSketch("cpu_loops", 4, QUANTITIES, CpuLoopsPlan, kind="llvm", generic=True)

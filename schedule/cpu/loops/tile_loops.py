@@ -1,7 +1,7 @@
 """The loops of a tile group: tasks in parallel, tiles inside a task, a register tile of vectors inside a tile.
 
 for task in parallel(..):                     # blocks of tiles, and the axes that are not tiled
-  for j_tile: for i_tile:                     # the tiles of a block, in either order
+  for j_tile: for i_tile:                     # the register tiles of a task, in either order
     register acc[rows, columns]
     acc[..] = 0                               # unrolled and vectorised
     for k: for k_in in unrolled(..):
@@ -14,22 +14,21 @@ from dataclasses import dataclass
 
 from ....ir.buffer import Scope
 from ....te.workload import Stage
-from .editor import Editor
+from ..shared_knobs import ROWS_INSIDE
+from .editor import LoopEditor
 from .inner_loops import mark, split_column, unrolled_reduction
-from .tiles import COLUMNS, Tiles
+from .sizes import LoopTileSizes, pack_loop
+from .tiles import COLUMNS, OPERANDS, TileAxes
 
-ROWS_INSIDE, COLUMNS_INSIDE = "rows_inside", "columns_inside"
 STORE, INLINE = "store", "inline"
 NO_PACK = "none"
-OPERANDS = tuple(f"operand_{i}" for i in range(8))
-"""Knob values for operands by position: they must not depend on what a user calls a tensor."""
 PARALLEL_WORK = 1 << 15
-"""Plain operations below which starting the other threads costs more than they bring."""
+"""With fewer plain operations, starting the other threads costs more than they bring."""
 
 
 @dataclass(frozen=True, slots=True)
-class TileSetting:
-    """One value for each knob of a tile group; what they mean stands in ``tile_knobs``."""
+class TileLoopSetting:
+    """One value for each knob of a tile group. ``knobs.tile_knobs`` says what they mean."""
 
     vectorise: str = COLUMNS
     lanes: int = 1
@@ -42,15 +41,10 @@ class TileSetting:
     unroll: int = 1
     pack: str = NO_PACK
 
-    @property
-    def columns(self) -> int:
-        """Columns of a register tile."""
-        return self.vectors * (self.lanes if self.vectorise == COLUMNS else 1)
 
-
-def lower_tiles(editor: Editor, tiles: Tiles, setting: TileSetting) -> None:
-    """Apply ``setting`` to the nests of the group."""
-    tasks, tile_loops = _split_root(editor, tiles, setting)
+def lower_tiles(editor: LoopEditor, tiles: TileAxes, setting: TileLoopSetting, sizes: LoopTileSizes[int]) -> None:
+    """Apply ``setting``, which implies ``sizes``, to the nests of the group."""
+    tasks, tile_loops = _split_root(editor, tiles, setting, sizes)
     task = editor.fuse(tasks, editor.fresh("task"))
     attach = tile_loops[-1][1]
     for member in reversed(tiles.group.members):
@@ -58,7 +52,7 @@ def lower_tiles(editor: Editor, tiles: Tiles, setting: TileSetting) -> None:
     for member in tiles.group.members:
         if member.reducer is None:
             (loops,) = editor.nests(member.name, attach)
-            _finish(editor, loops, len(loops), tiles.column, setting)
+            _unroll_tile(editor, loops, len(loops), tiles.column, setting)
         elif setting.vectorise == COLUMNS:
             _reduction(editor, tiles, member, attach, setting)
         else:
@@ -69,15 +63,12 @@ def lower_tiles(editor: Editor, tiles: Tiles, setting: TileSetting) -> None:
         editor.parallelise(task)
 
 
-def tile_size(tiles: Tiles, position: int, setting: TileSetting) -> int:
-    """Elements of the register tile along a tiled axis."""
-    if position == tiles.column:
-        return setting.columns
-    return setting.rows if position == tiles.row else setting.planes
-
-
-def _split_root(editor: Editor, tiles: Tiles, setting: TileSetting) -> tuple[list[str], list[tuple[int, str]]]:
-    """Split, order and mark the root's loops; task loops and (position, loop) of the tile loops, outermost first."""
+def _split_root(
+    editor: LoopEditor, tiles: TileAxes, setting: TileLoopSetting, sizes: LoopTileSizes[int]
+) -> tuple[list[str], list[tuple[int, str]]]:
+    """Split, reorder and mark the root's loops. Returns the task loops and, outermost first, the tile loops with the
+    positions of their axes."""
+    sizes_along = {tiles.column: sizes.columns, tiles.row: sizes.rows, tiles.plane: sizes.planes}
     tasks: list[str] = []
     inner: dict[int, str] = {}
     inside: list[str] = []
@@ -85,8 +76,7 @@ def _split_root(editor: Editor, tiles: Tiles, setting: TileSetting) -> tuple[lis
         if position not in tiles.tiled:
             tasks.append(axis.name)
             continue
-        size = tile_size(tiles, position, setting)
-        tile, within = editor.split(axis.name, size, f"{axis.name}_tile", f"{axis.name}_in")
+        tile, within = editor.split(axis.name, sizes_along[position], f"{axis.name}_tile", f"{axis.name}_in")
         inside.append(within)
         if position == tiles.plane:
             tasks.append(tile)
@@ -108,8 +98,8 @@ def _split_root(editor: Editor, tiles: Tiles, setting: TileSetting) -> tuple[lis
     return tasks, tile_loops
 
 
-def _finish(editor: Editor, loops: list[str], rank: int, column: int, setting: TileSetting) -> None:
-    """Unroll the loops over the dimensions of a register tile, the vectors of its columns innermost."""
+def _unroll_tile(editor: LoopEditor, loops: list[str], rank: int, column: int, setting: TileLoopSetting) -> None:
+    """Unroll the loops over the dimensions of a register tile, with the vectors of its columns innermost."""
     dimensions = list(loops[:rank])
     chosen = dimensions.pop(column)
     if setting.vectorise != COLUMNS:
@@ -120,11 +110,11 @@ def _finish(editor: Editor, loops: list[str], rank: int, column: int, setting: T
     mark(editor, [*dimensions, vector], lane)
 
 
-def _reduction(editor: Editor, tiles: Tiles, member: Stage, attach: str, setting: TileSetting) -> None:
-    """Vectors along the columns: one accumulator for each vector of the tile."""
+def _reduction(editor: LoopEditor, tiles: TileAxes, member: Stage, attach: str, setting: TileLoopSetting) -> None:
+    """Vectors lie along the columns: each vector of the register tile has an accumulator."""
     rank = len(member.axes)
     start, update = editor.nests(member.name, attach)
-    _finish(editor, start, rank, tiles.column, setting)
+    _unroll_tile(editor, start, rank, tiles.column, setting)
     serial, unrolled = unrolled_reduction(editor, update[rank:], setting.unroll)
     dimensions = list(update[:rank])
     chosen = dimensions.pop(tiles.column)
@@ -133,8 +123,8 @@ def _reduction(editor: Editor, tiles: Tiles, member: Stage, attach: str, setting
     mark(editor, [*unrolled, *dimensions, vector], lane)
 
 
-def _lane_reduction(editor: Editor, member: Stage, attach: str, setting: TileSetting) -> None:
-    """Vectors along the reduction: a vector of partial results for each element of the tile."""
+def _lane_reduction(editor: LoopEditor, member: Stage, attach: str, setting: TileLoopSetting) -> None:
+    """Vectors lie along the reduction: each element of the register tile has a vector of partial results."""
     rank = len(member.axes)
     start, update = editor.nests(member.name, attach)
     mark(editor, start, None)
@@ -150,8 +140,10 @@ def _lane_reduction(editor: Editor, member: Stage, attach: str, setting: TileSet
     mark(editor, combine[:-1], combine[-1])
 
 
-def _pack(editor: Editor, tiles: Tiles, setting: TileSetting, task: str, tile_loops: list[tuple[int, str]]) -> None:
-    """Copy what a task, or one tile loop of it, reads of a tensor to a buffer without gaps."""
+def _pack(
+    editor: LoopEditor, tiles: TileAxes, setting: TileLoopSetting, task: str, tile_loops: list[tuple[int, str]]
+) -> None:
+    """Pack what a task, or one iteration of its outer tile loop, reads of a tensor into a contiguous buffer."""
     tensor, follows = tiles.packable[OPERANDS.index(setting.pack)]
     loop = pack_loop(follows, [p for p, _ in tile_loops])
     buffer = editor.cache_read(tensor, task if loop is None else dict(tile_loops)[loop])
@@ -160,10 +152,3 @@ def _pack(editor: Editor, tiles: Tiles, setting: TileSetting, task: str, tile_lo
     if editor.extent(last) > setting.lanes:
         _, last = editor.split(last, setting.lanes, f"{last}_vector", f"{last}_lane")
     editor.vectorise(last)
-
-
-def pack_loop(follows: tuple[int, ...], order: list[int]) -> int | None:
-    """The axis whose tile loop holds the copy, or None for the whole task: as far in as it is used again."""
-    if len(order) == 2 and order[1] not in follows and order[0] in follows:
-        return order[0]
-    return None

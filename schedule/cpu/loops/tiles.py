@@ -1,4 +1,4 @@
-"""What the loops of a group look like before any knob is set: which axes are tiled, which one is vectorised."""
+"""What is known of a group's loops before any knob is set: which axes are tiled, and which can be vectorised."""
 
 from dataclasses import dataclass
 from math import prod
@@ -8,19 +8,25 @@ from ....ir.affine import affine_of
 from ....ir.expr import Expr, Load
 from ....ir.rewrite import free_variables, loads_of
 from ....te.workload import Axis, Stage
-from .fusion import Group
+from .fusion import FusedGroup
 
 COLUMNS, REDUCTION = "columns", "reduction"
+"""Along what vectors can lie."""
+OPERANDS = tuple(f"operand_{i}" for i in range(8))
+"""Knob values for operands by their position, so that they do not depend on what a user calls a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
-    """Positions among the root's axes. ``column``: the axis along which the output is contiguous; ``row`` and
-    ``plane``: axes along which what is loaded for one column can be used again. ``modes``: along what vectors can
-    lie, the better guess first. ``packable``: tensors worth copying to a buffer without gaps, with the positions of
-    the tiled axes that they follow."""
+class TileAxes:
+    """The tiled axes of a group, as positions among the root's axes.
 
-    group: Group
+    ``column`` is the axis along which the output is contiguous. ``row`` and ``plane`` are axes along which what is
+    loaded for one column can be used again. ``modes``: along what vectors can lie, the better guess first.
+    ``packable``: tensors worth packing into a contiguous buffer, with the positions of the tiled axes that they
+    follow.
+    """
+
+    group: FusedGroup
     column: int
     row: int | None
     plane: int | None
@@ -29,6 +35,7 @@ class Tiles:
 
     @property
     def axes(self) -> tuple[Axis, ...]:
+        """The axes of the root."""
         return self.group.root.axes
 
     def extent(self, position: int | None) -> int:
@@ -47,28 +54,22 @@ class Tiles:
 
     @property
     def outer_points(self) -> int:
-        """Iterations of the axes that are not tiled."""
+        """How many iterations the axes that are not tiled have."""
         return prod(self.axes[p].extent for p in self.untiled)
 
 
-def lane_bytes(group: Group) -> int:
-    """Bytes of the widest element that the group computes."""
+def lane_bytes(group: FusedGroup) -> int:
+    """How many bytes the widest element has that the group computes."""
     return max(s.tensor.dtype.bytes for s in group.stages)
 
 
-def most_lanes(group: Group, target: Target) -> int:
-    """Elements of the group that fit the widest vector register."""
+def most_lanes(group: FusedGroup, target: Target) -> int:
+    """How many elements of the group fit the widest vector register."""
     return max(1, target.vector_bytes // lane_bytes(group))
 
 
-def vector_registers(target: Target) -> int:
-    """Vector registers of the instruction set: 32 with AVX-512, on 64-bit Arm and on RISC-V, else 16."""
-    wide = any(f.startswith("avx512") for f in target.features) or target.arch in ("aarch64", "riscv64")
-    return 32 if wide else 16
-
-
-def tiles_of(group: Group) -> Tiles:
-    """See ``Tiles``; for a group of kind ``tile``."""
+def tiles_of(group: FusedGroup) -> TileAxes:
+    """The tiled axes of a group of kind ``tile``."""
     root = group.root
     wide = [p for p, a in enumerate(root.axes) if a.extent > 1]
     column = wide[-1] if wide else len(root.axes) - 1
@@ -78,21 +79,23 @@ def tiles_of(group: Group) -> Tiles:
     row = useful[0] if useful else None
     plane = useful[1] if len(useful) > 1 else None
     tiled = [p for p in (column, row, plane) if p is not None]
-    return Tiles(group, column, row, plane, _modes(group, column), _packable(group, tiled))
+    return TileAxes(group, column, row, plane, _modes(group, column), _packable(group, tiled))
 
 
-def bodies(group: Group) -> tuple[tuple[Stage, tuple[str, ...]], ...]:
-    """The stages whose inner loops matter (the reductions, or the root alone), with their axis names."""
+def bodies(group: FusedGroup) -> tuple[tuple[Stage, tuple[str, ...]], ...]:
+    """The stages whose inner loops matter, with the names of their axes: the reductions, or the root alone."""
     stages = group.reductions or (group.root,)
     return tuple((s, tuple(a.name for a in s.axes)) for s in stages)
 
 
 def uses(load: Load, name: str) -> bool:
+    """Whether an index of the load depends on the variable."""
     return any(name in free_variables(i) for i in load.indices)
 
 
 def stride_along(load: Load, name: str) -> int | None:
-    """Elements between the loads of neighbouring values of the variable; 0 when it is not used, None when uneven."""
+    """How many elements lie between the loads of neighbouring values of the variable: 0 where the load does not use it,
+    None where the distance varies."""
     total = 0
     for i, stride in zip(load.indices, load.buffer.strides, strict=True):
         if name in free_variables(i):
@@ -109,8 +112,8 @@ def coefficient(expr: Expr, name: str) -> int | None:
     return None if form is None else dict(form.coefficients).get(name, 0)
 
 
-def _reuse(group: Group, position: int, column: int) -> float:
-    """How much a tile along the axis saves: loads of vectors weigh most."""
+def _reuse(group: FusedGroup, position: int, column: int) -> float:
+    """A score of what a tile along the axis saves, in loads; loads of vectors weigh most."""
     score = 0.0
     for stage, names in bodies(group):
         for load in loads_of(stage.body):
@@ -124,8 +127,9 @@ def _reuse(group: Group, position: int, column: int) -> float:
     return score
 
 
-def _modes(group: Group, column: int) -> tuple[str, ...]:
-    """``columns`` always works; ``reduction`` where every reduction runs along something contiguous."""
+def _modes(group: FusedGroup, column: int) -> tuple[str, ...]:
+    """Along what vectors can lie: ``columns`` always works, ``reduction`` where all reductions read contiguous
+    elements."""
     if not group.reductions:
         return (COLUMNS,)
     strided, contiguous = False, True
@@ -140,8 +144,8 @@ def _modes(group: Group, column: int) -> tuple[str, ...]:
     return (REDUCTION,) if narrow else (REDUCTION, COLUMNS) if strided else (COLUMNS,)
 
 
-def _packable(group: Group, tiled: list[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Tensors read by a reduction that some tiled axis reuses, each with the tiled axes it does follow."""
+def _packable(group: FusedGroup, tiled: list[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Tensors read by a reduction that some tiled axis reuses, each with the tiled axes that it follows."""
     found: dict[str, tuple[int, ...]] = {}
     for stage in group.reductions:
         for load in loads_of(stage.body):
@@ -150,4 +154,4 @@ def _packable(group: Group, tiled: list[int]) -> tuple[tuple[str, tuple[int, ...
             if follows and misses and any(uses(load, a.name) for a in stage.reduce_axes):
                 found.setdefault(load.buffer.name, follows)
     members = {s.name for s in group.stages}
-    return tuple((name, follows) for name, follows in found.items() if name not in members)[:8]
+    return tuple((name, follows) for name, follows in found.items() if name not in members)[: len(OPERANDS)]

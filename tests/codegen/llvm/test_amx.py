@@ -19,13 +19,14 @@ from tilewright.ir.cpu import DOT_ATOMS, Transpose
 from tilewright.ir.expr import const, index
 from tilewright.ir.stmt import Kernel
 from tilewright.runtime.cpu import CpuDevice
-from tilewright.schedule.cpu.gemm.dot_kernel import lower_dots, lower_tiles
-from tilewright.schedule.cpu.gemm.kernel import GemmSetting
+from tilewright.schedule.cpu.gemm.dot_kernel import lower_amx, lower_dot
+from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting
+from tilewright.schedule.cpu.shared_knobs import COLUMNS_INSIDE
 from tilewright.schedule.problems.gemm import Gemm, gemm_of
 
 WIDE = ("avx512bf16", "avx512bw", "avx512f", "avx512vl", "avx512vnni")
 TILES = Target("llvm", "x86-64", (*WIDE, "amx-tile", "amx-bf16", "amx-int8"), threads=2, vector_bytes=64)
-SETTING = GemmSetting(rows=32, vectors=2, lanes=16, tiles=8, panels=8, depth=512, pack_a="task", pack_b="task")
+SETTING = CpuGemmSetting(mr=32, vectors=2, lanes=16, tiles=8, panels=8, kc=512, pack_a="task", pack_b="task")
 
 
 def _product(dtype: str) -> Gemm:
@@ -42,7 +43,7 @@ def _assembly(kernel: Kernel, target: Target) -> str:
 @pytest.mark.parametrize(("dtype", "atom", "word"), [("bfloat16", "bf16", "tdpbf16ps"), ("int8", "s8s8", "tdpbssd")])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_tiles_keep_to_their_registers(dtype: str, atom: str, word: str, threads: int) -> None:
-    text = _assembly(lower_tiles(_product(dtype), "k", SETTING, DOT_ATOMS[atom]), replace(TILES, threads=threads))
+    text = _assembly(lower_amx(_product(dtype), "k", SETTING, DOT_ATOMS[atom]), replace(TILES, threads=threads))
     products = re.findall(rf"{word}\s+%tmm(\d), %tmm(\d), %tmm(\d)", text)
     assert {d for _, _, d in products} == {"0", "1", "2", "3"} and {a for _, a, _ in products} == {"4", "5"}
     assert text.count("ldtilecfg") == text.count("tilerelease") == 1
@@ -52,7 +53,7 @@ def test_tiles_keep_to_their_registers(dtype: str, atom: str, word: str, threads
 
 def test_tiles_are_set_up_as_the_manual_says() -> None:
     """Palette 1; from byte 16 on the bytes in a row of each tile, 16 bits each; from byte 48 on the rows."""
-    kernel = finish(lower_tiles(_product("int8"), "k", SETTING, DOT_ATOMS["s8s8"]), TILES)
+    kernel = finish(lower_amx(_product("int8"), "k", SETTING, DOT_ATOMS["s8s8"]), TILES)
     (line,) = re.findall(r"constant \[64 x i8\] \[(.*)\]", backend_for(TILES).emit(kernel, TILES).text)
     data = bytes(int(n) for n in re.findall(r"i8 (\d+)", line))
     assert len(data) == 64 and data[0] == 1 and not any(data[1:16])
@@ -62,28 +63,28 @@ def test_tiles_are_set_up_as_the_manual_says() -> None:
 
 def test_no_tiles_without_the_extension_and_not_more_than_there_are() -> None:
     without = replace(TILES, features=WIDE)
-    kernel = lower_tiles(_product("bfloat16"), "k", SETTING, DOT_ATOMS["bf16"])
+    kernel = lower_amx(_product("bfloat16"), "k", SETTING, DOT_ATOMS["bf16"])
     with pytest.raises(CompileError, match="amx-bf16"):
         build_kernel(kernel, without)
-    large = lower_tiles(_product("bfloat16"), "k", replace(SETTING, rows=48), DOT_ATOMS["bf16"])
+    large = lower_amx(_product("bfloat16"), "k", replace(SETTING, mr=48), DOT_ATOMS["bf16"])
     with pytest.raises(CompileError, match="more than"):
         build_kernel(large, TILES)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_memory_is_asked_ahead_and_passed_by(streamed: bool) -> None:
+@pytest.mark.parametrize("non_temporal", [False, True])
+def test_rows_are_prefetched_and_outputs_stored_past_the_caches(non_temporal: bool) -> None:
     """Two lines of the next row of tiles in each step of the one before, and outputs in whole lines past the caches."""
-    setting = replace(SETTING, panels=16, pack_a="never", by_rows=True, streamed=streamed)
-    text = _assembly(lower_tiles(_product("bfloat16"), "k", setting, DOT_ATOMS["bf16"]), TILES)
+    setting = replace(SETTING, panels=16, pack_a="never", order=COLUMNS_INSIDE, non_temporal=non_temporal)
+    text = _assembly(lower_amx(_product("bfloat16"), "k", setting, DOT_ATOMS["bf16"]), TILES)
     assert text.count("prefetcht1") == 2
-    assert bool(re.search(r"vmovnt\w+\s+%zmm", text)) == streamed
-    packed = _assembly(lower_tiles(_product("bfloat16"), "k", SETTING, DOT_ATOMS["bf16"]), TILES)
+    assert bool(re.search(r"vmovnt\w+\s+%zmm", text)) == non_temporal
+    packed = _assembly(lower_amx(_product("bfloat16"), "k", SETTING, DOT_ATOMS["bf16"]), TILES)
     assert "prefetcht1" not in packed
 
 
 def test_dot_products_are_single_instructions() -> None:
-    setting = replace(SETTING, rows=6, vectors=4)
-    kernel = lower_dots(_product("bfloat16"), "k", setting, DOT_ATOMS["bf16"])
+    setting = replace(SETTING, mr=6, vectors=4)
+    kernel = lower_dot(_product("bfloat16"), "k", setting, DOT_ATOMS["bf16"])
     assert _assembly(kernel, TILES).count("vdpbf16ps") == 24
     with pytest.raises(CompileError, match="avx512bf16"):
         build_kernel(kernel, replace(TILES, features=("avx512f",)))

@@ -13,10 +13,11 @@ from tilewright.ir.cpu import DOT_ATOMS
 from tilewright.ir.interpret import interpret
 from tilewright.ir.verify import verify
 from tilewright.runtime.devices import host_target
-from tilewright.schedule.cpu.gemm.dot_kernel import atom_for, lower_dots, lower_shifted_dots, lower_tiles
+from tilewright.schedule.cpu.gemm.dot_kernel import atom_for, lower_amx, lower_dot, lower_signed_dot
 from tilewright.schedule.cpu.gemm.dot_products import CPU_GEMM_AMX, CPU_GEMM_DOT
 from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
-from tilewright.schedule.cpu.gemm.kernel import GemmSetting
+from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting
+from tilewright.schedule.cpu.shared_knobs import COLUMNS_INSIDE
 from tilewright.schedule.problems.gemm import gemm_of
 from tilewright.schedule.sketches import sketches_for
 from tilewright.schedule.tile_sketch import TileSketch
@@ -44,16 +45,16 @@ CASES = {
     ),
     "several": workload_of("batch_matmul", batch=2, m=35, n=18, k=40, dtype="bfloat16"),
 }
-SMALL_DOTS = GemmSetting(rows=3, vectors=2, lanes=16, tiles=4, panels=1, depth=32, pack_a="task", pack_b="task")
-SMALL_TILES = replace(SMALL_DOTS, rows=32, tiles=1)
+SMALL_DOTS = CpuGemmSetting(mr=3, vectors=2, lanes=16, tiles=4, panels=1, kc=32, pack_a="task", pack_b="task")
+SMALL_TILES = replace(SMALL_DOTS, mr=32, tiles=1)
 
 
-def _agrees(workload: Workload, setting: GemmSetting, *, tiles: bool) -> None:
+def _agrees(workload: Workload, setting: CpuGemmSetting, *, tiles: bool) -> None:
     product = gemm_of(workload)
     assert product is not None
     atom = atom_for(product)
     assert atom is not None
-    kernel = (lower_tiles if tiles else lower_dots)(product, "k", setting, atom)
+    kernel = (lower_amx if tiles else lower_dot)(product, "k", setting, atom)
     verify(kernel)
     final = finish(kernel, TILES)
     verify(final, final=True)
@@ -82,24 +83,24 @@ def test_the_left_operand_may_be_read_where_it_is(tiles: bool) -> None:
 @pytest.mark.parametrize("case", ["even", "epilogue", "several"])
 def test_tiles_may_follow_one_another_along_rows(case: str) -> None:
     never = "never" if case == "even" else "whole"
-    setting = replace(SMALL_TILES, tiles=2, panels=2, pack_a=never, by_rows=True)
+    setting = replace(SMALL_TILES, tiles=2, panels=2, pack_a=never, order=COLUMNS_INSIDE)
     for panels in (2, 3):
-        _agrees(CASES[case], replace(setting, panels=panels, streamed=panels == 3), tiles=True)
+        _agrees(CASES[case], replace(setting, panels=panels, non_temporal=panels == 3), tiles=True)
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_bytes_are_multiplied_exactly(turned: bool) -> None:
     workload = workload_of("matmul", m=45, n=53, k=77, dtype="int8", transpose_b=turned)
-    _agrees(workload, replace(SMALL_TILES, depth=64), tiles=True)
+    _agrees(workload, replace(SMALL_TILES, kc=64), tiles=True)
 
 
 @pytest.mark.parametrize("pack", ["task", "whole"])
-@pytest.mark.parametrize("depth", [24, 80])
-def test_signed_bytes_are_shifted_and_back(pack: str, depth: int) -> None:
+@pytest.mark.parametrize("kc", [24, 80])
+def test_signed_bytes_are_shifted_and_back(pack: str, kc: int) -> None:
     workload = workload_of("matmul", m=11, n=37, k=77, dtype="int8")
     product = gemm_of(workload)
     assert product is not None
-    kernel = lower_shifted_dots(product, "k", replace(SMALL_DOTS, depth=depth, pack_a=pack, pack_b=pack))
+    kernel = lower_signed_dot(product, "k", replace(SMALL_DOTS, kc=kc, pack_a=pack, pack_b=pack))
     verify(kernel)
     inputs = random_inputs(workload, 1)
     got = interpret(finish(kernel, TILES), inputs)

@@ -12,7 +12,7 @@ from tilewright.codegen.lowering import finish
 from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.cpu.gemm.fma import CPU_GEMM as SKETCH
-from tilewright.schedule.cpu.gemm.space import CACHE_BYTES
+from tilewright.schedule.cpu.gemm.promising import CACHE_BYTES
 from tilewright.schedule.sketches import sketches_for
 
 WIDE = Target("llvm", "x86-64", ("avx512f", "avx512vl", "fma"), threads=2, vector_bytes=64)
@@ -79,7 +79,7 @@ def test_pixels_are_read_in_whole_vectors() -> None:
 
 
 @pytest.mark.parametrize("case", ["square", "odd"])
-def test_sums_stay_in_registers(case: str) -> None:
+def test_accumulators_stay_in_registers(case: str) -> None:
     """Every vector multiply-add of a tile is there, and none of its vectors lives on the stack."""
     space = SKETCH.space(LARGE[case], WIDE)
     backend = backend_for(WIDE)
@@ -88,6 +88,6 @@ def test_sums_stay_in_registers(case: str) -> None:
         kernel = finish(SKETCH.lower(LARGE[case], WIDE, schedule), WIDE)
         text = backend.assembly(backend.emit(kernel, WIDE), WIDE)
         vectors = [line for line in text.splitlines() if "zmm" in line]
-        assert sum("vfmadd" in line for line in vectors) >= int(schedule["rows"]) * int(schedule["vectors"])
+        assert sum("vfmadd" in line for line in vectors) >= int(schedule["mr"]) * int(schedule["nr_vectors"])
         on_stack = [line for line in vectors if "(%rsp)" in line]
         assert len(on_stack) <= 8, schedule  # constants of the loops around

@@ -11,7 +11,7 @@ from tilewright.codegen.lowering import finish
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
 from tilewright.ir.verify import verify
-from tilewright.schedule.cpu.gemm.kernel import GemmSetting, lower_gemm
+from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting, lower_fma
 from tilewright.schedule.cpu.gemm.packing import NEVER, TASK, WHOLE
 from tilewright.schedule.problems.gemm import gemm_of
 from tilewright.te import build as te
@@ -21,8 +21,8 @@ from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 TARGET = Target("llvm", "x86-64", ("avx2", "fma"), threads=2, vector_bytes=32)
-SETTING = GemmSetting(rows=3, vectors=2, lanes=8, tiles=2, panels=1, depth=10, pack_a=TASK, pack_b=TASK)
-EVEN = replace(SETTING, depth=12)  # divides 24
+SETTING = CpuGemmSetting(mr=3, vectors=2, lanes=8, tiles=2, panels=1, kc=10, pack_a=TASK, pack_b=TASK)
+EVEN = replace(SETTING, kc=12)  # divides 24
 
 
 def _two_outputs() -> Workload:
@@ -64,10 +64,10 @@ CASES: dict[str, Callable[[], Workload]] = {
 }
 
 
-def _agrees(workload: Workload, setting: GemmSetting) -> None:
+def _agrees(workload: Workload, setting: CpuGemmSetting) -> None:
     product = gemm_of(workload)
     assert product is not None
-    kernel = lower_gemm(
+    kernel = lower_fma(
         product, "kernel", replace(setting, lanes=TARGET.vector_bytes // product.accumulator.dtype.bytes)
     )
     verify(kernel)
@@ -93,10 +93,10 @@ def test_operands_may_be_read_where_they_are(case: str) -> None:
     _agrees(CASES[case](), replace(EVEN, pack_a=NEVER, pack_b=NEVER, panels=2))
 
 
-@pytest.mark.parametrize("depth", [5, 8, 24, 30])
-def test_any_depth_of_blocks_will_do(depth: int) -> None:
+@pytest.mark.parametrize("kc", [5, 8, 24, 30])
+def test_any_number_of_steps_in_a_block_will_do(kc: int) -> None:
     for case in ("right turned", "epilogue", "left turned"):
-        _agrees(CASES[case](), replace(SETTING, depth=depth, rows=4, vectors=1, tiles=3, panels=3))
+        _agrees(CASES[case](), replace(SETTING, kc=kc, mr=4, vectors=1, tiles=3, panels=3))
 
 
 def test_batches_keep_their_axes_and_outputs_choose_the_side() -> None:

@@ -29,10 +29,10 @@ def test_compiled_kernels_agree(case: str) -> None:
     assert check_schedules("cpu_gemv", HOST, workload, 1, 5) == 5
 
 
-def test_sums_stay_in_the_cache() -> None:
+def test_accumulators_stay_in_the_cache() -> None:
     workload = workload_of("matmul", m=1, n=1 << 16, k=64)
     space = CPU_GEMV.space(workload, replace(HOST, threads=2))
-    assert (space.quantities["sum_bytes"] <= CACHE_BYTES).all()
+    assert (space.quantities["accumulator_bytes"] <= CACHE_BYTES).all()
     assert (space.quantities["tasks"] >= 2).all()
 
 

@@ -15,11 +15,11 @@ from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import Kernel
 from tilewright.ir.verify import verify
 from tilewright.runtime.devices import host_target
+from tilewright.schedule.cpu.gemm.direct_convolution import lower_direct_convolution, with_padded_columns
 from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
-from tilewright.schedule.cpu.gemm.im2col import lower_images
-from tilewright.schedule.cpu.gemm.kernel import GemmSetting
-from tilewright.schedule.cpu.gemm.windows import lower_windows, with_margins
-from tilewright.schedule.problems.convolution import image_product_of
+from tilewright.schedule.cpu.gemm.im2col import lower_im2col
+from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting
+from tilewright.schedule.problems.convolution import convolution_of
 from tilewright.te.data import random_inputs
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
@@ -45,43 +45,44 @@ CASES = {
     "groups": _conv2d(channels=4, filters=14, groups=2, padding=1),
 }
 SETTINGS = [
-    GemmSetting(3, 2, 8, 2, 9, 9, "task", "task"),
-    GemmSetting(3, 1, 8, 1, 1, 10, "whole", "task"),
-    GemmSetting(4, 1, 8, 2, 3, 64, "task", "task"),
+    CpuGemmSetting(3, 2, 8, 2, 9, 9, "task", "task"),
+    CpuGemmSetting(3, 1, 8, 1, 1, 10, "whole", "task"),
+    CpuGemmSetting(4, 1, 8, 2, 3, 64, "task", "task"),
 ]
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=["even", "one panel", "whole depth"])
+@pytest.mark.parametrize("setting", SETTINGS, ids=["even", "one panel", "whole k"])
 @pytest.mark.parametrize("case", CASES)
-def test_convolutions_are_what_they_say(case: str, setting: GemmSetting) -> None:
+def test_im2col_computes_its_expression(case: str, setting: CpuGemmSetting) -> None:
     workload = CASES[case]
-    found = image_product_of(workload)
+    found = convolution_of(workload)
     assert found is not None
-    product, image = found
-    assert image.rows * image.pixels == product.n.extent
-    _check(workload, lower_images(product, "k", setting, image))
+    product, columns = found
+    assert columns.rows * columns.width == product.n.extent
+    _check(workload, lower_im2col(product, "k", setting, columns))
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=["even", "one panel", "whole depth"])
+@pytest.mark.parametrize("setting", SETTINGS, ids=["even", "one panel", "whole k"])
 @pytest.mark.parametrize("case", CASES)
-def test_windows_that_move_pixel_by_pixel_share_a_copy(case: str, setting: GemmSetting) -> None:
+def test_direct_convolution_computes_its_expression(case: str, setting: CpuGemmSetting) -> None:
     workload = CASES[case]
-    product, image = image_product_of(workload) or pytest.fail("no image")
-    windows = image.windows
-    if windows is None or windows.pixels < setting.lanes:
+    product, columns = convolution_of(workload) or pytest.fail("no convolution")
+    window = columns.window
+    if window is None or window.padded_width < setting.lanes:
         assert case == "narrow"
         return
-    size = prod(windows.extents)
-    depth = -(-setting.depth // size) * size
-    wide = with_margins(product, image, windows)
-    _check(workload, lower_windows(wide, "k", replace(setting, depth=depth), image, windows))
+    positions = prod(window.extents)
+    kc = -(-setting.kc // positions) * positions
+    wide = with_padded_columns(product, columns, window)
+    _check(workload, lower_direct_convolution(wide, "k", replace(setting, kc=kc), columns, window))
 
 
 def test_what_windows_are() -> None:
-    _, image = image_product_of(_conv2d(height=9, dilation=2, padding=2)) or pytest.fail("no image")
-    assert image.windows is not None
-    assert (image.windows.extents, image.windows.rows_apart, image.windows.pixels_apart) == ((3, 3), (2, 0), (0, 2))
-    assert (image.windows.pixels, image.windows.more_rows) == (13, 4)
+    _, columns = convolution_of(_conv2d(height=9, dilation=2, padding=2)) or pytest.fail("no convolution")
+    window = columns.window
+    assert window is not None
+    assert (window.extents, window.row_steps, window.pixel_steps) == ((3, 3), (2, 0), (0, 2))
+    assert (window.padded_width, window.halo_rows) == (13, 4)
 
 
 def _check(workload: Workload, kernel: Kernel) -> None:
@@ -98,9 +99,9 @@ def _check(workload: Workload, kernel: Kernel) -> None:
 
 
 def test_what_is_left_to_others() -> None:
-    assert image_product_of(_conv2d(stride=2)) is None  # every other pixel
-    assert image_product_of(_conv2d(layout="NHWC")) is None  # outputs do not lie along the width
-    assert image_product_of(workload_of("matmul", m=64, n=64, k=64)) is None
+    assert convolution_of(_conv2d(stride=2)) is None  # every other pixel
+    assert convolution_of(_conv2d(layout="NHWC")) is None  # outputs do not lie along the width
+    assert convolution_of(workload_of("matmul", m=64, n=64, k=64)) is None
     deep = {"channels": 32, "height": 14, "width": 14, "padding": 1}
     assert CPU_GEMM.matches(_conv2d(**deep, filters=32), host_target("llvm"))
     assert not CPU_GEMM.matches(_conv2d(**deep, filters=8), host_target("llvm"))

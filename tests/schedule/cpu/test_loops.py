@@ -18,9 +18,9 @@ from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
 from tilewright.runtime.module import Module, load_module
 from tilewright.schedule.cpu.loops.fusion import is_contraction, paddings, plan
-from tilewright.schedule.cpu.loops.knobs import STREAMED
 from tilewright.schedule.cpu.loops.sketch import CPU_LOOPS
 from tilewright.schedule.cpu.loops.tiles import COLUMNS, REDUCTION, tiles_of
+from tilewright.schedule.cpu.shared_knobs import NON_TEMPORAL
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
@@ -184,11 +184,11 @@ def test_other_targets_are_not_matched() -> None:
 def test_large_outputs_may_go_past_the_caches(offset: int) -> None:
     workload = _workload("softmax", {"rows": 4100, "columns": 512})
     space = CPU_LOOPS.space(workload, host_target("llvm"))
-    streamed = [n for n, s in enumerate(space.column("store").tolist()) if s == STREAMED]
-    assert 0 < len(streamed) < len(space)
+    past = [n for n, s in enumerate(space.column("store").tolist()) if s == NON_TEMPORAL]
+    assert 0 < len(past) < len(space)
     inputs = random_inputs(workload, 1)
     wanted, limits = reference(workload, inputs)["Y"], tolerance(workload)["Y"]
-    for n in streamed[:: len(streamed) // 3]:
+    for n in past[:: len(past) // 3]:
         module = load_module(workload, space.schedule(n))
         assert isinstance(module, Module)
         block = np.zeros(4 * wanted.size + 128, np.uint8)
@@ -200,7 +200,7 @@ def test_large_outputs_may_go_past_the_caches(offset: int) -> None:
     assert "store" not in {k.name for k in CPU_LOOPS.space(small, host_target("llvm")).knobs}
 
 
-def test_sums_fit_the_registers_where_padding_is_inline() -> None:
+def test_accumulators_fit_the_registers_where_padding_is_inline() -> None:
     """Rows of a task become rows of a register tile there: not of any number."""
     image = {"batch": 1, "channels": 128, "filters": 128, "groups": 128, "height": 56, "width": 56}
     workload = OPERATORS["conv2d"].workload({**image, "kernel_h": 3, "kernel_w": 3, "padding": 1})
@@ -211,5 +211,5 @@ def test_sums_fit_the_registers_where_padding_is_inline() -> None:
     assert len(inline) // 4 < inline.sum() < len(inline) // 2
     schedule = space.schedule(int(np.argmax(inline)))
     too_many = replace(schedule, knobs=tuple((n, 128 if n == "rows" else v) for n, v in schedule.knobs))
-    with pytest.raises(IllegalSchedule, match="do not fit"):
+    with pytest.raises(IllegalSchedule, match="inlined padding"):
         CPU_LOOPS.lower(workload, AVX512, too_many)

@@ -1,0 +1,131 @@
+"""A matrix product with the micro-kernel that multiplies it, and how its settings use both operands."""
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.target import Target
+from ....ir.rewrite import loads_of
+from ....te.workload import Axis
+from ...problems.gemm import Gemm, Operand
+from ...space.columns import Bools, Columns, Ints
+from ..shared_knobs import COLUMNS_INSIDE
+from .kernel import batch_of
+from .micro_kernel import MicroKernel
+from .packing import NEVER, TASK, WHOLE
+from .sizes import CpuGemmSizes, ceil_div, gemm_sizes
+
+PAGE_BYTES = 4096
+CONFLICT_BYTES = 1024
+"""Rows at multiples of this many bytes fall on the same few sets of a first-level cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class OperandUse:
+    """How each setting uses one operand, whole columns.
+
+    ``in_place``, ``per_task`` and ``whole``: when it is packed (never, by each task, before all tasks). ``reuse``: for
+    how many multiply-adds a task uses a packed element. ``passes``: how often register tiles read the operand.
+    ``sharing``: tasks that read the same part of it. ``rows``: rows that a register tile reads at once where it lies.
+    ``elements``: how many it has when it is packed, those of the batch included.
+    """
+
+    operand: Operand
+    in_place: Bools
+    per_task: Bools
+    whole: Bools
+    reuse: Ints
+    passes: Ints
+    sharing: Ints
+    rows: Ints
+    elements: int
+
+
+@dataclass(frozen=True)
+class BlockedProduct:
+    """``constants``: inputs that stay the same from call to call. An operand made of them alone is always packed whole:
+    that is done before the first call, and costs none of them anything."""
+
+    gemm: Gemm
+    target: Target
+    micro_kernel: MicroKernel
+    constants: frozenset[str] = frozenset()
+
+    @property
+    def batches(self) -> int:
+        """Products of the batch."""
+        return prod(a.extent for a in self.gemm.batch)
+
+    def sizes(self, c: Columns) -> CpuGemmSizes[Ints]:
+        """The sizes that settings imply."""
+        return gemm_sizes(
+            self.gemm,
+            self.micro_kernel.lanes,
+            mr=c.ints("mr"),
+            vectors=c.ints("nr_vectors"),
+            m_blocks=c.ints("m_blocks"),
+            n_blocks=c.ints("n_blocks"),
+            kc=c.ints("kc"),
+            element_bytes=self.micro_kernel.packed_bytes,
+            k_shared=self.micro_kernel.k_shared,
+        )
+
+    def uses(self, c: Columns, s: CpuGemmSizes[Ints]) -> tuple[OperandUse, OperandUse]:
+        """How settings use the left operand and the right one."""
+        p = self.gemm
+        return (
+            OperandUse(
+                operand=p.a,
+                in_place=c.flags("pack_a", NEVER),
+                per_task=c.flags("pack_a", TASK),
+                whole=c.flags("pack_a", WHOLE),
+                reuse=s.nc_panels * s.nr,
+                passes=s.n_panels,
+                sharing=c.ints("n_blocks"),
+                rows=s.mr,
+                elements=self._elements(p.a, p.m),
+            ),
+            OperandUse(
+                operand=p.b,
+                in_place=c.flags("pack_b", NEVER),
+                per_task=c.flags("pack_b", TASK),
+                whole=c.flags("pack_b", WHOLE),
+                reuse=s.mc_tiles * s.mr * self.micro_kernel.k_shared,
+                passes=s.m_tiles,
+                sharing=c.ints("m_blocks"),
+                rows=s.kc,
+                elements=self._elements(p.b, p.n) // self.micro_kernel.k_shared,
+            ),
+        )
+
+    def columns_inside(self, c: Columns) -> Bools:
+        """Whether the register tiles of one row of C follow one another, bool[n]."""
+        return c.flags("order", COLUMNS_INSIDE) if self.micro_kernel.memory_knobs else np.zeros(len(c), dtype=bool)
+
+    def can_be_whole(self, operand: Operand) -> bool:
+        """Whether an operand can be packed before the tasks begin."""
+        return operand is self.gemm.a or self.micro_kernel.b_whole
+
+    def is_constant(self, operand: Operand) -> bool:
+        """Whether an operand is packed once, for all calls."""
+        read = {load.buffer.name for load in loads_of(operand.body)}
+        return bool(read) and read <= self.constants and self.can_be_whole(operand)
+
+    def is_scattered(self, operand: Operand) -> bool:
+        """Whether rows of an operand, read where it lies, fall on the same few sets of a cache.
+
+        A matrix tile takes whole lines and needs none of them again soon, so that only pages matter to it.
+        """
+        pitch = max(operand.row, operand.k) * self.micro_kernel.packed_bytes
+        return pitch % (PAGE_BYTES if self.micro_kernel.register_rows > 1 else CONFLICT_BYTES) == 0
+
+    def idle_share(self, tasks: Ints) -> NDArray[np.float64]:
+        """The share of the threads' time in which they have no task, float64[n]."""
+        threads = self.target.threads
+        share: NDArray[np.float64] = 1 - tasks / (threads * ceil_div(tasks, threads))
+        return share
+
+    def _elements(self, operand: Operand, own: Axis) -> int:
+        return prod(a.extent for a in (own, self.gemm.k, *batch_of(operand, self.gemm)))

@@ -1,0 +1,79 @@
+"""What multiplies one register tile of a blocked product: the sketches of this folder differ in it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....ir.stmt import Kernel
+from ...problems.gemm import Gemm
+from ...space.columns import Bools, Ints
+from ..peaks import CpuPeaks
+from .kernel import CpuGemmSetting
+
+LOAD_COST = 1 / 8
+"""What a load costs beside multiply-adds, in multiply-adds. It is an estimate: loads run on ports of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroKernel:
+    """The register tiles that one kind of instruction multiplies, and how it wants its operands.
+
+    ``lanes``: accumulators in a vector. ``mr`` and ``vectors``: sizes of register tiles to try. ``registers``: how many
+    hold accumulators and operands, each with ``register_rows`` rows. ``busy``: how many registers of accumulators keep
+    the units busy. ``k_group``: neighbours along ``k`` that one instruction takes from packed memory. ``k_step``: what
+    ``kc`` is a multiple of. ``packed_bytes``: of a packed element. ``k_shared``: steps of ``k`` that one packed element
+    of the right operand serves. ``a_in_place`` and ``b_in_place``: whether an operand can be read where it lies.
+    ``b_whole``: whether the right one can be packed before the tasks begin. ``sums_in_output``: whether accumulators
+    may wait in an output between two blocks of ``k``. ``memory_knobs``: tiles are so fast that both operands come from
+    the second-level cache and memory takes a good part of the time, so that other loop orders and other stores are
+    worth trying. ``flops``: operations a second at best. ``lower``: writes the kernel.
+    """
+
+    lanes: int
+    mr: tuple[int, ...]
+    vectors: tuple[int, ...]
+    registers: int
+    register_rows: int
+    busy: int
+    k_group: int
+    k_step: int
+    packed_bytes: int
+    a_in_place: bool
+    b_in_place: bool
+    b_whole: bool
+    sums_in_output: bool
+    memory_knobs: bool
+    flops: Callable[[CpuPeaks], float]
+    lower: Callable[[Gemm, str, CpuGemmSetting], Kernel]
+    k_shared: int = 1
+
+    def accumulators(self, mr: Ints, vectors: Ints) -> Ints:
+        """Registers that the accumulators of a register tile take, int64[n]."""
+        return mr // self.register_rows * vectors
+
+    def loads_per_operation(self, mr: Ints, vectors: Ints) -> NDArray[np.float64]:
+        """Registers loaded for each instruction that multiplies, float64[n]."""
+        blocks = mr // self.register_rows
+        loads: NDArray[np.float64] = (blocks + vectors) / (blocks * vectors)
+        return loads
+
+    def fits(self, mr: Ints, vectors: Ints) -> Bools:
+        """Whether the registers hold the accumulators, a row of B and what is held of A, bool[n].
+
+        One register is enough for A on vectors, where each element is broadcast in turn. A tile holds all of its rows.
+        """
+        blocks = mr // self.register_rows
+        held = blocks if self.register_rows > 1 else 1
+        fitting: Bools = (blocks + 1) * vectors + held <= self.registers
+        return fitting
+
+    def slowdown(self, mr: Ints, vectors: Ints) -> NDArray[np.float64]:
+        """How much longer a register tile takes than its multiply-adds at the peak rate, float64[n].
+
+        With fewer accumulators than ``busy``, each multiply-add waits for the one before it.
+        """
+        waiting = np.maximum(self.busy / self.accumulators(mr, vectors), 1)
+        slower: NDArray[np.float64] = waiting * (1 + LOAD_COST * self.loads_per_operation(mr, vectors))
+        return slower

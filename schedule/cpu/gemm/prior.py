@@ -1,0 +1,87 @@
+"""The estimated time of a blocked product.
+
+    seconds = launch + max(multiply / busy share of the threads, blocks from the cache, operands and C from memory)
+              + packing
+
+Nothing in it was fitted: the terms count operations and bytes and divide them by measured ceilings.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...space.columns import Columns, Ints
+from ..peaks import CpuPeaks
+from ..shared_knobs import NON_TEMPORAL
+from .blocked_product import BlockedProduct, OperandUse
+from .promising import CACHE_BYTES, FEW, block_bytes
+from .sizes import CpuGemmSizes
+
+LINE_BYTES = 64
+Seconds = NDArray[np.float64]
+
+
+def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Seconds:
+    """The estimated time of each setting in seconds, float64[n]."""
+    s = product.sizes(c)
+    multiply = _multiply_seconds(product, s, peaks) / (1 - product.idle_share(s.tasks))
+    caches = _cache_seconds(product, c, s, peaks)
+    memory = _memory_seconds(product, c, s, peaks)
+    found: Seconds = np.maximum(np.maximum(multiply, caches), memory)
+    return peaks.launch_seconds + found + _packing_seconds(product, c, s, peaks)
+
+
+def _multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+    """All multiply-adds of whole register tiles, beyond the edges of C and of ``k`` too."""
+    kernel = product.micro_kernel
+    tiles = (s.m_tiles * s.n_panels * product.batches).astype(np.float64)
+    operations = 2 * tiles * s.mr * s.nr * s.k_blocks * s.kc
+    return operations * kernel.slowdown(s.mr, s.vectors) / kernel.flops(peaks)
+
+
+def _cache_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+    """The operand that register tiles read again and again comes from the second-level cache: A once for each panel, or
+    B once for each row of register tiles. Blocks that do not fit that cache come from further away, at the rate of
+    memory. Of rows that fall on the same sets, each element costs a line."""
+    columns_inside = product.columns_inside(c)
+    fits = block_bytes(s, columns_inside) <= CACHE_BYTES
+    rate = np.where(fits, peaks.l2_bytes_per_second, min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second))
+    uses = product.uses(c, s)
+    a, b = (_bytes(product, use) * use.passes * _line_waste(product, use) for use in uses)
+    seconds: Seconds = np.where(columns_inside, b, a) / rate
+    return seconds
+
+
+def _line_waste(product: BlockedProduct, use: OperandUse) -> Seconds:
+    """Bytes that are moved for each byte that is used, float64[n]."""
+    again = use.in_place & (use.passes > FEW) & (use.rows > FEW) & product.is_scattered(use.operand)
+    return np.where(again, LINE_BYTES / product.micro_kernel.packed_bytes, 1.0)
+
+
+def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+    """All inputs once, and C for each block of ``k``: written, and read again by the next one. An output that goes
+    through the caches is read before it is written."""
+    p = product.gemm
+    read = sum(b.bytes for b in p.inputs) / peaks.read_bytes_per_second
+    accumulators = p.m.extent * p.n.extent * product.batches * p.accumulator.dtype.bytes
+    stored = sum(r.tensor.bytes for r in p.results)
+    past = c.flags("store", NON_TEMPORAL) if product.micro_kernel.memory_knobs else np.zeros(len(c), dtype=bool)
+    moved = 2 * (s.k_blocks - 1) * accumulators + np.where(past, 1, 2) * stored
+    seconds: Seconds = read + moved / peaks.memory_bytes_per_second
+    return seconds
+
+
+def _packing_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+    """Each task reads and writes what it packs. What is packed before the tasks goes through memory, is read once more,
+    and takes a launch of its own. Constant operands cost nothing."""
+    seconds: Seconds = np.zeros(len(c), dtype=np.float64)
+    for use in product.uses(c, s):
+        if product.is_constant(use.operand):
+            continue
+        once = _bytes(product, use) / peaks.memory_bytes_per_second
+        seconds += np.where(use.per_task, 2 * once * use.sharing, 0.0)
+        seconds += np.where(use.whole, 3 * once + peaks.launch_seconds, 0.0)
+    return seconds
+
+
+def _bytes(product: BlockedProduct, use: OperandUse) -> float:
+    return float(use.elements * product.micro_kernel.packed_bytes)

@@ -1,0 +1,91 @@
+"""Which settings of a blocked product are worth a measurement: rules of thumb, apart from what is legal.
+
+Register tiles keep the units busy and waste little at the edges of C. There are enough tasks of even sizes, their
+blocks stay in the second-level cache, and operands are packed where that is paid for.
+"""
+
+import numpy as np
+
+from ...space.columns import Bools, Columns, Ints
+from ..shared_knobs import NON_TEMPORAL
+from .blocked_product import BlockedProduct, OperandUse
+from .packing import TASK
+from .sizes import CpuGemmSizes, ceil_div
+
+TILE_SLACK = 0.03
+"""How much more time than with the best register tile all of them may take."""
+TASKS_PER_THREAD = 4
+"""A thread has at most this many tasks, if their blocks fit the cache then."""
+MOST_IDLE = 0.15
+LEAST_TASK_ROWS = 32
+"""With fewer rows in a task, the right operand is read too often. Then columns are cut, where they can be."""
+CACHE_BYTES = 2 << 20
+"""What the blocks of a task may take together: about the second-level cache."""
+FEW = 8
+"""How often, and in how many rows at once, an operand may be read in place where its rows fall on the same sets of a
+cache."""
+WORTH_PACKING_FIRST = 0.05
+"""Vectors that tasks pack for each multiply-add of vectors, from which on they may share one copy that is made before
+they begin. That copy goes through memory twice."""
+MOST_PACKING = 0.07
+"""The same, beyond which tasks must not pack, where they can avoid it."""
+LEAST_NON_TEMPORAL_BYTES = 1 << 20
+"""The bytes of outputs from which on it may pay to store them past the caches."""
+
+
+def promising(product: BlockedProduct, c: Columns) -> Bools:
+    """Which settings keep all rules, bool[n]."""
+    s = product.sizes(c)
+    good: Bools = _tiles_are_fast(product, s) & _tasks_are_even(product, c, s) & _packing_pays(product, c, s)
+    small = sum(r.tensor.bytes for r in product.gemm.results) < LEAST_NON_TEMPORAL_BYTES
+    return good & ~c.flags("store", NON_TEMPORAL) if product.micro_kernel.memory_knobs and small else good
+
+
+def _tiles_are_fast(product: BlockedProduct, s: CpuGemmSizes[Ints]) -> Bools:
+    """Register tiles that together take little more time than the best ones do."""
+    computed = s.m_tiles * s.mr * s.n_panels * s.nr
+    cost = computed * product.micro_kernel.slowdown(s.mr, s.vectors)
+    fast: Bools = cost <= cost.min() * (1 + TILE_SLACK)
+    return fast
+
+
+def _tasks_are_even(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:
+    """Enough tasks, of even sizes, whose blocks fit the cache."""
+    m_blocks, n_blocks, threads = c.ints("m_blocks"), c.ints("n_blocks"), product.target.threads
+    most = s.m_tiles * s.n_panels * product.batches
+    ok: Bools = s.tasks >= np.minimum(threads, most)
+    ok &= (product.idle_share(s.tasks) <= MOST_IDLE) | (most < threads / MOST_IDLE)
+    tall = (m_blocks == 1) | (s.mc_tiles * s.mr >= LEAST_TASK_ROWS)
+    ok &= tall | (s.n_panels * product.batches < threads)
+    columns_inside = product.columns_inside(c)
+    ok &= ~columns_inside | ~c.flags("pack_a", TASK)
+    blocks = block_bytes(s, columns_inside)
+    fewer = np.where((m_blocks > 1) | (n_blocks > 1), s.tasks // 2, 0)
+    ok &= (fewer < TASKS_PER_THREAD * threads) | (4 * blocks > CACHE_BYTES)
+    return ok & (blocks <= CACHE_BYTES)
+
+
+def block_bytes(s: CpuGemmSizes[Ints], columns_inside: Bools) -> Ints:
+    """Bytes that a task reads again and again in one block of ``k``: of A one row of register tiles, where the tiles of
+    a row of C follow one another."""
+    return np.where(columns_inside, ceil_div(s.a_block_bytes, s.mc_tiles), s.a_block_bytes) + s.b_block_bytes
+
+
+def _packing_pays(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:
+    """Packed operands that are used often enough, and none read in place from few sets of a cache again and again."""
+    ok: Bools = np.ones(len(c), dtype=bool)
+    for use in product.uses(c, s):
+        if product.is_constant(use.operand):
+            continue
+        packing = packed_share(product, use)
+        ok &= ~use.whole | ((use.sharing > 1) & (packing > WORTH_PACKING_FIRST))
+        ok &= ~use.per_task | (packing <= MOST_PACKING) | (use.sharing == 1)
+        if product.is_scattered(use.operand):
+            ok &= ~use.in_place | (use.passes <= FEW) | (use.rows <= FEW)
+    return ok
+
+
+def packed_share(product: BlockedProduct, use: OperandUse) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Vectors that a task packs for each multiply-add of vectors, if it packs the operand, float64[n]."""
+    kernel = product.micro_kernel
+    return np.asarray(kernel.lanes * kernel.register_rows / use.reuse, dtype=np.float64)

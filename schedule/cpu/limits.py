@@ -1,0 +1,13 @@
+"""What a thread of a processor has: vector registers and scratch memory."""
+
+from ...core.target import Target
+
+MOST_SCRATCH_BYTES = (1 << 30) - (1 << 20)
+"""Local buffers of a kernel for each thread. ``codegen/llvm/frame.py`` refuses more than 1 GiB; the last MiB is left to
+small buffers."""
+
+
+def vector_registers(target: Target) -> int:
+    """Vector registers of the instruction set: 32 with AVX-512, on 64-bit Arm and on RISC-V, else 16."""
+    wide = any(f.startswith("avx512") for f in target.features) or target.arch in ("aarch64", "riscv64")
+    return 32 if wide else 16

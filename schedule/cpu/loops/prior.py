@@ -1,0 +1,86 @@
+"""The estimated time of a loop nest, from its derived columns.
+
+    seconds = launch + max(vector instructions / busy share of the threads, tiles from the caches, tensors from memory)
+              + packing
+
+It looks at the group with the most work. Nothing in it was fitted.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....ir.expr import Expr, Load, Select
+from ....te.workload import Workload
+from ...space.columns import Columns
+from ..peaks import CpuPeaks
+from ..shared_knobs import NON_TEMPORAL
+from .fusion import FusedGroup, own_cost, paddings, points
+from .promising import BUSY_ACCUMULATORS
+from .tile_loops import INLINE
+from .tiles import lane_bytes
+
+Seconds = NDArray[np.float64]
+Quantities = Mapping[str, NDArray[np.float64]]
+
+L1_BYTES, L2_BYTES = 32 << 10, 1 << 20
+"""Nominal sizes of the caches of a core."""
+LOOP_STEPS = 2
+"""What counting and jumping cost for each run of the innermost body, in vector instructions."""
+
+
+def group_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks) -> Seconds:
+    """The estimated time in seconds, float64[n], of a group and of those of its shape, which take the same setting.
+    ``q``: the derived columns of the settings. What goes through memory is not in it."""
+    packing = 2 * q["packing_share"] * group.work * lane_bytes(group) / peaks.l2_bytes_per_second
+    steps = np.maximum(_instruction_seconds(group, c, q, peaks), _cache_seconds(q, peaks))
+    seconds: Seconds = group.same_shape * (peaks.launch_seconds + steps + packing)
+    return seconds
+
+
+def memory_seconds(workload: Workload, c: Columns, peaks: CpuPeaks) -> Seconds:
+    """All inputs and outputs go through memory once, float64[n]. An output that goes through the caches is read before
+    it is written, and a stored padding is written and read again."""
+    inputs = sum(b.bytes for b in workload.inputs)
+    outputs = sum(b.bytes for b in workload.output_buffers)
+    padded = sum(workload.stage(name).tensor.bytes for name in paddings(workload))
+    non_temporal, inlined = c.flags("store", NON_TEMPORAL), c.flags("padding", INLINE)
+    moved = inputs + np.where(non_temporal, 1, 2) * outputs + np.where(inlined, 0, 2 * padded)
+    seconds: Seconds = moved / peaks.memory_bytes_per_second
+    return seconds
+
+
+def _instruction_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks) -> Seconds:
+    """Arithmetic or loads of vectors, whichever takes longer. A load that is not contiguous costs one for each lane.
+    With few accumulators, each step of a reduction waits for the one before it."""
+    lanes = c.ints("lanes")
+    operations = sum(points(s) * max(1, _operations(s.body)) for s in group.stages)
+    vectors = operations / lanes / np.maximum(1 - q["edge_waste"], 1e-3)
+    busy = BUSY_ACCUMULATORS if group.reductions else 1
+    arithmetic = vectors * np.maximum(busy / np.maximum(q["accumulators"], 1), 1)
+    loads = vectors * q["loads_per_operation"] * (1 + q["uneven_loads"] * (lanes - 1))
+    combining = vectors * q["across_lanes"] * np.log2(np.maximum(lanes, 2))
+    steps = np.maximum(arithmetic, loads) + combining + LOOP_STEPS * q["body_repeats"]
+    seconds: Seconds = steps / peaks.vector_steps() / (1 - q["idle_share"])
+    return seconds
+
+
+def _operations(body: Expr) -> int:
+    """Plain operations of one evaluation without loads and conditions, which mostly leave the innermost loop."""
+    if isinstance(body, Load):
+        return 0
+    if isinstance(body, Select):
+        return max(_operations(body.then), _operations(body.otherwise))
+    return own_cost(body) + sum(_operations(child) for child in body.children)
+
+
+def _cache_seconds(q: Quantities, peaks: CpuPeaks) -> Seconds:
+    """What tiles read, less what the first-level cache keeps from tile to tile. Where a task's data does not fit the
+    second level, it comes from further away, at the rate of memory."""
+    kept = np.where(q["reused_bytes"] <= L1_BYTES, q["reused_bytes"] * q["tiles"], 0)
+    traffic = np.maximum(q["tile_traffic"] - kept, q["task_traffic"])
+    far = min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second)
+    rate = np.where(q["task_bytes"] <= L2_BYTES, peaks.l2_bytes_per_second, far)
+    seconds: Seconds = traffic / rate
+    return seconds

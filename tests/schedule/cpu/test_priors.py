@@ -1,0 +1,84 @@
+"""Priors of kernels on processors: from measured ceilings, and of the right size where kernels were measured."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.schedule.gpu.tiles import workload_of
+from tilewright.core.dtypes import float32, float64, int32
+from tilewright.core.policy import SpacePolicy
+from tilewright.core.schedule import Schedule
+from tilewright.core.target import Target
+from tilewright.schedule.cpu.peaks import cpu_peaks
+from tilewright.schedule.sketches import SKETCHES
+
+AVX512 = ("avx2", "avx512bf16", "avx512bw", "avx512dq", "avx512f", "avx512vl", "avx512vnni", "fma")
+TARGET = Target("llvm", "x86-64", AVX512, threads=2, vector_bytes=64)
+EPYC = {
+    "peak_float32_flops_per_second": 2.357e11,
+    "peak_float64_flops_per_second": 1.178e11,
+    "copy_bytes_per_second": 3.41e10,
+    "read_bytes_per_second": 3.67e10,
+    "launch_seconds": 1.1e-7,
+}
+"""What was measured on two cores of an EPYC (benchmarks/results)."""
+
+Case = tuple[str, dict[str, Any], str, dict[str, int | str], float]
+MEASURED: dict[str, Case] = {
+    "matmul": (
+        "matmul", {"m": 1024, "n": 1024, "k": 1024}, "cpu_gemm",
+        {"mr": 4, "nr_vectors": 4, "m_blocks": 16, "n_blocks": 4, "kc": 1024, "pack_a": "never", "pack_b": "whole"},
+        9746e-6,
+    ),
+    "bytes": (
+        "matmul", {"m": 1024, "n": 1024, "k": 1024, "dtype": "int8"}, "cpu_gemm_dot",
+        {"mr": 6, "nr_vectors": 4, "m_blocks": 1, "n_blocks": 4, "kc": 1024, "pack_a": "whole", "pack_b": "task"},
+        2781e-6,
+    ),
+    "one row": (
+        "matmul", {"m": 1, "n": 4096, "k": 4096}, "cpu_gemv",
+        {"k_unroll": 4, "vectors": 2, "n_blocks": 1, "split_k": 8}, 1560e-6,
+    ),
+    "softmax": (
+        "softmax", {"rows": 4096, "columns": 1024}, "cpu_loops",
+        {"lanes": 16, "vectors": 8, "rows": 128, "store": "non_temporal"}, 798e-6,
+    ),
+}  # fmt: skip
+"""The best schedules that search found there, with their times."""
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_best_schedules_found_are_near_the_least_estimate(name: str) -> None:
+    operator, parameters, sketch, knobs, seconds = MEASURED[name]
+    workload = workload_of(operator, **parameters)
+    space = SKETCHES[sketch].space(workload, TARGET, policy=SpacePolicy(prune=False), peaks=EPYC)
+    assert space.prior_seconds is not None
+    schedule = Schedule.of(sketch, space.version, knobs)
+    (estimate,) = SKETCHES[sketch].prior_seconds(workload, TARGET, [schedule], EPYC)
+    assert 0.5 < estimate / seconds < 2
+    assert estimate <= 1.1 * space.prior_seconds.min() and np.median(space.prior_seconds) > estimate
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_faster_devices_have_lower_estimates(name: str) -> None:
+    operator, parameters, sketch, knobs, _ = MEASURED[name]
+    workload, schedule = workload_of(operator, **parameters), Schedule.of(sketch, SKETCHES[sketch].version, knobs)
+    twice = {key: value * (0.5 if key == "launch_seconds" else 2) for key, value in EPYC.items()}
+    slow, fast = (SKETCHES[sketch].prior_seconds(workload, TARGET, [schedule], peaks)[0] for peaks in (EPYC, twice))
+    assert fast == pytest.approx(slow / 2)
+
+
+def test_ceilings_that_were_not_measured_are_nominal() -> None:
+    nominal, measured = cpu_peaks(TARGET, {}), cpu_peaks(TARGET, EPYC)
+    assert nominal.float32_flops == 2 * nominal.float64_flops == 2 * 2 * 16 * 2 * nominal.clock_hz
+    assert measured.float32_flops == EPYC["peak_float32_flops_per_second"]
+    assert measured.memory_bytes_per_second == EPYC["copy_bytes_per_second"]
+    assert measured.vector_flops(float64) == EPYC["peak_float64_flops_per_second"]
+    assert measured.vector_flops(int32) == measured.vector_flops(float32)
+    more = cpu_peaks(replace(TARGET, threads=64), {})
+    assert more.float32_flops == 32 * nominal.float32_flops
+    assert more.memory_bytes_per_second < 32 * nominal.memory_bytes_per_second
+    tiles = cpu_peaks(TARGET, {"peak_tensor_bfloat16_flops_per_second": 3e12}).tile_flops
+    assert tiles["bfloat16"] == 3e12 and tiles["int8"] == 2 * nominal.tile_flops["bfloat16"]
