@@ -9,7 +9,7 @@ from ...te.workload import Axis, Stage, Workload
 from ..loop_nest.nest import COMBINE
 from ..tile.register_reads import flat_offset
 from ..tile.stage_body import Read, reads_of
-from .outputs import outputs_of
+from .outputs import outputs_of_reduction
 from .window_overlap import Slide, forms_of, slide_of
 
 MAX_WINDOW_POINTS = 64
@@ -70,7 +70,7 @@ def windows_of(workload: Workload) -> Windows | None:
     offsets = [flat_offset(r.load) for r in reads]
     if any(o is None or o.coefficient(channel.name) not in (0, 1) for o in offsets):
         return None
-    outputs = outputs_of(inlined, reduction)
+    outputs = outputs_of_reduction(inlined, reduction)
     spatial = {a.name for a in long[-3:-1]}
     moving = tuple(r for r in reads if _free(r) & spatial)
     if outputs is None or not any(channel.name in _free(r) for r in moving):

@@ -1,7 +1,8 @@
 """Many settings at once: the columns that formulas over a space work on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from .knob import Knob
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Size: TypeAlias = Any
+"""A field of a record of derived sizes: int64[n] in the record of many settings, int in that of one setting."""
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,3 +69,17 @@ def codes_of(knobs: Sequence[Knob], schedules: Sequence[Schedule]) -> NDArray[np
                 )
             codes[row, position] = found[0]
     return codes
+
+
+def columns_of_setting(
+    knobs: tuple[Knob, ...], setting: Mapping[str, KnobValue], defaults: Mapping[str, KnobValue] | None = None
+) -> Columns:
+    """The columns of one setting, with one row. Raises IllegalSchedule like ``codes_of``."""
+    return Columns(knobs, codes_of(knobs, [Schedule.of("", 0, setting)]), defaults or {})
+
+
+def row_of_record(record: R, row: int) -> R:
+    """``record``, a dataclass whose fields are columns, with the entry of ``row`` as a plain int in place of each."""
+    assert is_dataclass(record) and not isinstance(record, type)
+    found = {f.name: getattr(record, f.name) for f in fields(record)}
+    return replace(record, **{name: int(v[row]) for name, v in found.items() if isinstance(v, np.ndarray)})

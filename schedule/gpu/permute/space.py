@@ -28,7 +28,7 @@ from ....ir.expr import Expr, Load, Var, index, logical_and
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage, Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.outputs import reads_at_places_read, resolved_outputs
+from ...problems.outputs import has_indirect_load, resolved_outputs
 from ...space.columns import Bools, Columns, Ints
 from ...space.knob import Knob, Quantity
 from ...tile.delinearize import places
@@ -362,7 +362,7 @@ class _Program:
 
 def _plan(workload: Workload, target: Target) -> PermutePlan | None:
     stages = resolved_outputs(workload)
-    if stages is None or any(reads_at_places_read(s) for s in stages):
+    if stages is None or any(has_indirect_load(s) for s in stages):
         return None
     axes = [a for a in stages[0].axes if a.extent > 1]
     if len(axes) < 2:
