@@ -22,18 +22,47 @@ class Renamed:
     dropped: Mapping[str, int | str] = field(default_factory=dict)
 
 
-_CPU_GEMM_KNOBS = {
-    "rows": "mr",
-    "vectors": "nr_vectors",
-    "row_tasks": "m_blocks",
-    "column_tasks": "n_blocks",
-    "depth": "kc",
-}
 RENAMED: Mapping[tuple[str, int], Renamed] = {
     ("amdgpu_products", 1): Renamed("amdgpu_gemm", 2),
-    ("amdgpu_rows", 1): Renamed("amdgpu_rowwise", 2),
-    ("cpu_dots", 3): Renamed("cpu_gemm_dot", 4, knobs=_CPU_GEMM_KNOBS),
-    ("cpu_gemm", 3): Renamed("cpu_gemm", 4, knobs=_CPU_GEMM_KNOBS),
+    ("amdgpu_rows", 1): Renamed(
+        "amdgpu_rowwise",
+        2,
+        knobs={
+            "lanes": "threads_per_row",
+            "teams": "rows_per_cta",
+            "cluster": "cluster_size",
+            "hold": "row_storage",
+            "resident": "ctas_per_sm",
+            "ahead": "prefetch_depth",
+            "early": "broadcast_preload",
+        },
+        values={
+            "hold": {"split": "registers_and_shared", "queue": "circular_buffer", "memory": "global"},
+            "ahead": {"all": "one_row", "half": "half_row", "two": "two_rows"},
+        },
+    ),
+    ("cpu_dots", 3): Renamed(
+        "cpu_gemm_dot",
+        4,
+        knobs={
+            "rows": "mr",
+            "vectors": "nr_vectors",
+            "row_tasks": "m_blocks",
+            "column_tasks": "n_blocks",
+            "depth": "kc",
+        },
+    ),
+    ("cpu_gemm", 3): Renamed(
+        "cpu_gemm",
+        4,
+        knobs={
+            "rows": "mr",
+            "vectors": "nr_vectors",
+            "row_tasks": "m_blocks",
+            "column_tasks": "n_blocks",
+            "depth": "kc",
+        },
+    ),
     ("cpu_gemv", 2): Renamed(
         "cpu_gemv", 3, knobs={"rows": "k_unroll", "column_tasks": "n_blocks", "row_tasks": "split_k"}
     ),
@@ -41,32 +70,60 @@ RENAMED: Mapping[tuple[str, int], Renamed] = {
     ("cpu_tiles", 5): Renamed(
         "cpu_gemm_amx",
         6,
-        knobs={**_CPU_GEMM_KNOBS, "by_rows": "order"},
+        knobs={
+            "rows": "mr",
+            "vectors": "nr_vectors",
+            "row_tasks": "m_blocks",
+            "column_tasks": "n_blocks",
+            "depth": "kc",
+            "by_rows": "order",
+        },
         values={"by_rows": {1: "columns_inside", 0: "rows_inside"}, "store": {"streamed": "non_temporal"}},
     ),
-    ("cuda_columns", 2): Renamed("cuda_columnwise", 3),
+    ("cuda_columns", 2): Renamed(
+        "cuda_columnwise",
+        3,
+        knobs={"width": "threads_x", "depth": "threads_y", "deal": "arrangement", "join": "combine"},
+        values={"deal": {"runs": "blocked", "turns": "striped"}, "join": {"launch": "second_launch"}},
+    ),
     ("cuda_gemv", 3): Renamed("cuda_gemv", 4),
     ("cuda_layers", 3): Renamed("cuda_mlp", 4),
-    ("cuda_loops", 1): Renamed("cuda_loops", 2, {"chunk": "block_k", "lanes": "threads_per_output"}),
+    ("cuda_loops", 1): Renamed("cuda_loops", 2, knobs={"chunk": "block_k", "lanes": "threads_per_output"}),
     ("cuda_mma", 2): Renamed("cuda_gemm_mma", 3),
     ("cuda_permute", 2): Renamed(
         "cuda_permute",
         3,
-        {
+        knobs={
             "vector": "vector_width",
             "tile_source": "tile_in",
             "tile_sink": "tile_out",
             "order": "raster_order",
             "stream": "evict_first",
         },
-        {"order": {"source": "along_input", "sink": "along_output"}},
+        values={"order": {"source": "along_input", "sink": "along_output"}},
     ),
-    ("cuda_pointwise", 2): Renamed("cuda_pointwise", 3, {"vector": "vector_width", "stream": "evict_first"}),
+    ("cuda_pointwise", 2): Renamed("cuda_pointwise", 3, knobs={"vector": "vector_width", "stream": "evict_first"}),
     ("cuda_products", 7): Renamed("cuda_gemm", 8),
-    ("cuda_rows", 2): Renamed("cuda_rowwise", 3),
+    ("cuda_rows", 2): Renamed(
+        "cuda_rowwise",
+        3,
+        knobs={
+            "lanes": "threads_per_row",
+            "teams": "rows_per_cta",
+            "cluster": "cluster_size",
+            "hold": "row_storage",
+            "resident": "ctas_per_sm",
+            "ahead": "prefetch_depth",
+            "early": "broadcast_preload",
+        },
+        values={
+            "hold": {"split": "registers_and_shared", "queue": "circular_buffer", "memory": "global"},
+            "ahead": {"all": "one_row", "half": "half_row", "two": "two_rows"},
+        },
+    ),
     ("cuda_skinny", 2): Renamed("cuda_skinny_mma", 3),
     ("cuda_skinny_streams", 4): Renamed("cuda_skinny_tma", 5),
-    ("cuda_windows", 2): Renamed("cuda_window", 3, {"vector": "vector_width", "run": "tile_w", "rows": "tile_h"}),
+    ("cuda_windows", 2): Renamed("cuda_window", 3, knobs={"vector": "vector_width", "run": "tile_w", "rows": "tile_h"}),
 }
 """(Old sketch, its version) -> what it is called now. An entry stays for as long as records of that version may
 exist."""

@@ -1,11 +1,13 @@
-"""Workloads that reduce over axes in front of the last ones: neighbours in memory go to different results.
+"""Workloads that reduce over axes in front of the last ones: elements next to each other go to different results.
 
-total[o, j] = sum over k of X[o, k, j]          outer: o, over: k, columns: j
-Y[o, j] = total[o, j] * B[j]
+    total[o, j] = sum over k of X[o, k, j]
+    Y[o, j] = total[o, j] * B[j]
+
+Here o is an outer axis, k is a reduced axis and j is a column axis.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.affine import Affine, affine_of
@@ -14,132 +16,142 @@ from ...ir.expr import Expr, Load, Var, walk
 from ...ir.rewrite import substitute
 from ...te.inline import inline_stages
 from ...te.workload import Stage, Workload
-from .rowwise import Computed, Reduced, written_out
+from .rowwise import ComputedTensor, ReducedTensor, column_axis, inlined_into_readers
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnForm:
-    """``outer``, ``over`` and ``columns``: extents of the axes, which bodies call ``outer_axis(n)``, ``over_axis(n)``
-    and ``column_axis(n)``. ``held``: inputs read at exactly (outer, over, columns). ``reductions`` read no other one.
-    ``outputs`` are computed from what is reduced at their own place."""
+class ColumnwiseProblem:
+    """A workload as reductions over leading axes.
+
+    ``outer``, ``reduced`` and ``columns`` are the extents of the axes. Bodies call these axes ``outer_axis(n)``,
+    ``reduced_axis(n)`` and ``column_axis(n)``. ``inputs`` are read at exactly (outer, reduced, columns). No reduction
+    reads another one. ``outputs`` are computed from what was reduced for their own element.
+    """
 
     outer: tuple[int, ...]
-    over: tuple[int, ...]
+    reduced: tuple[int, ...]
     columns: tuple[int, ...]
-    held: tuple[Buffer, ...]
-    reductions: tuple[Reduced, ...]
-    outputs: tuple[Computed, ...]
+    inputs: tuple[Buffer, ...]
+    reductions: tuple[ReducedTensor, ...]
+    outputs: tuple[ComputedTensor, ...]
 
     @property
     def outer_count(self) -> int:
         return prod(self.outer)
 
     @property
-    def over_count(self) -> int:
-        return prod(self.over)
+    def reduced_count(self) -> int:
+        return prod(self.reduced)
 
     @property
     def column_count(self) -> int:
         return prod(self.columns)
 
     @property
-    def held_bytes(self) -> int:
-        """Of one point: what is read of it."""
-        return sum(b.dtype.bytes for b in self.held)
+    def read_bytes(self) -> int:
+        """How many bytes of the inputs belong to one element."""
+        return sum(b.dtype.bytes for b in self.inputs)
+
+    @property
+    def state_bytes(self) -> int:
+        """How many bytes the states of all reductions have, for one result."""
+        return sum(d.bytes for r in self.reductions for d in r.accumulation.state_dtypes)
 
 
 def outer_axis(n: int) -> str:
-    """The name of an outer axis in the bodies of a form; no tensor is called so."""
+    """The name of an outer axis in the bodies of a problem. No tensor has such a name."""
     return f"outer#{n}"
 
 
-def over_axis(n: int) -> str:
-    """The name of a reduced axis in the bodies of a form."""
-    return f"over#{n}"
+def reduced_axis(n: int) -> str:
+    """The name of a reduced axis in the bodies of a problem."""
+    return f"reduced#{n}"
 
 
-def column_axis(n: int) -> str:
-    """The name of a column axis in the bodies of a form."""
-    return f"column#{n}"
-
-
-def column_form(workload: Workload) -> ColumnForm | None:
-    """The workload as a reduction over leading axes, or None where it is none."""
-    stages = written_out(inline_stages(workload))
+def columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
+    """The workload as reductions over leading axes, or None where it is something else."""
+    stages = inlined_into_readers(inline_stages(workload))
     first = next((s for s in stages or () if s.reducer is not None), None)
     if not stages or first is None:
         return None
-    outer = _outer_axes(first)
+    outer = _outer_rank(first)
     if outer is None:
         return None
     kept = tuple(a.extent for a in first.axes)
-    over = tuple(a.extent for a in first.reduce_axes)
-    reductions: list[Reduced] = []
-    outputs: list[Computed] = []
+    reduced = tuple(a.extent for a in first.reduce_axes)
+    reductions: list[ReducedTensor] = []
+    outputs: list[ComputedTensor] = []
     for stage in stages:
         extents = tuple(a.extent for a in stage.axes)
-        body = _renamed(stage, outer)
-        if stage.reducer is not None and (extents, tuple(a.extent for a in stage.reduce_axes)) == (kept, over):
-            reductions.append(Reduced(stage.tensor, stage.reducer, body))
+        body = _on_problem_axes(stage, outer)
+        if stage.reducer is not None and (extents, tuple(a.extent for a in stage.reduce_axes)) == (kept, reduced):
+            reductions.append(ReducedTensor(stage.tensor, stage.reducer, body))
             if stage.name in workload.outputs:
-                outputs.append(Computed(stage.tensor, Load(stage.tensor, _kept_variables(outer, len(kept) - outer))))
+                element = Load(stage.tensor, _kept_variables(outer, len(kept) - outer))
+                outputs.append(ComputedTensor(stage.tensor, element))
         elif stage.reducer is None and extents == kept:
-            outputs.append(Computed(stage.tensor, body))
+            outputs.append(ComputedTensor(stage.tensor, body))
         else:
             return None
-    form = ColumnForm(kept[:outer], over, kept[outer:], (), tuple(reductions), tuple(outputs))
-    return _with_held(form)
+    problem = ColumnwiseProblem(kept[:outer], reduced, kept[outer:], (), tuple(reductions), tuple(outputs))
+    return _with_inputs(problem)
 
 
-def _outer_axes(stage: Stage) -> int | None:
-    """How many of the stage's axes stand before the reduced ones, by its first load; None where the reduced axes do not
-    lie together before at least one kept one."""
+def _outer_rank(stage: Stage) -> int | None:
+    """How many axes of the stage stand before the reduced ones, by the first load that reads the whole input.
+
+    None where no load has its reduced axes together and in front of at least one kept axis.
+    """
     names = [a.name for a in stage.axes]
-    over = [a.name for a in stage.reduce_axes]
+    reduced = [a.name for a in stage.reduce_axes]
     for load in (e for e in walk(stage.body) if isinstance(e, Load)):
         for outer in range(len(names)):
-            if [affine_of(i) for i in load.indices] == _forms([*names[:outer], *over, *names[outer:]]):
+            if [affine_of(i) for i in load.indices] == _variables([*names[:outer], *reduced, *names[outer:]]):
                 return outer
     return None
 
 
-def _renamed(stage: Stage, outer: int) -> Expr:
-    """The body on the form's axes."""
+def _on_problem_axes(stage: Stage, outer: int) -> Expr:
+    """The body on the axes of the problem, of which ``outer`` are outer axes."""
     kept = _kept_variables(outer, len(stage.axes) - outer)
     values = {a.name: v for a, v in zip(stage.axes, kept, strict=True)}
-    return substitute(stage.body, values | {a.name: Var(over_axis(n)) for n, a in enumerate(stage.reduce_axes)})
+    return substitute(stage.body, values | {a.name: Var(reduced_axis(n)) for n, a in enumerate(stage.reduce_axes)})
 
 
 def _kept_variables(outer: int, columns: int) -> tuple[Expr, ...]:
     return (*(Var(outer_axis(n)) for n in range(outer)), *(Var(column_axis(n)) for n in range(columns)))
 
 
-def _forms(names: Sequence[str]) -> list[Affine | None]:
+def _variables(names: Sequence[str]) -> list[Affine | None]:
+    """The affine forms of indices that are just these variables."""
     return [Affine.of({n: 1}) for n in names]
 
 
-def _with_held(form: ColumnForm) -> ColumnForm | None:
-    """The form with what it holds, if every load is one that it allows: of a whole point, or (in a reduction) of what
-    does not follow the columns, or (in an output) of what a reduction found there or anything else."""
-    outer = [outer_axis(n) for n in range(len(form.outer))]
-    over = [over_axis(n) for n in range(len(form.over))]
-    columns = [column_axis(n) for n in range(len(form.columns))]
-    held: dict[str, Buffer] = {}
-    results = {r.tensor.name for r in form.reductions}
-    for reduced in form.reductions:
-        found = False
-        for load in (e for e in walk(reduced.body) if isinstance(e, Load)):
+def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
+    """The problem with its inputs, or None where a load is not allowed.
+
+    A reduction may load an input at its own element, and anything that does not depend on the columns. An output may
+    load the result of a reduction for its own element, and anything that is no input.
+    """
+    outer = [outer_axis(n) for n in range(len(problem.outer))]
+    reduced_axes = [reduced_axis(n) for n in range(len(problem.reduced))]
+    columns = [column_axis(n) for n in range(len(problem.columns))]
+    inputs: dict[str, Buffer] = {}
+    results = {r.tensor.name for r in problem.reductions}
+    for reduction in problem.reductions:
+        reads_input = False
+        for load in (e for e in walk(reduction.body) if isinstance(e, Load)):
             forms = [affine_of(i) for i in load.indices]
-            if forms == _forms([*outer, *over, *columns]) and load.mask is None:
-                held[load.buffer.name] = load.buffer
-                found = True
+            if forms == _variables([*outer, *reduced_axes, *columns]) and load.mask is None:
+                inputs[load.buffer.name] = load.buffer
+                reads_input = True
             elif load.buffer.name in results or any(f is None or set(f.variables) & set(columns) for f in forms):
                 return None
-        if not found:
+        if not reads_input:
             return None
-    for output in form.outputs:
+    for output in problem.outputs:
         for load in (e for e in walk(output.body) if isinstance(e, Load)):
-            at_place = [affine_of(i) for i in load.indices] == _forms([*outer, *columns])
-            if load.buffer.name in held or (load.buffer.name in results and not at_place):
+            own_element = [affine_of(i) for i in load.indices] == _variables([*outer, *columns])
+            if load.buffer.name in inputs or (load.buffer.name in results and not own_element):
                 return None
-    return ColumnForm(form.outer, form.over, form.columns, tuple(held.values()), form.reductions, form.outputs)
+    return replace(problem, inputs=tuple(inputs.values()))

@@ -1,4 +1,6 @@
-"""The outputs of a workload, each as one expression of inputs, or of one reduction and inputs."""
+"""The outputs of a workload, each as one expression of inputs, or of inputs and one reduction."""
+
+from collections.abc import Mapping
 
 from ...ir.expr import Expr, Load, Var, walk
 from ...ir.rewrite import loads_of, map_loads, substitute
@@ -6,60 +8,53 @@ from ...te.inline import inline_stages
 from ...te.workload import Stage, Workload
 
 MAX_NODES = 4096
-"""Expression nodes of an output, other outputs that it reads at the same point substituted."""
+"""How many nodes the expression of an output may have, once other outputs that it reads are inlined into it."""
 
 
 def resolved_outputs(workload: Workload) -> tuple[Stage, ...] | None:
-    """The outputs, all on the axes of the first one, each computed from inputs alone; None where that is not possible:
-    where something reduces, shapes differ, or an output is read at another point than it is needed for."""
+    """The outputs on the axes of the first stage, each computed from inputs alone.
+
+    None where a stage reduces, where shapes differ, where an output is read at another point than its own, and where an
+    expression would grow beyond ``MAX_NODES``.
+    """
     inlined = inline_stages(workload)
-    first = inlined.stages[0]
-    here = tuple(Var(a.name) for a in first.axes)
-    known: dict[str, Expr] = {}
-    stages: list[Stage] = []
-    for stage in inlined.stages:
+    return _outputs_on_axes_of(inlined.stages[0], inlined, {})
+
+
+def outputs_of_reduction(workload: Workload, reduction: Stage) -> tuple[Stage, ...] | None:
+    """The outputs on the axes of the reduction, each computed from inputs and from the reduction at its own point.
+
+    None where an output is anything else, and where an expression would grow beyond ``MAX_NODES``.
+    """
+    own_point = Load(reduction.tensor, tuple(Var(a.name) for a in reduction.axes))
+    stages = _outputs_on_axes_of(reduction, workload, {reduction.name: own_point})
+    inputs = {b.name for b in workload.inputs}
+    return stages if all(load.buffer.name in inputs for load in loads_of(reduction.body)) else None
+
+
+def _outputs_on_axes_of(first: Stage, workload: Workload, known: Mapping[str, Expr]) -> tuple[Stage, ...] | None:
+    """The outputs on the axes of ``first``. ``known`` has the expressions of stages that are not to be inlined."""
+    point = tuple(Var(a.name) for a in first.axes)
+    bodies: dict[str, Expr] = {}
+    for stage in workload.stages:
+        if stage.name in known:
+            bodies[stage.name] = known[stage.name]
+            continue
         if stage.reducer is not None or stage.tensor.shape != first.tensor.shape:
             return None
-        body = substitute(stage.body, {a.name: i for a, i in zip(stage.axes, here, strict=True)})
-        if any(load.buffer.name in known and load.indices != here for load in loads_of(body)):
+        body = substitute(stage.body, {a.name: i for a, i in zip(stage.axes, point, strict=True)})
+        if any(load.buffer.name in bodies and load.indices != point for load in loads_of(body)):
             return None
-        body = map_loads(body, lambda load: known.get(load.buffer.name, load))
+        body = map_loads(body, lambda load: bodies.get(load.buffer.name, load))
         if not _is_small(body):
             return None
-        known[stage.name] = body
-        if stage.name in workload.outputs:
-            stages.append(Stage(stage.tensor, first.axes, body))
-    return tuple(stages)
+        bodies[stage.name] = body
+    tensors = {s.name: s.tensor for s in workload.stages}
+    return tuple(Stage(tensors[n], first.axes, body) for n, body in bodies.items() if n in workload.outputs)
 
 
-def outputs_of(workload: Workload, reduction: Stage) -> tuple[Stage, ...] | None:
-    """The outputs on the axes of the reduction, each from the reduction at its own point and inputs; None where one is
-    anything else."""
-    here = tuple(Var(a.name) for a in reduction.axes)
-    known: dict[str, Expr] = {reduction.name: Load(reduction.tensor, here)}
-    stages: list[Stage] = []
-    for stage in workload.stages:
-        if stage.name == reduction.name:
-            body: Expr = known[stage.name]
-        elif stage.tensor.shape != reduction.tensor.shape:
-            return None
-        else:
-            body = substitute(stage.body, {a.name: i for a, i in zip(stage.axes, here, strict=True)})
-            if any(load.buffer.name in known and load.indices != here for load in loads_of(body)):
-                return None
-            body = map_loads(body, lambda load: known.get(load.buffer.name, load))
-            if not _is_small(body):
-                return None
-            known[stage.name] = body
-        if stage.name in workload.outputs:
-            stages.append(Stage(stage.tensor, reduction.axes, body))
-    if any(load.buffer.name not in {b.name for b in workload.inputs} for load in loads_of(reduction.body)):
-        return None
-    return tuple(stages)
-
-
-def reads_at_places_read(stage: Stage) -> bool:
-    """Whether some index of a load is itself loaded."""
+def has_indirect_load(stage: Stage) -> bool:
+    """Whether an index of some load is itself loaded, as in a gather."""
     return any(isinstance(e, Load) for load in loads_of(stage.body) for i in load.indices for e in walk(i))
 
 

@@ -11,7 +11,7 @@ from ...ir.affine import Affine
 from ...te.workload import Axis, Stage, Workload
 from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import MaskedLoad, masked_loads_of
-from .outputs import reads_at_places_read, resolved_outputs
+from .outputs import has_indirect_load, resolved_outputs
 
 LEAST_TILE_ELEMENTS = 64
 """With fewer elements along both contiguous axes together there is nothing to gain by a tile in shared memory."""
@@ -59,7 +59,7 @@ def permute_of(workload: Workload) -> Permute | None:
     """The permuting copy that ``workload`` is; None for any other workload, such as one that reduces, gathers, or
     transposes by no single pair of axes."""
     stages = resolved_outputs(workload)
-    if stages is None or any(reads_at_places_read(s) for s in stages):
+    if stages is None or any(has_indirect_load(s) for s in stages):
         return None
     axes = [a for a in stages[0].axes if a.extent > 1]
     if len(axes) < 2:

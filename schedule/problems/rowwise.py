@@ -1,7 +1,10 @@
-"""Workloads that work through rows: reductions of each row, and outputs computed from the row and what was reduced.
+"""Workloads that work on rows: reductions of each row, and outputs computed from the row and from what was reduced.
 
-total[i] = sum over k of X[i, k]                rows: i, columns: k or j
-Y[i, j] = X[i, j] - total[i] * G[j] + B[i]      X is held, G beside the row, B and total of the row
+    total[i] = sum over k of X[i, k]
+    Y[i, j] = X[i, j] - total[i] * G[j] + B[i]
+
+Here i is a row axis, and j and k are the column axis. X is a row input, since it is read at its own row and column.
+G is broadcast along the rows. B and total depend on the row alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,42 +18,49 @@ from ...ir.expr import Expr, Load, Var, walk
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.inline import MAX_INLINED_NODES, inline_stages
 from ...te.workload import Reducer, Stage, Workload
+from ..tile.accumulation import Accumulation
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced:
-    """``tensor[rows] = reducer over columns of body``."""
+class ReducedTensor:
+    """``tensor[kept axes] = reducer of body over the reduced axes``."""
 
     tensor: Buffer
     reducer: Reducer
     body: Expr
 
+    @property
+    def accumulation(self) -> Accumulation:
+        """How values of the body are accumulated."""
+        return Accumulation(self.reducer, self.body.dtype, self.tensor.dtype)
+
 
 @dataclass(frozen=True, slots=True)
-class Computed:
-    """``tensor[rows, columns] = body``, or ``tensor[rows] = body``."""
+class ComputedTensor:
+    """``tensor[axes] = body``, where nothing is reduced."""
 
     tensor: Buffer
     body: Expr
 
 
 @dataclass(frozen=True, slots=True)
-class RowForm:
-    """``rows`` and ``columns``: extents of the axes, which bodies call ``row_axis(n)`` and ``column_axis(n)``.
+class RowwiseProblem:
+    """A workload as work on rows.
 
-    ``held``: inputs read at exactly (rows, columns). ``beside``: loads whose last indices are the columns, the others
-    row axes or constants: the same for many rows. All else that is loaded depends on the row alone. ``reductions`` in
-    an order in which each reads only earlier ones (at its own row). ``wide`` outputs have rows and columns, ``narrow``
-    ones rows only.
+    ``rows`` and ``columns`` are the extents of the axes. Bodies call these axes ``row_axis(n)`` and ``column_axis(n)``.
+    ``row_inputs`` are read at exactly (rows, columns). The last indices of ``broadcast_loads`` are the columns, and
+    their other indices are row axes or constants, so that many rows share what they read. Every other load depends on
+    the row alone. A reduction reads only ``reductions`` that stand before it, and those at its own row.
+    ``elementwise_outputs`` have row and column axes, ``per_row_outputs`` have row axes only.
     """
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
-    held: tuple[Buffer, ...]
-    beside: tuple[Load, ...]
-    reductions: tuple[Reduced, ...]
-    wide: tuple[Computed, ...]
-    narrow: tuple[Computed, ...]
+    row_inputs: tuple[Buffer, ...]
+    broadcast_loads: tuple[Load, ...]
+    reductions: tuple[ReducedTensor, ...]
+    elementwise_outputs: tuple[ComputedTensor, ...]
+    per_row_outputs: tuple[ComputedTensor, ...]
 
     @property
     def row_count(self) -> int:
@@ -61,144 +71,188 @@ class RowForm:
         return prod(self.columns)
 
     @property
-    def bodies(self) -> tuple[Expr, ...]:
-        return (*(r.body for r in self.reductions), *(c.body for c in (*self.wide, *self.narrow)))
-
-    @property
-    def held_bytes(self) -> int:
-        """Of one column: what is read of it."""
-        return sum(b.dtype.bytes for b in self.held)
+    def read_bytes(self) -> int:
+        """How many bytes of the row inputs belong to one row and one column."""
+        return sum(b.dtype.bytes for b in self.row_inputs)
 
     @property
     def written_bytes(self) -> int:
-        """Of one column: what is written of it."""
-        return sum(s.tensor.dtype.bytes for s in self.wide)
+        """How many bytes of the elementwise outputs belong to one row and one column."""
+        return sum(c.tensor.dtype.bytes for c in self.elementwise_outputs)
+
+    @property
+    def row_bytes(self) -> int:
+        """How many bytes of the row inputs belong to one row."""
+        return self.column_count * self.read_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """How many bytes the states of all reductions have, for one row."""
+        return sum(d.bytes for r in self.reductions for d in r.accumulation.state_dtypes)
+
+    @property
+    def output_broadcasts(self) -> tuple[Load, ...]:
+        """The broadcast loads of the elementwise outputs."""
+        return self.broadcasts_in([c.body for c in self.elementwise_outputs])
+
+    def broadcasts_in(self, bodies: Sequence[Expr]) -> tuple[Load, ...]:
+        """The broadcast loads of some bodies, each once."""
+        loads = {load for body in bodies for load in _loads(body)}
+        return tuple(load for load in self.broadcast_loads if load in loads)
 
 
 def row_axis(n: int) -> str:
-    """The name of a row axis in the bodies of a form; no tensor is called so."""
-    return f"row#{n}"
+    """The name of a row axis in the bodies of a problem. No tensor has such a name."""
+    return f"{_ROW_AXIS}{n}"
 
 
 def column_axis(n: int) -> str:
-    """The name of a column axis in the bodies of a form."""
-    return f"column#{n}"
+    """The name of a column axis in the bodies of a problem."""
+    return f"{_COLUMN_AXIS}{n}"
 
 
-def row_form(workload: Workload) -> RowForm | None:
-    """The workload as work on rows, or None where it is none: a reduction over other than the last axes, over other
-    axes than its neighbours', or something read at another place than its own row and column."""
-    stages = written_out(inline_stages(workload))
+_ROW_AXIS, _COLUMN_AXIS = "row#", "column#"
+
+
+def has_row_axis(e: Expr) -> bool:
+    """Whether an expression depends on a row axis."""
+    return any(name.startswith(_ROW_AXIS) for name in free_variables(e))
+
+
+def has_column_axis(e: Expr) -> bool:
+    """Whether an expression depends on a column axis."""
+    return any(isinstance(v, Var) and v.name.startswith(_COLUMN_AXIS) for v in walk(e))
+
+
+def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
+    """The workload as work on rows, or None where it is no such work.
+
+    It is none where a reduction is over other axes than the last ones or than those of the other reductions, and where
+    something is read that belongs to another row or column.
+    """
+    stages = inlined_into_readers(inline_stages(workload))
     reducing = [s for s in stages if s.reducer is not None] if stages else []
     if not stages or not reducing:
         return None
     rows = tuple(a.extent for a in reducing[0].axes)
     columns = tuple(a.extent for a in reducing[0].reduce_axes)
-    reductions: list[Reduced] = []
-    wide: list[Computed] = []
-    narrow: list[Computed] = []
+    reductions: list[ReducedTensor] = []
+    elementwise: list[ComputedTensor] = []
+    per_row: list[ComputedTensor] = []
     for stage in stages:
         extents = tuple(a.extent for a in stage.axes)
-        over = tuple(a.extent for a in stage.reduce_axes)
-        if stage.reducer is not None and (extents, over) == (rows, columns):
-            reductions.append(Reduced(stage.tensor, stage.reducer, _renamed(stage, len(rows))))
+        reduced = tuple(a.extent for a in stage.reduce_axes)
+        if stage.reducer is not None and (extents, reduced) == (rows, columns):
+            reductions.append(ReducedTensor(stage.tensor, stage.reducer, _on_problem_axes(stage, len(rows))))
         elif stage.reducer is None and extents == rows + columns:
-            wide.append(Computed(stage.tensor, _renamed(stage, len(rows))))
+            elementwise.append(ComputedTensor(stage.tensor, _on_problem_axes(stage, len(rows))))
         elif stage.reducer is None and extents == rows:
-            narrow.append(Computed(stage.tensor, _renamed(stage, len(rows))))
+            per_row.append(ComputedTensor(stage.tensor, _on_problem_axes(stage, len(rows))))
         else:
             return None
     for r in reductions:
         if r.tensor.name in workload.outputs:
-            narrow.append(Computed(r.tensor, Load(r.tensor, tuple(Var(row_axis(n)) for n in range(len(rows))))))
-    return _with_loads(rows, columns, reductions, wide, narrow)
+            at_row = tuple(Var(row_axis(n)) for n in range(len(rows)))
+            per_row.append(ComputedTensor(r.tensor, Load(r.tensor, at_row)))
+    return _with_loads(rows, columns, reductions, elementwise, per_row)
 
 
-def written_out(workload: Workload) -> tuple[Stage, ...] | None:
-    """The stages with every one that does not reduce written out in its readers, outputs too: what is left reads only
-    inputs and reductions. None where a body would grow too large."""
-    written: dict[str, Stage] = {}
+def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:
+    """The stages, with every stage that does not reduce inlined into those that read it, outputs included.
+
+    What is left reads only inputs and reductions. None where a body would grow beyond ``MAX_INLINED_NODES``.
+    """
+    inlined: dict[str, Stage] = {}
     stages: list[Stage] = []
     for stage in workload.stages:
 
-        def body_at(load: Load) -> Expr:
-            found = written.get(load.buffer.name)
+        def body_of(load: Load) -> Expr:
+            found = inlined.get(load.buffer.name)
             if found is None:
                 return load
             return substitute(found.body, {a.name: i for a, i in zip(found.axes, load.indices, strict=True)})
 
-        body = map_loads(stage.body, body_at)
+        body = map_loads(stage.body, body_of)
         if len(list(islice(walk(body), MAX_INLINED_NODES + 1))) > MAX_INLINED_NODES:
             return None
         new = Stage(stage.tensor, stage.axes, body, stage.reduce_axes, stage.reducer)
         stages.append(new)
         if stage.reducer is None:
-            written[stage.name] = new
+            inlined[stage.name] = new
     return tuple(stages)
 
 
-def _renamed(stage: Stage, rank: int) -> Expr:
-    """The body on the form's axes."""
-    places = [*stage.axes, *stage.reduce_axes]
-    names = [row_axis(n) if n < rank else column_axis(n - rank) for n in range(len(places))]
-    return substitute(stage.body, {a.name: Var(n) for a, n in zip(places, names, strict=True)})
+def _on_problem_axes(stage: Stage, rank: int) -> Expr:
+    """The body on the axes of the problem, of which the first ``rank`` are row axes."""
+    axes = [*stage.axes, *stage.reduce_axes]
+    names = [row_axis(n) if n < rank else column_axis(n - rank) for n in range(len(axes))]
+    return substitute(stage.body, {a.name: Var(n) for a, n in zip(axes, names, strict=True)})
 
 
 def _with_loads(
     rows: tuple[int, ...],
     columns: tuple[int, ...],
-    reductions: Sequence[Reduced],
-    wide: Sequence[Computed],
-    narrow: Sequence[Computed],
-) -> RowForm | None:
-    """The form, if every load is one that it allows."""
+    reductions: Sequence[ReducedTensor],
+    elementwise: Sequence[ComputedTensor],
+    per_row: Sequence[ComputedTensor],
+) -> RowwiseProblem | None:
+    """The problem, or None where a load is not one that it allows."""
     row_names = [row_axis(n) for n in range(len(rows))]
     column_names = [column_axis(n) for n in range(len(columns))]
-    held: dict[str, Buffer] = {}
-    beside: dict[Load, None] = {}
+    row_inputs: dict[str, Buffer] = {}
+    broadcasts: dict[Load, None] = {}
     results = {r.tensor.name: r for r in reductions}
-    across = [*(r.body for r in reductions), *(c.body for c in wide)]
-    for body in (*across, *(c.body for c in narrow)):
+    for body in (*(r.body for r in reductions), *(c.body for c in (*elementwise, *per_row))):
         for load in _loads(body):
-            kind = _kind(load, row_names, column_names)
+            kind = _kind_of(load, row_names, column_names)
             if kind is None:
                 return None
             if load.buffer.name in results:
-                if [affine_of(i) for i in load.indices] != _forms(row_names):
+                if [affine_of(i) for i in load.indices] != _variables(row_names):
                     return None
-            elif kind == "held":
-                held[load.buffer.name] = load.buffer
-            elif kind == "beside":
-                beside[load] = None
-    if any(free_variables(c.body) & set(column_names) for c in narrow):
+            elif kind == "row input":
+                row_inputs[load.buffer.name] = load.buffer
+            elif kind == "broadcast":
+                broadcasts[load] = None
+    if any(free_variables(c.body) & set(column_names) for c in per_row):
         return None
-    if not held or any(not _reads(r.body, held) for r in reductions):
+    if not row_inputs or any(not _reads(r.body, row_inputs) for r in reductions):
         return None
-    return RowForm(rows, columns, tuple(held.values()), tuple(beside), tuple(reductions), tuple(wide), tuple(narrow))
+    return RowwiseProblem(
+        rows,
+        columns,
+        tuple(row_inputs.values()),
+        tuple(broadcasts),
+        tuple(reductions),
+        tuple(elementwise),
+        tuple(per_row),
+    )
 
 
 def _loads(body: Expr) -> Iterator[Load]:
     return (e for e in walk(body) if isinstance(e, Load))
 
 
-def _reads(body: Expr, held: Mapping[str, Buffer]) -> bool:
-    return any(load.buffer.name in held for load in _loads(body))
+def _reads(body: Expr, tensors: Mapping[str, Buffer]) -> bool:
+    return any(load.buffer.name in tensors for load in _loads(body))
 
 
-def _forms(names: Sequence[str]) -> list[Affine | None]:
+def _variables(names: Sequence[str]) -> list[Affine | None]:
+    """The affine forms of indices that are just these variables."""
     return [Affine.of({n: 1}) for n in names]
 
 
-def _kind(load: Load, rows: Sequence[str], columns: Sequence[str]) -> str | None:
-    """``held``, ``beside`` or ``row`` (see ``RowForm``); None for any other load."""
+def _kind_of(load: Load, rows: Sequence[str], columns: Sequence[str]) -> str | None:
+    """Which of the loads in ``RowwiseProblem`` it is: ``row input``, ``broadcast`` or ``row``; None for any other."""
     forms = [affine_of(i) for i in load.indices]
     if load.mask is not None or any(f is None for f in forms):
         return None
-    if forms == _forms([*rows, *columns]):
-        return "held"
+    if forms == _variables([*rows, *columns]):
+        return "row input"
     leading, last = forms[: len(forms) - len(columns)], forms[len(forms) - len(columns) :]
-    if last == _forms(columns) and all(f is not None and (f.is_constant or f in _forms(rows)) for f in leading):
-        return "beside"
+    row_forms = _variables(rows)
+    if last == _variables(columns) and all(f is not None and (f.is_constant or f in row_forms) for f in leading):
+        return "broadcast"
     if not any(f is not None and set(f.variables) & set(columns) for f in forms):
         return "row"
     return None

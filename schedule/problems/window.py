@@ -12,7 +12,7 @@ from ...te.workload import Axis, Stage, Workload
 from ..loop_nest.nest import COMBINE
 from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import MaskedLoad, masked_loads_of
-from .outputs import outputs_of
+from .outputs import outputs_of_reduction
 from .window_overlap import WindowAxis, address_forms, window_axis
 
 MAX_WINDOW_POINTS = 64
@@ -84,7 +84,7 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     offsets = [flat_offset(r.load) for r in loads]
     if any(o is None or o.coefficient(channel.name) not in (0, 1) for o in offsets):
         return None
-    outputs = outputs_of(inlined, reduction)
+    outputs = outputs_of_reduction(inlined, reduction)
     spatial = {a.name for a in long[-3:-1]}
     sliding = tuple(r for r in loads if _free(r) & spatial)
     if outputs is None or not any(channel.name in _free(r) for r in sliding):

@@ -1,13 +1,15 @@
-"""How each reducer accumulates inside a thread: what it keeps, what it starts from, how a value is taken in."""
+"""How a reducer accumulates: the state it keeps in registers, its identity, and how values and states are combined."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core.dtypes import DType, boolean, float32, int32
+from ...ir.buffer import Buffer
+from ...ir.build import Writer
 from ...ir.expr import Binary, BinaryOp, Cast, Compare, CompareOp, Const, Expr, Logic, LogicOp, Select, const
 from ...te.workload import Reducer
 
-_COMBINED_BY = {
+_OPERATIONS = {
     "sum": BinaryOp.ADD,
     "prod": BinaryOp.MUL,
     "max": BinaryOp.MAX,
@@ -18,61 +20,72 @@ _BETTER = {"argmax": CompareOp.GT, "argmin": CompareOp.LT}
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """``reducer`` of values of one dtype into a result of another. A state is one number, or the best value and its
-    position; it is kept wider than 16-bit floats and 8-bit integers are."""
+    """How ``reducer`` reduces values of ``value_dtype`` to a result of ``result_dtype``.
+
+    A state is one number. For argmax and argmin it is two: the best value, and its position.
+    """
 
     reducer: Reducer
-    value: DType
-    result: DType
+    value_dtype: DType
+    result_dtype: DType
 
     @property
-    def wide(self) -> DType:
-        """What values are accumulated in."""
-        if self.value.is_float and self.value.bits == 16:
+    def accumulator_dtype(self) -> DType:
+        """The dtype that values are accumulated in: float32 for 16-bit floats, int32 for 8-bit integers."""
+        if self.value_dtype.is_float and self.value_dtype.bits == 16:
             return float32
-        return int32 if self.value.bits == 8 else self.value
+        return int32 if self.value_dtype.bits == 8 else self.value_dtype
 
     @property
-    def dtypes(self) -> tuple[DType, ...]:
-        """Of the numbers of a state."""
-        return (self.wide,) if self.reducer in _COMBINED_BY else (self.wide, int32)
+    def state_dtypes(self) -> tuple[DType, ...]:
+        """The dtypes of the numbers of a state."""
+        return (self.accumulator_dtype,) if self.reducer in _OPERATIONS else (self.accumulator_dtype, int32)
 
     @property
-    def neutral(self) -> tuple[Expr, ...]:
-        """The state of nothing. Of positions the first: it stands where all values are the worst there is."""
+    def identity(self) -> tuple[Expr, ...]:
+        """The state before any value.
+
+        For positions this is the first one, which is the result where all values are the worst that there is.
+        """
         if self.reducer in ("sum", "prod"):
-            return (const(int(self.reducer == "prod"), self.wide),)
-        greatest = self.reducer in ("max", "argmax")
-        worst = limit_of(self.wide, low=greatest)
-        return (worst,) if self.reducer in _COMBINED_BY else (worst, const(0, int32))
+            return (const(int(self.reducer == "prod"), self.accumulator_dtype),)
+        worst = limit_of(self.accumulator_dtype, low=self.reducer in ("max", "argmax"))
+        return (worst,) if self.reducer in _OPERATIONS else (worst, const(0, int32))
 
-    def taken(self, state: Sequence[Expr], value: Expr, position: Expr) -> tuple[Expr, ...]:
-        """``state`` with one more value, which stands after those it has. The second number goes by the old first."""
-        wide = value if value.dtype == self.wide else Cast(value, self.wide)
-        if self.reducer in _COMBINED_BY:
-            return (Binary(_COMBINED_BY[self.reducer], state[0], wide),)
+    def accumulate(self, state: Sequence[Expr], value: Expr, position: Expr) -> tuple[Expr, ...]:
+        """``state`` with one more value, whose position is after those of the values before (see ``store_state``)."""
+        wide = value if value.dtype == self.accumulator_dtype else Cast(value, self.accumulator_dtype)
+        if self.reducer in _OPERATIONS:
+            return (Binary(_OPERATIONS[self.reducer], state[0], wide),)
         better = Compare(_BETTER[self.reducer], wide, state[0])
         return Select(better, wide, state[0]), Select(better, Cast(position, int32), state[1])
 
-    def combined(self, a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Two states as one; of equal values the first position."""
-        if self.reducer in _COMBINED_BY:
-            return (Binary(_COMBINED_BY[self.reducer], a[0], b[0]),)
+    def combine(self, a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Two states as one. Of equal values the first position is kept."""
+        if self.reducer in _OPERATIONS:
+            return (Binary(_OPERATIONS[self.reducer], a[0], b[0]),)
         earlier = Logic(LogicOp.AND, Compare(CompareOp.EQ, b[0], a[0]), Compare(CompareOp.LT, b[1], a[1]))
         better = Logic(LogicOp.OR, Compare(_BETTER[self.reducer], b[0], a[0]), earlier)
         return Select(better, b[0], a[0]), Select(better, b[1], a[1])
 
-    def finished(self, state: Sequence[Expr]) -> Expr:
-        """The result of a complete state."""
+    def result(self, state: Sequence[Expr]) -> Expr:
+        """The result of a state that all values are in."""
         found = state[-1]
-        return found if found.dtype == self.result else Cast(found, self.result)
+        return found if found.dtype == self.result_dtype else Cast(found, self.result_dtype)
 
 
 def limit_of(dtype: DType, *, low: bool) -> Const:
-    """The lowest (or highest) value: minus infinity where there is one."""
+    """The lowest value of a dtype, or the highest one: an infinity where the dtype has it."""
     if dtype.is_float:
         return Const(float("-inf") if low else float("inf"), dtype)
     if dtype == boolean:
         return Const(not low, dtype)
     least, greatest = dtype.integer_range
     return const(least if low else greatest, dtype)
+
+
+def store_state(w: Writer, buffers: Sequence[Buffer], indices: tuple[Expr, ...], state: Sequence[Expr]) -> None:
+    """Store the numbers of a state that is computed from the old one. The new position reads the old best value, so it
+    is stored first."""
+    for buffer, number in reversed(list(zip(buffers, state, strict=True))):
+        w.store(buffer, indices, number)

@@ -1,7 +1,7 @@
-"""Column kernels for graphics processors: sums, means and positions over leading axes, with what is fused to them.
+"""The settings of column-wise reductions: sums, means and positions over leading axes, with what is fused to them.
 
-Threads walk down the reduced axes with a vector of columns each; parts of the reduction meet in a cluster or in a
-second launch (``tile.column_program``). No atomics: results are the same bits every time.
+The threads of a CTA walk along the reduced axes with a vector of columns each. The rows may be split among several
+CTAs, whose partial results become one in a cluster or in a second launch.
 """
 
 from collections.abc import Mapping
@@ -10,181 +10,185 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....core.schedule import KnobValue, Schedule
+from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...problems.columnwise import ColumnForm, column_form
-from ...space.columns import Bools, Columns, Ints, codes_of
+from ...problems.columnwise import ColumnwiseProblem, columnwise_problem
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting
+from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile.accumulation import Accumulation
 from ...tile_sketch import Plan, TileSketch
 from ..occupancy import limits_of
+from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from .kernel import CLUSTER, LAUNCH, RUNS, TURNS, ColumnSetting, column_kernel
+from .kernel import columnwise_kernel
+from .prior import columnwise_seconds, partial_bytes
+from .sizes import BLOCKED, CLUSTER, SECOND_LAUNCH, STRIPED, ColumnwiseSizes, columnwise_sizes, one_setting
 
-FEWEST_BLOCKS = 64
-"""Fewer blocks leave most of the device idle."""
-SMALL_POINTS = 1 << 22
-"""Fewer points to reduce need no splitting."""
-LEAST_UNDER_WAY = 2048
-"""Vectors that a multiprocessor must have under way to keep memory busy: 32 KiB."""
-MOST_BLOCKS_EACH = 8
-"""Blocks of a multiprocessor: more parts only cost."""
+LARGEST_CLUSTER = 16
+"""CTAs of a cluster at most, on Hopper and with a launch attribute."""
+FEWEST_CTAS = 64
+"""Fewer CTAs leave most of the device idle."""
+SMALL_ELEMENTS = 1 << 22
+"""Fewer elements than this need no splits."""
+VECTORS_IN_FLIGHT = 2048
+"""How many vectors a multiprocessor must have in flight to keep memory busy: 32 KiB."""
+MOST_CTAS_PER_SM = 8
+"""With more CTAs for each multiprocessor, more splits only cost."""
 MOST_SHARED_BYTES = 48 << 10
-SPARE_REGISTERS = 20
-"""Registers for addresses, roughly (from compiled kernels)."""
+"""Shared memory of a CTA beyond which fewer threads do better."""
 SHORT_RUN_BYTES = 64
-"""What neighbouring threads read of a row at least, where there is so much: memory gives no less."""
-NARROW = 8
-"""Fewer threads along the columns are for so few columns that only then clusters, which meet without a second launch,
-occupy the whole device."""
-CLUSTERED = 5 / 6
-"""Of all multiprocessors, those that clusters of 16 blocks can have: they do not cross parts of the chip (measured)."""
+"""How many contiguous bytes of a row a CTA reads at least, where a row has so many: memory gives no less."""
+NARROW_THREADS = 8
+"""Fewer threads along the columns are for so few columns that only clusters occupy the whole device."""
+CLUSTERED_SHARE = 5 / 6
+"""Which share of all multiprocessors clusters of 16 CTAs can have: clusters do not cross parts of the chip (measured).
+"""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("run_bytes", "B", "what a block reads of each row"),
-    Quantity("thread_rows", "rows", "rows that a thread takes"),
-    Quantity("parts", "parts", "parts of a column's reduction, in different blocks"),
-    Quantity("part_bytes", "B", "what the parts leave in memory for a second launch, and it reads"),
+    Quantity("contiguous_bytes", "B", "how much a CTA reads of each row"),
+    Quantity("rows_per_thread", "rows", "how many rows a thread takes"),
+    Quantity("partials", "partials", "how many partial results of a column there are, in different CTAs"),
+    Quantity("partial_bytes", "B", "how much a second launch and the one before it move for partial results"),
 )
 
 
 @dataclass(frozen=True)
-class ColumnPlan(Plan):
+class ColumnwisePlan(Plan):
     workload: Workload
     target: Target
-    form: ColumnForm
+    problem: ColumnwiseProblem
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
         multiprocessors = self.target.threads
         splits = sorted({1, 2, 4, 8, 16, 32, *(multiprocessors * n // 2 for n in (1, 2, 4))})
-        joins = (LAUNCH, CLUSTER) if limits_of(self.target).clusters else (LAUNCH,)
+        combine = (SECOND_LAUNCH, CLUSTER) if limits_of(self.target).clusters else (SECOND_LAUNCH,)
         return (
-            Knob("vector", self._vectors(), "neighbouring columns of a thread"),
-            Knob("width", (2, 4, 8, 16, 32, 64, 128), "threads of a block along the columns"),
-            Knob("depth", (1, 2, 4, 8, 16, 32, 64, 128, 256), "threads of a block along the reduced axes"),
-            Knob("unroll", (1, 4, 8), "rows that a thread has under way"),
-            Knob("splits", tuple(splits), "parts of the reduced axes, in different blocks"),
-            Knob("deal", (RUNS, TURNS), "rows of a part: neighbours, or taken in turns with the other parts"),
-            Knob("join", joins, "where parts meet: in a second launch or in a cluster"),
+            Knob("vector", self._vectors(), "how many columns a thread reads at once"),
+            Knob("threads_x", (2, 4, 8, 16, 32, 64, 128), "how many threads of a CTA are next to each other in a row"),
+            Knob("threads_y", (1, 2, 4, 8, 16, 32, 64, 128, 256), "how many threads of a CTA share a column"),
+            Knob("unroll", (1, 4, 8), "how many rows a thread has in flight"),
+            Knob("splits", tuple(splits), "how many CTAs share the rows of a column"),
+            Knob("arrangement", (BLOCKED, STRIPED), "whether a split has neighbouring rows, or every so many-th step"),
+            Knob("combine", combine, "where the partial results of the splits become one"),
         )
 
     def _vectors(self) -> tuple[int, ...]:
-        """The widest vectors of up to 16 bytes that divide the columns."""
-        widest = max(b.dtype.bytes for b in self.form.held)
-        return (max(v for v in (1, 2, 4, 8, 16) if self.form.columns[-1] % v == 0 and (v * widest <= 16 or v == 1)),)
+        """The widest vector of up to 16 bytes that divides the columns."""
+        widest = max(b.dtype.bytes for b in self.problem.inputs)
+        last = self.problem.columns[-1]
+        return (max(v for v in (1, 2, 4, 8, 16) if last % v == 0 and (v * widest <= 16 or v == 1)),)
+
+    def _sizes(self, columns: Columns) -> ColumnwiseSizes[Ints]:
+        return columnwise_sizes(self.problem, self.target, columns)
 
     @property
-    def _state_bytes(self) -> int:
-        hows = [Accumulation(r.reducer, r.body.dtype, r.tensor.dtype) for r in self.form.reductions]
-        return sum(d.bytes for how in hows for d in how.dtypes)
-
-    def _sizes(self, c: Columns) -> "_Sizes":
-        vector, unroll = c.ints("vector"), c.ints("unroll")
-        threads = c.ints("width") * c.ints("depth")
-        across = -(-self.form.column_count // (c.ints("width") * vector))
-        words = sum(-(-b.dtype.bytes * vector // 4) for b in self.form.held)
-        registers = SPARE_REGISTERS + unroll * words + vector * (-(-self._state_bytes // 4))
-        return _Sizes(
-            threads=threads,
-            blocks=self.form.outer_count * across * c.ints("splits"),
-            registers=registers,
-            shared=threads // np.maximum(WARP_LANES // c.ints("width"), 1) * vector * self._state_bytes,
-        )
-
-    def legal(self, columns: Columns) -> Bools:
-        s, form = self._sizes(columns), self.form
-        vector, width, depth = columns.ints("vector"), columns.ints("width"), columns.ints("depth")
-        unroll, splits = columns.ints("unroll"), columns.ints("splits")
-        cluster, turns = columns.flags("join", CLUSTER), columns.flags("deal", TURNS)
-        resident = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared)
-        wide, steps = width * vector, splits * depth * unroll
-        narrow = width < NARROW
-        shape = (s.threads >= 128) & (s.threads <= 1024) & (s.shared <= MOST_SHARED_BYTES)
-        shape &= wide < 2 * np.maximum(form.column_count, 8 * vector)
-        least = min(SHORT_RUN_BYTES, form.column_count * form.held[0].dtype.bytes)
-        shape &= wide * form.held[0].dtype.bytes >= np.where(narrow, least // 2, least)
-        shape &= narrow == (depth > 64)
-        shape &= ~narrow | (cluster & (np.abs(s.blocks / self.target.threads - 1.5) < 0.6))
-        shape &= ~narrow | (s.blocks <= CLUSTERED * self.target.threads * resident)
-        # Small ones: a single part, one row at a time. Large ones: enough blocks, enough under way in each.
-        small = s.blocks // splits * form.over_count * wide < SMALL_POINTS
-        plain = (splits == 1) & (unroll == 1) & (s.threads <= 256)
-        worked = (steps <= form.over_count) & (s.blocks >= FEWEST_BLOCKS) & (s.threads >= 256) & (unroll > 1)
-        worked &= np.minimum(resident, -(-s.blocks // self.target.threads)) * s.threads * unroll >= LEAST_UNDER_WAY
-        few = (splits == 1) | (s.blocks <= MOST_BLOCKS_EACH * self.target.threads)
-        share = -(-form.over_count // splits)
-        parted = (splits == 1) | turns | ((splits - 1) * share < form.over_count)
-        joined = ~cluster | (
-            (~turns | narrow) & (splits > 1) & (splits <= 16) & (splits & (splits - 1) == 0) & (wide % splits == 0)
-        )
-        once = (splits > 1) | (~cluster & ~turns)
-        tried = np.where(small, plain | worked, worked & few)
-        legal: Bools = (resident >= 1) & shape & tried & parted & joined & once
-        return legal
-
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        s, form = self._sizes(columns), self.form
-        vector, splits = columns.ints("vector"), columns.ints("splits")
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=s.blocks,
-            threads=s.threads,
-            registers=s.registers,
-            shared=s.shared,
-            wanted=columns.ints("unroll") * vector * form.held_bytes,
-        )
-        second = (splits > 1) & ~columns.flags("join", CLUSTER)
-        left = 2 * splits * form.outer_count * form.column_count * self._state_bytes
-        return {
-            **common,
-            "run_bytes": (columns.ints("width") * vector * form.held_bytes).astype(np.float64),
-            "thread_rows": form.over_count / (splits * columns.ints("depth")),
-            "parts": splits.astype(np.float64),
-            "part_bytes": np.where(second, left, 0).astype(np.float64),
-        }
-
-    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        splits = int(setting["splits"])
-        columns = Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {})
-        s = self._sizes(columns)
-        room = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared)
-        return column_kernel(
-            self.workload,
-            self.form,
-            ColumnSetting(
-                vector=int(setting["vector"]),
-                width=int(setting["width"]),
-                depth=int(setting["depth"]),
-                unroll=int(setting["unroll"]),
-                splits=splits,
-                deal=str(setting["deal"]),
-                join=str(setting["join"]),
-                final_depth=8 if splits <= 64 else 32,
-                resident=int(np.minimum(room, -(-s.blocks // self.target.threads))[0]),
-                ahead=int(limits_of(self.target).early_blocks(room, self.target.threads)[0]),
+    def constraints(self) -> tuple[Constraint, ...]:
+        return (
+            Constraint(
+                "threads_x times threads_y is a whole number of warps",
+                ("threads_x", "threads_y"),
+                lambda c: c.ints("threads_x") * c.ints("threads_y") % WARP_LANES == 0,
+            ),
+            Constraint(
+                "arrangement is blocked and combine is second_launch where splits is 1",
+                ("splits", "arrangement", "combine"),
+                lambda c: (
+                    (c.ints("splits") > 1) | (c.flags("arrangement", BLOCKED) & c.flags("combine", SECOND_LAUNCH))
+                ),
+            ),
+            Constraint(
+                "every split has at least one row where arrangement is blocked",
+                ("splits", "arrangement"),
+                self._splits_have_rows,
+            ),
+            Constraint(
+                "with combine in a cluster, splits is at most 16 and divides the columns of a CTA",
+                ("vector", "threads_x", "splits", "combine"),
+                self._shares_columns,
+            ),
+            Constraint(
+                "registers and shared memory of a multiprocessor have room for a CTA",
+                ("vector", "threads_x", "threads_y", "unroll"),
+                lambda c: self._resident(self._sizes(c)) >= 1,
             ),
         )
 
+    def _splits_have_rows(self, c: Columns) -> Bools:
+        count, splits = self.problem.reduced_count, c.ints("splits")
+        share = -(-count // splits)
+        return c.flags("arrangement", STRIPED) | ((splits - 1) * share < count)
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sizes:
-    """Columns: threads of a block, blocks, registers of a thread, shared bytes of a block."""
+    def _shares_columns(self, c: Columns) -> Bools:
+        splits, columns = c.ints("splits"), c.ints("threads_x") * c.ints("vector")
+        shared: Bools = (splits <= LARGEST_CLUSTER) & (columns % splits == 0)
+        return shared | c.flags("combine", SECOND_LAUNCH)
 
-    threads: Ints
-    blocks: Ints
-    registers: Ints
-    shared: Ints
+    def _resident(self, s: ColumnwiseSizes[Ints]) -> Ints:
+        return limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes)
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        """Small problems have no splits and one row in flight, or what large ones have: enough CTAs, each with enough
+        in flight, and no more splits than that takes."""
+        s, p, multiprocessors = self._sizes(columns), self.problem, self.target.threads
+        narrow, wide = s.threads_x < NARROW_THREADS, s.columns_per_cta
+        resident = self._resident(s)
+        small = s.ctas // s.splits * p.reduced_count * wide < SMALL_ELEMENTS
+        plain = (s.splits == 1) & (s.unroll == 1) & (s.threads <= 256)
+        busy = (s.splits * s.rows_per_step <= p.reduced_count) & (s.ctas >= FEWEST_CTAS)
+        busy &= (s.threads >= 256) & (s.unroll > 1)
+        in_flight = np.minimum(resident, -(-s.ctas // multiprocessors)) * s.threads * s.unroll
+        busy &= in_flight >= VECTORS_IN_FLIGHT
+        few_splits = (s.splits == 1) | (s.ctas <= MOST_CTAS_PER_SM * multiprocessors)
+        good: Bools = np.where(small, plain | busy, busy & few_splits)
+        good &= (s.threads >= 128) & (s.shared_bytes <= MOST_SHARED_BYTES)
+        good &= wide < 2 * np.maximum(p.column_count, 8 * s.vector)
+        element_bytes = p.inputs[0].dtype.bytes
+        least = min(SHORT_RUN_BYTES, p.column_count * element_bytes)
+        good &= wide * element_bytes >= np.where(narrow, least // 2, least)
+        good &= (s.in_cluster == 0) | (s.striped == 0) | narrow
+        good &= narrow == (s.threads_y > 64)
+        good &= ~narrow | ((s.in_cluster == 1) & (np.abs(s.ctas / multiprocessors - 1.5) < 0.6))
+        good &= ~narrow | (s.ctas <= CLUSTERED_SHARE * multiprocessors * resident)
+        return good
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        return columnwise_seconds(
+            self.problem, self._sizes(columns), limits_of(self.target), gpu_peaks(self.target, peaks)
+        )
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        s, p = self._sizes(columns), self.problem
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=s.ctas,
+            threads=s.threads,
+            registers=s.registers,
+            shared=s.shared_bytes,
+            wanted=s.unroll * s.vector * p.read_bytes,
+        )
+        return {
+            **common,
+            "contiguous_bytes": (s.columns_per_cta * p.read_bytes).astype(np.float64),
+            "rows_per_thread": p.reduced_count / (s.splits * s.threads_y),
+            "partials": s.splits.astype(np.float64),
+            "partial_bytes": partial_bytes(p, s).astype(np.float64),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        sizes = one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
+        return columnwise_kernel(self.workload, self.problem, sizes)
 
 
-def _plan(workload: Workload, target: Target) -> ColumnPlan | None:
-    form = column_form(workload)
-    return None if form is None else ColumnPlan(workload, target, form)
+def _plan(workload: Workload, target: Target) -> ColumnwisePlan | None:
+    problem = columnwise_problem(workload)
+    return None if problem is None else ColumnwisePlan(workload, target, problem)
 
 
 CUDA_COLUMNWISE = TileSketch("cuda_columnwise", 3, QUANTITIES, _plan)

@@ -6,7 +6,7 @@ from ....ir.buffer import Scope
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load
 from ....te.workload import Stage
-from ...tile.accumulation import Accumulation
+from ...tile.accumulation import Accumulation, store_state
 from ..block_reduce import Team, team_reduce, team_scratch
 
 
@@ -21,29 +21,29 @@ class ThreadAccumulators:
         self._axis = stage.reduce_axes[0].name
         self._kind = Accumulation(stage.reducer, stage.body.dtype, stage.tensor.dtype)
         self._state = [
-            w.allocate(f"{name}_{n}", tuple(shape), dtype, Scope.REGISTER) for n, dtype in enumerate(self._kind.dtypes)
+            w.allocate(f"{name}_{n}", tuple(shape), dtype, Scope.REGISTER)
+            for n, dtype in enumerate(self._kind.state_dtypes)
         ]
 
     def initialise(self, at: Sequence[Expr]) -> None:
         """Give the accumulator at the indices ``at`` the neutral value."""
-        for buffer, value in zip(self._state, self._kind.neutral, strict=True):
+        for buffer, value in zip(self._state, self._kind.identity, strict=True):
             self._w.store(buffer, at, value)
 
     def accumulate(self, at: Sequence[Expr], value: Expr, values: Mapping[str, Expr]) -> None:
         """Combine with ``value``, which is that of the point ``values`` (axis name -> index). Points must come in
         ascending order."""
-        taken = self._kind.taken(self._loaded(at), value, values[self._axis])
-        for buffer, new in reversed(list(zip(self._state, taken, strict=True))):  # the second depends on the old first
-            self._w.store(buffer, at, new)
+        new = self._kind.accumulate(self._loaded(at), value, values[self._axis])
+        store_state(self._w, self._state, tuple(at), new)
 
     def reduce_across(self, team: Team) -> None:
         """Combine the single accumulators of the team's threads, after which all of them have the result."""
-        scratch = team_scratch(self._w, self._name, team, self._kind.dtypes)
-        team_reduce(self._w, self._name, team, self._state, self._kind.combined, scratch)
+        scratch = team_scratch(self._w, self._name, team, self._kind.state_dtypes)
+        team_reduce(self._w, self._name, team, self._state, self._kind.combine, scratch)
 
     def value(self, at: Sequence[Expr]) -> Expr:
         """The result at the indices ``at``, of the dtype of the reduced tensor."""
-        return self._kind.finished(self._loaded(at))
+        return self._kind.result(self._loaded(at))
 
     def _loaded(self, at: Sequence[Expr]) -> list[Expr]:
         return [Load(buffer, tuple(at)) for buffer in self._state]

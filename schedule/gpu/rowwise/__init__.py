@@ -1,1 +1,11 @@
-"""Reductions of rows, and outputs computed from the row and its statistics (sketch ``cuda_rowwise``)."""
+"""Kernels that work on rows: softmax, norms, and reductions over the last axes, with what is fused to them.
+
+What comes in is a ``problems.rowwise.RowwiseProblem``. What goes out is a kernel of one launch.
+
+``space``    the knobs, the legal settings and the promising ones (sketches ``cuda_rowwise`` and ``amdgpu_rowwise``)
+``sizes``    how a row is shared out among threads, and what a thread block takes of a multiprocessor
+``prior``    the estimated time of a setting
+``kernel``   the launch: which thread block takes which rows, and where their columns stay
+``vectors``  the vectors of a row that belong to one thread
+``passes``   the reductions of a row, and what is written from them
+"""

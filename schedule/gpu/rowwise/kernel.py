@@ -1,4 +1,19 @@
-"""The launch of a row form: which block takes which rows, and where their columns stay."""
+"""The launch of a kernel that works on rows: which CTA takes which rows, and where their columns stay.
+
+Without a circular buffer a CTA takes ``rows_per_cta`` rows and is done:
+
+    load the thread's vectors of the row          (to registers, or to registers and shared memory)
+    for each reduction: walk over the vectors, combine what all threads of the row found
+    walk over the vectors and write the outputs
+
+With one the CTAs are persistent. A CTA takes every row whose number is its own modulo the number of CTAs (or of
+clusters), and each thread has a circular buffer of its own vectors in shared memory:
+
+    start copies until the buffer is full
+    for each row of the CTA:
+        wait until all vectors of the row are there
+        the passes over the row; after the last use of a vector, start the copy of the next one into its place
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,201 +24,240 @@ from ....ir.gpu import CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.rowwise import RowForm
+from ...problems.rowwise import RowwiseProblem
 from ...tile.contiguous import contiguous_vector
 from ...tile.delinearize import delinearize
 from ..l2_prefetch import L2Prefetch
-from .passes import Chunk, Row, RowThread
-from .setting import QUEUE, REGISTERS, SPLIT, RowSetting
+from .passes import RowPasses
+from .sizes import RowStorage, RowwiseSizes
+from .vectors import RowIndex, RowVector, ThreadVectors
 
 
-def row_kernel(workload: Workload, form: RowForm, setting: RowSetting) -> Kernel:
-    """The kernel of one setting. The setting must be legal (see the sketch)."""
-    do = RowThread(workload, form, setting)
-    w, rows = do.w, form.row_count
-    queued = setting.hold == QUEUE
-    grid = setting.blocks // setting.cluster if queued else -(-rows // setting.teams)
-    bounds = [(do.name("block"), grid, HardwareAxis.GRID_X)]
-    if setting.cluster > 1:
-        bounds.append((do.name("rank"), setting.cluster, HardwareAxis.CLUSTER))
-    bounds.append((do.name("t"), setting.threads, HardwareAxis.THREAD))
-    # What clusters write the cache may keep: 2 % faster on an H200.
-    written = [c.tensor for c in form.wide] if setting.cluster == 1 else []
-    streamed = [b.name for b in (*form.held, *written)]
-    with w.launch(KERNEL_NAME, bounds, min_blocks=setting.resident, streamed=streamed) as variables:
-        asks = _Rows(do, variables[0], grid)
-        if setting.ahead:
-            asks.own()
-        if queued:
-            _queue(do, variables[0], grid)
+def rowwise_kernel(workload: Workload, problem: RowwiseProblem, sizes: RowwiseSizes[int]) -> Kernel:
+    """The kernel of one setting, which must be legal (see ``space``)."""
+    passes = RowPasses(ThreadVectors(workload, problem, sizes))
+    w, name, s = passes.w, passes.name, sizes
+    grid = s.ctas // s.cluster_size
+    bounds = [(name("block"), grid, HardwareAxis.GRID_X)]
+    if s.cluster_size > 1:
+        bounds.append((name("rank"), s.cluster_size, HardwareAxis.CLUSTER))
+    bounds.append((name("t"), s.threads, HardwareAxis.THREAD))
+    # The cache may keep what clusters write: that is 2 % faster on an H200.
+    written = [c.tensor for c in problem.elementwise_outputs] if s.cluster_size == 1 else []
+    streamed = [b.name for b in (*problem.row_inputs, *written)]
+    with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, streamed=streamed) as variables:
+        prefetch = RowPrefetch(passes, variables[0], grid)
+        if s.prefetching_ctas:
+            prefetch.own_rows()
+        if s.storage == RowStorage.CIRCULAR_BUFFER:
+            _CircularBuffer(passes, variables[0], grid).write()
         else:
-            _once(do, variables[0], asks)
+            _write_one_group_of_rows(passes, variables[0], prefetch)
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), w.finish())
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """Asks for rows before it is their turn (see ``ahead``). ``blocks``: of the launch."""
+class RowPrefetch:
+    """Prefetches of rows to L2. ``block`` is the CTA's number, one of ``blocks``."""
 
-    do: RowThread
+    passes: RowPasses
     block: Expr
     blocks: int
 
     @property
-    def ask(self) -> L2Prefetch:
-        s = self.do.setting
-        return L2Prefetch(self.do.w, (self.do.thread, s.threads), (self.block, self.blocks), s.ahead)
+    def _prefetch(self) -> L2Prefetch:
+        s, thread = self.passes.sizes, self.passes.vectors.thread
+        return L2Prefetch(self.passes.w, (thread, s.threads), (self.block, self.blocks), s.prefetching_ctas)
 
-    def own(self) -> None:
-        """The rows of this block, and what stands beside all rows."""
-        for n, tensor in enumerate(self.do.form.held):
-            self.ask.own(self.do.name(f"asked{n}"), tensor, self.do.setting.teams, self.run, self.place)
-        for n, buffer in enumerate(dict.fromkeys(load.buffer for load in self.do.form.beside)):
-            self.ask.all(self.do.name(f"beside_asked{n}"), buffer)
+    def own_rows(self) -> None:
+        """Prefetch the rows of this CTA, and a share of the broadcast operands."""
+        p, s, name = self.passes.problem, self.passes.sizes, self.passes.name
+        for n, tensor in enumerate(p.row_inputs):
+            self._prefetch.own(name(f"asked{n}"), tensor, s.rows_per_cta, self._elements, self._first_element)
+        for n, buffer in enumerate(dict.fromkeys(load.buffer for load in p.broadcast_loads)):
+            self._prefetch.all(name(f"beside_asked{n}"), buffer)
 
-    def following(self) -> None:
-        """The rows of the block that comes ``apart`` blocks later."""
-        for n, tensor in enumerate(self.do.form.held):
-            name, s = self.do.name(f"following{n}"), self.do.setting
-            self.ask.following(name, tensor, s.teams, self.run, self.place, s.apart)
+    def later_rows(self) -> None:
+        """Prefetch the rows of the CTA that comes ``prefetch_distance`` CTAs later."""
+        s, name = self.passes.sizes, self.passes.name
+        for n, tensor in enumerate(self.passes.problem.row_inputs):
+            self._prefetch.following(
+                name(f"following{n}"),
+                tensor,
+                s.rows_per_cta,
+                self._elements,
+                self._first_element,
+                s.prefetch_distance,
+            )
 
     @property
-    def run(self) -> int:
-        return self.do.shape.vectors * self.do.setting.vector
+    def _elements(self) -> int:
+        """How many contiguous elements of a row are prefetched."""
+        return self.passes.sizes.vectors * self.passes.sizes.vector
 
-    def place(self, block: Expr, team: Expr) -> tuple[Expr, ...]:
-        row = Row(block * self.do.setting.teams + team, None)
-        return (*self.do.rows_at(row), *delinearize(self.do.first_vector(row), self.do.form.columns))
-
-
-def _once(do: RowThread, block: Expr, asks: _Rows) -> None:
-    """A block takes ``teams`` rows and is done."""
-    s, rows = do.setting, do.form.row_count
-    at = block * s.teams + do.team.number if s.teams > 1 else block
-    row = Row(at, None)
-    if rows % s.teams:
-        row = Row(minimum(at, index(rows - 1)), at < rows)
-    scratch = do.scratches(1)
-    do.declare()
-    if s.hold == REGISTERS:
-        with do.chunks(row, "load") as chunk:
-            do.load_chunk(row, chunk)
-    elif s.hold == SPLIT:
-        _split(do, row)
-    if s.apart:
-        asks.following()
-    do.load_edges(row, do.edge)
-    do.load_early(row)
-    if s.hold == SPLIT:
-        do.w.emit(CopyAsyncWait(0))
-    do.passes(row, scratch, None)
+    def _first_element(self, block: Expr, group: Expr) -> tuple[Expr, ...]:
+        row, vectors = RowIndex(block * self.passes.sizes.rows_per_cta + group), self.passes.vectors
+        return (*vectors.row_indices(row), *delinearize(vectors.first_column(row), self.passes.problem.columns))
 
 
-def _split(do: RowThread, row: Row) -> None:
-    """The first vectors of a thread into registers, the others into shared memory of its own, all at once."""
-    s, w = do.setting, do.w
-    places = {
-        t.name: w.allocate(do.name(f"rest{n}"), (s.slots, s.lanes * s.teams, s.vector), t.dtype, Scope.SHARED)
-        for n, t in enumerate(do.form.held)
+def _write_one_group_of_rows(passes: RowPasses, block: Expr, prefetch: RowPrefetch) -> None:
+    """A CTA takes ``rows_per_cta`` rows, one for each group of threads, and is done."""
+    s, rows, vectors = passes.sizes, passes.problem.row_count, passes.vectors
+    flat = block * s.rows_per_cta + vectors.team.number if s.rows_per_cta > 1 else block
+    row = RowIndex(flat)
+    if rows % s.rows_per_cta:
+        row = RowIndex(minimum(flat, index(rows - 1)), flat < rows)
+    scratch = passes.allocate_scratch(1)
+    vectors.allocate_registers()
+    if s.storage == RowStorage.REGISTERS:
+        with vectors.each(row, "load") as vector:
+            vectors.load(row, vector)
+    elif s.storage == RowStorage.REGISTERS_AND_SHARED:
+        _load_to_both(vectors, row)
+    if s.prefetch_distance:
+        prefetch.later_rows()
+    vectors.load_edge(row, vectors.edge_registers)
+    passes.preload_broadcasts(row)
+    if s.storage == RowStorage.REGISTERS_AND_SHARED:
+        passes.w.emit(CopyAsyncWait(0))
+    passes.write_passes(row, scratch, None)
+
+
+def _load_to_both(vectors: ThreadVectors, row: RowIndex) -> None:
+    """Load the first vectors of a thread to registers and copy the others to shared memory, all at once."""
+    s, w, tensors = vectors.sizes, vectors.w, vectors.problem.row_inputs
+    shared = {
+        t.name: w.allocate(vectors.name(f"rest{n}"), (s.buffered_vectors, s.threads, s.vector), t.dtype, Scope.SHARED)
+        for n, t in enumerate(tensors)
     }
 
-    def fetch(chunk: Chunk) -> None:
-        for t in do.form.held:
-            there = contiguous_vector((chunk.slot - do.kept, do.thread, index(0)), s.vector)
-            w.store(do.raw[t.name], do.own(chunk), Load(places[t.name], there))
+    def read_back(vector: RowVector) -> None:
+        for t in tensors:
+            there = contiguous_vector((vector.slot - s.kept_vectors, vectors.thread, index(0)), s.vector)
+            w.store(vectors.registers[t.name], vectors.register_indices(vector), Load(shared[t.name], there))
 
-    with do.chunks(row, "load") as chunk:
-        if do.kept:
-            with w.when(chunk.slot < do.kept):
-                do.load_chunk(row, chunk)
-        with w.when(chunk.slot >= do.kept if do.kept else None):
-            _copy(do, places, (chunk.slot - do.kept, do.thread, index(0)), row, chunk)
+    with vectors.each(row, "load") as vector:
+        if s.kept_vectors:
+            with w.when(vector.slot < s.kept_vectors):
+                vectors.load(row, vector)
+        with w.when(vector.slot >= s.kept_vectors if s.kept_vectors else None):
+            there = (vector.slot - s.kept_vectors, vectors.thread, index(0))
+            _start_copies(vectors, shared, there, row, vector)
     w.emit(CopyAsyncCommit())
-    do.fetch = fetch
+    vectors.read_back = read_back
 
 
-def _copy(do: RowThread, to: Mapping[str, Buffer], at: tuple[Expr, ...], row: Row, chunk: Chunk) -> None:
-    """Start copies of a chunk to shared memory."""
-    columns = tuple(c.base if isinstance(c, Ramp) else c for c in do.run(chunk))
-    for t in do.form.held:
-        do.w.emit(CopyAsync(to[t.name], at, t, (*do.rows_at(row), *columns), do.setting.vector))
+def _start_copies(
+    vectors: ThreadVectors, to: Mapping[str, Buffer], indices: tuple[Expr, ...], row: RowIndex, vector: RowVector
+) -> None:
+    """Start the copies of a vector of every row input to ``indices`` of its buffer in shared memory."""
+    columns = tuple(c.base if isinstance(c, Ramp) else c for c in vectors.column_indices(vector))
+    for t in vectors.problem.row_inputs:
+        source = (*vectors.row_indices(row), *columns)
+        vectors.w.emit(CopyAsync(to[t.name], indices, t, source, vectors.sizes.vector))
 
 
-def _queue(do: RowThread, block: Expr, grid: int) -> None:
-    """A block takes rows in turn. Each thread has a queue of its own vectors in shared memory: while it works on a row
-    the vectors of the next are on their way, and every one that is done makes room for one more. Where the queue does
-    not hold two rows, the first vectors of a row move to registers at once to make room for the rest of the next."""
-    s, w, form, chunks = do.setting, do.w, do.form, do.shape.chunks
-    rows, place = form.row_count, do.team.place
-    queues = {
-        t.name: w.allocate(do.name(f"queue{n}"), (s.slots, s.lanes, s.vector), t.dtype, Scope.SHARED)
-        for n, t in enumerate(form.held)
-    }
-    scratch = do.scratches(2)
+@dataclass
+class _CircularBuffer:
+    """The rows of a persistent CTA, whose number is ``block`` of ``blocks`` CTAs (or clusters).
 
-    def enter(first: Expr, ahead: int, i: Expr, slot: Expr) -> None:
-        """Start the copy of the vector that stands ``ahead + i`` places after the first of row ``first``."""
-        row = Row(first + (i + ahead) // chunks * grid, None)
-        number = (i + ahead) % chunks
-        there = do.is_there(number, chunks)
-        with w.when(row.at < rows if there is None else logical_and(row.at < rows, there)):
-            _copy(do, queues, (slot, place, index(0)), row, Chunk(i, do.column(row, number)))
-        with w.when(Compare(CompareOp.EQ, number, index(chunks - 1))):
+    Each thread has a buffer of its own vectors. While a row is worked on, vectors of the next rows are on their way,
+    and each vector that is done makes room for one more. Where the buffer does not hold two rows, the first vectors of
+    a row move to registers at once and make room for the rest of the next row.
+    """
+
+    passes: RowPasses
+    block: Expr
+    blocks: int
+
+    def __post_init__(self) -> None:
+        self.vectors, s = self.passes.vectors, self.passes.sizes
+        self.stages = {
+            t.name: self.passes.w.allocate(
+                self.passes.name(f"queue{n}"), (s.buffered_vectors, s.threads_per_row, s.vector), t.dtype, Scope.SHARED
+            )
+            for n, t in enumerate(self.passes.problem.row_inputs)
+        }
+
+    def write(self) -> None:
+        s, w, vectors = self.passes.sizes, self.passes.w, self.vectors
+        rows, every = self.passes.problem.row_count, s.vectors_per_thread
+        scratch = self.passes.allocate_scratch(2)
+        with w.loop(self.passes.name("fill"), s.buffered_vectors, LoopKind.UNROLLED) as n:
+            self._copy_ahead(self.block, 0, n, n)
+        vectors.allocate_registers()
+        vectors.load_edge(RowIndex(self.block), vectors.edge_registers)
+        self.passes.preload_broadcasts(RowIndex(self.block))
+        with w.loop(self.passes.name("turn"), -(-rows // self.blocks)) as iteration:
+            flat = self.block + iteration * self.blocks
+            with w.when(flat < rows if rows % self.blocks else None):
+                row = RowIndex(flat)
+                w.emit(CopyAsyncWait(s.buffered_vectors // every - 1))
+                self._move_first_vectors(row, iteration)
+                next_edges = self._load_next_edges(RowIndex(flat + self.blocks))
+                self.passes.write_passes(row, scratch, iteration % 2)
+                self._move_edges(next_edges, vectors.edge_registers)
+        if s.cluster_size > 1:
+            w.barrier(Level.CLUSTER)
+
+    def _move_first_vectors(self, row: RowIndex, iteration: Expr) -> None:
+        """Move the vectors that stay in registers there, and say how the passes get and leave the other ones."""
+        s, w, vectors = self.passes.sizes, self.passes.w, self.vectors
+        every = s.vectors_per_thread
+        begin = iteration * every % s.buffered_vectors
+
+        def stage_of(slot: Expr) -> Expr:
+            """Where the thread's vector ``slot`` of the row is in the buffer."""
+            return Select(begin + slot < s.buffered_vectors, begin + slot, begin + slot - s.buffered_vectors)
+
+        def read_back(vector: RowVector) -> None:
+            for t in self.passes.problem.row_inputs:
+                there = contiguous_vector((stage_of(vector.slot), vectors.team.place, index(0)), s.vector)
+                loaded = Load(self.stages[t.name], there)
+                w.store(vectors.registers[t.name], vectors.register_indices(vector), loaded)
+
+        def release(slot: Expr) -> None:
+            with w.when(slot >= s.kept_vectors if s.kept_vectors else None):
+                self._copy_ahead(row.flat, s.buffered_vectors, slot, stage_of(slot))
+
+        if s.kept_vectors:
+            with w.loop(self.passes.name("keep"), s.kept_vectors, LoopKind.UNROLLED) as slot:
+                with w.when(vectors.exists(slot, every)):
+                    read_back(RowVector(slot, vectors.column(row, slot)))
+                self._copy_ahead(row.flat, s.buffered_vectors, slot, stage_of(slot))
+        vectors.read_back, vectors.release = read_back, release
+
+    def _copy_ahead(self, first_row: Expr, ahead: int, slot: Expr, stage: Expr) -> None:
+        """Start the copy of the vector that comes ``ahead + slot`` vectors after the first one of row ``first_row``, in
+        the order in which the thread takes them. ``stage``: where it goes in the buffer. The copies of one row are one
+        group, which the wait counts."""
+        every, w, vectors = self.passes.sizes.vectors_per_thread, self.passes.w, self.vectors
+        row = RowIndex(first_row + (slot + ahead) // every * self.blocks)
+        number = (slot + ahead) % every
+        has_row, exists = row.flat < self.passes.problem.row_count, vectors.exists(number, every)
+        with w.when(has_row if exists is None else logical_and(has_row, exists)):
+            vector = RowVector(slot, vectors.column(row, number))
+            _start_copies(vectors, self.stages, (stage, vectors.team.place, index(0)), row, vector)
+        with w.when(Compare(CompareOp.EQ, number, index(every - 1))):
             w.emit(CopyAsyncCommit())
 
-    with w.loop(do.name("fill"), s.slots, LoopKind.UNROLLED) as n:
-        enter(block, 0, n, n)
-    do.declare()
-    do.load_edges(Row(block, None), do.edge)
-    do.load_early(Row(block, None))
-    with w.loop(do.name("turn"), -(-rows // grid)) as turn:
-        at = block + turn * grid
-        with w.when(at < rows if rows % grid else None):
-            row = Row(at, None)
-            begin = turn * chunks % s.slots
+    def _load_next_edges(self, row: RowIndex) -> dict[str, Buffer]:
+        """Start to load the edge columns of the next row while this one is worked on."""
+        w, vectors = self.passes.w, self.vectors
+        if not self.passes.sizes.edge_columns:
+            return {}
+        following = {
+            t.name: w.allocate(self.passes.name(f"next{n}"), (), t.dtype, Scope.REGISTER)
+            for n, t in enumerate(self.passes.problem.row_inputs)
+        }
+        self._move_edges(vectors.edge_registers, following)
+        with w.when(row.flat < self.passes.problem.row_count):
+            vectors.load_edge(row, following)
+        return following
 
-            def slot_of(i: Expr) -> Expr:
-                return Select(begin + i < s.slots, begin + i, begin + i - s.slots)
-
-            def fetch(chunk: Chunk) -> None:
-                for t in form.held:
-                    there = contiguous_vector((slot_of(chunk.slot), place, index(0)), s.vector)
-                    w.store(do.raw[t.name], do.own(chunk), Load(queues[t.name], there))
-
-            def leave(i: Expr) -> None:
-                with w.when(i >= do.kept if do.kept else None):
-                    enter(at, s.slots, i, slot_of(i))
-
-            w.emit(CopyAsyncWait(s.slots // chunks - 1))
-            if do.kept:
-                with w.loop(do.name("keep"), do.kept, LoopKind.UNROLLED) as i:
-                    with w.when(do.is_there(i, chunks)):
-                        fetch(Chunk(i, do.column(row, i)))
-                    enter(at, s.slots, i, slot_of(i))
-            do.fetch, do.leave = fetch, leave
-            following = _next_edges(do, Row(at + grid, None))
-            do.passes(row, scratch, turn % 2)
-            _moved(do, following, do.edge)
-    if s.cluster > 1:
-        w.barrier(Level.CLUSTER)
-
-
-def _next_edges(do: RowThread, row: Row) -> dict[str, Buffer]:
-    """The single columns of the next row, asked for while this one is worked on."""
-    if not do.shape.edges:
-        return {}
-    following = {
-        t.name: do.w.allocate(do.name(f"next{n}"), (), t.dtype, Scope.REGISTER) for n, t in enumerate(do.form.held)
-    }
-    _moved(do, do.edge, following)
-    with do.w.when(row.at < do.form.row_count):
-        do.load_edges(row, following)
-    return following
-
-
-def _moved(do: RowThread, source: Mapping[str, Buffer], target: Mapping[str, Buffer]) -> None:
-    """Single columns from one set of registers to another."""
-    if source:
-        with do.w.when(do.has_edge()):
-            for name, edge in source.items():
-                do.w.store(target[name], (), Load(edge, ()))
+    def _move_edges(self, source: Mapping[str, Buffer], target: Mapping[str, Buffer]) -> None:
+        """Move edge columns from one set of registers to another."""
+        if source:
+            with self.passes.w.when(self.vectors.has_edge()):
+                for name, edge in source.items():
+                    self.passes.w.store(target[name], (), Load(edge, ()))

@@ -1,7 +1,7 @@
-"""Row kernels for graphics processors: softmax, norms, sums and positions of rows, with what is fused to them.
+"""The settings of kernels that work on rows: softmax, norms, sums and positions of rows, with what is fused to them.
 
-A team of threads takes a row, reads it once into registers, reduces it as often as needed and writes the outputs
-(``tile.row_program``). Long rows are shared by the blocks of a cluster, or read again where they fit nowhere.
+The threads of a row read it once into registers, reduce it as often as needed and write the outputs. The CTAs of a
+cluster share a long row. A row that fits nowhere is read again for every pass.
 """
 
 from collections.abc import Mapping
@@ -10,281 +10,340 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....core.schedule import KnobValue, Schedule
+from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.expr import Load, walk
-from ....ir.rewrite import free_variables
+from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...problems.rowwise import RowForm, row_axis, row_form
-from ...space.columns import Bools, Columns, Ints, codes_of
+from ...problems.rowwise import RowwiseProblem, has_row_axis, rowwise_problem
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting
+from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
 from ..occupancy import limits_of
+from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from .kernel import row_kernel
-from .passes import accumulation
-from .setting import MEMORY, QUEUE, REGISTERS, SPLIT, RowSetting
+from .kernel import rowwise_kernel
+from .prior import rowwise_seconds
+from .sizes import (
+    HALF_ROW,
+    ONE_ROW,
+    TWO_ROWS,
+    UNROLL,
+    RowStorage,
+    RowwiseSizes,
+    one_setting,
+    rowwise_sizes,
+)
 
-MOST_CHUNKS = 16
-"""Vectors of a row that a thread holds."""
+MOST_VECTORS = 16
+"""Beyond so many vectors of a row for each thread, more threads are better."""
 CLUSTER_ROW_BYTES = 32 << 10
-"""Shorter rows gain nothing from a cluster: its barriers cost more than a block's."""
+"""Shorter rows gain nothing from a cluster, whose barriers cost more than those of a CTA."""
 LONG_ROW_BYTES = 256 << 10
-"""Rows from here on may be read again instead of held: they are beyond the registers of a block."""
-ALL, HALF, TWO = "all", "half", "two"
-AHEAD = (ALL, HALF, TWO)
-"""What a queue holds of the next row while it also holds the whole of this one (the rest comes as this one moves to
-registers); or the next two rows."""
+"""Rows from here on are beyond the registers of a CTA, so that reading them again may pay."""
 MOST_WASTE = 4 / 3
-"""Vectors that threads could hold over those there are."""
-SPARE_REGISTERS = 22
-"""Registers for addresses and partial results, roughly (from compiled kernels)."""
-
-FEWER_REGISTERS = 12
-"""By so many the estimate may be too high."""
+"""How many vectors the threads may take at most for each vector that there is."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("row_bytes", "B", "what is read of a row"),
-    Quantity("chunks", "vectors", "vectors of a row that a thread takes"),
-    Quantity("idle_share", "fraction", "of the vectors that threads could take, those there are none of"),
-    Quantity("row_threads", "threads", "threads that work on a row"),
-    Quantity("rows_in_turn", "rows", "rows that a team takes one after the other"),
-    Quantity("meetings", "barriers", "barriers of a block or cluster for a row"),
-    Quantity("passes", "passes", "times that a row is read from memory"),
+    Quantity("row_bytes", "B", "how much is read of a row"),
+    Quantity("vectors_per_thread", "vectors", "how many vectors of a row a thread takes"),
+    Quantity("idle_share", "fraction", "which share of the vectors that threads could take does not exist"),
+    Quantity("row_threads", "threads", "how many threads work on a row, in all CTAs of its cluster"),
+    Quantity("row_iterations", "rows", "how many rows a CTA takes one after another"),
+    Quantity("barriers", "barriers", "how many barriers of a CTA or a cluster a row takes"),
+    Quantity("passes", "passes", "how often a row is read from memory"),
 )
 
 
 @dataclass(frozen=True)
-class RowPlan(Plan):
+class RowwisePlan(Plan):
     workload: Workload
     target: Target
-    form: RowForm
+    problem: RowwiseProblem
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        longest = max(1, self.form.column_count // min(self._vectors()))
-        lanes = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < 2 * longest)
-        long = self.form.column_count * self.form.held_bytes
+        longest = max(1, self.problem.column_count // min(self._vectors()))
+        threads = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < 2 * longest)
         limits = limits_of(self.target)
-        holds = (REGISTERS, SPLIT, QUEUE, MEMORY) if limits.copies_alone else (REGISTERS, MEMORY)
+        storages = tuple(RowStorage) if limits.copies_alone else (RowStorage.REGISTERS, RowStorage.GLOBAL)
         clusters: tuple[int, ...] = (1,)
-        if limits.clusters and long >= CLUSTER_ROW_BYTES:
-            clusters = (1, 2, 4, 8, 16) if long >= LONG_ROW_BYTES else (1, 2, 4, 8)
+        if limits.clusters and self.problem.row_bytes >= CLUSTER_ROW_BYTES:
+            clusters = (1, 2, 4, 8, 16) if self.problem.row_bytes >= LONG_ROW_BYTES else (1, 2, 4, 8)
         return (
-            Knob("vector", self._vectors(), "neighbouring elements that a thread reads at once"),
-            Knob("lanes", lanes, "threads of a row in a block"),
-            Knob("teams", tuple(n for n in (1, 2, 4, 8, 16, 32, 64) if n <= limits.lanes), "rows of a block"),
-            Knob("cluster", clusters, "blocks of a row"),
-            Knob("hold", holds, "where a row stays between the passes over it"),
+            Knob("vector", self._vectors(), "how many elements a thread reads at once"),
+            Knob("threads_per_row", threads, "how many threads of a CTA work on one row"),
             Knob(
-                "resident", (1, 2, 3, 4, 8), "split, queue: blocks of a multiprocessor, which share its shared memory"
+                "rows_per_cta",
+                tuple(n for n in (1, 2, 4, 8, 16, 32, 64) if n <= limits.lanes),
+                "how many rows a CTA works on at a time",
             ),
-            Knob("ahead", AHEAD, "queue: how much of the next row it holds beside this one, of what there is room for"),
+            Knob("cluster_size", clusters, "how many CTAs share a row"),
+            Knob("row_storage", tuple(s.text for s in storages), "where a row stays between the passes over it"),
             Knob(
-                "early",
-                (0, 1, 3, 5) if self._weights else (0,),
-                "which part of the weights is read before the rows are reduced: none, all, or one in so many",
+                "ctas_per_sm",
+                (1, 2, 3, 4, 8),
+                "how many CTAs share the shared memory of a multiprocessor, where rows stay in it",
             ),
-        )
-
-    @property
-    def _weights(self) -> list[Load]:
-        """What the outputs read beside the rows."""
-        read = {e for c in self.form.wide for e in walk(c.body) if isinstance(e, Load)}
-        return [load for load in self.form.beside if load in read]
-
-    @property
-    def _weights_follow_rows(self) -> bool:
-        return any(
-            name.startswith(row_axis(0)[:-1]) for w in self._weights for i in w.indices for name in free_variables(i)
+            Knob(
+                "prefetch_depth",
+                (ONE_ROW, HALF_ROW, TWO_ROWS),
+                "how much of the next rows a circular buffer holds at most beside a row",
+            ),
+            Knob(
+                "broadcast_preload",
+                (0, 1, 3, 5) if self.problem.output_broadcasts else (0,),
+                "which share of the broadcast operands is loaded before a row is reduced: none, all, or one in so many",
+            ),
         )
 
     def _vectors(self) -> tuple[int, ...]:
-        """Vectors of 16 bytes of the narrowest and of the widest element; where they do not divide a row of one axis,
-        also smaller ones that do. Rows of several axes are only read in vectors that divide the last one."""
-        sizes = [b.dtype.bytes for b in self.form.held] + [c.tensor.dtype.bytes for c in self.form.wide]
-        last = self.form.columns[-1]
+        """The numbers of elements that a vector may have.
+
+        A vector has 16 bytes of the narrowest or of the widest element. Smaller vectors that divide the row are there
+        too where these two do not. Rows of several axes are read only in vectors that divide the last axis.
+        """
+        p = self.problem
+        sizes = [b.dtype.bytes for b in p.row_inputs] + [c.tensor.dtype.bytes for c in p.elementwise_outputs]
+        last = p.columns[-1]
         wished = sorted({max(1, 16 // min(sizes)), max(1, 16 // max(sizes))})
         exact = [v for v in (1, 2, 4, 8, 16) if last % v == 0 and v <= max(wished)]
-        if len(self.form.columns) > 1 or last < 32 * max(wished):
+        if len(p.columns) > 1 or last < 32 * max(wished):
             return tuple(exact[-2:] if len(exact) > 1 and exact[-1] >= max(wished) else exact[-1:])
         return tuple(dict.fromkeys([*wished, *(v for v in exact[-1:] if v >= 2)]))
 
-    def _sizes(self, c: Columns) -> "_Sizes":
-        form, limits = self.form, limits_of(self.target)
-        vector, lanes, cluster, teams = c.ints("vector"), c.ints("lanes"), c.ints("cluster"), c.ints("teams")
-        columns = form.column_count
-        vectors = np.where(columns % vector == 0, columns // vector, (columns - vector + 1) // vector)
-        share = -(-vectors // cluster)
-        chunks = -(-share // lanes)
-        values = sum(d.bytes for r in form.reductions for d in accumulation(r).dtypes)
-        queue, again = c.flags("hold", QUEUE), c.flags("hold", MEMORY)
-        warps = np.maximum(1, lanes // 32)
-        scratch = np.where(warps * cluster > 1, np.where(queue, 2, 1) * teams * warps * values, 0)
-        room = limits.shared_bytes_per_multiprocessor // c.ints("resident") - 1024
-        room = np.minimum(room, limits.shared_bytes_per_block) - scratch - 256
-        split = c.flags("hold", SPLIT)
-        most = np.where(split, 1, np.where(c.flags("ahead", TWO), 3, 2)) * chunks
-        slots = np.minimum(most, room // np.maximum(lanes * teams * vector * form.held_bytes, 1))
-        slots = np.where(c.flags("ahead", HALF), np.minimum(slots, chunks + chunks // 2), slots)
-        kept = np.where(queue, np.maximum(2 * chunks - slots, 0) + 1, np.where(again, UNROLL, chunks))
-        kept = np.minimum(np.where(split, chunks - slots + 1, kept), np.where(again, UNROLL, chunks))
-        words = -(-form.held_bytes * vector // 4)
-        weights = sum(-(-load.dtype.bytes * vector // 4) for load in self._weights)
-        early = np.where(c.ints("early") > 0, chunks // np.maximum(c.ints("early"), 1), 0)
-        weights = weights * np.where(c.flags("early", 1), chunks, early + 1)
-        everywhere = self.target.threads * c.ints("resident") // cluster
-        everywhere = np.where(cluster > 2, everywhere * 15 // 16, everywhere)  # clusters do not cross parts of the chip
-        everywhere = np.minimum(everywhere, form.row_count) * cluster
-        return _Sizes(
-            vectors=vectors,
-            share=share,
-            chunks=chunks,
-            edges=columns - vectors * vector,
-            slots=slots,
-            early=early,
-            registers=SPARE_REGISTERS + words * kept + vector + weights,
-            shared=scratch + np.where(queue | split, slots * lanes * teams * vector * form.held_bytes, 0),
-            threads=lanes * teams,
-            blocks=np.where(queue, everywhere, -(-form.row_count // teams) * cluster),
-        )
+    def _sizes(self, columns: Columns) -> RowwiseSizes[Ints]:
+        return rowwise_sizes(self.problem, self.target, columns)
 
-    def _at_once(self, s: "_Sizes") -> Ints:
-        """Blocks that run at once, hardly less: compiled kernels take a few registers less than is estimated. 0 where
-        asking for their data is of no use."""
-        registers = np.maximum(s.registers - FEWER_REGISTERS, 1)
-        limits = limits_of(self.target)
-        return limits.early_blocks(limits.resident_blocks(s.threads, registers, s.shared), self.target.threads)
-
-    def legal(self, columns: Columns) -> Bools:
-        s, form = self._sizes(columns), self.form
-        lanes, teams, cluster = columns.ints("lanes"), columns.ints("teams"), columns.ints("cluster")
-        vector, resident = columns.ints("vector"), columns.ints("resident")
-        queue, again = columns.flags("hold", QUEUE), columns.flags("hold", MEMORY)
-        split = columns.flags("hold", SPLIT)
-        limits = limits_of(self.target)
-        room = limits.resident_blocks(s.threads, s.registers, s.shared)
-        fits = room >= np.where(queue | split, resident, 1)
-        shape = (
-            (s.threads >= limits.lanes) & (s.threads % limits.lanes == 0) & ((teams == 1) | split | (s.threads <= 256))
-        )
-        shape &= lanes >= s.edges
-        shape &= (teams == 1) | (s.threads == limits.lanes) | (teams <= form.row_count)
-        shape &= (cluster == 1) | ((teams == 1) & (lanes >= 128) & (s.vectors > (cluster - 1) * s.share))
-        shape &= (cluster == 1) | (s.chunks >= 4)
-        waste = s.chunks * lanes * cluster <= np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(lanes, 32) - 1)
-        early = columns.ints("early")
-        plain = (resident == 1) & columns.flags("ahead", ALL) & (early <= 1)
-        held = (s.chunks <= np.where(lanes <= 32, MOST_CHUNKS // 2, MOST_CHUNKS)) & ~again & ~queue & ~split & plain
-        read = again & (form.column_count * form.held_bytes >= LONG_ROW_BYTES)
-        read &= cluster == 1 if form.wide else True
-        read &= (lanes >= 256) & (s.chunks > UNROLL) & plain & (early == 0)
-        sized = np.isin(np.array([b.dtype.bytes for b in form.held])[:, None] * vector, (4, 8, 16)).all(axis=0)
-        parted = split & sized & (s.chunks <= 2 * MOST_CHUNKS) & (s.slots >= 1) & (cluster == 1) & (lanes >= 128)
-        parted &= ((teams == 1) & (resident >= 2)) | ((teams == 2) & (resident == 1) & (lanes == 512))
-        parted &= columns.flags("ahead", ALL) & (early <= 1) & (len(form.wide) > 0) & (s.threads * resident >= 512)
-        parted &= form.column_count * form.held_bytes >= CLUSTER_ROW_BYTES
-        queued = queue & sized & (s.chunks <= MOST_CHUNKS) & (s.slots >= s.chunks) & (teams == 1) & (cluster <= 8)
-        half, two = columns.flags("ahead", HALF), columns.flags("ahead", TWO)
-        queued &= ~half | ((s.slots == s.chunks + s.chunks // 2) & (s.chunks >= 4))
-        queued &= ~two | ((s.slots == 3 * s.chunks) & (cluster > 1))
-        queued &= (len(form.wide) > 0) & (lanes >= 128)
-        queued &= (
-            (resident != 3)
-            & (lanes * resident >= 512)
-            & (lanes * resident <= 1024)
-            & (form.row_count * cluster >= 2 * s.blocks)
-        )
-        queued &= (early == 0) | ~(self._weights_follow_rows | (s.edges > 0))
-        # A whole row in a block does not leave room for all its weights.
-        queued &= (early <= 1) | ((cluster == 1) & columns.flags("ahead", ALL) & (s.early >= 2))
-        legal: Bools = fits & shape & waste & (held | read | queued | parted)
-        return legal
-
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        s, form = self._sizes(columns), self.form
-        lanes, cluster = columns.ints("lanes"), columns.ints("cluster")
-        queue, again = columns.flags("hold", QUEUE), columns.flags("hold", MEMORY)
-        at_once = np.where(again, UNROLL, np.where(queue, s.slots, s.chunks))
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=s.blocks,
-            threads=s.threads,
-            registers=s.registers,
-            shared=s.shared,
-            wanted=at_once * columns.ints("vector") * form.held_bytes,
-        )
-        meets = np.where((lanes > 32) | (cluster > 1), len(form.reductions), 0) + (cluster > 1)
-        passes = len(form.reductions) + bool(form.wide)
-        return {
-            **common,
-            "row_bytes": np.full(len(columns), float(form.column_count * form.held_bytes)),
-            "chunks": s.chunks.astype(np.float64),
-            "idle_share": 1 - s.vectors / np.maximum(s.chunks * lanes * cluster, 1),
-            "row_threads": (lanes * cluster).astype(np.float64),
-            "rows_in_turn": np.where(queue, form.row_count * cluster / s.blocks, 1.0),
-            "meetings": meets.astype(np.float64),
-            "passes": np.where(again, passes, 1).astype(np.float64),
-        }
-
-    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        columns = Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {})
-        sizes = self._sizes(columns)
-        limits = limits_of(self.target)
-        room = limits.resident_blocks(sizes.threads, sizes.registers, sizes.shared)
-        hold, cluster, teams = str(setting["hold"]), int(setting["cluster"]), int(setting["teams"])
-        asks = hold == REGISTERS and cluster == 1 and self.form.row_count % teams == 0
-        resident = int(setting["resident"]) if hold in (QUEUE, SPLIT) else 0
-        share = 2 if self.form.wide else 1  # the launch before still writes: more is up to 9 % slower on an H200
-        if hold == REGISTERS and cluster > 1:  # left alone, the compiler takes more registers than there is need for
-            resident = int(room[0])
-        return row_kernel(
-            self.workload,
-            self.form,
-            RowSetting(
-                vector=int(setting["vector"]),
-                lanes=int(setting["lanes"]),
-                teams=teams,
-                cluster=cluster,
-                hold=hold,
-                unroll=UNROLL,
-                slots=int(sizes.slots[0]),
-                blocks=int(sizes.blocks[0]),
-                early=int(sizes.early[0]),
-                resident=resident,
-                ahead=int(limits.early_blocks(room, self.target.threads)[0]) // share if asks else 0,
-                apart=int(self._at_once(sizes)[0]) if asks and self.form.wide else 0,
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The rules of a legal setting. Those that read few knobs stand first."""
+        row = ("vector", "threads_per_row", "rows_per_cta", "cluster_size")
+        buffer = (*row, "row_storage", "ctas_per_sm", "prefetch_depth")
+        return (
+            Constraint(
+                "threads_per_row times rows_per_cta is a whole number of warps and at most the threads of a CTA",
+                ("threads_per_row", "rows_per_cta"),
+                self._whole_warps,
+            ),
+            Constraint(
+                "threads_per_row is at least the number of columns that are in no whole vector",
+                ("vector", "threads_per_row"),
+                lambda c: self._sizes(c).edge_columns <= c.ints("threads_per_row"),
+            ),
+            Constraint(
+                "with a cluster_size above 1, threads_per_row is at least a warp",
+                ("threads_per_row", "cluster_size"),
+                lambda c: (c.ints("cluster_size") == 1) | (c.ints("threads_per_row") >= WARP_LANES),
+            ),
+            Constraint(
+                "ctas_per_sm is 1 unless row_storage is registers_and_shared or circular_buffer",
+                ("row_storage", "ctas_per_sm"),
+                lambda c: _in_shared(c) | (c.ints("ctas_per_sm") == 1),
+            ),
+            Constraint(
+                "prefetch_depth is one_row unless row_storage is circular_buffer",
+                ("row_storage", "prefetch_depth"),
+                lambda c: _stored(c, RowStorage.CIRCULAR_BUFFER) | c.flags("prefetch_depth", ONE_ROW),
+            ),
+            Constraint(
+                "rows_per_cta is 1 where row_storage is circular_buffer",
+                ("rows_per_cta", "row_storage"),
+                lambda c: ~_stored(c, RowStorage.CIRCULAR_BUFFER) | (c.ints("rows_per_cta") == 1),
+            ),
+            Constraint(
+                "a vector has 4, 8 or 16 bytes of every input where rows are copied to shared memory",
+                ("vector", "row_storage"),
+                lambda c: ~_in_shared(c) | self._copied_by_cp_async(c),
+            ),
+            Constraint(
+                "broadcast_preload is 0 where row_storage is global, and with circular_buffer where rows differ in the "
+                "elements that their vectors need",
+                ("vector", "row_storage", "broadcast_preload"),
+                self._preloads_stay_valid,
+            ),
+            Constraint(
+                "broadcast_preload preloads other vectors than every smaller value of it",
+                ("vector", "threads_per_row", "cluster_size", "broadcast_preload"),
+                self._preload_is_distinct,
+            ),
+            Constraint(
+                "shared memory has room for a vector of each thread with row_storage registers_and_shared, and for a "
+                "whole row with circular_buffer",
+                buffer,
+                self._buffer_has_room,
+            ),
+            Constraint(
+                "a prefetch_depth of half_row or two_rows gives another buffer than one_row",
+                buffer,
+                self._depth_is_distinct,
+            ),
+            Constraint(
+                "registers and shared memory have room for ctas_per_sm CTAs on a multiprocessor",
+                tuple(k.name for k in self.knobs),
+                self._fits,
             ),
         )
 
+    def _whole_warps(self, c: Columns) -> Bools:
+        limits = limits_of(self.target)
+        threads = c.ints("threads_per_row") * c.ints("rows_per_cta")
+        whole: Bools = (threads % limits.lanes == 0) & (threads <= limits.threads_per_block)
+        return whole
 
-UNROLL = 4
-"""Vectors of a thread under way at once where a row is read again."""
+    def _copied_by_cp_async(self, c: Columns) -> Bools:
+        copied = np.ones(len(c), dtype=bool)
+        for tensor in self.problem.row_inputs:
+            copied &= np.isin(tensor.dtype.bytes * c.ints("vector"), (4, 8, 16))
+        return copied
+
+    def _preloads_stay_valid(self, c: Columns) -> Bools:
+        """A circular buffer's operands are loaded once for all rows. Where every pass reads the row again, a thread
+        takes ``UNROLL`` vectors at a time, whose slots do not say which preloaded ones belong to them."""
+        follow_rows = any(has_row_axis(i) for load in self.problem.output_broadcasts for i in load.indices)
+        valid: Bools = (self._sizes(c).edge_columns == 0) & (not follow_rows)
+        valid |= ~_stored(c, RowStorage.CIRCULAR_BUFFER)
+        valid &= ~_stored(c, RowStorage.GLOBAL)
+        valid |= c.ints("broadcast_preload") == 0
+        return valid
+
+    def _preload_is_distinct(self, c: Columns) -> Bools:
+        vectors, share = self._sizes(c).vectors_per_thread, c.ints("broadcast_preload")
+        preloaded = vectors // np.maximum(share, 1)
+        distinct: Bools = preloaded > 0
+        for smaller in (1, 3):
+            distinct &= (share <= smaller) | (vectors // smaller != preloaded)
+        distinct |= share == 0
+        return distinct
+
+    def _buffer_has_room(self, c: Columns) -> Bools:
+        s = self._sizes(c)
+        both, circular = s.storage == RowStorage.REGISTERS_AND_SHARED, s.storage == RowStorage.CIRCULAR_BUFFER
+        has_room: Bools = s.buffered_vectors >= np.where(circular, s.vectors_per_thread, np.where(both, 1, 0))
+        return has_room
+
+    def _depth_is_distinct(self, c: Columns) -> Bools:
+        s = self._sizes(c)
+        row, buffered = s.vectors_per_thread, s.buffered_vectors
+        distinct: Bools = ~c.flags("prefetch_depth", HALF_ROW) | (buffered == row + row // 2)
+        distinct &= ~c.flags("prefetch_depth", TWO_ROWS) | (buffered > 2 * row)
+        return distinct
+
+    def _fits(self, c: Columns) -> Bools:
+        s = self._sizes(c)
+        resident = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes)
+        fits: Bools = resident >= c.ints("ctas_per_sm")
+        return fits
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        s, p = self._sizes(columns), self.problem
+        alone, clustered = s.rows_per_cta == 1, s.cluster_size > 1
+        taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
+        little_waste = np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(s.threads_per_row, WARP_LANES) - 1)
+        good: Bools = taken <= little_waste
+        good &= alone | (s.storage == RowStorage.REGISTERS_AND_SHARED) | (s.threads <= 256)
+        good &= alone | (s.threads == limits_of(self.target).lanes) | (s.rows_per_cta <= p.row_count)
+        every_cta_works = s.vectors > (s.cluster_size - 1) * s.vectors_per_cta
+        good &= ~clustered | (alone & (s.threads_per_row >= 128) & every_cta_works & (s.vectors_per_thread >= 4))
+        good &= (s.storage != RowStorage.REGISTERS) | self._promising_in_registers(columns, s)
+        good &= (s.storage != RowStorage.REGISTERS_AND_SHARED) | self._promising_in_both(columns, s)
+        good &= (s.storage != RowStorage.CIRCULAR_BUFFER) | self._promising_in_buffer(columns, s)
+        good &= (s.storage != RowStorage.GLOBAL) | self._promising_in_global(s)
+        return good
+
+    def _promising_in_registers(self, c: Columns, s: RowwiseSizes[Ints]) -> Bools:
+        most = np.where(s.threads_per_row <= WARP_LANES, MOST_VECTORS // 2, MOST_VECTORS)
+        good: Bools = (s.vectors_per_thread <= most) & (c.ints("broadcast_preload") <= 1)
+        return good
+
+    def _promising_in_both(self, c: Columns, s: RowwiseSizes[Ints]) -> Bools:
+        """Several CTAs on a multiprocessor, or two groups of threads in one: one of them loads while another writes."""
+        per_sm = c.ints("ctas_per_sm")
+        several = (s.rows_per_cta == 1) & (per_sm >= 2) & (s.threads_per_row >= 128) & (s.threads * per_sm >= 512)
+        pair = (s.rows_per_cta == 2) & (per_sm == 1) & (s.threads_per_row == 512)
+        good: Bools = (several | pair) & (s.vectors_per_thread <= 2 * MOST_VECTORS) & (s.cluster_size == 1)
+        good &= (c.ints("broadcast_preload") <= 1) & (self.problem.row_bytes >= CLUSTER_ROW_BYTES)
+        return good & self._outputs_read_rows
+
+    def _promising_in_buffer(self, c: Columns, s: RowwiseSizes[Ints]) -> Bools:
+        """At least two rows for each CTA, and 512 to 1024 threads on a multiprocessor.
+
+        Two more rows have room only where a cluster shares each row. Beside the whole row of a CTA there is no room for
+        all preloaded operands, so that a part of them is worth a try there.
+        """
+        per_sm, row, sm_threads = c.ints("ctas_per_sm"), s.vectors_per_thread, s.threads * c.ints("ctas_per_sm")
+        good: Bools = (row <= MOST_VECTORS) & (s.cluster_size <= 8) & (s.threads_per_row >= 128)
+        good &= (per_sm != 3) & (sm_threads >= 512) & (sm_threads <= 1024)
+        good &= self.problem.row_count * s.cluster_size >= 2 * s.ctas
+        good &= ~c.flags("prefetch_depth", HALF_ROW) | (row >= 4)
+        good &= ~c.flags("prefetch_depth", TWO_ROWS) | ((s.buffered_vectors == 3 * row) & (s.cluster_size > 1))
+        partly = (s.cluster_size == 1) & c.flags("prefetch_depth", ONE_ROW) & (s.preloaded_vectors >= 2)
+        good &= (c.ints("broadcast_preload") <= 1) | partly
+        return good & self._outputs_read_rows
+
+    def _promising_in_global(self, s: RowwiseSizes[Ints]) -> Bools:
+        good: Bools = (s.threads_per_row >= 256) & (s.vectors_per_thread > UNROLL)
+        good &= (s.cluster_size == 1) | (not self._outputs_read_rows)
+        return good & (self.problem.row_bytes >= LONG_ROW_BYTES)
+
+    @property
+    def _outputs_read_rows(self) -> bool:
+        """Whether a row is needed again once it is reduced."""
+        return len(self.problem.elementwise_outputs) > 0
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        return rowwise_seconds(
+            self.problem, self._sizes(columns), limits_of(self.target), gpu_peaks(self.target, peaks)
+        )
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        s, p = self._sizes(columns), self.problem
+        clustered, circular = s.cluster_size > 1, s.storage == RowStorage.CIRCULAR_BUFFER
+        in_flight = np.where(circular, s.buffered_vectors, s.vectors_per_thread)
+        in_flight = np.where(s.storage == RowStorage.GLOBAL, UNROLL, in_flight)
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=s.ctas,
+            threads=s.threads,
+            registers=s.registers,
+            shared=s.shared_bytes,
+            wanted=in_flight * s.vector * p.read_bytes,
+        )
+        barriers = np.where((s.threads_per_row > WARP_LANES) | clustered, len(p.reductions), 0) + clustered
+        passes = len(p.reductions) + bool(p.elementwise_outputs)
+        taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
+        return {
+            **common,
+            "row_bytes": np.full(len(columns), float(p.row_bytes)),
+            "vectors_per_thread": s.vectors_per_thread.astype(np.float64),
+            "idle_share": 1 - s.vectors / np.maximum(taken, 1),
+            "row_threads": (s.threads_per_row * s.cluster_size).astype(np.float64),
+            "row_iterations": np.where(circular, p.row_count * s.cluster_size / s.ctas, 1.0),
+            "barriers": barriers.astype(np.float64),
+            "passes": np.where(s.storage == RowStorage.GLOBAL, passes, 1).astype(np.float64),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        sizes = one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
+        return rowwise_kernel(self.workload, self.problem, sizes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sizes:
-    """Columns: whole vectors of a row, those of a block, those of a thread, single columns, vectors of a thread in its
-    queue, those whose weights it reads early, registers of a thread, shared bytes, threads, blocks."""
-
-    vectors: Ints
-    share: Ints
-    chunks: Ints
-    edges: Ints
-    slots: Ints
-    early: Ints
-    registers: Ints
-    shared: Ints
-    threads: Ints
-    blocks: Ints
+def _stored(c: Columns, storage: RowStorage) -> Bools:
+    return c.flags("row_storage", storage.text)
 
 
-def _plan(workload: Workload, target: Target) -> RowPlan | None:
-    form = row_form(workload)
-    return None if form is None else RowPlan(workload, target, form)
+def _in_shared(c: Columns) -> Bools:
+    """Where rows stay in shared memory, wholly or in part."""
+    return _stored(c, RowStorage.REGISTERS_AND_SHARED) | _stored(c, RowStorage.CIRCULAR_BUFFER)
+
+
+def _plan(workload: Workload, target: Target) -> RowwisePlan | None:
+    problem = rowwise_problem(workload)
+    return None if problem is None else RowwisePlan(workload, target, problem)
 
 
 CUDA_ROWWISE = TileSketch("cuda_rowwise", 3, QUANTITIES, _plan)

@@ -1,14 +1,20 @@
-"""Column programs: what is a reduction over leading axes, and every way to deal and join its parts."""
+"""Column-wise reductions: which workloads they are for, and every way to split rows and to combine the splits."""
 
 from typing import Any
 
 import pytest
 
+from tests.schedule.gpu.tiles import assert_agrees, workload_of
 from tests.schedule.interpreted import assert_computes
-from tilewright.schedule.gpu.columnwise.kernel import CLUSTER, LAUNCH, RUNS, TURNS, ColumnSetting, column_kernel
-from tilewright.schedule.problems.columnwise import column_form
+from tilewright.core.policy import SpacePolicy
+from tilewright.core.target import Target
+from tilewright.schedule.gpu.columnwise.kernel import columnwise_kernel
+from tilewright.schedule.gpu.columnwise.sizes import ColumnwiseSizes
+from tilewright.schedule.gpu.columnwise.space import CUDA_COLUMNWISE
+from tilewright.schedule.problems.columnwise import columnwise_problem
 from tilewright.te import build as te
 from tilewright.te.operators import OPERATORS
+from tilewright.te.workload import Workload
 
 
 @pytest.mark.parametrize(
@@ -23,24 +29,53 @@ from tilewright.te.operators import OPERATORS
         ("softmax", {"rows": 4, "columns": 5}, None),
     ],
 )
-def test_forms(name: str, parameters: dict[str, Any], found: object) -> None:
-    form = column_form(OPERATORS[name].workload(parameters))
-    assert (form and (form.outer, form.over, form.columns)) == found
+def test_problems(name: str, parameters: dict[str, Any], found: object) -> None:
+    problem = columnwise_problem(OPERATORS[name].workload(parameters))
+    assert (problem and (problem.outer, problem.reduced, problem.columns)) == found
+
+
+def _sizes(
+    vector: int,
+    threads_x: int,
+    threads_y: int,
+    unroll: int,
+    splits: int = 1,
+    *,
+    striped: bool = False,
+    in_cluster: bool = False,
+    second_threads_y: int = 8,
+    min_ctas_per_sm: int = 0,
+) -> ColumnwiseSizes[int]:
+    return ColumnwiseSizes(
+        vector=vector,
+        threads_x=threads_x,
+        threads_y=threads_y,
+        unroll=unroll,
+        splits=splits,
+        striped=int(striped),
+        in_cluster=int(in_cluster),
+        second_threads_y=second_threads_y,
+        registers=0,
+        shared_bytes=0,
+        ctas=0,
+        min_ctas_per_sm=min_ctas_per_sm,
+        prefetching_ctas=0,
+    )
 
 
 SETTINGS = [
-    ColumnSetting(4, 8, 4, 2, 1),
-    ColumnSetting(4, 16, 8, 4, 3, RUNS, LAUNCH),
-    ColumnSetting(4, 8, 4, 1, 5, TURNS, LAUNCH),
-    ColumnSetting(4, 8, 8, 2, 4, RUNS, CLUSTER),
-    ColumnSetting(2, 32, 1, 3, 8, TURNS, CLUSTER),
-    ColumnSetting(4, 2, 64, 2, 8, TURNS, CLUSTER, resident=2),
-    ColumnSetting(4, 1, 32, 4, 4, RUNS, CLUSTER),
-    ColumnSetting(1, 32, 2, 2, 40, TURNS, LAUNCH, final_depth=32),
+    _sizes(4, 8, 4, 2),
+    _sizes(4, 16, 8, 4, splits=3),
+    _sizes(4, 8, 4, 1, splits=5, striped=True),
+    _sizes(4, 8, 8, 2, splits=4, in_cluster=True),
+    _sizes(2, 32, 1, 3, splits=8, striped=True, in_cluster=True),
+    _sizes(4, 2, 64, 2, splits=8, striped=True, in_cluster=True, min_ctas_per_sm=2),
+    _sizes(4, 1, 32, 4, splits=4, in_cluster=True),
+    _sizes(1, 32, 2, 2, splits=40, striped=True, second_threads_y=32),
 ]
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -51,11 +86,11 @@ SETTINGS = [
     ],
     ids=["sum", "mean", "middle", "argmin"],
 )
-def test_settings_compute_the_same(parameters: dict[str, Any], setting: ColumnSetting) -> None:
+def test_settings_compute_the_same(parameters: dict[str, Any], setting: ColumnwiseSizes[int]) -> None:
     workload = OPERATORS["reduce"].workload(parameters)
-    form = column_form(workload)
-    assert form is not None
-    assert_computes(column_kernel(workload, form, setting), workload)
+    problem = columnwise_problem(workload)
+    assert problem is not None
+    assert_computes(columnwise_kernel(workload, problem, setting), workload)
 
 
 def test_two_statistics_and_an_epilogue_in_one_pass() -> None:
@@ -65,7 +100,20 @@ def test_two_statistics_and_an_epilogue_in_one_pass() -> None:
     square = te.compute((8,), lambda j: te.sum(x[r, j] * x[r, j], axis=r), "square")
     y = te.compute((8,), lambda j: square[j] - total[j] * total[j] * b[j], "Y")
     workload = te.workload([y, total])
-    form = column_form(workload)
-    assert form is not None and len(form.reductions) == 2 and len(form.outputs) == 2
+    problem = columnwise_problem(workload)
+    assert problem is not None and len(problem.reductions) == 2 and len(problem.outputs) == 2
     for setting in SETTINGS[:4]:
-        assert_computes(column_kernel(workload, form, setting), workload)
+        assert_computes(columnwise_kernel(workload, problem, setting), workload)
+
+
+UNPRUNED = {
+    "sum": workload_of("reduce", shape=[301, 40], axes=[0], kind="sum", dtype="float32"),
+    "mean": workload_of("reduce", shape=[3, 67, 4, 12], axes=[1], kind="mean", dtype="float16"),
+    "argmin": workload_of("reduce", shape=[97, 36], axes=[0], kind="argmin", dtype="float32"),
+}
+
+
+@pytest.mark.parametrize("workload", UNPRUNED.values(), ids=UNPRUNED)
+def test_settings_that_are_not_promising_are_correct(workload: Workload) -> None:
+    target = Target("cuda", "sm_90a", threads=8, vector_bytes=16)
+    assert assert_agrees(CUDA_COLUMNWISE, workload, 12, target, policy=SpacePolicy(prune=False)) == 12

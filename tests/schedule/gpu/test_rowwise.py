@@ -25,27 +25,32 @@ COLUMNS = workload_of("reduce", shape=[8192, 8192], axes=[0], kind="sum", dtype=
 MEAN = workload_of("reduce", shape=[32, 56, 56, 256], axes=[0, 1, 2], kind="mean", dtype="float16")
 
 
+ROWWISE: list[tuple[Workload, int, dict[str, Any]]] = [
+    (SOFTMAX, 64, dict(threads_per_row=128, rows_per_cta=1, row_storage="registers")),
+    (LONG_SOFTMAX, 64, dict(threads_per_row=1024, cluster_size=1, row_storage="circular_buffer")),
+    (LONG_NORM, 128, dict(threads_per_row=256, cluster_size=4, row_storage="circular_buffer", broadcast_preload=1)),
+    (LONG_NORM, 96, dict(threads_per_row=256, cluster_size=4, row_storage="registers", broadcast_preload=0)),
+    (LONG_NORM, 128, dict(threads_per_row=512, cluster_size=2, prefetch_depth="two_rows", broadcast_preload=1)),
+    (LONG_NORM, 128, dict(threads_per_row=512, cluster_size=1, row_storage="circular_buffer", broadcast_preload=3)),
+    (ODD, 128, dict(threads_per_row=512, cluster_size=1, row_storage="circular_buffer")),
+    (NORM, 48, dict(threads_per_row=64, rows_per_cta=2, broadcast_preload=0, row_storage="registers")),
+    (ADDED, 72, dict(threads_per_row=128, rows_per_cta=1, broadcast_preload=0, row_storage="registers")),
+    (ARGMAX, 48, dict(threads_per_row=256, cluster_size=1)),
+]
+COLUMNWISE: list[tuple[Workload, int, dict[str, Any]]] = [
+    (COLUMNS, 48, dict(threads_x=32, threads_y=8, unroll=4, splits=8, combine="second_launch")),
+    (COLUMNS, 64, dict(threads_x=64, threads_y=8, unroll=8, splits=8, combine="cluster")),
+    (MEAN, 48, dict(threads_x=16, threads_y=32, unroll=4, splits=132, arrangement="striped")),
+    (MEAN, 64, dict(threads_x=4, threads_y=128, unroll=8, combine="cluster")),
+]
+
+
 @pytest.mark.parametrize(
-    ("sketch", "workload", "knobs", "most_registers"),
-    [
-        (CUDA_ROWWISE, SOFTMAX, {"lanes": 128, "teams": 1, "hold": "registers"}, 64),
-        (CUDA_ROWWISE, LONG_SOFTMAX, {"lanes": 1024, "cluster": 1, "hold": "queue"}, 64),
-        (CUDA_ROWWISE, LONG_NORM, {"lanes": 256, "cluster": 4, "hold": "queue", "early": 1}, 128),
-        (CUDA_ROWWISE, LONG_NORM, {"lanes": 256, "cluster": 4, "hold": "registers", "early": 0}, 96),
-        (CUDA_ROWWISE, LONG_NORM, {"lanes": 512, "cluster": 2, "ahead": "two", "early": 1}, 128),
-        (CUDA_ROWWISE, LONG_NORM, {"lanes": 512, "cluster": 1, "hold": "queue", "early": 3}, 128),
-        (CUDA_ROWWISE, ODD, {"lanes": 512, "cluster": 1, "hold": "queue"}, 128),
-        (CUDA_ROWWISE, NORM, {"lanes": 64, "teams": 2, "early": 0, "hold": "registers"}, 48),
-        (CUDA_ROWWISE, ADDED, {"lanes": 128, "teams": 1, "early": 0, "hold": "registers"}, 72),
-        (CUDA_ROWWISE, ARGMAX, {"lanes": 256, "cluster": 1}, 48),
-        (CUDA_COLUMNWISE, COLUMNS, {"width": 32, "depth": 8, "unroll": 4, "splits": 8, "join": "launch"}, 48),
-        (CUDA_COLUMNWISE, COLUMNS, {"width": 64, "depth": 8, "unroll": 8, "splits": 8, "join": "cluster"}, 64),
-        (CUDA_COLUMNWISE, MEAN, {"width": 16, "depth": 32, "unroll": 4, "splits": 132, "deal": "turns"}, 48),
-        (CUDA_COLUMNWISE, MEAN, {"width": 4, "depth": 128, "unroll": 8, "join": "cluster"}, 64),
-    ],
+    ("sketch", "workload", "most_registers", "knobs"),
+    [*((CUDA_ROWWISE, *case) for case in ROWWISE), *((CUDA_COLUMNWISE, *case) for case in COLUMNWISE)],
 )
 def test_the_compiler_keeps_everything_in_registers(
-    sketch: Sketch, workload: Workload, knobs: dict[str, Any], most_registers: int
+    sketch: Sketch, workload: Workload, most_registers: int, knobs: dict[str, Any]
 ) -> None:
     kernel = sketch.lower(workload, H200, schedule_of(sketch, workload, **knobs))
     for name, taken in build_kernel(kernel, H200).resources.items():
@@ -55,7 +60,7 @@ def test_the_compiler_keeps_everything_in_registers(
 
 @pytest.mark.parametrize("workload", [SOFTMAX, ODD, NORM, ADDED], ids=["softmax", "odd", "norm", "added"])
 def test_rows_are_read_and_written_sixteen_bytes_at_a_time(workload: Workload) -> None:
-    schedule = schedule_of(CUDA_ROWWISE, workload, teams=1, hold="registers", cluster=1)
+    schedule = schedule_of(CUDA_ROWWISE, workload, rows_per_cta=1, row_storage="registers", cluster_size=1)
     final = finish(CUDA_ROWWISE.lower(workload, H200, schedule), H200)
     accesses = [(load.buffer, load.indices) for load in loads_of(final.body)]
     accesses += [(store.buffer, store.indices) for store in stores_of(final.body)]
@@ -77,12 +82,12 @@ def test_row_spaces_are_small_and_legal(workload: Workload, few: int, many: int)
     assert (space.quantities["idle_share"] <= 0.26).all()
 
 
-def test_clusters_and_queues_are_for_long_rows() -> None:
+def test_clusters_are_for_long_rows() -> None:
     short, long = CUDA_ROWWISE.space(NORM, H200), CUDA_ROWWISE.space(LONG_NORM, H200)
-    assert set(short.column("cluster")) == {1}
-    assert set(long.column("cluster")) >= {1, 2, 4, 8}
+    assert set(short.column("cluster_size")) == {1}
+    assert set(long.column("cluster_size")) >= {1, 2, 4, 8}
     without = CUDA_ROWWISE.space(LONG_NORM, type(H200)("cuda", "sm_80", threads=108, vector_bytes=16))
-    assert set(without.column("cluster")) == {1}
+    assert set(without.column("cluster_size")) == {1}
 
 
 def test_column_spaces_keep_the_device_busy() -> None:

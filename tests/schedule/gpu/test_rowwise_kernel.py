@@ -1,13 +1,18 @@
-"""Row programs: what is a work on rows, and every way to hold one."""
+"""Kernels that work on rows: which workloads they are for, and every place where a row may stay."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.schedule.gpu.tiles import assert_agrees
 from tests.schedule.interpreted import assert_computes
-from tilewright.schedule.gpu.rowwise.kernel import row_kernel
-from tilewright.schedule.gpu.rowwise.setting import MEMORY, QUEUE, REGISTERS, SPLIT, RowSetting
-from tilewright.schedule.problems.rowwise import row_form
+from tilewright.core.policy import SpacePolicy
+from tilewright.core.target import Target
+from tilewright.schedule.gpu.rowwise.kernel import rowwise_kernel
+from tilewright.schedule.gpu.rowwise.sizes import RowPartition, RowStorage, RowwiseSizes, register_vectors
+from tilewright.schedule.gpu.rowwise.space import CUDA_ROWWISE
+from tilewright.schedule.problems.rowwise import rowwise_problem
 from tilewright.te import build as te
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
@@ -17,21 +22,21 @@ def _workload(name: str, **parameters: Any) -> Workload:
     return OPERATORS[name].workload(parameters)
 
 
-def test_norms_hold_the_row_and_read_weights_beside_it() -> None:
-    form = row_form(_workload("layer_norm", rows=5, columns=7, dtype="float16"))
-    assert form is not None
-    assert (form.rows, form.columns) == ((5,), (7,))
-    assert [b.name for b in form.held] == ["X"]
-    assert [load.buffer.name for load in form.beside] == ["G", "B"]
-    assert (len(form.reductions), len(form.wide), len(form.narrow)) == (2, 1, 0)
-    assert (form.held_bytes, form.written_bytes) == (2, 2)
+def test_norms_read_a_row_input_and_broadcast_operands() -> None:
+    problem = rowwise_problem(_workload("layer_norm", rows=5, columns=7, dtype="float16"))
+    assert problem is not None
+    assert (problem.rows, problem.columns) == ((5,), (7,))
+    assert [b.name for b in problem.row_inputs] == ["X"]
+    assert [load.buffer.name for load in problem.broadcast_loads] == ["G", "B"]
+    assert (len(problem.reductions), len(problem.elementwise_outputs), len(problem.per_row_outputs)) == (2, 1, 0)
+    assert (problem.read_bytes, problem.written_bytes) == (2, 2)
 
 
 def test_outputs_that_others_read_are_computed_where_they_are_read() -> None:
-    form = row_form(_workload("add_rms_norm", rows=5, columns=7, dtype="float16"))
-    assert form is not None
-    assert sorted(b.name for b in form.held) == ["R", "X"]
-    assert len(form.wide) == 2
+    problem = rowwise_problem(_workload("add_rms_norm", rows=5, columns=7, dtype="float16"))
+    assert problem is not None
+    assert sorted(b.name for b in problem.row_inputs) == ["R", "X"]
+    assert len(problem.elementwise_outputs) == 2
 
 
 @pytest.mark.parametrize(
@@ -44,59 +49,97 @@ def test_outputs_that_others_read_are_computed_where_they_are_read() -> None:
         ("elementwise", {"shape": [4, 5], "functions": ["exp"]}),
     ],
 )
-def test_what_is_no_work_on_rows_is_left_alone(name: str, parameters: dict[str, Any]) -> None:
-    assert row_form(OPERATORS[name].workload(parameters)) is None
+def test_other_workloads_are_no_rowwise_problem(name: str, parameters: dict[str, Any]) -> None:
+    assert rowwise_problem(OPERATORS[name].workload(parameters)) is None
 
 
-def test_a_row_read_at_another_place_is_none() -> None:
+def test_a_row_read_at_other_indices_than_its_own_is_no_rowwise_problem() -> None:
     x = te.placeholder((4, 6), name="X")
     k = te.reduce_axis(6, "k")
     total = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), "total")
-    assert row_form(te.workload(te.compute((4, 6), lambda i, j: x[i, j] - total[i], "Y"))) is not None
-    assert row_form(te.workload(te.compute((4, 6), lambda i, j: x[i, 5 - j] - total[i], "Y"))) is None
-    assert row_form(te.workload(te.compute((4, 6), lambda i, j: x[i, j] - total[3 - i], "Y"))) is None
+    assert rowwise_problem(te.workload(te.compute((4, 6), lambda i, j: x[i, j] - total[i], "Y"))) is not None
+    assert rowwise_problem(te.workload(te.compute((4, 6), lambda i, j: x[i, 5 - j] - total[i], "Y"))) is None
+    assert rowwise_problem(te.workload(te.compute((4, 6), lambda i, j: x[i, j] - total[3 - i], "Y"))) is None
 
 
 ODD = {"rows": 5, "columns": 1031, "dtype": "float16"}
 EVEN = {"rows": 6, "columns": 2048, "dtype": "float16"}
 
 
+def _assert_computes(
+    workload: Workload,
+    vector: int,
+    threads_per_row: int,
+    rows_per_cta: int,
+    cluster_size: int = 1,
+    storage: RowStorage = RowStorage.REGISTERS,
+    *,
+    buffered: int = 0,
+    preloaded: int = 0,
+    clusters: int = 0,
+) -> None:
+    """The kernel of one setting computes the workload. ``clusters``: how many there are of a circular buffer."""
+    problem = rowwise_problem(workload)
+    assert problem is not None
+    groups = clusters or -(-problem.row_count // rows_per_cta)
+    shape = (vector, threads_per_row, rows_per_cta, cluster_size)
+    many = RowPartition(problem.column_count, *(np.array([n], dtype=np.int64) for n in shape))
+    kept, in_registers = register_vectors(many, np.array([int(storage)]), np.array([buffered]))
+    sizes = RowwiseSizes(
+        problem.column_count,
+        *shape,
+        storage=storage,
+        buffered_vectors=buffered,
+        kept_vectors=int(kept[0]),
+        register_vectors=int(in_registers[0]),
+        preloaded_vectors=preloaded,
+        registers=0,
+        shared_bytes=0,
+        ctas=groups * cluster_size,
+        min_ctas_per_sm=0,
+        prefetching_ctas=0,
+        prefetch_distance=0,
+    )
+    assert_computes(rowwise_kernel(workload, problem, sizes), workload)
+
+
 @pytest.mark.parametrize("setting", [
-    RowSetting(8, 32, 1),
-    RowSetting(8, 32, 4),
-    RowSetting(8, 128, 2),
-    RowSetting(8, 16, 2),
-    RowSetting(8, 128, 1, early=2),
-    RowSetting(8, 32, 1, early=3),
-    RowSetting(8, 32, 1, cluster=2),
-    RowSetting(8, 128, 1, cluster=4),
-    RowSetting(8, 64, 1, hold=MEMORY, unroll=2),
-    RowSetting(8, 128, 1, hold=MEMORY),
-    RowSetting(8, 32, 1, hold=SPLIT, slots=3),
-    RowSetting(8, 64, 2, hold=SPLIT, slots=2),
-    RowSetting(8, 32, 1, cluster=2, hold=SPLIT, slots=1, early=1),
-])  # fmt: skip
+    {"threads_per_row": 32, "rows_per_cta": 1},
+    {"threads_per_row": 32, "rows_per_cta": 4},
+    {"threads_per_row": 128, "rows_per_cta": 2},
+    {"threads_per_row": 16, "rows_per_cta": 2},
+    {"threads_per_row": 128, "rows_per_cta": 1, "preloaded": 2},
+    {"threads_per_row": 32, "rows_per_cta": 1, "preloaded": 3},
+    {"threads_per_row": 32, "rows_per_cta": 1, "cluster_size": 2},
+    {"threads_per_row": 32, "rows_per_cta": 2, "cluster_size": 2},
+    {"threads_per_row": 128, "rows_per_cta": 1, "cluster_size": 4},
+    {"threads_per_row": 16, "rows_per_cta": 2, "storage": RowStorage.GLOBAL},
+    {"threads_per_row": 128, "rows_per_cta": 1, "storage": RowStorage.GLOBAL},
+    {"threads_per_row": 32, "rows_per_cta": 2, "cluster_size": 2, "storage": RowStorage.GLOBAL},
+    {"threads_per_row": 32, "rows_per_cta": 1, "storage": RowStorage.REGISTERS_AND_SHARED, "buffered": 3},
+    {"threads_per_row": 64, "rows_per_cta": 2, "storage": RowStorage.REGISTERS_AND_SHARED, "buffered": 2},
+    {
+        "threads_per_row": 32, "rows_per_cta": 1, "cluster_size": 2, "storage": RowStorage.REGISTERS_AND_SHARED,
+        "buffered": 1, "preloaded": 1,
+    },
+], ids=str)  # fmt: skip
 @pytest.mark.parametrize("shape", [ODD, EVEN], ids=["odd", "even"])
 @pytest.mark.parametrize("operator", ["softmax", "add_rms_norm"])
-def test_settings_compute_the_same(operator: str, shape: dict[str, Any], setting: RowSetting) -> None:
-    workload = OPERATORS[operator].workload(shape)
-    form = row_form(workload)
-    assert form is not None
-    assert_computes(row_kernel(workload, form, setting), workload)
+def test_settings_compute_the_same(operator: str, shape: dict[str, Any], setting: dict[str, Any]) -> None:
+    _assert_computes(OPERATORS[operator].workload(shape), 8, **setting)
 
 
-@pytest.mark.parametrize("cluster", [1, 2])
-@pytest.mark.parametrize("slots", [2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("cluster_size", [1, 2])
+@pytest.mark.parametrize("buffered", [2, 3, 4, 5, 6, 7])
 @pytest.mark.parametrize("shape", [ODD, EVEN], ids=["odd", "even"])
-def test_queues_of_any_length_keep_the_order_of_rows(shape: dict[str, Any], slots: int, cluster: int) -> None:
-    """2 chunks of each thread, 2 rows at a time: queues of one to three and a half rows."""
+def test_circular_buffers_of_any_length_keep_the_order_of_rows(
+    shape: dict[str, Any], buffered: int, cluster_size: int
+) -> None:
+    """2 vectors for each thread and 2 rows at a time: buffers of one to three and a half rows."""
     workload = OPERATORS["layer_norm"].workload(shape)
-    form = row_form(workload)
-    assert form is not None
-    early = slots % 3 if shape is EVEN else 0
-    blocks = 2 * cluster
-    setting = RowSetting(8, 128 // cluster, 1, cluster, QUEUE, slots=slots, blocks=blocks, early=early)
-    assert_computes(row_kernel(workload, form, setting), workload)
+    preloaded = buffered % 3 if shape is EVEN else 0
+    storage, threads = RowStorage.CIRCULAR_BUFFER, 128 // cluster_size
+    _assert_computes(workload, 8, threads, 1, cluster_size, storage, buffered=buffered, preloaded=preloaded, clusters=2)
 
 
 def test_rows_and_columns_of_several_axes() -> None:
@@ -105,17 +148,29 @@ def test_rows_and_columns_of_several_axes() -> None:
     top = te.compute((2, 3), lambda i, j: te.max(x[i, j, k, r], axis=[k, r]), "top")
     y = te.compute((2, 3, 4, 8), lambda i, j, p, q: (x[i, j, p, q] - top[i, j]) * b[i, j], "Y")
     workload = te.workload([y, top])
-    form = row_form(workload)
-    assert form is not None and (form.rows, form.columns) == ((2, 3), (4, 8))
-    for setting in (RowSetting(4, 8, 4), RowSetting(8, 4, 8), RowSetting(1, 32, 1)):
-        assert_computes(row_kernel(workload, form, setting), workload)
+    problem = rowwise_problem(workload)
+    assert problem is not None and (problem.rows, problem.columns) == ((2, 3), (4, 8))
+    for vector, threads_per_row, rows_per_cta in ((4, 8, 4), (8, 4, 8), (1, 32, 1)):
+        _assert_computes(workload, vector, threads_per_row, rows_per_cta)
 
 
-def test_tensors_may_be_called_like_anything_in_the_program() -> None:
+def test_tensors_may_have_any_name_that_the_kernel_uses() -> None:
     x = te.placeholder((3, 40), "float32", "t")
     k = te.reduce_axis(40, "k")
     total = te.compute((3,), lambda i: te.sum(x[i, k], axis=k), "block")
-    workload = te.workload(te.compute((3, 40), lambda i, j: x[i, j] / total[i], "own0"))
-    form = row_form(workload)
-    assert form is not None
-    assert_computes(row_kernel(workload, form, RowSetting(4, 32, 1, hold=REGISTERS)), workload)
+    _assert_computes(te.workload(te.compute((3, 40), lambda i, j: x[i, j] / total[i], "own0")), 4, 32, 1)
+
+
+UNPRUNED = {
+    "softmax of odd rows": _workload("softmax", rows=5, columns=1031, dtype="float16"),
+    "softmax of long rows": _workload("softmax", rows=3, columns=16384, dtype="float16"),
+    "layer norm": _workload("layer_norm", rows=37, columns=520, dtype="float16"),
+    "max over two axes": _workload("reduce", shape=[6, 40, 24], axes=[1, 2], kind="max", dtype="float16"),
+    "argmax": _workload("reduce", shape=[6, 960], axes=[1], kind="argmax", dtype="float32"),
+}
+
+
+@pytest.mark.parametrize("workload", UNPRUNED.values(), ids=UNPRUNED)
+def test_settings_that_are_not_promising_are_correct(workload: Workload) -> None:
+    target = Target("cuda", "sm_90a", threads=8, vector_bytes=16)
+    assert assert_agrees(CUDA_ROWWISE, workload, 8, target, policy=SpacePolicy(prune=False)) == 8

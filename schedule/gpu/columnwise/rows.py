@@ -1,0 +1,166 @@
+"""The rows of one thread: which ones it takes, how they are loaded, and how they are accumulated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ....ir.affine import affine_of
+from ....ir.buffer import Buffer, Scope
+from ....ir.expr import Expr, Load, Var, index, minimum
+from ....ir.stmt import LoopKind
+from ...problems.columnwise import reduced_axis
+from ...problems.rowwise import ReducedTensor, column_axis
+from ...tile.accumulation import store_state
+from ...tile.contiguous import contiguous_vector
+from ...tile.delinearize import delinearize
+from ...tile.stage_body import scalar_at
+from ..l2_prefetch import L2Prefetch
+from .writer import ColumnwiseWriter, State
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """The rows of one thread: ``first``, then every ``step``-th one below ``stop``. ``fewest`` and ``most`` are the
+    fewest and the most rows that any split has, for all its threads together."""
+
+    first: Expr
+    step: int
+    stop: Expr
+    fewest: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRows:
+    """What a thread does with its rows. ``outer`` is the flat index of the outer axes, ``first_column`` the first
+    column of the CTA, and ``split`` says which split the CTA has."""
+
+    writer: ColumnwiseWriter
+    outer: Expr
+    first_column: Expr
+    split: Expr
+    thread: Expr
+
+    def accumulated(self) -> list[list[Buffer]]:
+        """The state of each reduction over the thread's rows: each number of it is a vector, one element a column.
+
+        while a whole step of ``unroll`` rows is left for every split: load them all, then accumulate them
+        while rows are left: the same, with a test for each row
+        """
+        writer, s, w, p = self.writer, self.writer.sizes, self.writer.w, self.writer.problem
+        states = self._initial_states()
+        column = self.first_column + self.thread % s.threads_x * s.vector
+        rows = rows_of(writer, self.split, self.thread // s.threads_x)
+        whole = rows.fewest // s.rows_per_step
+        with w.when(column < p.column_count if p.column_count % s.columns_per_cta else None):
+            if whole:
+                with w.loop(writer.name("walk"), whole) as n:
+                    first = rows.first + n * (rows.step * s.unroll)
+                    self._accumulate_rows("walk", states, column, first, rows.step, None)
+            left = -(-rows.most // s.threads_y) - whole * s.unroll
+            if left > 0:
+                with w.loop(writer.name("rest"), -(-left // s.unroll)) as n:
+                    first = rows.first + (n + whole) * (rows.step * s.unroll)
+                    self._accumulate_rows("rest", states, column, first, rows.step, rows.stop)
+        return states
+
+    def _initial_states(self) -> list[list[Buffer]]:
+        writer, s, w = self.writer, self.writer.sizes, self.writer.w
+        states = [
+            [
+                w.allocate(writer.name(f"sum{n}_{k}"), (s.vector,), d, Scope.REGISTER)
+                for k, d in enumerate(how.state_dtypes)
+            ]
+            for n, how in enumerate(writer.accumulations)
+        ]
+        with w.loop(writer.name("start"), s.vector, LoopKind.UNROLLED) as v:
+            for state, how in zip(states, writer.accumulations, strict=True):
+                for buffer, identity in zip(state, how.identity, strict=True):
+                    w.store(buffer, (v,), identity)
+        return states
+
+    def _accumulate_rows(
+        self, name: str, states: Sequence[State], column: Expr, first: Expr, step: int, stop: Expr | None
+    ) -> None:
+        """``unroll`` rows from ``first`` on, ``step`` apart: load them all, then accumulate them. Where ``stop`` is
+        given, only those below it."""
+        writer, s, w, p = self.writer, self.writer.sizes, self.writer.w, self.writer.problem
+        loaded = {
+            b.name: w.allocate(writer.name(f"{name}_own{n}"), (s.unroll, s.vector), b.dtype, Scope.REGISTER)
+            for n, b in enumerate(p.inputs)
+        }
+        with w.loop(writer.name(f"{name}_load"), s.unroll, LoopKind.UNROLLED) as u:
+            row = first + u * step
+            with w.when(None if stop is None else row < stop):
+                indices = (
+                    *delinearize(self.outer, p.outer),
+                    *delinearize(row, p.reduced),
+                    *delinearize(column, p.columns),
+                )
+                for b in p.inputs:
+                    w.store(
+                        loaded[b.name],
+                        contiguous_vector((u, index(0)), s.vector),
+                        Load(b, contiguous_vector(indices, s.vector)),
+                    )
+        with w.loop(writer.name(f"{name}_take"), s.unroll, LoopKind.UNROLLED) as u:
+            row = first + u * step
+            with w.when(None if stop is None else row < stop):
+                with w.loop(writer.name(f"{name}_v"), s.vector, LoopKind.UNROLLED) as v:
+                    axes = writer.kept_axes(self.outer, column, v)
+                    axes |= {reduced_axis(n): i for n, i in enumerate(delinearize(row, p.reduced))}
+                    for reduction, how, state in zip(p.reductions, writer.accumulations, states, strict=True):
+                        value = self._value(reduction, axes, loaded, u, v)
+                        store_state(w, state, (v,), how.accumulate([Load(b, (v,)) for b in state], value, row))
+
+    def _value(
+        self, reduction: ReducedTensor, axes: Mapping[str, Expr], loaded: Mapping[str, Buffer], u: Expr, v: Expr
+    ) -> Expr:
+        """The value to accumulate at ``axes``. Inputs are in registers: element ``v`` of row ``u`` of ``loaded``."""
+        own_column = affine_of(Var(column_axis(len(self.writer.problem.columns) - 1)))
+
+        def from_registers(load: Load) -> Expr:
+            last = affine_of(load.indices[-1]) if load.indices else None
+            return Load(loaded[load.buffer.name], (u, v)) if load.buffer.name in loaded and last == own_column else load
+
+        return scalar_at(reduction.body, axes, from_registers)
+
+
+def rows_of(writer: ColumnwiseWriter, split: Expr, y: Expr) -> RowRange:
+    """The rows of the ``y``-th thread of a column in one split."""
+    s, count = writer.sizes, writer.problem.reduced_count
+    if s.striped:
+        step = s.threads_y * s.splits
+        fewest, most = count // step * s.threads_y, -(-count // step) * s.threads_y
+        return RowRange(split * s.threads_y + y, step, index(count), fewest, most)
+    share = -(-count // s.splits)
+    fewest = count - (s.splits - 1) * share
+    begin = split * share
+    stop = begin + share if fewest == share else minimum(begin + share, index(count))
+    return RowRange(begin + y, s.threads_y, stop, fewest, share)
+
+
+def tile_of(writer: ColumnwiseWriter, block: Expr) -> tuple[Expr, Expr]:
+    """The flat index of the outer axes, and the first column, of a CTA (or of a cluster)."""
+    s, p = writer.sizes, writer.problem
+    tiles_across = -(-p.column_count // s.columns_per_cta)
+    tile = block if s.splits == 1 or s.in_cluster else block // s.splits
+    if p.outer_count == 1:
+        return index(0), tile * s.columns_per_cta
+    return tile // tiles_across, tile % tiles_across * s.columns_per_cta
+
+
+def prefetch_rows(writer: ColumnwiseWriter, block: Expr, blocks: int, thread: Expr) -> None:
+    """Prefetch the first rows of all threads of a CTA to L2, where every CTA has whole steps and whole columns."""
+    s, p = writer.sizes, writer.problem
+    if p.column_count % s.columns_per_cta or rows_of(writer, index(0), index(0)).fewest < s.rows_per_step:
+        return
+
+    def first_element(at: Expr, number: Expr) -> tuple[Expr, ...]:
+        outer, first_column = tile_of(writer, at)
+        rows = rows_of(writer, at % s.splits if s.splits > 1 else index(0), number % s.threads_y)
+        row = rows.first + number // s.threads_y * rows.step
+        return (*delinearize(outer, p.outer), *delinearize(row, p.reduced), *delinearize(first_column, p.columns))
+
+    prefetch = L2Prefetch(writer.w, (thread, s.threads), (block, blocks), s.prefetching_ctas)
+    for n, b in enumerate(p.inputs):
+        prefetch.own(writer.name(f"asked{n}"), b, s.rows_per_step, s.columns_per_cta, first_element)

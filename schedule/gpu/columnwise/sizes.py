@@ -1,0 +1,115 @@
+"""How a column-wise reduction is shared out among threads, and what a CTA takes of a multiprocessor.
+
+The elements are seen as ``outer_count`` matrices, whose rows are the reduced axes. A CTA takes ``columns_per_cta``
+columns of one matrix and one of ``splits`` parts of its rows:
+
+                    columns_per_cta = threads_x * vector
+    row r           t0 t0 t0 t0  t1 t1 t1 t1 ...            thread (x, y) has vector x of the rows of y
+    row r + 1       thread (0, 1), thread (1, 1) ...
+    ...             (threads_y rows at a time, ``unroll`` of such steps in flight)
+"""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+import numpy as np
+
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ...problems.columnwise import ColumnwiseProblem
+from ...space.columns import Columns, Ints, row_of_record
+from ..occupancy import limits_of
+
+N = TypeVar("N", int, Ints)
+"""A number of one setting, or a column of the numbers of many settings."""
+
+SPARE_REGISTERS = 20
+"""Roughly how many registers a thread needs for addresses (from compiled kernels)."""
+BLOCKED, STRIPED = "blocked", "striped"
+"""How rows are dealt to the splits, in CUB's words: neighbours to each, or ``threads_y`` rows to each in turn."""
+SECOND_LAUNCH, CLUSTER = "second_launch", "cluster"
+"""Where the partial results of the splits become one."""
+MANY_SPLITS = 64
+"""From here on a second launch has 32 threads for each column instead of 8."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnwiseSizes(Generic[N]):
+    """The sizes of one setting (N is int), or of many (N is a column of them).
+
+    ``vector``: columns of one memory access.
+    ``threads_x``: threads of a CTA next to each other along the columns.
+    ``threads_y``: threads of a CTA that share a column.
+    ``unroll``: rows that a thread has in flight.
+    ``splits``: parts of the rows, each for another CTA.
+    ``striped``: 1 where rows are dealt ``STRIPED``, 0 where they are ``BLOCKED``.
+    ``in_cluster``: 1 where the splits of a column are a cluster, 0 where a second launch combines their results.
+    ``second_threads_y``: threads that share a column in the second launch.
+    ``registers``: registers of a thread, estimated.
+    ``shared_bytes``: shared memory of a CTA.
+    ``ctas``: CTAs of the first launch.
+    ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room; 0: any number. Without it the compiler saves
+    registers for as many CTAs as it likes, and loads fewer rows at once.
+    ``prefetching_ctas``: how many CTAs, the first ones, prefetch their rows to L2 before they wait for the launches
+    before; 0: none.
+    """
+
+    vector: N
+    threads_x: N
+    threads_y: N
+    unroll: N
+    splits: N
+    striped: N
+    in_cluster: N
+    second_threads_y: N
+    registers: N
+    shared_bytes: N
+    ctas: N
+    min_ctas_per_sm: N
+    prefetching_ctas: N
+
+    @property
+    def threads(self) -> N:
+        """Threads of a CTA."""
+        return self.threads_x * self.threads_y
+
+    @property
+    def columns_per_cta(self) -> N:
+        return self.threads_x * self.vector
+
+    @property
+    def rows_per_step(self) -> N:
+        """Rows that the threads of a CTA take before they come to the next ones of the same split."""
+        return self.threads_y * self.unroll
+
+
+def columnwise_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> ColumnwiseSizes[Ints]:
+    """The sizes of many settings."""
+    limits, splits, vector = limits_of(target), c.ints("splits"), c.ints("vector")
+    threads_x, threads_y, unroll = c.ints("threads_x"), c.ints("threads_y"), c.ints("unroll")
+    threads = threads_x * threads_y
+    words = sum(-(-b.dtype.bytes * vector // 4) for b in problem.inputs)
+    registers = SPARE_REGISTERS + unroll * words + vector * (-(-problem.state_bytes // 4))
+    shared_bytes = threads // np.maximum(WARP_LANES // threads_x, 1) * vector * problem.state_bytes
+    ctas = problem.outer_count * -(-problem.column_count // (threads_x * vector)) * splits
+    resident = limits.resident_blocks(threads, registers, shared_bytes)
+    return ColumnwiseSizes(
+        vector=vector,
+        threads_x=threads_x,
+        threads_y=threads_y,
+        unroll=unroll,
+        splits=splits,
+        striped=c.flags("arrangement", STRIPED).astype(np.int64),
+        in_cluster=c.flags("combine", CLUSTER).astype(np.int64),
+        second_threads_y=np.where(splits <= MANY_SPLITS, 8, 32),
+        registers=registers,
+        shared_bytes=shared_bytes,
+        ctas=ctas,
+        min_ctas_per_sm=np.minimum(resident, -(-ctas // target.threads)),
+        prefetching_ctas=limits.early_blocks(resident, target.threads),
+    )
+
+
+def one_setting(sizes: ColumnwiseSizes[Ints]) -> ColumnwiseSizes[int]:
+    """The sizes of the first setting, for the kernel."""
+    return cast("ColumnwiseSizes[int]", row_of_record(sizes, 0))
