@@ -44,12 +44,14 @@ PREFETCH_BYTES = 128
 """What of each contiguous piece of a row arrives late, before the hardware prefetcher follows: about two lines."""
 
 QUANTITIES = (
-    Quantity("tasks", "tasks", "ranges of columns and parts of k that threads take one after the other"),
-    Quantity("idle_share", "fraction", "thread time left idle when the tasks do not divide evenly"),
-    Quantity("row_bytes", "B", "bytes of a row of the matrix that a task reads one after the other"),
-    Quantity("accumulator_bytes", "B", "bytes of the accumulators of a task"),
-    Quantity("accumulator_traffic", "vectors", "accumulators read and written for each vector of the matrix"),
-    Quantity("body_statements", "statements", "vector statements of the innermost body after unrolling"),
+    Quantity("tasks", "tasks", "how many ranges of columns and parts of k threads take one after the other"),
+    Quantity("idle_share", "fraction", "share of thread time that is left idle when the tasks do not divide evenly"),
+    Quantity("row_bytes", "B", "how much of a row of the matrix a task reads one after the other"),
+    Quantity("accumulator_bytes", "B", "how large the accumulators of a task are"),
+    Quantity(
+        "accumulator_traffic", "vectors", "how many accumulators are read and written for each vector of the matrix"
+    ),
+    Quantity("body_statements", "statements", "how many vector statements the innermost body has after unrolling"),
 )
 
 
@@ -71,17 +73,17 @@ class CpuGemvPlan(Plan):
         unroll = tuple(r for r in K_UNROLL if p.k.extent % r == 0 and r * p.m.extent <= max(K_UNROLL))
         split_k = tuple(parts for parts in SPLIT_K if p.k.extent % (parts * unroll[-1]) == 0)
         return (
-            Knob("k_unroll", unroll, "rows of the matrix that are multiplied together"),
-            Knob("vectors", VECTORS, f"vectors of {self.lanes} in the unrolled body"),
-            Knob("n_blocks", N_BLOCKS, "ranges that tasks cut the columns into"),
-            Knob("split_k", split_k, "parts of the k axis, each summed by tasks of its own"),
+            Knob("k_unroll", unroll, "how many rows of the matrix are multiplied together"),
+            Knob("vectors", VECTORS, f"how many vectors of {self.lanes} elements the unrolled body has"),
+            Knob("n_blocks", N_BLOCKS, "how many ranges the columns are cut into"),
+            Knob("split_k", split_k, "how many parts the k axis is cut into, each summed by tasks of its own"),
         )
 
     def sizes(self, c: Columns) -> CpuGemvSizes[Ints]:
         """The sizes that settings imply. The columns of a task are whole unrolled bodies."""
         n, vectors, split_k = self.product.n.extent, c.ints("vectors"), c.ints("split_k")
-        body, share = vectors * self.lanes, -(-n // c.ints("n_blocks"))
-        nc = -(-share // body) * body
+        body = vectors * self.lanes
+        nc = -(-n // (c.ints("n_blocks") * body)) * body
         n_ranges = -(-n // nc)
         return CpuGemvSizes(
             nc=nc,
@@ -167,8 +169,8 @@ def _plan(workload: Workload, target: Target) -> CpuGemvPlan | None:
         return None
     lanes = max(1, target.vector_bytes // p.accumulator.dtype.bytes)
     large = prod(a.extent for a in (p.m, p.n, p.k, *p.batch)) >= LEAST_WORK and p.n.extent >= 2 * lanes
-    along = p.b.load is not None and p.b.row == 1 and p.results[0].step("n") == 1
-    return CpuGemvPlan(p, target, lanes) if large and along and p.m.extent < LEAST_ROWS else None
+    contiguous = p.b.load is not None and p.b.row == 1 and p.results[0].step("n") == 1
+    return CpuGemvPlan(p, target, lanes) if large and contiguous and p.m.extent < LEAST_ROWS else None
 
 
 CPU_GEMV = TileSketch("cpu_gemv", 3, QUANTITIES, _plan, kind="llvm")
