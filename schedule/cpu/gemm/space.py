@@ -21,6 +21,7 @@ from ...space.columns import Bools, Columns, Ints, columns_of, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan
+from ..arithmetic import ceil_div, idle_share
 from ..limits import MOST_SCRATCH_BYTES
 from ..peaks import cpu_peaks
 from ..shared_knobs import COLUMNS_INSIDE, NON_TEMPORAL, ROWS_INSIDE, store_knob
@@ -30,7 +31,7 @@ from .micro_kernel import MicroKernel
 from .packing import NEVER, TASK, WHOLE
 from .prior import gemm_seconds
 from .promising import packed_share, promising
-from .sizes import CpuGemmSizes, ceil_div
+from .sizes import CpuGemmSizes
 
 LEAST_WORK = 1 << 18
 """Multiply-adds below which there is nothing to block."""
@@ -217,7 +218,7 @@ class CpuGemmPlan(Plan):
         computed = s.m_tiles * s.mr * s.n_panels * s.nr * s.k_blocks * s.kc
         found: dict[str, Ints | NDArray[np.float64]] = {
             "tasks": s.tasks,
-            "idle_share": self.product.idle_share(s.tasks),
+            "idle_share": idle_share(s.tasks, self.product.target.threads),
             "edge_waste": 1 - p.m.extent * p.n.extent * p.k.extent / computed,
             "accumulators": kernel.accumulators(s.mr, s.vectors),
             "loads_per_operation": kernel.loads_per_operation(s.mr, s.vectors),

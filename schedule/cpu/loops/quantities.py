@@ -13,6 +13,7 @@ from ....core.target import Target
 from ....te.workload import Stage, Workload
 from ...space.columns import Columns, Ints
 from ...space.knob import Quantity
+from ..arithmetic import idle_share
 from ..limits import vector_registers
 from ..shared_knobs import NON_TEMPORAL, ROWS_INSIDE
 from .footprint import PAGE_BYTES, AxisExtents, body_loads, load_pages, tensor_bytes, written_bytes
@@ -67,7 +68,7 @@ def derive(workload: Workload, group: FusedGroup, target: Target, c: Columns) ->
     else:
         found.update(_row_columns(group, target, c))
     tasks = np.maximum(np.asarray(found["tasks"], dtype=np.float64), 1)
-    found["idle_share"] = 1 - tasks / (target.threads * np.ceil(tasks / target.threads))
+    found["idle_share"] = idle_share(tasks.astype(np.int64), target.threads)
     found["task_operations"] = group.work / tasks
     found["task_intensity"] = group.work / np.maximum(found["task_traffic"], 1)
     found["register_share"] = np.asarray(found["accumulators"]) / vector_registers(target)
