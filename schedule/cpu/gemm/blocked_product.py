@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.target import Target
 from ....ir.rewrite import loads_of
@@ -15,7 +14,7 @@ from ..shared_knobs import COLUMNS_INSIDE
 from .kernel import batch_of
 from .micro_kernel import MicroKernel
 from .packing import NEVER, TASK, WHOLE
-from .sizes import CpuGemmSizes, ceil_div, gemm_sizes
+from .sizes import CpuGemmSizes, gemm_sizes
 
 PAGE_BYTES = 4096
 CONFLICT_BYTES = 1024
@@ -120,12 +119,6 @@ class BlockedProduct:
         """
         pitch = max(operand.row, operand.k) * self.micro_kernel.packed_bytes
         return pitch % (PAGE_BYTES if self.micro_kernel.register_rows > 1 else CONFLICT_BYTES) == 0
-
-    def idle_share(self, tasks: Ints) -> NDArray[np.float64]:
-        """The share of the threads' time in which they have no task, float64[n]."""
-        threads = self.target.threads
-        share: NDArray[np.float64] = 1 - tasks / (threads * ceil_div(tasks, threads))
-        return share
 
     def _elements(self, operand: Operand, own: Axis) -> int:
         return prod(a.extent for a in (own, self.gemm.k, *batch_of(operand, self.gemm)))

@@ -70,12 +70,12 @@ class BlockedOperand:
         buffer = Buffer(w.fresh(name), (*batch, self.panels, *self.panel_shape(self.steps)), self.operand.body.dtype)
         extents = (*batch, self.panels if self.reads_along_k else self.steps // self.steps_at_a_time)
         with w.loop("packed", prod(extents), LoopKind.PARALLEL) as item:
-            *outer, part = delinearize(item, extents)
+            *outer, chunk = delinearize(item, extents)
             at = dict(zip((a.name for a in self.batch), outer, strict=True))
             if self.reads_along_k:
-                OperandPanel(self, at, part, index(0), buffer, (*outer, part), index(0)).pack(w, self.steps)
+                OperandPanel(self, at, chunk, index(0), buffer, (*outer, chunk), index(0)).pack(w, self.steps)
             else:
-                k0 = part * self.steps_at_a_time
+                k0 = chunk * self.steps_at_a_time
                 with w.loop("panel", self.panels) as j:
                     panel = OperandPanel(self, at, j, k0, buffer, (*outer, j), k0 // self.k_group)
                     panel.pack(w, self.steps_at_a_time)
@@ -90,9 +90,9 @@ class BlockedOperand:
     ) -> None:
         """Pack the panels from number ``first`` on, from step ``k0`` on."""
         steps = self.kc if self.reads_along_k else self.steps_at_a_time
-        with w.loop("steps", self.kc // steps) as part, w.loop("panel", panels) as j:
+        with w.loop("steps", self.kc // steps) as chunk, w.loop("panel", panels) as j:
             with w.when(below(first + j, self.panels, panels)):
-                begin = part * steps
+                begin = chunk * steps
                 OperandPanel(self, at, first + j, k0 + begin, buffer, (j,), begin // self.k_group).pack(w, steps)
 
     @property

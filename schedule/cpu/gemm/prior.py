@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...space.columns import Columns, Ints
+from ..arithmetic import idle_share
 from ..peaks import CpuPeaks
 from ..shared_knobs import NON_TEMPORAL
 from .blocked_product import BlockedProduct, OperandUse
@@ -23,7 +24,7 @@ Seconds = NDArray[np.float64]
 def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Seconds:
     """The estimated time of each setting in seconds, float64[n]."""
     s = product.sizes(c)
-    multiply = _multiply_seconds(product, s, peaks) / (1 - product.idle_share(s.tasks))
+    multiply = _multiply_seconds(product, s, peaks) / (1 - idle_share(s.tasks, product.target.threads))
     caches = _cache_seconds(product, c, s, peaks)
     memory = _memory_seconds(product, c, s, peaks)
     found: Seconds = np.maximum(np.maximum(multiply, caches), memory)

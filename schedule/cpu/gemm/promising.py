@@ -7,10 +7,11 @@ blocks stay in the second-level cache, and operands are packed where that is pai
 import numpy as np
 
 from ...space.columns import Bools, Columns, Ints
+from ..arithmetic import ceil_div, idle_share
 from ..shared_knobs import NON_TEMPORAL
 from .blocked_product import BlockedProduct, OperandUse
 from .packing import TASK
-from .sizes import CpuGemmSizes, ceil_div
+from .sizes import CpuGemmSizes
 
 TILE_SLACK = 0.03
 """How much more time than with the best register tile all of them may take."""
@@ -54,7 +55,7 @@ def _tasks_are_even(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) 
     m_blocks, n_blocks, threads = c.ints("m_blocks"), c.ints("n_blocks"), product.target.threads
     most = s.m_tiles * s.n_panels * product.batches
     ok: Bools = s.tasks >= np.minimum(threads, most)
-    ok &= (product.idle_share(s.tasks) <= MOST_IDLE) | (most < threads / MOST_IDLE)
+    ok &= (idle_share(s.tasks, threads) <= MOST_IDLE) | (most < threads / MOST_IDLE)
     tall = (m_blocks == 1) | (s.mc_tiles * s.mr >= LEAST_TASK_ROWS)
     ok &= tall | (s.n_panels * product.batches < threads)
     columns_inside = product.columns_inside(c)

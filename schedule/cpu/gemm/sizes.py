@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
+from ..arithmetic import ceil_div
 
 N = TypeVar("N", int, Ints)
 
@@ -69,8 +68,3 @@ def gemm_sizes(
         a_block_bytes=mc_tiles * mr * kc * element_bytes,
         b_block_bytes=nc_panels * nr * kc * element_bytes // k_shared,
     )
-
-
-def ceil_div(a: int | Ints, b: int | Ints) -> Ints:
-    """The quotient rounded up, int64[n]."""
-    return np.asarray(-(-np.asarray(a, dtype=np.int64) // np.asarray(b, dtype=np.int64)))

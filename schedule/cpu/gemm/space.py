@@ -21,6 +21,7 @@ from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_re
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan
+from ..arithmetic import ceil_div, idle_share
 from ..limits import MOST_SCRATCH_BYTES
 from ..peaks import cpu_peaks
 from ..shared_knobs import COLUMNS_INSIDE, NON_TEMPORAL, ROWS_INSIDE, store_knob
@@ -30,7 +31,7 @@ from .micro_kernel import MicroKernel
 from .packing import NEVER, TASK, WHOLE
 from .prior import gemm_seconds
 from .promising import packed_share, promising
-from .sizes import CpuGemmSizes, ceil_div
+from .sizes import CpuGemmSizes
 
 LEAST_WORK = 1 << 18
 """Multiply-adds below which there is nothing to block."""
@@ -42,20 +43,24 @@ LEAST_KC, MOST_KC = 128, 1024
 """Steps of ``k`` in a block: with fewer, reading and writing C takes the time; with more, a panel leaves the cache."""
 
 QUANTITIES = (
-    Quantity("tasks", "tasks", "blocks of C that threads take one after the other"),
-    Quantity("idle_share", "fraction", "thread time left idle when the tasks do not divide evenly"),
+    Quantity("tasks", "tasks", "how many blocks of C threads take one after the other"),
+    Quantity("idle_share", "fraction", "share of thread time that is left idle when the tasks do not divide evenly"),
     Quantity("edge_waste", "fraction", "share of the computed elements that lie beyond the edges of C and of k"),
-    Quantity("accumulators", "registers", "registers that hold the accumulators of a register tile"),
-    Quantity("loads_per_operation", "loads", "vectors and single elements read for each vector multiply-add"),
-    Quantity("kc", "steps", "steps of k in a block"),
-    Quantity("k_blocks", "blocks", "how often C is read and written"),
-    Quantity("panel_bytes", "B", "bytes of the panel of B that the register tiles of a task share"),
-    Quantity("a_block_bytes", "B", "bytes of the block of A that the panels of a task share"),
-    Quantity("b_block_bytes", "B", "bytes of the block of B that the register tiles of a task share"),
-    Quantity("packed_share", "fraction", "elements that tasks pack for each multiply-add of a vector"),
-    Quantity("whole_bytes", "B", "bytes packed before the tasks begin, in every call"),
+    Quantity("accumulators", "registers", "how many registers hold the accumulators of a register tile"),
     Quantity(
-        "scattered_reads", "fraction", "share of the operands read in place from rows on the same sets of a cache"
+        "loads_per_operation", "loads", "how many vectors and single elements are read for each vector multiply-add"
+    ),
+    Quantity("kc", "steps", "how many steps of k a block has"),
+    Quantity("k_blocks", "blocks", "how often C is read and written"),
+    Quantity("panel_bytes", "B", "how large the panel of B is that the register tiles of a task share"),
+    Quantity("a_block_bytes", "B", "how large the block of A is that the panels of a task share"),
+    Quantity("b_block_bytes", "B", "how large the block of B is that the register tiles of a task share"),
+    Quantity("packed_share", "fraction", "how many elements tasks pack for each multiply-add of a vector"),
+    Quantity("whole_bytes", "B", "how much is packed before the tasks begin, in every call"),
+    Quantity(
+        "scattered_reads",
+        "fraction",
+        "share of the operands that is read in place from rows on the same sets of a cache",
     ),
 )
 
@@ -82,18 +87,18 @@ class CpuGemmPlan(Plan):
         kc = dict.fromkeys(self._whole_steps(-(-p.k.extent // blocks)) for blocks in BLOCKS)
         least, most = LEAST_KC * kernel.k_group, MOST_KC * kernel.k_group
         within = [d for d in kc if least <= d <= most] or [self._whole_steps(p.k.extent)]
-        meaning = "is packed: never, by each task for a block of k (task), or before all tasks (whole)"
+        meaning = "is packed: never, by each task for a block of k (task), or before the tasks begin (whole)"
         order = (
             "whether the register tiles of a task that follow one another are those of a row of C (columns_inside) or "
             "of a panel of columns (rows_inside)"
         )
         memory = (Knob("order", (COLUMNS_INSIDE, ROWS_INSIDE), order), store_knob())
         return (
-            Knob("mr", mr, "rows of a register tile"),
-            Knob("nr_vectors", vectors, f"vectors of {kernel.lanes} in a row of a register tile"),
-            Knob("m_blocks", BLOCKS, "blocks that tasks cut the rows of C into"),
-            Knob("n_blocks", BLOCKS, "blocks that tasks cut the columns of C into"),
-            Knob("kc", tuple(sorted(within)), "steps of k in a block"),
+            Knob("mr", mr, "how many rows a register tile has"),
+            Knob("nr_vectors", vectors, f"how many vectors of {kernel.lanes} elements a row of a register tile has"),
+            Knob("m_blocks", BLOCKS, "how many blocks the rows of C are cut into"),
+            Knob("n_blocks", BLOCKS, "how many blocks the columns of C are cut into"),
+            Knob("kc", tuple(sorted(within)), "how many steps of k a block has"),
             Knob("pack_a", self._packings(p.a, kernel.a_in_place), f"when the left operand {meaning}"),
             Knob("pack_b", self._packings(p.b, kernel.b_in_place), f"when the right operand {meaning}"),
             *(memory if kernel.memory_knobs else ()),
@@ -213,7 +218,7 @@ class CpuGemmPlan(Plan):
         computed = s.m_tiles * s.mr * s.n_panels * s.nr * s.k_blocks * s.kc
         found: dict[str, Ints | NDArray[np.float64]] = {
             "tasks": s.tasks,
-            "idle_share": self.product.idle_share(s.tasks),
+            "idle_share": idle_share(s.tasks, self.product.target.threads),
             "edge_waste": 1 - p.m.extent * p.n.extent * p.k.extent / computed,
             "accumulators": kernel.accumulators(s.mr, s.vectors),
             "loads_per_operation": kernel.loads_per_operation(s.mr, s.vectors),

@@ -137,14 +137,14 @@ class CpuGemvWriter:
 
     def _reduce(self, partial_sums: Buffer) -> None:
         """Outputs from the sums of all parts, added in their order."""
-        s, w, (parts, blocks, rows, columns) = self.s, self.w, partial_sums.shape
+        s, w, (split_k, blocks, rows, columns) = self.s, self.w, partial_sums.shape
         kind = LoopKind.PARALLEL if partial_sums.elements >= LEAST_PARALLEL_ELEMENTS else LoopKind.SERIAL
         with w.loop("block", blocks, kind) as block:
             at = self._at(block)
             with w.loop("row", rows) as m, w.loop("vector", columns // s.lanes) as vector:
                 total = w.allocate("total", (s.lanes,), partial_sums.dtype, Scope.REGISTER)
                 value: Expr = Load(partial_sums, (index(0), block, m, self._vector(vector)))
-                for part in range(1, parts):
+                for part in range(1, split_k):
                     value = value + Load(partial_sums, (index(part), block, m, self._vector(vector)))
                 w.store(total, (Ramp(index(0), 1, s.lanes),), value)
                 self._store(at, m, vector, Load(total, (Var("n") - at["n"] - vector * s.lanes,)))

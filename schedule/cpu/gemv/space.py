@@ -25,9 +25,10 @@ from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_re
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
+from ..arithmetic import ceil_div, idle_share
 from ..gemm.space import LEAST_ROWS, LEAST_WORK, reads_nothing_else
 from ..limits import MOST_SCRATCH_BYTES
-from ..peaks import cpu_peaks
+from ..peaks import CpuPeaks, cpu_peaks
 from .kernel import CpuGemvSizes, lower_gemv
 
 K_UNROLL = (1, 2, 4, 8, 16)
@@ -44,12 +45,14 @@ PREFETCH_BYTES = 128
 """What of each contiguous piece of a row arrives late, before the hardware prefetcher follows: about two lines."""
 
 QUANTITIES = (
-    Quantity("tasks", "tasks", "ranges of columns and parts of k that threads take one after the other"),
-    Quantity("idle_share", "fraction", "thread time left idle when the tasks do not divide evenly"),
-    Quantity("row_bytes", "B", "bytes of a row of the matrix that a task reads one after the other"),
-    Quantity("accumulator_bytes", "B", "bytes of the accumulators of a task"),
-    Quantity("accumulator_traffic", "vectors", "accumulators read and written for each vector of the matrix"),
-    Quantity("body_statements", "statements", "vector statements of the innermost body after unrolling"),
+    Quantity("tasks", "tasks", "how many ranges of columns and parts of k threads take one after the other"),
+    Quantity("idle_share", "fraction", "share of thread time that is left idle when the tasks do not divide evenly"),
+    Quantity("row_bytes", "B", "how much of a row of the matrix a task reads one after the other"),
+    Quantity("accumulator_bytes", "B", "how large the accumulators of a task are"),
+    Quantity(
+        "accumulator_traffic", "vectors", "how many accumulators are read and written for each vector of the matrix"
+    ),
+    Quantity("body_statements", "statements", "how many vector statements the innermost body has after unrolling"),
 )
 
 
@@ -71,18 +74,18 @@ class CpuGemvPlan(Plan):
         unroll = tuple(r for r in K_UNROLL if p.k.extent % r == 0 and r * p.m.extent <= max(K_UNROLL))
         split_k = tuple(parts for parts in SPLIT_K if p.k.extent % (parts * unroll[-1]) == 0)
         return (
-            Knob("k_unroll", unroll, "rows of the matrix that are multiplied together"),
-            Knob("vectors", VECTORS, f"vectors of {self.lanes} in the unrolled body"),
-            Knob("n_blocks", N_BLOCKS, "ranges that tasks cut the columns into"),
-            Knob("split_k", split_k, "parts of the k axis, each summed by tasks of its own"),
+            Knob("k_unroll", unroll, "how many rows of the matrix are multiplied together"),
+            Knob("vectors", VECTORS, f"how many vectors of {self.lanes} elements the unrolled body has"),
+            Knob("n_blocks", N_BLOCKS, "how many ranges the columns are cut into"),
+            Knob("split_k", split_k, "how many parts the k axis is cut into, each summed by tasks of its own"),
         )
 
     def sizes(self, c: Columns) -> CpuGemvSizes[Ints]:
         """The sizes that settings imply. The columns of a task are whole unrolled bodies."""
         n, vectors, split_k = self.product.n.extent, c.ints("vectors"), c.ints("split_k")
-        body, share = vectors * self.lanes, -(-n // c.ints("n_blocks"))
-        nc = -(-share // body) * body
-        n_ranges = -(-n // nc)
+        body = vectors * self.lanes
+        nc = ceil_div(n, c.ints("n_blocks") * body) * body
+        n_ranges = ceil_div(n, nc)
         return CpuGemvSizes(
             nc=nc,
             n_ranges=n_ranges,
@@ -111,44 +114,46 @@ class CpuGemvPlan(Plan):
     def _accumulator_bytes(self, s: CpuGemvSizes[Ints]) -> Ints:
         return s.nc * self.product.m.extent * self.product.accumulator.dtype.bytes
 
-    def _idle_share(self, tasks: Ints) -> NDArray[np.float64]:
-        threads = self.target.threads
-        share: NDArray[np.float64] = 1 - tasks / (threads * -(-tasks // threads))
-        return share
-
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Enough tasks, whose accumulators stay in the first-level cache, and several rows at a time."""
         s, threads, unroll = self.sizes(columns), self.target.threads, self.knobs[0].values
-        most = -(-self.product.n.extent // (s.vectors * self.lanes)) * self._batches
+        most = ceil_div(self.product.n.extent, s.vectors * self.lanes) * self._batches
         ok: Bools = self._accumulator_bytes(s) <= CACHE_BYTES
         ok &= s.tasks >= np.minimum(threads, most)
         ok &= (s.split_k == 1) | (s.tasks <= MOST_TASKS * threads)
         return ok & (s.k_unroll >= min(BUSY_K_UNROLL, int(unroll[-1])))
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        """The matrix from memory, or the arithmetic with its accumulators in the first-level cache; then the partial
-        sums. A task whose accumulators leave that cache moves them at the rate of the second level."""
-        p, s, rates = self.product, self.sizes(columns), cpu_peaks(self.target, peaks)
-        element = p.accumulator.dtype.bytes
-        matrix = sum(b.bytes for b in p.inputs)
-        late = 1 + PREFETCH_BYTES / (s.nc * element)
-        memory = matrix * late / rates.read_bytes_per_second
+        """The matrix from memory or the arithmetic, whichever takes longer, and then the partial sums."""
+        s, rates = self.sizes(columns), cpu_peaks(self.target, peaks)
+        work = np.maximum(self._memory_seconds(s, rates), self._instruction_seconds(s, rates))
+        partial_sums = np.where(s.split_k > 1, s.tasks * self._accumulator_bytes(s), 0)
+        reduce = 2 * partial_sums / rates.l2_bytes_per_second
+        found: NDArray[np.float64] = (
+            rates.launch_seconds + work / (1 - idle_share(s.tasks, self.target.threads)) + reduce
+        )
+        return found
+
+    def _memory_seconds(self, s: CpuGemvSizes[Ints], rates: CpuPeaks) -> NDArray[np.float64]:
+        """All inputs once. The first bytes of each contiguous piece of a row of the matrix come late."""
+        late = 1 + PREFETCH_BYTES / (s.nc * self.product.accumulator.dtype.bytes)
+        return late * sum(b.bytes for b in self.product.inputs) / rates.read_bytes_per_second
+
+    def _instruction_seconds(self, s: CpuGemvSizes[Ints], rates: CpuPeaks) -> NDArray[np.float64]:
+        """Multiply-adds, or loads of the matrix and moves of accumulators. Accumulators that leave the first-level
+        cache move at the rate of the second level."""
+        p = self.product
         vectors = p.k.extent * s.n_ranges * s.nc / self.lanes * self._batches
         moved = 2 * p.m.extent / s.k_unroll
-        arithmetic = vectors * np.maximum(p.m.extent, 1 + moved) / rates.vector_steps()
-        spilled = vectors * moved * self.lanes * element / rates.l2_bytes_per_second
-        inside = self._accumulator_bytes(s) <= CACHE_BYTES
-        work = np.maximum(memory, np.where(inside, arithmetic, arithmetic + spilled)) / (1 - self._idle_share(s.tasks))
-        sums = s.split_k * p.m.extent * s.n_ranges * s.nc * self._batches * element
-        reduce = np.where(s.split_k > 1, 2 * sums / rates.l2_bytes_per_second, 0.0)
-        found: NDArray[np.float64] = rates.launch_seconds + work + reduce
-        return found
+        seconds: NDArray[np.float64] = vectors * np.maximum(p.m.extent, 1 + moved) / rates.vector_steps()
+        spilled = vectors * moved * self.lanes * p.accumulator.dtype.bytes / rates.l2_bytes_per_second
+        return seconds + np.where(self._accumulator_bytes(s) <= CACHE_BYTES, 0, spilled)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         p, s = self.product, self.sizes(columns)
         found: dict[str, Ints | NDArray[np.float64]] = {
             "tasks": s.tasks,
-            "idle_share": self._idle_share(s.tasks),
+            "idle_share": idle_share(s.tasks, self.target.threads),
             "row_bytes": s.nc * p.accumulator.dtype.bytes,
             "accumulator_bytes": self._accumulator_bytes(s),
             "accumulator_traffic": 2 * p.m.extent / s.k_unroll,
@@ -167,8 +172,8 @@ def _plan(workload: Workload, target: Target) -> CpuGemvPlan | None:
         return None
     lanes = max(1, target.vector_bytes // p.accumulator.dtype.bytes)
     large = prod(a.extent for a in (p.m, p.n, p.k, *p.batch)) >= LEAST_WORK and p.n.extent >= 2 * lanes
-    along = p.b.load is not None and p.b.row == 1 and p.results[0].step("n") == 1
-    return CpuGemvPlan(p, target, lanes) if large and along and p.m.extent < LEAST_ROWS else None
+    contiguous = p.b.load is not None and p.b.row == 1 and p.results[0].step("n") == 1
+    return CpuGemvPlan(p, target, lanes) if large and contiguous and p.m.extent < LEAST_ROWS else None
 
 
 CPU_GEMV = TileSketch("cpu_gemv", 3, QUANTITIES, _plan, kind="llvm")

@@ -67,11 +67,11 @@ def vector_reduction(
     """Reduce ``tensor`` into ``lanes * vectors`` partial results along the last reduction loop."""
     last = reduce_loops[-1]
     vectors = max(1, min(vectors, -(-editor.extent(last) // lanes)))
-    _, parts = editor.split(last, lanes * vectors, f"{last}_step", f"{last}_part")
-    partial = editor.rfactor(tensor, parts)
+    _, partials = editor.split(last, lanes * vectors, f"{last}_step", f"{last}_part")
+    partial = editor.rfactor(tensor, partials)
     start, update = editor.nests(partial, inside)
     for nest in (start, update):
-        lane_loop = parts if nest is update else nest[-1]
+        lane_loop = partials if nest is update else nest[-1]
         vector, lane = editor.split(lane_loop, lanes, f"{lane_loop}_vector", f"{lane_loop}_lane")
         mark(editor, [vector], lane)
     combine = editor.nests(tensor, inside)[-1][-1]

@@ -34,18 +34,18 @@ def tile_knobs(tiles: TileAxes, target: Target) -> tuple[Knob, ...]:
     if len(tiles.modes) > 1 or tiles.modes != (COLUMNS,):
         knobs.append(Knob("vectorise", tiles.modes, "whether vectors lie along the columns or along the reduction"))
     width = max(column, *(_last_extent(s) for s in tiles.group.stages)) if tiles.modes != (COLUMNS,) else column
-    knobs.append(Knob("lanes", lane_values(tiles.group, width, target), "elements in a vector"))
+    knobs.append(Knob("lanes", lane_values(tiles.group, width, target), "how many elements a vector has"))
     vectors = tuple(v for v in VECTORS if v == 1 or v <= column)
-    knobs.append(Knob("vectors", vectors, f"vectors along the columns ({name}) of a register tile"))
+    knobs.append(Knob("vectors", vectors, f"how many vectors a register tile has along its columns ({name})"))
     if tiles.row is not None:
         rows = tuple(v for v in ROWS if v <= row)
-        knobs.append(Knob("rows", rows, f"rows ({tiles.axes[tiles.row].name}) of a register tile"))
+        knobs.append(Knob("rows", rows, f"how many rows ({tiles.axes[tiles.row].name}) a register tile has"))
     if tiles.plane is not None:
         planes = tuple(v for v in PLANES if v <= plane)
-        knobs.append(Knob("planes", planes, f"planes ({tiles.axes[tiles.plane].name}) of a register tile"))
+        knobs.append(Knob("planes", planes, f"how many planes ({tiles.axes[tiles.plane].name}) a register tile has"))
     if tiles.row is not None:
-        knobs.append(Knob("row_tiles", counts(row), "register tiles of a task along the rows"))
-    knobs.append(Knob("column_tiles", counts(column), "register tiles of a task along the columns"))
+        knobs.append(Knob("row_tiles", counts(row), "how many register tiles a task has along the rows"))
+    knobs.append(Knob("column_tiles", counts(column), "how many register tiles a task has along the columns"))
     if tiles.row is not None:
         meaning = "whether register tiles of one column follow one another in a task (rows_inside), or those of one row"
         knobs.append(Knob("order", (ROWS_INSIDE, COLUMNS_INSIDE), meaning))
@@ -54,13 +54,13 @@ def tile_knobs(tiles: TileAxes, target: Target) -> tuple[Knob, ...]:
             Knob(
                 "unroll",
                 unroll_values(tiles.group.reductions[0]),
-                "steps of the reduction in the unrolled body",
+                "how many steps of the reduction the unrolled body has",
             )
         )
     if tiles.packable:
         names = (NO_PACK, *(OPERANDS[i] for i in range(len(tiles.packable))))
         read = ", ".join(f"{OPERANDS[i]} is {name}" for i, (name, _) in enumerate(tiles.packable))
-        knobs.append(Knob("pack", names, f"operand that is packed into a contiguous buffer first ({read})"))
+        knobs.append(Knob("pack", names, f"which operand is packed into a contiguous buffer first ({read})"))
     return tuple(knobs)
 
 
@@ -70,9 +70,9 @@ def row_knobs(group: FusedGroup, target: Target) -> tuple[Knob, ...]:
     lanes = lane_values(group, width, target)
     vectors = tuple(v for v in VECTORS if v == 1 or v <= -(-width // min(lanes)))
     return (
-        Knob("lanes", lanes, "elements in a vector"),
-        Knob("vectors", vectors, "vectors in one step along a row, and so partial results of a reduction"),
-        Knob("rows", counts(prod(a.extent for a in group.root.axes[: group.depth])), "rows of a task"),
+        Knob("lanes", lanes, "how many elements a vector has"),
+        Knob("vectors", vectors, "how many vectors one step along a row has; a reduction has as many partial results"),
+        Knob("rows", counts(prod(a.extent for a in group.root.axes[: group.depth])), "how many rows a task has"),
     )
 
 
@@ -82,8 +82,8 @@ def scalar_knobs(group: FusedGroup, target: Target) -> tuple[Knob, ...]:
     lanes = lane_values(group, width, target)
     vectors = tuple(v for v in VECTORS if v == 1 or v <= -(-width // min(lanes)))
     return (
-        Knob("lanes", lanes, "elements in a vector"),
-        Knob("vectors", vectors, "vectors of partial results of the reduction"),
+        Knob("lanes", lanes, "how many elements a vector has"),
+        Knob("vectors", vectors, "how many vectors of partial results the reduction has"),
     )
 
 
@@ -111,8 +111,8 @@ def unroll_values(reduction: Stage) -> tuple[int, ...]:
     values = {1}
     whole = 1
     for axis in reversed(reduction.reduce_axes):
-        parts = [f for f in (2, 4, 8, 16) if f < axis.extent and (axis.extent >= 8 or axis.extent % f == 0)]
-        values |= {whole * f for f in parts if whole * f <= MOST_STEPS}
+        factors = [f for f in (2, 4, 8, 16) if f < axis.extent and (axis.extent >= 8 or axis.extent % f == 0)]
+        values |= {whole * f for f in factors if whole * f <= MOST_STEPS}
         whole *= axis.extent
         if whole > MOST_STEPS:
             break

@@ -13,6 +13,7 @@ from ....core.target import Target
 from ....te.workload import Stage, Workload
 from ...space.columns import Columns, Ints
 from ...space.knob import Quantity
+from ..arithmetic import idle_share
 from ..limits import vector_registers
 from ..shared_knobs import NON_TEMPORAL, ROWS_INSIDE
 from .footprint import PAGE_BYTES, AxisExtents, body_loads, load_pages, tensor_bytes, written_bytes
@@ -22,36 +23,36 @@ from .tile_loops import INLINE, NO_PACK
 from .tiles import COLUMNS, OPERANDS, TileAxes, lane_bytes, stride_along, tiles_of, uses
 
 QUANTITIES = (
-    Quantity("tasks", "tasks", "tasks that threads take one after the other"),
-    Quantity("idle_share", "fraction", "thread time left idle when the tasks do not divide evenly"),
-    Quantity("task_operations", "operations", "plain operations of a task"),
-    Quantity("tiles", "tiles", "register tiles, or rows, of the whole computation"),
+    Quantity("tasks", "tasks", "how many tasks threads take one after the other"),
+    Quantity("idle_share", "fraction", "share of thread time that is left idle when the tasks do not divide evenly"),
+    Quantity("task_operations", "operations", "how many plain operations a task has"),
+    Quantity("tiles", "tiles", "how many register tiles, or rows, the whole computation has"),
     Quantity("vector_share", "fraction", "share of the widest vector register that is in use"),
     Quantity(
-        "edge_waste",
-        "fraction",
-        "share of the computed elements beyond the edges of output or reduction",
+        "edge_waste", "fraction", "share of the computed elements that lie beyond the edges of output or reduction"
     ),
-    Quantity("accumulators", "registers", "vector registers that hold the accumulators of a register tile"),
+    Quantity("accumulators", "registers", "how many vector registers hold the accumulators of a register tile"),
     Quantity("register_share", "fraction", "share of the vector registers that accumulators take"),
-    Quantity("tile_rows", "elements", "rows times planes of a register tile"),
-    Quantity("tile_columns", "elements", "columns of a register tile"),
-    Quantity("body_statements", "statements", "vector statements of the innermost body after unrolling"),
-    Quantity("body_repeats", "iterations", "times the innermost body runs, tiles and reduction steps together"),
-    Quantity("inner_steps", "iterations", "iterations of the loops over the reduction inside a tile"),
-    Quantity("loads_per_operation", "loads", "vector and scalar loads for one vector operation of the body"),
+    Quantity("tile_rows", "elements", "how many rows, times planes, a register tile has"),
+    Quantity("tile_columns", "elements", "how many columns a register tile has"),
+    Quantity("body_statements", "statements", "how many vector statements the innermost body has after unrolling"),
+    Quantity("body_repeats", "iterations", "how often the innermost body runs, over all tiles and reduction steps"),
+    Quantity("inner_steps", "iterations", "how many iterations the loops over the reduction have inside a tile"),
+    Quantity(
+        "loads_per_operation", "loads", "how many vectors and elements are loaded for each vector operation of the body"
+    ),
     Quantity("uneven_loads", "fraction", "share of the loads that gather or stride across the lanes"),
     Quantity("across_lanes", "fraction", "share of the work that combines the lanes of a vector"),
-    Quantity("tile_bytes", "bytes", "bytes that a tile reads over its whole reduction"),
-    Quantity("reused_bytes", "bytes", "bytes that the next tile of a task reads again"),
-    Quantity("task_bytes", "bytes", "bytes that a task reads and writes, each element once"),
-    Quantity("tile_traffic", "bytes", "bytes that all tiles read together"),
-    Quantity("task_traffic", "bytes", "bytes that all tasks read and write together"),
-    Quantity("task_intensity", "operations/byte", "plain operations for each byte of task traffic"),
-    Quantity("tile_pages", "pages", "memory pages of 4 KiB that a tile reads from, without a packed operand"),
-    Quantity("packed_bytes", "bytes", "bytes of the packed copy of an operand"),
-    Quantity("packing_share", "fraction", "elements packed for each plain operation"),
-    Quantity("local_bytes", "bytes", "bytes of intermediate results that a task holds"),
+    Quantity("tile_bytes", "bytes", "how much a tile reads over its whole reduction"),
+    Quantity("reused_bytes", "bytes", "how much of that the next tile of a task reads again"),
+    Quantity("task_bytes", "bytes", "how much a task reads and writes when each element counts once"),
+    Quantity("tile_traffic", "bytes", "how much all tiles read together"),
+    Quantity("task_traffic", "bytes", "how much all tasks read and write together"),
+    Quantity("task_intensity", "operations/byte", "how many plain operations there are for each byte of task traffic"),
+    Quantity("tile_pages", "pages", "how many memory pages of 4 KiB a tile reads from, a packed operand left out"),
+    Quantity("packed_bytes", "bytes", "how large the packed copy of an operand is"),
+    Quantity("packing_share", "fraction", "how many elements are packed for each plain operation"),
+    Quantity("local_bytes", "bytes", "how large the intermediate results are that a task holds"),
     Quantity("non_temporal", "fraction", "1 where outputs are stored past the caches"),
     Quantity("inlined_padding", "fraction", "1 where padding conditions are tested as padded inputs are read"),
 )
@@ -67,7 +68,7 @@ def derive(workload: Workload, group: FusedGroup, target: Target, c: Columns) ->
     else:
         found.update(_row_columns(group, target, c))
     tasks = np.maximum(np.asarray(found["tasks"], dtype=np.float64), 1)
-    found["idle_share"] = 1 - tasks / (target.threads * np.ceil(tasks / target.threads))
+    found["idle_share"] = idle_share(tasks.astype(np.int64), target.threads)
     found["task_operations"] = group.work / tasks
     found["task_intensity"] = group.work / np.maximum(found["task_traffic"], 1)
     found["register_share"] = np.asarray(found["accumulators"]) / vector_registers(target)
@@ -81,10 +82,10 @@ def _tile_columns(tiles: TileAxes, target: Target, c: Columns) -> dict[str, Ints
     accumulators = accumulator_registers(tiles, target, c)
     main = max(tiles.group.reductions or (tiles.group.root,), key=points)
     steps = prod(a.extent for a in main.reduce_axes)
-    along = c.flags("vectorise", COLUMNS)
+    by_columns = c.flags("vectorise", COLUMNS)
     lanes, unroll = c.ints("lanes"), c.ints("unroll")
-    padded_steps = np.where(along, steps, -(-steps // lanes) * lanes)
-    serial = -(-np.where(along, steps, -(-steps // lanes)) // unroll)
+    padded_steps = np.where(by_columns, steps, -(-steps // lanes) * lanes)
+    serial = -(-np.where(by_columns, steps, -(-steps // lanes)) // unroll)
     tile = {tiles.column: s.columns, tiles.row: s.rows, tiles.plane: s.planes}
     block = {
         tiles.column: s.columns * c.ints("column_tiles"),
@@ -97,7 +98,7 @@ def _tile_columns(tiles: TileAxes, target: Target, c: Columns) -> dict[str, Ints
     tile_bytes, reused = tensor_bytes(tiles.group, tile_extents), _reused_bytes(tiles, c, tile_extents)
     task_bytes = tensor_bytes(tiles.group, task_extents) + written_bytes(tiles.group, task_extents)
     packed = packed_bytes(tiles, c, s)
-    loads, uneven = _loads(tiles, main, s, accumulators, along)
+    loads, uneven = _loads(tiles, main, s, accumulators, by_columns)
     return {
         "tasks": s.tasks,
         "tiles": count,
@@ -110,7 +111,7 @@ def _tile_columns(tiles: TileAxes, target: Target, c: Columns) -> dict[str, Ints
         "inner_steps": serial,
         "loads_per_operation": loads / np.maximum(accumulators, 1),
         "uneven_loads": uneven / np.maximum(loads, 1),
-        "across_lanes": np.where(along, 0, lanes / np.maximum(padded_steps, 1)),
+        "across_lanes": np.where(by_columns, 0, lanes / np.maximum(padded_steps, 1)),
         "tile_bytes": tile_bytes,
         "reused_bytes": reused,
         "task_bytes": task_bytes,
@@ -168,7 +169,7 @@ def _packing_share(tiles: TileAxes, c: Columns, s: LoopTileSizes[Ints], packed: 
 
 
 def _loads(
-    tiles: TileAxes, stage: Stage, s: LoopTileSizes[Ints], accumulators: Ints, along: NDArray[np.bool_]
+    tiles: TileAxes, stage: Stage, s: LoopTileSizes[Ints], accumulators: Ints, by_columns: NDArray[np.bool_]
 ) -> tuple[Ints, Ints]:
     """How many loads one step of a tile has, and how many of them are not contiguous across the lanes."""
     loads = np.zeros(len(s.columns), dtype=np.int64)
@@ -186,7 +187,7 @@ def _loads(
         loads += count
         columns_even = stride_along(load, column) in (0, 1)
         steps_even = last is None or stride_along(load, last) in (0, 1)
-        uneven += np.where(np.where(along, columns_even, steps_even), 0, count)
+        uneven += np.where(np.where(by_columns, columns_even, steps_even), 0, count)
     return loads, uneven
 
 

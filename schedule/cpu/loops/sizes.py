@@ -7,6 +7,7 @@ import numpy as np
 
 from ....core.target import Target
 from ...space.columns import Columns, Ints
+from ..arithmetic import ceil_div
 from ..shared_knobs import COLUMNS_INSIDE, ROWS_INSIDE
 from .footprint import read_bytes
 from .tiles import COLUMNS, OPERANDS, TileAxes, lane_bytes
@@ -86,8 +87,3 @@ def pack_loop(follows: tuple[int, ...], order: list[int]) -> int | None:
     if len(order) == 2 and order[1] not in follows and order[0] in follows:
         return order[0]
     return None
-
-
-def ceil_div(extent: int | Ints, size: int | Ints) -> Ints:
-    """The quotient rounded up, int64[n]."""
-    return np.asarray(-(-np.asarray(extent, dtype=np.int64) // np.asarray(size, dtype=np.int64)))

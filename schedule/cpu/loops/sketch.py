@@ -172,12 +172,12 @@ def _lower_separately(kernel: Kernel, settings: Sequence[_GroupSetting]) -> Kern
         elsewhere = names_in(kernel).union(*map(names_in, lowered.values())) - names_in(own)
         lowered[n] = _lowered(own, (settings[n],), frozenset(elsewhere))
     ordered = [lowered[n] for n in range(len(settings))]
-    bound = [name for part in ordered for name in names_in(replace(part, inputs=(), outputs=(), workspace=()))]
+    bound = [name for own in ordered for name in names_in(replace(own, inputs=(), outputs=(), workspace=()))]
     if len(set(bound)) < len(bound):
         return None
-    workspace = [b for b in kernel.workspace if all(b in part.workspace for part in ordered)]
-    added = [b for part in ordered for b in part.workspace if b not in kernel.workspace]
-    return replace(kernel, workspace=(*workspace, *added), body=seq(*(part.body for part in ordered)))
+    workspace = [b for b in kernel.workspace if all(b in own.workspace for own in ordered)]
+    added = [b for own in ordered for b in own.workspace if b not in kernel.workspace]
+    return replace(kernel, workspace=(*workspace, *added), body=seq(*(own.body for own in ordered)))
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,17 @@
+"""Formulas over columns that several kernel classes need."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..space.columns import Ints
+
+
+def ceil_div(a: int | Ints, b: int | Ints) -> Ints:
+    """The quotient rounded up, int64[n]."""
+    return np.asarray(-(-np.asarray(a, dtype=np.int64) // np.asarray(b, dtype=np.int64)))
+
+
+def idle_share(tasks: Ints, threads: int) -> NDArray[np.float64]:
+    """The share of the threads' time in which they have no task, float64[n]: the last round may not occupy them all."""
+    share: NDArray[np.float64] = 1 - tasks / (threads * ceil_div(tasks, threads))
+    return share
