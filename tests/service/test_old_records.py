@@ -1,7 +1,6 @@
 """Records of an earlier version are served under today's names, and their schedules still lower, compile and run."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
