@@ -13,6 +13,7 @@ import pytest
 from tilewright.api.client import Client, operator_task
 from tilewright.api.client_errors import Contradiction, InvalidRequest, Missing, ServiceFault, Unavailable, Unreachable
 from tilewright.core.budget import Budget
+from tilewright.core.policy import SpacePolicy
 from tilewright.db.store import Store
 from tilewright.te.json import workload_from_json
 from tilewright.te.key import workload_key
@@ -37,6 +38,13 @@ def test_submit_and_look_again(client: Client) -> None:
     with pytest.raises(Contradiction):
         client.submit(MATMUL, idempotency_key="k1")
     assert client.cancel(job.id).state in ("cancelling", "cancelled")
+
+
+def test_how_a_job_searches_is_submitted(client: Client) -> None:
+    job = client.submit(MATMUL, policy=SpacePolicy(prune=False))
+    assert (job.prune, job.prior) == (False, True) and client.job(job.id) == job
+    assert client.submit(MATMUL).prune
+    assert client.validate(MATMUL, policy=SpacePolicy(prior=False)).valid
 
 
 def test_a_workload_is_submitted_as_it_is(client: Client) -> None:

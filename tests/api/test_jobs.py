@@ -23,6 +23,20 @@ def test_a_job_is_created_and_found_at_its_location(http: httpx2.Client) -> None
     assert (task["operator"], task["parameters"], task["flops"]) == ("matmul", {"m": 16, "n": 8, "k": 4}, 1024)
 
 
+def test_how_a_job_searches_is_a_choice_of_its_own(http: httpx2.Client) -> None:
+    usual = http.post("/v1/jobs", json=job()).json()
+    assert (usual["prune"], usual["prior"]) == (True, True)
+    made = http.post("/v1/jobs", json=job(prune=False, prior=False)).json()
+    assert (made["prune"], made["prior"]) == (False, False)
+    assert http.get(f"/v1/jobs/{made['id']}").json() == made
+    assert "every legal setting, without the prior" in http.get(f"/jobs/{made['id']}").text
+    assert "promising settings" in http.get(f"/jobs/{usual['id']}").text
+    described = http.get("/openapi.json").json()["components"]["schemas"]["JobIn"]["properties"]
+    for name in ("prune", "prior"):
+        assert described[name]["type"] == "boolean" and described[name]["default"] is True
+        assert len(described[name]["description"]) > 40
+
+
 def test_a_repeated_request_with_a_key_makes_one_job(http: httpx2.Client) -> None:
     key = {"Idempotency-Key": "once"}
     first = http.post("/v1/jobs", json=job(), headers=key)
@@ -125,6 +139,8 @@ def test_a_queued_job_is_cancelled(http: httpx2.Client) -> None:
         (job(strategy="nobody"), "/strategy"),
         (job(target="nothing"), "/target"),
         (job(executor="nobody"), "/executor"),
+        (job(prune="no"), "/prune"),
+        (job(prior=0), "/prior"),
         (job(colour="red"), "/colour"),
         ([], ""),
         ("text", ""),

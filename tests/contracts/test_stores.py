@@ -9,6 +9,7 @@ import pytest
 
 from tilewright.core.budget import Budget
 from tilewright.core.errors import Conflict, NotFound, StoreError
+from tilewright.core.policy import DEFAULT_POLICY, SpacePolicy
 from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
@@ -83,6 +84,14 @@ def test_a_job_comes_back_as_it_was_kept(store: Store) -> None:
     ]
     assert [event.data["state"] for event in store.events("j", after=0, limit=10)] == ["queued"]
     assert store.workload("a" * 64) == {"stages": []} and store.workload("c" * 64) is None
+
+
+def test_how_a_job_searches_is_kept(store: Store) -> None:
+    policies = [SpacePolicy(prune, prior) for prune in (True, False) for prior in (True, False)]
+    for number, policy in enumerate(policies):
+        store.create_job(replace(new_job(f"j{number}"), policy=policy))
+    assert [job.policy for job in store.jobs(limit=9)] == policies[::-1]
+    assert store.create_job(new_job("usual"))[0].policy == DEFAULT_POLICY
 
 
 def test_an_idempotency_key_makes_one_job(store: Store) -> None:

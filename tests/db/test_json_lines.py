@@ -9,6 +9,7 @@ import pytest
 
 from tilewright.core.budget import Budget
 from tilewright.core.errors import InvalidParameter
+from tilewright.core.policy import SpacePolicy
 from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
@@ -44,9 +45,13 @@ def other(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+POLICIES = {"one": SpacePolicy(), "two": SpacePolicy(prune=False, prior=False)}
+
+
 def fill(store: Store) -> None:
     for job in ("one", "two"):
-        store.create_job(NewJob(job, "queued", TASKS, Budget(9, None, 3), "model", 5, "llvm", "local", "cold"))
+        budget = Budget(9, None, 3)
+        store.create_job(NewJob(job, "queued", TASKS, budget, "model", 5, "llvm", "local", "cold", POLICIES[job]))
         for task in range(2):
             for sequence in range(3):
                 store.add_trial(NewTrial(job, task, sequence, "", ON, trial(sequence), 0.5 * sequence))
@@ -72,6 +77,7 @@ def test_records_come_back_equal(store: Store, other: Store) -> None:
             assert [row.record.created_at for row in mine] == [row.record.created_at for row in theirs]
         kept = other.job(job)
         assert (kept.state, kept.budget, kept.seed) == ("cancelled", Budget(9, None, 3), 5)
+        assert kept.policy == POLICIES[job]
         assert [task.trials for task in kept.tasks] == [3, 3]
         assert kept.tasks[0].failures == {"check:wrong_result": 1}
     best = other.best(TASKS[1].workload_key, device_key=None, toolchain_key=None, profile=None)

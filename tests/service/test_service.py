@@ -9,6 +9,9 @@ import pytest
 
 from tilewright.core.budget import Budget
 from tilewright.core.errors import Conflict, InvalidParameter, InvalidWorkload, NotFound, UnsupportedTarget
+from tilewright.core.policy import SpacePolicy
+from tilewright.db.store import Store
+from tilewright.service.convert import spec_to_json
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.service.views import EventView, JobSpec, JobState
@@ -52,6 +55,19 @@ def test_one_key_makes_one_job(service: Service) -> None:
         with pytest.raises(InvalidParameter):
             service.submit(matmul(service), idempotency_key=key)
     assert len(service.jobs().items) == 1
+
+
+def test_how_a_job_searches_is_answered_and_is_part_of_its_body(service: Service) -> None:
+    whole = matmul(service, policy=SpacePolicy(prune=False))
+    job, _ = service.submit(whole, idempotency_key="k")
+    assert (job.prune, job.prior) == (False, True)
+    assert service.submit(whole, idempotency_key="k") == (job, False)
+    with pytest.raises(Conflict):
+        service.submit(matmul(service), idempotency_key="k")
+    usual = service.submit(matmul(service))[0]
+    assert (usual.prune, usual.prior) == (True, True)
+    # a body that says nothing of it is the body that earlier versions hashed
+    assert not {"prune", "prior"} & spec_to_json(matmul(service)).keys()
 
 
 @pytest.mark.parametrize(
@@ -130,6 +146,16 @@ def test_cancelling_a_waiting_job_ends_it_at_once(service: Service) -> None:
     assert service.cancel(job.id) == cancelled
     states = [event.data["state"] for event in service.events(job.id)]
     assert states == ["queued", "cancelling", "cancelled"]
+
+
+def test_cancelling_a_job_that_no_process_runs_ends_it_at_once(settings: Settings) -> None:
+    with Service.open(settings) as service:
+        job = service.submit(matmul(service))[0]
+    with Store(settings.database_url) as store:  # as it stands after its process was killed
+        store.move_job(job.id, {"queued": ("running",)})
+    with Service.open(settings) as service:
+        assert service.job(job.id).state is JobState.RUNNING
+        assert service.cancel(job.id).state is JobState.CANCELLED
 
 
 def test_what_does_not_exist_is_not_found(service: Service) -> None:
