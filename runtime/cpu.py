@@ -11,9 +11,9 @@ from ..core.dtypes import DType
 from ..core.errors import CompileError, InvalidParameter, UnsupportedTarget
 from ..core.target import DeviceInfo, Target
 from . import cpu_checks, hardware, peaks
-from .device import Comparison, Matches, Memory
-from .native import load_object
-from .pool import parallel_for_address, support
+from .device import Comparison, Memory, PatternMatches
+from .jit_session import load_object
+from .thread_pool import native_services, parallel_for_address
 
 ALIGNMENT_BYTES = 64
 _ENTRY = CFUNCTYPE(c_int32, c_void_p)
@@ -61,7 +61,7 @@ class CpuKernel:
         self.parameters = binary.parameters
         imports = {
             "tilewright_parallel_for": parallel_for_address(target.threads),
-            "tilewright_scratch": support().scratch,
+            "tilewright_scratch": native_services().scratch,
         }
         names = [name for name in (binary.prologue, binary.entry) if name]
         self._library = load_object(binary.code, names, imports)
@@ -99,7 +99,7 @@ class CpuKernel:
             )
         arrays = [self._pointers(arguments) for arguments in argument_sets]
         table = (c_void_p * len(arrays))(*(addressof(a) for a in arrays))
-        return support().time(self._address, addressof(table), len(arrays), launches)
+        return native_services().time(self._address, addressof(table), len(arrays), launches)
 
     def _pointers(self, arguments: Sequence[Memory]) -> "Array[c_void_p]":
         if len(arguments) != len(self.parameters):
@@ -175,7 +175,7 @@ class CpuDevice:
     def differs(self, memory: Memory, other: Memory) -> bool:
         return cpu_checks.differs(_bytes(memory), _bytes(other))
 
-    def matching(self, memory: Memory, pattern: bytes, among: Matches | None = None) -> Matches:
+    def matching(self, memory: Memory, pattern: bytes, among: PatternMatches | None = None) -> PatternMatches:
         return cpu_checks.matching(_bytes(memory), pattern, among)
 
     def compare(self, got: Memory, dtype: DType, want: Memory, absolute: float, relative: float) -> Comparison:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..core.dtypes import DType, float32
 from ..core.errors import InvalidParameter
 from .cpu_errors import LANES, largest_error
-from .device import Comparison, Matches
+from .device import Comparison, PatternMatches
 
 BLOCK_BYTES = 512 * 1024
 LARGE_BYTES = 4 << 20
@@ -56,27 +56,27 @@ def differs(memory: Bytes, other: Bytes) -> bool:
     same_size(memory.nbytes, other.nbytes)
     same = _memory_compare()
     at = other.ctypes.data
-    return any(_of_blocks(memory, lambda start, block: same(block.ctypes.data, at + start, len(block)) != 0))
+    return any(_map_blocks(memory, lambda start, block: same(block.ctypes.data, at + start, len(block)) != 0))
 
 
-def matching(memory: Bytes, pattern: bytes, among: Matches | None) -> Matches:
+def matching(memory: Bytes, pattern: bytes, among: PatternMatches | None) -> PatternMatches:
     if among is not None and not among.count:
         return among
     check_pattern(memory.nbytes, pattern)
     value = _value(pattern)
-    found = _of_blocks(memory, lambda _, block: np.packbits(_elements(block, pattern) == value, bitorder="little"))
+    found = _map_blocks(memory, lambda _, block: np.packbits(_elements(block, pattern) == value, bitorder="little"))
     return matches(np.concatenate(found) if found else np.empty(0, np.uint8), among)
 
 
-def matches(bits: Bytes, among: Matches | None) -> Matches:
+def matches(bits: Bytes, among: PatternMatches | None) -> PatternMatches:
     """``bits`` counted, of those in ``among`` only where it is given."""
     if among is not None:
         bits = bits & among.bits
     count = int(np.bitwise_count(bits).sum())
     if not count:
-        return Matches(0, None, np.empty(0, np.uint8))
+        return PatternMatches(0, None, np.empty(0, np.uint8))
     byte = int((bits != 0).argmax())
-    return Matches(count, 8 * byte + int(np.unpackbits(bits[byte : byte + 1], bitorder="little").argmax()), bits)
+    return PatternMatches(count, 8 * byte + int(np.unpackbits(bits[byte : byte + 1], bitorder="little").argmax()), bits)
 
 
 def compare(got: Bytes, dtype: DType, want: Bytes, absolute: float, relative: float) -> Comparison:
@@ -111,7 +111,7 @@ def _largest_error(got: NDArray[np.float32], want: NDArray[np.float64], absolute
         return largest_error(got[first:last], want[first:last], absolute, relative) if last > first else 0.0
 
     rest = _errors(got[whole:], want[whole:], absolute, relative, float32)
-    return float(np.max([*_of_blocks(got.view(np.uint8), of_part), *rest]))
+    return float(np.max([*_map_blocks(got.view(np.uint8), of_part), *rest]))
 
 
 def _errors(
@@ -172,7 +172,7 @@ def _blocks(memory: Bytes) -> Iterator[tuple[int, Bytes]]:
         yield start, memory[start : start + BLOCK_BYTES]
 
 
-def _of_blocks(memory: Bytes, work: Callable[[int, Bytes], R]) -> Sequence[R]:
+def _map_blocks(memory: Bytes, work: Callable[[int, Bytes], R]) -> Sequence[R]:
     """What ``work`` says of each block and its first byte, in order."""
     blocks = list(_blocks(memory))
     if memory.nbytes < LARGE_BYTES:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ..codegen.backend import Source
 from ..codegen.llvm.compile import compile_source
 from .hardware import host_target
-from .native import Library, keep_for_ever, load_object
+from .jit_session import LoadedLibrary, keep_loaded, load_object
 
 LANES = 8
 _NAME = "tilewright_largest_error"
@@ -59,7 +59,7 @@ def largest_error(got: NDArray[np.float32], want: NDArray[np.float64], absolute:
 
 
 @cache
-def _library() -> Library:
+def _library() -> LoadedLibrary:
     target = host_target()
     binary = compile_source(Source("llvm-ir", _TEXT, _NAME, ()), target)
-    return keep_for_ever(load_object(binary.code, (_NAME,), {}))
+    return keep_loaded(load_object(binary.code, (_NAME,), {}))

@@ -32,7 +32,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Matches:
+class PatternMatches:
     """Elements of a memory that hold a pattern: how many, the flat number of the first, and one bit for each element
     (uint8, the lowest bit of a byte first; empty when there is no match)."""
 
@@ -111,7 +111,7 @@ class Device(Protocol):
         """Whether any byte of two memories of the same size differs."""
         ...
 
-    def matching(self, memory: Memory, pattern: bytes, among: Matches | None = None) -> Matches:
+    def matching(self, memory: Memory, pattern: bytes, among: PatternMatches | None = None) -> PatternMatches:
         """Which elements, of the size of ``pattern``, are equal to it bit by bit; of those in ``among`` only, where it
         is given (no work at all when ``among`` has none)."""
         ...

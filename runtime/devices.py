@@ -11,7 +11,7 @@ from .device import Device
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DeviceKind:
     """Devices of one kind, told apart by an ordinal from 0 on. ``count``: how many there are here. ``info`` says what
     one is without opening it (its target is the whole device); ``open`` opens it, seen as a target (None: all of
     it). Both raise UnsupportedTarget."""
@@ -21,9 +21,9 @@ class Kind:
     open: Callable[[Target | None, int], Device]
 
 
-DEVICES: dict[str, Kind] = {
-    "llvm": Kind(cpu.count, cpu.info, cpu.CpuDevice),
-    "cuda": Kind(cuda.count, cuda.info, cuda.CudaDevice),
+DEVICES: dict[str, DeviceKind] = {
+    "llvm": DeviceKind(cpu.count, cpu.info, cpu.CpuDevice),
+    "cuda": DeviceKind(cuda.count, cuda.info, cuda.CudaDevice),
 }
 """Target kind -> its devices."""
 
@@ -50,7 +50,7 @@ def device_infos() -> tuple[DeviceInfo, ...]:
     return tuple(infos)
 
 
-def _row(kind: str) -> Kind:
+def _row(kind: str) -> DeviceKind:
     if kind not in DEVICES:
         raise UnsupportedTarget(f"no device of kind {kind!r}; known: {', '.join(DEVICES)}", field="target")
     return DEVICES[kind]

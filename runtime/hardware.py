@@ -9,7 +9,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from ..codegen.llvm.amx import ARCH_PRCTL_SYSCALL, ASK_FOR_STATE, TILE_DATA
+from ..codegen.llvm.amx import ARCH_PRCTL_SYSCALL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 from ..core.errors import UnsupportedTarget
 from ..core.target import Target
 
@@ -46,7 +46,7 @@ def _tiles_granted() -> bool:
     """Whether the operating system lets this process use tile registers: it must be asked (kernels with tiles ask for
     themselves), and an old one does not know of them."""
     libc = CDLL(None, use_errno=True)
-    return int(libc.syscall(ARCH_PRCTL_SYSCALL, ASK_FOR_STATE, TILE_DATA)) == 0
+    return int(libc.syscall(ARCH_PRCTL_SYSCALL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)) == 0
 
 
 def vector_bytes(features: Sequence[str]) -> int:

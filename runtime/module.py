@@ -35,7 +35,7 @@ class Module:
         self.schedule = schedule
         self._kernel = kernel
         self._lock = threading.Lock()
-        slots = {p.name: _Slot(p.name, p.dtype.numpy, p.shape, p.bytes) for p in kernel.parameters}
+        slots = {p.name: ArraySpec(p.name, p.dtype.numpy, p.shape, p.bytes) for p in kernel.parameters}
         self._bound = {name: slots[name].checked_input(array) for name, array in (bound or {}).items()}
         self._inputs = [slots[b.name] for b in workload.inputs if b.name not in self._bound]
         self._outputs = [slots[name] for name in workload.outputs]
@@ -74,7 +74,7 @@ class Module:
         results = tuple(slot.empty() for slot in self._outputs) if out is None else self._checked_outputs(out)
         addresses = [_address(array) for array in (*given, *results)]
         if out is not None:
-            self._check_apart(addresses)
+            self._check_no_overlap(addresses)
         addresses += self._kept_addresses
         ordered = [addresses[n] for n in self._order]
         with self._lock:
@@ -95,7 +95,7 @@ class Module:
                 raise InvalidParameter(f"out {slot.name} must be contiguous, aligned and writeable", field=slot.name)
         return tuple(out)
 
-    def _check_apart(self, addresses: Sequence[int]) -> None:
+    def _check_no_overlap(self, addresses: Sequence[int]) -> None:
         """A kernel takes it that no two of its arrays overlap, unless it reads both."""
         count = len(self._inputs)
         earlier = [(f"input {s.name}", at, at + s.nbytes) for s, at in zip(self._inputs, addresses, strict=False)]
@@ -109,7 +109,7 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
+class ArraySpec:
     """What one array of a call must be."""
 
     name: str
@@ -141,7 +141,7 @@ class _Slot:
         return array if flags.c_contiguous and flags.aligned else array.copy()
 
 
-def _names(slots: Sequence[_Slot]) -> str:
+def _names(slots: Sequence[ArraySpec]) -> str:
     return ", ".join(slot.name for slot in slots)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target
 
-THREADS_ELSEWHERE = 8
+CROSS_COMPILED_THREADS = 8
 """Native threads that code for a machine which is not here is made for: a small server of its kind."""
 
 
@@ -26,7 +26,7 @@ class Architecture:
     vector_bytes: int
     extensions: Mapping[str, int] = field(default_factory=dict)
     baseline: tuple[str, ...] = ()
-    half: tuple[str, ...] = ()
+    float16_extensions: tuple[str, ...] = ()
     scalable: tuple[str, ...] = ()
     abi: str = ""
     futex_syscall: int = 98
@@ -46,7 +46,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             ),
             **dict.fromkeys(("amx-tile", "amx-bf16", "amx-int8"), 0),
         },
-        half=("f16c", "avx512f"),
+        float16_extensions=("f16c", "avx512f"),
         futex_syscall=202,
         pause="x86.sse2.pause()",
     ),
@@ -70,7 +70,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "zvl512b": 64,
         },
         baseline=("a", "c", "d", "f", "m"),
-        half=("zfhmin", "zfh", "zvfh"),
+        float16_extensions=("zfhmin", "zfh", "zvfh"),
         abi="lp64d",
     ),
 }
@@ -98,7 +98,7 @@ def target_named(text: str) -> Target:
         )
     features = tuple(sorted({*ARCHITECTURES[arch].baseline, *extensions}))
     widest = max([ARCHITECTURES[arch].vector_bytes, *(known[name] for name in extensions)])
-    return Target("llvm", arch, features, THREADS_ELSEWHERE, widest)
+    return Target("llvm", arch, features, CROSS_COMPILED_THREADS, widest)
 
 
 def function_attributes(target: Target) -> str:

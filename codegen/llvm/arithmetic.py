@@ -4,7 +4,7 @@ from ...core.dtypes import DType
 from ...core.errors import CompileError
 from ...ir.expr import BinaryOp, CompareOp, LogicOp, UnaryOp
 from .math import call_math, call_power
-from .values import Value, constant
+from .values import LlvmValue, constant
 from .writer import CONTRACT, FunctionWriter
 
 _COMPARE = {
@@ -18,17 +18,19 @@ _COMPARE = {
 _PLAIN = {BinaryOp.ADD: "add", BinaryOp.SUB: "sub", BinaryOp.MUL: "mul"}
 
 
-def compare(w: FunctionWriter, op: CompareOp, a: Value, b: Value, dtype: DType) -> Value:
+def compare(w: FunctionWriter, op: CompareOp, a: LlvmValue, b: LlvmValue, dtype: DType) -> LlvmValue:
     """``dtype`` is that of the operands."""
     column = 0 if dtype.is_float else 1 if dtype.kind == "int" else 2
     return w.compare(_COMPARE[op][column], a, b)
 
 
-def logic(w: FunctionWriter, op: LogicOp, a: Value, b: Value) -> Value:
+def logic(w: FunctionWriter, op: LogicOp, a: LlvmValue, b: LlvmValue) -> LlvmValue:
     return w.op(op.value, a, b)
 
 
-def binary(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DType, *, positive: bool = False) -> Value:
+def binary(
+    w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, dtype: DType, *, positive: bool = False
+) -> LlvmValue:
     """``a op b``. ``positive``: an index division known to have ``a >= 0`` and ``b > 0``."""
     if dtype.is_float:
         return _float_binary(w, op, a, b, dtype)
@@ -43,7 +45,7 @@ def binary(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DType, *,
     raise CompileError(f"{op.value} is not defined for {dtype}")
 
 
-def unary(w: FunctionWriter, op: UnaryOp, a: Value, dtype: DType) -> Value:
+def unary(w: FunctionWriter, op: UnaryOp, a: LlvmValue, dtype: DType) -> LlvmValue:
     if op is UnaryOp.NOT:
         return w.op("xor", a, w.number(1, a))
     if op is UnaryOp.NEG:
@@ -59,7 +61,7 @@ def unary(w: FunctionWriter, op: UnaryOp, a: Value, dtype: DType) -> Value:
     return call_math(w, op, a)
 
 
-def reduce_lanes(w: FunctionWriter, op: BinaryOp, value: Value, dtype: DType) -> Value:
+def reduce_lanes(w: FunctionWriter, op: BinaryOp, value: LlvmValue, dtype: DType) -> LlvmValue:
     """All lanes of ``value`` combined to one, in an order that suits the machine."""
     if value.lanes == 1:
         return value
@@ -83,7 +85,7 @@ def reduce_lanes(w: FunctionWriter, op: BinaryOp, value: Value, dtype: DType) ->
     return w.call(full, [value], value.element, flags="nsz" if dtype.is_float else "")
 
 
-def _float_binary(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DType) -> Value:
+def _float_binary(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, dtype: DType) -> LlvmValue:
     match op:
         case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL:
             return w.op(f"f{_PLAIN[op]}", a, b, CONTRACT)
@@ -96,7 +98,7 @@ def _float_binary(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DT
     raise CompileError(f"{op.value} is not defined for {dtype}")
 
 
-def _bool_binary(w: FunctionWriter, op: BinaryOp, a: Value, b: Value) -> Value:
+def _bool_binary(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue) -> LlvmValue:
     match op:
         case BinaryOp.MIN | BinaryOp.MUL:
             return w.op("and", a, b)
@@ -105,7 +107,7 @@ def _bool_binary(w: FunctionWriter, op: BinaryOp, a: Value, b: Value) -> Value:
     raise CompileError(f"{op.value} is not defined for bool")
 
 
-def _divide(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DType, positive: bool) -> Value:
+def _divide(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, dtype: DType, positive: bool) -> LlvmValue:
     """Floor division and its remainder; by zero both are 0 (as in NumPy), and the lowest value by -1 wraps."""
     name = "div" if op is BinaryOp.FLOORDIV else "rem"
     known = _constant_of(b)
@@ -139,7 +141,7 @@ def _divide(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DType, p
     return result if zero is None else w.select(zero, w.number(0, a), result)
 
 
-def _constant_of(value: Value) -> int | None:
+def _constant_of(value: LlvmValue) -> int | None:
     """The number a scalar or splat integer constant holds."""
     text = value.text
     if text.startswith("splat ("):
@@ -147,7 +149,7 @@ def _constant_of(value: Value) -> int | None:
     return int(text) if text.lstrip("-").isdigit() else None
 
 
-def _integer_absolute(w: FunctionWriter, a: Value, dtype: DType) -> Value:
+def _integer_absolute(w: FunctionWriter, a: LlvmValue, dtype: DType) -> LlvmValue:
     if dtype.kind == "uint":
         return a
     full = f"llvm.abs.{a.suffix}"

@@ -2,14 +2,14 @@
 
 from ...core.dtypes import DType
 from ...core.errors import CompileError
-from .values import Value, computed, constant
+from .values import LlvmValue, computed, constant
 from .writer import FunctionWriter
 
 
-def from_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
+def from_storage(w: FunctionWriter, value: LlvmValue, dtype: DType) -> LlvmValue:
     """What was loaded, in the type it is computed with."""
     if dtype.name == "float16":
-        _need_half(w)
+        _require_float16(w)
         return w.convert("fpext", value, "float")
     if dtype.name == "bfloat16":
         return _widen_bfloat16(w, value)
@@ -18,10 +18,10 @@ def from_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
     return value
 
 
-def to_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
+def to_storage(w: FunctionWriter, value: LlvmValue, dtype: DType) -> LlvmValue:
     """What is to be stored, rounded to how it lies in memory."""
     if dtype.name == "float16":
-        _need_half(w)
+        _require_float16(w)
         return w.convert("fptrunc", value, "half")
     if dtype.name == "bfloat16":
         return _narrow_bfloat16(w, value)
@@ -30,7 +30,7 @@ def to_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
     return value
 
 
-def cast(w: FunctionWriter, value: Value, source: DType, target: DType) -> Value:
+def cast(w: FunctionWriter, value: LlvmValue, source: DType, target: DType) -> LlvmValue:
     """The IR's Cast: to float nearest-even; float to integer towards zero, saturating, NaN to 0; to bool ``!= 0``."""
     if source == target:
         return value
@@ -47,14 +47,14 @@ def cast(w: FunctionWriter, value: Value, source: DType, target: DType) -> Value
     return w.convert("zext" if source.kind == "uint" else "sext", value, computed(target))
 
 
-def _need_half(w: FunctionWriter) -> None:
+def _require_float16(w: FunctionWriter) -> None:
     """Without the instructions LLVM would call functions that the process does not have."""
-    needed = w.module.half
+    needed = w.module.float16_extensions
     if needed and w.module.features.isdisjoint(needed):
         raise CompileError(f"float16 needs the {' or '.join(needed)} extension, which the target lacks")
 
 
-def _to_float(w: FunctionWriter, value: Value, source: DType, target: DType) -> Value:
+def _to_float(w: FunctionWriter, value: LlvmValue, source: DType, target: DType) -> LlvmValue:
     unsigned = source.is_bool or source.kind == "uint"
     if target.bits == 16:
         if source.name in ("int32", "int64"):  # float32 could not hold them: round once, from float64
@@ -69,15 +69,15 @@ def _to_float(w: FunctionWriter, value: Value, source: DType, target: DType) -> 
     return w.convert("fpext" if target.bits == 64 else "fptrunc", value, computed(target))
 
 
-def _saturate(w: FunctionWriter, value: Value, target: DType) -> Value:
+def _saturate(w: FunctionWriter, value: LlvmValue, target: DType) -> LlvmValue:
     element = computed(target)
-    result = Value("", element, value.lanes)
+    result = LlvmValue("", element, value.lanes)
     name = f"llvm.fpto{'u' if target.kind == 'uint' else 's'}i.sat.{result.suffix}.{value.suffix}"
     w.module.declare(f"declare {result.type} @{name}({value.type})")
     return w.call(name, [value], element, value.lanes)
 
 
-def _round_to_odd(w: FunctionWriter, value: Value) -> Value:
+def _round_to_odd(w: FunctionWriter, value: LlvmValue) -> LlvmValue:
     """float64 to float32 so that a second rounding, to 16 bits, gives what one rounding would have given.
 
     Rounding to odd (truncate, then set the last bit if anything was lost): Boldo and Melquiond, "When double
@@ -93,13 +93,13 @@ def _round_to_odd(w: FunctionWriter, value: Value) -> Value:
     return w.convert("bitcast", odd, "float")
 
 
-def _widen_bfloat16(w: FunctionWriter, value: Value) -> Value:
+def _widen_bfloat16(w: FunctionWriter, value: LlvmValue) -> LlvmValue:
     """The bits of a bfloat16 are the upper half of the float32 of the same value."""
     wide = w.convert("zext", value, "i32")
     return w.convert("bitcast", w.op("shl", wide, w.number(16, wide)), "float")
 
 
-def _narrow_bfloat16(w: FunctionWriter, value: Value) -> Value:
+def _narrow_bfloat16(w: FunctionWriter, value: LlvmValue) -> LlvmValue:
     """Nearest, ties to even: add just under half of the last kept place, one more if that place is odd. A NaN
     stays a NaN (the addition could turn it into an infinity)."""
     bits = w.bits(value)

@@ -6,7 +6,7 @@ Measured: float32 within 1.1 ulp, float64 within 2 ulp.
 """
 
 from .exponential import exp
-from .values import Value
+from .values import LlvmValue
 from .writer import FunctionWriter
 
 _BORDERS = {"float": (0.92, 4.0), "double": (1.0, 6.0)}
@@ -71,7 +71,7 @@ _FAR = {
 }
 
 
-def erf(w: FunctionWriter, x: Value) -> Value:
+def erf(w: FunctionWriter, x: LlvmValue) -> LlvmValue:
     border, last = (w.number(b, x) for b in _BORDERS[x.element])
     size = w.absolute(x)
     near = w.fma(x, w.polynomial(w.mul(x, x), _NEAR[x.element]), x)

@@ -10,14 +10,14 @@ and zero, infinities and NaN as in IEEE 754's recommended operations.
 
 from dataclasses import dataclass
 
-from .values import Value
+from .values import LlvmValue
 from .writer import FunctionWriter
 
 _LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True, slots=True)
-class _Format:
+class FloatFormat:
     """What differs between float32 and float64. Beyond ``lowest`` and ``highest`` the result is 0 or infinite."""
 
     mantissa_bits: int
@@ -31,7 +31,7 @@ class _Format:
 
 
 FORMATS = {
-    "float": _Format(
+    "float": FloatFormat(
         23,
         127,
         1.5 * 2**23,
@@ -41,7 +41,7 @@ FORMATS = {
         89.0,
         (0.5, 0.166665181517601, 0.04166620597243309, 0.008368889801204205, 0.0013950489228591323),
     ),
-    "double": _Format(
+    "double": FloatFormat(
         52,
         1023,
         1.5 * 2**52,
@@ -65,7 +65,7 @@ FORMATS = {
 }
 
 
-def exp(w: FunctionWriter, x: Value, correction: Value | None = None) -> Value:
+def exp(w: FunctionWriter, x: LlvmValue, correction: LlvmValue | None = None) -> LlvmValue:
     """``exp(x)``; with ``correction``, ``exp(x + correction)`` for a correction far smaller than ``x``."""
     form = FORMATS[x.element]
     x = _clamped(w, x, form)
@@ -82,7 +82,7 @@ def exp(w: FunctionWriter, x: Value, correction: Value | None = None) -> Value:
     return scale(w, mantissa, exponent)
 
 
-def scale(w: FunctionWriter, value: Value, exponent: Value) -> Value:
+def scale(w: FunctionWriter, value: LlvmValue, exponent: LlvmValue) -> LlvmValue:
     """``value * 2^exponent`` with one rounding; ``exponent`` an integer of the same width, |exponent| < 1.1 bias."""
     form = FORMATS[value.element]
     if "avx512f" in w.module.features and "avx512vl" in w.module.features:
@@ -98,7 +98,7 @@ def scale(w: FunctionWriter, value: Value, exponent: Value) -> Value:
     return value
 
 
-def _clamped(w: FunctionWriter, x: Value, form: _Format) -> Value:
+def _clamped(w: FunctionWriter, x: LlvmValue, form: FloatFormat) -> LlvmValue:
     """``x`` within the range where the result is neither 0 nor infinite, NaN kept."""
     low, high = w.number(form.lowest, x), w.number(form.highest, x)
     x = w.select(w.compare("olt", x, low), low, x)

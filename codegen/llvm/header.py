@@ -6,7 +6,7 @@ from textwrap import wrap
 from ...core.target import Target
 from ..backend import Parameter, Source
 from ..c_names import KEYWORDS
-from .interface import arguments_of, calls_pool, function_name
+from .interface import arguments_of, calls_thread_pool, function_name
 
 _TYPES: Mapping[str, str] = {
     "float64": "double",
@@ -63,7 +63,7 @@ def header(source: Source, name: str, target: Target) -> str:
         name=name,
         target=target,
         features=_features(target),
-        threads=_THREADS.format(count=target.threads) if calls_pool(source) else "",
+        threads=_THREADS.format(count=target.threads) if calls_thread_pool(source) else "",
         tensors=", ".join(called for called, _ in arguments),
         guard=f"TILEWRIGHT_{name.upper()}_H",
         function=function_name(name),

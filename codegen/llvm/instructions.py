@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ...core.errors import UnsupportedTarget
 from .dialects.aarch64 import AARCH64
 from .dialects.amdgcn import AMDGCN
-from .dialects.dialect import Dialect
+from .dialects.dialect import AsmDialect
 from .dialects.riscv import RISCV
 from .dialects.x86 import X86
 
@@ -35,7 +35,7 @@ CLASSES = (
 """Every class, in the order in which it is shown. ``masked`` counts vector instructions under a mask beside their own
 class, so it is no part of the sum."""
 
-DIALECTS: Mapping[str, Dialect] = {"x86-64": X86, "aarch64": AARCH64, "riscv64": RISCV, "gfx942": AMDGCN}
+DIALECTS: Mapping[str, AsmDialect] = {"x86-64": X86, "aarch64": AARCH64, "riscv64": RISCV, "gfx942": AMDGCN}
 """Architecture -> its assembly."""
 
 _INSTRUCTION = re.compile(r"^\s+([a-z][a-z0-9._]*)\b\s*(.*)")
@@ -67,7 +67,7 @@ def total(counts: Mapping[str, int]) -> int:
     return sum(number for name, number in counts.items() if name != "masked")
 
 
-def _dialect(arch: str) -> Dialect:
+def _dialect(arch: str) -> AsmDialect:
     if arch not in DIALECTS:
         raise UnsupportedTarget(f"no assembly of {arch!r} is read; known: {', '.join(DIALECTS)}", field="arch")
     return DIALECTS[arch]

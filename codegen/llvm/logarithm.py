@@ -7,7 +7,7 @@
 Measured: float32 within 0.9 ulp, float64 within 0.8 ulp; 0 gives -inf, negatives NaN, denormals are exact inputs.
 """
 
-from .values import Value
+from .values import LlvmValue
 from .writer import FunctionWriter
 
 _P32 = (
@@ -49,8 +49,8 @@ _FORMATS = {
 }
 
 
-def log(w: FunctionWriter, x: Value) -> Value:
-    k, f = _take_apart(w, x)
+def log(w: FunctionWriter, x: LlvmValue) -> LlvmValue:
+    k, f = _split_exponent(w, x)
     ln2_high, ln2_low = (w.number(part, x) for part in _LN2[x.element])
     half_square = w.mul(w.mul(f, f), w.number(0.5, x))
     if x.element == "float":
@@ -66,9 +66,9 @@ def log(w: FunctionWriter, x: Value) -> Value:
     return _special_cases(w, x, result)
 
 
-def log_in_two_parts(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
+def log_double_double(w: FunctionWriter, x: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     """float64 ``log(x)`` for positive finite ``x`` as high + low, to about 2^-65 relative: what pow needs."""
-    k, f = _take_apart(w, x)
+    k, f = _split_exponent(w, x)
     denominator = w.add(w.number(2.0, x), f)
     lost = w.sub(f, w.sub(denominator, w.number(2.0, x)))  # 2 + f = denominator + lost, exactly
     s = w.div(f, denominator)
@@ -80,19 +80,19 @@ def log_in_two_parts(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
     c = w.add(w.number(_TWO_THIRDS[0], x), p)
     c_low = w.add(w.sub(p, w.sub(c, w.number(_TWO_THIRDS[0], x))), w.number(_TWO_THIRDS[1], x))
     # t = z c, then u = s t, in two parts: log(1 + f) = 2 s + u
-    t, t_low = _product(w, z, z_low, c, c_low)
-    u, u_low = _product(w, s, s_low, t, t_low)
+    t, t_low = _double_double_product(w, z, z_low, c, c_low)
+    u, u_low = _double_double_product(w, s, s_low, t, t_low)
     two_s = w.add(s, s)
-    high, low = _fast_sum(w, two_s, u)
+    high, low = _fast_two_sum(w, two_s, u)
     low = w.add(low, w.add(w.add(s_low, s_low), u_low))
     ln2_high, ln2_low = (w.number(part, x) for part in _LN2["double"])
     k_high = w.mul(k, ln2_high)
     k_low = w.fma(k, ln2_low, w.fma(k, ln2_high, w.negate(k_high)))
-    total, error = _sum(w, k_high, high)
-    return _fast_sum(w, total, w.add(error, w.add(low, k_low)))
+    total, error = _two_sum(w, k_high, high)
+    return _fast_two_sum(w, total, w.add(error, w.add(low, k_low)))
 
 
-def _take_apart(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
+def _split_exponent(w: FunctionWriter, x: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     """(k as a float, m - 1)."""
     mantissa_bits, root_bits, smallest, up = _FORMATS[x.element]
     tiny = w.compare("olt", x, w.number(smallest, x))
@@ -105,27 +105,29 @@ def _take_apart(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
     return k_float, w.sub(m, w.number(1.0, x))
 
 
-def _special_cases(w: FunctionWriter, x: Value, result: Value) -> Value:
+def _special_cases(w: FunctionWriter, x: LlvmValue, result: LlvmValue) -> LlvmValue:
     infinity = w.number(float("inf"), x)
     result = w.select(w.compare("oeq", x, infinity), infinity, result)
     result = w.select(w.compare("ult", x, w.number(0.0, x)), w.number(float("nan"), x), result)
     return w.select(w.compare("oeq", x, w.number(0.0, x)), w.number(float("-inf"), x), result)
 
 
-def _sum(w: FunctionWriter, a: Value, b: Value) -> tuple[Value, Value]:
+def _two_sum(w: FunctionWriter, a: LlvmValue, b: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     """Knuth's exact sum: a + b = high + low."""
     high = w.add(a, b)
     part = w.sub(high, a)
     return high, w.add(w.sub(a, w.sub(high, part)), w.sub(b, part))
 
 
-def _fast_sum(w: FunctionWriter, a: Value, b: Value) -> tuple[Value, Value]:
+def _fast_two_sum(w: FunctionWriter, a: LlvmValue, b: LlvmValue) -> tuple[LlvmValue, LlvmValue]:
     """Dekker's exact sum for ``|a| >= |b|``."""
     high = w.add(a, b)
     return high, w.sub(b, w.sub(high, a))
 
 
-def _product(w: FunctionWriter, a: Value, a_low: Value, b: Value, b_low: Value) -> tuple[Value, Value]:
+def _double_double_product(
+    w: FunctionWriter, a: LlvmValue, a_low: LlvmValue, b: LlvmValue, b_low: LlvmValue
+) -> tuple[LlvmValue, LlvmValue]:
     """(a + a_low) (b + b_low) as high + low."""
     high = w.mul(a, b)
     low = w.fma(a, b, w.negate(high))

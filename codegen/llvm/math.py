@@ -12,10 +12,10 @@ from .hyperbolic import tanh
 from .logarithm import log
 from .powers import power, small_exponent
 from .trigonometric import cos, sin
-from .values import Value
+from .values import LlvmValue
 from .writer import FunctionWriter
 
-MATH: dict[UnaryOp, Callable[[FunctionWriter, Value], Value]] = {
+MATH: dict[UnaryOp, Callable[[FunctionWriter, LlvmValue], LlvmValue]] = {
     UnaryOp.EXP: exp,
     UnaryOp.LOG: log,
     UnaryOp.TANH: tanh,
@@ -26,12 +26,12 @@ MATH: dict[UnaryOp, Callable[[FunctionWriter, Value], Value]] = {
 """Function -> how it is computed for a scalar or vector of floats or doubles, without fast-math flags."""
 
 
-def call_math(w: FunctionWriter, op: UnaryOp, x: Value) -> Value:
+def call_math(w: FunctionWriter, op: UnaryOp, x: LlvmValue) -> LlvmValue:
     """``op(x)`` by a call of ``@tw.op.vNfM``, which is written when it is first needed."""
     return _call(w, op.value, (x,), lambda inner, arguments: MATH[op](inner, arguments[0]))
 
 
-def call_power(w: FunctionWriter, x: Value, y: Value) -> Value:
+def call_power(w: FunctionWriter, x: LlvmValue, y: LlvmValue) -> LlvmValue:
     """``x`` to the power ``y``."""
     product = small_exponent(w, x, y)
     if product is not None:
@@ -42,9 +42,9 @@ def call_power(w: FunctionWriter, x: Value, y: Value) -> Value:
 def _call(
     w: FunctionWriter,
     name: str,
-    arguments: tuple[Value, ...],
-    write: Callable[[FunctionWriter, tuple[Value, ...]], Value],
-) -> Value:
+    arguments: tuple[LlvmValue, ...],
+    write: Callable[[FunctionWriter, tuple[LlvmValue, ...]], LlvmValue],
+) -> LlvmValue:
     first = arguments[0]
     function = f"tw.{name}.{first.suffix}"
     if not w.module.defines(function):

@@ -23,7 +23,7 @@ STACK_BYTES = 8 << 20
 SPINS = 2_000
 """Looks at the pool's word before an idle thread sleeps: some tens of microseconds."""
 
-_POOL = """\
+_THREAD_POOL = """\
 @word = internal global i64 0, align 128
 @next = internal global i64 0, align 128
 @sleepers = internal global i32 0, align 128
@@ -274,7 +274,7 @@ declare i64 @llvm.umin.i64(i64, i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 """
 
-_SUPPORT = """\
+_SERVICES = """\
 @scratch.key = internal global i32 0
 @scratch.made = internal global i32 0
 
@@ -383,7 +383,7 @@ declare void @abort() noreturn
 """
 
 
-def pool_ir(architecture: Architecture, threads: int, spins: int = SPINS) -> str:
+def thread_pool_ir(architecture: Architecture, threads: int, spins: int = SPINS) -> str:
     """The pool for ``threads`` threads, the caller among them, whose idle threads look ``spins`` times before they
     sleep. Private futexes: FUTEX_WAIT | FUTEX_PRIVATE_FLAG = 128, FUTEX_WAKE | FUTEX_PRIVATE_FLAG = 129."""
     texts = {
@@ -400,15 +400,15 @@ def pool_ir(architecture: Architecture, threads: int, spins: int = SPINS) -> str
         "STACK": STACK_BYTES,
         "THREADS": threads,
     }
-    text = _head(architecture) + _POOL
+    text = _head(architecture) + _THREAD_POOL
     for name, value in texts.items():
         text = text.replace(f"__{name}__", str(value))
     return text
 
 
-def support_ir(architecture: Architecture) -> str:
+def services_ir(architecture: Architecture) -> str:
     """What a process needs once, whatever the number of threads: scratch blocks and the timing loop."""
-    return _head(architecture) + _SUPPORT
+    return _head(architecture) + _SERVICES
 
 
 def _head(architecture: Architecture) -> str:

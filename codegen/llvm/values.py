@@ -28,7 +28,7 @@ _SUFFIX = {"double": "f64", "float": "f32", "half": "f16", "ptr": "p0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class LlvmValue:
     """An SSA name or a constant of an LLVM type. ``lanes`` 1 is a scalar, more a vector of ``element``."""
 
     text: str
@@ -79,7 +79,7 @@ def integer_of(element: str) -> str:
     return {"double": "i64", "float": "i32", "half": "i16"}[element]
 
 
-def constant(value: float | int | bool, element: str, lanes: int = 1) -> Value:
+def constant(value: float | int | bool, element: str, lanes: int = 1) -> LlvmValue:
     """A number as an LLVM constant; floats are rounded to ``element`` and written exactly, in hexadecimal."""
     if element in ("float", "double"):
         number = float(np.float32(value)) if element == "float" else float(value)
@@ -88,10 +88,10 @@ def constant(value: float | int | bool, element: str, lanes: int = 1) -> Value:
         text = "true" if value else "false"
     else:
         text = str(int(value))
-    return Value(text if lanes == 1 else f"splat ({element} {text})", element, lanes)
+    return LlvmValue(text if lanes == 1 else f"splat ({element} {text})", element, lanes)
 
 
-def dtype_constant(value: float | int | bool, dtype: DType) -> Value:
+def dtype_constant(value: float | int | bool, dtype: DType) -> LlvmValue:
     """A number rounded to ``dtype``, as the constant that computing uses."""
     if dtype.name == "float16":
         return constant(float(np.float16(value)), "float")
@@ -102,7 +102,7 @@ def dtype_constant(value: float | int | bool, dtype: DType) -> Value:
     return constant(value, computed(dtype))
 
 
-def bits_constant(bits: int, element: str, lanes: int = 1) -> Value:
+def bits_constant(bits: int, element: str, lanes: int = 1) -> LlvmValue:
     """The floating-point constant of type ``element`` with the given bit pattern."""
     if element == "float":
         (value,) = struct.unpack(">f", struct.pack(">I", bits))

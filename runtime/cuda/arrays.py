@@ -34,18 +34,18 @@ class Framework:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ArrayView:
     """Where the elements of one array lie on the device."""
 
     address: int
     nbytes: int
 
-    def overlaps(self, other: "View") -> bool:
+    def overlaps(self, other: "ArrayView") -> bool:
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Handle:
+class _ExternalStream:
     """A stream for those who ask for one by ``__cuda_stream__``."""
 
     value: int
@@ -68,7 +68,7 @@ def is_device_array(array: object) -> bool:
     return hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")
 
 
-def view(parameter: Parameter, array: Any, stream: int, ordinal: int, *, written: bool = False) -> View:
+def view(parameter: Parameter, array: Any, stream: int, ordinal: int, *, written: bool = False) -> ArrayView:
     """Look at ``array``; what its owner has under way on it is done before what ``stream`` is given from now on.
 
     Raises InvalidParameter for another dtype, shape or device, and for arrays that are not contiguous, do not begin at
@@ -108,7 +108,7 @@ def view(parameter: Parameter, array: Any, stream: int, ordinal: int, *, written
         )
     if written and found.readonly:
         raise InvalidParameter(f"out {name} is only to be read", field=name)
-    return View(int(found.ptr), parameter.bytes)
+    return ArrayView(int(found.ptr), parameter.bytes)
 
 
 def stream_handle(stream: object) -> int:
@@ -177,7 +177,7 @@ def _cupy_empty(parameter: Parameter, beside: Any, stream: int) -> Any:
     cupy = sys.modules["cupy"]
     place: AbstractContextManager[object] = nullcontext()
     if stream != _cupy_stream(beside.device.id):
-        place = cupy.cuda.Stream.from_external(_Handle(stream))
+        place = cupy.cuda.CudaStream.from_external(_ExternalStream(stream))
     with beside.device, place:
         return cupy.empty(parameter.shape, parameter.dtype.numpy)
 

@@ -105,7 +105,7 @@ def device_count() -> int:
     return int(call("cuDeviceGetCount"))
 
 
-class Card:
+class DriverDevice:
     """One of the devices the driver shows; looking at it makes no context."""
 
     def __init__(self, ordinal: int) -> None:
@@ -141,11 +141,11 @@ class Card:
         return int(call("cuDeviceGetAttribute", which, self.handle))
 
 
-class Context:
+class PrimaryContext:
     """A device's primary context, which every library of the process shares. ``with context:`` makes it this thread's
     current one; it is given back when nothing refers to it any more."""
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, card: DriverDevice) -> None:
         """Raises UnsupportedTarget where the device is busy: taken by another process in exclusive mode, or so full
         that no context fits."""
         self.card = card
@@ -159,7 +159,7 @@ class Context:
         self._push, self._pop = library().cuCtxPushCurrent, library().cuCtxPopCurrent
         weakref.finalize(self, release, None, "cuDevicePrimaryCtxRelease", card.handle)
 
-    def __enter__(self) -> "Context":
+    def __enter__(self) -> "PrimaryContext":
         (status,) = self._push(self.handle)
         if status:
             raise error_of(int(status), "cuCtxPushCurrent")
@@ -174,7 +174,7 @@ class Context:
         return handle
 
 
-def release(context: Context | None, destroy: str, handle: Any) -> None:
+def release(context: PrimaryContext | None, destroy: str, handle: Any) -> None:
     """Give a handle back. What the driver says is not looked at: a lost context has taken the handle with it."""
     found = library()
     if context is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import InvalidParameter
-from .driver import Context, attribute, call
+from .driver import PrimaryContext, attribute, call
 
 Bytes = NDArray[np.uint8]
 
@@ -20,10 +20,10 @@ COPIERS = 4
 """Threads that fill a stage: one alone is slower than the bus."""
 
 
-class Stream:
+class CudaStream:
     """A queue of work of the device, apart from the default stream of other libraries."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: PrimaryContext) -> None:
         self.context = context
         with context:
             flags = int(attribute("CUstream_flags.CU_STREAM_NON_BLOCKING"))
@@ -37,7 +37,7 @@ class Stream:
 class Transfers:
     """Copies between host and device; several threads may ask, one is served at a time."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: CudaStream) -> None:
         self._stream = stream
         self._lock = threading.Lock()
         self._stages: list[tuple[int, Bytes, object]] = []
@@ -53,7 +53,7 @@ class Transfers:
             if data.nbytes < STAGE_BYTES:
                 call("cuMemcpyHtoDAsync", address, data.ctypes.data, data.nbytes, self._stream.handle)
             else:
-                for start, size, (pinned, stage, event) in self._pieces(data.nbytes):
+                for start, size, (pinned, stage, event) in self._chunks(data.nbytes):
                     call("cuEventSynchronize", event)
                     self._copy(stage[:size], data[start : start + size])
                     call("cuMemcpyHtoDAsync", address + start, pinned, size, self._stream.handle)
@@ -68,7 +68,7 @@ class Transfers:
                 self._stream.wait()
                 return
             under_way: list[tuple[int, int, Bytes, object]] = []
-            for start, size, (pinned, stage, event) in self._pieces(data.nbytes):
+            for start, size, (pinned, stage, event) in self._chunks(data.nbytes):
                 if len(under_way) == STAGES:
                     self._arrive(data, *under_way.pop(0))
                 call("cuMemcpyDtoHAsync", pinned, address + start, size, self._stream.handle)
@@ -81,7 +81,7 @@ class Transfers:
         call("cuEventSynchronize", event)
         self._copy(data[start : start + size], stage[:size])
 
-    def _pieces(self, nbytes: int) -> Iterator[tuple[int, int, tuple[int, Bytes, object]]]:
+    def _chunks(self, nbytes: int) -> Iterator[tuple[int, int, tuple[int, Bytes, object]]]:
         """(first byte, bytes, stage to use), the stages in turn."""
         if not self._stages:
             self._stages = [self._stage() for _ in range(STAGES)]
@@ -141,10 +141,10 @@ class CudaMemory:
         return data
 
 
-class Allocation:
+class DeviceAllocation:
     """Device memory of its own, freed with the object."""
 
-    def __init__(self, context: Context, nbytes: int) -> None:
+    def __init__(self, context: PrimaryContext, nbytes: int) -> None:
         """Raises MemoryError saying how much is free."""
         self.nbytes = nbytes
         with context:

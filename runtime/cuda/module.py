@@ -13,7 +13,7 @@ from ...core.schedule import Schedule
 from ...core.target import Target
 from ...te.workload import Workload
 from . import arrays
-from .arrays import Framework, View
+from .arrays import ArrayView, Framework
 from .device import CudaDevice
 from .kernel import CudaKernel
 from .memory import CudaMemory, array_bytes
@@ -58,7 +58,7 @@ class CudaModule:
     ) -> tuple[Any, ...]:
         first = next(iter([*given.values(), *(results or {}).values()]), None)
         framework = arrays.framework_of(first)
-        queue, wait = self._queue(framework, stream)
+        queue, wait = self._stream_for(framework, stream)
         ordinal = self._device.ordinal
         with self._device.context:
             views = {name: arrays.view(self._parameters[name], a, queue, ordinal) for name, a in given.items()}
@@ -71,7 +71,7 @@ class CudaModule:
                 results = {n: framework.empty(self._parameters[n], first, queue) for n in self.workload.outputs}
             for name, array in results.items():
                 views[name] = arrays.view(self._parameters[name], array, queue, ordinal, written=written)
-            _check_apart(given, results, views)
+            _check_no_overlap(given, results, views)
             with self._lock:
                 workspace = self._workspace(queue)
             addresses = {**{n: v.address for n, v in views.items()}, **{n: m.address for n, m in workspace.items()}}
@@ -80,7 +80,7 @@ class CudaModule:
                 self._device.stream.wait()
         return tuple(results.values())
 
-    def _queue(self, framework: Framework | None, stream: object | None) -> tuple[int, bool]:
+    def _stream_for(self, framework: Framework | None, stream: object | None) -> tuple[int, bool]:
         """(the handle of the stream to use, whether to wait for it)."""
         if stream is not None:
             return arrays.stream_handle(stream), framework is not None and framework.current_stream is None
@@ -133,7 +133,7 @@ def _named(what: str, names: Sequence[str], given: Sequence[Any], field: str) ->
     return dict(zip(names, given, strict=True))
 
 
-def _check_apart(inputs: Mapping[str, Any], outputs: Mapping[str, Any], views: Mapping[str, View]) -> None:
+def _check_no_overlap(inputs: Mapping[str, Any], outputs: Mapping[str, Any], views: Mapping[str, ArrayView]) -> None:
     """A kernel takes it that no two of its arrays overlap, unless it reads both."""
     earlier = {name: f"input {name}" for name in inputs}
     for name in outputs:

@@ -2,7 +2,7 @@
 
 import re
 
-from .dialect import Dialect, first_match
+from .dialect import AsmDialect, first_match
 
 _VECTOR = re.compile(r"\b[vz]\d+(\.|\b)|\bq\d+\b")
 _LANE = re.compile(r"\[\d+\]$")
@@ -59,5 +59,5 @@ def classify(mnemonic: str, operands: str) -> str:
     return found
 
 
-AARCH64 = Dialect(classify, "//", re.compile(r"\bp\d+(/[mz]\b|, [z\[])"))
+AARCH64 = AsmDialect(classify, "//", re.compile(r"\bp\d+(/[mz]\b|, [z\[])"))
 """Nearly all of SVE takes a predicate, an all-true one included: ``masked`` says how much of the code is SVE."""

@@ -2,7 +2,7 @@
 
 import re
 
-from .dialect import Dialect, first_match
+from .dialect import AsmDialect, first_match
 
 _class_of = first_match(
     (
@@ -31,5 +31,5 @@ def classify(mnemonic: str, operands: str) -> str:
     return _class_of(re.sub(r"_(e32|e64|sdwa)$", "", mnemonic))
 
 
-AMDGCN = Dialect(classify, ";", re.compile(r"\bexec\b"))
+AMDGCN = AsmDialect(classify, ";", re.compile(r"\bexec\b"))
 """Lanes are masked by what the register ``exec`` holds: what counts as masked changes it."""

@@ -9,7 +9,7 @@ Classify = Callable[[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class AsmDialect:
     """``comment``: what begins one. ``mask``: what operands under a mask contain."""
 
     classify: Classify

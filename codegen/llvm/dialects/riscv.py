@@ -2,7 +2,7 @@
 
 import re
 
-from .dialect import Dialect, first_match
+from .dialect import AsmDialect, first_match
 
 _class_of = first_match(
     (
@@ -36,4 +36,4 @@ def classify(mnemonic: str, operands: str) -> str:
     return _class_of(mnemonic)
 
 
-RISCV = Dialect(classify, "#", re.compile(r"\bv0\.t\b"))
+RISCV = AsmDialect(classify, "#", re.compile(r"\bv0\.t\b"))

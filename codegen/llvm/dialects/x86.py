@@ -2,7 +2,7 @@
 
 import re
 
-from .dialect import Dialect, first_match
+from .dialect import AsmDialect, first_match
 
 _class_of = first_match(
     (
@@ -45,4 +45,4 @@ def _store_under_mask(operands: str) -> bool:
     return re.search(r"\)\s*\{%k\d\}$", operands.rstrip()) is not None
 
 
-X86 = Dialect(classify, "#", re.compile(r"\{%k\d\}"))
+X86 = AsmDialect(classify, "#", re.compile(r"\{%k\d\}"))

@@ -13,8 +13,8 @@ from tilewright.core.errors import CompileError, UnsupportedTarget
 from tilewright.core.target import Target
 from tilewright.ir.stmt import Kernel
 from tilewright.runtime.devices import host_target, open_device
+from tilewright.runtime.jit_session import load_object
 from tilewright.runtime.module import load_module
-from tilewright.runtime.native import load_object
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.codegen.kernels import KERNELS

@@ -7,8 +7,8 @@ from typing import Any
 
 from ...codegen.backend import LaunchConfig
 from ...core.errors import CompileError, DeviceFault
-from .driver import Context, attribute, call, error_of
-from .memory import Stream
+from .driver import PrimaryContext, attribute, call, error_of
+from .memory import CudaStream
 
 PORTABLE_CLUSTER = 8
 """Blocks of a cluster that every device with clusters takes; more must be asked for (CUDA C++ Programming Guide)."""
@@ -17,10 +17,10 @@ PORTABLE_CLUSTER = 8
 _BLOCK_ALIGNMENT = 64
 
 
-class Code:
+class LoadedCubin:
     """A cubin on the device."""
 
-    def __init__(self, context: Context, cubin: bytes) -> None:
+    def __init__(self, context: PrimaryContext, cubin: bytes) -> None:
         """Raises CompileError when it is none, or is for another architecture."""
         if not cubin.startswith(b"\x7fELF"):
             raise CompileError("the binary is no cubin: it does not begin as an ELF file")
@@ -28,7 +28,7 @@ class Code:
         with context:
             self.handle = context.own(self, "cuModuleUnload", call("cuModuleLoadData", cubin))
 
-    def function(self, grid: LaunchConfig) -> "Function":
+    def function(self, grid: LaunchConfig) -> "CudaFunction":
         """Raises CompileError when there is none of the name, or it cannot have what ``grid`` gives it."""
         with self.context:
             handle = call("cuModuleGetFunction", self.handle, grid.function.encode())
@@ -42,30 +42,30 @@ class Code:
                     f"{grid.function} cannot have {grid.shared_bytes} bytes of dynamic shared memory and clusters of "
                     f"{grid.cluster} here: {error}"
                 ) from error
-        return Function(self, handle, grid)
+        return CudaFunction(self, handle, grid)
 
 
-class Function:
+class CudaFunction:
     """A device function with the shape of its launch."""
 
-    def __init__(self, code: Code, handle: Any, grid: LaunchConfig) -> None:
+    def __init__(self, code: LoadedCubin, handle: Any, grid: LaunchConfig) -> None:
         self._code = code
         self._handle = handle
         self._grid = grid
-        self._config = _config(grid)
+        self._cuda_launch_config = _cuda_launch_config(grid)
         self._stream: Any = None
         self._launch: Callable[..., Any] = attribute("cuLaunchKernelEx")
 
-    def enqueue(self, stream: Any, arguments: "Packed") -> None:
+    def enqueue(self, stream: Any, arguments: "KernelParams") -> None:
         """Put one launch into ``stream`` (a handle), which must be of the current context."""
         if stream != self._stream:  # the bindings take longer to set it than to launch
-            self._config.hStream = self._stream = stream
-        (status,) = self._launch(self._config, self._handle, arguments.address, 0)
+            self._cuda_launch_config.hStream = self._stream = stream
+        (status,) = self._launch(self._cuda_launch_config, self._handle, arguments.address, 0)
         if status:
             raise error_of(int(status), f"launch of {self._grid.function}")
 
 
-class Packed:
+class KernelParams:
     """Arguments as a launch wants them: eight bytes each, integers (addresses) and floats (doubles); after them
     ``blocks`` of bytes, each at a multiple of 64."""
 
@@ -83,10 +83,10 @@ class Packed:
         self.address = ctypes.addressof(self._pointers)
 
 
-class Graph:
+class CudaGraph:
     """Launches captured once, to be replayed as a whole."""
 
-    def __init__(self, stream: Stream, enqueue: Callable[[], None]) -> None:
+    def __init__(self, stream: CudaStream, enqueue: Callable[[], None]) -> None:
         """``enqueue`` puts the launches into ``stream``, which runs none of them now."""
         self._stream = stream
         mode = attribute("CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
@@ -107,10 +107,10 @@ class Graph:
         call("cuGraphLaunch", self._handle, self._stream.handle)
 
 
-class Stopwatch:
+class EventTimer:
     """Seconds between two points of a stream, by the device's clock (steps of half a microsecond)."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: CudaStream) -> None:
         self._stream = stream
         with stream.context as context:
             self._events = [context.own(self, "cuEventDestroy", call("cuEventCreate", 0)) for _ in range(2)]
@@ -126,7 +126,7 @@ class Stopwatch:
         return milliseconds / 1e3
 
 
-def _config(grid: LaunchConfig) -> Any:
+def _cuda_launch_config(grid: LaunchConfig) -> Any:
     config = attribute("CUlaunchConfig")()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid.blocks
     config.blockDimX, config.blockDimY, config.blockDimZ = grid.threads, 1, 1

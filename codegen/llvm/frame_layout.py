@@ -14,7 +14,7 @@ _LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FrameLayout:
     """``offsets``: buffer name -> bytes from the start of the scratch block; what is not there is on the stack.
 
     No two buffers share a place, so a task and what calls it can use the scratch block of one thread together.
@@ -24,7 +24,7 @@ class Frame:
     scratch_bytes: int
 
 
-def plan_frame(kernel_body: Stmt, tiles: Collection[str] = ()) -> Frame:
+def plan_frame_layout(kernel_body: Stmt, tiles: Collection[str] = ()) -> FrameLayout:
     """``tiles``: buffers that are no memory. Raises CompileError when a thread would need more than
     ``SCRATCH_BYTES``."""
     buffers = {s.buffer.name: s.buffer for s in walk_statements(kernel_body) if isinstance(s, Allocate)}
@@ -41,4 +41,4 @@ def plan_frame(kernel_body: Stmt, tiles: Collection[str] = ()) -> Frame:
         scratch += size
     if scratch > SCRATCH_BYTES:
         raise CompileError(f"local buffers need {scratch} bytes for each thread; allowed: {SCRATCH_BYTES}")
-    return Frame(offsets, scratch)
+    return FrameLayout(offsets, scratch)

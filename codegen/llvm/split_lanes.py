@@ -1,4 +1,4 @@
-"""Vectors whose number of lanes is no power of two are cut into pieces whose number is.
+"""Vectors whose number of lanes is no power of two are cut into power_of_two_chunks whose number is.
 
 LLVM legalises 48 lanes by padding them to 64 and moving them through memory, which costs more than all the
 arithmetic. So ``T[ramp(b, 1, 48)] = v`` becomes a statement of 32 lanes and one of 16, and so on.
@@ -11,7 +11,7 @@ from ...ir.rewrite import loads_of
 from ...ir.stmt import Store
 
 
-def pieces(lanes: int) -> tuple[tuple[int, int], ...]:
+def power_of_two_chunks(lanes: int) -> tuple[tuple[int, int], ...]:
     """(first lane, lanes) of each piece, the widest first: 44 lanes are 32, 8 and 4."""
     parts, start = [], 0
     while start < lanes:
@@ -21,7 +21,7 @@ def pieces(lanes: int) -> tuple[tuple[int, int], ...]:
     return tuple(parts)
 
 
-def cut_store(stmt: Store) -> tuple[Store, ...]:
+def split_store(stmt: Store) -> tuple[Store, ...]:
     """``stmt`` as one store for each piece of its lanes, where that cannot change what is stored."""
     lanes = max((i.lanes for i in stmt.indices), default=1)
     if lanes & (lanes - 1) == 0:
@@ -29,22 +29,22 @@ def cut_store(stmt: Store) -> tuple[Store, ...]:
     # A lane must not read what an earlier piece has written: loads of the same buffer read their own lane, or none.
     if any(load.indices != stmt.indices for load in loads_of(stmt) if load.buffer.name == stmt.buffer.name):
         return (stmt,)
-    return tuple(_piece(stmt, start, count) for start, count in pieces(lanes))
+    return tuple(_store_of_lanes(stmt, start, count) for start, count in power_of_two_chunks(lanes))
 
 
-def cut_reduction(expr: ReduceLanes) -> Expr:
+def split_reduction(expr: ReduceLanes) -> Expr:
     """``expr`` with its lanes combined piece by piece."""
     lanes = expr.value.lanes
     if lanes & (lanes - 1) == 0:
         return expr
     parts = []
-    for start, count in pieces(lanes):
+    for start, count in power_of_two_chunks(lanes):
         part = _slice(expr.value, start, count)
         parts.append(ReduceLanes(expr.op, part) if count > 1 else part)
     return reduce(lambda a, b: Binary(expr.op, a, b), parts)
 
 
-def _piece(stmt: Store, start: int, count: int) -> Store:
+def _store_of_lanes(stmt: Store, start: int, count: int) -> Store:
     return Store(
         stmt.buffer,
         tuple(_slice(i, start, count) for i in stmt.indices),

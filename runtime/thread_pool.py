@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from ..codegen.backend import Source
 from ..codegen.llvm.architectures import ARCHITECTURES
 from ..codegen.llvm.compile import compile_source
-from ..codegen.llvm.runtime_support import SPINS, pool_ir, support_ir
+from ..codegen.llvm.runtime_support import SPINS, services_ir, thread_pool_ir
 from ..core.errors import InvalidParameter
 from ..core.target import Target
-from .native import Library, keep_for_ever, load_object
+from .jit_session import LoadedLibrary, keep_loaded, load_object
 
 MAX_THREADS = 1024
-CROWDED_SPINS = 20
+OVERSUBSCRIBED_SPINS = 20
 """As ``SPINS`` where there are more threads than cores: spinning would keep the others from working."""
 
 _HERE = ARCHITECTURES["x86-64"]
@@ -23,10 +23,10 @@ _TIME = CFUNCTYPE(c_double, c_void_p, c_void_p, c_int64, c_int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Support:
+class NativeServices:
     """Addresses of the services that do not depend on the number of threads."""
 
-    library: Library
+    library: LoadedLibrary
 
     @property
     def scratch(self) -> int:
@@ -38,42 +38,42 @@ class Support:
         return float(timer(function, argument_sets, count, launches))
 
 
-class _Pools:
+class _ThreadPools:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pools: dict[int, Library] = {}
-        self._support: Support | None = None
+        self._thread_pools: dict[int, LoadedLibrary] = {}
+        self._services: NativeServices | None = None
         os.register_at_fork(after_in_child=self._after_fork)
 
     def parallel_for(self, threads: int) -> int:
         with self._lock:
-            if threads not in self._pools:
-                spins = SPINS if threads <= len(os.sched_getaffinity(0)) else CROWDED_SPINS
+            if threads not in self._thread_pools:
+                spins = SPINS if threads <= len(os.sched_getaffinity(0)) else OVERSUBSCRIBED_SPINS
                 exports = ("tilewright_parallel_for", "tilewright_after_fork")
-                self._pools[threads] = keep_for_ever(_load(pool_ir(_HERE, threads, spins), exports))
-            return self._pools[threads].addresses["tilewright_parallel_for"]
+                self._thread_pools[threads] = keep_loaded(_load(thread_pool_ir(_HERE, threads, spins), exports))
+            return self._thread_pools[threads].addresses["tilewright_parallel_for"]
 
-    def support(self) -> Support:
+    def native_services(self) -> NativeServices:
         with self._lock:
-            if self._support is None:
+            if self._services is None:
                 exports = ("tilewright_prepare", "tilewright_scratch", "tilewright_time")
-                library = keep_for_ever(_load(support_ir(_HERE), exports))
+                library = keep_loaded(_load(services_ir(_HERE), exports))
                 CFUNCTYPE(None)(library.addresses["tilewright_prepare"])()
-                self._support = Support(library)
-            return self._support
+                self._services = NativeServices(library)
+            return self._services
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
-        for library in self._pools.values():
+        for library in self._thread_pools.values():
             CFUNCTYPE(None)(library.addresses["tilewright_after_fork"])()
 
 
-def _load(text: str, exports: tuple[str, ...]) -> Library:
+def _load(text: str, exports: tuple[str, ...]) -> LoadedLibrary:
     binary = compile_source(Source("llvm-ir", text, exports[0], ()), _BASELINE)
     return load_object(binary.code, exports, {})
 
 
-_POOLS = _Pools()
+_THREAD_POOLS = _ThreadPools()
 
 
 def parallel_for_address(threads: int) -> int:
@@ -83,9 +83,9 @@ def parallel_for_address(threads: int) -> int:
     """
     if not 1 <= threads <= MAX_THREADS:
         raise InvalidParameter(f"{threads} threads; allowed: 1 to {MAX_THREADS}", field="threads")
-    return _POOLS.parallel_for(threads)
+    return _THREAD_POOLS.parallel_for(threads)
 
 
-def support() -> Support:
+def native_services() -> NativeServices:
     """The native services of this process, compiled at the first call."""
-    return _POOLS.support()
+    return _THREAD_POOLS.native_services()

@@ -15,14 +15,14 @@ _X86_64 = 62
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class LoadedLibrary:
     """Loaded code; it is unmapped when the last reference to ``tracker`` goes."""
 
     addresses: Mapping[str, int]
     tracker: llvm.ResourceTracker
 
 
-class _Session:
+class _JitSession:
     """The process's JIT, made when it is first needed and never torn down: pool threads run its code to the end."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class _Session:
         self._jit: llvm.LLJIT | None = None
         self._numbers = itertools.count()
 
-    def load(self, code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> Library:
+    def load(self, code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> LoadedLibrary:
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
         for name, address in imports.items():
             builder.import_symbol(name, address)
@@ -44,13 +44,13 @@ class _Session:
                 tracker = builder.link(self._jit, f"tilewright-{next(self._numbers)}")
             except RuntimeError as error:
                 raise CompileError(f"the object does not load: {error}") from error
-        return Library({name: tracker[name] for name in exports}, tracker)
+        return LoadedLibrary({name: tracker[name] for name in exports}, tracker)
 
 
-_SESSION = _Session()
+_SESSION = _JitSession()
 
 
-def load_object(code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> Library:
+def load_object(code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> LoadedLibrary:
     """Map ``code`` (a relocatable ELF object) and resolve what it needs from ``imports`` and the process.
 
     Raises CompileError when a symbol is missing or the object is damaged, UnsupportedTarget when it is another
@@ -64,7 +64,7 @@ def load_object(code: bytes, exports: Sequence[str], imports: Mapping[str, int])
     return _SESSION.load(code, exports, imports)
 
 
-def keep_for_ever(library: Library) -> Library:
+def keep_loaded(library: LoadedLibrary) -> LoadedLibrary:
     """Never unmap ``library``: for code that threads may be running when the interpreter ends."""
     _make_immortal(library.tracker)
     return library
