@@ -1,4 +1,4 @@
-"""Native thread pools, one per number of threads, and the other native services that kernels need."""
+"""Native thread pools, one for each number of threads, and the other native services that kernels need."""
 
 import os
 import threading
@@ -15,7 +15,7 @@ from .jit_session import LoadedLibrary, keep_loaded, load_object
 
 MAX_THREADS = 1024
 OVERSUBSCRIBED_SPINS = 20
-"""As ``SPINS`` where there are more threads than cores: spinning would keep the others from working."""
+"""This replaces ``SPINS`` where there are more threads than cores: spinning would keep the others from working."""
 
 _HERE = ARCHITECTURES["x86-64"]
 _BASELINE = Target("llvm", "x86-64", ("cx16",))
@@ -24,7 +24,7 @@ _TIME = CFUNCTYPE(c_double, c_void_p, c_void_p, c_int64, c_int64)
 
 @dataclass(frozen=True, slots=True)
 class NativeServices:
-    """Addresses of the services that do not depend on the number of threads."""
+    """The native services that do not depend on the number of threads."""
 
     library: LoadedLibrary
 
@@ -33,7 +33,8 @@ class NativeServices:
         return self.library.addresses["tilewright_scratch"]
 
     def time(self, function: int, argument_sets: int, count: int, launches: int) -> float:
-        """Seconds for ``launches`` calls; ``argument_sets`` is the address of ``count`` argument arrays."""
+        """Return the seconds that ``launches`` calls take. ``argument_sets`` is the address of ``count`` argument
+        arrays."""
         timer = _TIME(self.library.addresses["tilewright_time"])
         return float(timer(function, argument_sets, count, launches))
 
@@ -77,9 +78,11 @@ _THREAD_POOLS = _ThreadPools()
 
 
 def parallel_for_address(threads: int) -> int:
-    """The native ``void (fn, env, tasks)`` of this process's pool of ``threads`` threads, the caller included.
+    """Return the address of ``void (fn, env, tasks)`` of this process's pool of ``threads`` threads, the caller
+    included.
 
-    The threads start with the first loop, sleep when idle, and end with the process; a forked child gets its own.
+    The threads start with the first loop, sleep when idle, and end with the process. A forked child gets its own.
+    Raises InvalidParameter for a number that is not allowed.
     """
     if not 1 <= threads <= MAX_THREADS:
         raise InvalidParameter(f"{threads} threads; allowed: 1 to {MAX_THREADS}", field="threads")
@@ -87,5 +90,5 @@ def parallel_for_address(threads: int) -> int:
 
 
 def native_services() -> NativeServices:
-    """The native services of this process, compiled at the first call."""
+    """Return the native services of this process. The first call compiles them."""
     return _THREAD_POOLS.native_services()

@@ -1,7 +1,8 @@
-"""Tile registers (AMX): numbered at compile time, set up by each function that uses them, asked for once a process.
+"""Tile registers (Intel AMX). Their numbers are assigned at compile time. Each function that uses tiles configures
+them, and each process asks the operating system once for permission.
 
-"Intel 64 and IA-32 Architectures Software Developer's Manual", volume 1, chapter 18; for the permission,
-Documentation/arch/x86/xstate.rst of Linux.
+Source: "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 1, chapter 18. The permission is
+described in Documentation/arch/x86/xstate.rst of Linux.
 """
 
 from collections.abc import Iterator
@@ -22,15 +23,15 @@ from .writer import FunctionWriter
 
 ARCH_PRCTL_SYSCALL = 158
 ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 0x1023, 18
-"""``arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)``."""
+"""These are the arguments of ``arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)``."""
 _CONFIGURATION = "tile.configuration"
 _REQUESTED = "tile.asked"
 _PRODUCTS = {"bf16": "tdpbf16ps", "s8s8": "tdpbssd", "u8s8": "tdpbusd"}
 
 
 def request_tile_permission(w: FunctionWriter) -> None:
-    """The first call of a kernel asks the operating system for the state of tiles, which threads get only then. A
-    kernel whose process is refused must not be called (``runtime.hardware`` leaves the feature out)."""
+    """Write code that asks the operating system for permission to use tiles, in the first call of a kernel. A kernel
+    must not be called in a process that was refused; ``runtime.hardware`` leaves the feature out there."""
     w.module.global_value(_REQUESTED, "internal global i8 0")
     asked = w.assign(f"load i8, ptr @{_REQUESTED}, align 1", "i8", hint="asked")
     first = w.assign(f"icmp eq i8 {asked.text}, 0", "i1", hint="first")
@@ -47,7 +48,7 @@ def request_tile_permission(w: FunctionWriter) -> None:
 
 
 def configure_tiles(ctx: FunctionContext) -> None:
-    """All tiles of this thread get 16 rows of 64 bytes, and are zero."""
+    """Configure all tiles of this thread: each gets 16 rows of 64 bytes, which are zero."""
     sizes = [1] + [0] * 15 + [TILE_BYTES, 0] * TILES + [0] * 16 + [TILE_ROWS] * TILES + [0] * 8
     text = ", ".join(f"i8 {n}" for n in sizes)
     ctx.w.module.global_value(_CONFIGURATION, f"internal constant [64 x i8] [{text}], align 64")
@@ -56,13 +57,14 @@ def configure_tiles(ctx: FunctionContext) -> None:
 
 
 def release_tiles(ctx: FunctionContext) -> None:
-    """The processor need not keep the tiles of this thread any more."""
+    """Tell the processor that it need not keep the tiles of this thread any more."""
     _call(ctx, "tilerelease", "", "")
 
 
 @contextmanager
 def allocate_tiles(ctx: FunctionContext, buffer: Buffer) -> Iterator[None]:
-    """``buffer`` gets tile registers while the ctx of the with statement is written. Raises CompileError."""
+    """Assign tile registers to ``buffer`` while the body of the with statement is written. Raises CompileError when
+    too few are left."""
     first = sum(prod(shape) for shape in ctx.tile_shapes.values())
     if first + prod(buffer.shape[:-2]) > TILES:
         raise CompileError(f"{buffer.name} {list(buffer.shape)} needs more than the {TILES - first} tiles left")
@@ -72,7 +74,7 @@ def allocate_tiles(ctx: FunctionContext, buffer: Buffer) -> Iterator[None]:
 
 
 def emit_tile_operation(ctx: FunctionContext, stmt: Operation) -> None:
-    """Raises CompileError where the target has no such instruction."""
+    """Write one operation on tiles. Raises CompileError where the target has no such instruction."""
     match stmt:
         case TileZero():
             _call(ctx, "tilezero", f"i8 {_tile_number(ctx, stmt.tile, stmt.tile_indices)}", "i8")

@@ -1,4 +1,4 @@
-"""The IR's operators on values: integers that wrap and divide towards minus infinity, floats that keep NaN."""
+"""The operators of the IR on LLVM values. Integers wrap and divide towards minus infinity; floats keep NaN."""
 
 from ...core.dtypes import DType
 from ...core.errors import CompileError
@@ -19,7 +19,7 @@ _PLAIN = {BinaryOp.ADD: "add", BinaryOp.SUB: "sub", BinaryOp.MUL: "mul"}
 
 
 def compare(w: FunctionWriter, op: CompareOp, a: LlvmValue, b: LlvmValue, dtype: DType) -> LlvmValue:
-    """``dtype`` is that of the operands."""
+    """Compare two values; ``dtype`` is that of the operands."""
     column = 0 if dtype.is_float else 1 if dtype.kind == "int" else 2
     return w.compare(_COMPARE[op][column], a, b)
 
@@ -31,7 +31,7 @@ def logic(w: FunctionWriter, op: LogicOp, a: LlvmValue, b: LlvmValue) -> LlvmVal
 def binary(
     w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, dtype: DType, *, positive: bool = False
 ) -> LlvmValue:
-    """``a op b``. ``positive``: an index division known to have ``a >= 0`` and ``b > 0``."""
+    """Write ``a op b``. ``positive`` says of an index division that ``a >= 0`` and ``b > 0`` are known."""
     if dtype.is_float:
         return _float_binary(w, op, a, b, dtype)
     if dtype.is_bool:
@@ -62,7 +62,7 @@ def unary(w: FunctionWriter, op: UnaryOp, a: LlvmValue, dtype: DType) -> LlvmVal
 
 
 def reduce_lanes(w: FunctionWriter, op: BinaryOp, value: LlvmValue, dtype: DType) -> LlvmValue:
-    """All lanes of ``value`` combined to one, in an order that suits the machine."""
+    """Combine all lanes of ``value`` to one, in an order that suits the machine."""
     if value.lanes == 1:
         return value
     if dtype.is_float and op in (BinaryOp.ADD, BinaryOp.MUL):
@@ -91,7 +91,7 @@ def _float_binary(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, d
             return w.op(f"f{_PLAIN[op]}", a, b, CONTRACT)
         case BinaryOp.DIV:
             return w.op("fdiv", a, b, "nsz arcp contract")
-        case BinaryOp.MIN | BinaryOp.MAX:  # a NaN in either operand is the result, as in NumPy
+        case BinaryOp.MIN | BinaryOp.MAX:  # A NaN in either operand is the result, as in NumPy.
             return w.intrinsic(f"{op.value}imum", a, b, flags="nsz")
         case BinaryOp.POW:
             return call_power(w, a, b)
@@ -108,7 +108,8 @@ def _bool_binary(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue) ->
 
 
 def _divide(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, dtype: DType, positive: bool) -> LlvmValue:
-    """Floor division and its remainder; by zero both are 0 (as in NumPy), and the lowest value by -1 wraps."""
+    """Write a floor division or its remainder. Both are 0 for a division by zero, as in NumPy. The lowest value
+    divided by -1 wraps."""
     name = "div" if op is BinaryOp.FLOORDIV else "rem"
     known = _constant_of(b)
     if positive and known:
@@ -125,7 +126,7 @@ def _divide(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, dtype: 
         return w.op("ashr", a, w.number(known.bit_length() - 1, a))
     zero = None
     safe = b
-    if known in (None, 0, -1):  # sdiv traps on these: divide by 1 there, and put the right answer in afterwards
+    if known in (None, 0, -1):  # sdiv traps here: divide by 1, then select the right result.
         zero = w.compare("eq", b, w.number(0, b))
         minus = w.compare("eq", b, w.number(-1, b))
         safe = w.select(w.op("or", zero, minus), w.number(1, b), b)
@@ -142,7 +143,7 @@ def _divide(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, dtype: 
 
 
 def _constant_of(value: LlvmValue) -> int | None:
-    """The number a scalar or splat integer constant holds."""
+    """Return the number that a scalar or splat integer constant holds, and None for any other value."""
     text = value.text
     if text.startswith("splat ("):
         text = text.removeprefix("splat (").removesuffix(")").split()[-1]

@@ -1,5 +1,5 @@
-"""A kernel as a module of LLVM IR: an exported ``i32 @name(ptr args)`` over an array of buffer pointers, and one
-for its prologue, where it has one."""
+"""A kernel becomes a module of LLVM IR. It exports ``i32 @name(ptr args)``, where ``args`` is an array of pointers
+to buffers. A kernel with a prologue exports a second function for it."""
 
 from collections.abc import Sequence
 
@@ -20,9 +20,9 @@ from .writer import FunctionWriter, ModuleWriter, identifier
 
 
 def emit(kernel: Kernel, target: Target) -> Source:
-    """The LLVM IR of ``kernel``, whose loops are serial or parallel. Raises CompileError for anything else."""
+    """Return the LLVM IR of ``kernel``, whose loops are serial or parallel. Raises CompileError for anything else."""
     prologue, body = split_prologue(kernel)
-    entry = f"tw_{identifier(kernel.name)}"  # no name of the C library starts so
+    entry = f"tw_{identifier(kernel.name)}"  # No name of the C library starts like this.
     first = "" if prologue is None else f"{entry}_prologue"
     module = _module(target)
     module.reserve(entry)
@@ -38,13 +38,14 @@ def emit(kernel: Kernel, target: Target) -> Source:
 
 
 def _tiles(stmt: Stmt) -> frozenset[str]:
-    """The buffers that are tile registers."""
+    """Return the names of the buffers that are tile registers."""
     operations = (s for s in walk_statements(stmt) if isinstance(s, Operation))
     return frozenset(tile.name for s in operations for tile, _ in tiles_of(s))
 
 
 def _define(kernel_ctx: KernelContext, kernel: Kernel, given: Sequence[Buffer], stmt: Stmt) -> None:
-    """The function ``kernel_ctx.entry``, which runs ``stmt`` on those of the parameters of ``kernel`` that are ``given``."""
+    """Define the function ``kernel_ctx.entry``, which runs ``stmt``. Of the parameters of ``kernel`` it uses those
+    that are ``given``."""
     module, entry = kernel_ctx.module, kernel_ctx.entry
     main = module.unique(f"{entry}.main")
     w = FunctionWriter(module)
@@ -75,7 +76,7 @@ def _module(target: Target) -> ModuleWriter:
 
 
 def parameters_of(kernel: Kernel) -> tuple[Parameter, ...]:
-    """What a launch of ``kernel`` is given."""
+    """Return what a launch of ``kernel`` is given."""
     roles = (("input", kernel.inputs), ("output", kernel.outputs), ("workspace", kernel.workspace))
     return tuple(Parameter(b.name, role, b.shape, b.dtype) for role, buffers in roles for b in buffers)
 

@@ -1,4 +1,4 @@
-"""Expressions to instructions. A load that its ``select`` or mask rules out is never performed."""
+"""Expressions become instructions. A load that its ``select`` or mask rules out is never performed."""
 
 from collections.abc import Callable
 
@@ -34,12 +34,12 @@ from .values import LlvmValue, computed, constant, dtype_constant
 
 _INT32 = 1 << 31
 _MOST_SPECULATED = 4
-"""Loads in a branch of a select that are performed without need, where that is safe."""
+"""At most so many loads in a branch of a select are performed without need, where that is safe."""
 
 
 def evaluate(ctx: FunctionContext, expr: Expr, mask: LlvmValue | None = None) -> LlvmValue:
-    """The value of ``expr``. In a vector expression only the lanes of ``mask`` (all when None) are wanted, and
-    loads happen in those alone."""
+    """Return the value of ``expr``. In a vector expression only the lanes of ``mask`` are wanted (all when it is
+    None), and only those lanes are loaded."""
     if mask is not None and not may_read_memory(expr):
         mask = None
     known = ctx.known_result(expr, mask)
@@ -96,8 +96,8 @@ def _pair(ctx: FunctionContext, a: Expr, b: Expr, mask: LlvmValue | None) -> tup
 
 
 def _compare_ramps(ctx: FunctionContext, expr: Compare) -> LlvmValue | None:
-    """A comparison of index vectors whose difference is ``base + stride * lane``: the lanes' own numbers, which are
-    constant, against one scalar, in 32 bits instead of 64. None where it is no such comparison."""
+    """Compare two index vectors whose difference is ``base + stride * lane``; return None for any other comparison.
+    The offsets of the lanes are a constant vector, and it is compared with one scalar, in 32 bits instead of 64."""
     if expr.lanes == 1 or expr.a.dtype != INDEX:
         return None
     difference = linear_difference(expr.a, expr.b)
@@ -162,7 +162,7 @@ def _evaluate_masked(ctx: FunctionContext, expr: Expr, mask: LlvmValue) -> LlvmV
 
 
 def _evaluate_if_any_lane(ctx: FunctionContext, expr: Expr, mask: LlvmValue | None) -> LlvmValue:
-    """A scalar that lanes share: computed only if some lane wants it, where computing it may_read_memory memory."""
+    """Evaluate a scalar that all lanes share. Where that reads memory, it happens only if some lane is wanted."""
     if mask is None or not may_read_memory(expr):
         return evaluate(ctx, expr)
     w = ctx.w
@@ -176,7 +176,7 @@ def _evaluate_if_any_lane(ctx: FunctionContext, expr: Expr, mask: LlvmValue | No
 def _branch(
     ctx: FunctionContext, condition: LlvmValue, then: Callable[[], LlvmValue], otherwise: Callable[[], LlvmValue]
 ) -> LlvmValue:
-    """Control flow: exactly one of the two is computed."""
+    """Write a branch, so that exactly one of the two values is computed, and join them with a phi."""
     w = ctx.w
     yes, no, join = w.label("then"), w.label("else"), w.label("join")
     w.branch(condition, yes, no)
@@ -192,8 +192,8 @@ def _branch(
 
 
 def _is_safe_to_speculate(ctx: FunctionContext, expr: Expr) -> bool:
-    """Whether every load in ``expr`` stays in its buffer at every iteration of the loops around, guarded or not: then
-    computing both branches of a select costs less than choosing."""
+    """Say whether every load in ``expr`` stays in its buffer at every iteration of the loops around it, guarded or
+    not. Then it costs less to compute both branches of a select than to branch."""
     loads = [e for e in walk(expr) if isinstance(e, Load)]
     return len(loads) <= _MOST_SPECULATED and all(_is_in_bounds(ctx, load) for load in loads)
 
@@ -206,12 +206,12 @@ def _is_in_bounds(ctx: FunctionContext, load: Load) -> bool:
 
 
 def _positive_division(ctx: FunctionContext, expr: Binary) -> bool:
-    """Whether ``expr`` divides an index that is never negative by one that is always positive."""
+    """Say whether ``expr`` divides an index that is never negative by one that is always positive."""
     if expr.op not in (BinaryOp.FLOORDIV, BinaryOp.MOD) or expr.dtype != INDEX:
         return False
     return ctx.interval(expr.a).low >= 0 and ctx.interval(expr.b).low > 0
 
 
 def may_read_memory(expr: Expr) -> bool:
-    """Whether computing ``expr`` may read memory."""
+    """Say whether computing ``expr`` may read memory."""
     return any(isinstance(e, Load) for e in walk(expr))

@@ -1,4 +1,5 @@
-"""Where local buffers live: small ones on the stack, large ones at fixed places in the thread's scratch block."""
+"""The layout of local buffers. Small ones live on the stack; large ones have fixed offsets in the thread's scratch
+block."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,16 +9,18 @@ from ...ir.stmt import Allocate, Stmt, walk_statements
 
 LARGEST_ON_STACK_BYTES = 16 * 1024
 STACK_BYTES = 128 * 1024
-"""All stack buffers of a kernel together; the threads' stacks are far larger."""
+"""All stack buffers of a kernel together take at most so many bytes; the stacks of threads are far larger."""
 SCRATCH_BYTES = 1 << 30
 _LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class FrameLayout:
-    """``offsets``: buffer name -> bytes from the start of the scratch block; what is not there is on the stack.
+    """Where the local buffers of a kernel live.
 
-    No two buffers share a place, so a task and what calls it can use the scratch block of one thread together.
+    ``offsets`` maps the name of a buffer to its offset in bytes in the scratch block; a buffer that is not there is on
+    the stack. No two buffers share memory, so that an outlined loop and its caller can both use the scratch block of
+    one thread.
     """
 
     offsets: Mapping[str, int]
@@ -25,8 +28,8 @@ class FrameLayout:
 
 
 def plan_frame_layout(kernel_body: Stmt, tiles: Collection[str] = ()) -> FrameLayout:
-    """``tiles``: buffers that are no memory. Raises CompileError when a thread would need more than
-    ``SCRATCH_BYTES``."""
+    """Plan the layout of the local buffers of a kernel. ``tiles`` names buffers that are registers, not memory.
+    Raises CompileError when a thread would need more than ``SCRATCH_BYTES``."""
     buffers = {s.buffer.name: s.buffer for s in walk_statements(kernel_body) if isinstance(s, Allocate)}
     for name in tiles:
         del buffers[name]

@@ -11,18 +11,20 @@ from .values import LlvmValue
 from .writer import FunctionWriter
 
 EmitShuffle = Callable[[FunctionWriter, Shuffle, LlvmValue, LlvmValue], LlvmValue]
-"""(writer, what is asked for, the value that lanes have, the lane they name) -> the value that they get."""
+"""Arguments: the writer, the shuffle, the value that lanes have, the lane that they read from. Result: the value
+that they get."""
 
 
 @dataclass(slots=True)
 class FunctionContext:
     """The function being written, with its buffers and loop variables.
 
-    ``tiles``: the number of the first tile register of a buffer of tiles; ``tiles_configured``: whether the function has set
-    these registers up. ``known_addresses`` and ``known_results`` are stacks of what has been computed already: an inner scope (a
-    loop body, a branch) sees what dominates it, and its own entries vanish with it. ``known_results`` holds the expression
-    too, so that its identity stays taken. ``emit_shuffle``: how lanes of a warp get each other's values, where there are
-    any. ``streamed``: buffers whose vectors are stored past the caches.
+    ``tiles`` maps a buffer of tiles to the number of its first tile register; ``tiles_configured`` says whether the
+    function has configured these registers. ``known_addresses`` and ``known_results`` are stacks of values that were
+    computed before (value numbering). An inner scope, such as a loop body or a branch, sees what dominates it; its own
+    entries vanish with it. ``known_results`` keeps the expression too, so that no other object takes its identity.
+    ``emit_shuffle`` writes how lanes of a warp read each other's values, where there are warps. ``non_temporal`` names
+    buffers whose vectors are stored past the caches.
     """
 
     w: FunctionWriter
@@ -48,13 +50,13 @@ class FunctionContext:
 
     @contextmanager
     def statement(self) -> Iterator[None]:
-        """A statement of its own: what earlier ones loaded may have changed."""
+        """Begin a new statement. Values that earlier statements loaded may have changed, so they are forgotten."""
         kept, self.known_results = self.known_results, [{}]
         yield
         self.known_results = kept
 
     def interval(self, expr: Expr) -> Interval:
-        """The values an index can take here."""
+        """Return the interval of values that an index can take here."""
         return interval_of(expr, {name: loop_range(extent) for name, extent in self.extents.items()})
 
     def known_address(self, key: object) -> LlvmValue | None:

@@ -1,4 +1,5 @@
-"""How other programs call a kernel: a C function, and one for apache-tvm-ffi that checks what it is given."""
+"""The functions by which other programs call a kernel: a C function, and one for apache-tvm-ffi that checks its
+arguments."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -14,12 +15,13 @@ from .statements import PARALLEL_FOR, SCRATCH
 from .values import LlvmValue, constant
 from .writer import FunctionWriter, ModuleWriter
 
-_ON_STACK_TENSOR, _TENSOR, _TENSOR_OFFSET = 7, 70, 24
-"""``kTVMFFIDLTensorPtr``, ``kTVMFFITensor`` and where the latter's object has its DLTensor (``tvm/ffi/c_api.h``)."""
+_DLTENSOR_POINTER, _TENSOR, _TENSOR_OFFSET = 7, 70, 24
+"""These are ``kTVMFFIDLTensorPtr``, ``kTVMFFITensor`` and the offset of the DLTensor in an object of the latter
+(``tvm/ffi/c_api.h``)."""
 _ANY_BYTES, _ANY_VALUE = 16, 8
-"""Of ``TVMFFIAny``: its size, and where its value lies."""
+"""The size of a ``TVMFFIAny``, and the offset of its value, in bytes."""
 _DATA, _DEVICE_TYPE, _DIMENSIONS, _DTYPE, _SHAPE, _STRIDES, _BYTE_OFFSET = 0, 8, 16, 20, 24, 32, 40
-"""Where the fields of a DLTensor lie (``dlpack/dlpack.h``)."""
+"""The offsets of the fields of a DLTensor, in bytes (``dlpack/dlpack.h``)."""
 _CPU = 1
 _DTYPE_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 _MESSAGE_BYTES = 512
@@ -27,33 +29,33 @@ _MUTEX_BYTES = 64
 
 
 def function_name(name: str) -> str:
-    """The C function of the kernel called ``name``."""
+    """Return the name of the C function of the kernel ``name``."""
     return f"tilewright_{name}"
 
 
 def ffi_name(name: str) -> str:
-    """The symbol that apache-tvm-ffi finds a function called ``name`` by."""
+    """Return the symbol by which apache-tvm-ffi finds a function called ``name``."""
     return f"__tvm_ffi_{name}"
 
 
 def calls_thread_pool(source: Source) -> bool:
-    """Whether a kernel has parallel loops."""
+    """Say whether a kernel has parallel loops."""
     return f"@{PARALLEL_FOR}(" in source.text
 
 
 def uses_scratch(source: Source) -> bool:
-    """Whether a kernel keeps buffers in a thread's scratch memory."""
+    """Say whether a kernel keeps buffers in a thread's scratch memory."""
     return f"@{SCRATCH}(" in source.text
 
 
 def arguments_of(source: Source) -> tuple[Parameter, ...]:
-    """What a caller gives: inputs, then outputs; workspace is the library's own."""
+    """Return what a caller gives: the inputs, then the outputs. The workspace belongs to the library."""
     return tuple(p for p in source.parameters if p.role != "workspace")
 
 
 def library_object(source: Source, name: str, target: Target) -> bytes:
-    """A relocatable object with the two functions, the kernel, and the services that it calls; the C library is all it
-    needs. Raises CompileError."""
+    """Return a relocatable object with the two functions, the kernel, and the services that it calls. It needs
+    nothing but the C library. Raises CompileError."""
     architecture = architecture_of(target)
     texts = [source.text, interface_ir(source, name)]
     if calls_thread_pool(source):
@@ -64,7 +66,7 @@ def library_object(source: Source, name: str, target: Target) -> bytes:
 
 
 def interface_ir(source: Source, name: str) -> str:
-    """The two functions as a module, to be linked with the kernel's and those that it calls."""
+    """Return the two functions as a module, which is linked with the modules that it calls."""
     module = ModuleWriter()
     _write_function(module, source, name)
     _write_checks(module, source, name)
@@ -72,7 +74,8 @@ def interface_ir(source: Source, name: str) -> str:
 
 
 def _write_function(module: ModuleWriter, source: Source, name: str) -> None:
-    """``void tilewright_NAME(inputs…, outputs…)``. Calls take turns where the kernel has workspace, which is one."""
+    """Write ``void tilewright_NAME(inputs…, outputs…)``. A kernel with workspace has only one, so a mutex admits one
+    call at a time."""
     w = FunctionWriter(module)
     given = {p.name: w.parameter(p.name, "ptr") for p in arguments_of(source)}
     signature = ", ".join(f"{p.typed}" for p in given.values())
@@ -102,7 +105,8 @@ def _write_function(module: ModuleWriter, source: Source, name: str) -> None:
 
 
 def _prepare_once(module: ModuleWriter, source: Source, w: FunctionWriter) -> None:
-    """The first call makes ready what threads need; a forked child starts threads of its own."""
+    """Write what the first call does: it prepares scratch memory and the thread pool. A forked child starts threads
+    of its own."""
     inner = FunctionWriter(module)
     if uses_scratch(source):
         module.declare("declare void @tilewright_prepare()")
@@ -119,7 +123,7 @@ def _prepare_once(module: ModuleWriter, source: Source, w: FunctionWriter) -> No
 
 
 class ArgumentChecks:
-    """The function that is being written, and how it ends where something does not hold."""
+    """The function that is being written, and how it returns where a condition does not hold."""
 
     def __init__(self, w: FunctionWriter) -> None:
         self.w = w
@@ -127,7 +131,7 @@ class ArgumentChecks:
         self._texts: dict[str, LlvmValue] = {}
 
     def text(self, text: str) -> LlvmValue:
-        """A C string."""
+        """Return a pointer to ``text`` as a C string."""
         if text not in self._texts:
             data = text.encode() + b"\0"
             name = f"text.{len(self._texts)}"
@@ -137,8 +141,9 @@ class ArgumentChecks:
         return self._texts[text]
 
     def require(self, holds: LlvmValue, kind: str, text: str, *values: LlvmValue) -> None:
-        """Go on where ``holds``; else raise a Python error of a ``kind``: ``text`` as printf would write it. Without
-        apache-tvm-ffi in the process, which nobody calls this from, there is only the result."""
+        """Continue where ``holds``; otherwise raise a Python error of class ``kind``, whose message ``text`` is
+        formatted by printf. A process without apache-tvm-ffi sees the result -1 alone, but nothing calls the
+        function there."""
         w = self.w
         w.module.declare("declare i32 @snprintf(ptr, i64, ptr, ...)")
         w.module.declare("declare extern_weak void @TVMFFIErrorSetRaisedFromCStr(ptr, ptr)")
@@ -158,12 +163,12 @@ class ArgumentChecks:
         w.begin_block(fine)
 
     def equal(self, value: LlvmValue, wanted: int, kind: str, text: str) -> None:
-        """``text`` with one place for the value."""
+        """Require ``value == wanted``; ``text`` has one printf conversion for the value."""
         self.require(self.w.compare("eq", value, constant(wanted, value.element)), kind, text, value)
 
 
 def _write_checks(module: ModuleWriter, source: Source, name: str) -> None:
-    """``int __tvm_ffi_NAME(void *handle, const TVMFFIAny *args, int32_t count, TVMFFIAny *result)``."""
+    """Write ``int __tvm_ffi_NAME(void *handle, const TVMFFIAny *args, int32_t count, TVMFFIAny *result)``."""
     w = FunctionWriter(module)
     handle, args = w.parameter("handle", "ptr"), w.parameter("args", "ptr")
     count, result = w.parameter("count", "i32"), w.parameter("result", "ptr")
@@ -183,14 +188,14 @@ def _write_checks(module: ModuleWriter, source: Source, name: str) -> None:
 
 
 def _checked_address(checks: ArgumentChecks, parameter: Parameter, argument: LlvmValue) -> LlvmValue:
-    """The address of an argument's first element, once it has been found to be such a tensor as the kernel takes."""
+    """Check that an argument is a tensor as the kernel takes it, and return the address of its first element."""
     w, name = checks.w, parameter.name
     index = _field(w, argument, 0, "i32")
-    is_plain, is_object = (w.compare("eq", index, constant(n, "i32")) for n in (_ON_STACK_TENSOR, _TENSOR))
-    known = w.op("or", is_plain, is_object)
+    is_pointer, is_object = (w.compare("eq", index, constant(n, "i32")) for n in (_DLTENSOR_POINTER, _TENSOR))
+    known = w.op("or", is_pointer, is_object)
     checks.require(known, "TypeError", f"{name} is no tensor (type index %d of tvm-ffi)", index)
     value = _field(w, argument, _ANY_VALUE, "ptr")
-    tensor = w.select(is_plain, value, _at(w, value, _TENSOR_OFFSET))
+    tensor = w.select(is_pointer, value, _at(w, value, _TENSOR_OFFSET))
     device = _field(w, tensor, _DEVICE_TYPE, "i32")
     checks.equal(device, _CPU, "ValueError", f"{name} is on a device of type %d, needed: a CPU tensor ({_CPU})")
     rank = len(parameter.shape)
@@ -210,7 +215,7 @@ def _checked_address(checks: ArgumentChecks, parameter: Parameter, argument: Llv
 
 
 def _check_dtype(checks: ArgumentChecks, name: str, dtype: DType, tensor: LlvmValue) -> None:
-    """A DLDataType is a code, bits and lanes in 8, 8 and 16 bits."""
+    """Check the dtype. A DLDataType is a code, bits and lanes in 8, 8 and 16 bits."""
     w, given = checks.w, _field(checks.w, tensor, _DTYPE, "i32")
     code = _DTYPE_CODES["bfloat" if dtype.name == "bfloat16" else dtype.kind]
     wanted = constant(code | dtype.bits << 8 | 1 << 16, "i32")
@@ -222,7 +227,8 @@ def _check_dtype(checks: ArgumentChecks, name: str, dtype: DType, tensor: LlvmVa
 
 
 def _check_strides(checks: ArgumentChecks, name: str, shape: Sequence[int], strides: LlvmValue) -> None:
-    """No strides mean rows after one another; along an extent of 1 any stride does."""
+    """Check that a tensor is contiguous. Null strides mean row-major; the stride of a dimension of extent 1 does not
+    matter."""
     w, wanted = checks.w, _strides(shape)
     numbers = ", ".join(f"i64 {n}" for n in wanted)
     compact = w.alloca(f"[{len(shape)} x i64]", "compact")
@@ -241,12 +247,12 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
 def _require_disjoint(
     checks: ArgumentChecks, one: tuple[Parameter, LlvmValue], other: tuple[Parameter, LlvmValue]
 ) -> None:
-    """A kernel takes it that what it writes overlaps nothing else."""
+    """Require that two arrays do not overlap. A kernel assumes that of every array that it writes."""
     w = checks.w
     ends = [w.op("add", at, constant(parameter.bytes, "i64")) for parameter, at in (one, other)]
     before, after = w.compare("ule", ends[0], other[1]), w.compare("ule", ends[1], one[1])
-    apart = w.op("or", before, after)
-    checks.require(apart, "ValueError", f"{other[0].name} overlaps {one[0].name}")
+    disjoint = w.op("or", before, after)
+    checks.require(disjoint, "ValueError", f"{other[0].name} overlaps {one[0].name}")
 
 
 def _at(w: FunctionWriter, pointer: LlvmValue, offset: int) -> LlvmValue:

@@ -1,4 +1,5 @@
-"""Loads and stores: contiguous lanes as vectors, one element for all lanes as a splat, anything else gathered."""
+"""Loads and stores. Contiguous lanes move as a vector, one element for all lanes is a splat, and anything else is
+gathered or scattered."""
 
 from collections.abc import Callable
 
@@ -12,12 +13,13 @@ from .values import LlvmValue, constant, storage, vector_type
 from .writer import FunctionWriter
 
 _LARGEST_SHUFFLED_STRIDE = 4
-"""Lanes up to this many elements apart are picked from whole vectors; farther ones are gathered."""
+"""Lanes up to this many elements apart are shuffled out of whole vectors; lanes farther apart are gathered."""
 
 _NON_TEMPORAL_BYTES = (16, 32, 64)
 
 Evaluate = Callable[[FunctionContext, Expr, LlvmValue | None], LlvmValue]
-"""How an expression is computed under a lane mask (``expressions.evaluate``, passed in: the two need each other)."""
+"""Computes an expression under a lane mask. It is ``expressions.evaluate``, passed as an argument because the two
+files need each other."""
 
 
 def load(
@@ -30,8 +32,8 @@ def load(
     *,
     raw: bool = False,
 ) -> LlvmValue:
-    """``buffer[indices]``; lanes whose ``mask`` is false are zero and not read. A scalar takes no mask here. ``raw``:
-    as it lies in memory."""
+    """Load ``buffer[indices]``. Lanes whose ``mask`` is false are zero and not read. A scalar takes no mask here.
+    ``raw`` returns the elements in their type in memory."""
     w, element = ctx.w, storage(buffer.dtype)
     flat = flat_index(indices, buffer.strides)
     if flat is None:
@@ -58,8 +60,8 @@ def load(
 
 
 def _deinterleaved_load(ctx: FunctionContext, buffer: Buffer, flat: Linear, lanes: int, ev: Evaluate) -> LlvmValue:
-    """Lanes a few elements apart, picked from whole-vector loads of the span they lie in (never beyond it): the
-    windows follow one another, the last one ends with the last lane."""
+    """Load lanes that lie a few elements apart: load the span in whole vectors, never beyond it, and shuffle the
+    lanes out. The vectors follow one another, and the last one ends with the last lane."""
     w, element, stride = ctx.w, storage(buffer.dtype), flat.stride
     starts = [n * lanes for n in range(stride - 1)] + [(lanes - 1) * (stride - 1)]
     result: LlvmValue | None = None
@@ -91,8 +93,8 @@ def store(
     *,
     raw: bool = False,
 ) -> None:
-    """``buffer[indices] = value`` in the lanes whose ``mask`` is true; a scalar takes no mask here. ``raw``: the value
-    is as it lies in memory."""
+    """Store ``buffer[indices] = value`` in the lanes whose ``mask`` is true. A scalar takes no mask here. ``raw``
+    says that the value has its type in memory already."""
     w = ctx.w
     data = w.splat(value if raw else to_storage(w, value, buffer.dtype), lanes)
     flat = flat_index(indices, buffer.strides)
@@ -121,7 +123,8 @@ def store(
 
 
 def _store_non_temporal(w: FunctionWriter, pointer: LlvmValue, store: str, vector: int, element: int) -> None:
-    """Where a vector lies at a multiple of its size: only so can it go past the caches."""
+    """Store past the caches where the address is a multiple of the vector's size, and normally elsewhere.
+    Non-temporal stores need that alignment."""
     place = w.convert("ptrtoint", pointer, "i64")
     inside = w.op("and", place, constant(vector - 1, "i64"))
     past, through, after = w.label("past"), w.label("through"), w.label("stored")
@@ -137,7 +140,7 @@ def _store_non_temporal(w: FunctionWriter, pointer: LlvmValue, store: str, vecto
 
 
 def emit_prefetch(ctx: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...], ev: Evaluate) -> None:
-    """Asks for the line at ``buffer[indices]``, to be read, in the second level of the caches."""
+    """Prefetch the cache line of ``buffer[indices]``, for reading, into the second level of the caches."""
     flat = flat_index(indices, buffer.strides)
     assert flat is not None
     ctx.w.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
@@ -145,8 +148,9 @@ def emit_prefetch(ctx: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...
 
 
 def address(ctx: FunctionContext, buffer: Buffer, flat: Linear, ev: Evaluate) -> LlvmValue:
-    """Pointer to lane 0. Terms are added outermost loop first and shared between accesses, so that what does not
-    change in a loop is a value of its own. No ``inbounds``: a masked access may start outside its buffer."""
+    """Return a pointer to lane 0. Terms are added from the outermost loop inwards and shared between accesses, so
+    that the part that does not change in a loop is a value of its own. There is no ``inbounds``, because a masked
+    access may start outside its buffer."""
     w, element = ctx.w, storage(buffer.dtype)
     base = ctx.pointer(buffer.name)
     offset = _sum_of_terms(ctx, flat, ev)
@@ -168,7 +172,7 @@ def address(ctx: FunctionContext, buffer: Buffer, flat: Linear, ev: Evaluate) ->
 
 
 def _sum_of_terms(ctx: FunctionContext, flat: Linear, ev: Evaluate) -> LlvmValue | None:
-    """The scalar terms times their coefficients, added up; None when there are none."""
+    """Add up the scalar terms times their coefficients; return None when there are none."""
     w = ctx.w
     depth = {name: position for position, name in enumerate(ctx.variables)}
     ordered = sorted(flat.terms, key=lambda term: depth.get(getattr(term[0], "name", ""), len(depth)))
@@ -197,7 +201,7 @@ def _strided_pointers(ctx: FunctionContext, buffer: Buffer, flat: Linear, lanes:
 def _lane_pointers(
     ctx: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...], lanes: int, ev: Evaluate
 ) -> LlvmValue:
-    """One pointer per lane, for indices that are not evenly spaced."""
+    """Return one pointer per lane, for indices that are not evenly spaced."""
     w = ctx.w
     total: LlvmValue | None = None
     for index, stride in zip(indices, buffer.strides, strict=True):

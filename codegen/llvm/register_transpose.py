@@ -1,4 +1,4 @@
-"""Blocks turned by shuffles of whole registers, and dot products of neighbours."""
+"""Matrices are transposed by shuffles of whole registers. Dot products of neighbouring elements are here, too."""
 
 from ...core.errors import CompileError
 from ...ir.buffer import Buffer
@@ -15,11 +15,15 @@ _DOTS = {
     "bf16": ("llvm.x86.avx512bf16.dpbf16ps", "bfloat", "float", 2),
     "u8s8": ("llvm.x86.avx512.vpdpbusd", "i8", "i32", 4),
 }
-"""Atom -> intrinsic, its factors and sums, how many factors a sum takes."""
+"""This maps an atom to its intrinsic, the types of its factors and accumulators, and the factors per accumulator."""
 
 
 def emit_transpose(ctx: FunctionContext, stmt: Transpose) -> None:
-    """Rows are loaded whole and shuffled pairwise; as many shuffles as there are rows, for each power of two."""
+    """Transpose a matrix in registers. Rows are loaded whole and interleaved pairwise. Every power of two takes as many
+    shuffles as there are rows.
+
+        rows a0 a1 a2 a3  b0 b1 b2 b3   interleaved:  a0 b0 a1 b1  a2 b2 a3 b3
+    """
     w, bits = ctx.w, stmt.unit * stmt.source.dtype.bits
     element = f"i{bits}"
     start = _pointer(ctx, stmt.source, stmt.source_indices)
@@ -44,18 +48,18 @@ def emit_transpose(ctx: FunctionContext, stmt: Transpose) -> None:
 
 
 def _interleaved(w: FunctionWriter, a: LlvmValue, b: LlvmValue) -> LlvmValue:
-    """a0, b0, a1, b1, ..."""
+    """Interleave two vectors: a0, b0, a1, b1, and so on."""
     return w.shuffle(a, b, [lane // 2 + (lane % 2) * a.lanes for lane in range(2 * a.lanes)])
 
 
 def _half(w: FunctionWriter, a: LlvmValue, b: LlvmValue, *, upper: bool) -> LlvmValue:
-    """One half of ``a`` and ``b`` interleaved."""
+    """Return one half of ``a`` and ``b`` interleaved."""
     first = a.lanes // 2 if upper else 0
     return w.shuffle(a, b, [first + lane // 2 + (lane % 2) * a.lanes for lane in range(a.lanes)])
 
 
 def emit_dot(ctx: FunctionContext, stmt: Dot) -> None:
-    """Raises CompileError where the target has no such instruction of that width."""
+    """Write a dot product. Raises CompileError where the target has no such instruction of that width."""
     w, atom = ctx.w, DOT_ATOMS[stmt.atom]
     width = stmt.lanes * atom.accumulator.bits
     wide = {128: "avx512vl", 256: "avx512vl", 512: "avx512f"}.get(width, "")

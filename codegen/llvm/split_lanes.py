@@ -1,7 +1,7 @@
-"""Vectors whose number of lanes is no power of two are cut into power_of_two_chunks whose number is.
+"""Vectors whose number of lanes is no power of two are split into chunks whose number is.
 
-LLVM legalises 48 lanes by padding them to 64 and moving them through memory, which costs more than all the
-arithmetic. So ``T[ramp(b, 1, 48)] = v`` becomes a statement of 32 lanes and one of 16, and so on.
+LLVM legalises 48 lanes by padding them to 64 and moving them through memory, which costs more than all the arithmetic.
+So ``T[ramp(b, 1, 48)] = v`` becomes a statement of 32 lanes and one of 16.
 """
 
 from functools import reduce
@@ -12,36 +12,36 @@ from ...ir.stmt import Store
 
 
 def power_of_two_chunks(lanes: int) -> tuple[tuple[int, int], ...]:
-    """(first lane, lanes) of each piece, the widest first: 44 lanes are 32, 8 and 4."""
-    parts, start = [], 0
+    """Return (first lane, lanes) of each chunk, the widest first: 44 lanes become 32, 8 and 4."""
+    chunks, start = [], 0
     while start < lanes:
         size = 1 << ((lanes - start).bit_length() - 1)
-        parts.append((start, size))
+        chunks.append((start, size))
         start += size
-    return tuple(parts)
+    return tuple(chunks)
 
 
 def split_store(stmt: Store) -> tuple[Store, ...]:
-    """``stmt`` as one store for each piece of its lanes, where that cannot change what is stored."""
+    """Split ``stmt`` into one store for each chunk of its lanes, where that cannot change what is stored."""
     lanes = max((i.lanes for i in stmt.indices), default=1)
     if lanes & (lanes - 1) == 0:
         return (stmt,)
-    # A lane must not read what an earlier piece has written: loads of the same buffer read their own lane, or none.
+    # A lane must not read what an earlier chunk has written. So loads of the same buffer may only read their own lane.
     if any(load.indices != stmt.indices for load in loads_of(stmt) if load.buffer.name == stmt.buffer.name):
         return (stmt,)
     return tuple(_store_of_lanes(stmt, start, count) for start, count in power_of_two_chunks(lanes))
 
 
 def split_reduction(expr: ReduceLanes) -> Expr:
-    """``expr`` with its lanes combined piece by piece."""
+    """Rewrite ``expr`` so that its lanes are combined chunk by chunk."""
     lanes = expr.value.lanes
     if lanes & (lanes - 1) == 0:
         return expr
-    parts = []
+    chunks = []
     for start, count in power_of_two_chunks(lanes):
-        part = _slice(expr.value, start, count)
-        parts.append(ReduceLanes(expr.op, part) if count > 1 else part)
-    return reduce(lambda a, b: Binary(expr.op, a, b), parts)
+        chunk = _slice(expr.value, start, count)
+        chunks.append(ReduceLanes(expr.op, chunk) if count > 1 else chunk)
+    return reduce(lambda a, b: Binary(expr.op, a, b), chunks)
 
 
 def _store_of_lanes(stmt: Store, start: int, count: int) -> Store:
@@ -54,7 +54,7 @@ def _store_of_lanes(stmt: Store, start: int, count: int) -> Store:
 
 
 def _slice(expr: Expr, start: int, count: int) -> Expr:
-    """The lanes ``start`` to ``start + count`` of a vector; a scalar is in every lane."""
+    """Return the lanes ``start`` to ``start + count`` of a vector; a scalar stands for every lane."""
     match expr:
         case Ramp(base=base, stride=stride):
             first = base + start * stride if start else base

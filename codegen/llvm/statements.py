@@ -1,4 +1,4 @@
-"""Statements to blocks; a parallel loop becomes a function of its own that the thread pool calls."""
+"""Statements become blocks. A parallel loop becomes an outlined function that the thread pool calls."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,11 +33,11 @@ from .values import LlvmValue, constant, storage
 from .writer import FunctionWriter, ModuleWriter, identifier
 
 PARALLEL_FOR = "tilewright_parallel_for"
-"""``void (ptr fn, ptr env, i64 tasks)``: calls ``fn(env, begin, end)`` on ranges that cover ``0..tasks``."""
+"""``void (ptr fn, ptr env, i64 tasks)`` calls ``fn(env, begin, end)`` on ranges that cover ``0..tasks``."""
 NOALIAS = "ptr noalias noundef nonnull"
-"""How buffers are passed: no two of them overlap."""
+"""The attributes of a buffer parameter: no two buffers overlap."""
 SCRATCH = "tilewright_scratch"
-"""``ptr (i64 bytes)``: the calling thread's scratch block, at least this large, aligned to 64."""
+"""``ptr (i64 bytes)`` returns the calling thread's scratch block: at least that large, aligned to 64 bytes."""
 
 
 EmitOperation = Callable[[FunctionContext, Operation], None]
@@ -45,7 +45,7 @@ EmitOperation = Callable[[FunctionContext, Operation], None]
 
 @dataclass(frozen=True, slots=True)
 class OutlinedLoop:
-    """A parallel loop as a function, and what of its surroundings it is given."""
+    """A parallel loop that was outlined into a function, and the outer buffers and variables that it captures."""
 
     loop: For
     function: str
@@ -55,8 +55,9 @@ class OutlinedLoop:
 
 @dataclass(frozen=True, slots=True)
 class KernelContext:
-    """What all functions of one kernel share. ``tiles``: the buffers that are tile registers. ``operation``: how
-    operations are written; None: as for a processor. ``tasks``: the functions of parallel loops so far."""
+    """What all functions of one kernel share. ``tiles`` names the buffers that are tile registers.
+    ``emit_operation`` writes operations; None means those of a processor. ``outlined`` lists the parallel loops that
+    have a function so far."""
 
     module: ModuleWriter
     entry: str
@@ -76,9 +77,9 @@ def emit_statement(kernel_ctx: KernelContext, ctx: FunctionContext, stmt: Stmt) 
         case For():
             _for(kernel_ctx, ctx, stmt)
         case Store():
-            for part in split_store(stmt):
+            for chunk in split_store(stmt):
                 with ctx.statement():
-                    _store(ctx, part)
+                    _store(ctx, chunk)
         case If(condition=condition, then=then):
             with ctx.statement():
                 value = evaluate(ctx, condition)
@@ -124,12 +125,12 @@ def _for(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) -> None:
 
 
 def _is_outlined(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) -> bool:
-    """Whether a loop becomes a function of its own."""
+    """Say whether a loop becomes a function of its own."""
     return loop.kind is LoopKind.PARALLEL and kernel_ctx.threads > 1 and loop.extent > 1 and not ctx.in_parallel
 
 
 def uses_tiles(kernel_ctx: KernelContext, ctx: FunctionContext, stmt: Stmt) -> bool:
-    """Whether the function that ``stmt`` is written in works on tile registers there."""
+    """Say whether ``stmt`` uses tile registers in the function that it is written in."""
     if isinstance(stmt, For) and _is_outlined(kernel_ctx, ctx, stmt):
         return False
     return isinstance(stmt, TILE_OPERATIONS) or any(uses_tiles(kernel_ctx, ctx, s) for s in substatements(stmt))
@@ -166,7 +167,7 @@ def _store(ctx: FunctionContext, stmt: Store) -> None:
 
 
 def _unrounded(stmt: Store) -> Expr:
-    """What is stored; without a last rounding to 16 bits, which storing does as well."""
+    """Return the value that is stored, without a last rounding to 16 bits: storing rounds as well."""
     value, dtype = stmt.value, stmt.buffer.dtype
     if isinstance(value, Cast) and value.type == dtype and dtype.is_float and dtype.bits == 16:
         return value.value if value.value.dtype == float32 else value
@@ -174,7 +175,7 @@ def _unrounded(stmt: Store) -> Expr:
 
 
 def _is_raw_copy(stmt: Store) -> bool:
-    """Whether 16-bit floats go from place to place as they are: no need to widen and round them."""
+    """Say whether a store only copies 16-bit floats, so that they need not be widened and rounded."""
     value, dtype = stmt.value, stmt.buffer.dtype
     return (
         isinstance(value, Load)
@@ -195,7 +196,7 @@ def _copy_raw(ctx: FunctionContext, stmt: Store, lanes: int) -> None:
 
 def _allocate(kernel_ctx: KernelContext, ctx: FunctionContext, stmt: Allocate) -> None:
     w, buffer = ctx.w, stmt.buffer
-    if buffer.scope is Scope.SHARED:  # the block has it from the start
+    if buffer.scope is Scope.SHARED:  # It is allocated for the whole block.
         emit_statement(kernel_ctx, ctx, stmt.body)
         return
     if buffer.name in kernel_ctx.tiles:
@@ -222,13 +223,13 @@ def _allocate(kernel_ctx: KernelContext, ctx: FunctionContext, stmt: Allocate) -
 
 
 def _lifetime(w: FunctionWriter, edge: str, pointer: LlvmValue) -> None:
-    if not w.module.stack_address_space:  # elsewhere the pointer is not the very one that was allocated
+    if not w.module.stack_address_space:  # With a cast the pointer is not the alloca itself.
         w.module.declare(f"declare void @llvm.lifetime.{edge}.p0(ptr)")
         w.line(f"call void @llvm.lifetime.{edge}.p0({pointer.typed})")
 
 
 def _parallel_for(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) -> None:
-    """Write the loop body as ``@entry.var(buffers…, outer variables…, begin, end)`` with a wrapper that unpacks
+    """Outline the loop body as ``@entry.var(buffers…, outer variables…, begin, end)``, with a wrapper that unpacks
     the environment, and call the pool. Buffers are parameters so that ``noalias`` holds for each of them."""
     outlined = _equal_outlined_loop(kernel_ctx, ctx, loop) or _outline(kernel_ctx, ctx, loop)
     w = ctx.w
@@ -240,7 +241,7 @@ def _parallel_for(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) ->
         w.line(f"store {value.typed}, {at.typed}, align 8")
     w.module.declare(f"declare void @{PARALLEL_FOR}(ptr, ptr, i64)")
     w.line(f"call void @{PARALLEL_FOR}(ptr @{outlined.function}.task, {environment.typed}, i64 {loop.extent})")
-    if ctx.tiles_configured:  # this thread took part, and has given its tiles back
+    if ctx.tiles_configured:  # This thread ran tasks, which released its tiles.
         configure_tiles(ctx)
 
 
@@ -253,7 +254,7 @@ def _outline(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) -> Outl
 
 
 def _equal_outlined_loop(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) -> OutlinedLoop | None:
-    """One that is there already, of a loop that differs in names alone."""
+    """Return a loop that was outlined before and differs from ``loop`` in names alone, or None."""
     for known in kernel_ctx.outlined:
         names = None if known.variables else renaming(known.loop, loop)
         if names is not None and all(_same_storage(kernel_ctx, ctx, *pair) for pair in names.items()):
@@ -262,7 +263,7 @@ def _equal_outlined_loop(kernel_ctx: KernelContext, ctx: FunctionContext, loop: 
 
 
 def _same_storage(kernel_ctx: KernelContext, ctx: FunctionContext, first: str, second: str) -> bool:
-    """Whether two buffers are alike in what is not said where they are used."""
+    """Say whether two buffers have the same kind of storage and the same offset, which the statements do not show."""
     offsets, non_temporal, tiles = kernel_ctx.frame.offsets, ctx.non_temporal, kernel_ctx.tiles
     return offsets.get(first) == offsets.get(second) and all(
         (first in s) == (second in s) for s in (non_temporal, tiles)
@@ -299,13 +300,13 @@ def _define_outlined(
 
 
 def fence_non_temporal_stores(ctx: FunctionContext) -> None:
-    """What went past the caches is in order with nothing that follows until then."""
+    """Write a fence after non-temporal stores, which are ordered with nothing else."""
     if ctx.non_temporal:
         ctx.w.line("fence seq_cst")
 
 
 def _unpacking_wrapper(kernel_ctx: KernelContext, name: str, buffers: list[str], variables: list[str]) -> str:
-    """``name.task(env, begin, end)``: what the pool calls."""
+    """Write ``name.task(env, begin, end)``, which the pool calls."""
     w = FunctionWriter(kernel_ctx.module)
     environment, arguments = w.parameter("env", "ptr"), []
     begin, end = w.parameter("begin", "i64"), w.parameter("end", "i64")
@@ -320,7 +321,7 @@ def _unpacking_wrapper(kernel_ctx: KernelContext, name: str, buffers: list[str],
 
 
 def _captured(ctx: FunctionContext, loop: For) -> tuple[list[str], list[str]]:
-    """Buffers and loop variables from outside that the loop uses, in the order in which they came into scope."""
+    """Return the outer buffers and loop variables that the loop uses, in the order in which they came into scope."""
     buffers, variables = set(), set()
     pending: list[Expr] = []
     for stmt in walk_statements(loop):

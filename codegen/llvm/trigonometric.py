@@ -1,9 +1,9 @@
-"""sin and cos: the argument reduced to [-pi/4, pi/4] and a quadrant, then one of two polynomials.
+"""sin and cos: the argument is reduced to [-pi/4, pi/4] and a quadrant, then goes through one of two polynomials.
 
 ``x = n pi/2 + r`` with pi/2 in three parts and fused steps; float32 is reduced in float64. Arguments beyond
-``_LARGEST`` (and infinities and NaN) go, the whole vector, to the C library: they are rare, and exact reduction of
-them is long. Coefficients: fitted as in ``exponential``. Measured below the border: float32 within 1.6 ulp, float64
-within 1.6 ulp.
+``_LARGEST``, infinities and NaN send the whole vector to the C library: they are rare, and their exact reduction is
+long. The coefficients were fitted as in ``exponential``. Measured errors below ``_LARGEST``: float32 is within 1.6 ulp,
+float64 within 1.6 ulp.
 """
 
 from .values import LlvmValue, constant
@@ -46,7 +46,7 @@ def cos(w: FunctionWriter, x: LlvmValue) -> LlvmValue:
 
 
 def _with_library_fallback(w: FunctionWriter, x: LlvmValue, name: str, quadrant: int) -> LlvmValue:
-    """The polynomial for ordinary arguments, the C library for a vector that holds any other."""
+    """Evaluate the polynomial for ordinary arguments, and call the C library for a vector that holds any other."""
     inside = w.compare("ole", w.absolute(x), w.number(_LARGEST[x.element], x))
     if inside.lanes > 1:
         every = f"llvm.vector.reduce.and.{inside.suffix}"
@@ -82,12 +82,12 @@ def _reduce_and_evaluate(w: FunctionWriter, x: LlvmValue, quadrant: int) -> Llvm
     zero = w.number(0, number)
     odd = w.compare("ne", w.op("and", number, w.number(1, number)), zero)
     result = w.select(odd, cosine, sine)
-    turned = w.compare("ne", w.op("and", number, w.number(2, number)), zero)
-    return w.select(turned, w.negate(result), result)
+    negative = w.compare("ne", w.op("and", number, w.number(2, number)), zero)
+    return w.select(negative, w.negate(result), result)
 
 
 def _library(w: FunctionWriter, x: LlvmValue, name: str) -> str:
-    """A function that calls the C library for each lane in turn, kept out of the way of the ordinary path."""
+    """Return a function that calls the C library for each lane. It is marked cold and is not inlined."""
     function = f"tw.{name}.library.{x.suffix}"
     if w.module.defines(function):
         return function

@@ -1,4 +1,5 @@
-"""Writing LLVM IR as text: a module of functions, each a list of blocks. Names given as hints are kept readable."""
+"""LLVM IR is written as text: a module of functions, each a list of blocks. Names that are given as hints stay
+readable."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -8,14 +9,15 @@ from functools import lru_cache
 from .values import LlvmValue, constant, integer_of, vector_type
 
 CONTRACT = "nsz contract"
-"""Flags of ordinary floating-point arithmetic: products may fuse into sums; the sign of zero is free."""
+"""The flags of ordinary floating-point arithmetic: multiplications and additions may fuse, and the sign of zero is
+free."""
 EXACT = ""
-"""No flags: every operation rounds by itself. What error-compensated code needs."""
+"""No flags, so that every operation rounds by itself. Error-compensated code needs that."""
 
 
 @lru_cache(maxsize=4096)
 def identifier(name: str) -> str:
-    """``name`` with everything LLVM would want quoted replaced."""
+    """Return ``name`` with everything replaced that LLVM would want quoted."""
     clean = re.sub(r"[^A-Za-z0-9_.]", "_", name)
     return clean if clean and not clean[0].isdigit() else f"v{clean}"
 
@@ -31,9 +33,9 @@ class ModuleWriter:
         float16_extensions: Sequence[str] = (),
         stack_address_space: int = 0,
     ) -> None:
-        """``features``: the instruction-set extensions that may be counted on. ``attributes``: of every function.
-        ``float16_extensions``: extensions of which float16 needs one, empty where it needs none. ``stack_address_space``: the address space
-        of what lies on a thread's stack."""
+        """``features`` lists the instruction-set extensions that code may use. ``attributes`` belong to every
+        function. ``float16_extensions`` lists extensions of which float16 needs one; it is empty where float16 needs
+        none. ``stack_address_space`` is the address space of a thread's stack."""
         self.features = frozenset(features)
         self.attributes = attributes
         self.float16_extensions = tuple(float16_extensions)
@@ -45,7 +47,7 @@ class ModuleWriter:
         self._declarations.setdefault(declaration)
 
     def global_value(self, name: str, text: str) -> None:
-        """``@name = text``."""
+        """Define the global ``@name = text``."""
         self.declare(f"@{name} = {text}")
 
     def define(self, name: str, text: str) -> None:
@@ -55,11 +57,11 @@ class ModuleWriter:
         return name in self._functions
 
     def reserve(self, name: str) -> None:
-        """Keep the place of a function that is written while others are being written."""
+        """Reserve the position of a function that is written while others are being written."""
         self._functions.setdefault(name, "")
 
     def unique(self, name: str) -> str:
-        """``name``, or with a number where a function of this name is there already."""
+        """Return ``name``, with a number added where a function of this name exists."""
         candidate, number = name, 1
         while candidate in self._functions:
             candidate, number = f"{name}.{number}", number + 1
@@ -81,7 +83,7 @@ class FunctionWriter:
         self._lines: list[str] = []
         self.block = "entry"
 
-    # names and blocks
+    # These methods deal with names and blocks.
 
     def name(self, hint: str) -> str:
         hint = identifier(hint)
@@ -122,7 +124,8 @@ class FunctionWriter:
 
     @contextmanager
     def counted_loop(self, start: LlvmValue, stop: LlvmValue, hint: str) -> Iterator[LlvmValue]:
-        """``for hint in range(start, stop)`` around the body of the with statement; ``start < stop`` must hold."""
+        """Write ``for hint in range(start, stop)`` around the body of the with statement; ``start < stop`` must
+        hold."""
         before, body, after = self.block, self.label(f"{hint}.loop"), self.label(f"{hint}.end")
         self.jump(body)
         self.begin_block(body)
@@ -148,23 +151,23 @@ class FunctionWriter:
         return LlvmValue(name, "ptr")
 
     def parameter(self, hint: str, element: str, lanes: int = 1) -> LlvmValue:
-        """A parameter of the function; ``text`` takes the whole signature."""
+        """Name a parameter of the function; ``text`` takes the whole signature."""
         return LlvmValue(self.name(hint), element, lanes)
 
     def text(self, signature: str) -> str:
-        """The definition; ``signature`` is everything between ``define`` and the opening brace."""
+        """Return the definition; ``signature`` is everything between ``define`` and the opening brace."""
         body = "\n".join(["entry:", *self._allocas, *self._lines])
         return f"define {signature} {{\n{body}\n}}"
 
-    # instructions
+    # These methods write instructions.
 
     def op(self, opcode: str, a: LlvmValue, b: LlvmValue, flags: str = "", hint: str = "t") -> LlvmValue:
-        """A binary instruction on two values of one type."""
+        """Write a binary instruction on two values of one type."""
         word = f"{opcode} {flags}" if flags else opcode
         return self.assign(f"{word} {a.typed}, {b.text}", a.element, a.lanes, hint)
 
     def compare(self, predicate: str, a: LlvmValue, b: LlvmValue) -> LlvmValue:
-        """``predicate`` as LLVM spells it: ``olt`` (floats), ``slt``, ``ult``, ``eq``."""
+        """Compare two values; ``predicate`` is LLVM's: ``olt`` (floats), ``slt``, ``ult``, ``eq``."""
         word = "fcmp" if a.is_float else "icmp"
         return self.assign(f"{word} {predicate} {a.typed}, {b.text}", "i1", a.lanes, "c")
 
@@ -172,7 +175,7 @@ class FunctionWriter:
         return self.assign(f"select {condition.typed}, {yes.typed}, {no.typed}", yes.element, yes.lanes)
 
     def convert(self, opcode: str, value: LlvmValue, element: str) -> LlvmValue:
-        """``trunc``, ``sext``, ``sitofp``, ``bitcast``, … lane by lane."""
+        """Write ``trunc``, ``sext``, ``sitofp``, ``bitcast`` or another conversion, lane by lane."""
         if value.element == element:
             return value
         target = vector_type(element, value.lanes)
@@ -188,14 +191,14 @@ class FunctionWriter:
         return self.assign(f"{word} {result} @{name}({text})", element, lanes, hint)
 
     def intrinsic(self, name: str, *arguments: LlvmValue, flags: str = "") -> LlvmValue:
-        """An intrinsic overloaded on its first argument, which is also the type of its result."""
+        """Call an intrinsic that is overloaded on the type of its first argument, which is also that of its result."""
         first = arguments[0]
         full = f"llvm.{name}.{first.suffix}"
         self.module.declare(f"declare {first.type} @{full}({', '.join(a.type for a in arguments)})")
         return self.call(full, arguments, first.element, first.lanes, flags)
 
     def splat(self, value: LlvmValue, lanes: int) -> LlvmValue:
-        """``value`` in every lane; itself when it is a vector already."""
+        """Return ``value`` in every lane; a vector is returned as it is."""
         if value.lanes == lanes:
             return value
         if not value.text.startswith("%"):
@@ -211,16 +214,16 @@ class FunctionWriter:
         return self.assign(f"shufflevector {a.typed}, {b.typed}, <{len(lanes)} x i32> <{mask}>", a.element, len(lanes))
 
     def upper_halves(self, a: LlvmValue) -> LlvmValue:
-        """The upper 16 of the 32 bits of each lane: picked from pairs, by one instruction."""
+        """Return the upper 16 of the 32 bits of each lane. One shuffle picks them from pairs."""
         pairs = self.assign(f"bitcast {a.typed} to {vector_type('i16', 2 * a.lanes)}", "i16", 2 * a.lanes)
         if a.lanes == 1:
             return self.assign(f"extractelement {pairs.typed}, i64 1", "i16", 1)
         return self.shuffle(pairs, pairs, range(1, 2 * a.lanes, 2))
 
-    # arithmetic shorthands, for the mathematical functions
+    # These shorthands serve the mathematical functions.
 
     def number(self, value: float | int, like: LlvmValue) -> LlvmValue:
-        """``value`` as a constant of the type of ``like``."""
+        """Return ``value`` as a constant of the type of ``like``."""
         return constant(value, like.element, like.lanes)
 
     def add(self, a: LlvmValue, b: LlvmValue, flags: str = EXACT) -> LlvmValue:
@@ -236,7 +239,7 @@ class FunctionWriter:
         return self.op("fdiv", a, b, flags)
 
     def fma(self, a: LlvmValue, b: LlvmValue, c: LlvmValue) -> LlvmValue:
-        """``a * b + c`` with one rounding."""
+        """Write ``a * b + c`` with one rounding."""
         return self.intrinsic("fma", a, b, c)
 
     def negate(self, a: LlvmValue) -> LlvmValue:
@@ -246,11 +249,11 @@ class FunctionWriter:
         return self.intrinsic("fabs", a)
 
     def bits(self, a: LlvmValue) -> LlvmValue:
-        """The bit pattern of a float as an integer."""
+        """Return the bit pattern of a float as an integer."""
         return self.convert("bitcast", a, integer_of(a.element))
 
     def polynomial(self, x: LlvmValue, coefficients: Sequence[float]) -> LlvmValue:
-        """Horner's rule with fused steps; ``coefficients`` from the constant term upwards."""
+        """Evaluate a polynomial by Horner's rule with fused steps; ``coefficients`` begin with the constant term."""
         result = self.number(coefficients[-1], x)
         for c in reversed(coefficients[:-1]):
             result = self.fma(result, x, self.number(c, x))

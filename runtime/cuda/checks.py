@@ -1,4 +1,5 @@
-"""Filling, searching and comparing memory on the device: see ``runtime.device.Device`` for what each function does."""
+"""Memory is filled, searched and compared on the device here; ``runtime.device.Device`` says what each function
+does."""
 
 from collections.abc import Sequence
 
@@ -16,14 +17,14 @@ from .memory import Bytes, CudaMemory, CudaStream, DeviceAllocation, Transfers, 
 
 THREADS = 256
 PER_THREAD = 8
-"""Elements a thread takes before it moves on, so that many loads are under way."""
+"""A thread takes so many elements before it moves on, so that many loads are in flight."""
 BLOCKS_PER_MULTIPROCESSOR = 8
 _NONE = 2**64 - 1
 _RESULT_WORDS = 4
 
 
 class MemoryChecks:
-    """The check kernels of one device; compiled when first used."""
+    """The check kernels of one device. They are compiled when they are first used."""
 
     def __init__(self, stream: CudaStream, transfers: Transfers, target: Target) -> None:
         self._stream = stream
@@ -81,15 +82,15 @@ class MemoryChecks:
     def _run_for_result(
         self, unit: str, name: str, work: int, arguments: Sequence[int | float], start: Sequence[int]
     ) -> list[int]:
-        """What a kernel makes of the result words, which begin as ``start``."""
+        """Run a kernel on the result words, which begin as ``start``, and return what it leaves there."""
         result = self._result.view(0, 8 * len(start))
         result.write(array_bytes(np.array(start, np.uint64)))
         self._run(unit, name, work, [*arguments, self._result.address])
         return [int(word) for word in result.read().view(np.uint64)]
 
     def _run(self, unit: str, name: str, work: int, arguments: Sequence[int | float]) -> None:
-        """One launch of a function of a translation unit, with threads for ``work`` pieces of work but at most as many
-        as the device holds; waits."""
+        """Launch a function of a translation unit once, and wait. There are threads for ``work`` elements, but at
+        most as many as the device holds."""
         blocks = min(max(-(-work // (THREADS * PER_THREAD)), 1), self._target.threads * BLOCKS_PER_MULTIPROCESSOR)
         with self._stream.context:
             self._function(unit, name, blocks).enqueue(self._stream.handle, KernelParams(arguments))
@@ -106,7 +107,7 @@ class MemoryChecks:
 
 
 def _word(pattern: bytes) -> int:
-    """The pattern repeated over eight bytes."""
+    """Repeat the pattern over eight bytes."""
     return int.from_bytes(pattern * (8 // len(pattern)), "little")
 
 

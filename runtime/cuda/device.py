@@ -21,9 +21,9 @@ from .peaks import MeasurementResources
 VECTOR_BYTES = 16
 
 _ARCHITECTURES: dict[int, Mapping[int, str]] = {8: {0: "sm_80", 9: "sm_89"}, 9: {0: "sm_90a"}, 10: {0: "sm_100a"}}
-"""Major compute capability -> least minor one -> what is compiled for it. LoadedCubin runs on later minor ones of the same
-major, unless its name ends in a letter: that runs on its own only (CUDA C++ Programming Guide, "Compute Capabilities").
-"""
+"""This maps a major compute capability to its architectures, each by the least minor one. Code also runs on later
+minor ones of the same major, unless the name of its architecture ends in a letter: such code runs on that
+architecture only (CUDA C++ Programming Guide, "Compute Capabilities")."""
 
 _COLUMNS = {
     "cores": "MULTIPROCESSOR_COUNT",
@@ -42,18 +42,20 @@ _COLUMNS = {
     "memory_bus_bits": "GLOBAL_MEMORY_BUS_WIDTH",
     "copy_engines": "ASYNC_ENGINE_COUNT",
 }
-"""Column -> the driver's attribute. None of them depends on a setting, the driver's version or the last boot."""
+"""This maps a column to the driver's attribute. None of them depends on a setting, the driver's version or the last
+boot."""
 _KILOHERTZ = {"clock_hertz": "CLOCK_RATE", "memory_clock_hertz": "MEMORY_CLOCK_RATE"}
 _GIB = 1 << 30
 
 
 class CudaDevice:
-    """See ``runtime.device.Device``. Opening one makes its context in this process (a fifth of a second). One thread at
-    a time may use it."""
+    """An NVIDIA device; see ``runtime.device.Device``. Opening it retains its primary context in this process, which
+    takes a fifth of a second. Only one thread at a time may use it."""
 
     def __init__(self, target: Target | None = None, ordinal: int = 0) -> None:
-        """``target`` defaults to the whole device; one with fewer multiprocessors, or an earlier architecture whose
-        code runs here, is allowed. Raises UnsupportedTarget where there is no driver, no such device, or no room."""
+        """``target`` defaults to the whole device. One with fewer multiprocessors, or an earlier architecture whose
+        code runs here, is allowed. Raises UnsupportedTarget where there is no driver, no such device, or no memory
+        for a context."""
         self._card = DriverDevice(ordinal)
         host = _target(self._card)
         self.target = target or host
@@ -76,7 +78,7 @@ class CudaDevice:
 
     @property
     def ordinal(self) -> int:
-        """Which of this machine's devices it is, as the driver counts."""
+        """The number of the device on this machine, as the driver counts."""
         return self._card.ordinal
 
     @property
@@ -85,7 +87,7 @@ class CudaDevice:
 
     @property
     def stream(self) -> CudaStream:
-        """Where the device's own work goes."""
+        """The stream of the device's own work."""
         return self._stream
 
     def allocate(self, nbytes: int) -> CudaMemory:
@@ -143,14 +145,15 @@ class CudaDevice:
 
 
 def info(ordinal: int = 0) -> DeviceInfo:
-    """Device ``ordinal`` as a whole; makes no context. Raises UnsupportedTarget where there is none, or one that
-    nothing can be compiled for."""
+    """Describe device ``ordinal`` as a whole, without a context. Raises UnsupportedTarget where there is none, or
+    one that nothing can be compiled for."""
     card = DriverDevice(ordinal)
     return _info(card, _target(card))
 
 
 def count() -> int:
-    """How many devices the driver shows; 0 without one. (``CUDA_VISIBLE_DEVICES`` hides some from it.)"""
+    """Return how many devices the driver shows, and 0 without a driver. (``CUDA_VISIBLE_DEVICES`` hides some from
+    it.)"""
     try:
         return device_count()
     except UnsupportedTarget:
@@ -158,7 +161,8 @@ def count() -> int:
 
 
 def arch_of(capability: tuple[int, int]) -> str:
-    """What is compiled for a compute capability. Raises UnsupportedTarget for one nothing can be compiled for."""
+    """Return the architecture to compile for. Raises UnsupportedTarget for a compute capability that nothing can be
+    compiled for."""
     major, minor = capability
     fitting = [arch for least, arch in sorted(_ARCHITECTURES.get(major, {}).items()) if _fits(arch, least, minor)]
     if not fitting:
@@ -193,7 +197,8 @@ def _check_target(target: Target, host: Target, capability: tuple[int, int]) -> 
 
 
 def _columns(card: DriverDevice, target: Target) -> dict[str, float]:
-    """Numbers that tell this device from another of any kind; memory in whole GiB, since the system takes a share."""
+    """Return numbers that tell this device from another of any kind. Memory is in whole GiB, because the system
+    takes a share."""
     major, minor = card.capability
     columns = {name: float(card.number(attribute)) for name, attribute in _COLUMNS.items()}
     columns.update({name: 1e3 * card.number(attribute) for name, attribute in _KILOHERTZ.items()})

@@ -1,6 +1,6 @@
-"""Measured ceilings of a CUDA device: traffic, arithmetic, launches, each by a small kernel written for it.
+"""Measured peaks of a CUDA device: traffic, arithmetic and launches, each by a small kernel written for it.
 
-Every figure is the best of several runs: a ceiling is what the device does when nothing disturbs it.
+Every figure is the best of several runs, because a peak is what the device does when nothing disturbs it.
 """
 
 from dataclasses import dataclass
@@ -16,17 +16,18 @@ from .memory import CudaMemory, CudaStream, DeviceAllocation, Transfers, array_b
 from .peaks_source import ACCUMULATORS, PEAKS, ROUNDS, TENSOR_ACCUMULATORS, TENSOR_ROUNDS, UNROLL
 
 MOST_TRAFFIC_BYTES = 1 << 30
-"""Of one buffer: many times the last-level cache, and long enough for the cost of a launch not to count."""
+"""The bytes of one buffer. It is many times the last-level cache, and long enough for the cost of a launch not to
+matter."""
 REPEATS = 7
 THREADS = 256
 _LAUNCHES = 1000
 _TENSOR_FLOPS = 2 * 16 * 8 * 16
-"""Of one matrix instruction of a warp."""
+"""The operations of one matrix instruction of a warp."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementResources:
-    """Where the peaks of a device are measured."""
+    """The device, stream and timer with which peaks are measured."""
 
     stream: CudaStream
     transfers: Transfers
@@ -36,9 +37,10 @@ class MeasurementResources:
 
 
 def measure(resources: MeasurementResources) -> dict[str, float]:
-    """``Device.measure_peaks``, and besides ``write_bytes_per_second``, ``peak_float16_flops_per_second`` (paired
-    multiply-adds) and ``peak_tensor_{float16,bfloat16}_flops_per_second`` (``mma.sync``, float32 sums);
-    ``launch_seconds`` is what an empty kernel of one block a multiprocessor takes in a graph of many."""
+    """Measure what ``Device.measure_peaks`` says. There are also ``write_bytes_per_second``,
+    ``peak_float16_flops_per_second`` (paired multiply-adds) and ``peak_tensor_{float16,bfloat16}_flops_per_second``
+    (``mma.sync`` with float32 accumulators). ``launch_seconds`` is the time of an empty kernel, with one block per
+    multiprocessor, in a CUDA graph of many."""
     source = Source("cuda-c++", PEAKS, "tilewright_peaks", ())
     cubin = LoadedCubin(resources.stream.context, compile_source(source, resources.target).code)
     return {**_traffic(resources, cubin), **_arithmetic(resources, cubin), "launch_seconds": _launch(resources, cubin)}
@@ -97,7 +99,7 @@ def _best_seconds(
 
 
 def _random(resources: MeasurementResources, nbytes: int) -> CudaMemory:
-    """Memory of random numbers between 0 and 1: zeros take less power, and with it less time."""
+    """Return memory of random numbers between 0 and 1. Zeros would take less power, and so less time."""
     allocation = DeviceAllocation(resources.stream.context, nbytes)
     memory = CudaMemory(resources.transfers, allocation.address, nbytes, allocation)
     block = random_stream(0, "peaks").random(min(nbytes, 64 << 20) // 4, np.float32)

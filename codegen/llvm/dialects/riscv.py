@@ -32,7 +32,7 @@ _class_of = first_match(
 
 
 def classify(mnemonic: str, operands: str) -> str:
-    """The class of one instruction; a strided load or store counts as gather or scatter."""
+    """Return the class of one instruction; a strided load or store counts as gather or scatter."""
     return _class_of(mnemonic)
 
 

@@ -31,7 +31,7 @@ _SCALAR_MOVES = re.compile(r"(v?movs[sdh]|v?mov[dqw]|mov[bwlq])$")
 
 
 def classify(mnemonic: str, operands: str) -> str:
-    """The class of one instruction. An arithmetic instruction with a memory operand counts as arithmetic."""
+    """Return the class of one instruction. An arithmetic instruction with a memory operand counts as arithmetic."""
     if _MOVES.match(mnemonic):
         if "(" not in operands:
             return "other"

@@ -69,7 +69,7 @@ def test_a_call_follows_what_its_stream_has_to_do(module: CudaModule, torch: Any
     big = torch.rand(8192, 8192, device="cuda")
     a, b = (torch.zeros(SHAPE, device="cuda") for _ in range(2))
     source = [torch.tensor(x, device="cuda") for x in (A, B)]
-    side = torch.cuda.CudaStream()
+    side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(20):
@@ -87,7 +87,7 @@ def test_a_call_follows_what_its_stream_has_to_do(module: CudaModule, torch: Any
 @pytest.mark.parametrize("as_handle", [True, False])
 def test_a_stream_can_be_given(module: CudaModule, torch: Any, as_handle: bool) -> None:
     a, b = (torch.tensor(x, device="cuda") for x in (A, B))
-    stream = torch.cuda.CudaStream()
+    stream = torch.cuda.Stream()
     got = module(a, b, stream=stream.cuda_stream if as_handle else stream)
     stream.synchronize()
     check(tuple(x.cpu().numpy() for x in got))
@@ -98,7 +98,7 @@ def test_a_stream_can_be_given(module: CudaModule, torch: Any, as_handle: bool) 
 def test_a_call_can_be_captured_into_a_graph(module: CudaModule, torch: Any) -> None:
     a, b = (torch.zeros(SHAPE, device="cuda") for _ in range(2))
     out = [torch.zeros(SHAPE, device="cuda") for _ in range(2)]
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.CudaStream()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.cuda.stream(stream):
         module(a, b, out=out)  # allocates the workspace of this stream
     with torch.cuda.graph(graph, stream=stream):
@@ -114,7 +114,7 @@ def test_cupy_in_cupy_out(module: CudaModule, cupy: Any) -> None:
     got = module(cupy.asarray(A), cupy.asarray(B))
     assert all(isinstance(x, cupy.ndarray) for x in got)
     check(tuple(cupy.asnumpy(x) for x in got))
-    with cupy.cuda.CudaStream(non_blocking=True):
+    with cupy.cuda.Stream(non_blocking=True):
         check(tuple(cupy.asnumpy(x) for x in module(cupy.asarray(A), cupy.asarray(B))))
 
 
@@ -177,7 +177,7 @@ def test_threads_on_their_own_streams_do_not_disturb_each_other(module: CudaModu
 
     def work(seed: int) -> None:
         a, b = data(seed)
-        with torch.cuda.stream(torch.cuda.CudaStream()):
+        with torch.cuda.stream(torch.cuda.Stream()):
             x, y = torch.tensor(a, device="cuda"), torch.tensor(b, device="cuda")
             for _ in range(50):
                 c, d = module(x, y)
