@@ -1,7 +1,7 @@
-"""The anchor: a fixed kernel timed between candidates, so that a machine that slowed down shows.
+"""The anchor is a fixed kernel that is timed between candidates, so that a machine that slowed down is noticed.
 
-It mixes arithmetic with cache traffic (48 KiB on one thread of a CPU, 768 KiB on all of a graphics processor), takes
-some ten microseconds, and is written as kernel IR, so that no change to a sketch moves it.
+It mixes arithmetic with cache traffic (48 KiB on one thread of a CPU, 768 KiB on all of a graphics processor) and takes
+some ten microseconds. It is written as kernel IR, so that no change to a sketch changes it.
 """
 
 from collections.abc import Callable
@@ -27,18 +27,18 @@ GRID_SIZE = 256
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The anchor kernel loaded on a device, with its buffers."""
+    """The anchor kernel, loaded on a device with its buffers."""
 
     kernel: LoadedKernel
     arguments: tuple[Memory, ...]
 
     def seconds(self, samples: int = 5, launches: int = 4) -> float:
-        """The median of ``samples`` timings, each the mean of ``launches`` launches."""
+        """Return the median of ``samples`` timings, each of which is the mean of ``launches`` launches, in seconds."""
         return median(self.kernel.time([self.arguments], launches) / launches for _ in range(samples))
 
 
 def serial_anchor() -> Kernel:
-    """``C = A @ B`` on float32[64, 64], the plain vectorised loop nest."""
+    """Return ``C = A @ B`` on float32[64, 64] as a plain vectorised loop nest."""
     a, b, c = (Buffer(name, (SIZE, SIZE), float32) for name in "ABC")
     i, j, k = Var("i"), Var("j"), Var("k")
     lanes: Expr = Ramp(j * LANES, 1, LANES)
@@ -57,7 +57,8 @@ def serial_anchor() -> Kernel:
 
 
 def grid_anchor() -> Kernel:
-    """``C = A @ B`` on float32[256, 256]: a row a block, an element a thread, every operand through the caches."""
+    """Return ``C = A @ B`` on float32[256, 256]. A block computes a row and a thread an element; every operand is
+    read through the caches."""
     a, b, c = (Buffer(name, (GRID_SIZE, GRID_SIZE), float32) for name in "ABC")
     w = Writer()
     bounds = (("i", GRID_SIZE, HardwareAxis.GRID_X), ("j", GRID_SIZE, HardwareAxis.THREAD))
@@ -71,11 +72,11 @@ def grid_anchor() -> Kernel:
 
 
 ANCHORS: dict[str, Callable[[], Kernel]] = {"llvm": serial_anchor, "cuda": grid_anchor}
-"""Target kind -> its anchor."""
+"""This maps the kind of a target to its anchor."""
 
 
 def load_anchor(device: Device) -> Anchor:
-    """Compile and load the anchor, with fixed data. Raises UnsupportedTarget for a kind without one."""
+    """Compile and load the anchor, with fixed data. Raises UnsupportedTarget for a kind of target without one."""
     target = device.info.target
     backend = backend_for(target)
     if target.kind not in ANCHORS:

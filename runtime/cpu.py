@@ -11,16 +11,16 @@ from ..core.dtypes import DType
 from ..core.errors import CompileError, InvalidParameter, UnsupportedTarget
 from ..core.target import DeviceInfo, Target
 from . import cpu_checks, hardware, peaks
-from .device import Comparison, Matches, Memory
-from .native import load_object
-from .pool import parallel_for_address, support
+from .device import Comparison, Memory, PatternMatches
+from .jit_session import load_object
+from .thread_pool import native_services, parallel_for_address
 
 ALIGNMENT_BYTES = 64
 _ENTRY = CFUNCTYPE(c_int32, c_void_p)
 
 
 class CpuMemory:
-    """Host memory; the NumPy array behind it is freed with the last view."""
+    """Host memory. The NumPy array behind it is freed with the last view."""
 
     def __init__(self, data: NDArray[np.uint8]) -> None:
         self._data = data
@@ -35,7 +35,7 @@ class CpuMemory:
 
     @property
     def array(self) -> NDArray[np.uint8]:
-        """The bytes themselves, no copy."""
+        """The bytes themselves, without a copy."""
         return self._data
 
     def view(self, offset: int, nbytes: int) -> "CpuMemory":
@@ -55,13 +55,13 @@ class CpuMemory:
 
 
 class CpuKernel:
-    """Machine code mapped into this process."""
+    """Machine code that is mapped into this process."""
 
     def __init__(self, binary: Binary, target: Target) -> None:
         self.parameters = binary.parameters
         imports = {
             "tilewright_parallel_for": parallel_for_address(target.threads),
-            "tilewright_scratch": support().scratch,
+            "tilewright_scratch": native_services().scratch,
         }
         names = [name for name in (binary.prologue, binary.entry) if name]
         self._library = load_object(binary.code, names, imports)
@@ -81,13 +81,13 @@ class CpuKernel:
         self._entry(addressof(pointers))
 
     def prepare_at(self, addresses: Sequence[int]) -> None:
-        """``prepare`` on raw addresses, one per parameter; the caller answers for their sizes and alignment."""
-        pointers = (c_void_p * len(addresses))(*addresses)  # named: it must outlive the call
+        """Do ``prepare`` on raw addresses, one per parameter. The caller must see to their sizes and alignment."""
+        pointers = (c_void_p * len(addresses))(*addresses)  # It has a name because it must outlive the call.
         if self._prologue is not None:
             self._prologue(addressof(pointers))
 
     def launch_prepared_at(self, addresses: Sequence[int]) -> None:
-        """Run once on raw addresses, as in ``prepare_at``, on which that has been called before."""
+        """Run once on raw addresses, as in ``prepare_at``, which must have been called on them before."""
         pointers = (c_void_p * len(addresses))(*addresses)
         self._entry(addressof(pointers))
 
@@ -99,7 +99,7 @@ class CpuKernel:
             )
         arrays = [self._pointers(arguments) for arguments in argument_sets]
         table = (c_void_p * len(arrays))(*(addressof(a) for a in arrays))
-        return support().time(self._address, addressof(table), len(arrays), launches)
+        return native_services().time(self._address, addressof(table), len(arrays), launches)
 
     def _pointers(self, arguments: Sequence[Memory]) -> "Array[c_void_p]":
         if len(arguments) != len(self.parameters):
@@ -128,11 +128,12 @@ class CpuKernel:
 
 
 class CpuDevice:
-    """See ``runtime.device.Device``. Opening one starts nothing; threads start with the first parallel kernel."""
+    """The host's CPU; see ``runtime.device.Device``. Opening it starts nothing; threads start with the first
+    parallel kernel."""
 
     def __init__(self, target: Target | None = None, ordinal: int = 0) -> None:
-        """``target`` defaults to the whole host; a narrower one (fewer features or threads) is allowed. There is one
-        device, number 0."""
+        """``target`` defaults to the whole host; one with fewer features or threads is allowed. There is one device,
+        number 0. Raises UnsupportedTarget for any other number or target."""
         host = info(ordinal).target
         self.target = target or host
         if self.target.kind != host.kind or self.target.arch != host.arch:
@@ -175,7 +176,7 @@ class CpuDevice:
     def differs(self, memory: Memory, other: Memory) -> bool:
         return cpu_checks.differs(_bytes(memory), _bytes(other))
 
-    def matching(self, memory: Memory, pattern: bytes, among: Matches | None = None) -> Matches:
+    def matching(self, memory: Memory, pattern: bytes, among: PatternMatches | None = None) -> PatternMatches:
         return cpu_checks.matching(_bytes(memory), pattern, among)
 
     def compare(self, got: Memory, dtype: DType, want: Memory, absolute: float, relative: float) -> Comparison:
@@ -194,12 +195,13 @@ class CpuDevice:
 
 
 def count() -> int:
-    """How many CPU devices there are: the machine is one."""
+    """Return how many CPU devices there are. The machine is one."""
     return 1
 
 
 def info(ordinal: int = 0) -> DeviceInfo:
-    """The whole machine. Raises UnsupportedTarget for any number but 0, and on a machine that code is not made for."""
+    """Describe the whole machine. Raises UnsupportedTarget for any number but 0, and on a machine that code is not
+    made for."""
     if ordinal != 0:
         raise UnsupportedTarget(f"llvm device {ordinal}; allowed: 0", field="ordinal")
     return _info(hardware.host_target())

@@ -1,6 +1,6 @@
-"""Filling, searching and comparing host memory for ``runtime.cpu``: block by block, in blocks that stay in a
-second-level cache, those of large memory on all processors. Memory comes as flat uint8 arrays; see
-``runtime.device.Device`` for what each function does."""
+"""Host memory is filled, searched and compared here, for ``runtime.cpu``. The work goes block by block, in blocks
+that stay in a second-level cache; large memory is shared among all processors. Memory comes as flat uint8 arrays;
+``runtime.device.Device`` says what each function does."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from ..core.dtypes import DType, float32
 from ..core.errors import InvalidParameter
 from .cpu_errors import LANES, largest_error
-from .device import Comparison, Matches
+from .device import Comparison, PatternMatches
 
 BLOCK_BYTES = 512 * 1024
 LARGE_BYTES = 4 << 20
-"""From here on a piece of memory is worth several threads."""
+"""From this size on, memory is worth several threads."""
 PATTERN_BYTES = (1, 2, 4, 8)
 
 Bytes = NDArray[np.uint8]
@@ -56,36 +56,36 @@ def differs(memory: Bytes, other: Bytes) -> bool:
     same_size(memory.nbytes, other.nbytes)
     same = _memory_compare()
     at = other.ctypes.data
-    return any(_of_blocks(memory, lambda start, block: same(block.ctypes.data, at + start, len(block)) != 0))
+    return any(_map_blocks(memory, lambda start, block: same(block.ctypes.data, at + start, len(block)) != 0))
 
 
-def matching(memory: Bytes, pattern: bytes, among: Matches | None) -> Matches:
+def matching(memory: Bytes, pattern: bytes, among: PatternMatches | None) -> PatternMatches:
     if among is not None and not among.count:
         return among
     check_pattern(memory.nbytes, pattern)
     value = _value(pattern)
-    found = _of_blocks(memory, lambda _, block: np.packbits(_elements(block, pattern) == value, bitorder="little"))
+    found = _map_blocks(memory, lambda _, block: np.packbits(_elements(block, pattern) == value, bitorder="little"))
     return matches(np.concatenate(found) if found else np.empty(0, np.uint8), among)
 
 
-def matches(bits: Bytes, among: Matches | None) -> Matches:
-    """``bits`` counted, of those in ``among`` only where it is given."""
+def matches(bits: Bytes, among: PatternMatches | None) -> PatternMatches:
+    """Count ``bits``; where ``among`` is given, only those that are set there too."""
     if among is not None:
         bits = bits & among.bits
     count = int(np.bitwise_count(bits).sum())
     if not count:
-        return Matches(0, None, np.empty(0, np.uint8))
+        return PatternMatches(0, None, np.empty(0, np.uint8))
     byte = int((bits != 0).argmax())
-    return Matches(count, 8 * byte + int(np.unpackbits(bits[byte : byte + 1], bitorder="little").argmax()), bits)
+    return PatternMatches(count, 8 * byte + int(np.unpackbits(bits[byte : byte + 1], bitorder="little").argmax()), bits)
 
 
 def compare(got: Bytes, dtype: DType, want: Bytes, absolute: float, relative: float) -> Comparison:
-    """Stops at the first block with a wrong element."""
+    """Compare, and stop at the first block with a wrong element."""
     values = want.view(wanted_dtype(dtype, got.nbytes, want.nbytes))
     if dtype == float32 and got.nbytes >= LARGE_BYTES and (absolute > 0 or relative > 0):
         worst = _largest_error(got.view(np.float32), want.view(np.float64), absolute, relative)
         if worst <= 1.0:
-            return Comparison(worst)  # else it is found below, where the wrong element is
+            return Comparison(worst)  # Otherwise the loop below finds the wrong element.
     largest = 0.0
     for start, block in _blocks(got):
         first = start // dtype.bytes
@@ -101,7 +101,7 @@ def compare(got: Bytes, dtype: DType, want: Bytes, absolute: float, relative: fl
 
 
 def _largest_error(got: NDArray[np.float32], want: NDArray[np.float64], absolute: float, relative: float) -> float:
-    """Of all elements; NaN where any is NaN."""
+    """Return the largest error of all elements, and NaN where any is NaN."""
     size = BLOCK_BYTES // got.itemsize
     whole = len(got) // LANES * LANES
 
@@ -111,13 +111,13 @@ def _largest_error(got: NDArray[np.float32], want: NDArray[np.float64], absolute
         return largest_error(got[first:last], want[first:last], absolute, relative) if last > first else 0.0
 
     rest = _errors(got[whole:], want[whole:], absolute, relative, float32)
-    return float(np.max([*_of_blocks(got.view(np.uint8), of_part), *rest]))
+    return float(np.max([*_map_blocks(got.view(np.uint8), of_part), *rest]))
 
 
 def _errors(
     got: NDArray[np.generic], want: NDArray[np.generic], absolute: float, relative: float, dtype: DType
 ) -> NDArray[np.float64]:
-    """Error of each element, never NaN."""
+    """Return the error of each element, which is never NaN."""
     with np.errstate(all="ignore"):
         wide_got, wide_want = got.astype(np.float64), want.astype(np.float64)
         errors: NDArray[np.float64] = np.abs(wide_got - wide_want)
@@ -131,7 +131,7 @@ def _errors(
 
 
 def wanted_dtype(dtype: DType, got_bytes: int, want_bytes: int) -> np.dtype[np.generic]:
-    """What the elements to compare with are stored as. Raises InvalidParameter where the sizes do not fit."""
+    """Return the dtype in which the wanted elements are stored. Raises InvalidParameter where the sizes do not fit."""
     wanted = np.dtype(np.float64) if dtype.is_float else dtype.numpy
     if got_bytes % dtype.bytes or want_bytes != got_bytes // dtype.bytes * wanted.itemsize:
         raise InvalidParameter(
@@ -157,7 +157,7 @@ def check_pattern(nbytes: int, pattern: bytes) -> None:
 
 
 def _elements(memory: Bytes, pattern: bytes) -> NDArray[np.unsignedinteger]:
-    """``memory`` as unsigned integers of the size of ``pattern``, no copy."""
+    """View ``memory`` as unsigned integers of the size of ``pattern``, without a copy."""
     return memory.view(f"u{len(pattern)}")
 
 
@@ -167,13 +167,13 @@ def _value(pattern: bytes) -> np.unsignedinteger:
 
 
 def _blocks(memory: Bytes) -> Iterator[tuple[int, Bytes]]:
-    """(first byte, bytes): blocks of whole elements of any type."""
+    """Yield (first byte, bytes) of each block; a block has whole elements of any type."""
     for start in range(0, memory.nbytes, BLOCK_BYTES):
         yield start, memory[start : start + BLOCK_BYTES]
 
 
-def _of_blocks(memory: Bytes, work: Callable[[int, Bytes], R]) -> Sequence[R]:
-    """What ``work`` says of each block and its first byte, in order."""
+def _map_blocks(memory: Bytes, work: Callable[[int, Bytes], R]) -> Sequence[R]:
+    """Call ``work`` with the first byte of each block and the block, and return the results in order."""
     blocks = list(_blocks(memory))
     if memory.nbytes < LARGE_BYTES:
         return [work(*block) for block in blocks]
@@ -184,7 +184,7 @@ def _of_blocks(memory: Bytes, work: Callable[[int, Bytes], R]) -> Sequence[R]:
 
 @cache
 def _memory_compare() -> Callable[[int, int, int], int]:
-    """The C library's; other threads of Python run meanwhile."""
+    """Return the C library's memcmp. Other threads of Python run while it works."""
     compare = CDLL(None).memcmp
     compare.argtypes, compare.restype = (c_void_p, c_void_p, c_size_t), c_int
     return cast(Callable[[int, int, int], int], compare)

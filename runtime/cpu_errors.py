@@ -1,4 +1,5 @@
-"""The largest error of many float32 elements, natively: NumPy goes through the same memory ten times."""
+"""The largest error of many float32 elements is computed natively, because NumPy would go through the same memory
+ten times."""
 
 from ctypes import CFUNCTYPE, c_double, c_int64, c_void_p
 from functools import cache
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from ..codegen.backend import Source
 from ..codegen.llvm.compile import compile_source
 from .hardware import host_target
-from .native import Library, keep_for_ever, load_object
+from .jit_session import LoadedLibrary, keep_loaded, load_object
 
 LANES = 8
 _NAME = "tilewright_largest_error"
@@ -52,14 +53,15 @@ done:
 
 
 def largest_error(got: NDArray[np.float32], want: NDArray[np.float64], absolute: float, relative: float) -> float:
-    """Of ``|got - want| / (absolute + relative * |want|)`` over all elements, a multiple of ``LANES`` and at least so
-    many, each rounded as NumPy rounds it; NaN where any is NaN. Other threads of Python may run meanwhile."""
+    """Return the largest of ``|got - want| / (absolute + relative * |want|)`` over all elements, and NaN where any
+    is NaN. The number of elements is a multiple of ``LANES`` and not 0. Each step is rounded as NumPy rounds it.
+    Other threads of Python may run meanwhile."""
     function = _FUNCTION(_library().addresses[_NAME])
     return float(function(got.ctypes.data, want.ctypes.data, len(got), absolute, relative))
 
 
 @cache
-def _library() -> Library:
+def _library() -> LoadedLibrary:
     target = host_target()
     binary = compile_source(Source("llvm-ir", _TEXT, _NAME, ()), target)
-    return keep_for_ever(load_object(binary.code, (_NAME,), {}))
+    return keep_loaded(load_object(binary.code, (_NAME,), {}))

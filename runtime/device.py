@@ -1,4 +1,4 @@
-"""What a device can do. Workers and users see devices through these ports only."""
+"""What a device can do. Workers and users see devices through these protocols only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from ..core.target import DeviceInfo
 
 
 class Memory(Protocol):
-    """A span of bytes on a device, aligned to 64 bytes at its start; freed when no view of it is left."""
+    """A span of bytes on a device, aligned to 64 bytes at its start. It is freed when no view of it is left."""
 
     @property
     def nbytes(self) -> int: ...
 
     def view(self, offset: int, nbytes: int) -> "Memory":
-        """The same memory, narrowed (any offset); raises InvalidParameter outside the span."""
+        """Return a part of the same memory, at any offset. Raises InvalidParameter outside the span."""
         ...
 
     def write(self, data: NDArray[np.uint8]) -> None:
@@ -27,14 +27,15 @@ class Memory(Protocol):
         ...
 
     def read(self) -> NDArray[np.uint8]:
-        """A host copy of the bytes."""
+        """Return a host copy of the bytes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Matches:
-    """Elements of a memory that hold a pattern: how many, the flat number of the first, and one bit for each element
-    (uint8, the lowest bit of a byte first; empty when there is no match)."""
+class PatternMatches:
+    """The elements of a memory that hold a pattern. ``count`` is how many there are and ``first`` the flat number of
+    the first. ``bits`` has one bit for each element (uint8, the lowest bit of a byte first); it is empty when there
+    is no match."""
 
     count: int
     first: int | None
@@ -43,8 +44,9 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``largest``: the largest error (see ``Device.compare``). ``wrong``: the flat number of the first element whose
-    error is over 1, with what it ``got`` and should be (``want``); all three None when there is none."""
+    """The result of ``Device.compare``. ``largest`` is the largest error. ``wrong`` is the flat number of the first
+    element whose error is over 1, with the value it has (``got``) and should have (``want``); all three are None
+    when there is none."""
 
     largest: float
     wrong: int | None = None
@@ -53,42 +55,43 @@ class Comparison:
 
 
 class LoadedKernel(Protocol):
-    """A binary ready to launch."""
+    """A binary that is ready to launch."""
 
     def prepare(self, arguments: Sequence[Memory]) -> None:
-        """Fill the workspace with what the kernel makes of constant inputs alone, and wait; often nothing. Raises as
-        ``launch`` does."""
+        """Fill the workspace with what the kernel computes from constant inputs alone, and wait. Often there is
+        nothing to do. Raises as ``launch`` does."""
         ...
 
     def launch(self, arguments: Sequence[Memory]) -> None:
         """Prepare, run once and wait. ``arguments`` follow ``Binary.parameters``. Raises InvalidParameter on a
-        mismatch, DeviceFault when the device refuses the launch or the kernel breaks off."""
+        mismatch, and DeviceFault when the device refuses the launch or the kernel breaks off."""
         ...
 
     def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:
-        """Seconds that ``launches`` launches back to back take in all, rotating through the argument sets, on all of
-        which ``prepare`` has been called before."""
+        """Return how many seconds ``launches`` launches take together, back to back. They rotate through the
+        argument sets; ``prepare`` must have been called on each set before."""
         ...
 
 
 class Device(Protocol):
-    """One physical device; open in one process at a time while it times."""
+    """One physical device. Only one process at a time has it open while it times."""
 
     @property
     def info(self) -> DeviceInfo: ...
 
     @property
     def lock_name(self) -> str:
-        """What programs that time on this device lock: its own among all devices of this machine; empty where programs
-        share it anyway."""
+        """The name that programs lock while they time on this device. No two devices of a machine share a name. It
+        is empty where programs share the device anyway."""
         ...
 
     def allocate(self, nbytes: int) -> Memory:
-        """Uninitialised memory; raises MemoryError."""
+        """Return uninitialised memory. Raises MemoryError."""
         ...
 
     def hold(self, data: NDArray[np.generic]) -> Memory:
-        """Memory that holds the bytes of a C-contiguous array and is only read: the array itself where that can be."""
+        """Return memory with the bytes of a C-contiguous array, which is only read: the array itself where that is
+        possible."""
         ...
 
     def fill(self, memory: Memory, pattern: bytes) -> None:
@@ -96,47 +99,50 @@ class Device(Protocol):
         ...
 
     def copy(self, into: Memory, source: Memory) -> None:
-        """Copy memory of the same size on the device."""
+        """Copy between memories of the same size on the device."""
         ...
 
     def sweep(self, memory: Memory) -> None:
-        """Read all of ``memory`` through the caches, so that what they held is gone; writes nothing."""
+        """Read all of ``memory`` through the caches, so that their earlier content is evicted. Nothing is written."""
         ...
 
     def changed(self, memory: Memory, pattern: bytes) -> tuple[int, int] | None:
-        """The first and the last byte of ``memory`` that are not as ``fill`` leaves them; None when all are."""
+        """Return the first and the last byte of ``memory`` that differ from what ``fill`` wrote, and None when none
+        does."""
         ...
 
     def differs(self, memory: Memory, other: Memory) -> bool:
-        """Whether any byte of two memories of the same size differs."""
+        """Say whether any byte of two memories of the same size differs."""
         ...
 
-    def matching(self, memory: Memory, pattern: bytes, among: Matches | None = None) -> Matches:
-        """Which elements, of the size of ``pattern``, are equal to it bit by bit; of those in ``among`` only, where it
-        is given (no work at all when ``among`` has none)."""
+    def matching(self, memory: Memory, pattern: bytes, among: PatternMatches | None = None) -> PatternMatches:
+        """Find the elements, of the size of ``pattern``, that are equal to it bit by bit. Where ``among`` is given,
+        only its elements count, and nothing is done when it has none."""
         ...
 
     def compare(self, got: Memory, dtype: DType, want: Memory, absolute: float, relative: float) -> Comparison:
-        """How far ``got``, elements of ``dtype``, is from ``want``: float64, or the same dtype for integers and bool.
+        """Measure how far ``got``, elements of ``dtype``, is from ``want``: float64, or the same dtype for integers and
+        bool.
 
         The error of an element is ``|got - want| / (absolute + relative * |want|)`` in float64. Equal values, two NaNs
-        and equal infinities have error 0. Where the tolerance is 0 any difference is an infinite error, as are a NaN or
+        and equal infinities have error 0. Where the tolerance is 0, any difference is an infinite error. So is a NaN or
         an infinity on one side only. A bool is compared as the byte it is: 2 is no truth value. Elements after the
         first wrong one may be left out of ``largest``.
         """
         ...
 
     def environment(self) -> dict[str, float]:
-        """What the device is doing just now (clocks, power, temperature and why it is throttled), name_unit -> value;
-        read only, under a millisecond. Empty where nothing is known."""
+        """Return what the device is doing now (clocks, power, temperature and why it is throttled), from name_unit
+        to value. This only reads and takes under a millisecond. The dictionary is empty where nothing is known."""
         ...
 
     def load(self, binary: Binary) -> LoadedKernel:
-        """Raises CompileError when the binary does not load here."""
+        """Load a binary. Raises CompileError when it does not load here."""
         ...
 
     def measure_peaks(self) -> dict[str, float]:
-        """Measured ceilings: ``peak_float32_flops_per_second``, ``peak_float64_flops_per_second``,
-        ``copy_bytes_per_second`` (read + write), ``read_bytes_per_second``, ``launch_seconds``; where there are matrix
-        units, ``peak_tensor_bfloat16_flops_per_second`` and the like; a device may know more. Takes a few seconds."""
+        """Measure the peaks of the device: ``peak_float32_flops_per_second``, ``peak_float64_flops_per_second``,
+        ``copy_bytes_per_second`` (read + write), ``read_bytes_per_second`` and ``launch_seconds``. Where there are
+        matrix units, there is ``peak_tensor_bfloat16_flops_per_second`` and the like; a device may add more. It
+        takes a few seconds."""
         ...

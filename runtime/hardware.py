@@ -1,4 +1,4 @@
-"""What the host's CPU is: name, cores, caches, instruction-set extensions."""
+"""The host's CPU: its name, cores, caches and instruction-set extensions."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from ..codegen.llvm.amx import ARCH_PRCTL_SYSCALL, ASK_FOR_STATE, TILE_DATA
+from ..codegen.llvm.amx import ARCH_PRCTL_SYSCALL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 from ..core.errors import UnsupportedTarget
 from ..core.target import Target
 
@@ -20,7 +20,8 @@ FEATURES = (
     "avxvnniint8", "bmi", "bmi2", "cmov", "cx16", "cx8", "f16c", "fma", "fxsr", "gfni", "lzcnt", "mmx", "movbe",
     "pclmul", "popcnt", "sse", "sse2", "sse3", "sse4.1", "sse4.2", "ssse3", "vaes", "vpclmulqdq",
 )  # fmt: skip
-"""LLVM's names of the extensions that matter to generated code; the rest would only split identities."""
+"""LLVM's names of the extensions that matter to generated code. Any others would only make equal devices look
+different."""
 
 TILES = "amx-tile"
 
@@ -29,7 +30,7 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def host_target() -> Target:
-    """The LLVM target of this machine, for all CPUs this process may use. Raises UnsupportedTarget."""
+    """Return the LLVM target of this machine, for all CPUs this process may use. Raises UnsupportedTarget."""
     arch = _ARCHES.get(platform.machine())
     if arch is None or platform.system() != "Linux":
         raise UnsupportedTarget(
@@ -43,19 +44,19 @@ def host_target() -> Target:
 
 
 def _tiles_granted() -> bool:
-    """Whether the operating system lets this process use tile registers: it must be asked (kernels with tiles ask for
-    themselves), and an old one does not know of them."""
+    """Say whether the operating system lets this process use tile registers. It must be asked (kernels with tiles
+    ask for themselves), and an old one does not know them."""
     libc = CDLL(None, use_errno=True)
-    return int(libc.syscall(ARCH_PRCTL_SYSCALL, ASK_FOR_STATE, TILE_DATA)) == 0
+    return int(libc.syscall(ARCH_PRCTL_SYSCALL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)) == 0
 
 
 def vector_bytes(features: Sequence[str]) -> int:
-    """The widest vector register that the extensions bring."""
+    """Return the bytes of the widest vector register that the extensions bring."""
     return 64 if "avx512f" in features else 32 if "avx" in features else 16
 
 
 def cpu_name() -> str:
-    """As the kernel reports it: the model a hypervisor shows, which need not be the true one."""
+    """Return the CPU's name as the operating system reports it. Under a hypervisor it need not be the true one."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -65,7 +66,8 @@ def cpu_name() -> str:
 
 
 def hardware_columns(target: Target) -> dict[str, float]:
-    """Numbers that tell this CPU from another: cores, threads, vector bytes, and the caches one core sees."""
+    """Return numbers that tell this CPU from another: cores, threads, vector bytes, and the caches that one core
+    sees."""
     columns = {
         "cores": float(_cores()),
         "threads": float(target.threads),
@@ -76,7 +78,7 @@ def hardware_columns(target: Target) -> dict[str, float]:
 
 
 def cache_bytes() -> dict[str, int]:
-    """``l1d``, ``l2``, ``l3`` -> bytes, as far as the kernel says."""
+    """Map ``l1d``, ``l2`` and ``l3`` to bytes, as far as the operating system knows them."""
     sizes: dict[str, int] = {}
     for entry in sorted(_CACHES.glob("index*")):
         try:
@@ -94,7 +96,7 @@ def cache_bytes() -> dict[str, int]:
 
 
 def _cores() -> int:
-    """Physical cores among the CPUs this process may use: hyper-threads share a core."""
+    """Count the physical cores among the CPUs this process may use. Hyper-threads share a core."""
     siblings = set()
     for cpu in os.sched_getaffinity(0):
         path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")

@@ -1,4 +1,4 @@
-"""A tuned kernel in the user's process: a schedule compiled here, called with NumPy arrays, or on device arrays."""
+"""A tuned kernel in the user's process. A schedule is compiled here and called with NumPy arrays or device arrays."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -21,21 +21,21 @@ Array = NDArray[Any]
 
 
 class Module:
-    """``module(a, b)`` runs the kernel; arrays go in as they lie in memory, no copy if they are contiguous.
+    """``module(a, b)`` runs the kernel on NumPy arrays. Contiguous arrays are used where they lie, without a copy.
 
-    Safe to call from several threads: calls run one after the other, since they share the workspace. ``bind`` gives a
-    module that need not copy constant inputs, such as weights, in every call.
+    It is safe to call from several threads: calls share the workspace, so they run one after the other. ``bind``
+    returns a module that need not copy constant inputs, such as weights, in every call.
     """
 
     def __init__(
         self, workload: Workload, schedule: Schedule, kernel: CpuKernel, bound: Mapping[str, Array] | None = None
     ) -> None:
-        """``bound``: the constant inputs, by name, where calls are not given them."""
+        """``bound`` maps names to the constant inputs that calls are not given."""
         self.workload = workload
         self.schedule = schedule
         self._kernel = kernel
         self._lock = threading.Lock()
-        slots = {p.name: _Slot(p.name, p.dtype.numpy, p.shape, p.bytes) for p in kernel.parameters}
+        slots = {p.name: ArraySpec(p.name, p.dtype.numpy, p.shape, p.bytes) for p in kernel.parameters}
         self._bound = {name: slots[name].checked_input(array) for name, array in (bound or {}).items()}
         self._inputs = [slots[b.name] for b in workload.inputs if b.name not in self._bound]
         self._outputs = [slots[name] for name in workload.outputs]
@@ -48,11 +48,12 @@ class Module:
             kernel.prepare_at([kept.get(p.name, 0) for p in kernel.parameters])
 
     def bind(self, **constants: Array) -> "Module":
-        """A module whose calls take the other inputs alone. What the kernel makes of the constant ones, as a rule a
-        copy in another order, is made now and used by every call: the arrays must not change any more.
+        """Return a module whose calls take only the other inputs. What the kernel computes from the constant inputs,
+        which is mostly a copy in another order, is computed now and used by every call. The arrays must not change any
+        more.
 
-        Raises InvalidParameter unless ``constants`` are all inputs that the workload marks constant, and as the inputs
-        of a call have to be.
+        Raises InvalidParameter unless ``constants`` are all inputs that the workload marks constant, and where one
+        would not be accepted as an input of a call.
         """
         wanted = self.workload.constants - self._bound.keys()
         if constants.keys() != wanted:
@@ -61,10 +62,10 @@ class Module:
         return Module(self.workload, self.schedule, self._kernel, {**self._bound, **constants})
 
     def __call__(self, *inputs: Array, out: Sequence[Array] | None = None) -> tuple[Array, ...]:
-        """The outputs, in the order of ``workload.outputs``; written into ``out`` where it is given.
+        """Return the outputs, in the order of ``workload.outputs``. Where ``out`` is given, they are written there.
 
-        Raises InvalidParameter for a wrong number of arrays, a wrong shape or dtype, or an ``out`` array that is
-        not contiguous, not writeable, or overlaps an input.
+        Raises InvalidParameter for a wrong number of arrays, a wrong shape or dtype, or an ``out`` array that is not
+        contiguous, not writeable, or overlaps an input.
         """
         if len(inputs) != len(self._inputs):
             raise InvalidParameter(
@@ -74,7 +75,7 @@ class Module:
         results = tuple(slot.empty() for slot in self._outputs) if out is None else self._checked_outputs(out)
         addresses = [_address(array) for array in (*given, *results)]
         if out is not None:
-            self._check_apart(addresses)
+            self._check_no_overlap(addresses)
         addresses += self._kept_addresses
         ordered = [addresses[n] for n in self._order]
         with self._lock:
@@ -95,8 +96,8 @@ class Module:
                 raise InvalidParameter(f"out {slot.name} must be contiguous, aligned and writeable", field=slot.name)
         return tuple(out)
 
-    def _check_apart(self, addresses: Sequence[int]) -> None:
-        """A kernel takes it that no two of its arrays overlap, unless it reads both."""
+    def _check_no_overlap(self, addresses: Sequence[int]) -> None:
+        """A kernel assumes that no two of its arrays overlap, unless it reads both."""
         count = len(self._inputs)
         earlier = [(f"input {s.name}", at, at + s.nbytes) for s, at in zip(self._inputs, addresses, strict=False)]
         earlier += [(f"constant {n}", _address(a), _address(a) + a.nbytes) for n, a in self._bound.items()]
@@ -109,7 +110,7 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
+class ArraySpec:
     """What one array of a call must be."""
 
     name: str
@@ -118,7 +119,7 @@ class _Slot:
     nbytes: int
 
     def empty(self) -> Array:
-        """Uninitialised, aligned to 64 bytes."""
+        """Return an uninitialised array, aligned to 64 bytes."""
         block = np.empty(self.nbytes + 64, dtype=np.uint8)
         offset = -_address(block) % 64
         return block[offset : offset + self.nbytes].view(self.dtype).reshape(self.shape)
@@ -135,18 +136,19 @@ class _Slot:
             )
 
     def checked_input(self, array: Array) -> Array:
-        """``array`` itself, or a contiguous copy of it."""
+        """Return ``array`` itself, or a contiguous copy of it."""
         self.check(array)
         flags = array.flags
         return array if flags.c_contiguous and flags.aligned else array.copy()
 
 
-def _names(slots: Sequence[_Slot]) -> str:
+def _names(slots: Sequence[ArraySpec]) -> str:
     return ", ".join(slot.name for slot in slots)
 
 
 def _address(array: Array) -> int:
-    """Of the first element. What is writeable and known to the buffer protocol gives it four times as fast."""
+    """Return the address of the first element. The buffer protocol, for arrays that are writeable, is four times as
+    fast."""
     try:
         return addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -175,4 +177,4 @@ _LOADERS: dict[str, Callable[[Workload, Schedule, Target | None, int], Module | 
     "llvm": _load_cpu_module,
     "cuda": load_cuda_module,
 }
-"""Target kind -> how its modules are made."""
+"""This maps the kind of a target to how its modules are made."""

@@ -1,6 +1,6 @@
-"""Measured ceilings of a device, by kernels written for the purpose: arithmetic, memory traffic, launches.
+"""Measured peaks of a CPU: arithmetic, memory traffic and launches, each by a kernel written for the purpose.
 
-Every figure is the best of several runs: a ceiling is what the machine can do when nothing disturbs it.
+Every figure is the best of several runs, because a peak is what the machine can do when nothing disturbs it.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,19 @@ from ..ir.stmt import Allocate, For, Kernel, LoopKind, Store, seq
 from .device import Device, Memory
 
 ACCUMULATORS = 12
-"""Independent chains of fused multiply-adds: enough to hide their latency, few enough to stay in registers."""
+"""So many chains of fused multiply-adds are independent. They are enough to hide the latency, and few enough to stay
+in registers."""
 ROUNDS = 20_000
 TILE_SIDE = 2
-"""Rows and columns of tiles of sums: four chains of products hide their latency."""
+"""The accumulators are so many rows and columns of tiles. Four chains of products hide their latency."""
 LEAST_TRAFFIC_BYTES, MOST_TRAFFIC_BYTES = 64 << 20, 512 << 20
-"""For one buffer; within these limits it is twice the last-level cache."""
+"""The limits of one buffer in bytes. Within them it has twice the size of the last-level cache."""
 REPEATS = 7
 _BLOCK = 16_384
 
 
 def measure(device: Device) -> dict[str, float]:
-    """See ``Device.measure_peaks``."""
+    """Measure the peaks; see ``Device.measure_peaks``."""
     threads = device.info.target.threads
     peaks = {}
     for dtype in (float32, float64):
@@ -75,26 +76,26 @@ def tile_kernel(atom: DotAtom, threads: int) -> Kernel:
     left, right = Buffer("A", (TILE_ROWS, atom.depth), atom.left), Buffer("B", (TILE_ROWS, width), atom.right)
     result = Buffer("C", (threads, TILE_SIDE, TILE_SIDE, TILE_ROWS, TILE_ROWS), atom.accumulator)
     w, start, side = Writer(), (index(0), index(0)), range(TILE_SIDE)
-    places = [(index(r), index(c)) for r in side for c in side]
+    indices = [(index(r), index(c)) for r in side for c in side]
     with w.loop("task", threads, LoopKind.PARALLEL) as task:
-        sums = w.allocate("sums", result.shape[1:], atom.accumulator, Scope.REGISTER)
+        accumulators = w.allocate("accumulators", result.shape[1:], atom.accumulator, Scope.REGISTER)
         a = w.allocate("a", (TILE_SIDE, *left.shape), atom.left, Scope.REGISTER)
         b = w.allocate("b", (TILE_SIDE, *right.shape), atom.right, Scope.REGISTER)
         for n in side:
             w.emit(TileLoad(a, (index(n),), left, start))
             w.emit(TileLoad(b, (index(n),), right, start))
-        for place in places:
-            w.emit(TileZero(sums, place))
+        for at in indices:
+            w.emit(TileZero(accumulators, at))
         with w.loop("round", ROUNDS):
-            for r, c in places:
-                w.emit(TileProduct(atom.name, sums, (r, c), a, (r,), b, (c,)))
-        for place in places:
-            w.emit(TileStore(result, (task, *place, *start), sums, place))
+            for r, c in indices:
+                w.emit(TileProduct(atom.name, accumulators, (r, c), a, (r,), b, (c,)))
+        for at in indices:
+            w.emit(TileStore(result, (task, *at, *start), accumulators, at))
     return Kernel("tiles", (left, right), (result,), (), w.finish())
 
 
 def copy_kernel(lanes: int, nbytes: int) -> Kernel:
-    """``Y[i] = X[i]``, whole vectors."""
+    """The kernel computes ``Y[i] = X[i]`` in whole vectors."""
     source, result = _traffic("X", nbytes), _traffic("Y", nbytes)
     at = (Var("block"), Ramp(Var("step") * lanes, 1, lanes))
     inner = For("step", _BLOCK // lanes, LoopKind.SERIAL, Store(result, at, Load(source, at)))
@@ -102,7 +103,7 @@ def copy_kernel(lanes: int, nbytes: int) -> Kernel:
 
 
 def read_kernel(lanes: int, nbytes: int) -> Kernel:
-    """One sum for each block of X."""
+    """The kernel computes one sum for each block of X."""
     source = _traffic("X", nbytes)
     result = Buffer("Y", (source.shape[0],), float32)
     unroll = 4
@@ -125,7 +126,7 @@ def read_kernel(lanes: int, nbytes: int) -> Kernel:
 
 
 def launch_kernel(threads: int) -> Kernel:
-    """Next to nothing on every thread."""
+    """The kernel does next to nothing on every thread."""
     result = Buffer("Y", (threads,), float32)
     body = Store(result, (Var("task"),), const(1.0, float32))
     return Kernel("launch", (), (result,), (), For("task", threads, LoopKind.PARALLEL, body))

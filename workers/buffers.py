@@ -6,7 +6,7 @@ import numpy as np
 
 from ..codegen.backend import Parameter
 from ..core.dtypes import DType
-from ..runtime.device import Device, Matches, Memory
+from ..runtime.device import Device, Memory, PatternMatches
 
 GUARD_BYTES = 64 * 1024
 """On each side of every buffer: sixteen pages, so that a whole stray tile or row still lands inside."""
@@ -73,7 +73,7 @@ class GuardedBuffer:
             return f"{self.name} was written before its start: bytes {first} to {last} before it"
         return None
 
-    def poisoned(self, which: int, among: Matches | None = None) -> Matches:
+    def poisoned(self, which: int, among: PatternMatches | None = None) -> PatternMatches:
         """The elements that still hold filling ``which``, of those ``among`` others where these are given."""
         return self._device.matching(self.payload, self._fills[which], among)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..core.trial import Failed, Reason, Stage
-from ..runtime.device import Device, LoadedKernel, Matches, Memory
+from ..runtime.device import Device, LoadedKernel, Memory, PatternMatches
 from .buffers import FILLINGS, GuardedBuffer, position
 
 
@@ -47,7 +47,7 @@ def check(kernel: LoadedKernel, buffers: Sequence[GuardedBuffer], truth: Truth) 
     from one of them, and an element that holds both of them in turn was never written.
     """
     outputs = [b for b in buffers if b.parameter.role == "output"]
-    unwritten: dict[str, Matches] = {}
+    unwritten: dict[str, PatternMatches] = {}
     launch_seconds = math.inf
     for which in range(FILLINGS):
         for buffer in buffers:
@@ -101,7 +101,7 @@ def _spoilt_input(buffers: Sequence[GuardedBuffer], truth: Truth) -> str | None:
     return None
 
 
-def _judge(outputs: Sequence[GuardedBuffer], unwritten: Mapping[str, Matches], truth: Truth) -> Verdict:
+def _judge(outputs: Sequence[GuardedBuffer], unwritten: Mapping[str, PatternMatches], truth: Truth) -> Verdict:
     for b in outputs:
         holes = unwritten[b.parameter.name]
         if holes.first is not None:

@@ -10,11 +10,11 @@ from ...ir.expr import WARP_LANES
 from ...ir.stmt import Bound, HardwareAxis, Kernel, Launch, Seq
 from ...schedule.gpu.occupancy import limits_of
 from ..backend import LaunchConfig, Source
-from ..llvm.body import Body
 from ..llvm.emit import parameters_of
-from ..llvm.frame import Frame
-from ..llvm.statements import Place, emit_statement
-from ..llvm.values import Value, constant
+from ..llvm.frame_layout import FrameLayout
+from ..llvm.function_context import FunctionContext
+from ..llvm.statements import KernelContext, emit_statement
+from ..llvm.values import LlvmValue, constant
 from ..llvm.writer import FunctionWriter, ModuleWriter, identifier
 from ..shared_memory import SharedPlan, plan_shared
 from .operations import emit_operation, exchange
@@ -27,7 +27,7 @@ _BLOCKS = {HardwareAxis.GRID_X: "x", HardwareAxis.GRID_Y: "y", HardwareAxis.GRID
 
 def emit(kernel: Kernel, target: Target) -> Source:
     """The LLVM IR of ``kernel``, all of whose top-level statements are launches. Raises CompileError for others."""
-    module = ModuleWriter(stack_space=_PRIVATE)
+    module = ModuleWriter(stack_address_space=_PRIVATE)
     grids: list[LaunchConfig] = []
     for launch in kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,):
         if not isinstance(launch, Launch):
@@ -44,7 +44,7 @@ def _emit_launch(module: ModuleWriter, kernel: Kernel, launch: Launch, target: T
     plan = _shared_plan(launch, target)
     name = module.unique(f"tw_{identifier(launch.name)}")
     w = FunctionWriter(module)
-    body = Body(w, exchange=exchange)
+    body = FunctionContext(w, emit_shuffle=exchange)
     given = [w.parameter(b.name, f"ptr addrspace({_GLOBAL})") for b in kernel.parameters]
     for buffer, pointer in zip(kernel.parameters, given, strict=True):
         body.pointers[buffer.name] = w.assign(f"addrspacecast {pointer.typed} to ptr", "ptr", hint=buffer.name)
@@ -52,7 +52,7 @@ def _emit_launch(module: ModuleWriter, kernel: Kernel, launch: Launch, target: T
     for bound in launch.bounds:
         body.variables[bound.var] = _variable(w, bound)
         body.extents[bound.var] = bound.extent
-    emit_statement(Place(module, name, Frame({}, 0), 1, operation=emit_operation), body, launch.body)
+    emit_statement(KernelContext(module, name, FrameLayout({}, 0), 1, emit_operation=emit_operation), body, launch.body)
     w.line("ret void")
     arguments = ", ".join(f"ptr addrspace({_GLOBAL}) noalias noundef nonnull align 16 {p.text}" for p in given)
     size = f'"amdgpu-flat-work-group-size"="{launch.threads},{launch.threads}" "uniform-work-group-size"="true"'
@@ -77,7 +77,7 @@ def _shared_plan(launch: Launch, target: Target) -> SharedPlan:
     return plan
 
 
-def _place_shared(body: Body, name: str, plan: SharedPlan) -> None:
+def _place_shared(body: FunctionContext, name: str, plan: SharedPlan) -> None:
     if not plan.bytes:
         return
     w = body.w
@@ -89,7 +89,7 @@ def _place_shared(body: Body, name: str, plan: SharedPlan) -> None:
         body.pointers[buffer.name] = w.assign(f"getelementptr i8, {start.typed}, i64 {at}", "ptr", hint=buffer.name)
 
 
-def _variable(w: FunctionWriter, bound: Bound) -> Value:
+def _variable(w: FunctionWriter, bound: Bound) -> LlvmValue:
     """The hardware's number as an index."""
     if bound.extent == 1:
         return constant(0, "i64")

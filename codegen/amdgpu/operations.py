@@ -5,11 +5,11 @@ from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Shuffle, ShuffleMode
 from ...ir.gpu import MFMA_ATOMS, WAVEFRONT_LANES, Barrier, Level, Mma, MmaAtom
 from ...ir.stmt import Operation
-from ..llvm.body import Body
 from ..llvm.expressions import evaluate
+from ..llvm.function_context import FunctionContext
 from ..llvm.linear import flat_index
 from ..llvm.memory import address
-from ..llvm.values import Value, constant, storage, vector_type
+from ..llvm.values import LlvmValue, constant, storage, vector_type
 from ..llvm.writer import FunctionWriter
 
 _PRODUCTS = {
@@ -19,7 +19,7 @@ _PRODUCTS = {
 }
 
 
-def emit_operation(body: Body, stmt: Operation) -> None:
+def emit_operation(body: FunctionContext, stmt: Operation) -> None:
     """Raises CompileError for an operation that these processors have not."""
     match stmt:
         case Barrier(level=Level.BLOCK):
@@ -33,12 +33,12 @@ def emit_operation(body: Body, stmt: Operation) -> None:
             raise CompileError(f"{what} cannot be expressed for AMD's processors")
 
 
-def exchange(w: FunctionWriter, shuffle: Shuffle, value: Value, lane: Value) -> Value:
+def exchange(w: FunctionWriter, shuffle: Shuffle, value: LlvmValue, lane: LlvmValue) -> LlvmValue:
     """``value`` of another lane of the warp, by way of the network of shared memory, which moves 32 bits."""
     source = w.op("shl", _source(w, shuffle, w.convert("trunc", lane, "i32")), constant(2, "i32"))
     w.module.declare("declare i32 @llvm.amdgcn.ds.bpermute(i32, i32)")
 
-    def moved(bits: Value) -> Value:
+    def moved(bits: LlvmValue) -> LlvmValue:
         return w.call("llvm.amdgcn.ds.bpermute", [source, bits], "i32")
 
     match value.element:
@@ -55,7 +55,7 @@ def exchange(w: FunctionWriter, shuffle: Shuffle, value: Value, lane: Value) -> 
     return w.convert("bitcast", whole, value.element)
 
 
-def _source(w: FunctionWriter, shuffle: Shuffle, lane: Value) -> Value:
+def _source(w: FunctionWriter, shuffle: Shuffle, lane: LlvmValue) -> LlvmValue:
     """The number in its wave of the lane that is read."""
     name = "llvm.amdgcn.workitem.id.x"
     w.module.declare(f"declare i32 @{name}()")
@@ -78,7 +78,7 @@ def _barrier(w: FunctionWriter, scope: str, name: str) -> None:
     w.line(f'fence syncscope("{scope}") acquire')
 
 
-def _product(body: Body, stmt: Mma, atom: MmaAtom) -> None:
+def _product(body: FunctionContext, stmt: Mma, atom: MmaAtom) -> None:
     w = body.w
     places = {"d": (stmt.d, stmt.d_indices), "a": (stmt.a, stmt.a_indices), "b": (stmt.b, stmt.b_indices)}
     at = {part: _place(body, *place) for part, place in places.items()}
@@ -95,7 +95,7 @@ def _product(body: Body, stmt: Mma, atom: MmaAtom) -> None:
     w.line(f"store {total.typed}, {at['d'].typed}, align {stmt.d.dtype.bytes}")
 
 
-def _place(body: Body, buffer: Buffer, indices: tuple[Expr, ...]) -> Value:
+def _place(body: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...]) -> LlvmValue:
     flat = flat_index(indices, buffer.strides)
     assert flat is not None
     return address(body, buffer, flat, evaluate)

@@ -1,4 +1,4 @@
-"""The instruction sets that code is made for: what LLVM is told of each, and what an extension brings."""
+"""The instruction sets that code is made for: what LLVM is told of each, and what each extension adds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,27 +6,31 @@ from dataclasses import dataclass, field
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target
 
-THREADS_ELSEWHERE = 8
-"""Native threads that code for a machine which is not here is made for: a small server of its kind."""
+CROSS_COMPILED_THREADS = 8
+"""Code for a machine that is not here is made for so many threads. It is the size of a small server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One row of ``ARCHITECTURES``. ``triple``: position-independent ELF objects for Linux. ``cpu``: a neutral name; a
-    host's own is never trusted: under a hypervisor it is often wrong, and it would tie the object code to scheduling
-    tables nobody chose. ``abi``: as LLVM names it, empty for the only one. ``baseline``: extensions that every machine
-    worth the name has, added to each target's. ``extensions``: those a named target may ask for -> bytes of a
-    vector register with it, 0 where they do not bear on that. ``half``: extensions any of which converts float16, empty
-    where all machines do. ``scalable``: extensions whose vectors have a length that code for a fixed one must be told.
-    ``vector_bytes``: without any extension. ``futex_syscall``: its number on Linux. ``pause``: the intrinsic for a
-    thread that spins."""
+    """One row of ``ARCHITECTURES``.
+
+    ``triple`` stands for position-independent ELF objects for Linux. ``cpu`` is a neutral name. The name that a host
+    reports is never used: under a hypervisor it is often wrong, and it would tie the object code to scheduling tables
+    that nobody chose. ``abi`` is LLVM's name for it; it is empty where there is only one. ``baseline`` lists extensions
+    that every useful machine has; they are added to each target's. ``extensions`` maps those that a named target may
+    ask for to the bytes of a vector register with it; 0 means that the extension does not change that.
+    ``float16_extensions`` lists extensions any of which converts float16; it is empty where all machines do.
+    ``scalable`` lists extensions whose vectors have no fixed length: LLVM must be told a length. ``vector_bytes`` holds
+    without any extension. ``futex_syscall`` is the number of that system call on Linux. ``pause`` is the intrinsic that
+    a spinning thread calls.
+    """
 
     triple: str
     cpu: str
     vector_bytes: int
     extensions: Mapping[str, int] = field(default_factory=dict)
     baseline: tuple[str, ...] = ()
-    half: tuple[str, ...] = ()
+    float16_extensions: tuple[str, ...] = ()
     scalable: tuple[str, ...] = ()
     abi: str = ""
     futex_syscall: int = 98
@@ -46,7 +50,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             ),
             **dict.fromkeys(("amx-tile", "amx-bf16", "amx-int8"), 0),
         },
-        half=("f16c", "avx512f"),
+        float16_extensions=("f16c", "avx512f"),
         futex_syscall=202,
         pause="x86.sse2.pause()",
     ),
@@ -61,7 +65,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "riscv64": Architecture(
         triple="riscv64-unknown-linux-gnu",
         cpu="generic-rv64",
-        vector_bytes=8,  # no vectors: one double
+        vector_bytes=8,  # It has no vectors, so this is one double.
         extensions={
             **dict.fromkeys(("zba", "zbb", "zbs", "zfa", "zfhmin", "zfh"), 0),
             "v": 16,
@@ -70,16 +74,16 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "zvl512b": 64,
         },
         baseline=("a", "c", "d", "f", "m"),
-        half=("zfhmin", "zfh", "zvfh"),
+        float16_extensions=("zfhmin", "zfh", "zvfh"),
         abi="lp64d",
     ),
 }
-"""Architecture -> how code for it is made. ``sve`` means registers of at least 32 bytes, as the servers with it have;
-``v`` those of at least 16, ``zvlNb`` of at least N bits."""
+"""This maps each architecture to how code for it is made. ``sve`` means registers of at least 32 bytes, as the
+servers with it have; ``v`` means at least 16 bytes, and ``zvlNb`` at least N bits."""
 
 
 def architecture_of(target: Target) -> Architecture:
-    """Raises UnsupportedTarget for an architecture without a row in ``ARCHITECTURES``."""
+    """Return the row of the target's architecture. Raises UnsupportedTarget where ``ARCHITECTURES`` has none."""
     if target.arch not in ARCHITECTURES:
         raise UnsupportedTarget(
             f"llvm has no architecture {target.arch!r} here; known: {', '.join(ARCHITECTURES)}", field="arch"
@@ -88,7 +92,8 @@ def architecture_of(target: Target) -> Architecture:
 
 
 def target_named(text: str) -> Target:
-    """``aarch64+sve``, ``riscv64+v+zvl256b``: a machine that need not be here. Raises UnsupportedTarget."""
+    """Return the target that a text such as ``aarch64+sve`` or ``riscv64+v+zvl256b`` names. No such machine need be
+    here. Raises UnsupportedTarget for an unknown architecture or extension."""
     arch, *extensions = text.split("+")
     known = architecture_of(Target("llvm", arch[:80])).extensions
     unknown = [name for name in extensions if name not in known]
@@ -98,12 +103,12 @@ def target_named(text: str) -> Target:
         )
     features = tuple(sorted({*ARCHITECTURES[arch].baseline, *extensions}))
     widest = max([ARCHITECTURES[arch].vector_bytes, *(known[name] for name in extensions)])
-    return Target("llvm", arch, features, THREADS_ELSEWHERE, widest)
+    return Target("llvm", arch, features, CROSS_COMPILED_THREADS, widest)
 
 
 def function_attributes(target: Target) -> str:
-    """What every function of a module carries. On machines with scalable vectors LLVM must be told how long they are
-    at least, or it uses the short ones of fixed length."""
+    """Return the attributes that every function of a module carries. For scalable vectors LLVM must be told their
+    least length, or it uses the short vectors of fixed length."""
     scalable = architecture_of(target).scalable
     if target.vector_bytes > 16 and any(name in scalable for name in target.features):
         return f"nounwind vscale_range({target.vector_bytes // 16},16)"

@@ -1,10 +1,10 @@
-"""The IR's operators on values: integers that wrap and divide towards minus infinity, floats that keep NaN."""
+"""The operators of the IR on LLVM values. Integers wrap and divide towards minus infinity; floats keep NaN."""
 
 from ...core.dtypes import DType
 from ...core.errors import CompileError
 from ...ir.expr import BinaryOp, CompareOp, LogicOp, UnaryOp
 from .math import call_math, call_power
-from .values import Value, constant
+from .values import LlvmValue, constant
 from .writer import CONTRACT, FunctionWriter
 
 _COMPARE = {
@@ -18,18 +18,20 @@ _COMPARE = {
 _PLAIN = {BinaryOp.ADD: "add", BinaryOp.SUB: "sub", BinaryOp.MUL: "mul"}
 
 
-def compare(w: FunctionWriter, op: CompareOp, a: Value, b: Value, dtype: DType) -> Value:
-    """``dtype`` is that of the operands."""
+def compare(w: FunctionWriter, op: CompareOp, a: LlvmValue, b: LlvmValue, dtype: DType) -> LlvmValue:
+    """Compare two values; ``dtype`` is that of the operands."""
     column = 0 if dtype.is_float else 1 if dtype.kind == "int" else 2
     return w.compare(_COMPARE[op][column], a, b)
 
 
-def logic(w: FunctionWriter, op: LogicOp, a: Value, b: Value) -> Value:
+def logic(w: FunctionWriter, op: LogicOp, a: LlvmValue, b: LlvmValue) -> LlvmValue:
     return w.op(op.value, a, b)
 
 
-def binary(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DType, *, positive: bool = False) -> Value:
-    """``a op b``. ``positive``: an index division known to have ``a >= 0`` and ``b > 0``."""
+def binary(
+    w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, dtype: DType, *, positive: bool = False
+) -> LlvmValue:
+    """Write ``a op b``. ``positive`` says of an index division that ``a >= 0`` and ``b > 0`` are known."""
     if dtype.is_float:
         return _float_binary(w, op, a, b, dtype)
     if dtype.is_bool:
@@ -43,7 +45,7 @@ def binary(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DType, *,
     raise CompileError(f"{op.value} is not defined for {dtype}")
 
 
-def unary(w: FunctionWriter, op: UnaryOp, a: Value, dtype: DType) -> Value:
+def unary(w: FunctionWriter, op: UnaryOp, a: LlvmValue, dtype: DType) -> LlvmValue:
     if op is UnaryOp.NOT:
         return w.op("xor", a, w.number(1, a))
     if op is UnaryOp.NEG:
@@ -59,8 +61,8 @@ def unary(w: FunctionWriter, op: UnaryOp, a: Value, dtype: DType) -> Value:
     return call_math(w, op, a)
 
 
-def reduce_lanes(w: FunctionWriter, op: BinaryOp, value: Value, dtype: DType) -> Value:
-    """All lanes of ``value`` combined to one, in an order that suits the machine."""
+def reduce_lanes(w: FunctionWriter, op: BinaryOp, value: LlvmValue, dtype: DType) -> LlvmValue:
+    """Combine all lanes of ``value`` to one, in an order that suits the machine."""
     if value.lanes == 1:
         return value
     if dtype.is_float and op in (BinaryOp.ADD, BinaryOp.MUL):
@@ -83,20 +85,20 @@ def reduce_lanes(w: FunctionWriter, op: BinaryOp, value: Value, dtype: DType) ->
     return w.call(full, [value], value.element, flags="nsz" if dtype.is_float else "")
 
 
-def _float_binary(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DType) -> Value:
+def _float_binary(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, dtype: DType) -> LlvmValue:
     match op:
         case BinaryOp.ADD | BinaryOp.SUB | BinaryOp.MUL:
             return w.op(f"f{_PLAIN[op]}", a, b, CONTRACT)
         case BinaryOp.DIV:
             return w.op("fdiv", a, b, "nsz arcp contract")
-        case BinaryOp.MIN | BinaryOp.MAX:  # a NaN in either operand is the result, as in NumPy
+        case BinaryOp.MIN | BinaryOp.MAX:  # A NaN in either operand is the result, as in NumPy.
             return w.intrinsic(f"{op.value}imum", a, b, flags="nsz")
         case BinaryOp.POW:
             return call_power(w, a, b)
     raise CompileError(f"{op.value} is not defined for {dtype}")
 
 
-def _bool_binary(w: FunctionWriter, op: BinaryOp, a: Value, b: Value) -> Value:
+def _bool_binary(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue) -> LlvmValue:
     match op:
         case BinaryOp.MIN | BinaryOp.MUL:
             return w.op("and", a, b)
@@ -105,8 +107,9 @@ def _bool_binary(w: FunctionWriter, op: BinaryOp, a: Value, b: Value) -> Value:
     raise CompileError(f"{op.value} is not defined for bool")
 
 
-def _divide(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DType, positive: bool) -> Value:
-    """Floor division and its remainder; by zero both are 0 (as in NumPy), and the lowest value by -1 wraps."""
+def _divide(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, dtype: DType, positive: bool) -> LlvmValue:
+    """Write a floor division or its remainder. Both are 0 for a division by zero, as in NumPy. The lowest value
+    divided by -1 wraps."""
     name = "div" if op is BinaryOp.FLOORDIV else "rem"
     known = _constant_of(b)
     if positive and known:
@@ -123,7 +126,7 @@ def _divide(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DType, p
         return w.op("ashr", a, w.number(known.bit_length() - 1, a))
     zero = None
     safe = b
-    if known in (None, 0, -1):  # sdiv traps on these: divide by 1 there, and put the right answer in afterwards
+    if known in (None, 0, -1):  # sdiv traps here: divide by 1, then select the right result.
         zero = w.compare("eq", b, w.number(0, b))
         minus = w.compare("eq", b, w.number(-1, b))
         safe = w.select(w.op("or", zero, minus), w.number(1, b), b)
@@ -139,15 +142,15 @@ def _divide(w: FunctionWriter, op: BinaryOp, a: Value, b: Value, dtype: DType, p
     return result if zero is None else w.select(zero, w.number(0, a), result)
 
 
-def _constant_of(value: Value) -> int | None:
-    """The number a scalar or splat integer constant holds."""
+def _constant_of(value: LlvmValue) -> int | None:
+    """Return the number that a scalar or splat integer constant holds, and None for any other value."""
     text = value.text
     if text.startswith("splat ("):
         text = text.removeprefix("splat (").removesuffix(")").split()[-1]
     return int(text) if text.lstrip("-").isdigit() else None
 
 
-def _integer_absolute(w: FunctionWriter, a: Value, dtype: DType) -> Value:
+def _integer_absolute(w: FunctionWriter, a: LlvmValue, dtype: DType) -> LlvmValue:
     if dtype.kind == "uint":
         return a
     full = f"llvm.abs.{a.suffix}"

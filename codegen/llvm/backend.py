@@ -1,4 +1,4 @@
-"""The LLVM backend: kernel IR -> LLVM IR -> object code, all in process."""
+"""The LLVM backend turns kernel IR into LLVM IR and then into object code, all in this process."""
 
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
@@ -13,7 +13,7 @@ from .link import shared_library
 
 
 class LlvmBackend:
-    """See ``codegen.backend.Backend``."""
+    """The LLVM backend; see ``codegen.backend.Backend``."""
 
     def toolchain(self, target: Target) -> Toolchain:
         return compiler.toolchain(target)
@@ -35,7 +35,8 @@ class LlvmBackend:
         return Artifacts((Layer("assembly", "assembly", text),), count_instructions(text, target.arch))
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
-        """The kernel's LLVM IR and assembly; an object of it with all that it calls, and its header; a library."""
+        """Return the files of an exported kernel: its LLVM IR, its assembly, an object with all that it calls, a
+        header, and a shared library where one is asked for."""
         code = library_object(source, packaging.name, target)
         files = {
             "kernel.ll": source.text.encode(),

@@ -1,15 +1,15 @@
-"""Conversions: between memory and registers, and between dtypes, with the roundings the IR promises."""
+"""Conversions between memory and registers and between dtypes, with the roundings that the IR promises."""
 
 from ...core.dtypes import DType
 from ...core.errors import CompileError
-from .values import Value, computed, constant
+from .values import LlvmValue, computed, constant
 from .writer import FunctionWriter
 
 
-def from_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
-    """What was loaded, in the type it is computed with."""
+def from_storage(w: FunctionWriter, value: LlvmValue, dtype: DType) -> LlvmValue:
+    """Convert a value that was loaded to the type that is computed with."""
     if dtype.name == "float16":
-        _need_half(w)
+        _require_float16(w)
         return w.convert("fpext", value, "float")
     if dtype.name == "bfloat16":
         return _widen_bfloat16(w, value)
@@ -18,10 +18,10 @@ def from_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
     return value
 
 
-def to_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
-    """What is to be stored, rounded to how it lies in memory."""
+def to_storage(w: FunctionWriter, value: LlvmValue, dtype: DType) -> LlvmValue:
+    """Convert a value that will be stored to its type in memory, with rounding."""
     if dtype.name == "float16":
-        _need_half(w)
+        _require_float16(w)
         return w.convert("fptrunc", value, "half")
     if dtype.name == "bfloat16":
         return _narrow_bfloat16(w, value)
@@ -30,8 +30,9 @@ def to_storage(w: FunctionWriter, value: Value, dtype: DType) -> Value:
     return value
 
 
-def cast(w: FunctionWriter, value: Value, source: DType, target: DType) -> Value:
-    """The IR's Cast: to float nearest-even; float to integer towards zero, saturating, NaN to 0; to bool ``!= 0``."""
+def cast(w: FunctionWriter, value: LlvmValue, source: DType, target: DType) -> LlvmValue:
+    """Write the IR's Cast. Conversions to float round to nearest, ties to even. Conversions from float to integer
+    round towards zero and saturate; a NaN gives 0. Conversions to bool are ``!= 0``."""
     if source == target:
         return value
     if target.is_bool:
@@ -47,17 +48,18 @@ def cast(w: FunctionWriter, value: Value, source: DType, target: DType) -> Value
     return w.convert("zext" if source.kind == "uint" else "sext", value, computed(target))
 
 
-def _need_half(w: FunctionWriter) -> None:
-    """Without the instructions LLVM would call functions that the process does not have."""
-    needed = w.module.half
+def _require_float16(w: FunctionWriter) -> None:
+    """Raise CompileError where the target cannot convert float16. LLVM would otherwise call functions that the
+    process does not have."""
+    needed = w.module.float16_extensions
     if needed and w.module.features.isdisjoint(needed):
         raise CompileError(f"float16 needs the {' or '.join(needed)} extension, which the target lacks")
 
 
-def _to_float(w: FunctionWriter, value: Value, source: DType, target: DType) -> Value:
+def _to_float(w: FunctionWriter, value: LlvmValue, source: DType, target: DType) -> LlvmValue:
     unsigned = source.is_bool or source.kind == "uint"
     if target.bits == 16:
-        if source.name in ("int32", "int64"):  # float32 could not hold them: round once, from float64
+        if source.name in ("int32", "int64"):  # float32 cannot hold them: round once, from float64.
             value = w.convert("sitofp", value, "double")
         elif not source.is_float:
             value = w.convert("uitofp" if unsigned else "sitofp", value, "float")
@@ -69,19 +71,19 @@ def _to_float(w: FunctionWriter, value: Value, source: DType, target: DType) -> 
     return w.convert("fpext" if target.bits == 64 else "fptrunc", value, computed(target))
 
 
-def _saturate(w: FunctionWriter, value: Value, target: DType) -> Value:
+def _saturate(w: FunctionWriter, value: LlvmValue, target: DType) -> LlvmValue:
     element = computed(target)
-    result = Value("", element, value.lanes)
+    result = LlvmValue("", element, value.lanes)
     name = f"llvm.fpto{'u' if target.kind == 'uint' else 's'}i.sat.{result.suffix}.{value.suffix}"
     w.module.declare(f"declare {result.type} @{name}({value.type})")
     return w.call(name, [value], element, value.lanes)
 
 
-def _round_to_odd(w: FunctionWriter, value: Value) -> Value:
-    """float64 to float32 so that a second rounding, to 16 bits, gives what one rounding would have given.
+def _round_to_odd(w: FunctionWriter, value: LlvmValue) -> LlvmValue:
+    """Convert float64 to float32 so that a second rounding, to 16 bits, gives what one rounding would have given.
 
-    Rounding to odd (truncate, then set the last bit if anything was lost): Boldo and Melquiond, "When double
-    rounding is odd", 2005.
+    This is rounding to odd: truncate, then set the last bit if anything was lost. Source: Boldo and Melquiond, "When
+    double rounding is odd", 2005.
     """
     nearest = w.convert("fptrunc", value, "float")
     back = w.convert("fpext", nearest, "double")
@@ -93,15 +95,15 @@ def _round_to_odd(w: FunctionWriter, value: Value) -> Value:
     return w.convert("bitcast", odd, "float")
 
 
-def _widen_bfloat16(w: FunctionWriter, value: Value) -> Value:
-    """The bits of a bfloat16 are the upper half of the float32 of the same value."""
+def _widen_bfloat16(w: FunctionWriter, value: LlvmValue) -> LlvmValue:
+    """Widen bfloat16 to float32. Its bits are the upper half of the float32 of the same value."""
     wide = w.convert("zext", value, "i32")
     return w.convert("bitcast", w.op("shl", wide, w.number(16, wide)), "float")
 
 
-def _narrow_bfloat16(w: FunctionWriter, value: Value) -> Value:
-    """Nearest, ties to even: add just under half of the last kept place, one more if that place is odd. A NaN
-    stays a NaN (the addition could turn it into an infinity)."""
+def _narrow_bfloat16(w: FunctionWriter, value: LlvmValue) -> LlvmValue:
+    """Round float32 to bfloat16, to nearest with ties to even: add just under half of the last bit that is kept, and
+    one more if that bit is odd. A NaN stays a NaN; the addition alone could turn it into an infinity."""
     bits = w.bits(value)
     upper = w.op("lshr", bits, w.number(16, bits))
     parity = w.op("and", upper, w.number(1, bits))

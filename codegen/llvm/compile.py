@@ -1,4 +1,4 @@
-"""LLVM IR text to object code, in this process."""
+"""LLVM IR text comes in, object code goes out; LLVM runs in this process."""
 
 from collections.abc import Collection, Sequence
 
@@ -12,7 +12,7 @@ from ..backend import Binary, Source
 from .machine import OPTIMISATION_LEVEL, create_machine, feature_string
 
 CODEGEN_VERSION = 6
-"""Grows whenever the emitter or the pipeline changes what a kernel compiles to."""
+"""This number grows whenever the emitter or the pipeline changes what a kernel compiles to."""
 
 
 def toolchain(target: Target) -> Toolchain:
@@ -29,7 +29,7 @@ def toolchain(target: Target) -> Toolchain:
 
 
 def compile_source(source: Source, target: Target) -> Binary:
-    """A relocatable object; equal text gives equal bytes. Raises CompileError with LLVM's message."""
+    """Compile to a relocatable object; equal text gives equal bytes. Raises CompileError with LLVM's message."""
     machine = create_machine(target)
     module = optimised((source.text,), machine, minimal_passes=source.minimal_passes)
     code = bytes(machine.emit_object(module))
@@ -37,13 +37,14 @@ def compile_source(source: Source, target: Target) -> Binary:
 
 
 def compile_together(texts: Sequence[str], exports: Collection[str], target: Target, *, minimal_passes: bool) -> bytes:
-    """One relocatable object of several modules, which shows ``exports`` and nothing else. Raises CompileError."""
+    """Compile several modules to one relocatable object that exports ``exports`` and nothing else. Raises
+    CompileError."""
     machine = create_machine(target)
     return bytes(machine.emit_object(optimised(texts, machine, exports, minimal_passes=minimal_passes)))
 
 
 def assembly(source: Source, target: Target) -> str:
-    """The machine instructions that ``compile_source`` would encode."""
+    """Return the machine instructions that ``compile_source`` would encode, as text."""
     machine = create_machine(target)
     return str(machine.emit_assembly(optimised((source.text,), machine, minimal_passes=source.minimal_passes)))
 
@@ -55,8 +56,8 @@ def optimised(
     *,
     minimal_passes: bool = False,
 ) -> llvm.ModuleRef:
-    """The texts as one module, after LLVM's passes: a few, where the kernel is ``minimal_passes``. Raises
-    CompileError."""
+    """Link the texts to one module and run LLVM's passes on it: all of them, or a few where the kernel asks for
+    ``minimal_passes``. Raises CompileError."""
     context = llvm.create_context()
     try:
         module, *others = (llvm.parse_assembly(text, context=context) for text in texts)
@@ -71,21 +72,24 @@ def optimised(
             if not function.is_declaration and function.name not in exports:
                 function.linkage = "internal"
     options = llvm.create_pipeline_tuning_options(speed_level=OPTIMISATION_LEVEL)
-    # A schedule says what is a vector and what is unrolled; LLVM does not second-guess it.
+    # The schedule decides what is vectorised and unrolled, not LLVM.
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_interleaving = False
     options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)
-    passes = _few_passes() if minimal_passes else builder.getModulePassManager()
+    passes = _minimal_passes() if minimal_passes else builder.getModulePassManager()
     passes.run(module, builder)
     return module
 
 
-def _few_passes() -> llvm.ModulePassManager:
-    """Buffers of registers become registers, and what the emitter says twice is said once. Of 100 kernels of products
-    and convolutions on AVX-512, 95 ran at 0.95 to 1.05 times their speed after all passes, and most were compiled in
-    half the time. Without value numbering, error functions ran at 0.7 of it on AVX2."""
+def _minimal_passes() -> llvm.ModulePassManager:
+    """Return the few passes that some kernels need: buffers of registers become registers, and values that the emitter
+    computes twice are computed once.
+
+    Of 100 kernels of products and convolutions on AVX-512, 95 ran at 0.95 to 1.05 times their speed after all passes,
+    and most were compiled in half the time. Without value numbering, error functions ran at 0.7 of that speed on AVX2.
+    """
     passes = llvm.create_new_module_pass_manager()
     passes.add_always_inliner_pass()
     passes.add_sroa_pass()

@@ -1,5 +1,5 @@
-"""A kernel as a module of LLVM IR: an exported ``i32 @name(ptr args)`` over an array of buffer pointers, and one
-for its prologue, where it has one."""
+"""A kernel becomes a module of LLVM IR. It exports ``i32 @name(ptr args)``, where ``args`` is an array of pointers
+to buffers. A kernel with a prologue exports a second function for it."""
 
 from collections.abc import Sequence
 
@@ -10,58 +10,59 @@ from ...ir.cpu import tiles_of
 from ...ir.prologue import split_prologue
 from ...ir.stmt import Kernel, Operation, Stmt, walk_statements
 from ..backend import Parameter, Source
-from .amx import ask_for_tiles, release_tiles, set_up_tiles
+from .amx import configure_tiles, release_tiles, request_tile_permission
 from .architectures import architecture_of, function_attributes
-from .body import Body
-from .frame import plan_frame
+from .frame_layout import plan_frame_layout
+from .function_context import FunctionContext
 from .machine import triple_of
-from .statements import NOALIAS, Place, await_streams, emit_statement, uses_tiles
+from .statements import NOALIAS, KernelContext, emit_statement, fence_non_temporal_stores, uses_tiles
 from .writer import FunctionWriter, ModuleWriter, identifier
 
 
 def emit(kernel: Kernel, target: Target) -> Source:
-    """The LLVM IR of ``kernel``, whose loops are serial or parallel. Raises CompileError for anything else."""
+    """Return the LLVM IR of ``kernel``, whose loops are serial or parallel. Raises CompileError for anything else."""
     prologue, body = split_prologue(kernel)
-    entry = f"tw_{identifier(kernel.name)}"  # no name of the C library starts so
+    entry = f"tw_{identifier(kernel.name)}"  # No name of the C library starts like this.
     first = "" if prologue is None else f"{entry}_prologue"
     module = _module(target)
     module.reserve(entry)
     tiles = _tiles(kernel.body)
-    frame = plan_frame(kernel.body, tiles)
+    frame = plan_frame_layout(kernel.body, tiles)
     if prologue is not None:
         module.reserve(first)
         given = [b for b in kernel.parameters if b.name in kernel.constants or b in kernel.workspace]
-        _define(Place(module, first, frame, target.threads, tiles), kernel, given, prologue)
-    _define(Place(module, entry, frame, target.threads, tiles), kernel, kernel.parameters, body)
+        _define(KernelContext(module, first, frame, target.threads, tiles), kernel, given, prologue)
+    _define(KernelContext(module, entry, frame, target.threads, tiles), kernel, kernel.parameters, body)
     text = f'; {kernel.name} for {target}\ntarget triple = "{triple_of(target)}"\n\n{module.text()}'
     return Source("llvm-ir", text, entry, parameters_of(kernel), prologue=first, minimal_passes=kernel.minimal_passes)
 
 
 def _tiles(stmt: Stmt) -> frozenset[str]:
-    """The buffers that are tile registers."""
+    """Return the names of the buffers that are tile registers."""
     operations = (s for s in walk_statements(stmt) if isinstance(s, Operation))
     return frozenset(tile.name for s in operations for tile, _ in tiles_of(s))
 
 
-def _define(place: Place, kernel: Kernel, given: Sequence[Buffer], stmt: Stmt) -> None:
-    """The function ``place.entry``, which runs ``stmt`` on those of the parameters of ``kernel`` that are ``given``."""
-    module, entry = place.module, place.entry
+def _define(kernel_ctx: KernelContext, kernel: Kernel, given: Sequence[Buffer], stmt: Stmt) -> None:
+    """Define the function ``kernel_ctx.entry``, which runs ``stmt``. Of the parameters of ``kernel`` it uses those
+    that are ``given``."""
+    module, entry = kernel_ctx.module, kernel_ctx.entry
     main = module.unique(f"{entry}.main")
     w = FunctionWriter(module)
-    body = Body(w, streamed=kernel.streamed)
+    ctx = FunctionContext(w, non_temporal=kernel.streamed)
     for buffer in given:
-        if buffer.name in body.pointers:
+        if buffer.name in ctx.pointers:
             raise CompileError(f"two parameters are called {buffer.name}")
-        body.pointers[buffer.name] = w.parameter(buffer.name, "ptr")
-    signature = ", ".join(f"{NOALIAS} {p.text}" for p in body.pointers.values())
+        ctx.pointers[buffer.name] = w.parameter(buffer.name, "ptr")
+    signature = ", ".join(f"{NOALIAS} {p.text}" for p in ctx.pointers.values())
     try:
-        with_tiles = uses_tiles(place, body, stmt)
+        with_tiles = uses_tiles(kernel_ctx, ctx, stmt)
         if with_tiles:
-            set_up_tiles(body)
-        emit_statement(place, body, stmt)
+            configure_tiles(ctx)
+        emit_statement(kernel_ctx, ctx, stmt)
         if with_tiles:
-            release_tiles(body)
-        await_streams(body)
+            release_tiles(ctx)
+        fence_non_temporal_stores(ctx)
     except RecursionError as error:
         raise CompileError("an expression or loop nest is nested too deeply to be compiled") from error
     w.line("ret void")
@@ -70,12 +71,12 @@ def _define(place: Place, kernel: Kernel, given: Sequence[Buffer], stmt: Stmt) -
 
 
 def _module(target: Target) -> ModuleWriter:
-    half = architecture_of(target).half
-    return ModuleWriter(target.features, attributes=function_attributes(target), half=half)
+    float16_extensions = architecture_of(target).float16_extensions
+    return ModuleWriter(target.features, attributes=function_attributes(target), float16_extensions=float16_extensions)
 
 
 def parameters_of(kernel: Kernel) -> tuple[Parameter, ...]:
-    """What a launch of ``kernel`` is given."""
+    """Return what a launch of ``kernel`` is given."""
     roles = (("input", kernel.inputs), ("output", kernel.outputs), ("workspace", kernel.workspace))
     return tuple(Parameter(b.name, role, b.shape, b.dtype) for role, buffers in roles for b in buffers)
 
@@ -86,7 +87,7 @@ def _entry(
     w = FunctionWriter(module)
     args = w.parameter("args", "ptr")
     if with_tiles:
-        ask_for_tiles(w)
+        request_tile_permission(w)
     pointers = []
     for position, buffer in enumerate(kernel.parameters):
         if buffer not in given:

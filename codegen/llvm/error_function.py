@@ -1,12 +1,12 @@
-"""erf: ``x + x p(x^2)`` near 0, elsewhere ``1 - exp(-g(|x|))`` with the sign put back, ``g = -log(erfc)``.
+"""erf: ``x + x p(x^2)`` near 0, and elsewhere ``1 - exp(-g(|x|))`` with the sign restored, where ``g = -log(erfc)``.
 
-``g`` is smooth, and an error in it is damped by erfc, so a polynomial of moderate degree does (the form is due to
-N. Juffa). Past the last border erfc is under half an ulp of 1. Coefficients: fitted as in ``exponential``.
-Measured: float32 within 1.1 ulp, float64 within 2 ulp.
+``g`` is smooth, and erfc damps an error in it, so that a polynomial of moderate degree is enough (the form is due to N.
+Juffa). Beyond the last border erfc is under half an ulp of 1. The coefficients were fitted as in ``exponential``.
+Measured errors: float32 is within 1.1 ulp, float64 within 2 ulp.
 """
 
 from .exponential import exp
-from .values import Value
+from .values import LlvmValue
 from .writer import FunctionWriter
 
 _BORDERS = {"float": (0.92, 4.0), "double": (1.0, 6.0)}
@@ -71,7 +71,7 @@ _FAR = {
 }
 
 
-def erf(w: FunctionWriter, x: Value) -> Value:
+def erf(w: FunctionWriter, x: LlvmValue) -> LlvmValue:
     border, last = (w.number(b, x) for b in _BORDERS[x.element])
     size = w.absolute(x)
     near = w.fma(x, w.polynomial(w.mul(x, x), _NEAR[x.element]), x)

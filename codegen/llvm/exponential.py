@@ -1,24 +1,25 @@
-"""exp: split the argument by powers of two, a polynomial for what is left, and the exponent put back.
+"""exp: the argument is split by powers of two, the remainder goes through a polynomial, and the exponent is put back.
 
-``x = n ln2 + r`` with ``|r| <= ln2 / 2`` (Cody and Waite's reduction with fused steps), ``exp(r) = 1 + r + r^2 q(r)``.
-The coefficients of ``q`` were fitted for this project: weighted least squares in the Chebyshev basis, reweighted
-(Lawson) towards the smallest largest error, in extended precision, then rounded.
+``x = n ln2 + r`` with ``|r| <= ln2 / 2`` (Cody and Waite's reduction with fused steps), and ``exp(r) = 1 + r + r^2
+q(r)``. The coefficients of ``q`` were fitted for this project: weighted least squares in the Chebyshev basis,
+reweighted (Lawson) towards the smallest largest error, in extended precision, then rounded.
 
-Measured against higher precision: float32 within 1.1 ulp, float64 within 1.1 ulp; overflow, underflow to denormals
-and zero, infinities and NaN as in IEEE 754's recommended operations.
+Measured against higher precision, float32 is within 1.1 ulp and float64 within 1.1 ulp. Overflow, underflow to
+denormals and zero, infinities and NaN are as in IEEE 754's recommended operations.
 """
 
 from dataclasses import dataclass
 
-from .values import Value
+from .values import LlvmValue
 from .writer import FunctionWriter
 
 _LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True, slots=True)
-class _Format:
-    """What differs between float32 and float64. Beyond ``lowest`` and ``highest`` the result is 0 or infinite."""
+class FloatFormat:
+    """The constants that differ between float32 and float64. Below ``lowest`` the result is 0, above ``highest``
+    infinite."""
 
     mantissa_bits: int
     bias: int
@@ -31,7 +32,7 @@ class _Format:
 
 
 FORMATS = {
-    "float": _Format(
+    "float": FloatFormat(
         23,
         127,
         1.5 * 2**23,
@@ -41,7 +42,7 @@ FORMATS = {
         89.0,
         (0.5, 0.166665181517601, 0.04166620597243309, 0.008368889801204205, 0.0013950489228591323),
     ),
-    "double": _Format(
+    "double": FloatFormat(
         52,
         1023,
         1.5 * 2**52,
@@ -65,12 +66,12 @@ FORMATS = {
 }
 
 
-def exp(w: FunctionWriter, x: Value, correction: Value | None = None) -> Value:
-    """``exp(x)``; with ``correction``, ``exp(x + correction)`` for a correction far smaller than ``x``."""
+def exp(w: FunctionWriter, x: LlvmValue, correction: LlvmValue | None = None) -> LlvmValue:
+    """Write ``exp(x)``. With ``correction``, which must be far smaller than ``x``, write ``exp(x + correction)``."""
     form = FORMATS[x.element]
     x = _clamped(w, x, form)
     magic = w.number(form.magic, x)
-    shifted = w.fma(x, w.number(_LOG2_E, x), magic)  # the sum's last bits are x / ln2, rounded
+    shifted = w.fma(x, w.number(_LOG2_E, x), magic)  # The last bits of the sum are x / ln2, rounded.
     n = w.sub(shifted, magic)
     r = w.fma(n, w.number(-form.ln2_high, x), x)
     r = w.fma(n, w.number(-form.ln2_low, x), r)
@@ -82,8 +83,9 @@ def exp(w: FunctionWriter, x: Value, correction: Value | None = None) -> Value:
     return scale(w, mantissa, exponent)
 
 
-def scale(w: FunctionWriter, value: Value, exponent: Value) -> Value:
-    """``value * 2^exponent`` with one rounding; ``exponent`` an integer of the same width, |exponent| < 1.1 bias."""
+def scale(w: FunctionWriter, value: LlvmValue, exponent: LlvmValue) -> LlvmValue:
+    """Write ``value * 2^exponent`` with one rounding. ``exponent`` is an integer of the same width with |exponent| <
+    1.1 bias."""
     form = FORMATS[value.element]
     if "avx512f" in w.module.features and "avx512vl" in w.module.features:
         narrow = w.convert("trunc", exponent, "i32")
@@ -91,15 +93,15 @@ def scale(w: FunctionWriter, value: Value, exponent: Value) -> Value:
         w.module.declare(f"declare {value.type} @{name}({value.type}, {narrow.type})")
         return w.call(name, [value, narrow], value.element, value.lanes)
     half = w.op("ashr", exponent, w.number(1, exponent))
-    for part in (half, w.sub(exponent, half)):  # 2^exponent alone may be no number of the format
+    for part in (half, w.sub(exponent, half)):  # 2^exponent alone may be out of range.
         biased = w.add(part, w.number(form.bias, part))
         power = w.convert("bitcast", w.op("shl", biased, w.number(form.mantissa_bits, part)), value.element)
         value = w.mul(value, power)
     return value
 
 
-def _clamped(w: FunctionWriter, x: Value, form: _Format) -> Value:
-    """``x`` within the range where the result is neither 0 nor infinite, NaN kept."""
+def _clamped(w: FunctionWriter, x: LlvmValue, form: FloatFormat) -> LlvmValue:
+    """Clamp ``x`` to the range where the result is neither 0 nor infinite; a NaN stays."""
     low, high = w.number(form.lowest, x), w.number(form.highest, x)
     x = w.select(w.compare("olt", x, low), low, x)
     return w.select(w.compare("ogt", x, high), high, x)

@@ -6,7 +6,7 @@ from textwrap import wrap
 from ...core.target import Target
 from ..backend import Parameter, Source
 from ..c_names import KEYWORDS
-from .interface import arguments_of, calls_pool, function_name
+from .interface import arguments_of, calls_thread_pool, function_name
 
 _TYPES: Mapping[str, str] = {
     "float64": "double",
@@ -54,7 +54,7 @@ _THREADS = """
 
 
 def header(source: Source, name: str, target: Target) -> str:
-    """Declares the function of ``codegen.llvm.interface`` and says what it takes."""
+    """Return the header. It declares the function of ``codegen.llvm.interface`` and says what it takes."""
     arguments = [(_c_name(p.name), p) for p in arguments_of(source)]
     width = max(len(called) for called, _ in arguments)
     lines = [f" * {called:<{width}}  {p.role}, {_shape(p)}" for called, p in arguments]
@@ -63,7 +63,7 @@ def header(source: Source, name: str, target: Target) -> str:
         name=name,
         target=target,
         features=_features(target),
-        threads=_THREADS.format(count=target.threads) if calls_pool(source) else "",
+        threads=_THREADS.format(count=target.threads) if calls_thread_pool(source) else "",
         tensors=", ".join(called for called, _ in arguments),
         guard=f"TILEWRIGHT_{name.upper()}_H",
         function=function_name(name),
@@ -73,7 +73,7 @@ def header(source: Source, name: str, target: Target) -> str:
 
 
 def _features(target: Target) -> str:
-    """What the processor must have."""
+    """Return the lines that say which extensions the processor must have."""
     if not target.features:
         return ""
     return "".join(f" * {line}\n" for line in wrap(f"It needs {', '.join(target.features)}.", 110))

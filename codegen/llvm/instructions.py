@@ -1,4 +1,5 @@
-"""What the machine instructions of a kernel are, counted by class: whether vectors and fused operations are there."""
+"""The machine instructions of a kernel, counted by class. The counts show whether vectors and fused operations are
+there."""
 
 import re
 from collections import Counter
@@ -7,7 +8,7 @@ from collections.abc import Mapping
 from ...core.errors import UnsupportedTarget
 from .dialects.aarch64 import AARCH64
 from .dialects.amdgcn import AMDGCN
-from .dialects.dialect import Dialect
+from .dialects.dialect import AsmDialect
 from .dialects.riscv import RISCV
 from .dialects.x86 import X86
 
@@ -32,18 +33,18 @@ CLASSES = (
     "call",
     "other",
 )
-"""Every class, in the order in which it is shown. ``masked`` counts vector instructions under a mask beside their own
-class, so it is no part of the sum."""
+"""Every class, in the order in which it is shown. ``masked`` counts vector instructions under a mask a second time,
+so it does not belong to the sum."""
 
-DIALECTS: Mapping[str, Dialect] = {"x86-64": X86, "aarch64": AARCH64, "riscv64": RISCV, "gfx942": AMDGCN}
-"""Architecture -> its assembly."""
+DIALECTS: Mapping[str, AsmDialect] = {"x86-64": X86, "aarch64": AARCH64, "riscv64": RISCV, "gfx942": AMDGCN}
+"""This maps each architecture to its assembly language."""
 
 _INSTRUCTION = re.compile(r"^\s+([a-z][a-z0-9._]*)\b\s*(.*)")
 
 
 def count_instructions(assembly: str, arch: str = "x86-64") -> dict[str, int]:
-    """Class -> how many instructions of ``assembly``, as LLVM prints it for ``arch``, fall into it; every class of
-    ``CLASSES`` is there. Raises UnsupportedTarget for an architecture without a dialect."""
+    """Count the instructions of ``assembly``, as LLVM prints it for ``arch``, by class; every class of ``CLASSES``
+    is a key. Raises UnsupportedTarget for an architecture without a dialect."""
     dialect = _dialect(arch)
     counts: Counter[str] = Counter()
     for line in assembly.splitlines():
@@ -58,16 +59,16 @@ def count_instructions(assembly: str, arch: str = "x86-64") -> dict[str, int]:
 
 
 def classify(mnemonic: str, operands: str, arch: str = "x86-64") -> str:
-    """The class of one instruction. Raises UnsupportedTarget."""
+    """Return the class of one instruction. Raises UnsupportedTarget for an architecture without a dialect."""
     return _dialect(arch).classify(mnemonic, operands)
 
 
 def total(counts: Mapping[str, int]) -> int:
-    """How many instructions there are in all."""
+    """Return how many instructions there are in all."""
     return sum(number for name, number in counts.items() if name != "masked")
 
 
-def _dialect(arch: str) -> Dialect:
+def _dialect(arch: str) -> AsmDialect:
     if arch not in DIALECTS:
         raise UnsupportedTarget(f"no assembly of {arch!r} is read; known: {', '.join(DIALECTS)}", field="arch")
     return DIALECTS[arch]

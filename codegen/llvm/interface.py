@@ -1,4 +1,5 @@
-"""How other programs call a kernel: a C function, and one for apache-tvm-ffi that checks what it is given."""
+"""The functions by which other programs call a kernel: a C function, and one for apache-tvm-ffi that checks its
+arguments."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -9,17 +10,18 @@ from ...core.target import Target
 from ..backend import Parameter, Source
 from .architectures import architecture_of
 from .compile import compile_together
-from .runtime_support import pool_ir, support_ir
+from .runtime_support import services_ir, thread_pool_ir
 from .statements import PARALLEL_FOR, SCRATCH
-from .values import Value, constant
+from .values import LlvmValue, constant
 from .writer import FunctionWriter, ModuleWriter
 
-_ON_STACK_TENSOR, _TENSOR, _TENSOR_OFFSET = 7, 70, 24
-"""``kTVMFFIDLTensorPtr``, ``kTVMFFITensor`` and where the latter's object has its DLTensor (``tvm/ffi/c_api.h``)."""
+_DLTENSOR_POINTER, _TENSOR, _TENSOR_OFFSET = 7, 70, 24
+"""These are ``kTVMFFIDLTensorPtr``, ``kTVMFFITensor`` and the offset of the DLTensor in an object of the latter
+(``tvm/ffi/c_api.h``)."""
 _ANY_BYTES, _ANY_VALUE = 16, 8
-"""Of ``TVMFFIAny``: its size, and where its value lies."""
+"""The size of a ``TVMFFIAny``, and the offset of its value, in bytes."""
 _DATA, _DEVICE_TYPE, _DIMENSIONS, _DTYPE, _SHAPE, _STRIDES, _BYTE_OFFSET = 0, 8, 16, 20, 24, 32, 40
-"""Where the fields of a DLTensor lie (``dlpack/dlpack.h``)."""
+"""The offsets of the fields of a DLTensor, in bytes (``dlpack/dlpack.h``)."""
 _CPU = 1
 _DTYPE_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 _MESSAGE_BYTES = 512
@@ -27,44 +29,44 @@ _MUTEX_BYTES = 64
 
 
 def function_name(name: str) -> str:
-    """The C function of the kernel called ``name``."""
+    """Return the name of the C function of the kernel ``name``."""
     return f"tilewright_{name}"
 
 
 def ffi_name(name: str) -> str:
-    """The symbol that apache-tvm-ffi finds a function called ``name`` by."""
+    """Return the symbol by which apache-tvm-ffi finds a function called ``name``."""
     return f"__tvm_ffi_{name}"
 
 
-def calls_pool(source: Source) -> bool:
-    """Whether a kernel has parallel loops."""
+def calls_thread_pool(source: Source) -> bool:
+    """Say whether a kernel has parallel loops."""
     return f"@{PARALLEL_FOR}(" in source.text
 
 
-def calls_scratch(source: Source) -> bool:
-    """Whether a kernel keeps buffers in a thread's scratch memory."""
+def uses_scratch(source: Source) -> bool:
+    """Say whether a kernel keeps buffers in a thread's scratch memory."""
     return f"@{SCRATCH}(" in source.text
 
 
 def arguments_of(source: Source) -> tuple[Parameter, ...]:
-    """What a caller gives: inputs, then outputs; workspace is the library's own."""
+    """Return what a caller gives: the inputs, then the outputs. The workspace belongs to the library."""
     return tuple(p for p in source.parameters if p.role != "workspace")
 
 
 def library_object(source: Source, name: str, target: Target) -> bytes:
-    """A relocatable object with the two functions, the kernel, and the services that it calls; the C library is all it
-    needs. Raises CompileError."""
+    """Return a relocatable object with the two functions, the kernel, and the services that it calls. It needs
+    nothing but the C library. Raises CompileError."""
     architecture = architecture_of(target)
     texts = [source.text, interface_ir(source, name)]
-    if calls_pool(source):
-        texts.append(pool_ir(architecture, target.threads))
-    if calls_scratch(source):
-        texts.append(support_ir(architecture))
+    if calls_thread_pool(source):
+        texts.append(thread_pool_ir(architecture, target.threads))
+    if uses_scratch(source):
+        texts.append(services_ir(architecture))
     return compile_together(texts, (function_name(name), ffi_name(name)), target, minimal_passes=source.minimal_passes)
 
 
 def interface_ir(source: Source, name: str) -> str:
-    """The two functions as a module, to be linked with the kernel's and those that it calls."""
+    """Return the two functions as a module, which is linked with the modules that it calls."""
     module = ModuleWriter()
     _write_function(module, source, name)
     _write_checks(module, source, name)
@@ -72,18 +74,19 @@ def interface_ir(source: Source, name: str) -> str:
 
 
 def _write_function(module: ModuleWriter, source: Source, name: str) -> None:
-    """``void tilewright_NAME(inputs…, outputs…)``. Calls take turns where the kernel has workspace, which is one."""
+    """Write ``void tilewright_NAME(inputs…, outputs…)``. A kernel with workspace has only one, so a mutex admits one
+    call at a time."""
     w = FunctionWriter(module)
     given = {p.name: w.parameter(p.name, "ptr") for p in arguments_of(source)}
     signature = ", ".join(f"{p.typed}" for p in given.values())
-    if calls_pool(source) or calls_scratch(source):
+    if calls_thread_pool(source) or uses_scratch(source):
         _prepare_once(module, source, w)
     slots = w.alloca(f"[{len(source.parameters)} x ptr]", "arguments")
     owned = 0
     for position, parameter in enumerate(source.parameters):
         pointer = given.get(parameter.name)
         if pointer is None:
-            pointer = Value(f"@workspace.{owned}", "ptr")
+            pointer = LlvmValue(f"@workspace.{owned}", "ptr")
             module.global_value(pointer.text[1:], f"internal global [{parameter.bytes} x i8] zeroinitializer, align 64")
             owned += 1
         w.line(f"store {pointer.typed}, {_at(w, slots, 8 * position).typed}, align 8")
@@ -102,12 +105,13 @@ def _write_function(module: ModuleWriter, source: Source, name: str) -> None:
 
 
 def _prepare_once(module: ModuleWriter, source: Source, w: FunctionWriter) -> None:
-    """The first call makes ready what threads need; a forked child starts threads of its own."""
+    """Write what the first call does: it prepares scratch memory and the thread pool. A forked child starts threads
+    of its own."""
     inner = FunctionWriter(module)
-    if calls_scratch(source):
+    if uses_scratch(source):
         module.declare("declare void @tilewright_prepare()")
         inner.line("call void @tilewright_prepare()")
-    if calls_pool(source):
+    if calls_thread_pool(source):
         module.declare("declare i32 @pthread_atfork(ptr, ptr, ptr)")
         module.declare("declare void @tilewright_after_fork()")
         inner.line("call i32 @pthread_atfork(ptr null, ptr null, ptr @tilewright_after_fork)")
@@ -118,63 +122,64 @@ def _prepare_once(module: ModuleWriter, source: Source, w: FunctionWriter) -> No
     w.line("call i32 @pthread_once(ptr @once, ptr @prepare)")
 
 
-class _Checks:
-    """The function that is being written, and how it ends where something does not hold."""
+class ArgumentChecks:
+    """The function that is being written, and how it returns where a condition does not hold."""
 
     def __init__(self, w: FunctionWriter) -> None:
         self.w = w
         self._message = w.alloca(f"[{_MESSAGE_BYTES} x i8]", "message")
-        self._texts: dict[str, Value] = {}
+        self._texts: dict[str, LlvmValue] = {}
 
-    def text(self, text: str) -> Value:
-        """A C string."""
+    def text(self, text: str) -> LlvmValue:
+        """Return a pointer to ``text`` as a C string."""
         if text not in self._texts:
             data = text.encode() + b"\0"
             name = f"text.{len(self._texts)}"
             escaped = "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in data)
             self.w.module.global_value(name, f'private unnamed_addr constant [{len(data)} x i8] c"{escaped}"')
-            self._texts[text] = Value(f"@{name}", "ptr")
+            self._texts[text] = LlvmValue(f"@{name}", "ptr")
         return self._texts[text]
 
-    def require(self, holds: Value, kind: str, text: str, *values: Value) -> None:
-        """Go on where ``holds``; else raise a Python error of a ``kind``: ``text`` as printf would write it. Without
-        apache-tvm-ffi in the process, which nobody calls this from, there is only the result."""
+    def require(self, holds: LlvmValue, kind: str, text: str, *values: LlvmValue) -> None:
+        """Continue where ``holds``; otherwise raise a Python error of class ``kind``, whose message ``text`` is
+        formatted by printf. A process without apache-tvm-ffi sees the result -1 alone, but nothing calls the
+        function there."""
         w = self.w
         w.module.declare("declare i32 @snprintf(ptr, i64, ptr, ...)")
         w.module.declare("declare extern_weak void @TVMFFIErrorSetRaisedFromCStr(ptr, ptr)")
         fine, wrong, told, failed = (w.label(hint) for hint in ("fine", "wrong", "told", "failed"))
         w.branch(holds, fine, wrong)
-        w.begin(wrong)
+        w.begin_block(wrong)
         operands = "".join(f", {value.typed}" for value in values)
         size = f"i64 {_MESSAGE_BYTES}, {self.text(text).typed}"
         w.line(f"call i32 (ptr, i64, ptr, ...) @snprintf({self._message.typed}, {size}{operands})")
         there = w.assign("icmp ne ptr @TVMFFIErrorSetRaisedFromCStr, null", "i1")
         w.branch(there, told, failed)
-        w.begin(told)
+        w.begin_block(told)
         w.line(f"call void @TVMFFIErrorSetRaisedFromCStr({self.text(kind).typed}, {self._message.typed})")
         w.jump(failed)
-        w.begin(failed)
+        w.begin_block(failed)
         w.line("ret i32 -1")
-        w.begin(fine)
+        w.begin_block(fine)
 
-    def equal(self, value: Value, wanted: int, kind: str, text: str) -> None:
-        """``text`` with one place for the value."""
+    def equal(self, value: LlvmValue, wanted: int, kind: str, text: str) -> None:
+        """Require ``value == wanted``; ``text`` has one printf conversion for the value."""
         self.require(self.w.compare("eq", value, constant(wanted, value.element)), kind, text, value)
 
 
 def _write_checks(module: ModuleWriter, source: Source, name: str) -> None:
-    """``int __tvm_ffi_NAME(void *handle, const TVMFFIAny *args, int32_t count, TVMFFIAny *result)``."""
+    """Write ``int __tvm_ffi_NAME(void *handle, const TVMFFIAny *args, int32_t count, TVMFFIAny *result)``."""
     w = FunctionWriter(module)
     handle, args = w.parameter("handle", "ptr"), w.parameter("args", "ptr")
     count, result = w.parameter("count", "i32"), w.parameter("result", "ptr")
-    checks, parameters = _Checks(w), arguments_of(source)
+    checks, parameters = ArgumentChecks(w), arguments_of(source)
     names = ", ".join(p.name for p in parameters)
     checks.equal(count, len(parameters), "TypeError", f"{name} takes {len(parameters)} tensors ({names}), not %d")
-    addresses = [_checked(checks, p, _at(w, args, _ANY_BYTES * n)) for n, p in enumerate(parameters)]
+    addresses = [_checked_address(checks, p, _at(w, args, _ANY_BYTES * n)) for n, p in enumerate(parameters)]
     for later, parameter in enumerate(parameters):
         for earlier in range(later):
             if parameter.role == "output":
-                _apart(checks, (parameters[earlier], addresses[earlier]), (parameter, addresses[later]))
+                _require_disjoint(checks, (parameters[earlier], addresses[earlier]), (parameter, addresses[later]))
     operands = ", ".join(f"ptr {w.assign(f'inttoptr {a.typed} to ptr', 'ptr').text}" for a in addresses)
     w.line(f"call void @{function_name(name)}({operands})")
     w.line("ret i32 0")
@@ -182,15 +187,15 @@ def _write_checks(module: ModuleWriter, source: Source, name: str) -> None:
     module.define(ffi_name(name), w.text(f"i32 @{ffi_name(name)}({signature}) nounwind"))
 
 
-def _checked(checks: _Checks, parameter: Parameter, argument: Value) -> Value:
-    """The address of an argument's first element, once it has been found to be such a tensor as the kernel takes."""
+def _checked_address(checks: ArgumentChecks, parameter: Parameter, argument: LlvmValue) -> LlvmValue:
+    """Check that an argument is a tensor as the kernel takes it, and return the address of its first element."""
     w, name = checks.w, parameter.name
     index = _field(w, argument, 0, "i32")
-    is_plain, is_object = (w.compare("eq", index, constant(n, "i32")) for n in (_ON_STACK_TENSOR, _TENSOR))
-    known = w.op("or", is_plain, is_object)
+    is_pointer, is_object = (w.compare("eq", index, constant(n, "i32")) for n in (_DLTENSOR_POINTER, _TENSOR))
+    known = w.op("or", is_pointer, is_object)
     checks.require(known, "TypeError", f"{name} is no tensor (type index %d of tvm-ffi)", index)
     value = _field(w, argument, _ANY_VALUE, "ptr")
-    tensor = w.select(is_plain, value, _at(w, value, _TENSOR_OFFSET))
+    tensor = w.select(is_pointer, value, _at(w, value, _TENSOR_OFFSET))
     device = _field(w, tensor, _DEVICE_TYPE, "i32")
     checks.equal(device, _CPU, "ValueError", f"{name} is on a device of type %d, needed: a CPU tensor ({_CPU})")
     rank = len(parameter.shape)
@@ -209,8 +214,8 @@ def _checked(checks: _Checks, parameter: Parameter, argument: Value) -> Value:
     return address
 
 
-def _check_dtype(checks: _Checks, name: str, dtype: DType, tensor: Value) -> None:
-    """A DLDataType is a code, bits and lanes in 8, 8 and 16 bits."""
+def _check_dtype(checks: ArgumentChecks, name: str, dtype: DType, tensor: LlvmValue) -> None:
+    """Check the dtype. A DLDataType is a code, bits and lanes in 8, 8 and 16 bits."""
     w, given = checks.w, _field(checks.w, tensor, _DTYPE, "i32")
     code = _DTYPE_CODES["bfloat" if dtype.name == "bfloat16" else dtype.kind]
     wanted = constant(code | dtype.bits << 8 | 1 << 16, "i32")
@@ -221,8 +226,9 @@ def _check_dtype(checks: _Checks, name: str, dtype: DType, tensor: Value) -> Non
     checks.require(w.compare("eq", given, wanted), "TypeError", said, *parts)
 
 
-def _check_strides(checks: _Checks, name: str, shape: Sequence[int], strides: Value) -> None:
-    """No strides mean rows after one another; along an extent of 1 any stride does."""
+def _check_strides(checks: ArgumentChecks, name: str, shape: Sequence[int], strides: LlvmValue) -> None:
+    """Check that a tensor is contiguous. Null strides mean row-major; the stride of a dimension of extent 1 does not
+    matter."""
     w, wanted = checks.w, _strides(shape)
     numbers = ", ".join(f"i64 {n}" for n in wanted)
     compact = w.alloca(f"[{len(shape)} x i64]", "compact")
@@ -238,19 +244,21 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1] if shape else ()
 
 
-def _apart(checks: _Checks, one: tuple[Parameter, Value], other: tuple[Parameter, Value]) -> None:
-    """A kernel takes it that what it writes overlaps nothing else."""
+def _require_disjoint(
+    checks: ArgumentChecks, one: tuple[Parameter, LlvmValue], other: tuple[Parameter, LlvmValue]
+) -> None:
+    """Require that two arrays do not overlap. A kernel assumes that of every array that it writes."""
     w = checks.w
     ends = [w.op("add", at, constant(parameter.bytes, "i64")) for parameter, at in (one, other)]
     before, after = w.compare("ule", ends[0], other[1]), w.compare("ule", ends[1], one[1])
-    apart = w.op("or", before, after)
-    checks.require(apart, "ValueError", f"{other[0].name} overlaps {one[0].name}")
+    disjoint = w.op("or", before, after)
+    checks.require(disjoint, "ValueError", f"{other[0].name} overlaps {one[0].name}")
 
 
-def _at(w: FunctionWriter, pointer: Value, offset: int) -> Value:
+def _at(w: FunctionWriter, pointer: LlvmValue, offset: int) -> LlvmValue:
     return w.assign(f"getelementptr i8, {pointer.typed}, i64 {offset}", "ptr", hint="at") if offset else pointer
 
 
-def _field(w: FunctionWriter, pointer: Value, offset: int, element: str) -> Value:
+def _field(w: FunctionWriter, pointer: LlvmValue, offset: int, element: str) -> LlvmValue:
     align = 4 if element == "i32" else 8
     return w.assign(f"load {element}, {_at(w, pointer, offset).typed}, align {align}", element, hint="field")

@@ -1,4 +1,4 @@
-"""Shared libraries, by the C compiler of the machine: LLVM as it comes with llvmlite has no linker."""
+"""Shared libraries are linked by the C compiler of the machine, because llvmlite has no linker."""
 
 import platform
 import shutil
@@ -12,15 +12,15 @@ from .architectures import architecture_of
 
 _COMPILERS = ("cc", "gcc", "clang")
 _MACHINES = {"x86_64": "x86-64", "aarch64": "aarch64", "riscv64": "riscv64"}
-"""As the operating system calls them."""
+"""This maps the operating system's names of architectures to ours."""
 _FLAGS = ("-shared", "-Wl,-z,nodelete", "-Wl,-z,noexecstack", "-Wl,-z,defs", "-pthread")
-"""``nodelete``: threads of the pool run the library's code to the end of the process."""
+"""``nodelete`` is needed because threads of the pool run the library's code to the end of the process."""
 _SECONDS = 60
 
 
 def shared_library(code: bytes, target: Target) -> bytes:
-    """The relocatable object ``code`` as a shared library. Raises UnsupportedTarget on a machine that has no compiler
-    for the target, CompileError with what a compiler says."""
+    """Link the relocatable object ``code`` into a shared library. Raises UnsupportedTarget on a machine without a
+    compiler for the target, and CompileError with what a compiler says."""
     compiler = _compiler(target)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kernel.o").write_bytes(code)

@@ -1,4 +1,5 @@
-"""Target machines: a neutral CPU name and an explicit list of features (see ``architectures``)."""
+"""LLVM's target machines, each made from a neutral CPU name and an explicit list of features (see
+``architectures``)."""
 
 import llvmlite.binding as llvm
 
@@ -12,17 +13,17 @@ llvm.initialize_all_asmprinters()
 
 
 def triple_of(target: Target) -> str:
-    """Raises UnsupportedTarget."""
+    """Return LLVM's triple. Raises UnsupportedTarget for an unknown architecture."""
     return architecture_of(target).triple
 
 
 def feature_string(target: Target) -> str:
-    """``+avx2,+fma``: as LLVM takes it."""
+    """Return the features as LLVM takes them: ``+avx2,+fma``."""
     return ",".join(f"+{feature}" for feature in target.features)
 
 
 def create_machine(target: Target) -> llvm.TargetMachine:
-    """A fresh machine: LLVM's are not to be shared between threads."""
+    """Make a new target machine, because threads must not share one."""
     architecture = architecture_of(target)
     return llvm.Target.from_triple(architecture.triple).create_target_machine(
         cpu=architecture.cpu,

@@ -1,6 +1,6 @@
-"""The mathematical functions of the IR, each an internal function of the module for every vector width it is used at.
+"""The mathematical functions of the IR. Each becomes an internal function of the module, once for every vector width.
 
-They are written once per width and inlined by LLVM, which keeps the source readable and costs nothing.
+LLVM inlines them, so that they cost nothing and the source stays readable.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from .hyperbolic import tanh
 from .logarithm import log
 from .powers import power, small_exponent
 from .trigonometric import cos, sin
-from .values import Value
+from .values import LlvmValue
 from .writer import FunctionWriter
 
-MATH: dict[UnaryOp, Callable[[FunctionWriter, Value], Value]] = {
+MATH: dict[UnaryOp, Callable[[FunctionWriter, LlvmValue], LlvmValue]] = {
     UnaryOp.EXP: exp,
     UnaryOp.LOG: log,
     UnaryOp.TANH: tanh,
@@ -23,16 +23,16 @@ MATH: dict[UnaryOp, Callable[[FunctionWriter, Value], Value]] = {
     UnaryOp.SIN: sin,
     UnaryOp.COS: cos,
 }
-"""Function -> how it is computed for a scalar or vector of floats or doubles, without fast-math flags."""
+"""This maps each function to how it is computed, for a scalar or vector of float or double, without fast-math flags."""
 
 
-def call_math(w: FunctionWriter, op: UnaryOp, x: Value) -> Value:
-    """``op(x)`` by a call of ``@tw.op.vNfM``, which is written when it is first needed."""
+def call_math(w: FunctionWriter, op: UnaryOp, x: LlvmValue) -> LlvmValue:
+    """Call ``@tw.op.vNfM`` for ``op(x)``; the first call writes that function."""
     return _call(w, op.value, (x,), lambda inner, arguments: MATH[op](inner, arguments[0]))
 
 
-def call_power(w: FunctionWriter, x: Value, y: Value) -> Value:
-    """``x`` to the power ``y``."""
+def call_power(w: FunctionWriter, x: LlvmValue, y: LlvmValue) -> LlvmValue:
+    """Write ``x`` to the power ``y``."""
     product = small_exponent(w, x, y)
     if product is not None:
         return product
@@ -42,9 +42,9 @@ def call_power(w: FunctionWriter, x: Value, y: Value) -> Value:
 def _call(
     w: FunctionWriter,
     name: str,
-    arguments: tuple[Value, ...],
-    write: Callable[[FunctionWriter, tuple[Value, ...]], Value],
-) -> Value:
+    arguments: tuple[LlvmValue, ...],
+    write: Callable[[FunctionWriter, tuple[LlvmValue, ...]], LlvmValue],
+) -> LlvmValue:
     first = arguments[0]
     function = f"tw.{name}.{first.suffix}"
     if not w.module.defines(function):

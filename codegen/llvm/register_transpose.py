@@ -1,33 +1,37 @@
-"""Blocks turned by shuffles of whole registers, and dot products of neighbours."""
+"""Matrices are transposed by shuffles of whole registers. Dot products of neighbouring elements are here, too."""
 
 from ...core.errors import CompileError
 from ...ir.buffer import Buffer
 from ...ir.cpu import DOT_ATOMS, Dot, Transpose
 from ...ir.expr import Expr
-from .body import Body
 from .expressions import evaluate
+from .function_context import FunctionContext
 from .linear import flat_index
 from .memory import address
-from .values import Value, storage, vector_type
+from .values import LlvmValue, storage, vector_type
 from .writer import FunctionWriter
 
 _DOTS = {
     "bf16": ("llvm.x86.avx512bf16.dpbf16ps", "bfloat", "float", 2),
     "u8s8": ("llvm.x86.avx512.vpdpbusd", "i8", "i32", 4),
 }
-"""Atom -> intrinsic, its factors and sums, how many factors a sum takes."""
+"""This maps an atom to its intrinsic, the types of its factors and accumulators, and the factors per accumulator."""
 
 
-def emit_transpose(body: Body, stmt: Transpose) -> None:
-    """Rows are loaded whole and shuffled pairwise; as many shuffles as there are rows, for each power of two."""
-    w, bits = body.w, stmt.unit * stmt.source.dtype.bits
+def emit_transpose(ctx: FunctionContext, stmt: Transpose) -> None:
+    """Transpose a matrix in registers. Rows are loaded whole and interleaved pairwise. Every power of two takes as many
+    shuffles as there are rows.
+
+        rows a0 a1 a2 a3  b0 b1 b2 b3   interleaved:  a0 b0 a1 b1  a2 b2 a3 b3
+    """
+    w, bits = ctx.w, stmt.unit * stmt.source.dtype.bits
     element = f"i{bits}"
-    start = _pointer(body, stmt.source, stmt.source_indices)
+    start = _pointer(ctx, stmt.source, stmt.source_indices)
     rows = [
         _load(w, start, r * stmt.source_pitch * stmt.source.dtype.bytes, element, stmt.columns, stmt.source.dtype.bytes)
         for r in range(stmt.rows)
     ]
-    target = _pointer(body, stmt.target, stmt.target_indices)
+    target = _pointer(ctx, stmt.target, stmt.target_indices)
     size = stmt.target.dtype.bytes
     if stmt.rows != stmt.columns:
         while len(rows) > 1:
@@ -43,28 +47,28 @@ def emit_transpose(body: Body, stmt: Transpose) -> None:
         _store(w, row, target, c * stmt.target_pitch * size, size)
 
 
-def _interleaved(w: FunctionWriter, a: Value, b: Value) -> Value:
-    """a0, b0, a1, b1, ..."""
+def _interleaved(w: FunctionWriter, a: LlvmValue, b: LlvmValue) -> LlvmValue:
+    """Interleave two vectors: a0, b0, a1, b1, and so on."""
     return w.shuffle(a, b, [lane // 2 + (lane % 2) * a.lanes for lane in range(2 * a.lanes)])
 
 
-def _half(w: FunctionWriter, a: Value, b: Value, *, upper: bool) -> Value:
-    """One half of ``a`` and ``b`` interleaved."""
+def _half(w: FunctionWriter, a: LlvmValue, b: LlvmValue, *, upper: bool) -> LlvmValue:
+    """Return one half of ``a`` and ``b`` interleaved."""
     first = a.lanes // 2 if upper else 0
     return w.shuffle(a, b, [first + lane // 2 + (lane % 2) * a.lanes for lane in range(a.lanes)])
 
 
-def emit_dot(body: Body, stmt: Dot) -> None:
-    """Raises CompileError where the target has no such instruction of that width."""
-    w, atom = body.w, DOT_ATOMS[stmt.atom]
+def emit_dot(ctx: FunctionContext, stmt: Dot) -> None:
+    """Write a dot product. Raises CompileError where the target has no such instruction of that width."""
+    w, atom = ctx.w, DOT_ATOMS[stmt.atom]
     width = stmt.lanes * atom.accumulator.bits
     wide = {128: "avx512vl", 256: "avx512vl", 512: "avx512f"}.get(width, "")
     if not {atom.feature, wide} <= w.module.features:
         raise CompileError(f"{stmt.atom} in {stmt.lanes} lanes needs {atom.feature} and {wide or 'another width'}")
     name, factor, total, group = _DOTS[stmt.atom]
-    d_at = _pointer(body, stmt.d, stmt.d_indices)
-    a_at = _pointer(body, stmt.a, stmt.a_indices)
-    b_at = _pointer(body, stmt.b, stmt.b_indices)
+    d_at = _pointer(ctx, stmt.d, stmt.d_indices)
+    a_at = _pointer(ctx, stmt.a, stmt.a_indices)
+    b_at = _pointer(ctx, stmt.b, stmt.b_indices)
     d = _load(w, d_at, 0, total, stmt.lanes, atom.accumulator.bytes)
     pair = w.assign(f"load i32, {a_at.typed}, align {atom.left.bytes}", "i32", 1, stmt.a.name)
     a = _cast(w, w.splat(pair, stmt.lanes), factor, stmt.lanes * group)
@@ -73,24 +77,24 @@ def emit_dot(body: Body, stmt: Dot) -> None:
     _store(w, w.call(f"{name}.{width}", [d, a, b], total, stmt.lanes), d_at, 0, atom.accumulator.bytes)
 
 
-def _cast(w: FunctionWriter, value: Value, element: str, lanes: int) -> Value:
+def _cast(w: FunctionWriter, value: LlvmValue, element: str, lanes: int) -> LlvmValue:
     return w.assign(f"bitcast {value.typed} to {vector_type(element, lanes)}", element, lanes)
 
 
-def _pointer(body: Body, buffer: Buffer, indices: tuple[Expr, ...]) -> Value:
+def _pointer(ctx: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...]) -> LlvmValue:
     flat = flat_index(indices, buffer.strides)
     assert flat is not None and storage(buffer.dtype)
-    return address(body, buffer, flat, evaluate)
+    return address(ctx, buffer, flat, evaluate)
 
 
-def _load(w: FunctionWriter, start: Value, offset: int, element: str, lanes: int, align: int) -> Value:
-    at = _behind(w, start, offset)
+def _load(w: FunctionWriter, start: LlvmValue, offset: int, element: str, lanes: int, align: int) -> LlvmValue:
+    at = _offset_pointer(w, start, offset)
     return w.assign(f"load {vector_type(element, lanes)}, {at.typed}, align {align}", element, lanes)
 
 
-def _store(w: FunctionWriter, value: Value, start: Value, offset: int, align: int) -> None:
-    w.line(f"store {value.typed}, {_behind(w, start, offset).typed}, align {align}")
+def _store(w: FunctionWriter, value: LlvmValue, start: LlvmValue, offset: int, align: int) -> None:
+    w.line(f"store {value.typed}, {_offset_pointer(w, start, offset).typed}, align {align}")
 
 
-def _behind(w: FunctionWriter, start: Value, offset: int) -> Value:
+def _offset_pointer(w: FunctionWriter, start: LlvmValue, offset: int) -> LlvmValue:
     return w.assign(f"getelementptr i8, {start.typed}, i64 {offset}", "ptr") if offset else start

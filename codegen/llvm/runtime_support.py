@@ -1,18 +1,24 @@
-"""What kernels call, as LLVM IR: the thread pool, scratch memory, and the loop that times them. Compiled when a process
-first needs it, or into an exported kernel.
+"""The services that kernels call, as LLVM IR: the thread pool, scratch memory, and the loop that times kernels. They
+are compiled when a process first needs them, or into an exported kernel.
 
-Protocol. One 64-bit word holds the state of the pool::
+A parallel loop is a number of *tasks*, and each call of its function runs a range of them. The thread that starts the
+loop is the *caller*; the other threads of the pool are its *workers*. One 64-bit word holds the state of the pool::
 
-    bits 63..32  generation: grows with every parallel loop; idle threads sleep on it (futex)
-    bit  17      the caller sleeps until the last helper has left
-    bit  16      open: helpers may join the loop of this generation
-    bits 15..0   helpers that have joined and not left
+    bits 63..32  generation: grows with every parallel loop; idle workers sleep on it (futex)
+    bit  17      the caller sleeps until the last worker has left
+    bit  16      open: workers may join the loop of this generation
+    bits 15..0   workers that have joined and not left
 
-The caller (holding the mutex, so loops of several callers run one after the other) fills in the job, publishes a
-new open generation, works itself, closes the loop when no work is left and waits for the helpers *that joined*: a
-helper that wakes too late finds the loop closed and is never waited for. Work is claimed in chunks from an atomic
-counter, so a slow thread holds nobody up for more than a chunk. A loop that is started from inside a task, which
-emitted code never does, runs serially on its thread.
+The caller holds a mutex, so that loops of several callers run one after the other. It does this::
+
+    store function, environment, number of tasks, chunk size
+    publish a new generation that is open; wake sleeping workers
+    claim chunks until none is left
+    close the loop; wait for the workers that have joined
+
+A worker that wakes too late finds the loop closed, and nobody waits for it. Chunks are claimed from an atomic counter
+(dynamic scheduling), so that a slow thread delays the others by one chunk at most. A loop that is started from inside a
+task, which emitted code never does, runs serially on its thread.
 """
 
 from .architectures import Architecture
@@ -21,16 +27,16 @@ OPEN, WAITING, ACTIVE = 1 << 16, 1 << 17, (1 << 16) - 1
 CHUNKS_PER_THREAD = 8
 STACK_BYTES = 8 << 20
 SPINS = 2_000
-"""Looks at the pool's word before an idle thread sleeps: some tens of microseconds."""
+"""An idle thread looks at the pool's word so many times before it sleeps. That takes some tens of microseconds."""
 
-_POOL = """\
+_THREAD_POOL = """\
 @word = internal global i64 0, align 128
 @next = internal global i64 0, align 128
 @sleepers = internal global i32 0, align 128
-@job.fn = internal global ptr null, align 128
-@job.env = internal global ptr null
-@job.tasks = internal global i64 0
-@job.chunk = internal global i64 1
+@loop.fn = internal global ptr null, align 128
+@loop.env = internal global ptr null
+@loop.tasks = internal global i64 0
+@loop.chunk = internal global i64 1
 @started = internal global i32 0
 @mutex = internal global [64 x i8] zeroinitializer, align 64
 @in.task = internal global i32 0
@@ -64,12 +70,12 @@ start:
   call void @start_threads()
   br label %publish
 publish:
-  store ptr %fn, ptr @job.fn, align 8
-  store ptr %env, ptr @job.env, align 8
-  store i64 %tasks, ptr @job.tasks, align 8
+  store ptr %fn, ptr @loop.fn, align 8
+  store ptr %env, ptr @loop.env, align 8
+  store i64 %tasks, ptr @loop.tasks, align 8
   %even = udiv i64 %tasks, __CHUNKS__
   %chunk = call i64 @llvm.umax.i64(i64 %even, i64 1)
-  store i64 %chunk, ptr @job.chunk, align 8
+  store i64 %chunk, ptr @loop.chunk, align 8
   store atomic i64 0, ptr @next monotonic, align 8
   %old = load atomic i64, ptr @word monotonic, align 8
   %generation = lshr i64 %old, 32
@@ -118,13 +124,13 @@ done:
   ret void
 }
 
-; Take chunks until none is left. Marks the thread, so that a loop inside a task is seen to be nested.
+; Claim chunks until none is left. The thread is marked, so that a loop inside a task is recognised as nested.
 define internal void @claim() nounwind {
 entry:
-  %fn = load ptr, ptr @job.fn, align 8
-  %env = load ptr, ptr @job.env, align 8
-  %tasks = load i64, ptr @job.tasks, align 8
-  %chunk = load i64, ptr @job.chunk, align 8
+  %fn = load ptr, ptr @loop.fn, align 8
+  %env = load ptr, ptr @loop.env, align 8
+  %tasks = load i64, ptr @loop.tasks, align 8
+  %chunk = load i64, ptr @loop.chunk, align 8
   %key = load i32, ptr @in.task.key, align 4
   call i32 @pthread_setspecific(i32 %key, ptr @in.task)
   br label %more
@@ -142,7 +148,7 @@ done:
   ret void
 }
 
-define internal ptr @helper(ptr %unused) nounwind {
+define internal ptr @worker(ptr %unused) nounwind {
 entry:
   %born = ptrtoint ptr %unused to i64
   br label %idle
@@ -199,7 +205,7 @@ notify:
   br label %idle
 }
 
-; Helpers never take a signal that a program handles: those belong to its own threads.
+; Workers block the signals that a program handles: those belong to its own threads.
 define internal void @start_threads() nounwind {
 entry:
   %id = alloca i64, align 8
@@ -232,7 +238,7 @@ each:
   %more = icmp ult i32 %n, __THREADS__
   br i1 %more, label %create, label %done
 create:
-  call i32 @pthread_create(ptr %id, ptr %attributes, ptr @helper, ptr %born)
+  call i32 @pthread_create(ptr %id, ptr %attributes, ptr @worker, ptr %born)
   %n.next = add i32 %n, 1
   br label %each
 done:
@@ -243,7 +249,7 @@ done:
 }
 @key.made = internal global i32 0
 
-; After fork() the child has none of the helpers: forget them, and any lock a parent's thread held.
+; After fork() the child has no workers. It forgets them and any lock that a thread of the parent held.
 define void @tilewright_after_fork() nounwind {
 entry:
   %word = load atomic i64, ptr @word monotonic, align 8
@@ -274,11 +280,11 @@ declare i64 @llvm.umin.i64(i64, i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 """
 
-_SUPPORT = """\
+_SERVICES = """\
 @scratch.key = internal global i32 0
 @scratch.made = internal global i32 0
 
-; Called once, before any kernel runs: the key under which each thread keeps its scratch block.
+; This is called once, before any kernel runs. It makes the key under which each thread keeps its scratch block.
 define void @tilewright_prepare() nounwind {
 entry:
   %made = load i32, ptr @scratch.made, align 4
@@ -292,8 +298,8 @@ done:
   ret void
 }
 
-; The thread's block, grown to ``bytes`` if it is smaller. Its size stands in its first line, before what is returned.
-; A large one is asked for in pages of 2 MiB: small ones lie anywhere, and half of the L2 cache stays idle.
+; Returns the thread's block, grown to ``bytes`` if it is smaller. Its size is in the 64 bytes before the result.
+; A large block is asked for in pages of 2 MiB: small pages lie anywhere, and half of the L2 cache stays idle.
 define ptr @tilewright_scratch(i64 %bytes) nounwind {
 entry:
   %key = load i32, ptr @scratch.key, align 4
@@ -334,7 +340,7 @@ done:
   ret ptr %usable
 }
 
-; Seconds that ``launches`` calls of ``fn`` take, back to back; ``sets`` holds ``count`` argument arrays, used in turn.
+; Returns the seconds of ``launches`` calls of ``fn`` in a row. They rotate through the ``count`` arrays of ``sets``.
 define double @tilewright_time(ptr %fn, ptr %sets, i64 %count, i64 %launches) nounwind {
 entry:
   %start = call i64 @now()
@@ -359,7 +365,7 @@ done:
   ret double %seconds
 }
 
-; CLOCK_MONOTONIC (1) in nanoseconds.
+; Returns CLOCK_MONOTONIC (1) in nanoseconds.
 define internal i64 @now() nounwind {
 entry:
   %spec = alloca [2 x i64], align 16
@@ -383,9 +389,10 @@ declare void @abort() noreturn
 """
 
 
-def pool_ir(architecture: Architecture, threads: int, spins: int = SPINS) -> str:
-    """The pool for ``threads`` threads, the caller among them, whose idle threads look ``spins`` times before they
-    sleep. Private futexes: FUTEX_WAIT | FUTEX_PRIVATE_FLAG = 128, FUTEX_WAKE | FUTEX_PRIVATE_FLAG = 129."""
+def thread_pool_ir(architecture: Architecture, threads: int, spins: int = SPINS) -> str:
+    """Return the pool for ``threads`` threads, the caller included. Idle threads look ``spins`` times at the word
+    before they sleep. Futexes are private: FUTEX_WAIT | FUTEX_PRIVATE_FLAG = 128, FUTEX_WAKE | FUTEX_PRIVATE_FLAG =
+    129."""
     texts = {
         "CHUNKS": threads * CHUNKS_PER_THREAD,
         "OPEN": OPEN,
@@ -400,15 +407,15 @@ def pool_ir(architecture: Architecture, threads: int, spins: int = SPINS) -> str
         "STACK": STACK_BYTES,
         "THREADS": threads,
     }
-    text = _head(architecture) + _POOL
+    text = _head(architecture) + _THREAD_POOL
     for name, value in texts.items():
         text = text.replace(f"__{name}__", str(value))
     return text
 
 
-def support_ir(architecture: Architecture) -> str:
-    """What a process needs once, whatever the number of threads: scratch blocks and the timing loop."""
-    return _head(architecture) + _SUPPORT
+def services_ir(architecture: Architecture) -> str:
+    """Return what a process needs once, whatever the number of threads: scratch blocks and the timing loop."""
+    return _head(architecture) + _SERVICES
 
 
 def _head(architecture: Architecture) -> str:

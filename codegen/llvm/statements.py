@@ -1,4 +1,4 @@
-"""Statements to blocks; a parallel loop becomes a function of its own that the thread pool calls."""
+"""Statements become blocks. A parallel loop becomes an outlined function that the thread pool calls."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,30 +22,30 @@ from ...ir.stmt import (
     walk_statements,
 )
 from ..passes.deduplicate import renaming
-from .amx import allocate_tiles, emit_tile_operation, release_tiles, set_up_tiles
-from .body import Body
+from .amx import allocate_tiles, configure_tiles, emit_tile_operation, release_tiles
 from .expressions import evaluate
-from .frame import Frame
-from .lanes import cut_store
+from .frame_layout import FrameLayout
+from .function_context import FunctionContext
 from .memory import emit_prefetch, load, store
 from .register_transpose import emit_dot, emit_transpose
-from .values import Value, constant, storage
+from .split_lanes import split_store
+from .values import LlvmValue, constant, storage
 from .writer import FunctionWriter, ModuleWriter, identifier
 
 PARALLEL_FOR = "tilewright_parallel_for"
-"""``void (ptr fn, ptr env, i64 tasks)``: calls ``fn(env, begin, end)`` on ranges that cover ``0..tasks``."""
+"""``void (ptr fn, ptr env, i64 tasks)`` calls ``fn(env, begin, end)`` on ranges that cover ``0..tasks``."""
 NOALIAS = "ptr noalias noundef nonnull"
-"""How buffers are passed: no two of them overlap."""
+"""The attributes of a buffer parameter: no two buffers overlap."""
 SCRATCH = "tilewright_scratch"
-"""``ptr (i64 bytes)``: the calling thread's scratch block, at least this large, aligned to 64."""
+"""``ptr (i64 bytes)`` returns the calling thread's scratch block: at least that large, aligned to 64 bytes."""
 
 
-EmitOperation = Callable[[Body, Operation], None]
+EmitOperation = Callable[[FunctionContext, Operation], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A parallel loop as a function, and what of its surroundings it is given."""
+class OutlinedLoop:
+    """A parallel loop that was outlined into a function, and the outer buffers and variables that it captures."""
 
     loop: For
     function: str
@@ -54,127 +54,128 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What all functions of one kernel share. ``tiles``: the buffers that are tile registers. ``operation``: how
-    operations are written; None: as for a processor. ``tasks``: the functions of parallel loops so far."""
+class KernelContext:
+    """What all functions of one kernel share. ``tiles`` names the buffers that are tile registers.
+    ``emit_operation`` writes operations; None means those of a processor. ``outlined`` lists the parallel loops that
+    have a function so far."""
 
     module: ModuleWriter
     entry: str
-    frame: Frame
+    frame: FrameLayout
     threads: int
     tiles: frozenset[str] = frozenset()
-    operation: EmitOperation | None = None
-    tasks: list["Task"] = field(default_factory=list)
+    emit_operation: EmitOperation | None = None
+    outlined: list[OutlinedLoop] = field(default_factory=list)
 
 
-def emit_statement(place: Place, body: Body, stmt: Stmt) -> None:
-    w = body.w
+def emit_statement(kernel_ctx: KernelContext, ctx: FunctionContext, stmt: Stmt) -> None:
+    w = ctx.w
     match stmt:
         case Seq(statements=statements):
             for s in statements:
-                emit_statement(place, body, s)
+                emit_statement(kernel_ctx, ctx, s)
         case For():
-            _for(place, body, stmt)
+            _for(kernel_ctx, ctx, stmt)
         case Store():
-            for part in cut_store(stmt):
-                with body.statement():
-                    _store(body, part)
+            for chunk in split_store(stmt):
+                with ctx.statement():
+                    _store(ctx, chunk)
         case If(condition=condition, then=then):
-            with body.statement():
-                value = evaluate(body, condition)
+            with ctx.statement():
+                value = evaluate(ctx, condition)
             yes, after = w.label("if"), w.label("endif")
             w.branch(value, yes, after)
-            w.begin(yes)
-            with body.scope():
-                emit_statement(place, body, then)
+            w.begin_block(yes)
+            with ctx.scope():
+                emit_statement(kernel_ctx, ctx, then)
             w.jump(after)
-            w.begin(after)
+            w.begin_block(after)
         case Allocate():
-            _allocate(place, body, stmt)
+            _allocate(kernel_ctx, ctx, stmt)
         case Operation():
-            with body.statement():
-                (place.operation or _processor_operation)(body, stmt)
+            with ctx.statement():
+                (kernel_ctx.emit_operation or _emit_cpu_operation)(ctx, stmt)
         case _:
             raise CompileError(f"{type(stmt).__name__} cannot be expressed in LLVM IR")
 
 
-def _processor_operation(body: Body, stmt: Operation) -> None:
+def _emit_cpu_operation(ctx: FunctionContext, stmt: Operation) -> None:
     match stmt:
         case Transpose():
-            emit_transpose(body, stmt)
+            emit_transpose(ctx, stmt)
         case Dot():
-            emit_dot(body, stmt)
+            emit_dot(ctx, stmt)
         case PrefetchLine():
-            emit_prefetch(body, stmt.source, stmt.source_indices, evaluate)
+            emit_prefetch(ctx, stmt.source, stmt.source_indices, evaluate)
         case _ if isinstance(stmt, TILE_OPERATIONS):
-            emit_tile_operation(body, stmt)
+            emit_tile_operation(ctx, stmt)
         case _:
             raise CompileError(f"{type(stmt).__name__} cannot be expressed in LLVM IR for a processor")
 
 
-def _for(place: Place, body: Body, loop: For) -> None:
+def _for(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) -> None:
     if loop.kind not in (LoopKind.SERIAL, LoopKind.PARALLEL):
         raise CompileError(f"loop {loop.var} is still {loop.kind.value}; passes write such loops out")
     if loop.extent < 1:
         return
-    if _is_apart(place, body, loop):
-        _parallel_for(place, body, loop)
+    if _is_outlined(kernel_ctx, ctx, loop):
+        _parallel_for(kernel_ctx, ctx, loop)
     else:
-        _loop(place, body, loop, constant(0, "i64"), constant(loop.extent, "i64"))
+        _loop(kernel_ctx, ctx, loop, constant(0, "i64"), constant(loop.extent, "i64"))
 
 
-def _is_apart(place: Place, body: Body, loop: For) -> bool:
-    """Whether a loop becomes a function of its own."""
-    return loop.kind is LoopKind.PARALLEL and place.threads > 1 and loop.extent > 1 and not body.in_parallel
+def _is_outlined(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) -> bool:
+    """Say whether a loop becomes a function of its own."""
+    return loop.kind is LoopKind.PARALLEL and kernel_ctx.threads > 1 and loop.extent > 1 and not ctx.in_parallel
 
 
-def uses_tiles(place: Place, body: Body, stmt: Stmt) -> bool:
-    """Whether the function that ``stmt`` is written in works on tile registers there."""
-    if isinstance(stmt, For) and _is_apart(place, body, stmt):
+def uses_tiles(kernel_ctx: KernelContext, ctx: FunctionContext, stmt: Stmt) -> bool:
+    """Say whether ``stmt`` uses tile registers in the function that it is written in."""
+    if isinstance(stmt, For) and _is_outlined(kernel_ctx, ctx, stmt):
         return False
-    return isinstance(stmt, TILE_OPERATIONS) or any(uses_tiles(place, body, s) for s in substatements(stmt))
+    return isinstance(stmt, TILE_OPERATIONS) or any(uses_tiles(kernel_ctx, ctx, s) for s in substatements(stmt))
 
 
-def _loop(place: Place, body: Body, loop: For, start: Value, stop: Value) -> None:
-    with body.w.counted(start, stop, loop.var) as variable, body.scope():
-        body.variables[loop.var] = variable
-        body.extents[loop.var] = loop.extent
-        emit_statement(place, body, loop.body)
-    del body.variables[loop.var], body.extents[loop.var]
+def _loop(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For, start: LlvmValue, stop: LlvmValue) -> None:
+    with ctx.w.counted_loop(start, stop, loop.var) as variable, ctx.scope():
+        ctx.variables[loop.var] = variable
+        ctx.extents[loop.var] = loop.extent
+        emit_statement(kernel_ctx, ctx, loop.body)
+    del ctx.variables[loop.var], ctx.extents[loop.var]
 
 
-def _store(body: Body, stmt: Store) -> None:
-    w, value = body.w, _unrounded(stmt)
+def _store(ctx: FunctionContext, stmt: Store) -> None:
+    w, value = ctx.w, _unrounded(stmt)
     lanes = max((i.lanes for i in stmt.indices), default=1)
-    if _is_move(stmt):
-        _move(body, stmt, lanes)
+    if _is_raw_copy(stmt):
+        _copy_raw(ctx, stmt, lanes)
         return
     if stmt.mask is None:
-        store(body, stmt.buffer, stmt.indices, evaluate(body, value), lanes, None, evaluate)
+        store(ctx, stmt.buffer, stmt.indices, evaluate(ctx, value), lanes, None, evaluate)
         return
-    mask = evaluate(body, stmt.mask)
+    mask = evaluate(ctx, stmt.mask)
     if mask.lanes > 1:
-        store(body, stmt.buffer, stmt.indices, evaluate(body, value), lanes, mask, evaluate)
+        store(ctx, stmt.buffer, stmt.indices, evaluate(ctx, value), lanes, mask, evaluate)
         return
     yes, after = w.label("if"), w.label("endif")
     w.branch(mask, yes, after)
-    w.begin(yes)
-    with body.scope():
-        store(body, stmt.buffer, stmt.indices, evaluate(body, value), lanes, None, evaluate)
+    w.begin_block(yes)
+    with ctx.scope():
+        store(ctx, stmt.buffer, stmt.indices, evaluate(ctx, value), lanes, None, evaluate)
     w.jump(after)
-    w.begin(after)
+    w.begin_block(after)
 
 
 def _unrounded(stmt: Store) -> Expr:
-    """What is stored; without a last rounding to 16 bits, which storing does as well."""
+    """Return the value that is stored, without a last rounding to 16 bits: storing rounds as well."""
     value, dtype = stmt.value, stmt.buffer.dtype
     if isinstance(value, Cast) and value.type == dtype and dtype.is_float and dtype.bits == 16:
         return value.value if value.value.dtype == float32 else value
     return value
 
 
-def _is_move(stmt: Store) -> bool:
-    """Whether 16-bit floats go from place to place as they are: no need to widen and round them."""
+def _is_raw_copy(stmt: Store) -> bool:
+    """Say whether a store only copies 16-bit floats, so that they need not be widened and rounded."""
     value, dtype = stmt.value, stmt.buffer.dtype
     return (
         isinstance(value, Load)
@@ -185,122 +186,128 @@ def _is_move(stmt: Store) -> bool:
     )
 
 
-def _move(body: Body, stmt: Store, lanes: int) -> None:
+def _copy_raw(ctx: FunctionContext, stmt: Store, lanes: int) -> None:
     value = stmt.value
     assert isinstance(value, Load)
-    mask = None if value.mask is None else evaluate(body, value.mask)
-    moved = load(body, value.buffer, value.indices, value.lanes, mask, evaluate, raw=True)
-    store(body, stmt.buffer, stmt.indices, moved, lanes, None, evaluate, raw=True)
+    mask = None if value.mask is None else evaluate(ctx, value.mask)
+    moved = load(ctx, value.buffer, value.indices, value.lanes, mask, evaluate, raw=True)
+    store(ctx, stmt.buffer, stmt.indices, moved, lanes, None, evaluate, raw=True)
 
 
-def _allocate(place: Place, body: Body, stmt: Allocate) -> None:
-    w, buffer = body.w, stmt.buffer
-    if buffer.scope is Scope.SHARED:  # the block has it from the start
-        emit_statement(place, body, stmt.body)
+def _allocate(kernel_ctx: KernelContext, ctx: FunctionContext, stmt: Allocate) -> None:
+    w, buffer = ctx.w, stmt.buffer
+    if buffer.scope is Scope.SHARED:  # It is allocated for the whole block.
+        emit_statement(kernel_ctx, ctx, stmt.body)
         return
-    if buffer.name in place.tiles:
-        with allocate_tiles(body, buffer), body.scope():
-            emit_statement(place, body, stmt.body)
+    if buffer.name in kernel_ctx.tiles:
+        with allocate_tiles(ctx, buffer), ctx.scope():
+            emit_statement(kernel_ctx, ctx, stmt.body)
         return
-    offset = place.frame.offsets.get(buffer.name)
+    offset = kernel_ctx.frame.offsets.get(buffer.name)
     if offset is None:
         pointer = w.alloca(f"[{max(buffer.elements, 1)} x {storage(buffer.dtype)}]", buffer.name)
         _lifetime(w, "start", pointer)
     else:
         w.module.declare(f"declare noalias align 64 ptr @{SCRATCH}(i64)")
-        scratch = w.call(SCRATCH, [constant(place.frame.scratch_bytes, "i64")], "ptr", hint="scratch")
+        scratch = w.call(SCRATCH, [constant(kernel_ctx.frame.scratch_bytes, "i64")], "ptr", hint="scratch")
         pointer = w.assign(f"getelementptr i8, {scratch.typed}, i64 {offset}", "ptr", 1, buffer.name)
-    outer = body.pointers.get(buffer.name)
-    body.pointers[buffer.name] = pointer
-    with body.scope():
-        emit_statement(place, body, stmt.body)
+    outer = ctx.pointers.get(buffer.name)
+    ctx.pointers[buffer.name] = pointer
+    with ctx.scope():
+        emit_statement(kernel_ctx, ctx, stmt.body)
     if offset is None:
         _lifetime(w, "end", pointer)
-    del body.pointers[buffer.name]
+    del ctx.pointers[buffer.name]
     if outer is not None:
-        body.pointers[buffer.name] = outer
+        ctx.pointers[buffer.name] = outer
 
 
-def _lifetime(w: FunctionWriter, edge: str, pointer: Value) -> None:
-    if not w.module.stack_space:  # elsewhere the pointer is not the very one that was allocated
+def _lifetime(w: FunctionWriter, edge: str, pointer: LlvmValue) -> None:
+    if not w.module.stack_address_space:  # With a cast the pointer is not the alloca itself.
         w.module.declare(f"declare void @llvm.lifetime.{edge}.p0(ptr)")
         w.line(f"call void @llvm.lifetime.{edge}.p0({pointer.typed})")
 
 
-def _parallel_for(place: Place, body: Body, loop: For) -> None:
-    """Write the loop body as ``@entry.var(buffers…, outer variables…, begin, end)`` with a wrapper that unpacks
+def _parallel_for(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) -> None:
+    """Outline the loop body as ``@entry.var(buffers…, outer variables…, begin, end)``, with a wrapper that unpacks
     the environment, and call the pool. Buffers are parameters so that ``noalias`` holds for each of them."""
-    task = _known_task(place, body, loop) or _new_task(place, body, loop)
-    w = body.w
-    given = [*(body.pointer(b) for b in task.buffers), *(body.variable(v) for v in task.variables)]
+    outlined = _equal_outlined_loop(kernel_ctx, ctx, loop) or _outline(kernel_ctx, ctx, loop)
+    w = ctx.w
+    given = [*(ctx.pointer(b) for b in outlined.buffers), *(ctx.variable(v) for v in outlined.variables)]
     slots = [(value, 8 * i) for i, value in enumerate(given)]
     environment = w.alloca(f"[{max(len(slots), 1)} x i64]", f"{loop.var}.env", 8)
     for value, offset in slots:
         at = w.assign(f"getelementptr i8, {environment.typed}, i64 {offset}", "ptr", 1, "slot")
         w.line(f"store {value.typed}, {at.typed}, align 8")
     w.module.declare(f"declare void @{PARALLEL_FOR}(ptr, ptr, i64)")
-    w.line(f"call void @{PARALLEL_FOR}(ptr @{task.function}.task, {environment.typed}, i64 {loop.extent})")
-    if body.tiles_ready:  # this thread took part, and has given its tiles back
-        set_up_tiles(body)
+    w.line(f"call void @{PARALLEL_FOR}(ptr @{outlined.function}.task, {environment.typed}, i64 {loop.extent})")
+    if ctx.tiles_configured:  # This thread ran tasks, which released its tiles.
+        configure_tiles(ctx)
 
 
-def _new_task(place: Place, body: Body, loop: For) -> Task:
-    buffers, variables = _captured(body, loop)
-    name = place.module.unique(f"{place.entry}.{identifier(loop.var)}")
-    _write_task(place, body, loop, name, buffers, variables)
-    place.tasks.append(Task(loop, name, buffers, variables))
-    return place.tasks[-1]
+def _outline(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) -> OutlinedLoop:
+    buffers, variables = _captured(ctx, loop)
+    name = kernel_ctx.module.unique(f"{kernel_ctx.entry}.{identifier(loop.var)}")
+    _define_outlined(kernel_ctx, ctx, loop, name, buffers, variables)
+    kernel_ctx.outlined.append(OutlinedLoop(loop, name, buffers, variables))
+    return kernel_ctx.outlined[-1]
 
 
-def _known_task(place: Place, body: Body, loop: For) -> Task | None:
-    """One that is there already, of a loop that differs in names alone."""
-    for task in place.tasks:
-        names = None if task.variables else renaming(task.loop, loop)
-        if names is not None and all(_same_place(place, body, *pair) for pair in names.items()):
-            return replace(task, buffers=[names[b] for b in task.buffers])
+def _equal_outlined_loop(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) -> OutlinedLoop | None:
+    """Return a loop that was outlined before and differs from ``loop`` in names alone, or None."""
+    for known in kernel_ctx.outlined:
+        names = None if known.variables else renaming(known.loop, loop)
+        if names is not None and all(_same_storage(kernel_ctx, ctx, *pair) for pair in names.items()):
+            return replace(known, buffers=[names[b] for b in known.buffers])
     return None
 
 
-def _same_place(place: Place, body: Body, first: str, second: str) -> bool:
-    """Whether two buffers are alike in what is not said where they are used."""
-    offsets, streamed, tiles = place.frame.offsets, body.streamed, place.tiles
-    return offsets.get(first) == offsets.get(second) and all((first in s) == (second in s) for s in (streamed, tiles))
+def _same_storage(kernel_ctx: KernelContext, ctx: FunctionContext, first: str, second: str) -> bool:
+    """Say whether two buffers have the same kind of storage and the same offset, which the statements do not show."""
+    offsets, non_temporal, tiles = kernel_ctx.frame.offsets, ctx.non_temporal, kernel_ctx.tiles
+    return offsets.get(first) == offsets.get(second) and all(
+        (first in s) == (second in s) for s in (non_temporal, tiles)
+    )
 
 
-def _write_task(place: Place, body: Body, loop: For, name: str, buffers: list[str], variables: list[str]) -> None:
-    inner = FunctionWriter(place.module)
-    task = Body(inner, in_parallel=True, streamed=body.streamed)
+def _define_outlined(
+    kernel_ctx: KernelContext, ctx: FunctionContext, loop: For, name: str, buffers: list[str], variables: list[str]
+) -> None:
+    inner = FunctionWriter(kernel_ctx.module)
+    inner_ctx = FunctionContext(inner, in_parallel=True, non_temporal=ctx.non_temporal)
     signature = []
     for b in buffers:
-        task.pointers[b] = inner.parameter(b, "ptr")
-        signature.append(f"{NOALIAS} {task.pointers[b].text}")
+        inner_ctx.pointers[b] = inner.parameter(b, "ptr")
+        signature.append(f"{NOALIAS} {inner_ctx.pointers[b].text}")
     for v in variables:
-        task.variables[v] = inner.parameter(v, "i64")
-        task.extents[v] = body.extents[v]
-        signature.append(f"i64 range(i64 0, {body.extents[v]}) {task.variables[v].text}")
+        inner_ctx.variables[v] = inner.parameter(v, "i64")
+        inner_ctx.extents[v] = ctx.extents[v]
+        signature.append(f"i64 range(i64 0, {ctx.extents[v]}) {inner_ctx.variables[v].text}")
     begin, end = inner.parameter("begin", "i64"), inner.parameter("end", "i64")
     signature += [f"i64 range(i64 0, {loop.extent + 1}) {edge.text}" for edge in (begin, end)]
-    with_tiles = uses_tiles(place, task, loop)
+    with_tiles = uses_tiles(kernel_ctx, inner_ctx, loop)
     if with_tiles:
-        set_up_tiles(task)
-    _loop(place, task, loop, begin, end)
+        configure_tiles(inner_ctx)
+    _loop(kernel_ctx, inner_ctx, loop, begin, end)
     if with_tiles:
-        release_tiles(task)
-    await_streams(task)
+        release_tiles(inner_ctx)
+    fence_non_temporal_stores(inner_ctx)
     inner.line("ret void")
-    place.module.define(name, inner.text(f"internal void @{name}({', '.join(signature)}) {place.module.attributes}"))
-    place.module.define(f"{name}.task", _unpacking_wrapper(place, name, buffers, variables))
+    kernel_ctx.module.define(
+        name, inner.text(f"internal void @{name}({', '.join(signature)}) {kernel_ctx.module.attributes}")
+    )
+    kernel_ctx.module.define(f"{name}.task", _unpacking_wrapper(kernel_ctx, name, buffers, variables))
 
 
-def await_streams(body: Body) -> None:
-    """What went past the caches is in order with nothing that follows until then."""
-    if body.streamed:
-        body.w.line("fence seq_cst")
+def fence_non_temporal_stores(ctx: FunctionContext) -> None:
+    """Write a fence after non-temporal stores, which are ordered with nothing else."""
+    if ctx.non_temporal:
+        ctx.w.line("fence seq_cst")
 
 
-def _unpacking_wrapper(place: Place, name: str, buffers: list[str], variables: list[str]) -> str:
-    """``name.task(env, begin, end)``: what the pool calls."""
-    w = FunctionWriter(place.module)
+def _unpacking_wrapper(kernel_ctx: KernelContext, name: str, buffers: list[str], variables: list[str]) -> str:
+    """Write ``name.task(env, begin, end)``, which the pool calls."""
+    w = FunctionWriter(kernel_ctx.module)
     environment, arguments = w.parameter("env", "ptr"), []
     begin, end = w.parameter("begin", "i64"), w.parameter("end", "i64")
     for i, (hint, element) in enumerate([(b, "ptr") for b in buffers] + [(v, "i64") for v in variables]):
@@ -310,11 +317,11 @@ def _unpacking_wrapper(place: Place, name: str, buffers: list[str], variables: l
     w.line(f"call void @{name}({operands})")
     w.line("ret void")
     signature = "ptr noalias readonly %env, i64 %begin, i64 %end"
-    return w.text(f"internal void @{name}.task({signature}) {place.module.attributes}")
+    return w.text(f"internal void @{name}.task({signature}) {kernel_ctx.module.attributes}")
 
 
-def _captured(body: Body, loop: For) -> tuple[list[str], list[str]]:
-    """Buffers and loop variables from outside that the loop uses, in the order in which they came into scope."""
+def _captured(ctx: FunctionContext, loop: For) -> tuple[list[str], list[str]]:
+    """Return the outer buffers and loop variables that the loop uses, in the order in which they came into scope."""
     buffers, variables = set(), set()
     pending: list[Expr] = []
     for stmt in walk_statements(loop):
@@ -330,4 +337,4 @@ def _captured(body: Body, loop: For) -> tuple[list[str], list[str]]:
         elif isinstance(expr, Load):
             buffers.add(expr.buffer.name)
         pending.extend(expr.children)
-    return [b for b in body.pointers if b in buffers], [v for v in body.variables if v in variables]
+    return [b for b in ctx.pointers if b in buffers], [v for v in ctx.variables if v in variables]

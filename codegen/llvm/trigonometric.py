@@ -1,12 +1,12 @@
-"""sin and cos: the argument reduced to [-pi/4, pi/4] and a quadrant, then one of two polynomials.
+"""sin and cos: the argument is reduced to [-pi/4, pi/4] and a quadrant, then goes through one of two polynomials.
 
 ``x = n pi/2 + r`` with pi/2 in three parts and fused steps; float32 is reduced in float64. Arguments beyond
-``_LARGEST`` (and infinities and NaN) go, the whole vector, to the C library: they are rare, and exact reduction of
-them is long. Coefficients: fitted as in ``exponential``. Measured below the border: float32 within 1.6 ulp, float64
-within 1.6 ulp.
+``_LARGEST``, infinities and NaN send the whole vector to the C library: they are rare, and their exact reduction is
+long. The coefficients were fitted as in ``exponential``. Measured errors below ``_LARGEST``: float32 is within 1.6 ulp,
+float64 within 1.6 ulp.
 """
 
-from .values import Value, constant
+from .values import LlvmValue, constant
 from .writer import FunctionWriter
 
 _HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.497384905065873e-33)
@@ -37,16 +37,16 @@ _COS = {
 }
 
 
-def sin(w: FunctionWriter, x: Value) -> Value:
-    return _guarded(w, x, "sin", 0)
+def sin(w: FunctionWriter, x: LlvmValue) -> LlvmValue:
+    return _with_library_fallback(w, x, "sin", 0)
 
 
-def cos(w: FunctionWriter, x: Value) -> Value:
-    return _guarded(w, x, "cos", 1)
+def cos(w: FunctionWriter, x: LlvmValue) -> LlvmValue:
+    return _with_library_fallback(w, x, "cos", 1)
 
 
-def _guarded(w: FunctionWriter, x: Value, name: str, quadrant: int) -> Value:
-    """The polynomial for ordinary arguments, the C library for a vector that holds any other."""
+def _with_library_fallback(w: FunctionWriter, x: LlvmValue, name: str, quadrant: int) -> LlvmValue:
+    """Evaluate the polynomial for ordinary arguments, and call the C library for a vector that holds any other."""
     inside = w.compare("ole", w.absolute(x), w.number(_LARGEST[x.element], x))
     if inside.lanes > 1:
         every = f"llvm.vector.reduce.and.{inside.suffix}"
@@ -54,19 +54,19 @@ def _guarded(w: FunctionWriter, x: Value, name: str, quadrant: int) -> Value:
         inside = w.call(every, [inside], "i1")
     plain, rare, join = w.label("plain"), w.label("rare"), w.label("join")
     w.branch(inside, plain, rare)
-    w.begin(plain)
-    ordinary = _reduced(w, x, quadrant)
+    w.begin_block(plain)
+    ordinary = _reduce_and_evaluate(w, x, quadrant)
     after_plain = w.block
     w.jump(join)
-    w.begin(rare)
+    w.begin_block(rare)
     library = w.call(_library(w, x, name), [x], x.element, x.lanes)
     after_rare = w.block
     w.jump(join)
-    w.begin(join)
+    w.begin_block(join)
     return w.phi([(ordinary, after_plain), (library, after_rare)])
 
 
-def _reduced(w: FunctionWriter, x: Value, quadrant: int) -> Value:
+def _reduce_and_evaluate(w: FunctionWriter, x: LlvmValue, quadrant: int) -> LlvmValue:
     wide = w.convert("fpext", x, "double")
     magic = w.number(_MAGIC, wide)
     shifted = w.fma(wide, w.number(_TWO_OVER_PI, wide), magic)
@@ -82,12 +82,12 @@ def _reduced(w: FunctionWriter, x: Value, quadrant: int) -> Value:
     zero = w.number(0, number)
     odd = w.compare("ne", w.op("and", number, w.number(1, number)), zero)
     result = w.select(odd, cosine, sine)
-    turned = w.compare("ne", w.op("and", number, w.number(2, number)), zero)
-    return w.select(turned, w.negate(result), result)
+    negative = w.compare("ne", w.op("and", number, w.number(2, number)), zero)
+    return w.select(negative, w.negate(result), result)
 
 
-def _library(w: FunctionWriter, x: Value, name: str) -> str:
-    """A function that calls the C library for each lane in turn, kept out of the way of the ordinary path."""
+def _library(w: FunctionWriter, x: LlvmValue, name: str) -> str:
+    """Return a function that calls the C library for each lane. It is marked cold and is not inlined."""
     function = f"tw.{name}.library.{x.suffix}"
     if w.module.defines(function):
         return function
@@ -99,7 +99,7 @@ def _library(w: FunctionWriter, x: Value, name: str) -> str:
     if x.lanes == 1:
         result = inner.call(c_name, [value], x.element)
     else:
-        result = Value("poison", x.element, x.lanes)
+        result = LlvmValue("poison", x.element, x.lanes)
         for lane in range(x.lanes):
             one = inner.assign(f"extractelement {value.typed}, i64 {lane}", x.element)
             one = inner.call(c_name, [one], x.element)

@@ -1,7 +1,7 @@
 """LLVM types and values as text, and how the product's dtypes map to them.
 
-A dtype has two LLVM types: how it lies in memory (``storage``) and how it is computed with (``computed``):
-float16 and bfloat16 are computed in ``float``, bool is ``i8`` in memory and ``i1`` in registers.
+A dtype has two LLVM types: one in memory (``storage``) and one to compute with (``computed``). float16 and bfloat16 are
+computed in ``float``; bool is ``i8`` in memory and ``i1`` in registers.
 """
 
 import struct
@@ -28,8 +28,9 @@ _SUFFIX = {"double": "f64", "float": "f32", "half": "f16", "ptr": "p0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """An SSA name or a constant of an LLVM type. ``lanes`` 1 is a scalar, more a vector of ``element``."""
+class LlvmValue:
+    """An SSA name or a constant of an LLVM type. A scalar has 1 in ``lanes``; a vector has more lanes of
+    ``element``."""
 
     text: str
     element: str
@@ -41,12 +42,12 @@ class Value:
 
     @property
     def typed(self) -> str:
-        """``float %x``: as operands are written."""
+        """The value as an operand with its type: ``float %x``."""
         return f"{self.type} {self.text}"
 
     @property
     def suffix(self) -> str:
-        """As intrinsics are overloaded: ``f32`` or ``v16f32``."""
+        """The suffix of overloaded intrinsics: ``f32`` or ``v16f32``."""
         return type_suffix(self.element, self.lanes)
 
     @property
@@ -59,28 +60,28 @@ def vector_type(element: str, lanes: int) -> str:
 
 
 def type_suffix(element: str, lanes: int) -> str:
-    """The part of an intrinsic's name that stands for a type."""
+    """Return the part of an intrinsic's name that stands for a type."""
     short = _SUFFIX.get(element, element)
     return short if lanes == 1 else f"v{lanes}{short}"
 
 
 def storage(dtype: DType) -> str:
-    """The element type in memory."""
+    """Return the element type in memory."""
     return _STORAGE[dtype.name]
 
 
 def computed(dtype: DType) -> str:
-    """The element type in registers."""
+    """Return the element type in registers."""
     return _COMPUTED[dtype.name]
 
 
 def integer_of(element: str) -> str:
-    """The integer type of the same width as a floating-point type."""
+    """Return the integer type of the same width as a floating-point type."""
     return {"double": "i64", "float": "i32", "half": "i16"}[element]
 
 
-def constant(value: float | int | bool, element: str, lanes: int = 1) -> Value:
-    """A number as an LLVM constant; floats are rounded to ``element`` and written exactly, in hexadecimal."""
+def constant(value: float | int | bool, element: str, lanes: int = 1) -> LlvmValue:
+    """Return a number as an LLVM constant. Floats are rounded to ``element`` and written exactly, in hexadecimal."""
     if element in ("float", "double"):
         number = float(np.float32(value)) if element == "float" else float(value)
         text = "0x" + struct.pack(">d", number).hex().upper()
@@ -88,11 +89,11 @@ def constant(value: float | int | bool, element: str, lanes: int = 1) -> Value:
         text = "true" if value else "false"
     else:
         text = str(int(value))
-    return Value(text if lanes == 1 else f"splat ({element} {text})", element, lanes)
+    return LlvmValue(text if lanes == 1 else f"splat ({element} {text})", element, lanes)
 
 
-def dtype_constant(value: float | int | bool, dtype: DType) -> Value:
-    """A number rounded to ``dtype``, as the constant that computing uses."""
+def dtype_constant(value: float | int | bool, dtype: DType) -> LlvmValue:
+    """Return a number rounded to ``dtype``, as a constant of the type that is computed with."""
     if dtype.name == "float16":
         return constant(float(np.float16(value)), "float")
     if dtype.name == "bfloat16":
@@ -102,8 +103,8 @@ def dtype_constant(value: float | int | bool, dtype: DType) -> Value:
     return constant(value, computed(dtype))
 
 
-def bits_constant(bits: int, element: str, lanes: int = 1) -> Value:
-    """The floating-point constant of type ``element`` with the given bit pattern."""
+def bits_constant(bits: int, element: str, lanes: int = 1) -> LlvmValue:
+    """Return the floating-point constant of type ``element`` with the given bit pattern."""
     if element == "float":
         (value,) = struct.unpack(">f", struct.pack(">I", bits))
     else:

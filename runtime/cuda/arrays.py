@@ -1,4 +1,5 @@
-"""Arrays of other libraries on the device: looked at without a copy, allocated, on the stream their owner works on."""
+"""Arrays of other libraries on the device. They are used without a copy, allocated, and ordered with the stream that
+their library works on."""
 
 import functools
 import math
@@ -16,16 +17,16 @@ from ...core.errors import InvalidParameter, UnsupportedTarget
 from .kernel import ALIGNMENT_BYTES
 
 LEGACY_STREAM = 1
-"""The default stream as DLPack calls it; 0, its other name, says nothing there."""
+"""DLPack's number of the default stream. Its other number, 0, is ambiguous there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A library whose arrays a kernel can be called on.
+    """A library on whose arrays a kernel can be called.
 
-    ``current_stream``: the handle of the stream its work goes to on a device; None where it keeps that to itself, and
-    results must be complete when they are handed over. ``empty``: an uninitialised array for a parameter beside
-    another array, on the stream of a handle.
+    ``current_stream`` returns the handle of the stream that the library uses on a device. It is None where the library
+    does not tell, so that results must be complete when they are handed over. ``empty`` allocates an uninitialised
+    array for a parameter, on the device of another array and the stream of a handle.
     """
 
     name: str
@@ -34,19 +35,19 @@ class Framework:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """Where the elements of one array lie on the device."""
+class ArrayView:
+    """The address and size of one array on the device."""
 
     address: int
     nbytes: int
 
-    def overlaps(self, other: "View") -> bool:
+    def overlaps(self, other: "ArrayView") -> bool:
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Handle:
-    """A stream for those who ask for one by ``__cuda_stream__``."""
+class _ExternalStream:
+    """A stream, for libraries that ask for one by ``__cuda_stream__``."""
 
     value: int
 
@@ -55,7 +56,7 @@ class _Handle:
 
 
 def framework_of(array: object) -> Framework | None:
-    """The library ``array`` belongs to; None for an unknown one."""
+    """Return the library that ``array`` belongs to, and None for an unknown one."""
     for kind in type(array).__mro__:
         found = _FRAMEWORKS.get(kind.__module__.partition(".")[0])
         if found is not None:
@@ -64,15 +65,16 @@ def framework_of(array: object) -> Framework | None:
 
 
 def is_device_array(array: object) -> bool:
-    """Whether ``array`` speaks one of the protocols that hand over device memory."""
+    """Say whether ``array`` speaks one of the protocols that hand over device memory."""
     return hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")
 
 
-def view(parameter: Parameter, array: Any, stream: int, ordinal: int, *, written: bool = False) -> View:
-    """Look at ``array``; what its owner has under way on it is done before what ``stream`` is given from now on.
+def view(parameter: Parameter, array: Any, stream: int, ordinal: int, *, written: bool = False) -> ArrayView:
+    """Return the address of ``array``. Pending work of its library on the array completes before later work of
+    ``stream``.
 
-    Raises InvalidParameter for another dtype, shape or device, and for arrays that are not contiguous, do not begin at
-    a multiple of 16 bytes, or are only to be read although they are to be ``written``.
+    Raises InvalidParameter for another dtype, shape or device, for arrays that are not contiguous or do not begin at a
+    multiple of 16 bytes, and for read-only arrays that are to be ``written``.
     """
     name = parameter.name
     if not is_device_array(array):
@@ -93,8 +95,8 @@ def view(parameter: Parameter, array: Any, stream: int, ordinal: int, *, written
     if tuple(found.shape) != parameter.shape:
         raise InvalidParameter(f"{name} has shape {list(found.shape)}, needed: {list(parameter.shape)}", field=name)
     if not found.is_device_accessible or found.device_id != ordinal:
-        place = f"on device {found.device_id}" if found.is_device_accessible else "in the host's memory"
-        raise InvalidParameter(f"{name} lies {place}; the kernel runs on cuda device {ordinal}", field=name)
+        where = f"on device {found.device_id}" if found.is_device_accessible else "in the host's memory"
+        raise InvalidParameter(f"{name} lies {where}; the kernel runs on cuda device {ordinal}", field=name)
     if not _is_contiguous(found.shape, found.strides):
         raise InvalidParameter(
             f"{name} is not contiguous (strides {list(found.strides)}); call the kernel on a contiguous copy",
@@ -108,12 +110,12 @@ def view(parameter: Parameter, array: Any, stream: int, ordinal: int, *, written
         )
     if written and found.readonly:
         raise InvalidParameter(f"out {name} is only to be read", field=name)
-    return View(int(found.ptr), parameter.bytes)
+    return ArrayView(int(found.ptr), parameter.bytes)
 
 
 def stream_handle(stream: object) -> int:
-    """The handle of a stream: an integer, or an object of torch (``cuda_stream``), CuPy (``ptr``) or anything with
-    ``__cuda_stream__``. Raises InvalidParameter for what is none."""
+    """Return the handle of a stream. It is given as an integer, or as an object of torch (``cuda_stream``), CuPy
+    (``ptr``) or anything with ``__cuda_stream__``. Raises InvalidParameter for anything else."""
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
     for name in ("cuda_stream", "ptr", "handle"):
@@ -128,7 +130,8 @@ def stream_handle(stream: object) -> int:
 
 
 def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
-    """``strides`` in elements; None is row-major. The stride of a dimension of one element does not matter."""
+    """Say whether an array is row-major. ``strides`` count elements; None means row-major. The stride of a dimension
+    of one element does not matter."""
     if strides is None or math.prod(shape) == 0:
         return True
     step = 1
@@ -140,7 +143,7 @@ def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> b
 
 
 def _default(array: object) -> int:
-    """What the default stream is called when this array is asked for its memory."""
+    """Return the number of the default stream that the library of this array expects."""
     found = framework_of(array)
     return 0 if found is not None and found.name == "torch" else LEGACY_STREAM
 
@@ -160,35 +163,36 @@ def _torch_stream(ordinal: int) -> int:
     return int(sys.modules["torch"].cuda.current_stream(ordinal).cuda_stream)
 
 
-def _torch_empty(parameter: Parameter, beside: Any, stream: int) -> Any:
+def _torch_empty(parameter: Parameter, like: Any, stream: int) -> Any:
     torch = sys.modules["torch"]
-    place: AbstractContextManager[object] = nullcontext()
-    if stream != _torch_stream(beside.device.index):  # memory belongs to the stream it is allocated on
-        place = torch.cuda.stream(torch.cuda.ExternalStream(stream, device=beside.device))
-    with place:
-        return torch.empty(parameter.shape, dtype=getattr(torch, parameter.dtype.name), device=beside.device)
+    on_stream: AbstractContextManager[object] = nullcontext()
+    if stream != _torch_stream(like.device.index):  # Memory belongs to the stream it is allocated on.
+        on_stream = torch.cuda.stream(torch.cuda.ExternalStream(stream, device=like.device))
+    with on_stream:
+        return torch.empty(parameter.shape, dtype=getattr(torch, parameter.dtype.name), device=like.device)
 
 
 def _cupy_stream(ordinal: int) -> int:
     return int(sys.modules["cupy"].cuda.get_current_stream(ordinal).ptr)
 
 
-def _cupy_empty(parameter: Parameter, beside: Any, stream: int) -> Any:
+def _cupy_empty(parameter: Parameter, like: Any, stream: int) -> Any:
     cupy = sys.modules["cupy"]
-    place: AbstractContextManager[object] = nullcontext()
-    if stream != _cupy_stream(beside.device.id):
-        place = cupy.cuda.Stream.from_external(_Handle(stream))
-    with beside.device, place:
+    on_stream: AbstractContextManager[object] = nullcontext()
+    if stream != _cupy_stream(like.device.id):
+        on_stream = cupy.cuda.Stream.from_external(_ExternalStream(stream))
+    with like.device, on_stream:
         return cupy.empty(parameter.shape, parameter.dtype.numpy)
 
 
-def _jax_empty(parameter: Parameter, beside: Any, stream: int) -> Any:
+def _jax_empty(parameter: Parameter, like: Any, stream: int) -> Any:
     numpy = sys.modules["jax"].numpy
-    return numpy.empty(parameter.shape, parameter.dtype.numpy, device=beside.device).block_until_ready()
+    return numpy.empty(parameter.shape, parameter.dtype.numpy, device=like.device).block_until_ready()
 
 
 _TORCH = Framework("torch", _torch_stream, _torch_empty)
 _CUPY = Framework("cupy", _cupy_stream, _cupy_empty)
 _JAX = Framework("jax", None, _jax_empty)
 _FRAMEWORKS = {"torch": _TORCH, "cupy": _CUPY, "jax": _JAX, "jaxlib": _JAX}
-"""The package a type comes from -> its library. They are never imported here: whoever has such an array has them."""
+"""This maps the package of a type to its library. Libraries are never imported here: whoever has such an array has
+done so."""

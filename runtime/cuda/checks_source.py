@@ -1,5 +1,5 @@
-"""The CUDA C++ of the check kernels. Every parameter is eight bytes; grids stride over any amount of data; memory may
-begin at any address (aligned data goes by whole words, the rest by bytes)."""
+"""The CUDA C++ of the check kernels. Every parameter has eight bytes, grids stride over any amount of data, and
+memory may begin at any address (aligned data is accessed by whole words, the rest by bytes)."""
 
 _PRELUDE = r"""
 typedef unsigned char u8;
@@ -9,12 +9,12 @@ typedef unsigned long long u64;
 
 #define THREADS 256
 #define PER_THREAD 8
-/* Every i below n, eight neighbouring blocks of threads at a time, so that the loads of a thread do not wait. */
+/* Visits every i below n. A thread has eight independent iterations at a time, so that its loads do not wait. */
 #define FOR_EACH(i, n)                                                                                     \
     for (u64 base = (u64)blockIdx.x * (THREADS * PER_THREAD); base < (n);                                  \
          base += (u64)gridDim.x * (THREADS * PER_THREAD))                                                  \
-        _Pragma("unroll") for (int part = 0; part < PER_THREAD; ++part)                                    \
-            if (u64 i = base + part * THREADS + threadIdx.x; i < (n))
+        _Pragma("unroll") for (int n_ = 0; n_ < PER_THREAD; ++n_)                                    \
+            if (u64 i = base + n_ * THREADS + threadIdx.x; i < (n))
 
 __device__ __noinline__ u64 load_bytes(const u8* at, u32 count)
 {
@@ -50,7 +50,7 @@ extern "C" __global__ void tilewright_sweep(const u8* memory, u64 nbytes, u64* r
         ulonglong2 pair = ((const ulonglong2*)(memory + first))[i];
         mixed ^= pair.x ^ pair.y;
     }
-    if (mixed == 0x9e3779b97f4a7c15ull) result[3] = mixed; /* next to never: it keeps the loads alive */
+    if (mixed == 0x9e3779b97f4a7c15ull) result[3] = mixed; /* almost never true: it keeps the loads alive */
 }
 
 extern "C" __global__ void tilewright_changed(const u8* memory, u64 nbytes, u64 word, u64* result)
@@ -99,7 +99,7 @@ extern "C" __global__ void tilewright_count{size}(const u8* memory, u64 count, u
     if (threadIdx.x % 32 == 0 && found) atomicAdd(result, (u64)found);
 }}
 
-/* One byte of bits for eight elements, the first in the lowest bit. */
+/* Writes one byte of bits for eight elements; the first element has the lowest bit. */
 extern "C" __global__ void tilewright_mark{size}(const u8* memory, u64 count, u64 value, u8* bits)
 {{
     FOR_EACH (i, (count + 7) / 8)
@@ -134,7 +134,7 @@ __device__ __forceinline__ bool same(half got, double want) { return wide(got) =
 __device__ __forceinline__ bool same(bfloat got, double want) { return wide(got) == want; }
 __device__ __forceinline__ bool same(float got, double want) { return (double)got == want; }
 
-/* Rounded step by step, as the host does it; never a NaN. */
+/* Every step is rounded, as the host does it. The result is never a NaN. */
 template <class Got, class Want>
 __device__ __forceinline__ double error(Got got, Want want, double absolute, double relative)
 {
@@ -159,9 +159,9 @@ __device__ __forceinline__ void compare(
     }
     for (int step = 16; step > 0; step /= 2) {
         double other = __shfl_xor_sync(~0u, largest, step);
-        u64 place = __shfl_xor_sync(~0u, first, step);
+        u64 index = __shfl_xor_sync(~0u, first, step);
         largest = other > largest ? other : largest;
-        first = place < first ? place : first;
+        first = index < first ? index : first;
     }
     if (threadIdx.x % 32 == 0) {
         atomicMax(result, (u64)__double_as_longlong(largest)); /* no double here is negative: their bits are in order */
@@ -190,7 +190,7 @@ _TYPES = {
     "uint8": ("u8", "u8"),
     "bool": ("u8", "u8"),
 }
-"""Dtype -> how it and what it is compared with are stored."""
+"""This maps a dtype to the C types of an element and of what it is compared with."""
 
 CHECKS = {
     "bytes": _PRELUDE + _COMMON,
@@ -200,4 +200,5 @@ CHECKS = {
         for name, (got, want) in _TYPES.items()
     },
 }
-"""Name -> translation unit. Apart, since a process needs few of them and each takes its time to compile."""
+"""This maps a name to a translation unit. They are separate because a process needs few of them and each takes time
+to compile."""

@@ -9,21 +9,21 @@ from ...codegen.backend import Binary
 from ...core.dtypes import DType
 from ...core.errors import InvalidParameter, UnsupportedTarget
 from ...core.target import DeviceInfo, Target
-from ..device import Comparison, Matches, Memory
+from ..device import Comparison, Memory, PatternMatches
 from . import nvml, peaks
-from .checks import Checks
-from .driver import Card, Context, call, device_count
+from .checks import MemoryChecks
+from .driver import DriverDevice, PrimaryContext, call, device_count
 from .kernel import CudaKernel
-from .launching import Stopwatch
-from .memory import Allocation, CudaMemory, Stream, Transfers, array_bytes
-from .peaks import Workbench
+from .launch import EventTimer
+from .memory import CudaMemory, CudaStream, DeviceAllocation, Transfers, array_bytes
+from .peaks import MeasurementResources
 
 VECTOR_BYTES = 16
 
-_RUNS: dict[int, Mapping[int, str]] = {8: {0: "sm_80", 9: "sm_89"}, 9: {0: "sm_90a"}, 10: {0: "sm_100a"}}
-"""Major compute capability -> least minor one -> what is compiled for it. Code runs on later minor ones of the same
-major, unless its name ends in a letter: that runs on its own only (CUDA C++ Programming Guide, "Compute Capabilities").
-"""
+_ARCHITECTURES: dict[int, Mapping[int, str]] = {8: {0: "sm_80", 9: "sm_89"}, 9: {0: "sm_90a"}, 10: {0: "sm_100a"}}
+"""This maps a major compute capability to its architectures, each by the least minor one. Code also runs on later
+minor ones of the same major, unless the name of its architecture ends in a letter: such code runs on that
+architecture only (CUDA C++ Programming Guide, "Compute Capabilities")."""
 
 _COLUMNS = {
     "cores": "MULTIPROCESSOR_COUNT",
@@ -42,28 +42,30 @@ _COLUMNS = {
     "memory_bus_bits": "GLOBAL_MEMORY_BUS_WIDTH",
     "copy_engines": "ASYNC_ENGINE_COUNT",
 }
-"""Column -> the driver's attribute. None of them depends on a setting, the driver's version or the last boot."""
+"""This maps a column to the driver's attribute. None of them depends on a setting, the driver's version or the last
+boot."""
 _KILOHERTZ = {"clock_hertz": "CLOCK_RATE", "memory_clock_hertz": "MEMORY_CLOCK_RATE"}
 _GIB = 1 << 30
 
 
 class CudaDevice:
-    """See ``runtime.device.Device``. Opening one makes its context in this process (a fifth of a second). One thread at
-    a time may use it."""
+    """An NVIDIA device; see ``runtime.device.Device``. Opening it retains its primary context in this process, which
+    takes a fifth of a second. Only one thread at a time may use it."""
 
     def __init__(self, target: Target | None = None, ordinal: int = 0) -> None:
-        """``target`` defaults to the whole device; one with fewer multiprocessors, or an earlier architecture whose
-        code runs here, is allowed. Raises UnsupportedTarget where there is no driver, no such device, or no room."""
-        self._card = Card(ordinal)
+        """``target`` defaults to the whole device. One with fewer multiprocessors, or an earlier architecture whose
+        code runs here, is allowed. Raises UnsupportedTarget where there is no driver, no such device, or no memory
+        for a context."""
+        self._card = DriverDevice(ordinal)
         host = _target(self._card)
         self.target = target or host
         _check_target(self.target, host, self._card.capability)
         self._info = _info(self._card, self.target)
-        self._context = Context(self._card)
-        self._stream = Stream(self._context)
-        self._stopwatch = Stopwatch(self._stream)
+        self._context = PrimaryContext(self._card)
+        self._stream = CudaStream(self._context)
+        self._timer = EventTimer(self._stream)
         self._transfers = Transfers(self._stream)
-        self._checks = Checks(self._stream, self._transfers, host)
+        self._checks = MemoryChecks(self._stream, self._transfers, host)
         self._bus_id = self._card.bus_id
 
     @property
@@ -76,22 +78,22 @@ class CudaDevice:
 
     @property
     def ordinal(self) -> int:
-        """Which of this machine's devices it is, as the driver counts."""
+        """The number of the device on this machine, as the driver counts."""
         return self._card.ordinal
 
     @property
-    def context(self) -> Context:
+    def context(self) -> PrimaryContext:
         return self._context
 
     @property
-    def stream(self) -> Stream:
-        """Where the device's own work goes."""
+    def stream(self) -> CudaStream:
+        """The stream of the device's own work."""
         return self._stream
 
     def allocate(self, nbytes: int) -> CudaMemory:
         if nbytes < 0:
             raise InvalidParameter(f"{nbytes} bytes; allowed: 0 and more", field="nbytes")
-        allocation = Allocation(self._context, nbytes)
+        allocation = DeviceAllocation(self._context, nbytes)
         return CudaMemory(self._transfers, allocation.address, nbytes, allocation)
 
     def hold(self, data: NDArray[np.generic]) -> CudaMemory:
@@ -120,7 +122,7 @@ class CudaDevice:
     def differs(self, memory: Memory, other: Memory) -> bool:
         return self._checks.differs(self._own(memory), self._own(other))
 
-    def matching(self, memory: Memory, pattern: bytes, among: Matches | None = None) -> Matches:
+    def matching(self, memory: Memory, pattern: bytes, among: PatternMatches | None = None) -> PatternMatches:
         return self._checks.matching(self._own(memory), pattern, among)
 
     def compare(self, got: Memory, dtype: DType, want: Memory, absolute: float, relative: float) -> Comparison:
@@ -130,11 +132,11 @@ class CudaDevice:
         return nvml.environment(self._bus_id)
 
     def load(self, binary: Binary) -> CudaKernel:
-        return CudaKernel(self._stream, self._stopwatch, binary)
+        return CudaKernel(self._stream, self._timer, binary)
 
     def measure_peaks(self) -> dict[str, float]:
         whole, memory_bytes = _target(self._card), self._card.memory_bytes
-        return peaks.measure(Workbench(self._stream, self._transfers, self._stopwatch, whole, memory_bytes))
+        return peaks.measure(MeasurementResources(self._stream, self._transfers, self._timer, whole, memory_bytes))
 
     def _own(self, memory: Memory) -> CudaMemory:
         if not isinstance(memory, CudaMemory) or memory.ordinal != self.ordinal:
@@ -143,14 +145,15 @@ class CudaDevice:
 
 
 def info(ordinal: int = 0) -> DeviceInfo:
-    """Device ``ordinal`` as a whole; makes no context. Raises UnsupportedTarget where there is none, or one that
-    nothing can be compiled for."""
-    card = Card(ordinal)
+    """Describe device ``ordinal`` as a whole, without a context. Raises UnsupportedTarget where there is none, or
+    one that nothing can be compiled for."""
+    card = DriverDevice(ordinal)
     return _info(card, _target(card))
 
 
 def count() -> int:
-    """How many devices the driver shows; 0 without one. (``CUDA_VISIBLE_DEVICES`` hides some from it.)"""
+    """Return how many devices the driver shows, and 0 without a driver. (``CUDA_VISIBLE_DEVICES`` hides some from
+    it.)"""
     try:
         return device_count()
     except UnsupportedTarget:
@@ -158,11 +161,12 @@ def count() -> int:
 
 
 def arch_of(capability: tuple[int, int]) -> str:
-    """What is compiled for a compute capability. Raises UnsupportedTarget for one nothing can be compiled for."""
+    """Return the architecture to compile for. Raises UnsupportedTarget for a compute capability that nothing can be
+    compiled for."""
     major, minor = capability
-    fitting = [arch for least, arch in sorted(_RUNS.get(major, {}).items()) if _fits(arch, least, minor)]
+    fitting = [arch for least, arch in sorted(_ARCHITECTURES.get(major, {}).items()) if _fits(arch, least, minor)]
     if not fitting:
-        known = ", ".join(arch for archs in _RUNS.values() for arch in archs.values())
+        known = ", ".join(arch for archs in _ARCHITECTURES.values() for arch in archs.values())
         raise UnsupportedTarget(
             f"a device of compute capability {major}.{minor}; code is made for {known} only", field="target"
         )
@@ -173,17 +177,17 @@ def _fits(arch: str, least: int, minor: int) -> bool:
     return least == minor if arch[-1].isalpha() else least <= minor
 
 
-def _target(card: Card) -> Target:
+def _target(card: DriverDevice) -> Target:
     return Target("cuda", arch_of(card.capability), (), card.number("MULTIPROCESSOR_COUNT"), VECTOR_BYTES)
 
 
-def _info(card: Card, target: Target) -> DeviceInfo:
+def _info(card: DriverDevice, target: Target) -> DeviceInfo:
     return DeviceInfo(card.name, target, _columns(card, target))
 
 
 def _check_target(target: Target, host: Target, capability: tuple[int, int]) -> None:
     major, minor = capability
-    runs = {arch for least, arch in _RUNS[major].items() if _fits(arch, least, minor)}
+    runs = {arch for least, arch in _ARCHITECTURES[major].items() if _fits(arch, least, minor)}
     if target.kind != host.kind or target.arch not in runs:
         raise UnsupportedTarget(f"{target} does not run here; this device is {host}", field="target")
     if not 0 < target.threads <= host.threads:
@@ -192,8 +196,9 @@ def _check_target(target: Target, host: Target, capability: tuple[int, int]) -> 
         )
 
 
-def _columns(card: Card, target: Target) -> dict[str, float]:
-    """Numbers that tell this device from another of any kind; memory in whole GiB, since the system takes a share."""
+def _columns(card: DriverDevice, target: Target) -> dict[str, float]:
+    """Return numbers that tell this device from another of any kind. Memory is in whole GiB, because the system
+    takes a share."""
     major, minor = card.capability
     columns = {name: float(card.number(attribute)) for name, attribute in _COLUMNS.items()}
     columns.update({name: 1e3 * card.number(attribute) for name, attribute in _KILOHERTZ.items()})

@@ -1,4 +1,4 @@
-"""The CUDA driver through cuda-bindings, with typed errors. Nothing is loaded before it is first asked for."""
+"""The CUDA driver through cuda-bindings, with typed errors. Nothing is loaded before it is first needed."""
 
 import functools
 import weakref
@@ -18,12 +18,13 @@ _UNLOADABLE = {200, 209, 210, 218, 222, 223, 300, 301, 302, 303, 500}
 _ILLEGAL_ACCESS = {700, 716, 717}
 _TIMEOUT = {702}
 _BROKEN_OFF = {4, 201, 214, 220, 226, 709, 710, 714, 715, 718, 719, 721, 909, 999}
-"""Codes of ``CUresult`` (CUDA Driver API, "Data types used by CUDA driver"), by what they mean to us."""
+"""These are codes of ``CUresult`` (CUDA Driver API, "Data types used by CUDA driver"), grouped by the errors that
+they become."""
 
 
 @functools.cache
 def library() -> Any:
-    """``cuda.bindings.driver``, initialised. Raises UnsupportedTarget saying what is missing."""
+    """Return ``cuda.bindings.driver``, initialised. Raises UnsupportedTarget, which says what is missing."""
     try:
         found = import_module("cuda.bindings.driver")
     except ImportError as error:
@@ -37,7 +38,7 @@ def library() -> Any:
         if int(status):
             raise UnsupportedTarget(f"the NVIDIA driver does not start: {_words(found, status)}", field="target")
         version = int(found.cuDriverGetVersion()[1])
-    except RuntimeError as error:  # the bindings find no driver library
+    except RuntimeError as error:  # The bindings find no driver library.
         raise UnsupportedTarget(f"no NVIDIA driver is installed here ({error})", field="target") from error
     check_version(version)
     return found
@@ -53,7 +54,8 @@ def check_version(version: int) -> None:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """What a driver function gives besides its status: nothing, one value or a tuple. Raises as ``error_of`` says."""
+    """Call a driver function and return what it gives besides its status: nothing, one value or a tuple. Raises as
+    ``error_of`` says."""
     status, *rest = getattr(library(), name)(*arguments)
     if status:
         raise error_of(int(status), name)
@@ -61,13 +63,13 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def error_of(code: int, doing: str) -> Exception:
-    """``typed`` with the driver's own words for the status."""
-    return typed(code, f"{doing}: {_words(library(), code)}")
+    """Return the error of ``typed_error`` with the driver's own text for the status."""
+    return typed_error(code, f"{doing}: {_words(library(), code)}")
 
 
-def typed(code: int, said: str) -> Exception:
-    """The error for a status: MemoryError, CompileError (a binary that does not load here), DeviceFault (the launch
-    was refused, or the kernel broke off), UnsupportedTarget (no device)."""
+def typed_error(code: int, said: str) -> Exception:
+    """Return the error for a status. It is MemoryError, CompileError (a binary that does not load here), DeviceFault
+    (the launch was refused, or the kernel broke off) or UnsupportedTarget (no device)."""
     if code in _OUT_OF_MEMORY:
         return MemoryError(said)
     if code in _UNLOADABLE:
@@ -87,7 +89,7 @@ _FAULT_WORDS = {
 
 
 def _fault(code: int) -> Fault:
-    """What went wrong, of a status that is no success. All but REFUSED are sticky: the context is lost."""
+    """Return what kind of fault a failing status is. All but REFUSED are sticky: the context is lost."""
     if code in _ILLEGAL_ACCESS:
         return Fault.ILLEGAL_ACCESS
     if code in _TIMEOUT:
@@ -96,17 +98,17 @@ def _fault(code: int) -> Fault:
 
 
 def attribute(name: str) -> Any:
-    """A constant of the bindings: ``CUdevice_attribute.CU_DEVICE_ATTRIBUTE_WARP_SIZE``."""
+    """Return a constant of the bindings, such as ``CUdevice_attribute.CU_DEVICE_ATTRIBUTE_WARP_SIZE``."""
     return functools.reduce(getattr, name.split("."), library())
 
 
 def device_count() -> int:
-    """Raises UnsupportedTarget where there is no driver."""
+    """Return how many devices the driver shows. Raises UnsupportedTarget where there is no driver."""
     return int(call("cuDeviceGetCount"))
 
 
-class Card:
-    """One of the devices the driver shows; looking at it makes no context."""
+class DriverDevice:
+    """One of the devices that the driver shows (a ``CUdevice``). Reading its attributes makes no context."""
 
     def __init__(self, ordinal: int) -> None:
         """Raises UnsupportedTarget for an ordinal without a device."""
@@ -136,18 +138,18 @@ class Card:
         return self.number("COMPUTE_CAPABILITY_MAJOR"), self.number("COMPUTE_CAPABILITY_MINOR")
 
     def number(self, name: str) -> int:
-        """The device attribute ``CU_DEVICE_ATTRIBUTE_{name}``."""
+        """Return the device attribute ``CU_DEVICE_ATTRIBUTE_{name}``."""
         which = attribute(f"CUdevice_attribute.CU_DEVICE_ATTRIBUTE_{name}")
         return int(call("cuDeviceGetAttribute", which, self.handle))
 
 
-class Context:
-    """A device's primary context, which every library of the process shares. ``with context:`` makes it this thread's
-    current one; it is given back when nothing refers to it any more."""
+class PrimaryContext:
+    """A device's primary context, which every library of the process shares. ``with context:`` makes it current on
+    this thread. It is released when nothing refers to it any more."""
 
-    def __init__(self, card: Card) -> None:
-        """Raises UnsupportedTarget where the device is busy: taken by another process in exclusive mode, or so full
-        that no context fits."""
+    def __init__(self, card: DriverDevice) -> None:
+        """Raises UnsupportedTarget where the device is busy: another process has it in exclusive mode, or its memory
+        is so full that no context fits."""
         self.card = card
         try:
             self.handle = call("cuDevicePrimaryCtxRetain", card.handle)
@@ -159,7 +161,7 @@ class Context:
         self._push, self._pop = library().cuCtxPushCurrent, library().cuCtxPopCurrent
         weakref.finalize(self, release, None, "cuDevicePrimaryCtxRelease", card.handle)
 
-    def __enter__(self) -> "Context":
+    def __enter__(self) -> "PrimaryContext":
         (status,) = self._push(self.handle)
         if status:
             raise error_of(int(status), "cuCtxPushCurrent")
@@ -169,13 +171,13 @@ class Context:
         self._pop()
 
     def own(self, owner: object, destroy: str, handle: Any) -> Any:
-        """``handle``, to be destroyed by the driver function ``destroy`` when ``owner`` is no more."""
+        """Return ``handle``, which the driver function ``destroy`` destroys when ``owner`` is no more."""
         weakref.finalize(owner, release, self, destroy, handle)
         return handle
 
 
-def release(context: Context | None, destroy: str, handle: Any) -> None:
-    """Give a handle back. What the driver says is not looked at: a lost context has taken the handle with it."""
+def release(context: PrimaryContext | None, destroy: str, handle: Any) -> None:
+    """Destroy a handle. The status is ignored, because a lost context has taken the handle with it."""
     found = library()
     if context is not None:
         found.cuCtxPushCurrent(context.handle)
@@ -195,7 +197,7 @@ def _dotted(version: int) -> str:
 def _words(found: Any, status: Any) -> str:
     try:
         code = found.CUresult(int(status))
-    except ValueError:  # newer than the bindings
+    except ValueError:  # The code is newer than the bindings.
         return f"CUDA error {int(status)}"
     texts = [found.cuGetErrorName(code)[1], found.cuGetErrorString(code)[1]]
     name, text = (t.decode() if isinstance(t, bytes) else "" for t in texts)

@@ -1,4 +1,4 @@
-"""A binary loaded on a CUDA device."""
+"""A binary that is loaded on a CUDA device."""
 
 import threading
 from collections import OrderedDict
@@ -8,22 +8,22 @@ from typing import Any
 from ...codegen.backend import Binary, LaunchConfig
 from ...core.errors import CompileError, InvalidParameter
 from ..device import Memory
-from .launching import Code, Function, Graph, Packed, Stopwatch
-from .memory import CudaMemory, Stream
+from .launch import CudaFunction, CudaGraph, EventTimer, KernelParams, LoadedCubin
+from .memory import CudaMemory, CudaStream
 from .tensor_maps import encode
 
 MOST_CAPTURED = 2048
-"""Launches in one graph; more are done by replaying it."""
+"""A CUDA graph has at most so many launches; more are timed by replaying it."""
 MOST_GRAPHS = 16
-"""Graphs a kernel keeps."""
+"""A kernel keeps at most so many CUDA graphs."""
 ALIGNMENT_BYTES = 16
-"""The widest access of a thread: every buffer must begin at a multiple of it."""
+"""Every buffer must begin at a multiple of so many bytes, which is the widest access of a thread."""
 
 
 class CudaKernel:
-    """See ``runtime.device.LoadedKernel``."""
+    """A kernel of a CUDA device; see ``runtime.device.LoadedKernel``."""
 
-    def __init__(self, stream: Stream, stopwatch: Stopwatch, binary: Binary) -> None:
+    def __init__(self, stream: CudaStream, timer: EventTimer, binary: Binary) -> None:
         """Raises CompileError when the binary does not load here."""
         if binary.format != "cubin":
             raise CompileError(f"a CUDA device runs cubins, not {binary.format}")
@@ -31,15 +31,15 @@ class CudaKernel:
             raise CompileError("the binary has no launches")
         self.parameters = binary.parameters
         self._stream = stream
-        self._stopwatch = stopwatch
-        code = Code(stream.context, binary.code)
+        self._timer = timer
+        code = LoadedCubin(stream.context, binary.code)
         self._steps = [(code.function(grid), grid) for grid in binary.launches]
-        self._lock = threading.Lock()  # a function knows one stream at a time
-        self._latest: tuple[tuple[int, ...], list[tuple[Function, Packed]]] | None = None
-        self._graphs: OrderedDict[tuple[object, ...], Graph] = OrderedDict()
+        self._lock = threading.Lock()  # A launch configuration has one stream at a time.
+        self._latest: tuple[tuple[int, ...], list[tuple[CudaFunction, KernelParams]]] | None = None
+        self._graphs: OrderedDict[tuple[object, ...], CudaGraph] = OrderedDict()
 
     def prepare(self, arguments: Sequence[Memory]) -> None:
-        """Nothing: every launch does all of it."""
+        """Do nothing: every launch computes everything."""
 
     def launch(self, arguments: Sequence[Memory]) -> None:
         with self._stream.context:
@@ -47,16 +47,17 @@ class CudaKernel:
             self._stream.wait()
 
     def enqueue(self, addresses: tuple[int, ...], stream: Any) -> None:
-        """Put one call into a stream (its handle) of the current context, without waiting, on raw device addresses, one
-        per parameter; the caller answers for their sizes and alignment."""
+        """Put one call into a stream (its handle) of the current context, without waiting. ``addresses`` are raw
+        device addresses, one per parameter; the caller must see to their sizes and alignment."""
         with self._lock:
             if self._latest is None or self._latest[0] != addresses:
-                self._latest = (addresses, self._packed(addresses))
+                self._latest = (addresses, self._packed_params(addresses))
             for function, packed in self._latest[1]:
                 function.enqueue(stream, packed)
 
     def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:
-        """By the replay of a graph, between two events. The graph is kept for the next time with the same arguments."""
+        """Time the replay of a CUDA graph between two events. The graph is kept for the next time with the same
+        arguments."""
         if not argument_sets or launches < 1:
             raise InvalidParameter(
                 f"{launches} launches over {len(argument_sets)} argument sets; allowed: at least one of each",
@@ -66,15 +67,15 @@ class CudaKernel:
         whole = max(MOST_CAPTURED // len(sets), 1) * len(sets)
         rounds, rest = divmod(launches, whole) if launches > MOST_CAPTURED else (0, launches)
         with self._stream.context:
-            parts = [self._graph(sets, whole)] * rounds + [self._graph(sets, rest)] * (rest > 0)
-            return self._stopwatch.seconds(lambda: _replay(parts))
+            graphs = [self._graph(sets, whole)] * rounds + [self._graph(sets, rest)] * (rest > 0)
+            return self._timer.seconds(lambda: _replay(graphs))
 
-    def _graph(self, sets: tuple[tuple[int, ...], ...], launches: int) -> Graph:
+    def _graph(self, sets: tuple[tuple[int, ...], ...], launches: int) -> CudaGraph:
         key = (sets, launches)
         if key in self._graphs:
             self._graphs.move_to_end(key)
             return self._graphs[key]
-        packed = [self._packed(addresses) for addresses in sets[:launches]]
+        packed = [self._packed_params(addresses) for addresses in sets[:launches]]
 
         def enqueue() -> None:
             for n in range(launches):
@@ -83,15 +84,15 @@ class CudaKernel:
 
         while len(self._graphs) >= MOST_GRAPHS:
             self._graphs.popitem(last=False)
-        self._graphs[key] = Graph(self._stream, enqueue)
+        self._graphs[key] = CudaGraph(self._stream, enqueue)
         return self._graphs[key]
 
-    def _packed(self, addresses: Sequence[int]) -> list[tuple[Function, Packed]]:
+    def _packed_params(self, addresses: Sequence[int]) -> list[tuple[CudaFunction, KernelParams]]:
         return [(function, self._arguments(grid, addresses)) for function, grid in self._steps]
 
-    def _arguments(self, grid: LaunchConfig, addresses: Sequence[int]) -> Packed:
+    def _arguments(self, grid: LaunchConfig, addresses: Sequence[int]) -> KernelParams:
         maps = [encode(m, self.parameters[m.parameter], addresses[m.parameter]) for m in grid.tensor_maps]
-        return Packed([addresses[n] for n in grid.arguments], maps)
+        return KernelParams([addresses[n] for n in grid.arguments], maps)
 
     def _addresses(self, arguments: Sequence[Memory]) -> tuple[int, ...]:
         if len(arguments) != len(self.parameters):
@@ -118,6 +119,6 @@ class CudaKernel:
         return tuple(addresses)
 
 
-def _replay(parts: Sequence[Graph]) -> None:
-    for part in parts:
-        part.replay()
+def _replay(graphs: Sequence[CudaGraph]) -> None:
+    for graph in graphs:
+        graph.replay()

@@ -1,4 +1,4 @@
-"""Device memory, and how bytes get there and back."""
+"""Streams, device memory, and transfers between host and device."""
 
 import ctypes
 import threading
@@ -9,39 +9,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import InvalidParameter
-from .driver import Context, attribute, call
+from .driver import PrimaryContext, attribute, call
 
 Bytes = NDArray[np.uint8]
 
-STAGE_BYTES = 8 << 20
-STAGES = 2
-"""Page-locked buffers that big transfers go through: one is filled while the card reads another."""
-COPIERS = 4
-"""Threads that fill a stage: one alone is slower than the bus."""
+STAGING_BYTES = 8 << 20
+STAGING_BUFFERS = 2
+"""Big transfers go through so many page-locked buffers: one is filled while the device reads another."""
+COPY_THREADS = 4
+"""So many threads fill a staging buffer. One alone is slower than the bus."""
 
 
-class Stream:
-    """A queue of work of the device, apart from the default stream of other libraries."""
+class CudaStream:
+    """A CUDA stream of our own; it does not wait for the default stream of other libraries."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: PrimaryContext) -> None:
         self.context = context
         with context:
             flags = int(attribute("CUstream_flags.CU_STREAM_NON_BLOCKING"))
             self.handle = context.own(self, "cuStreamDestroy", call("cuStreamCreate", flags))
 
     def wait(self) -> None:
-        """Until all queued work is done. Raises DeviceFault when some of it broke off."""
+        """Wait until all queued work is done. Raises DeviceFault when some of it broke off."""
         call("cuStreamSynchronize", self.handle)
 
 
 class Transfers:
-    """Copies between host and device; several threads may ask, one is served at a time."""
+    """Copies between host and device. Several threads may ask, and one at a time is served."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: CudaStream) -> None:
         self._stream = stream
         self._lock = threading.Lock()
-        self._stages: list[tuple[int, Bytes, object]] = []
-        self._copiers = ThreadPoolExecutor(COPIERS, thread_name_prefix="tilewright-transfer")
+        self._staging: list[tuple[int, Bytes, object]] = []
+        self._copy_threads = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="tilewright-transfer")
 
     @property
     def ordinal(self) -> int:
@@ -50,12 +50,12 @@ class Transfers:
     def upload(self, address: int, data: Bytes) -> None:
         """Copy flat host bytes to the device and wait."""
         with self._lock, self._stream.context:
-            if data.nbytes < STAGE_BYTES:
+            if data.nbytes < STAGING_BYTES:
                 call("cuMemcpyHtoDAsync", address, data.ctypes.data, data.nbytes, self._stream.handle)
             else:
-                for start, size, (pinned, stage, event) in self._pieces(data.nbytes):
+                for start, size, (pinned, staging, event) in self._chunks(data.nbytes):
                     call("cuEventSynchronize", event)
-                    self._copy(stage[:size], data[start : start + size])
+                    self._copy(staging[:size], data[start : start + size])
                     call("cuMemcpyHtoDAsync", address + start, pinned, size, self._stream.handle)
                     call("cuEventRecord", event, self._stream.handle)
             self._stream.wait()
@@ -63,50 +63,50 @@ class Transfers:
     def download(self, address: int, data: Bytes) -> None:
         """Copy from the device into flat host bytes."""
         with self._lock, self._stream.context:
-            if data.nbytes < STAGE_BYTES:
+            if data.nbytes < STAGING_BYTES:
                 call("cuMemcpyDtoHAsync", data.ctypes.data, address, data.nbytes, self._stream.handle)
                 self._stream.wait()
                 return
-            under_way: list[tuple[int, int, Bytes, object]] = []
-            for start, size, (pinned, stage, event) in self._pieces(data.nbytes):
-                if len(under_way) == STAGES:
-                    self._arrive(data, *under_way.pop(0))
+            in_flight: list[tuple[int, int, Bytes, object]] = []
+            for start, size, (pinned, staging, event) in self._chunks(data.nbytes):
+                if len(in_flight) == STAGING_BUFFERS:
+                    self._copy_out(data, *in_flight.pop(0))
                 call("cuMemcpyDtoHAsync", pinned, address + start, size, self._stream.handle)
                 call("cuEventRecord", event, self._stream.handle)
-                under_way.append((start, size, stage, event))
-            for piece in under_way:
-                self._arrive(data, *piece)
+                in_flight.append((start, size, staging, event))
+            for chunk in in_flight:
+                self._copy_out(data, *chunk)
 
-    def _arrive(self, data: Bytes, start: int, size: int, stage: Bytes, event: object) -> None:
+    def _copy_out(self, data: Bytes, start: int, size: int, staging: Bytes, event: object) -> None:
         call("cuEventSynchronize", event)
-        self._copy(data[start : start + size], stage[:size])
+        self._copy(data[start : start + size], staging[:size])
 
-    def _pieces(self, nbytes: int) -> Iterator[tuple[int, int, tuple[int, Bytes, object]]]:
-        """(first byte, bytes, stage to use), the stages in turn."""
-        if not self._stages:
-            self._stages = [self._stage() for _ in range(STAGES)]
-        for n, start in enumerate(range(0, nbytes, STAGE_BYTES)):
-            yield start, min(STAGE_BYTES, nbytes - start), self._stages[n % STAGES]
+    def _chunks(self, nbytes: int) -> Iterator[tuple[int, int, tuple[int, Bytes, object]]]:
+        """Yield (first byte, bytes, staging buffer) of each chunk; the staging buffers alternate."""
+        if not self._staging:
+            self._staging = [self._staging_buffer() for _ in range(STAGING_BUFFERS)]
+        for n, start in enumerate(range(0, nbytes, STAGING_BYTES)):
+            yield start, min(STAGING_BYTES, nbytes - start), self._staging[n % STAGING_BUFFERS]
 
-    def _stage(self) -> tuple[int, Bytes, object]:
+    def _staging_buffer(self) -> tuple[int, Bytes, object]:
         context = self._stream.context
-        pinned = int(context.own(self, "cuMemFreeHost", call("cuMemHostAlloc", STAGE_BYTES, 0)))
+        pinned = int(context.own(self, "cuMemFreeHost", call("cuMemHostAlloc", STAGING_BYTES, 0)))
         event = context.own(self, "cuEventDestroy", call("cuEventCreate", 0))
-        array = np.ctypeslib.as_array((ctypes.c_uint8 * STAGE_BYTES).from_address(pinned))
+        array = np.ctypeslib.as_array((ctypes.c_uint8 * STAGING_BYTES).from_address(pinned))
         return pinned, array, event
 
     def _copy(self, into: Bytes, source: Bytes) -> None:
-        """On several threads: NumPy releases the interpreter while it copies."""
-        part = -(-into.nbytes // COPIERS)
-        starts = range(0, into.nbytes, part)
-        list(self._copiers.map(lambda at: np.copyto(into[at : at + part], source[at : at + part]), starts))
+        """Copy on several threads: NumPy releases the interpreter while it copies."""
+        size = -(-into.nbytes // COPY_THREADS)
+        starts = range(0, into.nbytes, size)
+        list(self._copy_threads.map(lambda at: np.copyto(into[at : at + size], source[at : at + size]), starts))
 
 
 class CudaMemory:
-    """See ``runtime.device.Memory``. ``address`` is one of the device."""
+    """Memory of a CUDA device; see ``runtime.device.Memory``. ``address`` is an address on the device."""
 
     def __init__(self, transfers: Transfers, address: int, nbytes: int, owner: object) -> None:
-        """``owner``: what keeps the memory from being freed."""
+        """``owner`` keeps the memory from being freed."""
         self._transfers = transfers
         self._owner = owner
         self.address = address
@@ -118,7 +118,7 @@ class CudaMemory:
 
     @property
     def ordinal(self) -> int:
-        """The device it is on; those who opened the same device share its memory."""
+        """The device that the memory is on. All who have opened the same device share its memory."""
         return self._transfers.ordinal
 
     def view(self, offset: int, nbytes: int) -> "CudaMemory":
@@ -141,11 +141,11 @@ class CudaMemory:
         return data
 
 
-class Allocation:
-    """Device memory of its own, freed with the object."""
+class DeviceAllocation:
+    """An allocation on the device, freed with the object."""
 
-    def __init__(self, context: Context, nbytes: int) -> None:
-        """Raises MemoryError saying how much is free."""
+    def __init__(self, context: PrimaryContext, nbytes: int) -> None:
+        """Raises MemoryError, which says how much is free."""
         self.nbytes = nbytes
         with context:
             try:
@@ -159,5 +159,5 @@ class Allocation:
 
 
 def array_bytes(data: NDArray[np.generic]) -> Bytes:
-    """The bytes of a C-contiguous array, flat and without a copy."""
+    """Return the bytes of a C-contiguous array, flat and without a copy."""
     return data.reshape(-1).view(np.uint8)

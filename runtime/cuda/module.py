@@ -13,7 +13,7 @@ from ...core.schedule import Schedule
 from ...core.target import Target
 from ...te.workload import Workload
 from . import arrays
-from .arrays import Framework, View
+from .arrays import ArrayView, Framework
 from .device import CudaDevice
 from .kernel import CudaKernel
 from .memory import CudaMemory, array_bytes
@@ -23,12 +23,12 @@ _PER_THREAD_STREAM = 2
 
 class CudaModule:
     """``module(a, b)`` runs the kernel on arrays of torch, CuPy or JAX, or on anything with ``__dlpack__`` or
-    ``__cuda_array_interface__``, as they lie in memory, without a copy.
+    ``__cuda_array_interface__``. Arrays are used where they lie, without a copy.
 
-    It is put into a stream and not waited for: ``stream``, or else the one the arrays' library works on just now.
-    JAX has none to tell, so that calls on its arrays wait. Outputs are new arrays of the same library as the first
-    input, or ``out``. NumPy arrays are copied to the device and the results back, which costs far more than most
-    kernels. Safe to call from several threads; every stream has a workspace of its own.
+    The kernel is put into a stream and not waited for. The stream is ``stream``, or else the current one of the arrays'
+    library. JAX does not tell its stream, so that calls on its arrays wait. Outputs are new arrays of the same library
+    as the first input, or ``out``. NumPy arrays are copied to the device and the results back, which costs far more
+    than most kernels. It is safe to call from several threads; every stream has a workspace of its own.
     """
 
     def __init__(self, workload: Workload, schedule: Schedule, device: CudaDevice, kernel: CudaKernel) -> None:
@@ -41,11 +41,11 @@ class CudaModule:
         self._workspaces: dict[tuple[int, int], dict[str, CudaMemory]] = {}
 
     def __call__(self, *inputs: Any, out: Sequence[Any] | None = None, stream: object | None = None) -> tuple[Any, ...]:
-        """The outputs, in the order of ``workload.outputs``.
+        """Return the outputs, in the order of ``workload.outputs``.
 
         Raises InvalidParameter for a wrong number of arrays, a wrong shape, dtype or device, arrays that are not
-        contiguous or not aligned to 16 bytes, ``out`` arrays that overlap another array, and where an output's
-        library is unknown and no ``out`` is given.
+        contiguous or not aligned to 16 bytes, and ``out`` arrays that overlap another array. It is also raised where an
+        output's library is unknown and no ``out`` is given.
         """
         given = _named("arrays", [b.name for b in self.workload.inputs], inputs, "inputs")
         results = None if out is None else _named("out arrays", self.workload.outputs, out, "out")
@@ -58,46 +58,47 @@ class CudaModule:
     ) -> tuple[Any, ...]:
         first = next(iter([*given.values(), *(results or {}).values()]), None)
         framework = arrays.framework_of(first)
-        queue, wait = self._queue(framework, stream)
+        handle, wait = self._stream_for(framework, stream)
         ordinal = self._device.ordinal
         with self._device.context:
-            views = {name: arrays.view(self._parameters[name], a, queue, ordinal) for name, a in given.items()}
+            views = {name: arrays.view(self._parameters[name], a, handle, ordinal) for name, a in given.items()}
             written = results is not None
             if results is None:
                 if framework is None:
                     raise InvalidParameter(
                         f"no library is known to make outputs like a {type(first).__name__}: give out=", field="out"
                     )
-                results = {n: framework.empty(self._parameters[n], first, queue) for n in self.workload.outputs}
+                results = {n: framework.empty(self._parameters[n], first, handle) for n in self.workload.outputs}
             for name, array in results.items():
-                views[name] = arrays.view(self._parameters[name], array, queue, ordinal, written=written)
-            _check_apart(given, results, views)
+                views[name] = arrays.view(self._parameters[name], array, handle, ordinal, written=written)
+            _check_no_overlap(given, results, views)
             with self._lock:
-                workspace = self._workspace(queue)
+                workspace = self._workspace(handle)
             addresses = {**{n: v.address for n, v in views.items()}, **{n: m.address for n, m in workspace.items()}}
-            self._kernel.enqueue(tuple(addresses[p.name] for p in self._kernel.parameters), queue)
+            self._kernel.enqueue(tuple(addresses[p.name] for p in self._kernel.parameters), handle)
             if wait:
                 self._device.stream.wait()
         return tuple(results.values())
 
-    def _queue(self, framework: Framework | None, stream: object | None) -> tuple[int, bool]:
-        """(the handle of the stream to use, whether to wait for it)."""
+    def _stream_for(self, framework: Framework | None, stream: object | None) -> tuple[int, bool]:
+        """Return the handle of the stream to use, and whether to wait for it."""
         if stream is not None:
             return arrays.stream_handle(stream), framework is not None and framework.current_stream is None
         if framework is not None and framework.current_stream is not None:
             return framework.current_stream(self._device.ordinal), False
         return int(self._device.stream.handle), True
 
-    def _workspace(self, queue: int) -> Mapping[str, CudaMemory]:
-        """Launches of one stream follow each other, so they can share a workspace; the per-thread stream is many."""
-        key = (queue, threading.get_ident() if queue == _PER_THREAD_STREAM else 0)
+    def _workspace(self, handle: int) -> Mapping[str, CudaMemory]:
+        """Return the workspace of a stream. Launches of one stream follow each other, so that they can share it. The
+        per-thread default stream is a different one on each thread."""
+        key = (handle, threading.get_ident() if handle == _PER_THREAD_STREAM else 0)
         if key not in self._workspaces:
             needed = [p for p in self._kernel.parameters if p.role == "workspace"]
             self._workspaces[key] = {p.name: self._device.allocate(p.bytes) for p in needed}
         return self._workspaces[key]
 
     def _on_host(self, given: Mapping[str, Any], results: Mapping[str, Any] | None) -> tuple[Any, ...]:
-        """NumPy arrays: to the device, run, wait, and back."""
+        """Copy NumPy arrays to the device, run, wait, and copy the outputs back."""
         for name, array in given.items():
             _check_host(self._parameters[name], array)
         for name, array in (results or {}).items():
@@ -133,8 +134,8 @@ def _named(what: str, names: Sequence[str], given: Sequence[Any], field: str) ->
     return dict(zip(names, given, strict=True))
 
 
-def _check_apart(inputs: Mapping[str, Any], outputs: Mapping[str, Any], views: Mapping[str, View]) -> None:
-    """A kernel takes it that no two of its arrays overlap, unless it reads both."""
+def _check_no_overlap(inputs: Mapping[str, Any], outputs: Mapping[str, Any], views: Mapping[str, ArrayView]) -> None:
+    """A kernel assumes that no two of its arrays overlap, unless it reads both."""
     earlier = {name: f"input {name}" for name in inputs}
     for name in outputs:
         for other, words in earlier.items():

@@ -1,4 +1,4 @@
-"""The sensors of an NVIDIA card through NVML. Only reads: no setting is ever changed."""
+"""The sensors of an NVIDIA card, through NVML. They are only read; no setting is ever changed."""
 
 import functools
 from collections.abc import Callable
@@ -13,13 +13,14 @@ _REASONS = {
     0x40: "hardware_thermal",
     0x80: "power_brake",
 }
-"""Bits that say why the clocks are lower than they could be (NVML API, "Clocks Event Reasons")."""
+"""These bits say why the clocks are lower than they could be (NVML API, "Clocks Event Reasons")."""
 
 
 def environment(bus_id: str) -> dict[str, float]:
-    """What the card at a PCI address does just now: ``sm_clock_mhz``, ``memory_clock_mhz``, ``power_watts``,
-    ``temperature_celsius``, ``clock_event_bits`` (NVML's mask) and, for each reason in it that slows the card down,
-    ``throttled_REASON`` = 1. What this card does not tell is left out; empty without NVML. Some ten microseconds."""
+    """Return the current state of the card at a PCI address: ``sm_clock_mhz``, ``memory_clock_mhz``,
+    ``power_watts``, ``temperature_celsius`` and ``clock_event_bits`` (NVML's mask). For each reason in the mask that
+    slows the card down there is ``throttled_REASON`` = 1. What this card does not tell is left out; the result is
+    empty without NVML. It takes some ten microseconds."""
     nvml = _library()
     card = None if nvml is None else _card(bus_id)
     if nvml is None or card is None:
@@ -35,19 +36,19 @@ def environment(bus_id: str) -> dict[str, float]:
     for name, read in readings.items():
         try:
             found[name] = float(read())
-        except nvml.NVMLError:  # this card, or this machine's rights, do not give it
+        except nvml.NVMLError:  # The card does not have it, or this process may not read it.
             continue
     return {**found, **throttled(int(found.get("clock_event_bits", 0)))}
 
 
 def throttled(bits: int) -> dict[str, float]:
-    """``throttled_REASON`` = 1 for each reason in NVML's mask that slows the card down."""
+    """Return ``throttled_REASON`` = 1 for each reason in NVML's mask that slows the card down."""
     return {f"throttled_{name}": 1.0 for bit, name in _REASONS.items() if bits & bit}
 
 
 @functools.cache
 def _library() -> Any:
-    """NVML, started; None where it is not installed or there is no driver."""
+    """Return NVML, initialised; None where it is not installed or there is no driver."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -61,7 +62,7 @@ def _library() -> Any:
 
 @functools.cache
 def _card(bus_id: str) -> Any:
-    """NVML's handle; None where it does not know the address."""
+    """Return NVML's handle of a card; None where it does not know the address."""
     nvml = _library()
     try:
         return nvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode())

@@ -1,16 +1,17 @@
-"""The CUDA C++ of the kernels that measure a device's ceilings."""
+"""The CUDA C++ of the kernels that measure a device's peaks."""
 
 UNROLL = 4
-"""Accesses of 16 bytes that a thread has under way."""
+"""A thread has so many accesses of 16 bytes in flight."""
 ACCUMULATORS = 16
 ROUNDS = 2048
-"""Independent chains of multiply-adds of a thread, enough to hide their latency, and steps of each."""
+"""A thread has ``ACCUMULATORS`` independent chains of multiply-adds, enough to hide their latency; each has
+``ROUNDS`` steps."""
 TENSOR_ACCUMULATORS = 8
 TENSOR_ROUNDS = 1024
 
 _TRAFFIC = f"""
 #define UNROLL {UNROLL}
-#define AT(part) ((unsigned long long)blockIdx.x * (blockDim.x * UNROLL) + (part) * blockDim.x + threadIdx.x)
+#define AT(n) ((unsigned long long)blockIdx.x * (blockDim.x * UNROLL) + (n) * blockDim.x + threadIdx.x)
 """
 
 _KERNELS = r"""
@@ -26,9 +27,9 @@ extern "C" __global__ void copy(const uint4* x, uint4* y)
 {
     uint4 v[UNROLL];
     #pragma unroll
-    for (int part = 0; part < UNROLL; ++part) v[part] = get(x + AT(part));
+    for (int n = 0; n < UNROLL; ++n) v[n] = get(x + AT(n));
     #pragma unroll
-    for (int part = 0; part < UNROLL; ++part) y[AT(part)] = v[part];
+    for (int n = 0; n < UNROLL; ++n) y[AT(n)] = v[n];
 }
 
 extern "C" __global__ void copy_streaming(const uint4* x, uint4* y)
@@ -42,17 +43,17 @@ extern "C" __global__ void read(const uint4* x, uint4* y)
     uint4 v[UNROLL];
     unsigned mixed = 0;
     #pragma unroll
-    for (int part = 0; part < UNROLL; ++part) v[part] = get(x + AT(part));
+    for (int n = 0; n < UNROLL; ++n) v[n] = get(x + AT(n));
     #pragma unroll
-    for (int part = 0; part < UNROLL; ++part) mixed ^= v[part].x ^ v[part].y ^ v[part].z ^ v[part].w;
-    if (mixed == 0x9e3779b9u) y[AT(0)] = v[0]; /* next to never: it keeps the loads alive */
+    for (int n = 0; n < UNROLL; ++n) mixed ^= v[n].x ^ v[n].y ^ v[n].z ^ v[n].w;
+    if (mixed == 0x9e3779b9u) y[AT(0)] = v[0]; /* almost never true: it keeps the loads alive */
 }
 
 extern "C" __global__ void write(const uint4* x, uint4* y)
 {
     #pragma unroll
-    for (int part = 0; part < UNROLL; ++part)
-        y[AT(part)] = make_uint4(blockIdx.x, threadIdx.x, part, 0x3f000000u);
+    for (int n = 0; n < UNROLL; ++n)
+        y[AT(n)] = make_uint4(blockIdx.x, threadIdx.x, n, 0x3f000000u);
 }
 
 extern "C" __global__ void empty() {}
@@ -72,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(256) multiply_add_{name}({type}* da
     {type} all = sum[0];
     #pragma unroll
     for (int n = 1; n < {accumulators}; ++n) all += sum[n];
-    if (all == ({type})12345) data[threadIdx.x % 32] = all; /* next to never: it keeps the sums alive */
+    if (all == ({type})12345) data[threadIdx.x % 32] = all; /* almost never true: it keeps the sums alive */
 }}
 """
 _STEPS = {
@@ -105,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(256) matrix_{name}(unsigned* data)
     float all = 0.0f;
     #pragma unroll
     for (int n = 0; n < {accumulators}; ++n) all += sum[n][0] + sum[n][1] + sum[n][2] + sum[n][3];
-    if (all == 12345.0f) data[threadIdx.x] = (unsigned)all; /* next to never: it keeps the sums alive */
+    if (all == 12345.0f) data[threadIdx.x] = (unsigned)all; /* almost never true: it keeps the sums alive */
 }}
 """
 
@@ -123,4 +124,4 @@ PEAKS = "".join(
         ),
     ]
 )
-"""One translation unit."""
+"""All kernels, as one translation unit."""

@@ -1,4 +1,4 @@
-"""Tensor maps: what the copy engine is told of a tensor and of the boxes that are copied of it."""
+"""Tensor maps describe a tensor, and the boxes that TMA copies of it, to the copy engine."""
 
 import ctypes
 import functools
@@ -9,13 +9,14 @@ from ...codegen.backend import Parameter, TensorMap
 from .driver import attribute, call, error_of
 
 BYTES, ALIGNMENT_BYTES = 128, 64
-"""Of a tensor map (CUDA Driver API, "Tensor Map Object Management")."""
+"""The size and alignment of a tensor map in bytes (CUDA Driver API, "Tensor Map Object Management")."""
 _SINCE = 12_000
 
 
 @functools.lru_cache(maxsize=1024)
 def encode(described: TensorMap, parameter: Parameter, address: int) -> bytes:
-    """The map of ``parameter`` at ``address`` as a device function is given it: zeros outside.
+    """Return the tensor map of ``parameter`` at ``address``, as a device function is given it. Elements outside are
+    zeros.
 
     Raises DeviceFault where the driver refuses it.
     """
@@ -23,10 +24,10 @@ def encode(described: TensorMap, parameter: Parameter, address: int) -> bytes:
     strides = [size]
     for extent in reversed(shape):
         strides.append(strides[-1] * extent)
-    room = ctypes.create_string_buffer(BYTES + ALIGNMENT_BYTES)
-    place = -(-ctypes.addressof(room) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    buffer = ctypes.create_string_buffer(BYTES + ALIGNMENT_BYTES)
+    aligned = -(-ctypes.addressof(buffer) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     status = _function()(
-        place,
+        aligned,
         _constant(f"DataType.CU_TENSOR_MAP_DATA_TYPE_UINT{8 * size}"),
         len(shape),
         address,
@@ -41,12 +42,13 @@ def encode(described: TensorMap, parameter: Parameter, address: int) -> bytes:
     )
     if status:
         raise error_of(status, f"the tensor map of {parameter.name} in boxes of {list(described.box)}")
-    return ctypes.string_at(place, BYTES)
+    return ctypes.string_at(aligned, BYTES)
 
 
 @functools.cache
 def _function() -> Callable[..., int]:
-    """``cuTensorMapEncodeTiled``, which wants the map at a multiple of 64 bytes: the bindings see to no such thing."""
+    """Return ``cuTensorMapEncodeTiled``. It wants the map at a multiple of 64 bytes, which the bindings do not
+    ensure."""
     number, pointer = ctypes.c_int, ctypes.c_void_p
     prototype = ctypes.CFUNCTYPE(
         number, pointer, number, ctypes.c_uint32, pointer, pointer, pointer, pointer, pointer, *[number] * 4

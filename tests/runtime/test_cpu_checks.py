@@ -1,4 +1,4 @@
-"""Large host memory is judged on all processors, and as NumPy judges small pieces of it."""
+"""Large host memory is judged on all processors, and as NumPy judges small spans."""
 
 import numpy as np
 import pytest

@@ -1,1 +1,2 @@
-"""Assembly as each architecture writes it: the class of every instruction (see ``codegen.llvm.instructions``)."""
+"""The assembly language of each architecture. A mnemonic and its operands come in; the class of the instruction goes
+out, one of `codegen.llvm.instructions.CLASSES`. Each file holds one `AsmDialect`."""

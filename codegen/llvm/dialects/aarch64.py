@@ -1,14 +1,14 @@
-"""AArch64: NEON and SVE share mnemonics with scalar code; the operands say which it is."""
+"""AArch64: NEON and SVE share mnemonics with scalar code, and the operands tell them apart."""
 
 import re
 
-from .dialect import Dialect, first_match
+from .dialect import AsmDialect, first_match
 
 _VECTOR = re.compile(r"\b[vz]\d+(\.|\b)|\bq\d+\b")
 _LANE = re.compile(r"\[\d+\]$")
-"""A load or store of one lane."""
+"""Matches a load or store of one lane."""
 _SPREAD = re.compile(r"\[[^\]]*\bz\d+\.")
-"""An address in every lane."""
+"""Matches an address in every lane."""
 _BROADCAST_MOVE = re.compile(r"z\d+\.[bhsd], [whsdbx]\d+$")
 _LANE_MOVE = re.compile(r"v\d+\.\w\[\d+\]")
 
@@ -43,7 +43,8 @@ _scalar_class = first_match(
 
 
 def classify(mnemonic: str, operands: str) -> str:
-    """The class of one instruction; one lane loaded or stored counts as a scalar, one moved as a shuffle."""
+    """Return the class of one instruction. A load or store of one lane counts as scalar, a move of one lane as a
+    shuffle."""
     if not _VECTOR.search(operands):
         return _scalar_class(mnemonic)
     if mnemonic == "mov":
@@ -59,5 +60,5 @@ def classify(mnemonic: str, operands: str) -> str:
     return found
 
 
-AARCH64 = Dialect(classify, "//", re.compile(r"\bp\d+(/[mz]\b|, [z\[])"))
-"""Nearly all of SVE takes a predicate, an all-true one included: ``masked`` says how much of the code is SVE."""
+AARCH64 = AsmDialect(classify, "//", re.compile(r"\bp\d+(/[mz]\b|, [z\[])"))
+"""Nearly all of SVE takes a predicate, even if it is all true, so ``masked`` shows how much of the code is SVE."""

@@ -1,8 +1,9 @@
-"""AMD's graphics processors: vector instructions work on all lanes of a wave, scalar ones on what they share."""
+"""AMD's graphics processors: vector instructions work on all lanes of a wavefront, scalar ones on values that the
+lanes share."""
 
 import re
 
-from .dialect import Dialect, first_match
+from .dialect import AsmDialect, first_match
 
 _class_of = first_match(
     (
@@ -27,9 +28,9 @@ _class_of = first_match(
 
 
 def classify(mnemonic: str, operands: str) -> str:
-    """The class of one instruction; accesses of shared memory are loads and stores, too."""
+    """Return the class of one instruction; accesses of shared memory count as loads and stores, too."""
     return _class_of(re.sub(r"_(e32|e64|sdwa)$", "", mnemonic))
 
 
-AMDGCN = Dialect(classify, ";", re.compile(r"\bexec\b"))
-"""Lanes are masked by what the register ``exec`` holds: what counts as masked changes it."""
+AMDGCN = AsmDialect(classify, ";", re.compile(r"\bexec\b"))
+"""The register ``exec`` masks the lanes, so instructions that name it count as masked."""

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Classify = Callable[[str, str], str]
-"""(mnemonic, operands) -> class."""
+"""Takes a mnemonic and its operands, and returns a class."""
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """``comment``: what begins one. ``mask``: what operands under a mask contain."""
+class AsmDialect:
+    """An assembly language. ``comment`` begins a comment; ``mask`` matches operands under a mask."""
 
     classify: Classify
     comment: str
@@ -18,7 +18,8 @@ class Dialect:
 
 
 def first_match(rules: Sequence[tuple[str, str]]) -> Callable[[str], str]:
-    """Mnemonic -> the class of the first of ``rules`` (class, pattern of whole mnemonics) that matches, else other."""
+    """Return a function from a mnemonic to a class: that of the first of ``rules`` (class, pattern of whole
+    mnemonics) that matches, else "other"."""
     compiled = tuple((name, re.compile(pattern)) for name, pattern in rules)
 
     def find(mnemonic: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 
-from .dialect import Dialect, first_match
+from .dialect import AsmDialect, first_match
 
 _class_of = first_match(
     (
@@ -32,8 +32,8 @@ _class_of = first_match(
 
 
 def classify(mnemonic: str, operands: str) -> str:
-    """The class of one instruction; a strided load or store counts as gather or scatter."""
+    """Return the class of one instruction; a strided load or store counts as gather or scatter."""
     return _class_of(mnemonic)
 
 
-RISCV = Dialect(classify, "#", re.compile(r"\bv0\.t\b"))
+RISCV = AsmDialect(classify, "#", re.compile(r"\bv0\.t\b"))

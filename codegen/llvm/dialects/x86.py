@@ -2,7 +2,7 @@
 
 import re
 
-from .dialect import Dialect, first_match
+from .dialect import AsmDialect, first_match
 
 _class_of = first_match(
     (
@@ -31,7 +31,7 @@ _SCALAR_MOVES = re.compile(r"(v?movs[sdh]|v?mov[dqw]|mov[bwlq])$")
 
 
 def classify(mnemonic: str, operands: str) -> str:
-    """The class of one instruction. An arithmetic instruction with a memory operand counts as arithmetic."""
+    """Return the class of one instruction. An arithmetic instruction with a memory operand counts as arithmetic."""
     if _MOVES.match(mnemonic):
         if "(" not in operands:
             return "other"
@@ -45,4 +45,4 @@ def _store_under_mask(operands: str) -> bool:
     return re.search(r"\)\s*\{%k\d\}$", operands.rstrip()) is not None
 
 
-X86 = Dialect(classify, "#", re.compile(r"\{%k\d\}"))
+X86 = AsmDialect(classify, "#", re.compile(r"\{%k\d\}"))

@@ -13,8 +13,8 @@ from tilewright.core.errors import CompileError, UnsupportedTarget
 from tilewright.core.target import Target
 from tilewright.ir.stmt import Kernel
 from tilewright.runtime.devices import host_target, open_device
+from tilewright.runtime.jit_session import load_object
 from tilewright.runtime.module import load_module
-from tilewright.runtime.native import load_object
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.codegen.kernels import KERNELS
@@ -34,7 +34,7 @@ OUTSIDE = {"tilewright_parallel_for", "tilewright_scratch", "memcpy", "memset", 
 
 
 @cache
-def road(operator: str, name: str) -> Layers:
+def lowered(operator: str, name: str) -> Layers:
     """Of the schedule whose vectors are widest, or which has most of them."""
     workload, target = WORKLOADS[operator], target_named(name)
     space = sketches_for(workload, target)[0].space(workload, target, limit=500)
@@ -43,8 +43,8 @@ def road(operator: str, name: str) -> Layers:
     return layers(workload, target, max(schedules, key=lambda s: int(s[width])))
 
 
-def assembly(road: Layers) -> str:
-    return road.artifacts.layers[-1].text
+def assembly(lowered: Layers) -> str:
+    return lowered.artifacts.layers[-1].text
 
 
 @pytest.mark.parametrize("operator", WORKLOADS)
@@ -60,7 +60,7 @@ def assembly(road: Layers) -> str:
     ],
 )
 def test_products_and_softmax_reach_the_vector_instructions(operator: str, name: str, fused: str) -> None:
-    found = road(operator, name)
+    found = lowered(operator, name)
     counts = found.artifacts.instructions
     assert re.search(fused, assembly(found))
     assert counts["vector_fma"] >= 4 and counts["vector_load"] and counts["vector_store"]
@@ -69,7 +69,7 @@ def test_products_and_softmax_reach_the_vector_instructions(operator: str, name:
 
 
 def test_vectors_are_as_wide_as_the_target_says() -> None:
-    lanes = {name: widest(road("matmul", name)) for name in (*NAMES, "x86-64+avx512f")}
+    lanes = {name: widest(lowered("matmul", name)) for name in (*NAMES, "x86-64+avx512f")}
     assert lanes == {
         "aarch64": 4,
         "aarch64+sve": 8,
@@ -78,13 +78,15 @@ def test_vectors_are_as_wide_as_the_target_says() -> None:
         "riscv64+zfh": 2,
         "x86-64+avx512f": 16,
     }
-    assert "ptrue" in assembly(road("matmul", "aarch64+sve")) and "ptrue" not in assembly(road("matmul", "aarch64"))
-    assert re.search(r"vsetivli\s+zero, 8, e32, m1,", assembly(road("matmul", "riscv64+v+zvl256b")))
+    assert "ptrue" in assembly(lowered("matmul", "aarch64+sve")) and "ptrue" not in assembly(
+        lowered("matmul", "aarch64")
+    )
+    assert re.search(r"vsetivli\s+zero, 8, e32, m1,", assembly(lowered("matmul", "riscv64+v+zvl256b")))
 
 
-def widest(road: Layers) -> int:
+def widest(lowered: Layers) -> int:
     """Lanes of the widest vectors in the source."""
-    return max(int(n) for n in re.findall(r"<(\d+) x float>", road.source.text))
+    return max(int(n) for n in re.findall(r"<(\d+) x float>", lowered.source.text))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,9 +9,9 @@ import pytest
 
 from tilewright.codegen.backend import Source
 from tilewright.codegen.llvm.backend import LlvmBackend
-from tilewright.codegen.llvm.frame import SCRATCH_BYTES
+from tilewright.codegen.llvm.frame_layout import SCRATCH_BYTES
 from tilewright.codegen.llvm.instructions import count_instructions
-from tilewright.codegen.llvm.lanes import pieces
+from tilewright.codegen.llvm.split_lanes import power_of_two_chunks
 from tilewright.core.dtypes import float32
 from tilewright.core.errors import CompileError, UnsupportedTarget
 from tilewright.core.target import Target
@@ -82,7 +82,7 @@ def test_contiguous_masks_use_mask_registers_and_spread_lanes_gather() -> None:
 
 def test_pieces_cover_all_lanes() -> None:
     for lanes in range(1, 70):
-        parts = pieces(lanes)
+        parts = power_of_two_chunks(lanes)
         assert [start for start, _ in parts] == [sum(c for _, c in parts[:n]) for n in range(len(parts))]
         assert sum(count for _, count in parts) == lanes
         assert all(count & (count - 1) == 0 for _, count in parts)

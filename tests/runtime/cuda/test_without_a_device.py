@@ -98,7 +98,7 @@ def test_capabilities_that_nothing_is_compiled_for(capability: tuple[int, int]) 
     ],
 )
 def test_statuses_become_faults(code: int, fault: Fault, lost: bool) -> None:
-    error = driver.typed(code, "said")
+    error = driver.typed_error(code, "said")
     assert isinstance(error, DeviceFault)
     assert (error.fault, error.lost) == (fault, lost)
     assert error.message.endswith("said")
@@ -108,7 +108,7 @@ def test_statuses_become_faults(code: int, fault: Fault, lost: bool) -> None:
     ("code", "kind"), [(2, MemoryError), (209, CompileError), (500, CompileError), (46, UnsupportedTarget)]
 )
 def test_statuses_become_other_errors(code: int, kind: type[Exception]) -> None:
-    assert isinstance(driver.typed(code, "said"), kind)
+    assert isinstance(driver.typed_error(code, "said"), kind)
 
 
 def test_reasons_of_lower_clocks_have_names() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tilewright.core.errors import InvalidParameter
-from tilewright.runtime.pool import MAX_THREADS, parallel_for_address, support
+from tilewright.runtime.thread_pool import MAX_THREADS, native_services, parallel_for_address
 
 BODY = CFUNCTYPE(None, c_void_p, c_int64, c_int64)
 PARALLEL_FOR = CFUNCTYPE(None, BODY, c_void_p, c_int64)
@@ -126,7 +126,7 @@ def test_the_number_of_threads_is_checked(threads: int) -> None:
 
 
 def test_scratch_is_aligned_kept_and_grown() -> None:
-    scratch = CFUNCTYPE(c_void_p, c_int64)(support().scratch)
+    scratch = CFUNCTYPE(c_void_p, c_int64)(native_services().scratch)
     first = scratch(1000)
     assert first is not None and first % 64 == 0
     assert scratch(500) == first

@@ -1,4 +1,4 @@
-"""Object code in this process: one JIT session, one library for each object that is loaded."""
+"""Object code is loaded into this process by one JIT session, which makes a library of each object."""
 
 import itertools
 import threading
@@ -11,26 +11,27 @@ import llvmlite.binding as llvm
 from ..core.errors import CompileError, UnsupportedTarget
 
 _X86_64 = 62
-"""Its number among ELF's machines: the one that runs here (see ``runtime.hardware.host_target``)."""
+"""The number of x86-64 among ELF's machines. It is the one that runs here (see ``runtime.hardware.host_target``)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
-    """Loaded code; it is unmapped when the last reference to ``tracker`` goes."""
+class LoadedLibrary:
+    """Code that is loaded. It is unmapped when the last reference to ``tracker`` goes."""
 
     addresses: Mapping[str, int]
     tracker: llvm.ResourceTracker
 
 
-class _Session:
-    """The process's JIT, made when it is first needed and never torn down: pool threads run its code to the end."""
+class _JitSession:
+    """The process's JIT. It is made when it is first needed and never torn down, because threads of the pool run its
+    code to the end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jit: llvm.LLJIT | None = None
         self._numbers = itertools.count()
 
-    def load(self, code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> Library:
+    def load(self, code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> LoadedLibrary:
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
         for name, address in imports.items():
             builder.import_symbol(name, address)
@@ -44,17 +45,17 @@ class _Session:
                 tracker = builder.link(self._jit, f"tilewright-{next(self._numbers)}")
             except RuntimeError as error:
                 raise CompileError(f"the object does not load: {error}") from error
-        return Library({name: tracker[name] for name in exports}, tracker)
+        return LoadedLibrary({name: tracker[name] for name in exports}, tracker)
 
 
-_SESSION = _Session()
+_SESSION = _JitSession()
 
 
-def load_object(code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> Library:
-    """Map ``code`` (a relocatable ELF object) and resolve what it needs from ``imports`` and the process.
+def load_object(code: bytes, exports: Sequence[str], imports: Mapping[str, int]) -> LoadedLibrary:
+    """Map ``code`` (a relocatable ELF object) and resolve the symbols that it needs from ``imports`` and the process.
 
-    Raises CompileError when a symbol is missing or the object is damaged, UnsupportedTarget when it is another
-    machine's.
+    Raises CompileError when a symbol is missing or the object is damaged, and UnsupportedTarget when it is for another
+    machine.
     """
     if code[:4] != b"\x7fELF" or code[16:18] != b"\x01\x00":
         raise CompileError(f"{len(code)} bytes that are no relocatable ELF object")
@@ -64,12 +65,12 @@ def load_object(code: bytes, exports: Sequence[str], imports: Mapping[str, int])
     return _SESSION.load(code, exports, imports)
 
 
-def keep_for_ever(library: Library) -> Library:
-    """Never unmap ``library``: for code that threads may be running when the interpreter ends."""
+def keep_loaded(library: LoadedLibrary) -> LoadedLibrary:
+    """Never unmap ``library``. Threads may be running its code when the interpreter ends."""
     _make_immortal(library.tracker)
     return library
 
 
 def _make_immortal(value: object) -> None:
-    """Take a reference that is never given back, so that not even the end of the interpreter disposes of it."""
+    """Take a reference that is never released, so that not even the end of the interpreter frees the object."""
     pythonapi.Py_IncRef(py_object(value))

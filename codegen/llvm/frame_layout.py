@@ -1,4 +1,5 @@
-"""Where local buffers live: small ones on the stack, large ones at fixed places in the thread's scratch block."""
+"""The layout of local buffers. Small ones live on the stack; large ones have fixed offsets in the thread's scratch
+block."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,25 +9,27 @@ from ...ir.stmt import Allocate, Stmt, walk_statements
 
 LARGEST_ON_STACK_BYTES = 16 * 1024
 STACK_BYTES = 128 * 1024
-"""All stack buffers of a kernel together; the threads' stacks are far larger."""
+"""All stack buffers of a kernel together take at most so many bytes; the stacks of threads are far larger."""
 SCRATCH_BYTES = 1 << 30
 _LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """``offsets``: buffer name -> bytes from the start of the scratch block; what is not there is on the stack.
+class FrameLayout:
+    """Where the local buffers of a kernel live.
 
-    No two buffers share a place, so a task and what calls it can use the scratch block of one thread together.
+    ``offsets`` maps the name of a buffer to its offset in bytes in the scratch block; a buffer that is not there is on
+    the stack. No two buffers share memory, so that an outlined loop and its caller can both use the scratch block of
+    one thread.
     """
 
     offsets: Mapping[str, int]
     scratch_bytes: int
 
 
-def plan_frame(kernel_body: Stmt, tiles: Collection[str] = ()) -> Frame:
-    """``tiles``: buffers that are no memory. Raises CompileError when a thread would need more than
-    ``SCRATCH_BYTES``."""
+def plan_frame_layout(kernel_body: Stmt, tiles: Collection[str] = ()) -> FrameLayout:
+    """Plan the layout of the local buffers of a kernel. ``tiles`` names buffers that are registers, not memory.
+    Raises CompileError when a thread would need more than ``SCRATCH_BYTES``."""
     buffers = {s.buffer.name: s.buffer for s in walk_statements(kernel_body) if isinstance(s, Allocate)}
     for name in tiles:
         del buffers[name]
@@ -41,4 +44,4 @@ def plan_frame(kernel_body: Stmt, tiles: Collection[str] = ()) -> Frame:
         scratch += size
     if scratch > SCRATCH_BYTES:
         raise CompileError(f"local buffers need {scratch} bytes for each thread; allowed: {SCRATCH_BYTES}")
-    return Frame(offsets, scratch)
+    return FrameLayout(offsets, scratch)

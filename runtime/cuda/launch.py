@@ -1,4 +1,4 @@
-"""Device functions: loaded from a cubin, launched with packed arguments, captured into graphs."""
+"""Device functions are loaded from a cubin, launched with packed parameters, captured into CUDA graphs, and timed."""
 
 import ctypes
 import struct
@@ -7,29 +7,31 @@ from typing import Any
 
 from ...codegen.backend import LaunchConfig
 from ...core.errors import CompileError, DeviceFault
-from .driver import Context, attribute, call, error_of
-from .memory import Stream
+from .driver import PrimaryContext, attribute, call, error_of
+from .memory import CudaStream
 
 PORTABLE_CLUSTER = 8
-"""Blocks of a cluster that every device with clusters takes; more must be asked for (CUDA C++ Programming Guide)."""
+"""Every device with clusters takes so many blocks in a cluster. More must be allowed by an attribute (CUDA C++
+Programming Guide)."""
 
 
 _BLOCK_ALIGNMENT = 64
 
 
-class Code:
-    """A cubin on the device."""
+class LoadedCubin:
+    """A cubin that is loaded on the device (a ``CUmodule``)."""
 
-    def __init__(self, context: Context, cubin: bytes) -> None:
-        """Raises CompileError when it is none, or is for another architecture."""
+    def __init__(self, context: PrimaryContext, cubin: bytes) -> None:
+        """Raises CompileError when ``cubin`` is none, or is for another architecture."""
         if not cubin.startswith(b"\x7fELF"):
             raise CompileError("the binary is no cubin: it does not begin as an ELF file")
         self.context = context
         with context:
             self.handle = context.own(self, "cuModuleUnload", call("cuModuleLoadData", cubin))
 
-    def function(self, grid: LaunchConfig) -> "Function":
-        """Raises CompileError when there is none of the name, or it cannot have what ``grid`` gives it."""
+    def function(self, grid: LaunchConfig) -> "CudaFunction":
+        """Return a function by its name. Raises CompileError when there is none of the name, or it cannot have the
+        shared memory or the clusters of ``grid``."""
         with self.context:
             handle = call("cuModuleGetFunction", self.handle, grid.function.encode())
             try:
@@ -42,52 +44,52 @@ class Code:
                     f"{grid.function} cannot have {grid.shared_bytes} bytes of dynamic shared memory and clusters of "
                     f"{grid.cluster} here: {error}"
                 ) from error
-        return Function(self, handle, grid)
+        return CudaFunction(self, handle, grid)
 
 
-class Function:
-    """A device function with the shape of its launch."""
+class CudaFunction:
+    """A device function with its launch configuration."""
 
-    def __init__(self, code: Code, handle: Any, grid: LaunchConfig) -> None:
+    def __init__(self, code: LoadedCubin, handle: Any, grid: LaunchConfig) -> None:
         self._code = code
         self._handle = handle
         self._grid = grid
-        self._config = _config(grid)
+        self._cuda_launch_config = _cuda_launch_config(grid)
         self._stream: Any = None
         self._launch: Callable[..., Any] = attribute("cuLaunchKernelEx")
 
-    def enqueue(self, stream: Any, arguments: "Packed") -> None:
-        """Put one launch into ``stream`` (a handle), which must be of the current context."""
-        if stream != self._stream:  # the bindings take longer to set it than to launch
-            self._config.hStream = self._stream = stream
-        (status,) = self._launch(self._config, self._handle, arguments.address, 0)
+    def enqueue(self, stream: Any, arguments: "KernelParams") -> None:
+        """Put one launch into ``stream`` (a handle), which must belong to the current context."""
+        if stream != self._stream:  # The bindings take longer to set it than to launch.
+            self._cuda_launch_config.hStream = self._stream = stream
+        (status,) = self._launch(self._cuda_launch_config, self._handle, arguments.address, 0)
         if status:
             raise error_of(int(status), f"launch of {self._grid.function}")
 
 
-class Packed:
-    """Arguments as a launch wants them: eight bytes each, integers (addresses) and floats (doubles); after them
-    ``blocks`` of bytes, each at a multiple of 64."""
+class KernelParams:
+    """The parameters of a launch, as the driver takes them. Integers (addresses) and floats (doubles) have eight
+    bytes each; the ``blocks`` of bytes after them each begin at a multiple of 64."""
 
     def __init__(self, values: Sequence[int | float], blocks: Sequence[bytes] = ()) -> None:
         count = len(values)
         codes = "".join("d" if isinstance(v, float) else "Q" for v in values)
         self._values = ctypes.create_string_buffer(struct.pack(f"={codes}", *values), max(8 * count, 1))
         start = ctypes.addressof(self._values)
-        places = [start + 8 * n for n in range(count)]
+        addresses = [start + 8 * n for n in range(count)]
         self._blocks = [ctypes.create_string_buffer(len(block) + _BLOCK_ALIGNMENT) for block in blocks]
-        for block, room in zip(blocks, self._blocks, strict=True):
-            places.append(-(-ctypes.addressof(room) // _BLOCK_ALIGNMENT) * _BLOCK_ALIGNMENT)
-            ctypes.memmove(places[-1], block, len(block))
-        self._pointers = (ctypes.c_void_p * max(len(places), 1))(*places)
+        for block, buffer in zip(blocks, self._blocks, strict=True):
+            addresses.append(-(-ctypes.addressof(buffer) // _BLOCK_ALIGNMENT) * _BLOCK_ALIGNMENT)
+            ctypes.memmove(addresses[-1], block, len(block))
+        self._pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         self.address = ctypes.addressof(self._pointers)
 
 
-class Graph:
-    """Launches captured once, to be replayed as a whole."""
+class CudaGraph:
+    """A CUDA graph: launches that were captured once and are replayed as a whole."""
 
-    def __init__(self, stream: Stream, enqueue: Callable[[], None]) -> None:
-        """``enqueue`` puts the launches into ``stream``, which runs none of them now."""
+    def __init__(self, stream: CudaStream, enqueue: Callable[[], None]) -> None:
+        """``enqueue`` puts the launches into ``stream``, which captures them and runs none now."""
         self._stream = stream
         mode = attribute("CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
         with stream.context as context:
@@ -103,20 +105,20 @@ class Graph:
             call("cuGraphUpload", self._handle, stream.handle)
 
     def replay(self) -> None:
-        """Put one run of it into its stream."""
+        """Put one run of the graph into its stream."""
         call("cuGraphLaunch", self._handle, self._stream.handle)
 
 
-class Stopwatch:
-    """Seconds between two points of a stream, by the device's clock (steps of half a microsecond)."""
+class EventTimer:
+    """Measures seconds between two events of a stream, by the device's clock (in steps of half a microsecond)."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: CudaStream) -> None:
         self._stream = stream
         with stream.context as context:
             self._events = [context.own(self, "cuEventDestroy", call("cuEventCreate", 0)) for _ in range(2)]
 
     def seconds(self, enqueue: Callable[[], None]) -> float:
-        """How long the device takes for what ``enqueue`` puts into the stream. Waits for it."""
+        """Return how long the device takes for what ``enqueue`` puts into the stream, and wait for it."""
         start, end = self._events
         call("cuEventRecord", start, self._stream.handle)
         enqueue()
@@ -126,7 +128,7 @@ class Stopwatch:
         return milliseconds / 1e3
 
 
-def _config(grid: LaunchConfig) -> Any:
+def _cuda_launch_config(grid: LaunchConfig) -> Any:
     config = attribute("CUlaunchConfig")()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid.blocks
     config.blockDimX, config.blockDimY, config.blockDimZ = grid.threads, 1, 1
