@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ..core.dtypes import DType
 from ..core.errors import InvalidWorkload
-from ..ir.affine import Affine, affine_of
 from ..ir.expr import (
     Binary,
     BinaryOp,
@@ -31,6 +30,7 @@ from ..ir.expr import (
     UnaryOp,
     Var,
 )
+from ..ir.linear_form import LinearForm, affine_form
 from .erf import erf
 from .region import box_bounds
 
@@ -126,7 +126,7 @@ class Evaluator:
 
     def _load(self, e: Load) -> Array:
         array = self.tensors[e.buffer.name]
-        indices = [form for i in e.indices if (form := affine_of(i)) is not None]
+        indices = [form for i in e.indices if (form := affine_form(i)) is not None]
         box = {n: (start, stop - 1) for n, (start, stop) in self.ranges.items()}
         bounds = [box_bounds(i, box) for i in indices]
         inside = len(indices) == len(e.indices) and all(
@@ -139,7 +139,7 @@ class Evaluator:
         """An affine read inside the array as a view of it, whatever the coefficients are: no element moves."""
         flat = Affine.of({})
         for i, stride in zip(indices, e.buffer.strides, strict=True):
-            flat = flat + i.scaled(stride)
+            flat = flat.plus(i, stride)
         offset = flat.at({n: start for n, (start, _) in self.ranges.items()})
         shape = [stop - start if flat.coefficient(n) else 1 for n, (start, stop) in self.ranges.items()]
         strides = [flat.coefficient(n) * array.itemsize for n in self.ranges]

@@ -4,6 +4,7 @@ from ...core.errors import CompileError
 from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Shuffle, ShuffleMode
 from ...ir.gpu import MFMA_ATOMS, WAVEFRONT_LANES, Barrier, Level, Mma, MmaAtom
+from ...ir.linear_form import flat_form
 from ...ir.stmt import Operation
 from ..llvm.expressions import evaluate
 from ..llvm.function_context import FunctionContext

@@ -13,6 +13,7 @@ from ...core.errors import CompileError
 from ...ir.buffer import Buffer
 from ...ir.cpu import DOT_ATOMS, TILE_BYTES, TILE_ROWS, TILES, TileLoad, TileProduct, TileStore, TileZero
 from ...ir.expr import Const, Expr
+from ...ir.linear_form import flat_form
 from ...ir.stmt import Operation
 from .expressions import evaluate
 from .function_context import FunctionContext

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from ...core.dtypes import INDEX
 from ...core.errors import CompileError
-from ...ir.affine import sum_of
 from ...ir.bounds import Interval
 from ...ir.expr import (
     Binary,
@@ -24,6 +23,7 @@ from ...ir.expr import (
     Var,
     walk,
 )
+from ...ir.linear_form import linear_form
 from .arithmetic import binary, compare, logic, reduce_lanes, unary
 from .casts import cast
 from .function_context import FunctionContext
@@ -100,8 +100,8 @@ def _compare_ramps(ctx: FunctionContext, expr: Compare) -> LlvmValue | None:
     The offsets of the lanes are a constant vector, and it is compared with one scalar, in 32 bits instead of 64."""
     if expr.lanes == 1 or expr.a.dtype != INDEX:
         return None
-    difference = linear_difference(expr.a, expr.b)
-    if difference is None:
+    difference = linear_form(expr.a) - linear_form(expr.b)
+    if not difference.is_strided:
         return None
     base = sum_of(difference.terms, difference.constant)
     reach = ctx.interval(base)

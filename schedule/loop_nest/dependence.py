@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from ...ir.bounds import Interval, Ranges, interval_of
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, walk
+from ...ir.linear_form import LinearForm, linear_form, recombined
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.simplify import simplify
 from ...ir.stmt import For, Stmt, Store
-from .linear import Linear, joined, linear
 from .tree import Access, accesses, ranges_of, stored_outside
 
 REDUCING = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
@@ -89,8 +89,8 @@ def _accesses_by_buffer(stmt: Stmt) -> dict[str, list[Access]]:
 class _SplitIndex:
     """One index as own(loop variable) + fixed(outer loops) + something from ``low`` to ``high``."""
 
-    own: Linear
-    fixed: Linear
+    own: LinearForm
+    fixed: LinearForm
     low: int
     high: int
 
@@ -110,7 +110,7 @@ def _iterations_disjoint(loop: For, outer: Ranges, found: Sequence[Access]) -> b
         if aligned is None:
             continue
         own, spread = aligned
-        if set(own.terms) == {Var(loop.var)} and abs(own.terms[Var(loop.var)]) > spread:
+        if set(own.terms) == {Var(loop.var)} and abs(own.coefficient(loop.var)) > spread:
             return True
         key = _key(loop, own, spread)
         if key is not None:
@@ -137,11 +137,11 @@ def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ran
     """The index of one dimension. ``dimension`` goes on behind the last one, with the indices of the first two, three,
     … as one number: whatever guards leave of the dimensions after them, different numbers are different elements."""
     if dimension < len(indices):
-        return linear(simplify(indices[dimension], ranges))
-    number = Linear({})
+        return linear_form(simplify(indices[dimension], ranges))
+    number = LinearForm({})
     for i, extent in list(zip(indices, buffer.shape, strict=True))[: dimension - len(indices) + 2]:
-        number = number * extent + linear(simplify(i, ranges))
-    return joined(number)
+        number = number.scaled(extent) + linear_form(simplify(i, ranges))
+    return recombined(number)
 
 
 def _split_index(form: Linear, own: str, inner: frozenset[str], ranges: Ranges) -> _SplitIndex | None:

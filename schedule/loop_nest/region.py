@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from ...ir.bounds import Interval, Ranges, interval_of
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Const, Expr, Load
+from ...ir.linear_form import LinearForm, linear_form
 from ...ir.rewrite import free_variables, map_loads
 from ...ir.simplify import simplify
 from ...ir.stmt import For, If, Stmt, Store, substatements
-from .linear import Linear, linear
 from .tree import Access, ranges_of, with_statements
 
 
@@ -20,7 +20,7 @@ class Span:
     ``below`` and ``above``: whether the first or the last index may lie outside the dimension.
     """
 
-    base: Linear
+    base: LinearForm
     extent: int
     below: bool = False
     above: bool = False
@@ -30,7 +30,7 @@ class Span:
 class _IndexRange:
     """The values of one index: ``fixed``, a form without a constant, plus something from ``low`` to ``high``."""
 
-    fixed: Linear
+    fixed: LinearForm
     low: int
     high: int
 
@@ -61,7 +61,7 @@ def _span(found: Sequence[_IndexRange | None], extent: int, around: Ranges) -> S
     low, high = min(r.low for r in known), max(r.high for r in known)
     if not fixed.terms:  # the box does not move: cut it to the dimension
         low, high = max(low, 0), min(high, extent - 1)
-        return Span(Linear({}, low), high - low + 1) if low <= high else Span(Linear({}), 1)
+        return Span(LinearForm({}, low), high - low + 1) if low <= high else Span(LinearForm({}), 1)
     if high - low + 1 >= extent:
         return whole
     base = fixed + Linear({}, low)
@@ -77,14 +77,14 @@ def _index_range(form: Linear, around: Ranges, ranges: Ranges) -> _IndexRange | 
     for term, coefficient in form.terms.items():
         names = free_variables(term)
         if names <= around.keys():
-            fixed = fixed + Linear({term: coefficient})
+            fixed = fixed.plus(linear_form(term), coefficient)
             continue
         if names & around.keys():
             quotient = _quotient(term, around, ranges)
             if quotient is None:
                 return None
-            start, span = quotient[0] * coefficient, quotient[1].scaled(coefficient)
-            fixed = fixed + start.part(start.terms)
+            start, span = quotient[0].scaled(coefficient), quotient[1].scaled(coefficient)
+            fixed = fixed + (start - start.constant)
             span = Interval(span.low + start.constant, span.high + start.constant)
         else:
             span = interval_of(term, ranges).scaled(coefficient)
@@ -98,14 +98,14 @@ def _quotient(term: Expr, around: Ranges, ranges: Ranges) -> tuple[Linear, Inter
         return None
     divisor = int(term.b.value)
     if term.op is BinaryOp.MOD:
-        return Linear({}), Interval(0, divisor - 1)
+        return LinearForm({}), Interval(0, divisor - 1)
     if term.op is not BinaryOp.FLOORDIV:
         return None
     inside = _index_range(linear(term.a), around, ranges)
     if inside is None:
         return None
-    start = simplify((inside.fixed + Linear({}, inside.low)).expr // divisor, around)
-    return linear(start), Interval(0, -(-(inside.high - inside.low) // divisor))
+    start = simplify((inside.fixed + inside.low).to_expr() // divisor, around)
+    return linear_form(start), Interval(0, -(-(inside.high - inside.low) // divisor))
 
 
 def rebased(stmt: Stmt, old: str, new: Buffer, spans: Sequence[Span], ranges: Ranges) -> Stmt:
@@ -116,7 +116,7 @@ def rebased(stmt: Stmt, old: str, new: Buffer, spans: Sequence[Span], ranges: Ra
 
     def moved(indices: tuple[Expr, ...], known: Ranges) -> tuple[Expr, ...]:
         pairs = zip(indices, spans, strict=True)
-        return tuple((linear(simplify(i, known)) - span.base).expr for i, span in pairs)
+        return tuple((linear_form(simplify(i, known)) - span.base).to_expr() for i, span in pairs)
 
     def visit(s: Stmt, known: Ranges) -> Stmt:
         def load(e: Load) -> Expr:

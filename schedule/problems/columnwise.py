@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...ir.affine import Affine, affine_of
 from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Load, Var, walk
+from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import substitute
 from ...te.inline import inline_stages
 from ...te.workload import Stage, Workload

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ...core.dtypes import INDEX
 from ...ir.expr import Expr, Load, Var, rebuild, walk
+from ...ir.linear_form import LinearForm, linear_form
 from ...ir.rewrite import free_variables, loads_of, substitute
 from ...te.workload import Axis, Workload
 from ..loop_nest.linear import Linear, linear
@@ -114,16 +115,16 @@ def _window_of(sides: Sides, pixels: Side) -> SlidingWindow | None:
 def _index_forms(body: Expr) -> list[Linear]:
     """All indices, and what conditions compare, as linear forms."""
     if body.dtype == INDEX and not isinstance(body, Load):
-        return [linear(body)]
+        return [linear_form(body)]
     return [form for child in body.children for form in _index_forms(child)]
 
 
-def _moves(axis: Axis, steps: Mapping[str, Mapping[str, int]], forms: list[Linear]) -> tuple[str, int] | None:
+def _moves(axis: Axis, steps: Mapping[str, Mapping[str, int]], forms: list[LinearForm]) -> tuple[str, int] | None:
     """Which of two axes ``axis`` moves, and how far, by the first form that it is in; None where it moves none."""
     for form in forms:
-        own = form.terms.get(Var(axis.name), 0)
+        own = form.coefficient(axis.name)
         for name in steps if own else ():
-            per = form.terms.get(Var(name), 0)
+            per = form.coefficient(name)
             if per > 0 and own > 0 and own % per == 0:
                 return name, own // per
     return None
@@ -132,14 +133,14 @@ def _moves(axis: Axis, steps: Mapping[str, Mapping[str, int]], forms: list[Linea
 def _at_first_position(body: Expr, steps: Mapping[str, Mapping[str, int]]) -> Expr | None:
     """``body`` at the first position of the window. None unless it is the same at all others, moved by ``steps``."""
     if body.dtype == INDEX and not isinstance(body, Load):
-        form = linear(body)
+        form = linear_form(body)
         inner = {name for moved in steps.values() for name in moved}
         in_other_terms = {name for t in form.terms if not isinstance(t, Var) for name in free_variables(t)}
         if in_other_terms & (inner | set(steps)):
             return None
         for name, moved in steps.items():
-            per = form.terms.get(Var(name), 0)
-            if any(form.terms.get(Var(axis), 0) != per * step for axis, step in moved.items()):
+            per = form.coefficient(name)
+            if any(form.coefficient(axis) != per * step for axis, step in moved.items()):
                 return None
         return Linear({t: c for t, c in form.terms.items() if t not in {Var(n) for n in inner}}, form.constant).expr
     children = [_at_first_position(child, steps) for child in body.children]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import islice
 from math import prod
 
-from ...ir.affine import Affine, affine_of
 from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Load, Var, walk
+from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.inline import MAX_INLINED_NODES, inline_stages
 from ...te.workload import Reducer, Stage, Workload

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.dtypes import INDEX
-from ...ir.affine import Affine, affine_of
 from ...ir.expr import Binary, Compare, Expr, Load, index, walk
+from ...ir.linear_form import LinearForm, affine_form
 from ...te.workload import Axis
 from ..tile.masked_loads import MaskedLoad
 
@@ -65,7 +65,7 @@ def _forms_of(masked: MaskedLoad) -> list[Affine] | None:
     found = [affine_of(i) for i in masked.load.indices]
     for e in walk(masked.mask) if masked.mask is not None else ():
         if isinstance(e, Compare):
-            a, b = affine_of(e.a), affine_of(e.b)
+            a, b = affine_form(e.a), affine_form(e.b)
             found.append(None if a is None or b is None else a - b)
         elif isinstance(e, (Load, Binary)) and e.dtype != INDEX:
             return None

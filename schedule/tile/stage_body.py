@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 
 from ...ir.expr import Broadcast, Expr, Load, Ramp, Var, const, rebuild
 from ...ir.rewrite import free_variables, map_loads, substitute
-from ..loop_nest.linear import Linear, linear
 
 LoadReplacement = Callable[[Load], Expr]
 """What replaces a load of a body. It is given the load as the body has it, on the axes of the stage."""
@@ -60,8 +59,7 @@ def _ramp(expr: Expr, lanes: int) -> Expr | None:
     form = linear(expr) if expr.dtype == Var(_LANE).dtype and not isinstance(expr, Load) else None
     if form is None or any(_LANE in free_variables(t) for t in form.terms if t != Var(_LANE)):
         return None
-    stride = form.terms[Var(_LANE)]
-    return Ramp((form - Linear({Var(_LANE): stride})).expr, stride, lanes)
+    return Ramp(form.without((Var(_LANE),)).to_expr(), form.coefficient(_LANE), lanes)
 
 
 def _broadcast(expr: Expr, lanes: int) -> Expr:

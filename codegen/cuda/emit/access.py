@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import gcd
 
 from ....core.dtypes import INDEX
-from ....ir.affine import sum_of
 from ....ir.bounds import Interval, binary_interval, dtype_interval, interval_of
 from ....ir.buffer import Buffer
 from ....ir.expr import (
@@ -25,6 +24,7 @@ from ....ir.expr import (
     Var,
     index,
 )
+from ....ir.linear_form import flat_form, linear_form
 
 WIDEST_BYTES = 16
 """The widest access of one thread."""
@@ -38,104 +38,10 @@ class Place:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """``constant + sum(coefficient * scalar term) + step * lane``."""
-
-    terms: Mapping[Expr, int]
-    constant: int = 0
-    step: int = 0
-
-    def plus(self, other: "_Form", factor: int = 1) -> "_Form":
-        terms = dict(self.terms)
-        for term, c in other.terms.items():
-            terms[term] = terms.get(term, 0) + factor * c
-        kept = {t: c for t, c in terms.items() if c}
-        return _Form(kept, self.constant + factor * other.constant, self.step + factor * other.step)
-
-
-def _form(expr: Expr, vectors: bool = False) -> _Form | None:
-    """The form of an index; None where its lanes do not step evenly (with ``vectors`` what does not is a term)."""
-    match expr:
-        case Const(value=value):
-            return _Form({}, int(value))
-        case Broadcast(value=value):
-            return _form(value, vectors)
-        case Ramp(base=base, stride=stride):
-            inner = _form(base, vectors)
-            return None if inner is None else inner.plus(_Form({}, 0, stride))
-        case Binary(op=BinaryOp.ADD | BinaryOp.SUB as op, a=a, b=b):
-            left, right = _form(a, vectors), _form(b, vectors)
-            if left is None or right is None:
-                return None
-            return left.plus(right, 1 if op is BinaryOp.ADD else -1)
-        case Binary(op=BinaryOp.MUL, a=a, b=b):
-            left, right = _form(a, vectors), _form(b, vectors)
-            if left is not None and right is not None:
-                if not right.terms and not right.step:
-                    return _Form({}).plus(left, right.constant)
-                if not left.terms and not left.step:
-                    return _Form({}).plus(right, left.constant)
-        case Unary(op=UnaryOp.NEG, value=value):
-            inner = _form(value, vectors)
-            return None if inner is None else _Form({}).plus(inner, -1)
-    return _Form({expr: 1}) if vectors or expr.lanes == 1 else None
-
-
 def place_of(indices: Sequence[Expr], strides: Sequence[int]) -> Place | None:
     """The place at ``indices``; None where the lanes do not step evenly."""
-    total = _Form({})
-    for at, stride in zip(indices, strides, strict=True):
-        form = _form(at, vectors=True)
-        assert form is not None
-        total = total.plus(form, stride)
-    total = _joined(total)
-    if any(term.lanes > 1 for term in total.terms):
-        return None
-    return Place(sum_of(total.terms.items(), total.constant), total.step)
-
-
-def _joined(form: _Form) -> _Form:
-    """``form`` with what a number was taken apart into put together again: ``x // n * n + x % n`` is ``x``, and
-    ``x // n % m * n + x % n`` is ``x % (n * m)``. So a flat number that runs over several dimensions is one place."""
-    for low, c in form.terms.items():
-        if not isinstance(low, Binary) or low.op is not BinaryOp.MOD:
-            continue
-        n = _divisor(low)
-        for high, weight in form.terms.items():
-            if n is None or weight != c * n or not isinstance(high, Binary):
-                continue
-            whole = high.a if high.op is BinaryOp.MOD else high
-            m = _divisor(high) if high.op is BinaryOp.MOD else 0
-            if not isinstance(whole, Binary) or whole.op is not BinaryOp.FLOORDIV or m is None:
-                continue
-            if _divisor(whole) != n or not _alike(whole.a, low.a, n):
-                continue
-            rest = {t: f for t, f in form.terms.items() if t is not low and t is not high}
-            number = whole.a if not m else Binary(BinaryOp.MOD, whole.a, _spread(index(n * m), whole.a.lanes))
-            joined = _form(number, vectors=True)
-            assert joined is not None
-            return _joined(_Form(rest, form.constant, form.step).plus(joined, c))
-    return form
-
-
-def _divisor(expr: Binary) -> int | None:
-    """The positive constant that ``expr`` divides by; None where it is none."""
-    b = expr.b.value if isinstance(expr.b, Broadcast) else expr.b
-    return int(b.value) if isinstance(b, Const) and b.value > 0 else None
-
-
-def _alike(a: Expr, b: Expr, n: int) -> bool:
-    """Whether two indices provably differ by a multiple of ``n``."""
-    left, right = _form(a, vectors=True), _form(b, vectors=True)
-    if left is None or right is None:
-        return False
-    difference = left.plus(right, -1)
-    return all(c % n == 0 for c in (*difference.terms.values(), difference.constant, difference.step))
-
-
-def _spread(scalar: Expr, lanes: int) -> Expr:
-    return scalar if lanes == 1 else Broadcast(scalar, lanes)
+    flat = flat_form(indices, strides, lower=True)
+    return Place(flat.base.to_expr(), flat.stride) if flat.is_strided else None
 
 
 def flat_place(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:
@@ -152,20 +58,15 @@ def flat_place(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:
 
 def parted(expr: Expr, period: int) -> tuple[Expr, Expr]:
     """A scalar index as a sum of two: one that ``period`` provably divides, and the rest."""
-    form = _form(expr)
-    if form is None:
-        return index(0), expr
-    whole = {term: c for term, c in form.terms.items() if c * _multiple_of_term(term) % period == 0}
-    rest = {term: c for term, c in form.terms.items() if term not in whole}
-    constant = form.constant % period
-    return sum_of(whole.items(), form.constant - constant), sum_of(rest.items(), constant)
+    form = linear_form(expr)
+    whole = {a for a, c in form.terms.items() if c * _multiple_of_term(a) % period == 0}
+    constant = form.constant - form.constant % period
+    return (form.only(whole) + constant).to_expr(), (form.without(whole) - constant).to_expr()
 
 
 def multiple_of(expr: Expr) -> int:
     """A number that divides every value of a scalar index; 0 for an index that is always 0."""
-    form = _form(expr)
-    if form is None:
-        return 1
+    form = linear_form(expr)
     known = abs(form.constant)
     for term, c in form.terms.items():
         known = gcd(known, abs(c) * _multiple_of_term(term))
@@ -236,14 +137,13 @@ def one_for_all(mask: Expr) -> Expr | None:
 
 def _uniform_order(op: CompareOp, a: Expr, b: Expr, lanes: int) -> Expr | None:
     """``base + lane < bound`` where both are multiples of a number of lanes that covers all: then ``base < bound``."""
-    left, right = _form(a), _form(b)
-    if left is None or right is None or right.step:
+    left, right = linear_form(a), linear_form(b)
+    if not (left.is_strided and right.is_strided) or right.stride:
         return None
-    base = sum_of(left.terms.items(), left.constant)
-    bound = sum_of(right.terms.items(), right.constant)
-    if left.step:
+    base, bound = left.base.to_expr(), right.base.to_expr()
+    if left.stride:
         unit = gcd(multiple_of(base), multiple_of(bound))
-        if left.step < 0 or (unit and unit < left.step * (lanes - 1) + 1):
+        if left.stride < 0 or (unit and unit < left.stride * (lanes - 1) + 1):
             return None
     return Compare(op, base, bound)
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from ....ir.affine import Affine, affine_of
 from ....ir.buffer import Buffer, Scope
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Select, const, index, logical_and
+from ....ir.linear_form import LinearForm, affine_form
 from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, LoopKind
 from ....te.workload import Axis

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....core.dtypes import DType, float32
-from ....ir.affine import affine_of
 from ....ir.buffer import Buffer, Scope
 from ....ir.expr import (
     Binary,
@@ -24,6 +23,7 @@ from ....ir.expr import (
     rebuild,
 )
 from ....ir.gpu import Level
+from ....ir.linear_form import affine_form
 from ....ir.rewrite import map_expr, substitute
 from ....ir.stmt import LoopKind
 from ...problems.rowwise import ReducedTensor, column_axis, has_column_axis

@@ -3,8 +3,8 @@
 import pytest
 
 from tilewright.codegen.cuda.emit.access import Place, place_of
-from tilewright.ir.affine import affine_of
 from tilewright.ir.expr import Binary, BinaryOp, Broadcast, Expr, Ramp, Var, index
+from tilewright.ir.linear_form import affine_form
 
 FLAT = Var("block") * 2048 + Var("thread") * 8
 
@@ -24,18 +24,18 @@ def _lanes(base: Expr, count: int = 8) -> tuple[Expr, ...]:
 
 def _affine(place: Place | None) -> object:
     assert place is not None
-    return affine_of(place.base), place.step
+    return affine_form(place.base), place.step
 
 
 def test_vectors_that_run_over_rows_are_neighbours() -> None:
-    assert _affine(place_of(_lanes(FLAT), (185, 37, 1))) == (affine_of(FLAT), 1)
+    assert _affine(place_of(_lanes(FLAT), (185, 37, 1))) == (affine_form(FLAT), 1)
 
 
 def test_scalars_and_multiples_too() -> None:
     number = Var("block") * 256 + Var("thread")
     reduced = Var("block") * (256 % 49) + Var("thread")  # as the simplifier writes the dividend of a remainder
     indices = (number // 49, reduced % 49 * 8)
-    assert _affine(place_of(indices, (49 * 8, 1))) == (affine_of(number * 8), 0)
+    assert _affine(place_of(indices, (49 * 8, 1))) == (affine_form(number * 8), 0)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_scalars_and_multiples_too() -> None:
 )
 def test_what_belongs_to_different_numbers_stays_apart(indices: tuple[Expr, ...]) -> None:
     place = place_of(indices, (37, 1))
-    assert place is not None and affine_of(place.base) is None
+    assert place is not None and affine_form(place.base) is None
 
 
 def test_rows_that_do_not_lie_side_by_side_have_no_even_step() -> None:
