@@ -135,9 +135,9 @@ class Evaluator:
         result = self._view(array, e, indices) if inside else self._gathered(array, e)
         return result.astype(np.float64, copy=False) if e.dtype.is_float else result
 
-    def _view(self, array: Array, e: Load, indices: list[Affine]) -> Array:
+    def _view(self, array: Array, e: Load, indices: list[LinearForm]) -> Array:
         """An affine read inside the array as a view of it, whatever the coefficients are: no element moves."""
-        flat = Affine.of({})
+        flat = LinearForm({})
         for i, stride in zip(indices, e.buffer.strides, strict=True):
             flat = flat.plus(i, stride)
         offset = flat.at({n: start for n, (start, _) in self.ranges.items()})

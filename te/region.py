@@ -47,7 +47,7 @@ class Region:
         """Whether the bounds alone show that no point is left."""
         return any(low > high for low, high in self.box.values())
 
-    def bounds(self, f: Affine) -> tuple[int, int]:
+    def bounds(self, f: LinearForm) -> tuple[int, int]:
         """Inclusive bounds of ``f`` over this region. They are sound, and exact for the guards that people write."""
         low, high = box_bounds(f, self.box)
         for g in self.constraints:
@@ -64,8 +64,8 @@ class Region:
         return low, high
 
 
-def _constraints(condition: Expr, holds: bool, box: Box) -> list[Affine]:
-    """Affine forms that are at least 0 where ``condition`` is ``holds``. Forms that could leave 64 bits are left
+def _constraints(condition: Expr, holds: bool, box: Box) -> list[LinearForm]:
+    """LinearForm forms that are at least 0 where ``condition`` is ``holds``. Forms that could leave 64 bits are left
     out."""
     match condition:
         case Unary(op=UnaryOp.NOT, value=value):

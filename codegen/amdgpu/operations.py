@@ -8,7 +8,6 @@ from ...ir.linear_form import flat_form
 from ...ir.stmt import Operation
 from ..llvm.expressions import evaluate
 from ..llvm.function_context import FunctionContext
-from ..llvm.linear import flat_index
 from ..llvm.memory import address
 from ..llvm.values import LlvmValue, constant, storage, vector_type
 from ..llvm.writer import FunctionWriter
@@ -97,6 +96,6 @@ def _product(body: FunctionContext, stmt: Mma, atom: MmaAtom) -> None:
 
 
 def _place(body: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...]) -> LlvmValue:
-    flat = flat_index(indices, buffer.strides)
+    flat = flat_form(indices, buffer.strides)
     assert flat is not None
     return address(body, buffer, flat, evaluate)

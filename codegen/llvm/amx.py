@@ -17,7 +17,6 @@ from ...ir.linear_form import flat_form
 from ...ir.stmt import Operation
 from .expressions import evaluate
 from .function_context import FunctionContext
-from .linear import flat_index
 from .memory import address
 from .values import LlvmValue
 from .writer import FunctionWriter
@@ -106,7 +105,7 @@ def _tile_number(ctx: FunctionContext, tile: Buffer, indices: tuple[Expr, ...]) 
 
 
 def _memory(ctx: FunctionContext, name: str, number: int, buffer: Buffer, indices: tuple[Expr, ...]) -> None:
-    flat = flat_index(indices, buffer.strides)
+    flat = flat_form(indices, buffer.strides)
     assert flat is not None
     pointer: LlvmValue = address(ctx, buffer, flat, evaluate)
     stride = buffer.strides[-2] * buffer.dtype.bytes

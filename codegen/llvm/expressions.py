@@ -27,7 +27,6 @@ from ...ir.linear_form import linear_form
 from .arithmetic import binary, compare, logic, reduce_lanes, unary
 from .casts import cast
 from .function_context import FunctionContext
-from .linear import linear_difference
 from .memory import load
 from .split_lanes import split_reduction
 from .values import LlvmValue, computed, constant, dtype_constant
@@ -103,7 +102,7 @@ def _compare_ramps(ctx: FunctionContext, expr: Compare) -> LlvmValue | None:
     difference = linear_form(expr.a) - linear_form(expr.b)
     if not difference.is_strided:
         return None
-    base = sum_of(difference.terms, difference.constant)
+    base = difference.base.to_expr()
     reach = ctx.interval(base)
     last = difference.stride * (expr.lanes - 1)
     if not all(-_INT32 < edge + step < _INT32 for edge in (reach.low, reach.high) for step in (0, last)):

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from ...core.dtypes import INDEX
 from ...ir.buffer import Buffer
-from ...ir.expr import Expr
+from ...ir.expr import Expr, Var
+from ...ir.linear_form import LinearForm, flat_form
 from .casts import from_storage, to_storage
 from .function_context import FunctionContext
-from .linear import Linear, flat_index
 from .values import LlvmValue, constant, storage, vector_type
 from .writer import FunctionWriter
 
@@ -35,7 +35,7 @@ def load(
     """Load ``buffer[indices]``. Lanes whose ``mask`` is false are zero and not read. A scalar takes no mask here.
     ``raw`` returns the elements in their type in memory."""
     w, element = ctx.w, storage(buffer.dtype)
-    flat = flat_index(indices, buffer.strides)
+    flat = flat_form(indices, buffer.strides)
     if flat is None:
         found = _gather(ctx, buffer, _lane_pointers(ctx, buffer, indices, lanes, ev), mask)
     elif lanes == 1 or (flat.stride == 0 and mask is None):
@@ -48,7 +48,7 @@ def load(
     elif flat.stride == 1 and mask is not None:
         found = _masked_load(ctx, buffer, address(ctx, buffer, flat, ev), lanes, mask)
     elif flat.stride == -1 and mask is None:
-        first = address(ctx, buffer, flat.shifted(1 - lanes), ev)
+        first = address(ctx, buffer, flat + (1 - lanes), ev)
         vector = vector_type(element, lanes)
         ahead = w.assign(f"load {vector}, {first.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
         found = w.shuffle(ahead, ahead, range(lanes - 1, -1, -1))
@@ -59,14 +59,14 @@ def load(
     return w.splat(found if raw else from_storage(w, found, buffer.dtype), lanes)
 
 
-def _deinterleaved_load(ctx: FunctionContext, buffer: Buffer, flat: Linear, lanes: int, ev: Evaluate) -> LlvmValue:
+def _deinterleaved_load(ctx: FunctionContext, buffer: Buffer, flat: LinearForm, lanes: int, ev: Evaluate) -> LlvmValue:
     """Load lanes that lie a few elements apart: load the span in whole vectors, never beyond it, and shuffle the
     lanes out. The vectors follow one another, and the last one ends with the last lane."""
     w, element, stride = ctx.w, storage(buffer.dtype), flat.stride
     starts = [n * lanes for n in range(stride - 1)] + [(lanes - 1) * (stride - 1)]
     result: LlvmValue | None = None
     for number, start in enumerate(starts):
-        pointer = address(ctx, buffer, flat.shifted(start), ev)
+        pointer = address(ctx, buffer, flat + start, ev)
         vector = vector_type(element, lanes)
         window = w.assign(f"load {vector}, {pointer.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
         last = number == len(starts) - 1
@@ -97,7 +97,7 @@ def store(
     says that the value has its type in memory already."""
     w = ctx.w
     data = w.splat(value if raw else to_storage(w, value, buffer.dtype), lanes)
-    flat = flat_index(indices, buffer.strides)
+    flat = flat_form(indices, buffer.strides)
     if flat is not None and (lanes == 1 or flat.stride == 1):
         pointer = address(ctx, buffer, flat, ev)
         if mask is None:
@@ -141,13 +141,13 @@ def _store_non_temporal(w: FunctionWriter, pointer: LlvmValue, store: str, vecto
 
 def emit_prefetch(ctx: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...], ev: Evaluate) -> None:
     """Prefetch the cache line of ``buffer[indices]``, for reading, into the second level of the caches."""
-    flat = flat_index(indices, buffer.strides)
+    flat = flat_form(indices, buffer.strides)
     assert flat is not None
     ctx.w.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     ctx.w.line(f"call void @llvm.prefetch.p0({address(ctx, buffer, flat, ev).typed}, i32 0, i32 2, i32 1)")
 
 
-def address(ctx: FunctionContext, buffer: Buffer, flat: Linear, ev: Evaluate) -> LlvmValue:
+def address(ctx: FunctionContext, buffer: Buffer, flat: LinearForm, ev: Evaluate) -> LlvmValue:
     """Return a pointer to lane 0. Terms are added from the outermost loop inwards and shared between accesses, so
     that the part that does not change in a loop is a value of its own. There is no ``inbounds``, because a masked
     access may start outside its buffer."""
@@ -171,11 +171,13 @@ def address(ctx: FunctionContext, buffer: Buffer, flat: Linear, ev: Evaluate) ->
     return found
 
 
-def _sum_of_terms(ctx: FunctionContext, flat: Linear, ev: Evaluate) -> LlvmValue | None:
+def _sum_of_terms(ctx: FunctionContext, flat: LinearForm, ev: Evaluate) -> LlvmValue | None:
     """Add up the scalar terms times their coefficients; return None when there are none."""
     w = ctx.w
     depth = {name: position for position, name in enumerate(ctx.variables)}
-    ordered = sorted(flat.terms, key=lambda term: depth.get(getattr(term[0], "name", ""), len(depth)))
+    ordered = sorted(
+        flat.base.terms.items(), key=lambda t: depth.get(t[0].name, len(depth)) if isinstance(t[0], Var) else len(depth)
+    )
     total: LlvmValue | None = None
     so_far: tuple[tuple[Expr, int], ...] = ()
     for term, coefficient in ordered:
@@ -191,7 +193,7 @@ def _sum_of_terms(ctx: FunctionContext, flat: Linear, ev: Evaluate) -> LlvmValue
     return total
 
 
-def _strided_pointers(ctx: FunctionContext, buffer: Buffer, flat: Linear, lanes: int, ev: Evaluate) -> LlvmValue:
+def _strided_pointers(ctx: FunctionContext, buffer: Buffer, flat: LinearForm, lanes: int, ev: Evaluate) -> LlvmValue:
     w = ctx.w
     base = address(ctx, buffer, flat, ev)
     steps = ", ".join(f"i64 {lane * flat.stride}" for lane in range(lanes))

@@ -4,9 +4,9 @@ from ...core.errors import CompileError
 from ...ir.buffer import Buffer
 from ...ir.cpu import DOT_ATOMS, Dot, Transpose
 from ...ir.expr import Expr
+from ...ir.linear_form import flat_form
 from .expressions import evaluate
 from .function_context import FunctionContext
-from .linear import flat_index
 from .memory import address
 from .values import LlvmValue, storage, vector_type
 from .writer import FunctionWriter
@@ -82,7 +82,7 @@ def _cast(w: FunctionWriter, value: LlvmValue, element: str, lanes: int) -> Llvm
 
 
 def _pointer(ctx: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...]) -> LlvmValue:
-    flat = flat_index(indices, buffer.strides)
+    flat = flat_form(indices, buffer.strides)
     assert flat is not None and storage(buffer.dtype)
     return address(ctx, buffer, flat, evaluate)
 

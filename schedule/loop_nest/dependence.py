@@ -133,7 +133,7 @@ def _distinct_rows(keys: Sequence[NDArray[np.int64]]) -> int:
     return len(np.unique(number))
 
 
-def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ranges) -> Linear:
+def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ranges) -> LinearForm:
     """The index of one dimension. ``dimension`` goes on behind the last one, with the indices of the first two, three,
     … as one number: whatever guards leave of the dimensions after them, different numbers are different elements."""
     if dimension < len(indices):
@@ -144,7 +144,7 @@ def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ran
     return recombined(number)
 
 
-def _split_index(form: Linear, own: str, inner: frozenset[str], ranges: Ranges) -> _SplitIndex | None:
+def _split_index(form: LinearForm, own: str, inner: frozenset[str], ranges: Ranges) -> _SplitIndex | None:
     """``form`` split into its terms; None where a term mixes the loop variable with others."""
     own_terms, fixed = [], []
     low = high = 0
@@ -159,10 +159,10 @@ def _split_index(form: Linear, own: str, inner: frozenset[str], ranges: Ranges) 
             low, high = low + span.low, high + span.high
         else:
             fixed.append(term)
-    return _SplitIndex(form.part(own_terms), form.part(fixed), form.constant + low, form.constant + high)
+    return _SplitIndex(form.only(own_terms), form.only(fixed), form.constant + low, form.constant + high)
 
 
-def _aligned(indices: Sequence[_SplitIndex | None]) -> tuple[Linear, int] | None:
+def _aligned(indices: Sequence[_SplitIndex | None]) -> tuple[LinearForm, int] | None:
     """What depends on the loop variable, where that is the same in all accesses, and how far the rest spreads; None
     where the indices of this dimension tell nothing."""
     known = [i for i in indices if i is not None]
@@ -173,7 +173,7 @@ def _aligned(indices: Sequence[_SplitIndex | None]) -> tuple[Linear, int] | None
     return known[0].own, max(i.high for i in known) - min(i.low for i in known)
 
 
-def _key(loop: For, own: Linear, spread: int) -> NDArray[np.int64] | None:
+def _key(loop: For, own: LinearForm, spread: int) -> NDArray[np.int64] | None:
     """One number for each iteration. Iterations with different numbers touch different elements."""
     known = all(
         isinstance(e, (Var, Const)) or (isinstance(e, Binary) and e.op in _NUMPY)

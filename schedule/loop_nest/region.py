@@ -46,14 +46,14 @@ def region(accesses: Sequence[Access], shape: tuple[int, ...], around: Ranges) -
         found = []
         for access in accesses:
             ranges = {**around, **ranges_of(access.loops)}
-            found.append(_index_range(linear(simplify(access.indices[dimension], ranges)), around, ranges))
+            found.append(_index_range(linear_form(simplify(access.indices[dimension], ranges)), around, ranges))
         spans.append(_span(found, extent, around))
     return tuple(spans)
 
 
 def _span(found: Sequence[_IndexRange | None], extent: int, around: Ranges) -> Span:
     """The span of one dimension that holds all ranges ``found``."""
-    whole = Span(Linear({}), extent)
+    whole = Span(LinearForm({}), extent)
     known = [r for r in found if r is not None]
     if not known or len(known) < len(found) or any(r.fixed != known[0].fixed for r in known):
         return whole
@@ -64,15 +64,15 @@ def _span(found: Sequence[_IndexRange | None], extent: int, around: Ranges) -> S
         return Span(LinearForm({}, low), high - low + 1) if low <= high else Span(LinearForm({}), 1)
     if high - low + 1 >= extent:
         return whole
-    base = fixed + Linear({}, low)
-    first = interval_of(base.expr, around)
+    base = fixed + low
+    first = interval_of(base.to_expr(), around)
     return Span(base, high - low + 1, first.low < 0, first.high + high - low >= extent)
 
 
-def _index_range(form: Linear, around: Ranges, ranges: Ranges) -> _IndexRange | None:
+def _index_range(form: LinearForm, around: Ranges, ranges: Ranges) -> _IndexRange | None:
     """The values of an index over all values of the variables that are not in ``around``; None where they are not
     known."""
-    fixed = Linear({})
+    fixed = LinearForm({})
     low = high = form.constant
     for term, coefficient in form.terms.items():
         names = free_variables(term)
@@ -92,7 +92,7 @@ def _index_range(form: Linear, around: Ranges, ranges: Ranges) -> _IndexRange | 
     return _IndexRange(fixed, low, high)
 
 
-def _quotient(term: Expr, around: Ranges, ranges: Ranges) -> tuple[Linear, Interval] | None:
+def _quotient(term: Expr, around: Ranges, ranges: Ranges) -> tuple[LinearForm, Interval] | None:
     """``(fixed + varying) // n`` as a fixed quotient plus an interval; an interval alone for a remainder."""
     if not isinstance(term, Binary) or not isinstance(term.b, Const) or int(term.b.value) <= 0:
         return None
@@ -101,7 +101,7 @@ def _quotient(term: Expr, around: Ranges, ranges: Ranges) -> tuple[Linear, Inter
         return LinearForm({}), Interval(0, divisor - 1)
     if term.op is not BinaryOp.FLOORDIV:
         return None
-    inside = _index_range(linear(term.a), around, ranges)
+    inside = _index_range(linear_form(term.a), around, ranges)
     if inside is None:
         return None
     start = simplify((inside.fixed + inside.low).to_expr() // divisor, around)

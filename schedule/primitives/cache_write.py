@@ -67,7 +67,7 @@ def cache_write(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.
     taken.add(local.name)
     known = {**around, **ranges_of(site.access.loops)}
     here = site.store.indices
-    there = tuple((linear(simplify(i, known)) - span.base).expr for i, span in zip(here, spans, strict=True))
+    there = tuple((linear_form(simplify(i, known)) - span.base).to_expr() for i, span in zip(here, spans, strict=True))
     init = _movable_init(producer, path, site) if site.accumulates else None
     start: tuple[Stmt, ...] = ()
     if init is not None:

@@ -106,7 +106,7 @@ def _outer_rank(stage: Stage) -> int | None:
     reduced = [a.name for a in stage.reduce_axes]
     for load in (e for e in walk(stage.body) if isinstance(e, Load)):
         for outer in range(len(names)):
-            if [affine_of(i) for i in load.indices] == _variables([*names[:outer], *reduced, *names[outer:]]):
+            if [affine_form(i) for i in load.indices] == _variables([*names[:outer], *reduced, *names[outer:]]):
                 return outer
     return None
 
@@ -122,9 +122,9 @@ def _kept_variables(outer: int, columns: int) -> tuple[Expr, ...]:
     return (*(Var(outer_axis(n)) for n in range(outer)), *(Var(column_axis(n)) for n in range(columns)))
 
 
-def _variables(names: Sequence[str]) -> list[Affine | None]:
+def _variables(names: Sequence[str]) -> list[LinearForm | None]:
     """The affine forms of indices that are just these variables."""
-    return [Affine.of({n: 1}) for n in names]
+    return [LinearForm({Var(n): 1}) for n in names]
 
 
 def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
@@ -141,7 +141,7 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
     for reduction in problem.reductions:
         reads_input = False
         for load in (e for e in walk(reduction.body) if isinstance(e, Load)):
-            forms = [affine_of(i) for i in load.indices]
+            forms = [affine_form(i) for i in load.indices]
             if forms == _variables([*outer, *reduced_axes, *columns]) and load.mask is None:
                 inputs[load.buffer.name] = load.buffer
                 reads_input = True
@@ -151,7 +151,7 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
             return None
     for output in problem.outputs:
         for load in (e for e in walk(output.body) if isinstance(e, Load)):
-            own_element = [affine_of(i) for i in load.indices] == _variables([*outer, *columns])
+            own_element = [affine_form(i) for i in load.indices] == _variables([*outer, *columns])
             if load.buffer.name in inputs or (load.buffer.name in results and not own_element):
                 return None
     return replace(problem, inputs=tuple(inputs.values()))

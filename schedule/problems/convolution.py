@@ -14,7 +14,6 @@ from ...ir.expr import Expr, Load, Var, rebuild, walk
 from ...ir.linear_form import LinearForm, linear_form
 from ...ir.rewrite import free_variables, loads_of, substitute
 from ...te.workload import Axis, Workload
-from ..loop_nest.linear import Linear, linear
 from ..tile.delinearize import axis_indices
 from .gemm import Gemm, Side, Sides, flat_steps, goes_along, sides_of
 
@@ -112,7 +111,7 @@ def _window_of(sides: Sides, pixels: Side) -> SlidingWindow | None:
     return SlidingWindow(substitute(body, at), padded_width, reach(row_steps), extents, row_steps, pixel_steps)
 
 
-def _index_forms(body: Expr) -> list[Linear]:
+def _index_forms(body: Expr) -> list[LinearForm]:
     """All indices, and what conditions compare, as linear forms."""
     if body.dtype == INDEX and not isinstance(body, Load):
         return [linear_form(body)]
@@ -142,6 +141,6 @@ def _at_first_position(body: Expr, steps: Mapping[str, Mapping[str, int]]) -> Ex
             per = form.coefficient(name)
             if any(form.coefficient(axis) != per * step for axis, step in moved.items()):
                 return None
-        return Linear({t: c for t, c in form.terms.items() if t not in {Var(n) for n in inner}}, form.constant).expr
+        return form.without(map(Var, inner)).to_expr()
     children = [_at_first_position(child, steps) for child in body.children]
     return None if any(c is None for c in children) else rebuild(body, [c for c in children if c is not None])

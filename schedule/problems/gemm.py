@@ -16,7 +16,6 @@ from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
-from ..loop_nest.linear import Linear, joined, linear
 from ..tile.delinearize import axis_indices
 
 LARGEST_SKINNY_M = 64

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ...ir.affine import Affine
+from ...ir.linear_form import LinearForm
 from ...te.workload import Axis, Stage, Workload
 from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import MaskedLoad, masked_loads_of
@@ -66,7 +66,7 @@ def permute_of(workload: Workload) -> Permute | None:
         return None
     loads = tuple(dict.fromkeys(r for s in stages for r in masked_loads_of(s.body)))
     offsets = {r: flat_offset(r.load) for r in loads}
-    transposed: dict[MaskedLoad, Affine] = {}
+    transposed: dict[MaskedLoad, LinearForm] = {}
     for masked, offset in offsets.items():
         if offset is None:
             return None
@@ -87,7 +87,7 @@ def permute_of(workload: Workload) -> Permute | None:
     return Permute(workload, stages, tuple(transposed), input_axes, output_axes)
 
 
-def _merged(axes: Sequence[Axis], last: int, offsets: Iterable[Affine]) -> tuple[Axis, ...]:
+def _merged(axes: Sequence[Axis], last: int, offsets: Iterable[LinearForm]) -> tuple[Axis, ...]:
     """The adjacent axes up to number ``last`` through which outputs and ``offsets`` go as if they were one axis."""
     first = last
     known = tuple(offsets)

@@ -208,7 +208,7 @@ def _with_loads(
             if kind is None:
                 return None
             if load.buffer.name in results:
-                if [affine_of(i) for i in load.indices] != _variables(row_names):
+                if [affine_form(i) for i in load.indices] != _variables(row_names):
                     return None
             elif kind == "row input":
                 row_inputs[load.buffer.name] = load.buffer
@@ -237,14 +237,14 @@ def _reads(body: Expr, tensors: Mapping[str, Buffer]) -> bool:
     return any(load.buffer.name in tensors for load in _loads(body))
 
 
-def _variables(names: Sequence[str]) -> list[Affine | None]:
+def _variables(names: Sequence[str]) -> list[LinearForm | None]:
     """The affine forms of indices that are just these variables."""
-    return [Affine.of({n: 1}) for n in names]
+    return [LinearForm({Var(n): 1}) for n in names]
 
 
 def _kind_of(load: Load, rows: Sequence[str], columns: Sequence[str]) -> str | None:
     """Which of the loads in ``RowwiseProblem`` it is: ``row input``, ``broadcast`` or ``row``; None for any other."""
-    forms = [affine_of(i) for i in load.indices]
+    forms = [affine_form(i) for i in load.indices]
     if load.mask is not None or any(f is None for f in forms):
         return None
     if forms == _variables([*rows, *columns]):

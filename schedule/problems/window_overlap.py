@@ -50,9 +50,9 @@ class WindowAxis:
         return {self.axis.name: first_output, self.window.name: position}
 
 
-def address_forms(loads: Iterable[MaskedLoad]) -> list[Affine] | None:
+def address_forms(loads: Iterable[MaskedLoad]) -> list[LinearForm] | None:
     """Every affine form that the indices and masks of ``loads`` address or compare by; None where one is not affine."""
-    found: list[Affine] = []
+    found: list[LinearForm] = []
     for masked in loads:
         forms = _forms_of(masked)
         if forms is None:
@@ -61,8 +61,8 @@ def address_forms(loads: Iterable[MaskedLoad]) -> list[Affine] | None:
     return found
 
 
-def _forms_of(masked: MaskedLoad) -> list[Affine] | None:
-    found = [affine_of(i) for i in masked.load.indices]
+def _forms_of(masked: MaskedLoad) -> list[LinearForm] | None:
+    found = [affine_form(i) for i in masked.load.indices]
     for e in walk(masked.mask) if masked.mask is not None else ():
         if isinstance(e, Compare):
             a, b = affine_form(e.a), affine_form(e.b)
@@ -72,7 +72,7 @@ def _forms_of(masked: MaskedLoad) -> list[Affine] | None:
     return None if None in found else [f for f in found if f is not None]
 
 
-def window_axis(axis: Axis, reduce_axes: Sequence[Axis], forms: Sequence[Affine]) -> WindowAxis | None:
+def window_axis(axis: Axis, reduce_axes: Sequence[Axis], forms: Sequence[LinearForm]) -> WindowAxis | None:
     """How windows move along ``axis``. None where the address ``forms`` depend on it together with several axes of the
     reduction, or with one of them by more than one ratio of stride to dilation."""
     partners = {a.name: a for f in forms if f.coefficient(axis.name) for a in reduce_axes if f.coefficient(a.name)}

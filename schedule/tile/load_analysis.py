@@ -2,18 +2,18 @@
 
 from collections.abc import Iterable
 
-from ...ir.affine import Affine, affine_of
 from ...ir.expr import Expr, Load
+from ...ir.linear_form import LinearForm, affine_form
 from ...te.region import Region, box_bounds
 from ...te.workload import Axis
 
 
-def flat_offset(load: Load) -> Affine | None:
+def flat_offset(load: Load) -> LinearForm | None:
     """The offset of the element that ``load`` reads, in elements from the start of its buffer; None where it is not
     affine in the axes."""
-    total = Affine((), 0)
+    total = LinearForm({})
     for at, stride in zip(load.indices, load.buffer.strides, strict=True):
-        form = affine_of(at)
+        form = affine_form(at)
         if form is None:
             return None
         total = total + form.scaled(stride)
@@ -24,7 +24,7 @@ def in_bounds(load: Load, axes: Iterable[Axis]) -> bool:
     """Whether ``load`` stays inside its buffer at every point of ``axes``, whatever masks it."""
     box = {a.name: (0, a.extent - 1) for a in axes}
     for at, extent in zip(load.indices, load.buffer.shape, strict=True):
-        form = affine_of(at)
+        form = affine_form(at)
         if form is None:
             return False
         low, high = box_bounds(form, box)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from ...ir.expr import Broadcast, Expr, Load, Ramp, Var, const, rebuild
+from ...ir.linear_form import linear_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 
 LoadReplacement = Callable[[Load], Expr]
@@ -56,7 +57,7 @@ def _widened_if_needed(expr: Expr, lanes: int) -> Expr:
 
 def _ramp(expr: Expr, lanes: int) -> Expr | None:
     """An index that grows by the same stride from lane to lane, as a Ramp; None for anything else."""
-    form = linear(expr) if expr.dtype == Var(_LANE).dtype and not isinstance(expr, Load) else None
+    form = linear_form(expr) if expr.dtype == Var(_LANE).dtype and not isinstance(expr, Load) else None
     if form is None or any(_LANE in free_variables(t) for t in form.terms if t != Var(_LANE)):
         return None
     return Ramp(form.without((Var(_LANE),)).to_expr(), form.coefficient(_LANE), lanes)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ....ir.affine import affine_of
 from ....ir.buffer import Buffer, Scope
 from ....ir.expr import Expr, Load, Var, index, minimum
+from ....ir.linear_form import affine_form
 from ....ir.stmt import LoopKind
 from ...problems.columnwise import reduced_axis
 from ...problems.rowwise import ReducedTensor, column_axis
@@ -116,10 +116,10 @@ class ThreadRows:
         self, reduction: ReducedTensor, axes: Mapping[str, Expr], loaded: Mapping[str, Buffer], u: Expr, v: Expr
     ) -> Expr:
         """The value to accumulate at ``axes``. Inputs are in registers: element ``v`` of row ``u`` of ``loaded``."""
-        own_column = affine_of(Var(column_axis(len(self.writer.problem.columns) - 1)))
+        own_column = affine_form(Var(column_axis(len(self.writer.problem.columns) - 1)))
 
         def from_registers(load: Load) -> Expr:
-            last = affine_of(load.indices[-1]) if load.indices else None
+            last = affine_form(load.indices[-1]) if load.indices else None
             return Load(loaded[load.buffer.name], (u, v)) if load.buffer.name in loaded and last == own_column else load
 
         return scalar_at(reduction.body, axes, from_registers)

@@ -107,5 +107,5 @@ def footprint(load: Load, extents: Mapping[str, Size]) -> tuple[Size, ...]:
         form = affine_form(expr)
         if form is None:
             return ()
-        found.append(1 + sum(abs(affine.coefficient(name)) * (count - 1) for name, count in extents.items()))
+        found.append(1 + sum(abs(form.coefficient(name)) * (count - 1) for name, count in extents.items()))
     return tuple(found)

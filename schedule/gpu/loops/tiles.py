@@ -179,12 +179,12 @@ def _staged_loads(frame: _TileFrame) -> list[Load]:
     return [load for load in dict.fromkeys(loads_of(frame.launch.stage.body)) if prod(footprint(load, extents)) > 1]
 
 
-def _base(frame: _TileFrame, affine: Affine) -> Expr:
+def _base(frame: _TileFrame, form: LinearForm) -> Expr:
     """The least index that the block touches during this step."""
     extents = frame.sizes.extents(frame.axes)
     starts = {frame.axes.y.name: frame.y, frame.axes.x.name: frame.x, frame.axes.k.name: frame.k, **frame.fixed}
-    total: Expr = index(affine.constant + sum(min(0, affine.coefficient(n)) * (c - 1) for n, c in extents.items()))
-    for name, coefficient in affine.terms:
+    total: Expr = index(form.constant + sum(min(0, form.coefficient(n)) * (c - 1) for n, c in extents.items()))
+    for name, coefficient in form.coefficients.items():
         total = total + starts[name] * coefficient
     return total
 
@@ -223,7 +223,7 @@ def _body(
     return scalar_at(frame.launch.stage.body, values, redirected)
 
 
-def _affine(e: Expr) -> Affine:
-    affine = affine_of(e)
+def _affine(e: Expr) -> LinearForm:
+    affine = affine_form(e)
     assert affine is not None, "only loads that have a footprint are staged"
     return affine

@@ -229,7 +229,7 @@ class RowPasses:
 
         Results of reductions, ``broadcasts`` and row inputs are taken from registers.
         """
-        own_column = affine_of(Var(column_axis(len(self.problem.columns) - 1)))
+        own_column = affine_form(Var(column_axis(len(self.problem.columns) - 1)))
         registers, edge_registers = self.vectors.registers, self.vectors.edge_registers
 
         def from_registers(load: Load) -> Expr:
@@ -238,7 +238,7 @@ class RowPasses:
                 return self.results[name]
             if load in broadcasts:
                 return Load(broadcasts[load].buffer, (*broadcasts[load].indices, element))
-            if name in registers and affine_of(load.indices[-1]) == own_column:
+            if name in registers and affine_form(load.indices[-1]) == own_column:
                 if vector is None:
                     return Load(edge_registers[name], ())
                 return Load(registers[name], (self.vectors.register_slot(vector), element))
