@@ -97,5 +97,5 @@ def _product(body: FunctionContext, stmt: Mma, atom: MmaAtom) -> None:
 
 def _place(body: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...]) -> LlvmValue:
     flat = flat_form(indices, buffer.strides)
-    assert flat is not None
+    assert flat.is_strided
     return address(body, buffer, flat, evaluate)

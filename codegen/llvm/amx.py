@@ -106,7 +106,7 @@ def _tile_number(ctx: FunctionContext, tile: Buffer, indices: tuple[Expr, ...]) 
 
 def _memory(ctx: FunctionContext, name: str, number: int, buffer: Buffer, indices: tuple[Expr, ...]) -> None:
     flat = flat_form(indices, buffer.strides)
-    assert flat is not None
+    assert flat.is_strided
     pointer: LlvmValue = address(ctx, buffer, flat, evaluate)
     stride = buffer.strides[-2] * buffer.dtype.bytes
     _call(ctx, name, f"i8 {number}, {pointer.typed}, i64 {stride}", "i8, ptr, i64")

@@ -36,7 +36,7 @@ def load(
     ``raw`` returns the elements in their type in memory."""
     w, element = ctx.w, storage(buffer.dtype)
     flat = flat_form(indices, buffer.strides)
-    if flat is None:
+    if not flat.is_strided:
         found = _gather(ctx, buffer, _lane_pointers(ctx, buffer, indices, lanes, ev), mask)
     elif lanes == 1 or (flat.stride == 0 and mask is None):
         pointer = address(ctx, buffer, flat, ev)
@@ -98,7 +98,7 @@ def store(
     w = ctx.w
     data = w.splat(value if raw else to_storage(w, value, buffer.dtype), lanes)
     flat = flat_form(indices, buffer.strides)
-    if flat is not None and (lanes == 1 or flat.stride == 1):
+    if flat.is_strided and (lanes == 1 or flat.stride == 1):
         pointer = address(ctx, buffer, flat, ev)
         if mask is None:
             plain = f"store {data.typed}, {pointer.typed}, align"
@@ -111,7 +111,7 @@ def store(
         w.module.declare(f"declare void @{name}({data.type}, ptr, {mask.type})")
         w.line(f"call void @{name}({data.typed}, ptr align {buffer.dtype.bytes} {pointer.text}, {mask.typed})")
         return
-    if flat is None:
+    if not flat.is_strided:
         pointers = _lane_pointers(ctx, buffer, indices, lanes, ev)
     else:
         pointers = _strided_pointers(ctx, buffer, flat, lanes, ev)
@@ -142,7 +142,7 @@ def _store_non_temporal(w: FunctionWriter, pointer: LlvmValue, store: str, vecto
 def emit_prefetch(ctx: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...], ev: Evaluate) -> None:
     """Prefetch the cache line of ``buffer[indices]``, for reading, into the second level of the caches."""
     flat = flat_form(indices, buffer.strides)
-    assert flat is not None
+    assert flat.is_strided
     ctx.w.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     ctx.w.line(f"call void @llvm.prefetch.p0({address(ctx, buffer, flat, ev).typed}, i32 0, i32 2, i32 1)")
 

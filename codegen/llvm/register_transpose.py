@@ -83,7 +83,7 @@ def _cast(w: FunctionWriter, value: LlvmValue, element: str, lanes: int) -> Llvm
 
 def _pointer(ctx: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...]) -> LlvmValue:
     flat = flat_form(indices, buffer.strides)
-    assert flat is not None and storage(buffer.dtype)
+    assert flat.is_strided and storage(buffer.dtype)
     return address(ctx, buffer, flat, evaluate)
 
 
