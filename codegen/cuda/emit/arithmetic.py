@@ -178,7 +178,7 @@ def _divide(fn: Function, expr: Binary, a: Value, b: Value) -> Value:
         sign = "/" if is_quotient else "%"
         quotient = infix(converted(a, unsigned), sign, converted(b, unsigned), unsigned, Level.PRODUCT)
         return converted(quotient, "long long" if wide else "int")
-    name = fn.use("floor_divide" if is_quotient else "floor_modulo")
+    name = fn.use("floor_div" if is_quotient else "floor_mod")
     of = "long long" if "long long" in (a.type, b.type) else "int"
     of = computed(expr.dtype) if expr.dtype.bits < 64 else of
     return call(f"{name}<{of}>", of, a, b)
@@ -252,9 +252,9 @@ def to_bits(fn: Function, value: Value, source: DType, target: DType) -> Value:
     """The bits of a number rounded to a float of 16 bits, once."""
     name = fn.use("float_to_half" if target.name == "float16" else "float_to_bfloat")
     if source.name == "float64":
-        value = call(fn.use("double_to_odd"), "float", value)
+        value = call(fn.use("double_to_float_odd"), "float", value)
     elif source.name in ("int32", "int64"):  # float32 could not hold them
-        value = call(fn.use("double_to_odd"), "float", converted(value, "double"))
+        value = call(fn.use("double_to_float_odd"), "float", converted(value, "double"))
     elif not source.is_float:
         value = converted(value, "float")
     return call(name, "unsigned short", value)

@@ -130,7 +130,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
     _head(fn, text, launch, plan)
     overlaps = _capability(target) >= _FIRST_WITH_CLUSTERS
     if overlaps:
-        text.line(f"{fn.use('let_next_launch')}();")
+        text.line(f"{fn.use('griddepcontrol_launch_dependents')}();")
         fn.first = _first(launch.body)
     emit_statement(fn, text, launch.body)
     body = "\n".join(f"  {line}" for line in text.lines)
@@ -189,7 +189,7 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
         elif bound.axis is HardwareAxis.CLUSTER:
             source = f"blockIdx.x % {cluster}"
         elif bound.axis is HardwareAxis.WARP:
-            source = "threadIdx.x / 32" if launch.threads < WARPGROUP_THREADS else f"{fn.use('warp_number')}()"
+            source = "threadIdx.x / 32" if launch.threads < WARPGROUP_THREADS else f"{fn.use('warp_index')}()"
         elif bound.axis is HardwareAxis.LANE:
             source = "threadIdx.x % 32"
         text.line(f"const int {fn.name_of(bound.var)} = {source};")
@@ -202,7 +202,7 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
     if fn.maps:
         with text.block("if (threadIdx.x == 0)") as inside:
             for name in fn.maps.values():
-                inside.line(f"{fn.use('prefetch_map')}(&{name});")
+                inside.line(f"{fn.use('prefetch_tensormap')}(&{name});")
 
 
 def _meets_in_shared(body: Stmt, written: Set[str]) -> bool:

@@ -101,7 +101,7 @@ def _cell(code: Writing, buffer: Buffer, indices: Sequence[Expr]) -> Value:
     at = offset(code, buffer, indices)
     name = code.fn.name_of(buffer.name)
     if is_packed(buffer):
-        return call(code.fn.use("bits_at"), "unsigned short", name, at)
+        return call(code.fn.use("extract_u16"), "unsigned short", name, at)
     return Value(f"{name}[{at.text}]", stored(buffer.dtype))
 
 
@@ -121,8 +121,8 @@ def peer_element(code: Writing, expr: ClusterLoad) -> Value:
     wide = WIDE[buffer.dtype.bytes]
     source = address(code, buffer, offset(code, buffer, expr.indices))
     block = code.value(expr.block)
-    read = f"{fn.use('cluster_load')}({fn.use('as')}<{wide}>({source}), {block.text})"
-    code.text.line(f"*{fn.use('as')}<{wide}>(&{cell}) = {read};")
+    read = f"{fn.use('ld_shared_cluster')}({fn.use('recast')}<{wide}>({source}), {block.text})"
+    code.text.line(f"*{fn.use('recast')}<{wide}>(&{cell}) = {read};")
     return _as_computed(fn, Value(cell, stored(buffer.dtype)), buffer.dtype)
 
 
@@ -225,7 +225,7 @@ def _fill(code: Writing, expr: Load | ClusterLoad, base: Expr, cell: Callable[[i
     test = None if scalar is None else code.value(scalar)
     for lane, size in pieces([(expr.buffer, base)], expr.lanes):
         read = read_piece(code, expr, base, lane, size, test)
-        code.text.line(f"*{code.fn.use('as')}<{WIDE[size]}>(&{cell(lane)}) = {read};")
+        code.text.line(f"*{code.fn.use('recast')}<{WIDE[size]}>(&{cell(lane)}) = {read};")
 
 
 def read_piece(code: Writing, expr: Load | ClusterLoad, base: Expr, lane: int, size: int, test: Value | None) -> str:
@@ -233,19 +233,19 @@ def read_piece(code: Writing, expr: Load | ClusterLoad, base: Expr, lane: int, s
     fn, buffer = code.fn, expr.buffer
     at = base_offset(code, buffer, base, lane)
     if is_packed(buffer):
-        source = f"{code.fn.use('as')}<{WIDE[size]}>(&{fn.name_of(buffer.name)}[{half_of(at)}])"
+        source = f"{code.fn.use('recast')}<{WIDE[size]}>(&{fn.name_of(buffer.name)}[{half_of(at)}])"
     else:
-        source = f"{code.fn.use('as')}<{WIDE[size]}>({address(code, buffer, at)})"
+        source = f"{code.fn.use('recast')}<{WIDE[size]}>({address(code, buffer, at)})"
     if isinstance(expr, ClusterLoad):
-        return f"{fn.use('cluster_load')}({source}, {code.value(expr.block).text})"
+        return f"{fn.use('ld_shared_cluster')}({source}, {code.value(expr.block).text})"
     read_only = buffer.scope is Scope.GLOBAL and buffer.name in fn.read_only
-    once = "_once" if buffer.name in fn.streamed else ""
+    no_allocate = "_no_allocate" if buffer.name in fn.streamed else ""
     if test is not None:
         if read_only and size >= 4:
-            return f"{fn.use(f'load{once}_if')}({source}, {test.text})"
+            return f"{fn.use(f'ld_global{no_allocate}_if')}({source}, {test.text})"
         return f"{test.within(Level.OR)} ? *{source} : {WIDE[size]}{'{}' if size > 4 else '(0)'}"
-    if read_only and size >= 4 and once:
-        return f"{fn.use('load_once')}({source})"
+    if read_only and size >= 4 and no_allocate:
+        return f"{fn.use('ld_global_no_allocate')}({source})"
     return f"*{source}"
 
 

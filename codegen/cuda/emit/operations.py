@@ -34,6 +34,7 @@ from ....ir.gpu import (
 )
 from ....ir.stmt import Operation
 from ...backend import TensorMap
+from ..prelude.wgmma import WGMMA_TYPES, wgmma_name
 from .access import WIDEST_BYTES, multiple_of, place_of
 from .expressions import Code, interned, uses_of
 from .function import Function
@@ -51,7 +52,7 @@ def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
         case Barrier(level=Level.CLUSTER) if (
             stmt is fn.last and fn.awaits_peers
         ):  # it keeps what others read from going away
-            return f"{_since_hopper(fn, 'cluster_end')}();"
+            return f"{_since_hopper(fn, 'cluster_sync_relaxed')}();"
         case Barrier(level=level):
             return _barrier(fn, level)
         case CopyAsync():
@@ -59,23 +60,25 @@ def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
         case Prefetch():
             return _prefetch(code, stmt)
         case CopyAsyncCommit():
-            return f"{fn.use('copy_async_commit')}();"
+            return f"{fn.use('cp_async_commit_group')}();"
         case CopyAsyncWait(pending=pending):
-            return f"{fn.use('copy_async_wait')}<{pending}>();"
+            return f"{fn.use('cp_async_wait_group')}<{pending}>();"
         case MbarrierInit(count=count):
             return f"{_since_hopper(fn, 'mbarrier_init')}({_at(code, stmt.barriers, stmt.index)}, {count});"
         case BulkCopy():
             to, source = _place(code, stmt.target, stmt.target_indices), _place(code, stmt.source, stmt.source_indices)
             size = stmt.elements * stmt.target.dtype.bytes
-            return f"{_since_hopper(fn, 'bulk_copy')}({to}, {source}, {size}, {_at(code, stmt.barriers, stmt.index)});"
+            return (
+                f"{_since_hopper(fn, 'cp_async_bulk')}({to}, {source}, {size}, {_at(code, stmt.barriers, stmt.index)});"
+            )
         case MbarrierWait(parity=parity):
             where = _at(code, stmt.barriers, stmt.index)
             return f"{_since_hopper(fn, 'mbarrier_wait')}({where}, {code.value(parity).text});"
         case MbarrierArrive(rank=None):
-            return f"{_since_hopper(fn, 'arrive')}({_at(code, stmt.barriers, stmt.index)});"
+            return f"{_since_hopper(fn, 'mbarrier_arrive')}({_at(code, stmt.barriers, stmt.index)});"
         case MbarrierArrive(rank=Expr() as rank):
             where = _at(code, stmt.barriers, stmt.index)
-            return f"{_since_hopper(fn, 'arrive_at')}({where}, {code.value(rank).text});"
+            return f"{_since_hopper(fn, 'mbarrier_arrive_cluster')}({where}, {code.value(rank).text});"
         case MbarrierArriveExpectTx(bytes=bytes):
             return f"{_since_hopper(fn, 'mbarrier_arrive_expect_tx')}({_at(code, stmt.barriers, stmt.index)}, {bytes});"
         case TmaLoad():
@@ -85,11 +88,11 @@ def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
         case TmaStore():
             return _tensor_store(code, stmt)
         case TmaStoreCommit():
-            return f"{_since_hopper(fn, 'tma_store_commit')}();"
+            return f"{_since_hopper(fn, 'tma_store_commit_group')}();"
         case TmaStoreWait(pending=pending):
-            return f"{_since_hopper(fn, 'tma_store_wait')}<{pending}>();"
+            return f"{_since_hopper(fn, 'tma_store_wait_group_read')}<{pending}>();"
         case AsyncProxyFence():
-            return f"{_since_hopper(fn, 'async_proxy_fence')}();"
+            return f"{_since_hopper(fn, 'fence_proxy_async')}();"
     return _matrix_operation(code, stmt)
 
 
@@ -103,23 +106,25 @@ def _matrix_operation(code: Code, stmt: Operation) -> str:
                 _place(code, stmt.source, stmt.source_indices),
                 _matrices(code, stmt.target, stmt.target_indices),
             )
-            return f"{fn.use('load_matrix')}<{stmt.count}, {_flag(stmt.transposed)}>({held}, {row});"
+            return f"{fn.use('ldmatrix')}<{stmt.count}, {_flag(stmt.transposed)}>({held}, {row});"
         case StoreMatrix():
             row, held = (
                 _place(code, stmt.target, stmt.target_indices),
                 _matrices(code, stmt.source, stmt.source_indices),
             )
-            function = _since_hopper(fn, "store_matrix")
+            function = _since_hopper(fn, "stmatrix")
             return f"{function}<{stmt.count}, {_flag(stmt.transposed)}>({row}, {held});"
         case WarpgroupMma():
             return _group_mma(code, stmt)
         case WarpgroupMmaWait(pending=pending):
-            ends = "".join(f" {fn.use('awaited')}<{b.elements}>({fn.name_of(b.name)});" for b in fn.sums)
-            return f"{_hopper_alone(fn, 'warpgroup_mma_wait')}<{pending}>();{ends}"
+            ends = "".join(
+                f" {fn.use('warpgroup_fence_operand')}<{b.elements}>({fn.name_of(b.name)});" for b in fn.sums
+            )
+            return f"{_hopper_alone(fn, 'wgmma_wait_group')}<{pending}>();{ends}"
         case ClusterLoadWait(value=value):
             return f"{_since_hopper(fn, 'cluster_load_wait')}({code.value(value).text});"
         case SetMaxRegisters(count=count, increase=increase):
-            return f"{_hopper_alone(fn, 'more_registers' if increase else 'fewer_registers')}<{count}>();"
+            return f"{_hopper_alone(fn, 'setmaxnreg_inc' if increase else 'setmaxnreg_dec')}<{count}>();"
     raise CompileError(f"{type(stmt).__name__} cannot be expressed in CUDA C++")
 
 
@@ -128,24 +133,24 @@ def _barrier(fn: Function, level: Level) -> str:
         case Level.WARP:
             return "__syncwarp();"
         case Level.WARPGROUP:
-            return f"{fn.use('group_barrier')}();"
+            return f"{fn.use('warpgroup_sync')}();"
         case Level.BLOCK:
             return "__syncthreads();"
     in_shared = fn.meets_in_shared and fn.awaits_peers
-    return f"{_since_hopper(fn, 'cluster_barrier_shared' if in_shared else 'cluster_barrier')}();"
+    return f"{_since_hopper(fn, 'cluster_sync_shared' if in_shared else 'cluster_sync')}();"
 
 
 def _since_hopper(fn: Function, function: str) -> str:
     """A function of the prelude whose instructions came with Hopper."""
     if int("".join(c for c in fn.arch if c.isdigit()) or 0) < 90:
-        raise CompileError(f"{function.replace('_', ' ')}: {fn.arch} has no such instruction, sm_90 and later have")
+        raise CompileError(f"{function}: {fn.arch} has no such instruction, sm_90 and later have")
     return fn.use(function)
 
 
 def _hopper_alone(fn: Function, function: str) -> str:
     """A function of the prelude whose instructions Hopper alone has."""
     if fn.arch != "sm_90a":
-        raise CompileError(f"{function.replace('_', ' ')}: {fn.arch} has no such instruction, sm_90a alone has")
+        raise CompileError(f"{function}: {fn.arch} has no such instruction, sm_90a alone has")
     return fn.use(function)
 
 
@@ -153,7 +158,7 @@ def _prefetch(code: Code, stmt: Prefetch) -> str:
     size, unit = stmt.elements * stmt.source.dtype.bytes, WIDEST_BYTES
     place = place_of(stmt.source_indices, stmt.source.strides)
     whole = size % unit == 0 and place is not None and multiple_of(place.base) * stmt.source.dtype.bytes % unit == 0
-    name = code.fn.use("prefetch" if whole else "prefetch_units")
+    name = code.fn.use("prefetch_l2" if whole else "prefetch_l2_unaligned")
     return f"{name}<{size}>({_place(code, stmt.source, stmt.source_indices)});"
 
 
@@ -177,7 +182,7 @@ def _copy_async(code: Code, stmt: CopyAsync) -> str:
     size = stmt.elements * stmt.target.dtype.bytes
     mask = "" if stmt.mask is None else f", {code.value(stmt.mask).text}"
     to, source = _place(code, stmt.target, stmt.target_indices), _place(code, stmt.source, stmt.source_indices)
-    return f"{code.fn.use('copy_async')}<{size}>({to}, {source}{mask});"
+    return f"{code.fn.use('cp_async')}<{size}>({to}, {source}{mask});"
 
 
 def _tma_load(code: Code, stmt: TmaLoad) -> str:
@@ -188,8 +193,8 @@ def _tma_load(code: Code, stmt: TmaLoad) -> str:
     corner, once = _corner(code, stmt.source_indices), _flag(stmt.source.name in fn.streamed)
     if stmt.multicast is not None:
         blocks = code.value(stmt.multicast).text
-        return f"{_since_hopper(fn, f'tensor_multicast_{len(stmt.box)}')}<{once}>({to}, {box}, {blocks}, {corner});"
-    copy = f"{_since_hopper(fn, f'tensor_copy_{len(stmt.box)}')}<{once}>({to}, {box}, {corner});"
+        return f"{_since_hopper(fn, f'tma_load_multicast_{len(stmt.box)}d')}<{once}>({to}, {box}, {blocks}, {corner});"
+    copy = f"{_since_hopper(fn, f'tma_load_{len(stmt.box)}d')}<{once}>({to}, {box}, {corner});"
     return copy if stmt.tx_expected else f"{fn.use('mbarrier_arrive_expect_tx')}({where}, {size}); {copy}"
 
 
@@ -198,7 +203,7 @@ def _tensor_prefetch(code: Code, stmt: TmaPrefetch) -> str:
     wanted = (fn.parameters.index(stmt.source.name), stmt.box)
     for described, name in fn.maps.items():
         if (described.parameter, described.box) == wanted:
-            return f"{_since_hopper(fn, f'tensor_prefetch_{len(stmt.box)}')}(&{name}, {corner});"
+            return f"{_since_hopper(fn, f'tma_prefetch_{len(stmt.box)}d')}(&{name}, {corner});"
     raise CompileError(f"a box {list(stmt.box)} of {stmt.source.name} is asked for, which nothing copies")
 
 
@@ -206,7 +211,7 @@ def _tensor_store(code: Code, stmt: TmaStore) -> str:
     fn = code.fn
     source = address(code, stmt.source, tile_offset(code, stmt.source, stmt.source_indices))
     name, corner = fn.maps[tensor_map(fn, stmt)], _corner(code, stmt.target_indices)
-    function = _since_hopper(fn, f"tensor_store_{len(stmt.box)}")
+    function = _since_hopper(fn, f"tma_store_{len(stmt.box)}d")
     return f"{function}<{_flag(stmt.target.name in fn.streamed)}>({source}, &{name}, {corner});"
 
 
@@ -241,8 +246,7 @@ def _mma(code: Code, stmt: Mma) -> str:
 
 
 def _group_mma(code: Code, stmt: WarpgroupMma) -> str:
-    kind = "half" if stmt.a.dtype.name == "float16" else "bfloat"
-    function = _hopper_alone(code.fn, f"group_mma_{kind}_{stmt.columns}")
+    function = _hopper_alone(code.fn, wgmma_name(WGMMA_TYPES[stmt.a.dtype.name], stmt.columns))
     d = _fragment(code, stmt.d, stmt.d_indices, 1)
     a = _group_operand(code, stmt.a, stmt.a_indices, stmt.a_transposed)
     b = _group_operand(code, stmt.b, stmt.b_indices, stmt.b_transposed)
@@ -258,9 +262,9 @@ def _group_mma(code: Code, stmt: WarpgroupMma) -> str:
 def _group_operand(code: Code, buffer: Buffer, indices: tuple[Expr, ...], transposed: bool) -> str:
     where = address(code, buffer, tile_offset(code, buffer, indices))
     if not transposed:
-        return f"{code.fn.use('group_operand')}({where})"
+        return f"{code.fn.use('wgmma_descriptor')}({where})"
     apart = buffer.strides[-3] * buffer.dtype.bytes if len(buffer.shape) > 2 else 16
-    return f"{code.fn.use('group_operand_runs')}<{apart}>({where})"
+    return f"{code.fn.use('wgmma_descriptor_mn_major')}<{apart}>({where})"
 
 
 def _matrices(code: Code, buffer: Buffer, indices: tuple[Expr, ...]) -> str:

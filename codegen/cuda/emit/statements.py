@@ -18,7 +18,7 @@ def emit_statement(fn: Function, text: Text, stmt: Stmt) -> None:
     """Append ``stmt`` to ``text``. Raises CompileError for what CUDA C++ has no form of here."""
     check_registers(fn, stmt)
     if stmt is fn.first:
-        text.line(f"{fn.use('await_earlier_launch')}();")
+        text.line(f"{fn.use('griddepcontrol_wait')}();")
         fn.first = None
     match stmt:
         case Seq(statements=statements):

@@ -112,7 +112,7 @@ def _set(code: Code, buffer: Buffer, indices: tuple[Expr, ...], cell: Value) -> 
     fn, name = code.fn, code.fn.name_of(buffer.name)
     at = offset(code, buffer, indices)
     if is_packed(buffer):
-        return f"{fn.use('set_bits')}({name}, {at.text}, {cell.text});"
+        return f"{fn.use('insert_u16')}({name}, {at.text}, {cell.text});"
     if buffer.name in fn.streamed and buffer.scope is Scope.GLOBAL:
         type = stored(buffer.dtype)
         return f"__stcs(&{name}[{at.text}], ({type}){cell.unary});"
@@ -135,13 +135,13 @@ def _move(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
     if mask is None and is_packed(stmt.buffer) and isinstance(load, Load) and _is_run(code.fn, load, source.base):
         target = f"{code.fn.name_of(stmt.buffer.name)} + {half_of(base_offset(code, stmt.buffer, base, 0))}"
         run = f"{code.fn.name_of(load.buffer.name)}, {base_offset(code, load.buffer, source.base, 0).text}"
-        code.text.line(f"{code.fn.use('load_run')}<{lanes // 2}>({target}, {run});")
+        code.text.line(f"{code.fn.use('load_unaligned')}<{lanes // 2}>({target}, {run});")
         return True
     if mask is None and isinstance(load, Load) and _is_run(code.fn, load, source.base):
         if stmt.buffer.scope is Scope.GLOBAL and pieces([(stmt.buffer, base)], lanes) == [(0, WIDEST_BYTES)]:
             at, piece = base_offset(code, load.buffer, source.base, 0), WIDEST_BYTES // load.buffer.dtype.bytes
             wide = f"{code.fn.name_of(load.buffer.name)}, {at.text}, {load.buffer.elements // piece * piece}"
-            _write_piece(code, stmt.buffer, base, 0, WIDEST_BYTES, f"{code.fn.use('load_run_wide')}({wide})")
+            _write_piece(code, stmt.buffer, base, 0, WIDEST_BYTES, f"{code.fn.use('load_unaligned_x8')}({wide})")
             return True
     least = 4 if is_packed(stmt.buffer) or is_packed(load.buffer) else 1
     if min(size for _, size in parts) < least or max(size for _, size in parts) == stmt.buffer.dtype.bytes:
@@ -165,7 +165,7 @@ def _write_piece(code: Code, buffer: Buffer, base: Expr, lane: int, size: int, b
     where = address(code, buffer, at)
     if is_packed(buffer):
         where = f"&{code.fn.name_of(buffer.name)}[{half_of(at)}]"
-    pointer = f"{code.fn.use('as')}<{WIDE[size]}>({where})"
+    pointer = f"{code.fn.use('recast')}<{WIDE[size]}>({where})"
     if buffer.name in code.fn.streamed and buffer.scope is Scope.GLOBAL and size >= 4:
         code.text.line(f"__stcs({pointer}, {bits});")
     else:
@@ -179,7 +179,7 @@ def _store_wide(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
     if not is_half(buffer.dtype):
         array = _stored_array(code, stmt.value)
         for lane, size in parts:
-            cell = f"*{code.fn.use('as')}<{WIDE[size]}>(&{array}[{lane}])"
+            cell = f"*{code.fn.use('recast')}<{WIDE[size]}>(&{array}[{lane}])"
             _write_piece(code, buffer, base, lane, size, cell)
         return True
     if min(size for _, size in parts) < 4:
@@ -192,7 +192,7 @@ def _store_wide(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
     bits = raw(loop, stmt.value)
     if bits is not None:
         assert loop.lane is not None
-        code.close(loop, lanes, f"{fn.use('set_bits')}({target}, {loop.lane.text}, {bits.text});")
+        code.close(loop, lanes, f"{fn.use('insert_u16')}({target}, {loop.lane.text}, {bits.text});")
     else:
         value, source = _unrounded(stmt.value)
         if source.dtype.is_float and source.dtype.bits <= 32:
@@ -202,10 +202,10 @@ def _store_wide(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
             loop = code.lanes()
             assert loop.lane is not None
             bits = to_bits(fn, loop.value(value), source.dtype, buffer.dtype)
-            code.close(loop, lanes, f"{fn.use('set_bits')}({target}, {loop.lane.text}, {bits.text});")
+            code.close(loop, lanes, f"{fn.use('insert_u16')}({target}, {loop.lane.text}, {bits.text});")
     if not is_packed(buffer):
         for lane, size in parts:
-            cell = f"*{code.fn.use('as')}<{WIDE[size]}>(&{words}[{lane // 2}])"
+            cell = f"*{code.fn.use('recast')}<{WIDE[size]}>(&{words}[{lane // 2}])"
             _write_piece(code, buffer, base, lane, size, cell)
     return True
 

@@ -55,8 +55,8 @@ def test_blocks_wait_for_stores_to_memory_only_where_they_must(how: str) -> None
     kernel = Kernel("turned", (source,), (result,), (), w.finish())
     backend = backend_for(SM90A)
     emitted = backend.emit(kernel, SM90A)
-    assert emitted.text.count("  cluster_barrier_shared();") == (2 if how == "awaited" else 0)
-    assert emitted.text.count("  cluster_end();") == (0 if how == "not awaited" else 1)
+    assert emitted.text.count("  cluster_sync_shared();") == (2 if how == "awaited" else 0)
+    assert emitted.text.count("  cluster_sync_relaxed();") == (0 if how == "not awaited" else 1)
     assert backend.compile(emitted, SM90A).code.startswith(b"\x7fELF")
 
 
@@ -91,10 +91,11 @@ def test_what_is_asked_for_first_is_asked_for_ahead_of_the_wait(arch: str) -> No
         w.emit(Prefetch(source, (b, t % 3), 5))
     backend = backend_for(target)
     emitted = backend.emit(Kernel("near", (source,), (result,), (), w.finish()), target)
-    ahead, wait, after = emitted.text.partition("  await_earlier_launch();")
-    assert bool(wait) == (arch == "sm_90a") and ("prefetch<128>(&A[" in ahead) and "prefetch<256>(&A[" in emitted.text
-    assert not wait or "prefetch<256>(&A[" in after
-    assert "prefetch_units<20>(&A[" in emitted.text
+    ahead, wait, after = emitted.text.partition("  griddepcontrol_wait();")
+    assert bool(wait) == (arch == "sm_90a")
+    assert "prefetch_l2<128>(&A[" in ahead and "prefetch_l2<256>(&A[" in emitted.text
+    assert not wait or "prefetch_l2<256>(&A[" in after
+    assert "prefetch_l2_unaligned<20>(&A[" in emitted.text
     assert backend.compile(emitted, target).code.startswith(b"\x7fELF")
 
 

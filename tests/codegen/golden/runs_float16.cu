@@ -1,31 +1,31 @@
 // runs for cuda sm_90a: tw_runs<<<1, 27, 0>>>
 
-// several elements as what moves them at once
-template <typename T> static __device__ __forceinline__ T* as(void* place) { return reinterpret_cast<T*>(place); }
-template <typename T> static __device__ __forceinline__ const T* as(const void* place) { return reinterpret_cast<const T*>(place); }
-
-// the next launch may send blocks where there is room
-static __device__ __forceinline__ void let_next_launch() {
+// lets the next kernel in the stream start its blocks while this one still runs
+static __device__ __forceinline__ void griddepcontrol_launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-// from here on, all that earlier launches wrote is there
-static __device__ __forceinline__ void await_earlier_launch() {
+// waits until earlier kernels have ended and all that they wrote can be seen
+static __device__ __forceinline__ void griddepcontrol_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// 2 * WORDS neighbours that may begin in the middle of a word: the words that they lie in, shifted
-template <int WORDS> static __device__ __forceinline__ void load_run(unsigned* to, const unsigned short* from, int at) {
-  const unsigned* words = reinterpret_cast<const unsigned*>(from) + (at >> 1);
-  const int odd = at & 1;
+// the same address as a pointer to a vector type, which moves several elements at once
+template <typename T> static __device__ __forceinline__ T* recast(void* pointer) { return reinterpret_cast<T*>(pointer); }
+template <typename T> static __device__ __forceinline__ const T* recast(const void* pointer) { return reinterpret_cast<const T*>(pointer); }
+
+// loads 2 * WORDS contiguous elements, which may begin in the middle of a word: loads words and shifts them
+template <int WORDS> static __device__ __forceinline__ void load_unaligned(unsigned* to, const unsigned short* from, int offset) {
+  const unsigned* words = reinterpret_cast<const unsigned*>(from) + (offset >> 1);
+  const int odd = offset & 1;
   unsigned x[WORDS + 1];
   #pragma unroll
   for (int i = 0; i < WORDS; ++i) x[i] = words[i];
-  x[WORDS] = from[at + 2 * WORDS - 1];  // the other half of its word may be beyond the end
+  x[WORDS] = from[offset + 2 * WORDS - 1];  // the other half of its word may lie beyond the end
   #pragma unroll
   for (int i = 0; i < WORDS; ++i) to[i] = __funnelshift_r(x[i], x[i + 1], 16 * odd);
 }
@@ -34,9 +34,9 @@ extern "C" __global__ void __launch_bounds__(27) tw_runs(
     const unsigned short* A,
     unsigned short* __restrict__ O) {
   const int t = threadIdx.x;
-  let_next_launch();
+  griddepcontrol_launch_dependents();
   __align__(8) unsigned held[2];
-  await_earlier_launch();
-  load_run<2>(held + 0, A, (int)((unsigned)t / (unsigned)3) * 13 + (int)((unsigned)t % (unsigned)3) * 4 + 1);
-  *as<uint2>(&O[t * 4]) = *as<uint2>(&held[0]);
+  griddepcontrol_wait();
+  load_unaligned<2>(held + 0, A, (int)((unsigned)t / (unsigned)3) * 13 + (int)((unsigned)t % (unsigned)3) * 4 + 1);
+  *recast<uint2>(&O[t * 4]) = *recast<uint2>(&held[0]);
 }

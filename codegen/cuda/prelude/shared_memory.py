@@ -1,0 +1,14 @@
+"""Addresses of shared memory, and the fence between ordinary accesses to it and the asynchronous proxy."""
+
+from .device_function import DeviceFunction
+
+SHARED_MEMORY: dict[str, DeviceFunction] = {
+    "smem_address": DeviceFunction(
+        """unsigned smem_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }"""
+    ),
+    "fence_proxy_async": DeviceFunction(
+        """// makes what this thread wrote to shared memory visible to TMA and wgmma
+void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }"""
+    ),
+}
+"""Name -> function."""
