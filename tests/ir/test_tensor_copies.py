@@ -199,5 +199,5 @@ def test_what_is_asked_for_is_a_box_that_is_copied() -> None:
         verify(asking((64, 64, 1)))
     with pytest.raises(KernelFault, match="a box of A begins at 4 in a row, no multiple of 16 bytes"):
         interpret(asking((64, 64), 4), {"A": inputs()["A"]})
-    with pytest.raises(CompileError, match=r"a box \[32, 64\] of A is asked for, which nothing copies"):
+    with pytest.raises(CompileError, match=r"a box \[32, 64\] of A is prefetched, which nothing copies"):
         build_kernel(asking((32, 64)), H200)

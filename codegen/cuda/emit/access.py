@@ -1,4 +1,8 @@
-"""Where an access lies: its offset in elements, how it steps from lane to lane, and what divides it."""
+"""Analysis of one access: its offset in elements, its stride from lane to lane, divisibility, uniform masks, ranges.
+
+These are the questions that decide whether the elements of a vector move in one wide instruction: are they
+contiguous, at which multiple do they begin, and is one condition the mask of all of them?
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,15 +31,15 @@ from ....ir.expr import (
 )
 
 WIDEST_BYTES = 16
-"""The widest access of one thread."""
+"""How many bytes one thread moves in its widest access."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """``base + step * lane`` elements from the start of a buffer, before any swizzle."""
+class StridedOffset:
+    """The offset of lane ``l`` of a vector is ``base + stride * l`` elements, before any swizzle."""
 
     base: Expr
-    step: int
+    stride: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +86,25 @@ def _form(expr: Expr, vectors: bool = False) -> _Form | None:
     return _Form({expr: 1}) if vectors or expr.lanes == 1 else None
 
 
-def place_of(indices: Sequence[Expr], strides: Sequence[int]) -> Place | None:
-    """The place at ``indices``; None where the lanes do not step evenly."""
+def strided_offset(indices: Sequence[Expr], strides: Sequence[int]) -> StridedOffset | None:
+    """The offset of ``indices`` in a buffer with ``strides``; None where no constant stride leads from lane to lane."""
     total = _Form({})
     for at, stride in zip(indices, strides, strict=True):
         form = _form(at, vectors=True)
         assert form is not None
         total = total.plus(form, stride)
-    total = _joined(total)
+    total = _recombined(total)
     if any(term.lanes > 1 for term in total.terms):
         return None
-    return Place(sum_of(total.terms.items(), total.constant), total.step)
+    return StridedOffset(sum_of(total.terms.items(), total.constant), total.step)
 
 
-def _joined(form: _Form) -> _Form:
-    """``form`` with what a number was taken apart into put together again: ``x // n * n + x % n`` is ``x``, and
-    ``x // n % m * n + x % n`` is ``x % (n * m)``. So a flat number that runs over several dimensions is one place."""
+def _recombined(form: _Form) -> _Form:
+    """``form`` with the quotients and remainders of one number put together again.
+
+    A flat index that runs over several dimensions is taken apart as ``x // n`` and ``x % n``. With the strides of
+    contiguous dimensions it comes back: ``x // n * n + x % n`` is ``x``, ``x // n % m * n + x % n`` is ``x % (n * m)``.
+    """
     for low, c in form.terms.items():
         if not isinstance(low, Binary) or low.op is not BinaryOp.MOD:
             continue
@@ -109,23 +116,23 @@ def _joined(form: _Form) -> _Form:
             m = _divisor(high) if high.op is BinaryOp.MOD else 0
             if not isinstance(whole, Binary) or whole.op is not BinaryOp.FLOORDIV or m is None:
                 continue
-            if _divisor(whole) != n or not _alike(whole.a, low.a, n):
+            if _divisor(whole) != n or not _congruent(whole.a, low.a, n):
                 continue
             rest = {t: f for t, f in form.terms.items() if t is not low and t is not high}
-            number = whole.a if not m else Binary(BinaryOp.MOD, whole.a, _spread(index(n * m), whole.a.lanes))
+            number = whole.a if not m else Binary(BinaryOp.MOD, whole.a, _broadcast(index(n * m), whole.a.lanes))
             joined = _form(number, vectors=True)
             assert joined is not None
-            return _joined(_Form(rest, form.constant, form.step).plus(joined, c))
+            return _recombined(_Form(rest, form.constant, form.step).plus(joined, c))
     return form
 
 
 def _divisor(expr: Binary) -> int | None:
-    """The positive constant that ``expr`` divides by; None where it is none."""
+    """The positive constant that ``expr`` divides by; None where the divisor is something else."""
     b = expr.b.value if isinstance(expr.b, Broadcast) else expr.b
     return int(b.value) if isinstance(b, Const) and b.value > 0 else None
 
 
-def _alike(a: Expr, b: Expr, n: int) -> bool:
+def _congruent(a: Expr, b: Expr, n: int) -> bool:
     """Whether two indices provably differ by a multiple of ``n``."""
     left, right = _form(a, vectors=True), _form(b, vectors=True)
     if left is None or right is None:
@@ -134,12 +141,12 @@ def _alike(a: Expr, b: Expr, n: int) -> bool:
     return all(c % n == 0 for c in (*difference.terms.values(), difference.constant, difference.step))
 
 
-def _spread(scalar: Expr, lanes: int) -> Expr:
+def _broadcast(scalar: Expr, lanes: int) -> Expr:
     return scalar if lanes == 1 else Broadcast(scalar, lanes)
 
 
-def flat_place(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:
-    """The place of every lane as one (vector) expression, for lanes that do not step evenly."""
+def lane_offsets(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:
+    """The offset of every lane as one vector expression, for offsets without a constant stride."""
     lanes = max((i.lanes for i in indices), default=1)
     total: Expr | None = None
     for at, stride in zip(indices, strides, strict=True):
@@ -150,84 +157,86 @@ def flat_place(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:
     return index(0) if total is None else total
 
 
-def parted(expr: Expr, period: int) -> tuple[Expr, Expr]:
-    """A scalar index as a sum of two: one that ``period`` provably divides, and the rest."""
+def split_multiples(expr: Expr, period: int) -> tuple[Expr, Expr]:
+    """A scalar index as the sum of two: the first is provably a multiple of ``period``, the second is the rest."""
     form = _form(expr)
     if form is None:
         return index(0), expr
-    whole = {term: c for term, c in form.terms.items() if c * _multiple_of_term(term) % period == 0}
+    whole = {term: c for term, c in form.terms.items() if c * _divisibility_of_term(term) % period == 0}
     rest = {term: c for term, c in form.terms.items() if term not in whole}
     constant = form.constant % period
     return sum_of(whole.items(), form.constant - constant), sum_of(rest.items(), constant)
 
 
-def multiple_of(expr: Expr) -> int:
-    """A number that divides every value of a scalar index; 0 for an index that is always 0."""
+def divisibility(expr: Expr) -> int:
+    """A number that divides every value of a scalar index (Triton's divisibility); 0 for an index that is always 0."""
     form = _form(expr)
     if form is None:
         return 1
     known = abs(form.constant)
     for term, c in form.terms.items():
-        known = gcd(known, abs(c) * _multiple_of_term(term))
+        known = gcd(known, abs(c) * _divisibility_of_term(term))
         if known == 1:
             return 1
     return known
 
 
-def _multiple_of_term(term: Expr) -> int:
+def _divisibility_of_term(term: Expr) -> int:
     match term:
         case Binary(op=BinaryOp.MOD | BinaryOp.MIN | BinaryOp.MAX, a=a, b=b):
-            return gcd(multiple_of(a), multiple_of(b))
+            return gcd(divisibility(a), divisibility(b))
         case Binary(op=BinaryOp.MUL, a=a, b=b):
-            return multiple_of(a) * multiple_of(b)
+            return divisibility(a) * divisibility(b)
         case Binary(op=BinaryOp.FLOORDIV, a=a, b=Const(value=divisor)) if divisor:
-            known = multiple_of(a)
+            known = divisibility(a)
             return known // abs(int(divisor)) if known % int(divisor) == 0 else 1
         case Select(then=then, otherwise=otherwise):
-            return gcd(multiple_of(then), multiple_of(otherwise))
+            return gcd(divisibility(then), divisibility(otherwise))
         case Cast(value=value, type=dtype) if dtype == INDEX and value.dtype.is_integer:
-            return multiple_of(value) if value.dtype == INDEX else 1
+            return divisibility(value) if value.dtype == INDEX else 1
     return 1
 
 
-def contiguous_run(buffer: Buffer) -> int:
-    """How many neighbours, from a multiple of that on, lie side by side: all but where a swizzle parts them."""
+def contiguous_elements(buffer: Buffer) -> int:
+    """How many elements stay contiguous, from a multiple of that number on: a swizzle permutes chunks of so many."""
     swizzle = None if buffer.layout is None else buffer.layout.swizzle
     return 1 << 30 if swizzle is None else 1 << swizzle.base
 
 
-def pieces(places: Sequence[tuple[Buffer, Expr]], lanes: int) -> list[tuple[int, int]]:
-    """(first lane, bytes) of the accesses that ``lanes`` neighbours are moved in, from each of ``places`` (buffer,
-    first element) on: a power of two of bytes, at most 16, at an offset that is provably a multiple of it
-    in all of them."""
-    size = places[0][0].dtype.bytes
-    known = [(multiple_of(base), contiguous_run(buffer) * size) for buffer, base in places]
+def vector_accesses(starts: Sequence[tuple[Buffer, Expr]], lanes: int) -> list[tuple[int, int]]:
+    """How ``lanes`` contiguous elements are split into accesses that suit every buffer of ``starts`` (buffer, offset of
+    the first element), such as both ends of a copy.
+
+    Gives (first lane, bytes) of each access. Its bytes are a power of two, at most 16, and provably divide its offset.
+    """
+    size = starts[0][0].dtype.bytes
+    known = [(divisibility(base), contiguous_elements(buffer) * size) for buffer, base in starts]
     found: list[tuple[int, int]] = []
     lane = 0
     while lane < lanes:
-        piece = WIDEST_BYTES
-        for multiple, run in known:
+        width = WIDEST_BYTES
+        for multiple, contiguous in known:
             at = gcd(multiple, lane)
-            piece = min(piece, run, WIDEST_BYTES if at == 0 else size * (at & -at))
-        while piece > (lanes - lane) * size:
-            piece //= 2
-        found.append((lane, piece))
-        lane += piece // size
+            width = min(width, contiguous, WIDEST_BYTES if at == 0 else size * (at & -at))
+        while width > (lanes - lane) * size:
+            width //= 2
+        found.append((lane, width))
+        lane += width // size
     return found
 
 
-def one_for_all(mask: Expr) -> Expr | None:
-    """The scalar that every lane of a mask is provably equal to; None where they may differ."""
+def uniform_mask(mask: Expr) -> Expr | None:
+    """The scalar condition that all lanes of a mask provably equal; None where lanes may differ."""
     match mask:
         case _ if mask.lanes == 1:
             return mask
         case Broadcast(value=value):
             return value
         case Logic(op=op, a=a, b=b):
-            left, right = one_for_all(a), one_for_all(b)
+            left, right = uniform_mask(a), uniform_mask(b)
             return None if left is None or right is None else Logic(op, left, right)
         case Unary(op=UnaryOp.NOT, value=value):
-            inner = one_for_all(value)
+            inner = uniform_mask(value)
             return None if inner is None else Unary(UnaryOp.NOT, inner)
         case Compare(op=CompareOp.LT | CompareOp.GE as op, a=a, b=b) if a.dtype == INDEX:
             return _uniform_order(op, a, b, mask.lanes)
@@ -235,28 +244,31 @@ def one_for_all(mask: Expr) -> Expr | None:
 
 
 def _uniform_order(op: CompareOp, a: Expr, b: Expr, lanes: int) -> Expr | None:
-    """``base + lane < bound`` where both are multiples of a number of lanes that covers all: then ``base < bound``."""
+    """``base < bound`` for the mask ``base + stride * lane < bound``; None where lanes may differ.
+
+    All lanes agree where ``base`` and ``bound`` are multiples of a number that exceeds ``stride * (lanes - 1)``.
+    """
     left, right = _form(a), _form(b)
     if left is None or right is None or right.step:
         return None
     base = sum_of(left.terms.items(), left.constant)
     bound = sum_of(right.terms.items(), right.constant)
     if left.step:
-        unit = gcd(multiple_of(base), multiple_of(bound))
+        unit = gcd(divisibility(base), divisibility(bound))
         if left.step < 0 or (unit and unit < left.step * (lanes - 1) + 1):
             return None
     return Compare(op, base, bound)
 
 
-class Ranges:
-    """Bounds of integer expressions of one function; remembers them while the expressions live."""
+class IndexRanges:
+    """Lower and upper bounds of the integer expressions of one function. They are computed once for each expression."""
 
     def __init__(self, variables: Mapping[str, Interval]) -> None:
         self._variables = variables
         self._known: dict[int, tuple[Expr, Interval]] = {}
 
     def of(self, expr: Expr) -> Interval:
-        """Bounds over all lanes; all of the dtype where nothing is known."""
+        """The bounds over all lanes; the range of the dtype where nothing better is known."""
         found = self._known.get(id(expr))
         if found is None:
             found = self._known[id(expr)] = (expr, self._bounds(expr))
@@ -287,6 +299,6 @@ class Ranges:
         return whole
 
     def exact(self, expr: Binary) -> bool:
-        """Whether ``a op b`` provably does not wrap around."""
+        """Whether ``a op b`` provably does not overflow."""
         bounds = binary_interval(expr.op, self.of(expr.a), self.of(expr.b))
         return bounds is not None and bounds.within(dtype_interval(expr.dtype))

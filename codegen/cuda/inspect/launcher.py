@@ -2,7 +2,7 @@
 
 from ...backend import LaunchConfig, Parameter, Source, TensorMap
 from ..compile.resources import STATIC_SHARED_LIMIT_BYTES
-from ..emit.types import stored
+from ..emit.types import storage_type
 
 PORTABLE_CLUSTER = 8
 """Larger clusters must be allowed function by function."""
@@ -145,7 +145,7 @@ def _prepared(grid: LaunchConfig) -> str:
 def _launched(grid: LaunchConfig, parameters: tuple[Parameter, ...]) -> str:
     x, y, z = grid.blocks
     given = ", ".join(
-        f"({'const ' if parameters[i].role == 'input' else ''}{stored(parameters[i].dtype)}*)p[{i}]"
+        f"({'const ' if parameters[i].role == 'input' else ''}{storage_type(parameters[i].dtype)}*)p[{i}]"
         for i in grid.arguments
     )
     maps = "".join(f", {_map(m, parameters[m.parameter])}" for m in grid.tensor_maps)

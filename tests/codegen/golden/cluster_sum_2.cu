@@ -76,19 +76,19 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
     *recast<uint4>(&parts_v[4]) = *recast<uint4>(&parts[t * 16 + 4]);
     *recast<uint4>(&parts_v[8]) = *recast<uint4>(&parts[t * 16 + 8]);
     *recast<uint4>(&parts_v[12]) = *recast<uint4>(&parts[t * 16 + 12]);
-    float part[16];
+    float partial[16];
     #pragma unroll
     for (int l = 0; l < 16; ++l) {
-      part[l] = parts_v[l];
+      partial[l] = parts_v[l];
     }
     #pragma unroll
-    for (int half = 8; half > 0; half /= 2) {
+    for (int stride = 8; stride > 0; stride /= 2) {
       #pragma unroll
-      for (int l_1 = 0; l_1 < half; ++l_1) {
-        part[l_1] = part[l_1] + part[l_1 + half];
+      for (int l_1 = 0; l_1 < stride; ++l_1) {
+        partial[l_1] = partial[l_1] + partial[l_1 + stride];
       }
     }
-    sums[t] = part[0];
+    sums[t] = partial[0];
   }
   cluster_sync();
   if (t < 1) {
@@ -105,9 +105,9 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
         total[l_3] = total[l_3] + sums_v[l_3];
       }
     }
-    float peer_sums;
-    *recast<unsigned>(&peer_sums) = ld_shared_cluster(recast<unsigned>(&sums[1]), (rank + 1) & 1);
-    const float sums_1 = peer_sums;
+    float remote_sums;
+    *recast<unsigned>(&remote_sums) = ld_shared_cluster(recast<unsigned>(&sums[1]), (rank + 1) & 1);
+    const float sums_1 = remote_sums;
     __align__(16) float r[4];
     #pragma unroll
     for (int l_4 = 0; l_4 < 4; ++l_4) {

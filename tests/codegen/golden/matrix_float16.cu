@@ -65,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(32) tw_matrix(
   griddepcontrol_wait();
   #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int place = lane * 8;
-    *recast<uint4>(&a_tile[i * 256 + (place ^ ((place >> 3) & 24))]) = *recast<uint4>(&A[i * 256 + lane * 8]);
+    const int offset = lane * 8;
+    *recast<uint4>(&a_tile[i * 256 + (offset ^ ((offset >> 3) & 24))]) = *recast<uint4>(&A[i * 256 + lane * 8]);
   }
   *recast<uint4>(&b_tile[lane * 16]) = *recast<uint4>(&B[lane * 8]);
   __syncthreads();
@@ -77,8 +77,8 @@ extern "C" __global__ void __launch_bounds__(32) tw_matrix(
   ldmatrix<4, true>(right, &b_tile[lane * 16]);
   #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    const int place_1 = (lane & 15) * 32 + k * 16 + (lane >> 4) * 8;
-    ldmatrix<4, false>(left, &a_tile[(place_1 ^ ((place_1 >> 3) & 24))]);
+    const int offset_1 = (lane & 15) * 32 + k * 16 + (lane >> 4) * 8;
+    ldmatrix<4, false>(left, &a_tile[(offset_1 ^ ((offset_1 >> 3) & 24))]);
     mma_m16n8k16_f16(total, left, right + k * 4 / 2);
   }
   #pragma unroll

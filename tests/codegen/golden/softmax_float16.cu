@@ -101,19 +101,19 @@ extern "C" __global__ void __launch_bounds__(32) tw_softmax(
   value[0] = __int_as_float((int)0xff800000);
   #pragma unroll
   for (int j0 = 0; j0 < 4; ++j0) {
-    float part[8];
+    float partial[8];
     #pragma unroll
     for (int l_1 = 0; l_1 < 8; ++l_1) {
-      part[l_1] = x[j0 * 8 + l_1];
+      partial[l_1] = x[j0 * 8 + l_1];
     }
     #pragma unroll
-    for (int half = 4; half > 0; half /= 2) {
+    for (int stride = 4; stride > 0; stride /= 2) {
       #pragma unroll
-      for (int l_2 = 0; l_2 < half; ++l_2) {
-        part[l_2] = max_nan(part[l_2], part[l_2 + half]);
+      for (int l_2 = 0; l_2 < stride; ++l_2) {
+        partial[l_2] = max_nan(partial[l_2], partial[l_2 + stride]);
       }
     }
-    value[0] = max_nan(value[0], part[0]);
+    value[0] = max_nan(value[0], partial[0]);
   }
   const float t_1 = __shfl_xor_sync(0xffffffffu, value[0], 16);
   value[0] = max_nan(value[0], t_1);
@@ -138,19 +138,19 @@ extern "C" __global__ void __launch_bounds__(32) tw_softmax(
     for (int l_3 = 0; l_3 < 8; ++l_3) {
       x[j1 * 8 + l_3] = fast_exp(x[j1 * 8 + l_3] - value[0]);
     }
-    float part_1[8];
+    float partial_1[8];
     #pragma unroll
     for (int l_4 = 0; l_4 < 8; ++l_4) {
-      part_1[l_4] = x[j1 * 8 + l_4];
+      partial_1[l_4] = x[j1 * 8 + l_4];
     }
     #pragma unroll
-    for (int half_1 = 4; half_1 > 0; half_1 /= 2) {
+    for (int stride_1 = 4; stride_1 > 0; stride_1 /= 2) {
       #pragma unroll
-      for (int l_5 = 0; l_5 < half_1; ++l_5) {
-        part_1[l_5] = part_1[l_5] + part_1[l_5 + half_1];
+      for (int l_5 = 0; l_5 < stride_1; ++l_5) {
+        partial_1[l_5] = partial_1[l_5] + partial_1[l_5 + stride_1];
       }
     }
-    value[1] = value[1] + part_1[0];
+    value[1] = value[1] + partial_1[0];
   }
   const float t_6 = __shfl_xor_sync(0xffffffffu, value[1], 16);
   value[1] = value[1] + t_6;
