@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ..codegen.backend import LaunchConfig, Packaging, Resources
 from ..codegen.export import exported
-from ..codegen.lowering import layers, sketch_of
+from ..codegen.lowering import lowering_stages, sketch_of
 from ..codegen.matrix_use import matrix_use
 from ..codegen.memory_traffic import accessed_bytes
 from ..core.budget import Budget, StopReason
@@ -211,7 +211,7 @@ def first_schedule(workload: Workload, target: Target) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """Every layer of one schedule's road as text, the instructions it ends in by class, and its device functions."""
+    """Every stage of lowering one schedule as text, its machine instructions by class, and its device functions."""
 
     sections: tuple[Section, ...]
     instructions: Mapping[str, int]
@@ -222,37 +222,37 @@ class Artifacts:
 
 def artifacts(workload: Workload, target: Target, schedule: Schedule) -> Artifacts:
     """Raises IllegalSchedule, CompileError, UnsupportedTarget."""
-    road = layers(workload, target, schedule)
-    before: Sequence[tuple[str, str]] = [("kernel", kernel_text(road.kernel))]
-    after = [(f"after {name}", kernel_text(kernel)) for name, kernel in road.passes]
+    stages = lowering_stages(workload, target, schedule)
+    before: Sequence[tuple[str, str]] = [("kernel", kernel_text(stages.kernel))]
+    after = [(f"after {name}", kernel_text(kernel)) for name, kernel in stages.passes]
     sections = [Section(title, "ir", text) for title, text in (*before, *after)]
-    sections.append(Section("source", road.source.language, road.source.text))
-    sections += [Section(layer.title, layer.language, layer.text) for layer in road.artifacts.layers]
-    final = road.passes[-1][1] if road.passes else road.kernel
-    use = matrix_use(workload, target, schedule, final, road.artifacts.instructions)
+    sections.append(Section("source", stages.source.language, stages.source.text))
+    sections += [Section(layer.title, layer.language, layer.text) for layer in stages.artifacts.layers]
+    use = matrix_use(workload, target, schedule, stages.final, stages.artifacts.instructions)
     if use is not None:
         sections.append(Section("matrix instructions", "text", "\n".join((use.said, *use.warnings))))
-    functions = tuple(_function(grid, road.artifacts.resources, target) for grid in road.source.launches)
+    functions = tuple(_function(launch, stages.artifacts.resources, target) for launch in stages.source.launches)
     warnings = () if use is None else use.warnings
-    return Artifacts(tuple(sections), road.artifacts.instructions, functions, accessed_bytes(final), warnings)
+    accessed = accessed_bytes(stages.final)
+    return Artifacts(tuple(sections), stages.artifacts.instructions, functions, accessed, warnings)
 
 
-def _function(grid: LaunchConfig, resources: Mapping[str, Resources], target: Target) -> FunctionView:
-    taken = resources.get(grid.function, Resources(0))
+def _function(launch: LaunchConfig, resources: Mapping[str, Resources], target: Target) -> FunctionView:
+    taken = resources.get(launch.function, Resources(0))
     limits = limits_of(target)
-    resident = int(limits.resident_blocks(grid.threads, taken.registers, grid.shared_bytes))
+    resident = int(limits.resident_blocks(launch.threads, taken.registers, launch.shared_bytes))
     return FunctionView(
-        name=grid.function,
-        blocks=grid.blocks,
-        threads=grid.threads,
-        cluster=grid.cluster,
-        shared_bytes=grid.shared_bytes,
+        name=launch.function,
+        blocks=launch.blocks,
+        threads=launch.threads,
+        cluster=launch.cluster,
+        shared_bytes=launch.shared_bytes,
         registers=taken.registers,
         spill_bytes=taken.spill_bytes,
         stack_bytes=taken.stack_bytes,
         resident_blocks=resident,
-        occupancy=resident * grid.threads / limits.threads_per_multiprocessor,
-        waves=float(limits.waves(math.prod(grid.blocks), resident, target.threads)) if resident else 0.0,
+        occupancy=resident * launch.threads / limits.threads_per_multiprocessor,
+        waves=float(limits.waves(math.prod(launch.blocks), resident, target.threads)) if resident else 0.0,
     )
 
 

@@ -44,7 +44,7 @@ def _description(binary: Binary) -> Json:
         "prologue": binary.prologue,
         "parameters": [[p.name, p.role, list(p.shape), p.dtype.name] for p in binary.parameters],
         "toolchain": dict(binary.toolchain.components),
-        "launches": [asdict(grid) for grid in binary.launches],
+        "launches": [asdict(launch) for launch in binary.launches],
         "resources": {name: asdict(r) for name, r in binary.resources.items()},
     }
 
@@ -57,19 +57,16 @@ def _binary(description: Json, code: bytes) -> Binary:
         str(description["entry"]),
         tuple(Parameter(name, role, tuple(shape), dtype_named(dtype)) for name, role, shape, dtype in parameters),
         Toolchain(cast(dict[str, str], description["toolchain"])),
-        tuple(_grid_from_json(grid) for grid in cast(list[Json], description["launches"])),
+        tuple(_launch_from_json(launch) for launch in cast(list[Json], description["launches"])),
         {n: Resources(**cast(dict[str, int], r)) for n, r in cast(Json, description["resources"]).items()},
         str(description["prologue"]),
     )
 
 
-def _grid_from_json(data: Json) -> LaunchConfig:
+def _launch_from_json(data: Json) -> LaunchConfig:
     x, y, z = cast(list[int], data["blocks"])
     arguments = tuple(cast(list[int], data["arguments"]))
-    maps = tuple(
-        TensorMap(m["parameter"], tuple(m["box"]), m["swizzled"], m["line_bytes"])
-        for m in cast(list[dict[str, Any]], data["tensor_maps"])
-    )
+    maps = tuple(TensorMap(**{**m, "box": tuple(m["box"])}) for m in cast(list[dict[str, Any]], data["tensor_maps"]))
     fields: Json = {**data, "blocks": (x, y, z), "arguments": arguments, "tensor_maps": maps}
     return LaunchConfig(**fields)  # type: ignore[arg-type]
 

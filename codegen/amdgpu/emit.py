@@ -9,9 +9,8 @@ from ...core.target import Target
 from ...ir.expr import WARP_LANES
 from ...ir.stmt import Bound, HardwareAxis, Kernel, Launch, Seq
 from ...schedule.gpu.occupancy import limits_of
-from ..backend import LaunchConfig, Source
+from ..backend import LaunchConfig, Source, parameters_of
 from ..llvm.body import Body
-from ..llvm.emit import parameters_of
 from ..llvm.frame import Frame
 from ..llvm.statements import Place, emit_statement
 from ..llvm.values import Value, constant

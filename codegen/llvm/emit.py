@@ -9,7 +9,7 @@ from ...ir.buffer import Buffer
 from ...ir.cpu import tiles_of
 from ...ir.prologue import split_prologue
 from ...ir.stmt import Kernel, Operation, Stmt, walk_statements
-from ..backend import Parameter, Source
+from ..backend import Source, parameters_of
 from .amx import ask_for_tiles, release_tiles, set_up_tiles
 from .architectures import architecture_of, function_attributes
 from .body import Body
@@ -72,12 +72,6 @@ def _define(place: Place, kernel: Kernel, given: Sequence[Buffer], stmt: Stmt) -
 def _module(target: Target) -> ModuleWriter:
     half = architecture_of(target).half
     return ModuleWriter(target.features, attributes=function_attributes(target), half=half)
-
-
-def parameters_of(kernel: Kernel) -> tuple[Parameter, ...]:
-    """What a launch of ``kernel`` is given."""
-    roles = (("input", kernel.inputs), ("output", kernel.outputs), ("workspace", kernel.workspace))
-    return tuple(Parameter(b.name, role, b.shape, b.dtype) for role, buffers in roles for b in buffers)
 
 
 def _entry(

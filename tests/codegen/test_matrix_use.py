@@ -3,7 +3,7 @@
 import pytest
 
 from tilewright.codegen.cuda.inspect import disassemble
-from tilewright.codegen.lowering import layers
+from tilewright.codegen.lowering import lowering_stages
 from tilewright.codegen.matrix_use import MatrixUse, matrix_stages, matrix_use
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
@@ -23,8 +23,8 @@ def product(m: int, n: int, k: int, dtype: str = "float16") -> Workload:
 def used(workload: Workload, sketch: str, target: Target = H200) -> MatrixUse | None:
     space = SKETCHES[sketch].space(workload, target, limit=50)
     schedule: Schedule = space.schedule(0)
-    road = layers(workload, target, schedule)
-    return matrix_use(workload, target, schedule, road.passes[-1][1], road.artifacts.instructions)
+    stages = lowering_stages(workload, target, schedule)
+    return matrix_use(workload, target, schedule, stages.final, stages.artifacts.instructions)
 
 
 @needs_disassembler

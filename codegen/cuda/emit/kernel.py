@@ -31,7 +31,7 @@ from ....ir.stmt import (
     expressions,
     walk_statements,
 )
-from ...backend import LaunchConfig, Parameter, Source
+from ...backend import LaunchConfig, Source, parameters_of
 from ...c_names import KEYWORDS, ascii_name
 from ...shared_memory import SharedPlan, plan_shared
 from ..prelude.prelude import FUNCTIONS, prelude
@@ -85,12 +85,6 @@ def emit(kernel: Kernel, target: Target) -> Source:
     return Source(LANGUAGE, whole, configs[0].function, parameters_of(kernel), tuple(configs))
 
 
-def parameters_of(kernel: Kernel) -> tuple[Parameter, ...]:
-    """What a call of ``kernel`` is given."""
-    roles = (("input", kernel.inputs), ("output", kernel.outputs), ("workspace", kernel.workspace))
-    return tuple(Parameter(b.name, role, b.shape, b.dtype) for role, buffers in roles for b in buffers)
-
-
 def uses_fast_math(kernel: Kernel) -> bool:
     """Whether every result is rounded to 16 bits, so that approximations of float32 are exact enough (see
     ``arithmetic``)."""
@@ -127,8 +121,8 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
     _declare_indices(fn, text, launch)
     _declare_shared(fn, text, plan)
     _prefetch_tensor_maps(fn, text)
-    overlaps = _capability(target) >= _HOPPER
-    if overlaps:
+    dependent_launch = _capability(target) >= _HOPPER
+    if dependent_launch:
         text.line(f"{fn.use('griddepcontrol_launch_dependents')}();")
         fn.first = _first_global_access(launch.body)
     emit_statement(fn, text, launch.body)
@@ -141,7 +135,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         plan.bytes,
         tuple(i for i, _ in arguments),
         tuple(fn.tensor_maps),
-        overlaps,
+        dependent_launch,
     )
     return f'extern "C" __global__ void {signature} {{\n{body}\n}}\n', config, fn.used
 

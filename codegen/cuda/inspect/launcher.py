@@ -155,5 +155,5 @@ def _launched(grid: LaunchConfig, parameters: tuple[Parameter, ...]) -> str:
 
 def _map(described: TensorMap, parameter: Parameter) -> str:
     extents, box = (", ".join(map(str, reversed(shape))) for shape in (parameter.shape, described.box))
-    how = f"{'true' if described.swizzled else 'false'}, {described.line_bytes}"
+    how = f"{'true' if described.swizzle_128b else 'false'}, {described.l2_promotion_bytes}"
     return f"tensor_map(p[{described.parameter}], {parameter.dtype.bytes}, {{{extents}}}, {{{box}}}, {how})"

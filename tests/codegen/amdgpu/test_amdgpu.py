@@ -9,7 +9,7 @@ from tilewright.codegen.amdgpu.backend import AmdgpuBackend
 from tilewright.codegen.backend import Packaging
 from tilewright.codegen.export import exported
 from tilewright.codegen.llvm.instructions import classify, total
-from tilewright.codegen.lowering import Layers, build, build_kernel, layers
+from tilewright.codegen.lowering import LoweringStages, build, build_kernel, lowering_stages
 from tilewright.core.dtypes import float16, float32
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault, UnsupportedTarget
 from tilewright.core.target import Target
@@ -42,14 +42,14 @@ ABSENT = {"cluster": "clusters", "copied": "CopyAsync", "bulk": "MbarrierInit", 
 
 
 @cache
-def road(name: str) -> Layers:
+def stages_of(name: str) -> LoweringStages:
     space = sketches_for(WORKLOADS[name], GFX942)[0].space(WORKLOADS[name], GFX942, limit=64)
-    return layers(WORKLOADS[name], GFX942, space.schedule(len(space) // 2))
+    return lowering_stages(WORKLOADS[name], GFX942, space.schedule(len(space) // 2))
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_products_and_softmax_reach_the_instructions_for_them(name: str) -> None:
-    found = road(name)
+    found = stages_of(name)
     text, counts = found.artifacts.layers[-1].text, found.artifacts.instructions
     operator, dtype = name.split()
     if operator == "matmul":

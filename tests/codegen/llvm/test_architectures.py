@@ -8,7 +8,7 @@ import pytest
 from tilewright.codegen.llvm.architectures import ARCHITECTURES, function_attributes, target_named
 from tilewright.codegen.llvm.backend import LlvmBackend
 from tilewright.codegen.llvm.instructions import DIALECTS, classify, count_instructions, total
-from tilewright.codegen.lowering import Layers, build, layers
+from tilewright.codegen.lowering import LoweringStages, build, lowering_stages
 from tilewright.core.errors import CompileError, UnsupportedTarget
 from tilewright.core.target import Target
 from tilewright.ir.stmt import Kernel
@@ -34,17 +34,17 @@ OUTSIDE = {"tilewright_parallel_for", "tilewright_scratch", "memcpy", "memset", 
 
 
 @cache
-def road(operator: str, name: str) -> Layers:
+def stages_of(operator: str, name: str) -> LoweringStages:
     """Of the schedule whose vectors are widest, or which has most of them."""
     workload, target = WORKLOADS[operator], target_named(name)
     space = sketches_for(workload, target)[0].space(workload, target, limit=500)
     schedules = [space.schedule(n) for n in range(len(space))]
     width = "vectors" if operator == "matmul in blocks" else "lanes"
-    return layers(workload, target, max(schedules, key=lambda s: int(s[width])))
+    return lowering_stages(workload, target, max(schedules, key=lambda s: int(s[width])))
 
 
-def assembly(road: Layers) -> str:
-    return road.artifacts.layers[-1].text
+def assembly(stages: LoweringStages) -> str:
+    return stages.artifacts.layers[-1].text
 
 
 @pytest.mark.parametrize("operator", WORKLOADS)
@@ -60,7 +60,7 @@ def assembly(road: Layers) -> str:
     ],
 )
 def test_products_and_softmax_reach_the_vector_instructions(operator: str, name: str, fused: str) -> None:
-    found = road(operator, name)
+    found = stages_of(operator, name)
     counts = found.artifacts.instructions
     assert re.search(fused, assembly(found))
     assert counts["vector_fma"] >= 4 and counts["vector_load"] and counts["vector_store"]
@@ -69,7 +69,7 @@ def test_products_and_softmax_reach_the_vector_instructions(operator: str, name:
 
 
 def test_vectors_are_as_wide_as_the_target_says() -> None:
-    lanes = {name: widest(road("matmul", name)) for name in (*NAMES, "x86-64+avx512f")}
+    lanes = {name: widest(stages_of("matmul", name)) for name in (*NAMES, "x86-64+avx512f")}
     assert lanes == {
         "aarch64": 4,
         "aarch64+sve": 8,
@@ -78,13 +78,14 @@ def test_vectors_are_as_wide_as_the_target_says() -> None:
         "riscv64+zfh": 2,
         "x86-64+avx512f": 16,
     }
-    assert "ptrue" in assembly(road("matmul", "aarch64+sve")) and "ptrue" not in assembly(road("matmul", "aarch64"))
-    assert re.search(r"vsetivli\s+zero, 8, e32, m1,", assembly(road("matmul", "riscv64+v+zvl256b")))
+    assert "ptrue" in assembly(stages_of("matmul", "aarch64+sve"))
+    assert "ptrue" not in assembly(stages_of("matmul", "aarch64"))
+    assert re.search(r"vsetivli\s+zero, 8, e32, m1,", assembly(stages_of("matmul", "riscv64+v+zvl256b")))
 
 
-def widest(road: Layers) -> int:
+def widest(stages: LoweringStages) -> int:
     """Lanes of the widest vectors in the source."""
-    return max(int(n) for n in re.findall(r"<(\d+) x float>", road.source.text))
+    return max(int(n) for n in re.findall(r"<(\d+) x float>", stages.source.text))
 
 
 @pytest.mark.parametrize("name", NAMES)

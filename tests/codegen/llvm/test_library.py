@@ -21,7 +21,7 @@ from tilewright.codegen.export import exported
 from tilewright.codegen.llvm.architectures import target_named
 from tilewright.codegen.llvm.header import header
 from tilewright.codegen.llvm.link import shared_library
-from tilewright.codegen.lowering import layers, lower
+from tilewright.codegen.lowering import lower, lowering_stages
 from tilewright.core.errors import InvalidParameter, UnsupportedTarget
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
@@ -229,8 +229,8 @@ def test_without_a_linker_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_headers_avoid_the_words_of_c() -> None:
     x = placeholder((2, 3), "bool", name="int")
     work = workload(compute((2, 3), lambda i, j: x[i, j], name="y"))
-    road = layers(work, host_target(), schedule_for(work, host_target()))
-    text = header(road.source, "copy", target_named("aarch64+sve"))
+    stages = lowering_stages(work, host_target(), schedule_for(work, host_target()))
+    text = header(stages.source, "copy", target_named("aarch64+sve"))
     assert "void tilewright_copy(const uint8_t *int_, uint8_t *y);" in text
     assert " * int_  input, bool[2, 3], 0 or 1" in text and " * It needs sve.\n" in text
     with pytest.raises(InvalidParameter, match="'no name' is no name"):
