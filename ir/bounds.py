@@ -6,7 +6,6 @@ from typing import Any
 
 from ..core.dtypes import DType
 from ..core.errors import InvalidKernel
-from .affine import Affine, affine_of
 from .expr import (
     Binary,
     BinaryOp,
@@ -28,6 +27,7 @@ from .expr import (
     UnaryOp,
     Var,
 )
+from .linear_form import LinearForm, affine_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,10 @@ def loop_range(extent: int) -> Interval:
     return Interval(0, extent - 1)
 
 
-def affine_interval(affine: Affine, ranges: Ranges) -> Interval:
-    """The exact bounds of an affine form (without wrapping)."""
-    low = high = affine.constant
-    for name, c in affine.terms:
+def affine_interval(form: LinearForm, ranges: Ranges) -> Interval:
+    """The exact bounds of an affine form, as if it were computed without wrapping."""
+    low = high = form.constant
+    for name, c in form.coefficients.items():
         known = ranges.get(name, UNKNOWN_VARIABLE)
         if c > 0:
             low, high = low + c * known.low, high + c * known.high
@@ -117,9 +117,9 @@ def interval_of(expr: Expr, ranges: Ranges) -> Interval:
     could wrap around, the answer is all of the dtype. Raises InvalidKernel for a float expression.
     """
     if isinstance(expr, Binary):
-        affine = affine_of(expr)
-        if affine is not None:
-            return _fitted(affine_interval(affine, ranges), expr.dtype)
+        form = affine_form(expr)
+        if form is not None:
+            return _fitted(affine_interval(form, ranges), expr.dtype)
     bound = _BOUNDS.get(type(expr))
     if bound is None:
         raise InvalidKernel(f"{type(expr).__name__} has no bounds")

@@ -138,9 +138,15 @@ class Expr:
 
 @dataclass(frozen=True, slots=True)
 class Var(Expr):
-    """A loop variable (or another integer bound by a statement)."""
+    """A loop variable, or another integer bound by a statement."""
 
     name: str
+
+    def __eq__(self, other: object) -> bool:  # much used in tables: the ones that dataclasses make are slower
+        return isinstance(other, Var) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def dtype(self) -> DType:

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from .affine import Affine, affine_of
 from .bounds import interval_of, loop_range
 from .expr import Broadcast, Expr, Load, Ramp
 from .interpret_scope import ACTIVE, Code, Env, Scope
+from .linear_form import LinearForm, affine_form
 from .memory import SCALAR_ROUNDING, VECTOR_ROUNDING, Array, Cells, Watch, computed
 from .stmt import Store
 
@@ -16,10 +16,10 @@ Compile = Callable[[Expr, Scope], Code]
 """Turns an expression into code; given by ``interpret_expr``, which in turn builds on this module."""
 
 
-def affine_code(form: Affine, scope: Scope) -> Code:
+def affine_code(form: LinearForm, scope: Scope) -> Code:
     """An affine form as code, with few calls for the common sizes."""
     c = form.constant
-    terms = [(scope.slots[name], k) for name, k in form.terms]
+    terms = [(scope.slots[name], k) for name, k in form.coefficients.items()]
     if not terms:
         return lambda env: c
     if len(terms) == 1:
@@ -42,14 +42,14 @@ def _in_bounds(indices: tuple[Expr, ...], cells: Cells, scope: Scope) -> bool:
     return all(interval_of(i, scope.ranges).within(loop_range(extent)) for i, extent in pairs)
 
 
-def _flat(indices: tuple[Expr, ...], cells: Cells) -> Affine | None:
+def _flat(indices: tuple[Expr, ...], cells: Cells) -> LinearForm | None:
     """The affine form of the element number at scalar ``indices``."""
-    total = Affine((), 0)
+    total = LinearForm({})
     for i, stride in zip(indices, cells.buffer.strides, strict=True):
-        form = affine_of(i)
+        form = affine_form(i)
         if form is None:
             return None
-        total = total + form.scaled(stride)
+        total = total.plus(form, stride)
     return total
 
 

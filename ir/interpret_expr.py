@@ -12,7 +12,6 @@ import numpy as np
 
 from ..core.dtypes import DType
 from ..core.errors import InvalidKernel
-from .affine import affine_of
 from .bounds import affine_interval, binary_interval, dtype_interval, interval_of
 from .expr import (
     Binary,
@@ -37,6 +36,7 @@ from .fold import wrap
 from .interpret_access import affine_code, scalar_load, vector_load
 from .interpret_math import SCALAR_FUNCTIONS, VECTOR_FUNCTIONS, scalar_cast, vector_cast
 from .interpret_scope import ACTIVE, Code, Env, Scope
+from .linear_form import affine_form
 from .memory import Array, computed
 
 
@@ -89,7 +89,7 @@ _COMPARE: dict[CompareOp, Callable[[Any, Any], Any]] = {
 
 def _binary(expr: Binary, scope: Scope) -> Code:
     is_index = _is_index(expr.dtype)
-    form = affine_of(expr) if is_index else None
+    form = affine_form(expr) if is_index else None
     if form is not None and affine_interval(form, scope.ranges).within(dtype_interval(expr.dtype)):
         return affine_code(form, scope)
     a, b = expr_code(expr.a, scope), expr_code(expr.b, scope)

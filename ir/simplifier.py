@@ -30,12 +30,13 @@ from .expr import (
     Unary,
     UnaryOp,
     Var,
+    index,
     rebuild,
 )
 from .fold import fold_binary, fold_cast, fold_compare, fold_unary, is_constant
+from .index_analysis import IndexAnalysis
 from .lanes import scalar_of, truth, truth_value, varies
-from .linear import LANE, Linear, constant, plus, scaled, uniform, widened, written
-from .reasoning import Knowledge
+from .linear_form import LANE, LinearForm
 
 _NEGATED = {
     CompareOp.LT: CompareOp.GE,
@@ -54,11 +55,11 @@ def _is_index(dtype: DType) -> bool:
 class Simplifier:
     """Simplifies expressions under one ``Knowledge``; each node once, however often it is shared or asked for."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self.knowledge = knowledge
+    def __init__(self, analysis: IndexAnalysis) -> None:
+        self.analysis = analysis
         self._simple: dict[int, tuple[Expr, Expr]] = {}  # by id; the node is kept, so that its id stays its own
-        self._forms: dict[int, tuple[Expr, Linear]] = {}
-        self._sides: dict[Expr, tuple[Linear, Linear]] = {}  # the forms compared by a comparison made here
+        self._forms: dict[int, tuple[Expr, LinearForm]] = {}
+        self._sides: dict[Expr, tuple[LinearForm, LinearForm]] = {}  # the forms compared by a comparison made here
 
     def simplify(self, expr: Expr) -> Expr:
         """The simplest expression found with the value of ``expr`` wherever the knowledge holds."""
@@ -71,109 +72,109 @@ class Simplifier:
             self._simple[id(result)] = (result, result)
         return result
 
-    def form(self, expr: Expr) -> Linear:
-        """The linear form of an index expression."""
+    def form(self, expr: Expr) -> LinearForm:
+        """The linear form of an index expression, its numbers within 64 bits."""
         found = self._forms.get(id(expr))
         if found is not None:
             return found[1]
-        result = _FORMS[type(expr)](self, expr)
+        result = _FORMS[type(expr)](self, expr).wrapped()
         self._forms[id(expr)] = (expr, result)
         return result
 
-    def _form_of_simple(self, expr: Expr) -> Linear:
+    def _form_of_simple(self, expr: Expr) -> LinearForm:
         """The form of a simple expression, which may be one that no rule takes apart."""
         if isinstance(expr, (Select, Load, ReduceLanes, Cast, Shuffle, ClusterLoad)):
-            return Linear({expr: 1}, 0, expr.lanes)
+            return LinearForm({expr: 1}, 0, expr.lanes)
         return self.form(expr)
 
-    def facts(self, condition: Expr) -> tuple[Linear, ...]:
-        """Linear forms known to be >= 0 where the (simplified) ``condition`` holds."""
+    def facts(self, condition: Expr) -> tuple[LinearForm, ...]:
+        """LinearForm forms known to be >= 0 where the (simplified) ``condition`` holds."""
         if isinstance(condition, Logic) and condition.op is LogicOp.AND:
             return self.facts(condition.a) + self.facts(condition.b)
         if isinstance(condition, Compare) and _is_index(condition.a.dtype):
             sides = self._sides.get(condition)
             if sides is None:
                 sides = self._sides[condition] = (self.form(condition.a), self.form(condition.b))
-            return self.knowledge.facts_of(condition, *sides)
+            return self.analysis.facts_of(condition, *sides)
         return ()
 
     def implies(self, known: Expr, condition: Expr) -> bool:
         """Whether a comparison of indices must hold (lane by lane) where another one does."""
         wanted, given = self.facts(condition), self.facts(known)
         return bool(wanted and given) and all(
-            any(self.knowledge.interval(plus(w, g, -1)).low >= 0 for g in given) for w in wanted
+            any(self.analysis.interval(w - g).low >= 0 for g in given) for w in wanted
         )
 
     # Index arithmetic ------------------------------------------------------------------------------------------
 
-    def _form_var(self, expr: Var) -> Linear:
-        known = self.knowledge.ranges.get(expr.name)
-        return constant(known.low) if known is not None and known.is_point else Linear({expr.name: 1}, 0)
+    def _form_var(self, expr: Var) -> LinearForm:
+        known = self.analysis.ranges.get(expr.name)
+        return LinearForm({}, known.low) if known is not None and known.is_point else LinearForm({expr: 1})
 
-    def _form_binary(self, expr: Binary) -> Linear:
+    def _form_binary(self, expr: Binary) -> LinearForm:
         a, b = self.form(expr.a), self.form(expr.b)
         lanes = max(a.lanes, b.lanes)
         match expr.op:
             case BinaryOp.ADD:
-                return self.knowledge.recombined(plus(a, b))
+                return self.analysis.recombined(a + b)
             case BinaryOp.SUB:
-                return self.knowledge.recombined(plus(a, b, -1))
+                return self.analysis.recombined(a - b)
             case BinaryOp.MUL:
                 if not b.terms:
-                    return widened(scaled(a, b.constant), lanes)
+                    return a.scaled(b.constant).widened(lanes)
                 if not a.terms:
-                    return widened(scaled(b, a.constant), lanes)
+                    return b.scaled(a.constant).widened(lanes)
             case BinaryOp.FLOORDIV | BinaryOp.MOD if not b.terms and b.constant > 0:
-                divide = self.knowledge.floordiv if expr.op is BinaryOp.FLOORDIV else self.knowledge.mod
-                result = divide(widened(a, lanes), b.constant)
+                divide = self.analysis.floordiv if expr.op is BinaryOp.FLOORDIV else self.analysis.mod
+                result = divide(a.widened(lanes), b.constant)
                 if result is not None:
-                    return self.knowledge.recombined(widened(result, lanes))
+                    return self.analysis.recombined(result.widened(lanes))
             case BinaryOp.MIN | BinaryOp.MAX:
-                smaller = self.knowledge.smaller(a, b)
+                smaller = self.analysis.smaller(a, b)
                 if smaller is not None:
                     if expr.op is BinaryOp.MIN:
                         return smaller
-                    return plus(plus(a, b), smaller, -1)  # the other one: max(a, b) = a + b - min(a, b)
+                    return a + b - smaller  # the other one: max(a, b) = a + b - min(a, b)
         if not (a.varies or b.varies):
-            a, b = uniform(a), uniform(b)
+            a, b = a.uniform(), b.uniform()
         width = max(a.lanes, b.lanes)
-        atom = Binary(expr.op, written(widened(a, width)), written(widened(b, width)))
+        atom = Binary(expr.op, a.widened(width).to_expr(), b.widened(width).to_expr())
         folded = fold_binary(atom)
-        return constant(int(folded.value), lanes) if folded is not None else Linear({atom: 1}, 0, lanes)
+        return LinearForm({}, int(folded.value), lanes) if folded is not None else LinearForm({atom: 1}, 0, lanes)
 
-    def _form_unary(self, expr: Unary) -> Linear:
+    def _form_unary(self, expr: Unary) -> LinearForm:
         value = self.form(expr.value)
         if expr.op is UnaryOp.NEG:
-            return scaled(value, -1)
-        if self.knowledge.fits(value):
-            if self.knowledge.not_negative(value):
+            return value.scaled(-1)
+        if self.analysis.fits(value):
+            if self.analysis.not_negative(value):
                 return value
-            if self.knowledge.not_negative(scaled(value, -1)):
-                return scaled(value, -1)
-        inner = value if value.varies else uniform(value)
-        return Linear({Unary(expr.op, written(inner)): 1}, 0, value.lanes)
+            if self.analysis.not_negative(value.scaled(-1)):
+                return value.scaled(-1)
+        inner = value if value.varies else value.uniform()
+        return LinearForm({Unary(expr.op, inner.to_expr()): 1}, 0, value.lanes)
 
-    def _form_cast(self, expr: Cast) -> Linear:
+    def _form_cast(self, expr: Cast) -> LinearForm:
         if _is_index(expr.value.dtype):
             return self.form(expr.value)
         return self._form_of_simple(self._cast(expr))
 
-    def _form_ramp(self, expr: Ramp) -> Linear:
-        base = widened(self.form(expr.base), expr.count)
-        return base if expr.count == 1 else plus(base, Linear({LANE: 1}, 0, expr.count), expr.stride)
+    def _form_ramp(self, expr: Ramp) -> LinearForm:
+        base = self.form(expr.base).widened(expr.count)
+        return base if expr.count == 1 else base.plus(LinearForm({LANE: 1}, 0, expr.count), expr.stride)
 
-    def _form_other(self, expr: Expr) -> Linear:
+    def _form_other(self, expr: Expr) -> LinearForm:
         return self._form_of_simple(self.simplify(expr))
 
     # Everything else -------------------------------------------------------------------------------------------
 
     def _var(self, expr: Var) -> Expr:
-        known = self.knowledge.ranges.get(expr.name)
-        return written(constant(known.low)) if known is not None and known.is_point else expr
+        known = self.analysis.ranges.get(expr.name)
+        return index(known.low) if known is not None and known.is_point else expr
 
     def _binary(self, expr: Binary) -> Expr:
         if _is_index(expr.dtype):
-            return written(self.form(expr))
+            return self.form(expr).to_expr()
         a, b = self.simplify(expr.a), self.simplify(expr.b)  # directly: every frame counts in deep expressions
         return self._arithmetic(expr if a is expr.a and b is expr.b else Binary(expr.op, a, b))
 
@@ -212,7 +213,7 @@ class Simplifier:
             return b
         if op in (BinaryOp.MIN, BinaryOp.MAX):
             known = compare_interval(
-                CompareOp.LE, interval_of(a, self.knowledge.ranges), interval_of(b, self.knowledge.ranges)
+                CompareOp.LE, interval_of(a, self.analysis.ranges), interval_of(b, self.analysis.ranges)
             )
             if known.is_point:
                 return a if (known.low == 1) is (op is BinaryOp.MIN) else b
@@ -221,7 +222,7 @@ class Simplifier:
     def _compare(self, expr: Compare) -> Expr:
         if _is_index(expr.a.dtype):
             a, b = self.form(expr.a), self.form(expr.b)
-            return self.knowledge.compared(expr.op, a, b)
+            return self.analysis.compared(expr.op, a, b)
         return self._comparison(Compare(expr.op, self.simplify(expr.a), self.simplify(expr.b)))
 
     def _comparison(self, expr: Compare) -> Expr:
@@ -231,7 +232,7 @@ class Simplifier:
             return Broadcast(self._comparison(Compare(expr.op, a.value, b.value)), a.count)
         known = fold_compare(expr)
         if known is None and not a.dtype.is_float:
-            ranges = self.knowledge.ranges
+            ranges = self.analysis.ranges
             interval = compare_interval(expr.op, interval_of(a, ranges), interval_of(b, ranges))
             known = bool(interval.low) if interval.is_point else None
         return expr if known is None else truth(known, expr.lanes)
@@ -270,7 +271,7 @@ class Simplifier:
 
     def _unary(self, expr: Unary) -> Expr:
         if _is_index(expr.dtype):
-            return written(self.form(expr))
+            return self.form(expr).to_expr()
         return self._function(expr.op, self.simplify(expr.value), expr)
 
     def _function(self, op: UnaryOp, value: Expr, old: Unary | None = None) -> Expr:
@@ -338,7 +339,7 @@ class Simplifier:
 
     def _ramp(self, expr: Ramp) -> Expr:
         if _is_index(expr.dtype):
-            return written(self.form(expr))
+            return self.form(expr).to_expr()
         base = self.simplify(expr.base)
         if expr.count == 1:
             return base
@@ -389,14 +390,14 @@ _RULES: dict[type[Expr], _Rule] = {
 }
 """How to simplify each class of node."""
 
-_FORMS: dict[type[Expr], Callable[[Simplifier, Any], Linear]] = {
+_FORMS: dict[type[Expr], Callable[[Simplifier, Any], LinearForm]] = {
     Var: Simplifier._form_var,
-    Const: lambda s, e: constant(int(e.value)),
+    Const: lambda s, e: LinearForm({}, int(e.value)),
     Binary: Simplifier._form_binary,
     Unary: Simplifier._form_unary,
     Cast: Simplifier._form_cast,
     Ramp: Simplifier._form_ramp,
-    Broadcast: lambda s, e: widened(s.form(e.value), e.count),
+    Broadcast: lambda s, e: s.form(e.value).widened(e.count),
     Select: Simplifier._form_other,
     Load: Simplifier._form_other,
     ReduceLanes: Simplifier._form_other,

@@ -5,8 +5,8 @@ from dataclasses import replace
 from .bounds import Ranges, loop_range
 from .expr import ClusterLoad, Const, Expr, Load, walk
 from .gpu import CopyAsync
+from .index_analysis import IndexAnalysis
 from .lanes import truth_value
-from .reasoning import Knowledge
 from .simplifier import Simplifier
 from .stmt import Allocate, For, If, Kernel, Launch, Operation, Seq, Stmt, Store, expressions, seq, walk_statements
 
@@ -21,7 +21,7 @@ def simplify(expr: Expr, ranges: Ranges) -> Expr:
     Broadcast. Float arithmetic stays as it is but for steps that give the same bits. Variables missing from
     ``ranges`` are taken to lie within ±2^47. Use one ``Simplifier`` for many expressions of one place.
     """
-    return Simplifier(Knowledge(ranges)).simplify(expr)
+    return Simplifier(IndexAnalysis(ranges)).simplify(expr)
 
 
 def prove(condition: Expr, ranges: Ranges) -> bool | None:
@@ -48,7 +48,7 @@ def simplify_statement(stmt: Stmt, ranges: Ranges) -> Stmt:
             known[loop.var] = loop_range(loop.extent)
         elif isinstance(loop, Launch):
             known.update((b.var, loop_range(b.extent)) for b in loop.bounds if b.extent >= 1)
-    return _statement(stmt, Simplifier(Knowledge(known)))
+    return _statement(stmt, Simplifier(IndexAnalysis(known)))
 
 
 def _statement(stmt: Stmt, simplifier: Simplifier) -> Stmt:
@@ -84,7 +84,7 @@ def _guarded(stmt: If, simplifier: Simplifier) -> Stmt:
     if isinstance(condition, Const):
         return _statement(stmt.then, simplifier) if condition.value else NOTHING
     facts = simplifier.facts(condition)
-    inside = Simplifier(simplifier.knowledge.assuming(facts)) if facts else simplifier
+    inside = Simplifier(simplifier.analysis.assuming(facts)) if facts else simplifier
     then = _statement(stmt.then, inside)
     if then == NOTHING:
         return NOTHING

@@ -38,7 +38,7 @@ from .gpu import (
     WarpgroupMma,
     WarpgroupMmaWait,
 )
-from .reasoning import Knowledge
+from .index_analysis import IndexAnalysis
 from .rewrite import substitute
 from .simplifier import Simplifier
 from .stmt import Bound, HardwareAxis, Launch, Stmt, expressions
@@ -109,7 +109,7 @@ class Divergence:
             if not parts and bound.axis in _SPREADS:
                 spread[bound.var] = _SPREADS[bound.axis]
         together = {Level.WARP: (WARP_LANES,), Level.WARPGROUP: (WARPGROUP_THREADS, _GROUP_WARPS)}.get(level)
-        judge = _Judge(Simplifier(Knowledge(ranges)), spread, level, together or (self.launch.threads,))
+        judge = _Judge(Simplifier(IndexAnalysis(ranges)), spread, level, together or (self.launch.threads,))
         return judge.varies(substitute(expr, values))
 
 

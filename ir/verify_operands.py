@@ -1,9 +1,9 @@
 """What the verifier's rules for operations have in common: places, runs, alignment. All raise Broken."""
 
 from ..core.dtypes import INDEX
-from .affine import affine_of
 from .buffer import Buffer, Scope
 from .expr import Expr
+from .linear_form import affine_form
 from .typing_rules import Broken, Names, accessed
 
 
@@ -26,8 +26,8 @@ def aligned(buffer: Buffer, indices: tuple[Expr, ...], size: int) -> None:
     """Raise where a place surely is no multiple of ``size`` bytes."""
     total = 0
     for i, stride in zip(indices, buffer.strides, strict=True):
-        form = affine_of(i)
-        if form is None or any(c * stride * buffer.dtype.bytes % size for _, c in form.terms):
+        form = affine_form(i)
+        if form is None or any(c * stride * buffer.dtype.bytes % size for c in form.terms.values()):
             return
         total += form.constant * stride
     if buffer.layout is not None and buffer.layout.swizzle is not None:
@@ -47,7 +47,7 @@ def barrier_place(barriers: Buffer, index: Expr, names: Names) -> None:
 def fits(buffer: Buffer, indices: tuple[Expr, ...], elements: int) -> None:
     """A fragment lies within the last dimension, where that can be told."""
     run(buffer, elements)
-    form = affine_of(indices[-1])
+    form = affine_form(indices[-1])
     first = form.constant if form is not None and form.is_constant else 0
     if first + elements > buffer.shape[-1]:
         raise Broken("operation", f"{elements} elements of {buffer.name} do not fit {list(buffer.shape)}")

@@ -5,7 +5,6 @@ from math import prod
 from typing import Any
 
 from ..core.dtypes import INDEX, boolean, float32
-from .affine import affine_of
 from .buffer import Buffer, Scope
 from .expr import Expr
 from .gpu import (
@@ -30,6 +29,7 @@ from .gpu import (
     WarpgroupMmaWait,
     tma_swizzle,
 )
+from .linear_form import affine_form
 from .stmt import HardwareAxis, Operation
 from .typing_rules import Broken, Names, type_of
 from .verify_operands import aligned, barrier_place, fits, place, run
@@ -73,9 +73,9 @@ def _box_of(box: tuple[int, ...], tensor: Buffer, corner: tuple[Expr, ...]) -> N
     row, size = box[-1] * tensor.dtype.bytes, tensor.dtype.bytes
     if row % PIECE_BYTES or any(stride * size % PIECE_BYTES for stride in tensor.strides[:-1]):
         raise Broken("operation", f"rows of {tensor.name} or of its box {list(box)} are no multiples of 16 bytes")
-    first = affine_of(corner[-1])
+    first = affine_form(corner[-1])
     if first is not None and first.constant * size % PIECE_BYTES:
-        if all(c * size % PIECE_BYTES == 0 for _, c in first.terms):
+        if all(c * size % PIECE_BYTES == 0 for c in first.terms.values()):
             raise Broken("operation", f"a box of {tensor.name} begins between multiples of 16 bytes of a row")
 
 

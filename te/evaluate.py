@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ..core.dtypes import DType
 from ..core.errors import InvalidWorkload
-from ..ir.affine import Affine, affine_of
 from ..ir.expr import (
     Binary,
     BinaryOp,
@@ -31,6 +30,7 @@ from ..ir.expr import (
     UnaryOp,
     Var,
 )
+from ..ir.linear_form import LinearForm, affine_form
 from .erf import erf
 from .region import box_bounds
 
@@ -126,7 +126,7 @@ class Evaluator:
 
     def _load(self, e: Load) -> Array:
         array = self.tensors[e.buffer.name]
-        indices = [form for i in e.indices if (form := affine_of(i)) is not None]
+        indices = [form for i in e.indices if (form := affine_form(i)) is not None]
         box = {n: (start, stop - 1) for n, (start, stop) in self.ranges.items()}
         bounds = [box_bounds(i, box) for i in indices]
         inside = len(indices) == len(e.indices) and all(
@@ -135,11 +135,11 @@ class Evaluator:
         result = self._view(array, e, indices) if inside else self._gathered(array, e)
         return result.astype(np.float64, copy=False) if e.dtype.is_float else result
 
-    def _view(self, array: Array, e: Load, indices: list[Affine]) -> Array:
+    def _view(self, array: Array, e: Load, indices: list[LinearForm]) -> Array:
         """An affine read inside the array is a view of it, whatever the coefficients: no element moves."""
-        flat = Affine.of({})
+        flat = LinearForm({})
         for i, stride in zip(indices, e.buffer.strides, strict=True):
-            flat = flat + i.scaled(stride)
+            flat = flat.plus(i, stride)
         offset = flat.at({n: start for n, (start, _) in self.ranges.items()})
         shape = [stop - start if flat.coefficient(n) else 1 for n, (start, stop) in self.ranges.items()]
         strides = [flat.coefficient(n) * array.itemsize for n in self.ranges]

@@ -6,8 +6,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..ir.affine import Affine, affine_of, sum_of
 from ..ir.expr import Binary, BinaryOp, Const, Expr, Unary, UnaryOp, Var, index
+from ..ir.linear_form import LinearForm, affine_form, sum_of
 from .region import Region
 
 
@@ -31,7 +31,7 @@ class Part:
 class Index:
     """``affine`` plus the sum of ``coefficient * part``, each part once, no coefficient 0."""
 
-    affine: Affine
+    affine: LinearForm
     parts: tuple[tuple[Part, int], ...] = ()
 
     @property
@@ -69,7 +69,7 @@ class Index:
         parts = dict(self.parts)
         for part, coefficient in other.parts:
             parts[part] = parts.get(part, 0) + factor * coefficient
-        return Index(self.affine + other.affine.scaled(factor), tuple((p, c) for p, c in parts.items() if c))
+        return Index(self.affine.plus(other.affine, factor), tuple((p, c) for p, c in parts.items() if c))
 
     def expr(self, axes: Sequence[str]) -> Expr:
         """The one spelling of an index: its terms in the order of ``axes``, its parts, then the constant."""
@@ -84,21 +84,21 @@ def part_of(op: BinaryOp, of: Index, divisor: int) -> Index:
     """``of // divisor`` or ``of % divisor``; a plain number where ``of`` is one, or ``divisor`` is 1."""
     if not of.parts and of.affine.is_constant:
         value = of.affine.constant
-        return Index(Affine.of({}, value // divisor if op is BinaryOp.FLOORDIV else value % divisor))
+        return Index(LinearForm({}, value // divisor if op is BinaryOp.FLOORDIV else value % divisor))
     if divisor == 1:
-        return of if op is BinaryOp.FLOORDIV else Index(Affine.of({}))
-    return Index(Affine.of({}), ((Part(op, of, divisor), 1),))
+        return of if op is BinaryOp.FLOORDIV else Index(LinearForm({}))
+    return Index(LinearForm({}), ((Part(op, of, divisor), 1),))
 
 
 def index_of(e: Expr) -> Index | None:
     """``e`` as an index, or None where it is none."""
-    affine = affine_of(e)
+    affine = affine_form(e)
     if affine is not None:
         return Index(affine)
     match e:
         case Unary(op=UnaryOp.NEG, value=value):
             inner = index_of(value)
-            return None if inner is None else Index(Affine.of({})).plus(inner, -1)
+            return None if inner is None else Index(LinearForm({})).plus(inner, -1)
         case Binary(op=BinaryOp.FLOORDIV | BinaryOp.MOD as op, a=value, b=Const(value=divisor)) if divisor > 0:
             inner = index_of(value)
             return None if inner is None else part_of(op, inner, int(divisor))
@@ -112,5 +112,5 @@ def index_of(e: Expr) -> Index | None:
             factor, other = (a, b) if not a.parts and a.affine.is_constant else (b, a)
             if factor.parts or not factor.affine.is_constant:
                 return None
-            return Index(Affine.of({})).plus(other, factor.affine.constant)
+            return Index(LinearForm({})).plus(other, factor.affine.constant)
     return None

@@ -20,7 +20,6 @@ from typing import TypeVar
 
 from ..core.dtypes import DTYPES, DType
 from ..core.errors import InvalidWorkload
-from ..ir.affine import Affine
 from ..ir.buffer import Buffer
 from ..ir.expr import (
     Binary,
@@ -38,6 +37,7 @@ from ..ir.expr import (
     UnaryOp,
     Var,
 )
+from ..ir.linear_form import LinearForm
 from .check import check
 from .index import Index, index_of, part_of
 from .limits import MAX_COEFFICIENT, MAX_DEPTH, MAX_NODES, MAX_RANK, MAX_TENSORS
@@ -251,22 +251,24 @@ class _ExprReader:
             raise InvalidWorkload(f"an index nested deeper than {MAX_RANK}, or too large", field=field)
         parts: list[Index] = []
         if isinstance(data, str):
-            affine = Affine.of({data: 1})
+            affine = LinearForm({Var(data): 1})
         elif isinstance(data, int) and not isinstance(data, bool):
-            affine = Affine.of({}, data)
+            affine = LinearForm({}, data)
         else:
             d = _object(data, field, field, ("terms", "constant"), ("parts",))
             terms = d["terms"]
             if not isinstance(terms, dict):
                 raise InvalidWorkload(f"terms are an object, not {_kind(terms)}", field=f"{field}/terms")
             given = {str(n): _integer(c, f"{field}/terms") for n, c in terms.items()}
-            affine = Affine.of(given, _integer(d["constant"], f"{field}/constant"))
+            affine = LinearForm(
+                {Var(n): c for n, c in given.items() if c}, _integer(d["constant"], f"{field}/constant")
+            )
             raw = _list(d.get("parts", []), f"{field}/parts", MAX_RANK, lambda part, _: part)
             parts = [self._part(part, f"{field}/parts/{n}", depth) for n, part in enumerate(raw)]
         for number in (affine.constant, *affine.coefficients.values()):
             if abs(number) > MAX_COEFFICIENT:
                 raise InvalidWorkload(f"a number beyond {MAX_COEFFICIENT} in an index", field=field)
-        for name in affine.variables:
+        for name in sorted(a.name for a in affine.terms if isinstance(a, Var)):
             if name not in self.axes:
                 raise InvalidWorkload(f"{_kind(name)} is no axis of this stage", field=field)
         total = Index(affine)
@@ -283,7 +285,7 @@ class _ExprReader:
         if abs(times) > MAX_COEFFICIENT:
             raise InvalidWorkload(f"a number beyond {MAX_COEFFICIENT} in an index", field=f"{field}/times")
         of = self._index_parts(d["of"], f"{field}/of", depth + 1)
-        return Index(Affine.of({})).plus(part_of(op, of, by), times)
+        return Index(LinearForm({})).plus(part_of(op, of, by), times)
 
 
 def _number(value: object, dtype: DType, field: str) -> int | float | bool:

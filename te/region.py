@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..core.dtypes import INDEX
-from ..ir.affine import Affine, affine_of
-from ..ir.expr import Compare, CompareOp, Expr, Logic, LogicOp, Unary, UnaryOp
+from ..ir.expr import Compare, CompareOp, Expr, Logic, LogicOp, Unary, UnaryOp, Var
+from ..ir.linear_form import LinearForm, affine_form
 from .limits import MAX_CONSTRAINTS
 
 Box: TypeAlias = Mapping[str, tuple[int, int]]
@@ -15,10 +15,10 @@ Box: TypeAlias = Mapping[str, tuple[int, int]]
 _MACHINE = 1 << 63
 
 
-def box_bounds(f: Affine, box: Box) -> tuple[int, int]:
+def box_bounds(f: LinearForm, box: Box) -> tuple[int, int]:
     """The least and the greatest value of ``f`` in ``box``."""
     low = high = f.constant
-    for name, c in f.terms:
+    for name, c in f.coefficients.items():
         ends = (c * box[name][0], c * box[name][1])
         low, high = low + min(ends), high + max(ends)
     return low, high
@@ -30,7 +30,7 @@ class Region:
     left out, so a region may be larger than what its conditions say, never smaller."""
 
     box: Box
-    constraints: tuple[Affine, ...] = ()
+    constraints: tuple[LinearForm, ...] = ()
 
     def where(self, condition: Expr, holds: bool) -> "Region":
         """The part of this region where ``condition`` is ``holds``."""
@@ -47,11 +47,11 @@ class Region:
         """Whether the bounds alone show that no point is left."""
         return any(low > high for low, high in self.box.values())
 
-    def bounds(self, f: Affine) -> tuple[int, int]:
+    def bounds(self, f: LinearForm) -> tuple[int, int]:
         """Inclusive bounds of ``f`` over this region: sound, and exact for the guards people write."""
         low, high = box_bounds(f, self.box)
         for g in self.constraints:
-            for name, g_coefficient in g.terms:
+            for name, g_coefficient in g.coefficients.items():
                 # f <= f + r*g for any r >= 0: pick r so that one axis cancels, times |g_coefficient|.
                 f_coefficient = f.coefficient(name)
                 scale = abs(g_coefficient)
@@ -64,7 +64,7 @@ class Region:
         return low, high
 
 
-def _constraints(condition: Expr, holds: bool, box: Box) -> list[Affine]:
+def _constraints(condition: Expr, holds: bool, box: Box) -> list[LinearForm]:
     """Forms that are at least 0 where ``condition`` is ``holds``; those that could leave 64 bits are left out."""
     match condition:
         case Unary(op=UnaryOp.NOT, value=value):
@@ -72,7 +72,7 @@ def _constraints(condition: Expr, holds: bool, box: Box) -> list[Affine]:
         case Logic(op=op, a=a, b=b) if (op is LogicOp.AND) == holds:
             return _constraints(a, holds, box) + _constraints(b, holds, box)
         case Compare(op=compare, a=left, b=right) if left.dtype == INDEX:
-            a_affine, b_affine = affine_of(left), affine_of(right)
+            a_affine, b_affine = affine_form(left), affine_form(right)
             if a_affine is None or b_affine is None or not (_fits(a_affine, box) and _fits(b_affine, box)):
                 return []
             difference = a_affine - b_affine
@@ -80,8 +80,8 @@ def _constraints(condition: Expr, holds: bool, box: Box) -> list[Affine]:
     return []
 
 
-def _fits(f: Affine, box: Box) -> bool:
-    return all(name in box for name, _ in f.terms) and all(-_MACHINE <= v < _MACHINE for v in box_bounds(f, box))
+def _fits(f: LinearForm, box: Box) -> bool:
+    return all(name in box for name in f.variables) and all(-_MACHINE <= v < _MACHINE for v in box_bounds(f, box))
 
 
 _NEGATION = {
@@ -108,8 +108,8 @@ def _tightened(region: Region) -> Box:
     """The bounds of each axis, from each constraint solved for it with the other axes at their most favourable."""
     box = dict(region.box)
     for g in region.constraints:
-        for name, coefficient in g.terms:
-            rest = box_bounds(g.without([name]), box)[1]
+        for name, coefficient in g.coefficients.items():
+            rest = box_bounds(g.without([Var(name)]), box)[1]
             low, high = box[name]
             if coefficient > 0:
                 low = max(low, -(rest // coefficient))

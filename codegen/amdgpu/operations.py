@@ -4,10 +4,10 @@ from ...core.errors import CompileError
 from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Shuffle, ShuffleMode
 from ...ir.gpu import MFMA_ATOMS, WAVEFRONT_LANES, Barrier, Level, Mma, MmaAtom
+from ...ir.linear_form import flat_form
 from ...ir.stmt import Operation
 from ..llvm.body import Body
 from ..llvm.expressions import evaluate
-from ..llvm.linear import flat_index
 from ..llvm.memory import address
 from ..llvm.values import Value, constant, storage, vector_type
 from ..llvm.writer import FunctionWriter
@@ -96,6 +96,6 @@ def _product(body: Body, stmt: Mma, atom: MmaAtom) -> None:
 
 
 def _place(body: Body, buffer: Buffer, indices: tuple[Expr, ...]) -> Value:
-    flat = flat_index(indices, buffer.strides)
-    assert flat is not None
+    flat = flat_form(indices, buffer.strides)
+    assert flat.is_strided
     return address(body, buffer, flat, evaluate)

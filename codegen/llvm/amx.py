@@ -12,10 +12,10 @@ from ...core.errors import CompileError
 from ...ir.buffer import Buffer
 from ...ir.cpu import DOT_ATOMS, TILE_BYTES, TILE_ROWS, TILES, TileLoad, TileProduct, TileStore, TileZero
 from ...ir.expr import Const, Expr
+from ...ir.linear_form import flat_form
 from ...ir.stmt import Operation
 from .body import Body
 from .expressions import evaluate
-from .linear import flat_index
 from .memory import address
 from .values import Value
 from .writer import FunctionWriter
@@ -101,8 +101,7 @@ def _number(body: Body, tile: Buffer, indices: tuple[Expr, ...]) -> int:
 
 
 def _memory(body: Body, name: str, number: int, buffer: Buffer, indices: tuple[Expr, ...]) -> None:
-    flat = flat_index(indices, buffer.strides)
-    assert flat is not None
+    flat = flat_form(indices, buffer.strides)
     pointer: Value = address(body, buffer, flat, evaluate)
     stride = buffer.strides[-2] * buffer.dtype.bytes
     _call(body, name, f"i8 {number}, {pointer.typed}, i64 {stride}", "i8, ptr, i64")

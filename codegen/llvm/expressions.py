@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from ...core.dtypes import INDEX
 from ...core.errors import CompileError
-from ...ir.affine import sum_of
 from ...ir.bounds import Interval
 from ...ir.expr import (
     Binary,
@@ -24,11 +23,11 @@ from ...ir.expr import (
     Var,
     walk,
 )
+from ...ir.linear_form import linear_form
 from .arithmetic import binary, compare, logic, reduce_lanes, unary
 from .body import Body
 from .casts import cast
 from .lanes import cut_reduction
-from .linear import linear_difference
 from .memory import load
 from .values import Value, computed, constant, dtype_constant
 
@@ -100,10 +99,10 @@ def _compare_evenly_spaced(body: Body, expr: Compare) -> Value | None:
     constant, against one scalar, in 32 bits instead of 64. None where it is no such comparison."""
     if expr.lanes == 1 or expr.a.dtype != INDEX:
         return None
-    difference = linear_difference(expr.a, expr.b)
-    if difference is None:
+    difference = linear_form(expr.a) - linear_form(expr.b)
+    if not difference.is_strided:
         return None
-    base = sum_of(difference.terms, difference.constant)
+    base = difference.base.to_expr()
     reach = body.interval(base)
     last = difference.stride * (expr.lanes - 1)
     if not all(-_INT32 < edge + step < _INT32 for edge in (reach.low, reach.high) for step in (0, last)):

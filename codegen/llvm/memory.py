@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from ...core.dtypes import INDEX
 from ...ir.buffer import Buffer
-from ...ir.expr import Expr
+from ...ir.expr import Expr, Var
+from ...ir.linear_form import LinearForm, flat_form
 from .body import Body
 from .casts import from_storage, to_storage
-from .linear import Linear, flat_index
 from .values import Value, constant, storage, vector_type
 from .writer import FunctionWriter
 
@@ -33,8 +33,8 @@ def load(
     """``buffer[indices]``; lanes whose ``mask`` is false are zero and not read. A scalar takes no mask here. ``raw``:
     as it lies in memory."""
     w, element = body.w, storage(buffer.dtype)
-    flat = flat_index(indices, buffer.strides)
-    if flat is None:
+    flat = flat_form(indices, buffer.strides)
+    if not flat.is_strided:
         found = _gather(body, buffer, _lane_pointers(body, buffer, indices, lanes, ev), mask)
     elif lanes == 1 or (flat.stride == 0 and mask is None):
         pointer = address(body, buffer, flat, ev)
@@ -46,7 +46,7 @@ def load(
     elif flat.stride == 1 and mask is not None:
         found = _masked_load(body, buffer, address(body, buffer, flat, ev), lanes, mask)
     elif flat.stride == -1 and mask is None:
-        first = address(body, buffer, flat.shifted(1 - lanes), ev)
+        first = address(body, buffer, flat + (1 - lanes), ev)
         vector = vector_type(element, lanes)
         ahead = w.assign(f"load {vector}, {first.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
         found = w.shuffle(ahead, ahead, range(lanes - 1, -1, -1))
@@ -57,14 +57,14 @@ def load(
     return w.splat(found if raw else from_storage(w, found, buffer.dtype), lanes)
 
 
-def _every_nth(body: Body, buffer: Buffer, flat: Linear, lanes: int, ev: Evaluate) -> Value:
+def _every_nth(body: Body, buffer: Buffer, flat: LinearForm, lanes: int, ev: Evaluate) -> Value:
     """Lanes a few elements apart, picked from whole-vector loads of the span they lie in (never beyond it): the
     windows follow one another, the last one ends with the last lane."""
     w, element, stride = body.w, storage(buffer.dtype), flat.stride
     starts = [n * lanes for n in range(stride - 1)] + [(lanes - 1) * (stride - 1)]
     result: Value | None = None
     for number, start in enumerate(starts):
-        pointer = address(body, buffer, flat.shifted(start), ev)
+        pointer = address(body, buffer, flat + start, ev)
         vector = vector_type(element, lanes)
         window = w.assign(f"load {vector}, {pointer.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
         last = number == len(starts) - 1
@@ -95,8 +95,8 @@ def store(
     is as it lies in memory."""
     w = body.w
     data = w.splat(value if raw else to_storage(w, value, buffer.dtype), lanes)
-    flat = flat_index(indices, buffer.strides)
-    if flat is not None and (lanes == 1 or flat.stride == 1):
+    flat = flat_form(indices, buffer.strides)
+    if flat.is_strided and (lanes == 1 or flat.stride == 1):
         pointer = address(body, buffer, flat, ev)
         if mask is None:
             plain = f"store {data.typed}, {pointer.typed}, align"
@@ -109,10 +109,10 @@ def store(
         w.module.declare(f"declare void @{name}({data.type}, ptr, {mask.type})")
         w.line(f"call void @{name}({data.typed}, ptr align {buffer.dtype.bytes} {pointer.text}, {mask.typed})")
         return
-    if flat is None:
-        pointers = _lane_pointers(body, buffer, indices, lanes, ev)
-    else:
+    if flat.is_strided:
         pointers = _strided_pointers(body, buffer, flat, lanes, ev)
+    else:
+        pointers = _lane_pointers(body, buffer, indices, lanes, ev)
     where = mask or constant(True, "i1", lanes)
     name = f"llvm.masked.scatter.{data.suffix}.{pointers.suffix}"
     w.module.declare(f"declare void @{name}({data.type}, {pointers.type}, {where.type})")
@@ -138,13 +138,12 @@ def _store_past_caches(w: FunctionWriter, pointer: Value, store: str, vector: in
 
 def emit_prefetch(body: Body, buffer: Buffer, indices: tuple[Expr, ...], ev: Evaluate) -> None:
     """Asks for the line at ``buffer[indices]``, to be read, in the second level of the caches."""
-    flat = flat_index(indices, buffer.strides)
-    assert flat is not None
+    flat = flat_form(indices, buffer.strides)
     body.w.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     body.w.line(f"call void @llvm.prefetch.p0({address(body, buffer, flat, ev).typed}, i32 0, i32 2, i32 1)")
 
 
-def address(body: Body, buffer: Buffer, flat: Linear, ev: Evaluate) -> Value:
+def address(body: Body, buffer: Buffer, flat: LinearForm, ev: Evaluate) -> Value:
     """Pointer to lane 0. Terms are added outermost loop first and shared between accesses, so that what does not
     change in a loop is a value of its own. No ``inbounds``: a masked access may start outside its buffer."""
     w, element = body.w, storage(buffer.dtype)
@@ -167,18 +166,20 @@ def address(body: Body, buffer: Buffer, flat: Linear, ev: Evaluate) -> Value:
     return found
 
 
-def _sum_of_terms(body: Body, flat: Linear, ev: Evaluate) -> Value | None:
+def _sum_of_terms(body: Body, flat: LinearForm, ev: Evaluate) -> Value | None:
     """The scalar terms times their coefficients, added up; None when there are none."""
     w = body.w
     depth = {name: position for position, name in enumerate(body.variables)}
-    ordered = sorted(flat.terms, key=lambda term: depth.get(getattr(term[0], "name", ""), len(depth)))
+    ordered = sorted(
+        flat.base.terms.items(), key=lambda t: depth.get(t[0].name, len(depth)) if isinstance(t[0], Var) else len(depth)
+    )
     total: Value | None = None
     so_far: tuple[tuple[Expr, int], ...] = ()
-    for term, coefficient in ordered:
-        so_far = (*so_far, (term, coefficient))
+    for atom, coefficient in ordered:
+        so_far = (*so_far, (atom, coefficient))
         known = body.known_address(so_far)
         if known is None:
-            value = ev(body, term, None)
+            value = ev(body, atom, None)
             if coefficient != 1:
                 value = w.op("mul", value, constant(coefficient, "i64"), "nsw")
             known = value if total is None else w.op("add", total, value, "nsw", "at")
@@ -187,7 +188,7 @@ def _sum_of_terms(body: Body, flat: Linear, ev: Evaluate) -> Value | None:
     return total
 
 
-def _strided_pointers(body: Body, buffer: Buffer, flat: Linear, lanes: int, ev: Evaluate) -> Value:
+def _strided_pointers(body: Body, buffer: Buffer, flat: LinearForm, lanes: int, ev: Evaluate) -> Value:
     w = body.w
     base = address(body, buffer, flat, ev)
     steps = ", ".join(f"i64 {lane * flat.stride}" for lane in range(lanes))

@@ -4,11 +4,11 @@ from ...core.errors import CompileError
 from ...ir.buffer import Buffer
 from ...ir.cpu import DOT_ATOMS, Dot, Transpose
 from ...ir.expr import Expr
+from ...ir.linear_form import flat_form
 from .body import Body
 from .expressions import evaluate
-from .linear import flat_index
 from .memory import address
-from .values import Value, storage, vector_type
+from .values import Value, vector_type
 from .writer import FunctionWriter
 
 _DOTS = {
@@ -78,9 +78,7 @@ def _cast(w: FunctionWriter, value: Value, element: str, lanes: int) -> Value:
 
 
 def _pointer(body: Body, buffer: Buffer, indices: tuple[Expr, ...]) -> Value:
-    flat = flat_index(indices, buffer.strides)
-    assert flat is not None and storage(buffer.dtype)
-    return address(body, buffer, flat, evaluate)
+    return address(body, buffer, flat_form(indices, buffer.strides), evaluate)
 
 
 def _load(w: FunctionWriter, start: Value, offset: int, element: str, lanes: int, align: int) -> Value:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from ...ir.expr import Binary, BinaryOp, Const, Expr, walk
 from ...ir.expr import Var as Variable
+from ...ir.linear_form import linear_form
 from ...ir.stmt import For, Launch, Stmt, walk_statements
-from ...schedule.loop_nest.linear import linear
 
 
 def extents_of(stmt: Stmt) -> dict[str, int]:
@@ -21,7 +21,7 @@ def extents_of(stmt: Stmt) -> dict[str, int]:
 
 def limits(expr: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     """Least and greatest value of a scalar index when each variable runs over ``0..extent-1``; None when unknown."""
-    form = linear(expr)
+    form = linear_form(expr)
     low = high = form.constant
     for atom, coefficient in form.terms.items():
         span = _atom_limits(atom, extents)

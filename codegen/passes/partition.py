@@ -31,9 +31,9 @@ from ...ir.expr import (
     logical_and,
     walk,
 )
+from ...ir.linear_form import LinearForm, linear_form
 from ...ir.rewrite import map_expr, map_expressions, map_statements
 from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, expressions, seq, walk_statements
-from ...schedule.loop_nest.linear import Linear, linear
 from .copies import Names, bound_names, replace_names
 from .limits import limits, variables
 
@@ -68,7 +68,7 @@ class Guard:
     inside do: ``surely >= 0`` implies ``condition``."""
 
     condition: Compare
-    surely: Linear
+    surely: LinearForm
 
 
 @dataclass(slots=True)
@@ -134,24 +134,23 @@ class _Cutter:
             seen.add(condition)
             form = _positive_form(condition)
             surely = None if form is None else self.least(form, inner)
-            if surely is None or not any(loop.var in variables(a) for a in surely.terms):
+            if surely is None or not any(loop.var in variables(e) for e in surely.terms):
                 continue
             if surely == form and (loop.kind is LoopKind.PARALLEL or len(form.terms) > 1):
                 if any(condition in _conjunction(s.condition) for s in _direct(loop.body) if isinstance(s, If)):
                     continue
             yield Guard(condition, surely)
 
-    def least(self, form: Linear, inner: set[str]) -> Linear | None:
+    def least(self, form: LinearForm, inner: set[str]) -> LinearForm | None:
         """``form`` with the variables of inner loops at their worst; None when that is not known."""
-        result = Linear({}, form.constant)
+        result = form
         for atom, coefficient in form.terms.items():
             if not variables(atom) & inner:
-                result += Linear({atom: coefficient}, 0)
                 continue
             span = limits(atom, self.extents)
             if span is None:
                 return None
-            result += Linear({}, coefficient * (span[0] if coefficient > 0 else span[1]))
+            result = result.without((atom,)) + coefficient * (span[0] if coefficient > 0 else span[1])
         return result
 
     def is_deepest(self, guard: Guard, loop: For) -> bool:
@@ -210,7 +209,7 @@ class _Cutter:
 
     def versions(self, loop: For, mixed: Sequence[Guard]) -> Stmt:
         """The body twice: where no guard can fail, and everywhere else."""
-        safe = logical_and(*(Compare(CompareOp.GE, g.surely.expr, index(0)) for g in mixed))
+        safe = logical_and(*(Compare(CompareOp.GE, g.surely.to_expr(), index(0)) for g in mixed))
         fast = self.statement(_assume(loop.body, mixed))
         slow = self.statement(self.copy(loop.body))
         return For(loop.var, loop.extent, loop.kind, seq(If(safe, fast), If(Unary(UnaryOp.NOT, safe), slow)))
@@ -242,18 +241,18 @@ def _range(atom: Expr, span: tuple[int, int], guards: Sequence[Guard]) -> tuple[
     return low, high, certain
 
 
-def _positive_form(condition: Compare) -> Linear | None:
+def _positive_form(condition: Compare) -> LinearForm | None:
     """The linear form that is >= 0 exactly when an order between indices holds; None for anything else."""
     if condition.a.dtype != INDEX or condition.lanes > 1 or any(isinstance(e, Load) for e in walk(condition)):
         return None
-    a, b = linear(condition.a), linear(condition.b)
+    a, b = linear_form(condition.a), linear_form(condition.b)
     match condition.op:
         case CompareOp.LT:
-            return b - a - Linear({}, 1)
+            return b - a - 1
         case CompareOp.LE:
             return b - a
         case CompareOp.GT:
-            return a - b - Linear({}, 1)
+            return a - b - 1
         case CompareOp.GE:
             return a - b
     return None

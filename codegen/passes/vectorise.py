@@ -35,6 +35,7 @@ from ...ir.expr import (
     rebuild,
     walk,
 )
+from ...ir.linear_form import LinearForm, linear_form
 from ...ir.stmt import (
     Allocate,
     For,
@@ -51,7 +52,6 @@ from ...ir.stmt import (
     substatements,
     walk_statements,
 )
-from ...schedule.loop_nest.linear import Linear, linear
 from .copies import replace_names
 from .limits import extents_of, limits, variables
 
@@ -196,21 +196,16 @@ class _Lanes:
         """A scalar condition that holds exactly when ``term`` holds in some lane; None when that is not known."""
         if not isinstance(term, Compare) or term.a.dtype != INDEX or any(isinstance(e, Load) for e in walk(term)):
             return None
-        a, b = linear(term.a), linear(term.b)
+        a, b = linear_form(term.a), linear_form(term.b)
         difference = a - b
-        slope = difference.terms.get(Var(self.var), 0)
-        if not slope or any(self.varies(t) and t != Var(self.var) for t in difference.terms):
+        slope = difference.coefficient(self.var)
+        if not slope or any(self.varies(e) for e in difference.without((Var(self.var),)).terms):
             return None
         rising = {"lt": False, "le": False, "gt": True, "ge": True}.get(term.op.value)
         if rising is None:
             return None
         lane = self.count - 1 if rising == (slope > 0) else 0
-        return Compare(term.op, self.at(a, lane).expr, self.at(b, lane).expr)
-
-    def at(self, form: Linear, lane: int) -> Linear:
-        slope = form.terms.get(Var(self.var), 0)
-        rest = {t: c for t, c in form.terms.items() if t != Var(self.var)}
-        return Linear(rest, form.constant + slope * lane)
+        return Compare(term.op, a.substituted(self.var, lane).to_expr(), b.substituted(self.var, lane).to_expr())
 
     def has_unsafe_load(self, stmt: Stmt) -> bool:
         """Whether ``stmt`` has a load with one index for all lanes that may not happen unconditionally."""
@@ -318,20 +313,21 @@ class _Lanes:
 
     def affine(self, expr: Expr) -> Expr | None:
         """A ramp when ``expr`` grows evenly from lane to lane."""
-        form = linear(expr)
+        form = linear_form(expr)
         slope = 0
-        base = Linear({}, form.constant)
+        base = LinearForm({}, form.constant)
         for atom, coefficient in form.terms.items():
             if atom == Var(self.var):
                 slope += coefficient
             elif not self.varies(atom):
-                base += Linear({atom: coefficient}, 0)
+                base = base.plus(linear_form(atom), coefficient)
             elif (split := self.divided(atom)) is not None:
                 slope += coefficient * split[0]
-                base += Linear({split[1]: coefficient}, 0)
+                base = base.plus(linear_form(split[1]), coefficient)
             else:
                 return None
-        return Ramp(base.expr, slope, self.count) if slope else Broadcast(base.expr, self.count)
+        scalar = base.to_expr()
+        return Ramp(scalar, slope, self.count) if slope else Broadcast(scalar, self.count)
 
     def divided(self, atom: Expr) -> tuple[int, Expr] | None:
         """(slope, base) of ``e // n`` or ``e % n`` where all lanes provably fall into one multiple of ``n``."""
@@ -340,15 +336,15 @@ class _Lanes:
         if not isinstance(atom.b, Const):
             return None
         divisor = int(atom.b.value)
-        form = linear(atom.a)
-        others = [c for t, c in form.terms.items() if t != Var(self.var)]
-        if any(self.varies(t) for t in form.terms if t != Var(self.var)) or divisor <= 0:
+        form = linear_form(atom.a)
+        others = form.without((Var(self.var),))
+        if any(self.varies(e) for e in others.terms) or divisor <= 0:
             return None
-        if form.terms.get(Var(self.var)) != 1 or divisor % self.count:
+        if form.coefficient(self.var) != 1 or divisor % self.count:
             return None
-        if form.constant % self.count or any(c % self.count for c in others):
+        if others.constant % self.count or any(c % self.count for c in others.terms.values()):
             return None
-        base = Binary(atom.op, self.at(form, 0).expr, atom.b)
+        base = Binary(atom.op, others.to_expr(), atom.b)
         return (0 if atom.op is BinaryOp.FLOORDIV else 1), base
 
     def select(self, condition: Expr, then: Expr, otherwise: Expr, mask: Expr | None) -> Expr:

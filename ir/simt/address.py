@@ -1,15 +1,15 @@
 """Addresses of the interpreter of launches: which element an access touches, and whether it is one of its buffer's."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..affine import sum_of
 from ..bounds import interval_of, loop_range
 from ..buffer import Buffer
-from ..expr import Binary, BinaryOp, Broadcast, Const, Expr, Ramp, Unary, UnaryOp, Var
+from ..expr import Expr, Var
+from ..linear_form import LANE, LinearForm, linear_form, sum_of
 from ..memory import Array
 from .memory import GlobalMemory, SharedMemory
 from .scope import Code, Machine, Scope
@@ -45,61 +45,30 @@ class Address:
 
 def address_of(indices: tuple[Expr, ...], buffer: Buffer, scope: Scope, compile_: Compile) -> Address:
     """The address of an access, by row-major number, or by the strides of the buffer's layout without its swizzle."""
-    lanes = max((i.lanes for i in indices), default=1)
-    total: list[tuple[Expr, int]] = []
-    constant = 0
-    step = 0
+    form = LinearForm({})
     for i, stride in zip(indices, buffer.strides, strict=True):
-        scalar = i
-        if isinstance(i, Ramp) and i.count > 1:
-            step += i.stride * stride
-            scalar = i.base
-        elif isinstance(i, (Ramp, Broadcast)):
-            scalar = i.base if isinstance(i, Ramp) else i.value
-        for atom, c in _terms(scalar, stride):
-            if isinstance(atom, Const):
-                constant += int(atom.value) * c
-            else:
-                total.append((atom, c))
-    steps = None if lanes == 1 else np.arange(lanes, dtype=np.int64)[:, None] * step
-    return Address(sum_code(total, constant, scope, compile_), _bounds_check(indices, buffer, scope, compile_), steps)
+        form = form.plus(linear_form(i), stride)
+    steps = None if form.lanes == 1 else np.arange(form.lanes, dtype=np.int64)[:, None] * form.stride
+    base = sum_code(form.without((LANE,)), scope, compile_)
+    return Address(base, _bounds_check(indices, buffer, scope, compile_), steps)
 
 
-def _terms(expr: Expr, factor: int) -> Iterator[tuple[Expr, int]]:
-    """A sum taken apart: (atom, coefficient)."""
-    match expr:
-        case Binary(op=BinaryOp.ADD, a=a, b=b):
-            yield from _terms(a, factor)
-            yield from _terms(b, factor)
-        case Binary(op=BinaryOp.SUB, a=a, b=b):
-            yield from _terms(a, factor)
-            yield from _terms(b, -factor)
-        case Binary(op=BinaryOp.MUL, a=a, b=Const(value=c)):
-            yield from _terms(a, factor * int(c))
-        case Binary(op=BinaryOp.MUL, a=Const(value=c), b=b):
-            yield from _terms(b, factor * int(c))
-        case Unary(op=UnaryOp.NEG, value=value):
-            yield from _terms(value, -factor)
-        case _:
-            yield expr, factor
-
-
-def sum_code(terms: list[tuple[Expr, int]], constant: int, scope: Scope, compile_: Compile) -> Code:
+def sum_code(form: LinearForm, scope: Scope, compile_: Compile) -> Code:
     """A sum of index expressions: what launch variables decide worked out once, loop variables as plain numbers."""
     settled: dict[Expr, int] = {}
     loops: list[tuple[int, int]] = []
     others: list[tuple[Code, int]] = []
-    for atom, c in terms:
+    constant = form.constant
+    for atom, c in form.terms.items():
         if atom.lanes == 1 and scope.settled(atom):
-            settled[atom] = settled.get(atom, 0) + c
+            settled[atom] = c
         elif isinstance(atom, Var):
             loops.append((scope.slots[atom.name], c))
         else:
             others.append((compile_(atom, scope), c))
     thread_part = None
-    settled = {atom: c for atom, c in settled.items() if c}
     if settled:
-        thread_part = compile_(sum_of(list(settled.items()), constant), scope)
+        thread_part = compile_(sum_of(settled.items(), constant), scope)
         constant = 0
 
     def add(m: Machine) -> Any:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from ...ir.bounds import Interval, Ranges, interval_of
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, walk
+from ...ir.linear_form import LinearForm, linear_form, recombined
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.simplify import simplify
 from ...ir.stmt import For, Stmt, Store
-from .linear import Linear, joined, linear
 from .tree import Access, accesses, ranges_of, stored_outside
 
 REDUCING = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
@@ -88,8 +88,8 @@ def _accesses_by_buffer(stmt: Stmt) -> dict[str, list[Access]]:
 class _Parts:
     """One index as own(loop variable) + fixed(outer loops) + something between ``low`` and ``high``."""
 
-    own: Linear
-    fixed: Linear
+    own: LinearForm
+    fixed: LinearForm
     low: int
     high: int
 
@@ -109,7 +109,7 @@ def _iterations_apart(loop: For, outer: Ranges, found: Sequence[Access]) -> bool
         if aligned is None:
             continue
         own, spread = aligned
-        if set(own.terms) == {Var(loop.var)} and abs(own.terms[Var(loop.var)]) > spread:
+        if set(own.terms) == {Var(loop.var)} and abs(own.coefficient(loop.var)) > spread:
             return True
         key = _key(loop, own, spread)
         if key is not None:
@@ -132,20 +132,21 @@ def _different(keys: Sequence[NDArray[np.int64]]) -> int:
     return len(np.unique(number))
 
 
-def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ranges) -> Linear:
+def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ranges) -> LinearForm:
     """The index of one dimension; behind the last one, those of the first two, three, … as one number: whatever guards
     leave of the dimensions after them, other numbers are other elements."""
     if dimension < len(indices):
-        return linear(simplify(indices[dimension], ranges))
-    number = Linear({})
+        return linear_form(simplify(indices[dimension], ranges))
+    number = LinearForm({})
     for i, extent in list(zip(indices, buffer.shape, strict=True))[: dimension - len(indices) + 2]:
-        number = number * extent + linear(simplify(i, ranges))
-    return joined(number)
+        number = number.scaled(extent) + linear_form(simplify(i, ranges))
+    return recombined(number)
 
 
-def _parts(form: Linear, own: str, inner: frozenset[str], ranges: Ranges) -> _Parts | None:
+def _parts(form: LinearForm, own: str, inner: frozenset[str], ranges: Ranges) -> _Parts | None:
     """``form`` taken apart; None when a term mixes the loop variable with others."""
-    mine, fixed = [], []
+    mine: list[Expr] = []
+    fixed: list[Expr] = []
     low = high = 0
     for term, coefficient in form.terms.items():
         names = free_variables(term)
@@ -158,10 +159,10 @@ def _parts(form: Linear, own: str, inner: frozenset[str], ranges: Ranges) -> _Pa
             low, high = low + span.low, high + span.high
         else:
             fixed.append(term)
-    return _Parts(form.part(mine), form.part(fixed), form.constant + low, form.constant + high)
+    return _Parts(form.only(mine), form.only(fixed), form.constant + low, form.constant + high)
 
 
-def _aligned(parts: Sequence[_Parts | None]) -> tuple[Linear, int] | None:
+def _aligned(parts: Sequence[_Parts | None]) -> tuple[LinearForm, int] | None:
     """The part of an index that depends on the loop variable, when it is the same in all accesses, and how far the
     rest spreads; None when this dimension tells nothing."""
     known = [part for part in parts if part is not None]
@@ -172,7 +173,7 @@ def _aligned(parts: Sequence[_Parts | None]) -> tuple[Linear, int] | None:
     return known[0].own, max(part.high for part in known) - min(part.low for part in known)
 
 
-def _key(loop: For, own: Linear, spread: int) -> NDArray[np.int64] | None:
+def _key(loop: For, own: LinearForm, spread: int) -> NDArray[np.int64] | None:
     """One number for each iteration such that iterations with different numbers are apart in this dimension."""
     known = all(
         isinstance(e, (Var, Const)) or (isinstance(e, Binary) and e.op in _NUMPY)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from ...ir.bounds import Interval, Ranges, interval_of
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Const, Expr, Load
+from ...ir.linear_form import LinearForm, linear_form
 from ...ir.rewrite import free_variables, map_loads
 from ...ir.simplify import simplify
 from ...ir.stmt import For, If, Stmt, Store, substatements
-from .linear import Linear, linear
 from .tree import Access, ranges_of, with_statements
 
 
@@ -20,7 +20,7 @@ class Span:
     ``below`` and ``above``: whether the first or the last position may lie outside the dimension.
     """
 
-    base: Linear
+    base: LinearForm
     extent: int
     below: bool = False
     above: bool = False
@@ -30,7 +30,7 @@ class Span:
 class _Reach:
     """What one index takes: ``fixed`` (a form without constant) plus something from ``low`` to ``high``."""
 
-    fixed: Linear
+    fixed: LinearForm
     low: int
     high: int
 
@@ -46,13 +46,13 @@ def region(accesses: Sequence[Access], shape: tuple[int, ...], around: Ranges) -
         reaches = []
         for access in accesses:
             ranges = {**around, **ranges_of(access.loops)}
-            reaches.append(_reach(linear(simplify(access.indices[dimension], ranges)), around, ranges))
+            reaches.append(_reach(linear_form(simplify(access.indices[dimension], ranges)), around, ranges))
         spans.append(_span(reaches, extent, around))
     return tuple(spans)
 
 
 def _span(reaches: Sequence[_Reach | None], extent: int, around: Ranges) -> Span:
-    whole = Span(Linear({}), extent)
+    whole = Span(LinearForm({}), extent)
     known = [reach for reach in reaches if reach is not None]
     if not known or len(known) < len(reaches) or any(reach.fixed != known[0].fixed for reach in known):
         return whole
@@ -60,29 +60,29 @@ def _span(reaches: Sequence[_Reach | None], extent: int, around: Ranges) -> Span
     low, high = min(reach.low for reach in known), max(reach.high for reach in known)
     if not fixed.terms:  # the box stands still: cut it to the dimension
         low, high = max(low, 0), min(high, extent - 1)
-        return Span(Linear({}, low), high - low + 1) if low <= high else Span(Linear({}), 1)
+        return Span(LinearForm({}, low), high - low + 1) if low <= high else Span(LinearForm({}), 1)
     if high - low + 1 >= extent:
         return whole
-    base = fixed + Linear({}, low)
-    reach = interval_of(base.expr, around)
+    base = fixed + low
+    reach = interval_of(base.to_expr(), around)
     return Span(base, high - low + 1, reach.low < 0, reach.high + high - low >= extent)
 
 
-def _reach(form: Linear, around: Ranges, ranges: Ranges) -> _Reach | None:
+def _reach(form: LinearForm, around: Ranges, ranges: Ranges) -> _Reach | None:
     """The values of an index while the variables not in ``around`` range; None when nothing useful is known."""
-    fixed = Linear({})
+    fixed = LinearForm({})
     low = high = form.constant
     for term, coefficient in form.terms.items():
         names = free_variables(term)
         if names <= around.keys():
-            fixed = fixed + Linear({term: coefficient})
+            fixed = fixed.plus(linear_form(term), coefficient)
             continue
         if names & around.keys():
             quotient = _quotient(term, around, ranges)
             if quotient is None:
                 return None
-            start, span = quotient[0] * coefficient, quotient[1].scaled(coefficient)
-            fixed = fixed + start.part(start.terms)
+            start, span = quotient[0].scaled(coefficient), quotient[1].scaled(coefficient)
+            fixed = fixed + (start - start.constant)
             span = Interval(span.low + start.constant, span.high + start.constant)
         else:
             span = interval_of(term, ranges).scaled(coefficient)
@@ -90,20 +90,20 @@ def _reach(form: Linear, around: Ranges, ranges: Ranges) -> _Reach | None:
     return _Reach(fixed, low, high)
 
 
-def _quotient(term: Expr, around: Ranges, ranges: Ranges) -> tuple[Linear, Interval] | None:
+def _quotient(term: Expr, around: Ranges, ranges: Ranges) -> tuple[LinearForm, Interval] | None:
     """``(fixed + ranging) // n`` as a fixed quotient plus a span; a span alone for a remainder."""
     if not isinstance(term, Binary) or not isinstance(term.b, Const) or int(term.b.value) <= 0:
         return None
     divisor = int(term.b.value)
     if term.op is BinaryOp.MOD:
-        return Linear({}), Interval(0, divisor - 1)
+        return LinearForm({}), Interval(0, divisor - 1)
     if term.op is not BinaryOp.FLOORDIV:
         return None
-    inside = _reach(linear(term.a), around, ranges)
+    inside = _reach(linear_form(term.a), around, ranges)
     if inside is None:
         return None
-    start = simplify((inside.fixed + Linear({}, inside.low)).expr // divisor, around)
-    return linear(start), Interval(0, -(-(inside.high - inside.low) // divisor))
+    start = simplify((inside.fixed + inside.low).to_expr() // divisor, around)
+    return linear_form(start), Interval(0, -(-(inside.high - inside.low) // divisor))
 
 
 def rebased(stmt: Stmt, old: str, new: Buffer, spans: Sequence[Span], ranges: Ranges) -> Stmt:
@@ -114,7 +114,7 @@ def rebased(stmt: Stmt, old: str, new: Buffer, spans: Sequence[Span], ranges: Ra
 
     def moved(indices: tuple[Expr, ...], known: Ranges) -> tuple[Expr, ...]:
         pairs = zip(indices, spans, strict=True)
-        return tuple((linear(simplify(i, known)) - span.base).expr for i, span in pairs)
+        return tuple((linear_form(simplify(i, known)) - span.base).to_expr() for i, span in pairs)
 
     def visit(s: Stmt, known: Ranges) -> Stmt:
         def load(e: Load) -> Expr:

@@ -60,7 +60,7 @@ def cache_read(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.L
     for dimension in range(len(spans)):
         names.append(fresh_name(f"{new.name}_{dimension}", taken))
         taken.add(names[-1])
-    at: tuple[Expr, ...] = tuple((span.base.expr + Var(n)) for span, n in zip(spans, names, strict=True))
+    at: tuple[Expr, ...] = tuple((span.base.to_expr() + Var(n)) for span, n in zip(spans, names, strict=True))
     copy: Stmt = Store(new, tuple(Var(n) for n in names), Load(old, at))
     for name, span, position, extent in reversed(list(zip(names, spans, at, old.shape, strict=True))):
         body = guarded_by(inside_dimension(span, position, extent), copy)

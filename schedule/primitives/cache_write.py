@@ -6,11 +6,11 @@ from math import prod
 from ...core.errors import IllegalSchedule
 from ...ir.buffer import Buffer, Scope
 from ...ir.expr import Compare, CompareOp, Const, Expr, Load, Var
+from ...ir.linear_form import linear_form
 from ...ir.rewrite import free_variables, fresh_name, stores_of, substitute
 from ...ir.simplify import simplify
 from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, Store, seq, walk_statements
 from ..loop_nest.dependence import accumulation, shared_buffers
-from ..loop_nest.linear import linear
 from ..loop_nest.region import rebased, region
 from ..loop_nest.tree import (
     Access,
@@ -65,7 +65,7 @@ def cache_write(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.
     taken.add(local.name)
     known = {**around, **ranges_of(site.access.loops)}
     here = site.store.indices
-    there = tuple((linear(simplify(i, known)) - span.base).expr for i, span in zip(here, spans, strict=True))
+    there = tuple((linear_form(simplify(i, known)) - span.base).to_expr() for i, span in zip(here, spans, strict=True))
     init = _movable_init(producer, place, site) if site.accumulates else None
     start: tuple[Stmt, ...] = ()
     if init is not None:
@@ -170,6 +170,6 @@ def _cuts_nothing(condition: Expr, access: Access, tensor: Buffer) -> bool:
     """Whether ``condition`` only says that an index lies in its dimension."""
     if not isinstance(condition, Compare) or condition.op is not CompareOp.LT or not isinstance(condition.b, Const):
         return False
-    left = linear(condition.a)
+    left = linear_form(condition.a)
     pairs = zip(access.indices, tensor.shape, strict=True)
-    return any(linear(i) == left and int(condition.b.value) >= extent for i, extent in pairs)
+    return any(linear_form(i) == left and int(condition.b.value) >= extent for i, extent in pairs)

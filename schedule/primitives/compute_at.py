@@ -137,7 +137,7 @@ def _shrunk(stmt: Stmt, dimensions: Mapping[str, int], spans: tuple[Span, ...], 
     if isinstance(stmt, For) and stmt.var in dimensions:
         dimension = dimensions[stmt.var]
         span = spans[dimension]
-        at = span.base.expr + Var(stmt.var) if span.base.terms or span.base.constant else Var(stmt.var)
+        at = span.base.to_expr() + Var(stmt.var) if span.base.terms or span.base.constant else Var(stmt.var)
         body = _shrunk(substitute(stmt.body, {stmt.var: at}), dimensions, spans, shape)
         body = guarded_by(inside_dimension(span, at, shape[dimension]), body)
         return For(stmt.var, span.extent, stmt.kind, body)

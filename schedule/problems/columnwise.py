@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ...ir.affine import Affine, affine_of
 from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Load, Var, walk
+from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import substitute
 from ...te.inline import inline_stages
 from ...te.workload import Stage, Workload
@@ -98,7 +98,7 @@ def _outer_axes(stage: Stage) -> int | None:
     over = [a.name for a in stage.reduce_axes]
     for load in (e for e in walk(stage.body) if isinstance(e, Load)):
         for outer in range(len(names)):
-            if [affine_of(i) for i in load.indices] == _forms([*names[:outer], *over, *names[outer:]]):
+            if [affine_form(i) for i in load.indices] == _forms([*names[:outer], *over, *names[outer:]]):
                 return outer
     return None
 
@@ -114,8 +114,8 @@ def _kept_variables(outer: int, columns: int) -> tuple[Expr, ...]:
     return (*(Var(outer_axis(n)) for n in range(outer)), *(Var(column_axis(n)) for n in range(columns)))
 
 
-def _forms(names: Sequence[str]) -> list[Affine | None]:
-    return [Affine.of({n: 1}) for n in names]
+def _forms(names: Sequence[str]) -> list[LinearForm | None]:
+    return [LinearForm({Var(n): 1}) for n in names]
 
 
 def _with_held(form: ColumnForm) -> ColumnForm | None:
@@ -129,7 +129,7 @@ def _with_held(form: ColumnForm) -> ColumnForm | None:
     for reduced in form.reductions:
         found = False
         for load in (e for e in walk(reduced.body) if isinstance(e, Load)):
-            forms = [affine_of(i) for i in load.indices]
+            forms = [affine_form(i) for i in load.indices]
             if forms == _forms([*outer, *over, *columns]) and load.mask is None:
                 held[load.buffer.name] = load.buffer
                 found = True
@@ -139,7 +139,7 @@ def _with_held(form: ColumnForm) -> ColumnForm | None:
             return None
     for output in form.outputs:
         for load in (e for e in walk(output.body) if isinstance(e, Load)):
-            at_place = [affine_of(i) for i in load.indices] == _forms([*outer, *columns])
+            at_place = [affine_form(i) for i in load.indices] == _forms([*outer, *columns])
             if load.buffer.name in held or (load.buffer.name in results and not at_place):
                 return None
     return ColumnForm(form.outer, form.over, form.columns, tuple(held.values()), form.reductions, form.outputs)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from ...core.dtypes import INDEX
 from ...ir.expr import Expr, Load, Var, rebuild, walk
+from ...ir.linear_form import LinearForm, linear_form
 from ...ir.rewrite import free_variables, loads_of, substitute
 from ...te.workload import Axis, Workload
-from ..loop_nest.linear import Linear, linear
 from ..tile.delinearize import places
 from .gemm import Gemm, Side, Sides, flat_steps, goes_along, sides_of
 
@@ -67,8 +67,8 @@ def image_product_of(workload: Workload) -> tuple[Gemm, Image] | None:
 def _reads_neighbours(image: Image) -> bool:
     for load in loads_of(image.body):
         form = flat_steps(load)
-        apart = [t for t in form.terms if t != Var(PIXEL) and Var(PIXEL) in walk(t)]
-        if form.terms.get(Var(PIXEL)) != 1 or apart:
+        apart = [e for e in form.without((Var(PIXEL),)).terms if Var(PIXEL) in walk(e)]
+        if form.coefficient(PIXEL) != 1 or apart:
             return False
     return True
 
@@ -100,19 +100,19 @@ def _windows_of(sides: Sides, tall: Side) -> Windows | None:
     return Windows(substitute(body, at), pixel.extent + more(pixels), more(rows), extents, rows, pixels)
 
 
-def _index_forms(body: Expr) -> list[Linear]:
+def _index_forms(body: Expr) -> list[LinearForm]:
     """All indices and what conditions compare, as linear forms."""
     if body.dtype == INDEX and not isinstance(body, Load):
-        return [linear(body)]
+        return [linear_form(body)]
     return [form for child in body.children for form in _index_forms(child)]
 
 
-def _moves(axis: Axis, steps: Mapping[str, Mapping[str, int]], forms: list[Linear]) -> tuple[str, int] | None:
+def _moves(axis: Axis, steps: Mapping[str, Mapping[str, int]], forms: list[LinearForm]) -> tuple[str, int] | None:
     """Which of two axes ``axis`` moves, and how far, by the first form that it is in; None where it moves none."""
     for form in forms:
-        own = form.terms.get(Var(axis.name), 0)
+        own = form.coefficient(axis.name)
         for name in steps if own else ():
-            per = form.terms.get(Var(name), 0)
+            per = form.coefficient(name)
             if per > 0 and own > 0 and own % per == 0:
                 return name, own // per
     return None
@@ -121,15 +121,15 @@ def _moves(axis: Axis, steps: Mapping[str, Mapping[str, int]], forms: list[Linea
 def _unmoved(body: Expr, steps: Mapping[str, Mapping[str, int]]) -> Expr | None:
     """``body`` at the first place of every window; None unless at all others it is the same, moved by ``steps``."""
     if body.dtype == INDEX and not isinstance(body, Load):
-        form = linear(body)
+        form = linear_form(body)
         inner = {name for moved in steps.values() for name in moved}
-        apart = {name for t in form.terms if not isinstance(t, Var) for name in free_variables(t)}
+        apart = {name for e in form.terms if not isinstance(e, Var) for name in free_variables(e)}
         if apart & (inner | set(steps)):
             return None
         for name, moved in steps.items():
-            per = form.terms.get(Var(name), 0)
-            if any(form.terms.get(Var(axis), 0) != per * step for axis, step in moved.items()):
+            per = form.coefficient(name)
+            if any(form.coefficient(axis) != per * step for axis, step in moved.items()):
                 return None
-        return Linear({t: c for t, c in form.terms.items() if t not in {Var(n) for n in inner}}, form.constant).expr
+        return form.without(map(Var, inner)).to_expr()
     children = [_unmoved(child, steps) for child in body.children]
     return None if any(c is None for c in children) else rebuild(body, [c for c in children if c is not None])

@@ -11,11 +11,11 @@ from math import prod
 
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, Cast, Expr, Load, Var, index, rebuild, walk
+from ...ir.linear_form import LinearForm, flat_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
-from ..loop_nest.linear import Linear, joined, linear
 from ..tile.delinearize import places
 
 LARGEST_SKINNY_M = 64
@@ -45,7 +45,7 @@ class Result:
 
     def step(self, axis: str) -> int:
         """Elements between neighbours along ``axis``."""
-        return flat_steps(Load(self.tensor, self.indices)).terms.get(Var(axis), 0)
+        return flat_steps(Load(self.tensor, self.indices)).coefficient(axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +239,12 @@ def goes_along(p: Gemm) -> bool:
     return all(not _has_digits(flat_steps(e)) for e in (*inner, *stores))
 
 
-def flat_steps(load: Load) -> Linear:
-    """The element that ``load`` reads, as a linear form with the digits of places put together."""
-    total = Linear({})
-    for at, stride in zip(load.indices, load.buffer.strides, strict=True):
-        total += linear(at) * stride
-    return joined(total)
+def flat_steps(load: Load) -> LinearForm:
+    """The element that ``load`` reads, as a linear form."""
+    return flat_form(load.indices, load.buffer.strides)
 
 
-def _has_digits(form: Linear) -> bool:
+def _has_digits(form: LinearForm) -> bool:
     return any(isinstance(e, Binary) for term in form.terms for e in walk(term))
 
 
@@ -259,7 +256,7 @@ def operand_of(body: Expr, own: str) -> Operand:
     form = flat_steps(inner)
     if any(isinstance(e, Load) for term in form.terms for e in walk(term)):
         return Operand(body, None, 0, 0)
-    return Operand(body, inner, form.terms.get(Var(own), 0), form.terms.get(Var("k"), 0))
+    return Operand(body, inner, form.coefficient(own), form.coefficient("k"))
 
 
 def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Result | None:

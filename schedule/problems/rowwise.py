@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 from math import prod
 
-from ...ir.affine import Affine, affine_of
 from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Load, Var, walk
+from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.inline import MAX_INLINED_NODES, inline_stages
 from ...te.workload import Reducer, Stage, Workload
@@ -164,7 +164,7 @@ def _with_loads(
             if kind is None:
                 return None
             if load.buffer.name in results:
-                if [affine_of(i) for i in load.indices] != _forms(row_names):
+                if [affine_form(i) for i in load.indices] != _forms(row_names):
                     return None
             elif kind == "held":
                 held[load.buffer.name] = load.buffer
@@ -185,13 +185,13 @@ def _reads(body: Expr, held: Mapping[str, Buffer]) -> bool:
     return any(load.buffer.name in held for load in _loads(body))
 
 
-def _forms(names: Sequence[str]) -> list[Affine | None]:
-    return [Affine.of({n: 1}) for n in names]
+def _forms(names: Sequence[str]) -> list[LinearForm | None]:
+    return [LinearForm({Var(n): 1}) for n in names]
 
 
 def _kind(load: Load, rows: Sequence[str], columns: Sequence[str]) -> str | None:
     """``held``, ``beside`` or ``row`` (see ``RowForm``); None for any other load."""
-    forms = [affine_of(i) for i in load.indices]
+    forms = [affine_form(i) for i in load.indices]
     if load.mask is not None or any(f is None for f in forms):
         return None
     if forms == _forms([*rows, *columns]):

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.dtypes import INDEX
-from ...ir.affine import Affine, affine_of
 from ...ir.expr import Binary, Compare, Expr, Load, index, walk
+from ...ir.linear_form import LinearForm, affine_form
 from ...te.workload import Axis
 from ..tile.stage_body import Read
 
@@ -45,9 +45,9 @@ class Slide:
         return {self.axis.name: start, self.window.name: position}
 
 
-def forms_of(reads: Iterable[Read]) -> list[Affine] | None:
+def forms_of(reads: Iterable[Read]) -> list[LinearForm] | None:
     """All that the indices and guards of ``reads`` address and compare by; None where something is not affine."""
-    found: list[Affine] = []
+    found: list[LinearForm] = []
     for read in reads:
         forms = _forms_of(read)
         if forms is None:
@@ -56,18 +56,18 @@ def forms_of(reads: Iterable[Read]) -> list[Affine] | None:
     return found
 
 
-def _forms_of(read: Read) -> list[Affine] | None:
-    found = [affine_of(i) for i in read.load.indices]
+def _forms_of(read: Read) -> list[LinearForm] | None:
+    found = [affine_form(i) for i in read.load.indices]
     for e in walk(read.guard) if read.guard is not None else ():
         if isinstance(e, Compare):
-            a, b = affine_of(e.a), affine_of(e.b)
+            a, b = affine_form(e.a), affine_form(e.b)
             found.append(None if a is None or b is None else a - b)
         elif isinstance(e, (Load, Binary)) and e.dtype != INDEX:
             return None
     return None if None in found else [f for f in found if f is not None]
 
 
-def slide_of(axis: Axis, reductions: Sequence[Axis], forms: Sequence[Affine]) -> Slide | None:
+def slide_of(axis: Axis, reductions: Sequence[Axis], forms: Sequence[LinearForm]) -> Slide | None:
     """How windows move along ``axis``; None where the forms do not depend on it and one axis of the reduction by their
     positions alone."""
     partners = {a.name: a for f in forms if f.coefficient(axis.name) for a in reductions if f.coefficient(a.name)}

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...ir.affine import Affine, affine_of
 from ...ir.buffer import Buffer, Scope
 from ...ir.build import Writer
 from ...ir.expr import Expr, Load, const
+from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, fresh_name
 from ...ir.stmt import LoopKind
 from ...te.region import Region, box_bounds
@@ -27,14 +27,14 @@ class Names:
         return name
 
 
-def flat_offset(load: Load) -> Affine | None:
+def flat_offset(load: Load) -> LinearForm | None:
     """The element that ``load`` reads, counted from the start of its buffer; None where it is not affine."""
-    total = Affine((), 0)
+    total = LinearForm({})
     for at, stride in zip(load.indices, load.buffer.strides, strict=True):
-        form = affine_of(at)
+        form = affine_form(at)
         if form is None:
             return None
-        total = total + form.scaled(stride)
+        total = total.plus(form, stride)
     return total
 
 
@@ -42,7 +42,7 @@ def in_bounds(load: Load, axes: Iterable[Axis]) -> bool:
     """Whether ``load`` stays inside its buffer wherever the axes are, whatever guards it."""
     box = {a.name: (0, a.extent - 1) for a in axes}
     for at, extent in zip(load.indices, load.buffer.shape, strict=True):
-        form = affine_of(at)
+        form = affine_form(at)
         if form is None:
             return False
         low, high = box_bounds(form, box)

@@ -18,8 +18,8 @@ from ...ir.expr import (
     rebuild,
     walk,
 )
+from ...ir.linear_form import linear_form
 from ...ir.rewrite import free_variables, map_loads, substitute
-from ..loop_nest.linear import Linear, linear
 
 Replacement = Callable[[Load], Expr]
 """What stands where a body loads a tensor. It gets the load as the body has it, on the axes of the stage."""
@@ -71,11 +71,10 @@ def _lanes_of(expr: Expr, lanes: int) -> Expr:
 
 def _ramp(expr: Expr, lanes: int) -> Expr | None:
     """An index that moves evenly with the lane as a Ramp; None for anything else."""
-    form = linear(expr) if expr.dtype == Var(_LANE).dtype and not isinstance(expr, Load) else None
-    if form is None or any(_LANE in free_variables(t) for t in form.terms if t != Var(_LANE)):
+    form = linear_form(expr) if expr.dtype == Var(_LANE).dtype and not isinstance(expr, Load) else None
+    if form is None or any(_LANE in free_variables(e) for e in form.without((Var(_LANE),)).terms):
         return None
-    stride = form.terms[Var(_LANE)]
-    return Ramp((form - Linear({Var(_LANE): stride})).expr, stride, lanes)
+    return Ramp(form.without((Var(_LANE),)).to_expr(), form.coefficient(_LANE), lanes)
 
 
 def _spread(expr: Expr, lanes: int) -> Expr:

@@ -1,7 +1,6 @@
 """Rewriting: what is replaced, what keeps its identity, and what counts as free."""
 
 from tilewright.core.dtypes import float32
-from tilewright.ir.affine import Affine, affine_of
 from tilewright.ir.buffer import Buffer, Scope
 from tilewright.ir.expr import Expr, Load, Var, index
 from tilewright.ir.rewrite import (
@@ -92,17 +91,3 @@ def test_queries() -> None:
     assert [store.buffer.name for store in stores_of(stmt)] == ["C"]
     assert fresh_name("i", {"j"}) == "i"
     assert fresh_name("i", {"i", "i_2"}) == "i_3"
-
-
-def test_affine_forms() -> None:
-    form = affine_of((P * 8 + Q) * 2 - (Q - 3))
-    assert form == Affine.of({"i": 16, "j": 1}, 3)
-    assert form is not None
-    assert expr_text(form.to_expr()) == "i*16 + j + 3"
-    assert expr_text((form.scaled(-1) + 5).to_expr()) == "2 - i*16 - j"
-    assert form.at({"i": 2, "j": 1}) == 36
-    assert form.coefficient("i") == 16 and form.coefficient("k") == 0
-    assert form.without(["i"]) == Affine.of({"j": 1}, 3)
-    assert affine_of(P * Q) is None
-    assert affine_of(P // 8) is None
-    assert affine_of(P - P) == Affine((), 0)

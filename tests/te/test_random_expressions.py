@@ -71,8 +71,8 @@ def _index_features(stage: Stage, e: Load) -> set[str]:
         found |= {f"index {part.op}" for part, _ in form.parts}
         found |= {"constant index"} if not form.variables else set()
         found |= {"window"} if len(affine.terms) > 1 else set()
-        found |= {"strided"} if any(c > 1 for _, c in affine.terms) else set()
-        found |= {"reversed"} if any(c < 0 for _, c in affine.terms) else set()
+        found |= {"strided"} if any(c > 1 for c in affine.terms.values()) else set()
+        found |= {"reversed"} if any(c < 0 for c in affine.terms.values()) else set()
         found |= {"offset"} if affine.constant and affine.terms else set()
         single += [order.index(v) for v in affine.variables if v in order]
     return found | ({"transposed"} if single != sorted(single) else set())

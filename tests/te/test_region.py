@@ -3,14 +3,14 @@
 import itertools
 import random
 
-from tilewright.ir.affine import Affine
 from tilewright.ir.expr import Expr, Logic, LogicOp, Unary, UnaryOp, Var
+from tilewright.ir.linear_form import LinearForm
 from tilewright.te.functions import equal, not_equal
 from tilewright.te.region import Region, box_bounds
 
 
-def _affine(draw: random.Random) -> Affine:
-    return Affine.of({n: draw.randint(-3, 3) for n in "ij"}, draw.randint(-4, 4))
+def _affine(draw: random.Random) -> LinearForm:
+    return LinearForm({Var(n): c for n in "ij" if (c := draw.randint(-3, 3))}, draw.randint(-4, 4))
 
 
 def _condition(draw: random.Random, depth: int) -> Expr:

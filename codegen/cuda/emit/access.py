@@ -1,7 +1,7 @@
-"""Analysis of one access: its offset in elements, its stride from lane to lane, divisibility, uniform masks, ranges.
+"""Analyses accesses, to decide whether the elements of a vector can move in one wide instruction.
 
-These are the questions that decide whether the elements of a vector move in one wide instruction: are they
-contiguous, at which multiple do they begin, and is one condition the mask of all of them?
+It answers three questions: Are the elements contiguous? At which multiple do they begin? Is one condition the mask of
+all of them? It also bounds index expressions, so that most of them are computed in 32 bits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import gcd
 
 from ....core.dtypes import INDEX
-from ....ir.affine import sum_of
 from ....ir.bounds import Interval, binary_interval, dtype_interval, interval_of
 from ....ir.buffer import Buffer
 from ....ir.expr import (
@@ -29,9 +28,10 @@ from ....ir.expr import (
     Var,
     index,
 )
+from ....ir.linear_form import flat_form, linear_form
 
 WIDEST_BYTES = 16
-"""How many bytes one thread moves in its widest access."""
+"""A thread moves at most this many bytes in one access."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,111 +42,15 @@ class StridedOffset:
     stride: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """``constant + sum(coefficient * scalar term) + step * lane``."""
-
-    terms: Mapping[Expr, int]
-    constant: int = 0
-    step: int = 0
-
-    def plus(self, other: "_Form", factor: int = 1) -> "_Form":
-        terms = dict(self.terms)
-        for term, c in other.terms.items():
-            terms[term] = terms.get(term, 0) + factor * c
-        kept = {t: c for t, c in terms.items() if c}
-        return _Form(kept, self.constant + factor * other.constant, self.step + factor * other.step)
-
-
-def _form(expr: Expr, vectors: bool = False) -> _Form | None:
-    """The form of an index; None where its lanes do not step evenly (with ``vectors`` what does not is a term)."""
-    match expr:
-        case Const(value=value):
-            return _Form({}, int(value))
-        case Broadcast(value=value):
-            return _form(value, vectors)
-        case Ramp(base=base, stride=stride):
-            inner = _form(base, vectors)
-            return None if inner is None else inner.plus(_Form({}, 0, stride))
-        case Binary(op=BinaryOp.ADD | BinaryOp.SUB as op, a=a, b=b):
-            left, right = _form(a, vectors), _form(b, vectors)
-            if left is None or right is None:
-                return None
-            return left.plus(right, 1 if op is BinaryOp.ADD else -1)
-        case Binary(op=BinaryOp.MUL, a=a, b=b):
-            left, right = _form(a, vectors), _form(b, vectors)
-            if left is not None and right is not None:
-                if not right.terms and not right.step:
-                    return _Form({}).plus(left, right.constant)
-                if not left.terms and not left.step:
-                    return _Form({}).plus(right, left.constant)
-        case Unary(op=UnaryOp.NEG, value=value):
-            inner = _form(value, vectors)
-            return None if inner is None else _Form({}).plus(inner, -1)
-    return _Form({expr: 1}) if vectors or expr.lanes == 1 else None
-
-
 def strided_offset(indices: Sequence[Expr], strides: Sequence[int]) -> StridedOffset | None:
-    """The offset of ``indices`` in a buffer with ``strides``; None where no constant stride leads from lane to lane."""
-    total = _Form({})
-    for at, stride in zip(indices, strides, strict=True):
-        form = _form(at, vectors=True)
-        assert form is not None
-        total = total.plus(form, stride)
-    total = _recombined(total)
-    if any(term.lanes > 1 for term in total.terms):
-        return None
-    return StridedOffset(sum_of(total.terms.items(), total.constant), total.step)
-
-
-def _recombined(form: _Form) -> _Form:
-    """``form`` with the quotients and remainders of one number put together again.
-
-    A flat index that runs over several dimensions is taken apart as ``x // n`` and ``x % n``. With the strides of
-    contiguous dimensions it comes back: ``x // n * n + x % n`` is ``x``, ``x // n % m * n + x % n`` is ``x % (n * m)``.
-    """
-    for low, c in form.terms.items():
-        if not isinstance(low, Binary) or low.op is not BinaryOp.MOD:
-            continue
-        n = _divisor(low)
-        for high, weight in form.terms.items():
-            if n is None or weight != c * n or not isinstance(high, Binary):
-                continue
-            whole = high.a if high.op is BinaryOp.MOD else high
-            m = _divisor(high) if high.op is BinaryOp.MOD else 0
-            if not isinstance(whole, Binary) or whole.op is not BinaryOp.FLOORDIV or m is None:
-                continue
-            if _divisor(whole) != n or not _congruent(whole.a, low.a, n):
-                continue
-            rest = {t: f for t, f in form.terms.items() if t is not low and t is not high}
-            number = whole.a if not m else Binary(BinaryOp.MOD, whole.a, _broadcast(index(n * m), whole.a.lanes))
-            joined = _form(number, vectors=True)
-            assert joined is not None
-            return _recombined(_Form(rest, form.constant, form.step).plus(joined, c))
-    return form
-
-
-def _divisor(expr: Binary) -> int | None:
-    """The positive constant that ``expr`` divides by; None where the divisor is something else."""
-    b = expr.b.value if isinstance(expr.b, Broadcast) else expr.b
-    return int(b.value) if isinstance(b, Const) and b.value > 0 else None
-
-
-def _congruent(a: Expr, b: Expr, n: int) -> bool:
-    """Whether two indices provably differ by a multiple of ``n``."""
-    left, right = _form(a, vectors=True), _form(b, vectors=True)
-    if left is None or right is None:
-        return False
-    difference = left.plus(right, -1)
-    return all(c % n == 0 for c in (*difference.terms.values(), difference.constant, difference.step))
-
-
-def _broadcast(scalar: Expr, lanes: int) -> Expr:
-    return scalar if lanes == 1 else Broadcast(scalar, lanes)
+    """Return the offset of ``indices`` in a buffer with ``strides``; None where no constant stride leads from lane to
+    lane."""
+    flat = flat_form(indices, strides, lower=True)
+    return StridedOffset(flat.base.to_expr(), flat.stride) if flat.is_strided else None
 
 
 def lane_offsets(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:
-    """The offset of every lane as one vector expression, for offsets without a constant stride."""
+    """Return the offsets of all lanes as one vector expression, also where no constant stride leads from lane to lane."""
     lanes = max((i.lanes for i in indices), default=1)
     total: Expr | None = None
     for at, stride in zip(indices, strides, strict=True):
@@ -158,21 +62,16 @@ def lane_offsets(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:
 
 
 def split_multiples(expr: Expr, period: int) -> tuple[Expr, Expr]:
-    """A scalar index as the sum of two: the first is provably a multiple of ``period``, the second is the rest."""
-    form = _form(expr)
-    if form is None:
-        return index(0), expr
-    whole = {term: c for term, c in form.terms.items() if c * _divisibility_of_term(term) % period == 0}
-    rest = {term: c for term, c in form.terms.items() if term not in whole}
-    constant = form.constant % period
-    return sum_of(whole.items(), form.constant - constant), sum_of(rest.items(), constant)
+    """Split a scalar index into two that add up to it: a provable multiple of ``period``, and the rest."""
+    form = linear_form(expr)
+    whole = {a for a, c in form.terms.items() if c * _divisibility_of_term(a) % period == 0}
+    constant = form.constant - form.constant % period
+    return (form.only(whole) + constant).to_expr(), (form.without(whole) - constant).to_expr()
 
 
 def divisibility(expr: Expr) -> int:
-    """A number that divides every value of a scalar index (Triton's divisibility); 0 for an index that is always 0."""
-    form = _form(expr)
-    if form is None:
-        return 1
+    """Return a number that divides every value of a scalar index (Triton's divisibility); 0 where all values are 0."""
+    form = linear_form(expr)
     known = abs(form.constant)
     for term, c in form.terms.items():
         known = gcd(known, abs(c) * _divisibility_of_term(term))
@@ -198,16 +97,17 @@ def _divisibility_of_term(term: Expr) -> int:
 
 
 def contiguous_elements(buffer: Buffer) -> int:
-    """How many elements stay contiguous, from a multiple of that number on: a swizzle permutes chunks of so many."""
+    """Return how many elements stay contiguous, from a multiple of that number on. A swizzle permutes chunks of so many."""
     swizzle = None if buffer.layout is None else buffer.layout.swizzle
     return 1 << 30 if swizzle is None else 1 << swizzle.base
 
 
 def vector_accesses(starts: Sequence[tuple[Buffer, Expr]], lanes: int) -> list[tuple[int, int]]:
-    """How ``lanes`` contiguous elements are split into accesses that suit every buffer of ``starts`` (buffer, offset of
-    the first element), such as both ends of a copy.
+    """Split ``lanes`` contiguous elements into accesses that suit every buffer of ``starts``, such as both ends of a
+    copy. ``starts`` holds (buffer, offset of the first element).
 
-    Gives (first lane, bytes) of each access. Its bytes are a power of two, at most 16, and provably divide its offset.
+    Returns (first lane, bytes) of each access. Its bytes are a power of two, at most 16, and provably divide its
+    offset in bytes.
     """
     size = starts[0][0].dtype.bytes
     known = [(divisibility(base), contiguous_elements(buffer) * size) for buffer, base in starts]
@@ -226,7 +126,7 @@ def vector_accesses(starts: Sequence[tuple[Buffer, Expr]], lanes: int) -> list[t
 
 
 def uniform_mask(mask: Expr) -> Expr | None:
-    """The scalar condition that all lanes of a mask provably equal; None where lanes may differ."""
+    """Return the scalar condition that all lanes of a mask provably equal; None where lanes may differ."""
     match mask:
         case _ if mask.lanes == 1:
             return mask
@@ -244,31 +144,30 @@ def uniform_mask(mask: Expr) -> Expr | None:
 
 
 def _uniform_order(op: CompareOp, a: Expr, b: Expr, lanes: int) -> Expr | None:
-    """``base < bound`` for the mask ``base + stride * lane < bound``; None where lanes may differ.
+    """Return ``base < bound`` for the mask ``base + stride * lane < bound``; None where lanes may differ.
 
     All lanes agree where ``base`` and ``bound`` are multiples of a number that exceeds ``stride * (lanes - 1)``.
     """
-    left, right = _form(a), _form(b)
-    if left is None or right is None or right.step:
+    left, right = linear_form(a), linear_form(b)
+    if not (left.is_strided and right.is_strided) or right.stride:
         return None
-    base = sum_of(left.terms.items(), left.constant)
-    bound = sum_of(right.terms.items(), right.constant)
-    if left.step:
+    base, bound = left.base.to_expr(), right.base.to_expr()
+    if left.stride:
         unit = gcd(divisibility(base), divisibility(bound))
-        if left.step < 0 or (unit and unit < left.step * (lanes - 1) + 1):
+        if left.stride < 0 or (unit and unit < left.stride * (lanes - 1) + 1):
             return None
     return Compare(op, base, bound)
 
 
 class IndexRanges:
-    """Lower and upper bounds of the integer expressions of one function. They are computed once for each expression."""
+    """Bounds the integer expressions of one function, each of them once."""
 
     def __init__(self, variables: Mapping[str, Interval]) -> None:
         self._variables = variables
         self._known: dict[int, tuple[Expr, Interval]] = {}
 
     def of(self, expr: Expr) -> Interval:
-        """The bounds over all lanes; the range of the dtype where nothing better is known."""
+        """Return the bounds over all lanes, or the range of the dtype where nothing better is known."""
         found = self._known.get(id(expr))
         if found is None:
             found = self._known[id(expr)] = (expr, self._bounds(expr))
@@ -299,6 +198,6 @@ class IndexRanges:
         return whole
 
     def exact(self, expr: Binary) -> bool:
-        """Whether ``a op b`` provably does not overflow."""
+        """Return whether ``a op b`` provably does not overflow."""
         bounds = binary_interval(expr.op, self.of(expr.a), self.of(expr.b))
         return bounds is not None and bounds.within(dtype_interval(expr.dtype))

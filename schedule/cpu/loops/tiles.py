@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from math import prod
 
 from ....core.target import Target
-from ....ir.affine import affine_of
 from ....ir.expr import Expr, Load
+from ....ir.linear_form import affine_form
 from ....ir.rewrite import free_variables, loads_of
 from ....te.workload import Axis, Stage
 from .fusion import Group
@@ -105,7 +105,7 @@ def stride_along(load: Load, name: str) -> int | None:
 
 def coefficient(expr: Expr, name: str) -> int | None:
     """How much an index grows with the variable; None when it is not affine."""
-    form = affine_of(expr)
+    form = affine_form(expr)
     return None if form is None else dict(form.coefficients).get(name, 0)
 
 

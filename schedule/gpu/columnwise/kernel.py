@@ -9,11 +9,11 @@ launch.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ....ir.affine import affine_of
 from ....ir.buffer import Buffer, Scope
 from ....ir.build import Writer
 from ....ir.expr import WARP_LANES, ClusterLoad, Expr, Load, Shuffle, ShuffleMode, Var, index, logical_and, minimum
 from ....ir.gpu import ClusterLoadWait, Level
+from ....ir.linear_form import affine_form
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind, Stmt
 from ....te.workload import Workload
 from ...problems.columnwise import ColumnForm, column_axis, outer_axis, over_axis
@@ -232,8 +232,8 @@ class _Program:
 
     def value(self, reduced: Reduced, at: Mapping[str, Expr], own: Mapping[str, Buffer], u: Expr, v: Expr) -> Expr:
         def loaded(load: Load) -> Expr:
-            last = affine_of(load.indices[-1]) if load.indices else None
-            if load.buffer.name in own and last == affine_of(Var(column_axis(len(self.form.columns) - 1))):
+            last = affine_form(load.indices[-1]) if load.indices else None
+            if load.buffer.name in own and last == affine_form(Var(column_axis(len(self.form.columns) - 1))):
                 return Load(own[load.buffer.name], (u, v))
             return load
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ....ir.affine import affine_of
 from ....ir.expr import Load, Var
+from ....ir.linear_form import affine_form
 from ....ir.rewrite import free_variables, loads_of
 from ....te.inline import inline_stages
 from ....te.workload import Axis, Stage, Workload
@@ -103,8 +103,8 @@ def spans(load: Load, ranges: dict[str, int]) -> tuple[int, ...]:
     where an index is not affine."""
     found = []
     for expr in load.indices:
-        affine = affine_of(expr)
-        if affine is None:
+        form = affine_form(expr)
+        if form is None:
             return ()
-        found.append(1 + sum(abs(affine.coefficient(name)) * (count - 1) for name, count in ranges.items()))
+        found.append(1 + sum(abs(form.coefficient(name)) * (count - 1) for name, count in ranges.items()))
     return tuple(found)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ....ir.affine import Affine, affine_of
 from ....ir.buffer import Buffer, Scope
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Select, const, index, logical_and
+from ....ir.linear_form import LinearForm, affine_form
 from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, LoopKind
 from ....te.workload import Axis
@@ -162,12 +162,12 @@ def staged_bytes(group: Group, setting: TileSetting) -> int:
     return total
 
 
-def _base(tile: _Tile, affine: Affine) -> Expr:
+def _base(tile: _Tile, form: LinearForm) -> Expr:
     """The least index that the block touches during this chunk."""
     ranges = tile.setting.ranges(tile.axes)
     starts = {tile.axes.y.name: tile.y, tile.axes.x.name: tile.x, tile.axes.k.name: tile.k, **tile.fixed}
-    total: Expr = index(affine.constant + sum(min(0, affine.coefficient(n)) * (c - 1) for n, c in ranges.items()))
-    for name, coefficient in affine.terms:
+    total: Expr = index(form.constant + sum(min(0, form.coefficient(n)) * (c - 1) for n, c in ranges.items()))
+    for name, coefficient in form.coefficients.items():
         total = total + starts[name] * coefficient
     return total
 
@@ -204,7 +204,7 @@ def _body(tile: _Tile, staged: Mapping[Load, tuple[Buffer, tuple[Expr, ...]]], v
     return value_at(tile.group.stage.body, values, turned)
 
 
-def _affine(e: Expr) -> Affine:
-    affine = affine_of(e)
-    assert affine is not None, "only what has spans is staged"
-    return affine
+def _affine(e: Expr) -> LinearForm:
+    form = affine_form(e)
+    assert form is not None, "only what has spans is staged"
+    return form

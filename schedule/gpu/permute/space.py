@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.affine import Affine
 from ....ir.buffer import Buffer, Layout, Scope, Swizzle
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Var, index, logical_and
+from ....ir.linear_form import LinearForm
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage, Workload
 from ...loop_nest.nest import KERNEL_NAME
@@ -369,7 +369,7 @@ def _plan(workload: Workload, target: Target) -> PermutePlan | None:
         return None
     reads = tuple(dict.fromkeys(r for s in stages for r in reads_of(s.body)))
     offsets = {r: flat_offset(r.load) for r in reads}
-    found: dict[Read, Affine] = {}
+    found: dict[Read, LinearForm] = {}
     for read, offset in offsets.items():
         if offset is None:
             return None
@@ -387,7 +387,7 @@ def _plan(workload: Workload, target: Target) -> PermutePlan | None:
     return PermutePlan(workload, target, stages, tuple(found), source, sink)
 
 
-def _merged(axes: Sequence[Axis], last: int, offsets: Iterable[Affine]) -> tuple[Axis, ...]:
+def _merged(axes: Sequence[Axis], last: int, offsets: Iterable[LinearForm]) -> tuple[Axis, ...]:
     """The axes up to number ``last`` that inputs and outputs go through as if they were one."""
     first = last
     known = tuple(offsets)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ....core.dtypes import DType, float32
-from ....ir.affine import affine_of
 from ....ir.buffer import Buffer, Scope
 from ....ir.build import Writer
 from ....ir.expr import (
@@ -32,6 +31,7 @@ from ....ir.expr import (
     walk,
 )
 from ....ir.gpu import Level
+from ....ir.linear_form import affine_form
 from ....ir.rewrite import map_expr, substitute
 from ....ir.stmt import LoopKind
 from ....te.workload import Workload
@@ -388,7 +388,7 @@ class RowThread:
                 return self.results[name]
             if load in beside:
                 return Load(beside[load].buffer, (*beside[load].at, v))
-            if name in self.raw and affine_of(load.indices[-1]) == affine_of(
+            if name in self.raw and affine_form(load.indices[-1]) == affine_form(
                 Var(column_axis(len(self.form.columns) - 1))
             ):
                 return Load(self.raw[name], (self.held_slot(chunk), v)) if chunk else Load(self.edge[name], ())

@@ -3,8 +3,8 @@
 import pytest
 
 from tilewright.codegen.cuda.emit.access import StridedOffset, strided_offset
-from tilewright.ir.affine import affine_of
 from tilewright.ir.expr import Binary, BinaryOp, Broadcast, Expr, Ramp, Var, index
+from tilewright.ir.linear_form import affine_form
 
 FLAT = Var("block") * 2048 + Var("thread") * 8
 
@@ -24,18 +24,18 @@ def _lanes(base: Expr, count: int = 8) -> tuple[Expr, ...]:
 
 def _affine(found: StridedOffset | None) -> object:
     assert found is not None
-    return affine_of(found.base), found.stride
+    return affine_form(found.base), found.stride
 
 
 def test_a_vector_that_crosses_rows_is_contiguous() -> None:
-    assert _affine(strided_offset(_lanes(FLAT), (185, 37, 1))) == (affine_of(FLAT), 1)
+    assert _affine(strided_offset(_lanes(FLAT), (185, 37, 1))) == (affine_form(FLAT), 1)
 
 
 def test_scalars_and_multiples_are_joined_too() -> None:
     number = Var("block") * 256 + Var("thread")
     reduced = Var("block") * (256 % 49) + Var("thread")  # as the simplifier writes the dividend of a remainder
     indices = (number // 49, reduced % 49 * 8)
-    assert _affine(strided_offset(indices, (49 * 8, 1))) == (affine_of(number * 8), 0)
+    assert _affine(strided_offset(indices, (49 * 8, 1))) == (affine_form(number * 8), 0)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_scalars_and_multiples_are_joined_too() -> None:
 )
 def test_quotients_and_remainders_of_different_indices_are_not_joined(indices: tuple[Expr, ...]) -> None:
     found = strided_offset(indices, (37, 1))
-    assert found is not None and affine_of(found.base) is None
+    assert found is not None and affine_form(found.base) is None
 
 
 def test_padded_rows_have_no_constant_stride() -> None:

@@ -1,31 +1,32 @@
 """What is known of index values at one place of a kernel, and what follows from it.
 
-Knowledge is a range per variable and a list of *facts*: scalar linear forms that are not negative there (from the
-conditions of enclosing ``If`` statements). Everything here is sound, and silent where it cannot tell.
+An ``IndexAnalysis`` holds a range for every variable and a list of *facts*: scalar linear forms that are not negative
+at that place, taken from the conditions of the enclosing ``If`` statements. It divides, bounds and compares linear
+forms. Everything here is sound; where nothing can be told the answer is None or the expression as it was.
 """
 
 from collections.abc import Iterable
 from math import gcd
 
 from .bounds import UNKNOWN_VARIABLE, Interval, Ranges, interval_of
-from .expr import Binary, BinaryOp, Broadcast, Compare, CompareOp, Const, Expr, index
+from .expr import Binary, BinaryOp, Broadcast, Compare, CompareOp, Const, Expr, Var, index
 from .lanes import scalar_of, truth
-from .linear import LANE, Atom, Linear, constant, plus, scaled, uniform, widened, written
+from .linear_form import LANE, LinearForm
 
 _SAFE = Interval(-(1 << 61), 1 << 61)  # sums and differences of two such numbers never wrap
 _FLIPPED = {CompareOp.LT: CompareOp.GE, CompareOp.GE: CompareOp.LT}
 
 
-class Knowledge:
-    """Ranges and facts; immutable once built. ``facts`` must be scalar forms without wrap-around."""
+class IndexAnalysis:
+    """Ranges and facts; never changed once built. ``facts`` must be scalar forms without wrap-around."""
 
-    def __init__(self, ranges: Ranges, facts: Iterable[Linear] = ()) -> None:
+    def __init__(self, ranges: Ranges, facts: Iterable[LinearForm] = ()) -> None:
         self.ranges = ranges
         self.facts = tuple(facts)
         self._intervals: dict[Expr, Interval] = {}
-        self._dividends: dict[Expr, Linear] = {}  # for every ``e // c`` and ``e % c`` made here: the form of e
+        self._dividends: dict[Expr, LinearForm] = {}  # for every ``e // c`` and ``e % c`` made here: the form of e
 
-    def interval(self, form: Linear) -> Interval:
+    def interval(self, form: LinearForm) -> Interval:
         """Bounds of a form over all lanes, as if it were computed without wrapping."""
         low = high = form.constant
         for atom, c in form.terms.items():
@@ -36,39 +37,39 @@ class Knowledge:
                 low, high = low + c * known.high, high + c * known.low
         return Interval(low, high)
 
-    def _atom_interval(self, atom: Atom, lanes: int) -> Interval:
-        if isinstance(atom, str):
-            return Interval(0, lanes - 1) if atom == LANE else self.ranges.get(atom, UNKNOWN_VARIABLE)
+    def _atom_interval(self, atom: Expr, lanes: int) -> Interval:
+        if isinstance(atom, Var):
+            return Interval(0, lanes - 1) if atom == LANE else self.ranges.get(atom.name, UNKNOWN_VARIABLE)
         found = self._intervals.get(atom)
         if found is None:
             found = self._intervals[atom] = interval_of(atom, self.ranges)
         return found
 
-    def fits(self, form: Linear) -> bool:
+    def fits(self, form: LinearForm) -> bool:
         """Whether the form stays so far from wrapping around that its value is what it says, and that the same
         holds for the sum and the difference of two such forms."""
         if not self.interval(form).within(_SAFE) or form.constant not in _SAFE:
             return False
         return all(c in _SAFE for c in form.terms.values())
 
-    def not_negative(self, form: Linear) -> bool:
+    def not_negative(self, form: LinearForm) -> bool:
         """Whether a form (that fits) is known to be >= 0 in all lanes."""
         if self.interval(form).low >= 0:
             return True
-        return any(self.interval(plus(form, fact, -1)).low >= 0 for fact in self.facts)
+        return any(self.interval(form - fact).low >= 0 for fact in self.facts)
 
-    def assuming(self, facts: Iterable[Linear]) -> "Knowledge":
+    def assuming(self, facts: Iterable[LinearForm]) -> "IndexAnalysis":
         """This knowledge and more facts; variables' ranges shrink where the new facts bound them."""
         added = tuple(facts)
         ranges = dict(self.ranges)
         for fact in added:
             for atom, c in fact.terms.items():
-                if isinstance(atom, str) and atom != LANE:
+                if isinstance(atom, Var) and atom != LANE:
                     self._narrow(ranges, fact, atom, c)
-        return Knowledge(ranges, (*self.facts, *added))
+        return IndexAnalysis(ranges, (*self.facts, *added))
 
-    def _narrow(self, ranges: dict[str, Interval], fact: Linear, name: str, c: int) -> None:
-        rest = Linear({k: v for k, v in fact.terms.items() if k != name}, fact.constant)
+    def _narrow(self, ranges: dict[str, Interval], fact: LinearForm, variable: Var, c: int) -> None:
+        rest, name = fact.without((variable,)), variable.name
         most = self.interval(rest).high  # c * name >= -most
         known = ranges.get(name, UNKNOWN_VARIABLE)
         low, high = known.low, known.high
@@ -81,19 +82,19 @@ class Knowledge:
 
     # Division --------------------------------------------------------------------------------------------------
 
-    def _parted(self, form: Linear, divisor: int) -> tuple[Linear, Linear]:
+    def _parted(self, form: LinearForm, divisor: int) -> tuple[LinearForm, LinearForm]:
         """``form = divisor * quotient + rest``: the terms the divisor divides, and the others."""
-        quotient: dict[Atom, int] = {}
-        rest: dict[Atom, int] = {}
+        quotient: dict[Expr, int] = {}
+        rest: dict[Expr, int] = {}
         for atom, c in form.terms.items():
             if c % divisor == 0:
                 quotient[atom] = c // divisor
             else:
                 rest[atom] = c
         whole, part = divmod(form.constant, divisor)
-        return Linear(quotient, whole, form.lanes), Linear(rest, part, form.lanes)
+        return LinearForm(quotient, whole, form.lanes), LinearForm(rest, part, form.lanes)
 
-    def floordiv(self, form: Linear, divisor: int) -> Linear | None:
+    def floordiv(self, form: LinearForm, divisor: int) -> LinearForm | None:
         """``form // divisor`` for a divisor > 0; None where nothing can be said because the form may wrap."""
         if divisor == 1:
             return form
@@ -102,7 +103,7 @@ class Knowledge:
         quotient, rest = self._parted(form, divisor)
         bounds = self.interval(rest)
         if bounds.low // divisor == bounds.high // divisor:
-            return plus(quotient, constant(bounds.low // divisor))
+            return quotient + bounds.low // divisor
         if not bounds.within(_SAFE):
             return None
         coarse = self._coarse(rest, divisor)
@@ -110,15 +111,15 @@ class Knowledge:
             step, high, _ = coarse
             inner_quotient = self.floordiv(high, divisor // step)
             if inner_quotient is not None:
-                return plus(quotient, inner_quotient)
+                return quotient + inner_quotient
         nested = self._nested(BinaryOp.FLOORDIV, rest)
         if nested is not None and nested[1] * divisor <= _SAFE.high:
             whole = self.floordiv(nested[0], nested[1] * divisor)
             if whole is not None:
-                return plus(quotient, whole)
-        return plus(quotient, self._opaque(BinaryOp.FLOORDIV, rest, divisor))
+                return quotient + whole
+        return quotient + self._opaque(BinaryOp.FLOORDIV, rest, divisor)
 
-    def _coarse(self, form: Linear, divisor: int) -> tuple[int, Linear, Linear] | None:
+    def _coarse(self, form: LinearForm, divisor: int) -> tuple[int, LinearForm, LinearForm] | None:
         """(step, high, low) with ``form = step * high + low``, 0 <= low < step, and step > 1 a factor of the divisor:
         then ``form // divisor`` is ``high // (divisor // step)``."""
         for step in sorted({gcd(c, divisor) for c in form.terms.values()}, reverse=True):
@@ -129,18 +130,18 @@ class Knowledge:
                     return step, high, low
         return None
 
-    def mod(self, form: Linear, divisor: int) -> Linear | None:
+    def mod(self, form: LinearForm, divisor: int) -> LinearForm | None:
         """``form % divisor`` for a divisor > 0; None where nothing can be said because the form may wrap."""
         if divisor == 1:
-            return constant(0, form.lanes)
+            return LinearForm({}, 0, form.lanes)
         if not self.fits(form):
             return None
         _, rest = self._parted(form, divisor)
         terms = {atom: c % divisor if c > 0 else -(-c % divisor) for atom, c in rest.terms.items()}
-        rest = Linear(terms, rest.constant, rest.lanes)
+        rest = LinearForm(terms, rest.constant, rest.lanes)
         bounds = self.interval(rest)
         if bounds.low // divisor == bounds.high // divisor:
-            return plus(rest, constant(-divisor * (bounds.low // divisor)))
+            return rest - divisor * (bounds.low // divisor)
         if not bounds.within(_SAFE):
             return None
         coarse = self._coarse(rest, divisor)
@@ -148,13 +149,13 @@ class Knowledge:
             step, high, low = coarse
             reduced = self.mod(high, divisor // step)
             if reduced is not None:
-                return plus(scaled(reduced, step), low)
+                return reduced.scaled(step) + low
         nested = self._nested(BinaryOp.MOD, rest)
         if nested is not None and nested[1] % divisor == 0:
             return self.mod(nested[0], divisor)
         return self._opaque(BinaryOp.MOD, rest, divisor)
 
-    def _nested(self, op: BinaryOp, form: Linear) -> tuple[Linear, int] | None:
+    def _nested(self, op: BinaryOp, form: LinearForm) -> tuple[LinearForm, int] | None:
         """The (form of e, c) where ``form`` is nothing but ``e op c``."""
         if len(form.terms) == 1 and form.constant == 0:
             ((atom, c),) = form.terms.items()
@@ -163,16 +164,16 @@ class Knowledge:
                 return None if divisor is None else (self._dividends[atom], divisor)
         return None
 
-    def _opaque(self, op: BinaryOp, form: Linear, divisor: int) -> Linear:
+    def _opaque(self, op: BinaryOp, form: LinearForm, divisor: int) -> LinearForm:
         """The atom ``form op divisor``; scalar where all lanes are the same."""
         lanes = form.lanes
-        dividend = form if form.varies else uniform(form)
+        dividend = form if form.varies else form.uniform()
         by = index(divisor) if dividend.lanes == 1 else Broadcast(index(divisor), lanes)
-        atom = Binary(op, written(dividend), by)
+        atom = Binary(op, dividend.to_expr(), by)
         self._dividends[atom] = dividend
         return _atom(atom, lanes)
 
-    def recombined(self, form: Linear) -> Linear:
+    def recombined(self, form: LinearForm) -> LinearForm:
         """``e // c * (c * k) + e % c * k`` put together to ``e * k`` wherever both stand in the form."""
         for atom, k in form.terms.items():
             if isinstance(atom, Binary) and atom.op is BinaryOp.MOD:
@@ -181,43 +182,42 @@ class Knowledge:
                 if quotient is None or dividend is None or divisor is None:
                     continue
                 if quotient.terms and all(form.terms.get(a) == k * divisor * c for a, c in quotient.terms.items()):
-                    without = plus(plus(form, _atom(atom, form.lanes), -k), quotient, -k * divisor)
-                    return self.recombined(plus(without, dividend, k))
+                    without = form.without((atom,)).plus(quotient, -k * divisor)
+                    return self.recombined(without.plus(dividend, k))
         return form
 
     # Order -----------------------------------------------------------------------------------------------------
 
-    def smaller(self, a: Linear, b: Linear) -> Linear | None:
+    def smaller(self, a: LinearForm, b: LinearForm) -> LinearForm | None:
         """Whichever of the two is known never to exceed the other, in all lanes; None where neither is."""
         if self.fits(a) and self.fits(b):
-            if self.not_negative(plus(b, a, -1)):
-                return widened(a, max(a.lanes, b.lanes))
-            if self.not_negative(plus(a, b, -1)):
-                return widened(b, max(a.lanes, b.lanes))
+            if self.not_negative(b - a):
+                return a.widened(max(a.lanes, b.lanes))
+            if self.not_negative(a - b):
+                return b.widened(max(a.lanes, b.lanes))
         return None
 
-    def compared(self, op: CompareOp, a: Linear, b: Linear) -> Expr:
+    def compared(self, op: CompareOp, a: LinearForm, b: LinearForm) -> Expr:
         """``a op b`` decided, or else in normal form: ``<``, ``>=``, ``==`` or ``!=`` with no common factors, positive
         terms on the left, the constant on the right."""
         lanes = max(a.lanes, b.lanes)
         if not (self.fits(a) and self.fits(b)):
-            return Compare(op, written(widened(a, lanes)), written(widened(b, lanes)))
+            return Compare(op, a.widened(lanes).to_expr(), b.widened(lanes).to_expr())
         if op in (CompareOp.GT, CompareOp.LE):  # a > b is a - b - 1 >= 0, a <= b is a - b - 1 < 0
-            difference, op = plus(a, b, -1), CompareOp.GE if op is CompareOp.GT else CompareOp.LT
-            difference = plus(difference, constant(-1))
+            difference, op = a - b - 1, CompareOp.GE if op is CompareOp.GT else CompareOp.LT
         else:
-            difference = plus(a, b, -1)
+            difference = a - b
         if not difference.varies:
-            difference = uniform(difference)
+            difference = difference.uniform()
         if not self.fits(difference):
-            return _against_zero(op, widened(difference, lanes))
+            return _against_zero(op, difference.wrapped().widened(lanes))
         if op in (CompareOp.EQ, CompareOp.NE):
             result = self._equality(op, difference)
         else:
             result = self._order(op, difference)
         return Broadcast(result, lanes) if result.lanes < lanes else result
 
-    def _equality(self, op: CompareOp, difference: Linear) -> Expr:
+    def _equality(self, op: CompareOp, difference: LinearForm) -> Expr:
         bounds = self.interval(difference)
         common = _common(difference, 0)
         lanes = difference.lanes
@@ -227,16 +227,16 @@ class Knowledge:
             return truth(op is CompareOp.EQ, lanes)
         if common > 1:
             terms = {atom: c // common for atom, c in difference.terms.items()}
-            difference = Linear(terms, difference.constant // common, lanes)
+            difference = LinearForm(terms, difference.constant // common, lanes)
         if all(c < 0 for c in difference.terms.values()):
-            difference = scaled(difference, -1)
+            difference = difference.scaled(-1)
         return self._sides(op, difference)
 
-    def _order(self, op: CompareOp, difference: Linear) -> Expr:
+    def _order(self, op: CompareOp, difference: LinearForm) -> Expr:
         """``difference < 0`` or ``difference >= 0``."""
         if self.not_negative(difference):
             return truth(op is CompareOp.GE, difference.lanes)
-        if self.not_negative(plus(constant(-1), difference, -1)):
+        if self.not_negative(difference.scaled(-1) - 1):
             return truth(op is CompareOp.LT, difference.lanes)
         for divisor in sorted({abs(c) for c in difference.terms.values() if abs(c) > 1}):
             # d < 0 just where d // divisor < 0; worth it where the quotient drops terms or common factors
@@ -245,34 +245,34 @@ class Knowledge:
             if quotient.terms and 0 <= bounds.low and bounds.high < divisor:
                 return self._order(op, quotient)
         if all(c < 0 for c in difference.terms.values()):
-            op, difference = _FLIPPED[op], plus(constant(-1), difference, -1)
+            op, difference = _FLIPPED[op], difference.scaled(-1) - 1
         return self._sides(op, difference)
 
-    def _sides(self, op: CompareOp, difference: Linear) -> Expr:
+    def _sides(self, op: CompareOp, difference: LinearForm) -> Expr:
         """``difference op 0`` with the negative terms and the constant moved to the right."""
         if not difference.varies:
-            difference = uniform(difference)
-        left = Linear({a: c for a, c in difference.terms.items() if c > 0}, 0, difference.lanes)
-        right = Linear({a: -c for a, c in difference.terms.items() if c < 0}, -difference.constant, difference.lanes)
+            difference = difference.uniform()
+        left = LinearForm({a: c for a, c in difference.terms.items() if c > 0}, 0, difference.lanes)
+        right = left - difference
         if not (self.fits(left) and self.fits(right)):
             return _against_zero(op, difference)
-        return Compare(op, written(left), written(right))
+        return Compare(op, left.to_expr(), right.to_expr())
 
-    def facts_of(self, condition: Expr, a: Linear, b: Linear) -> tuple[Linear, ...]:
+    def facts_of(self, condition: Expr, a: LinearForm, b: LinearForm) -> tuple[LinearForm, ...]:
         """What the comparison ``condition`` of the forms ``a`` and ``b`` says when true: forms that are >= 0."""
         if not isinstance(condition, Compare) or not (self.fits(a) and self.fits(b)):
             return ()
-        difference = plus(a, b, -1)
-        negated = scaled(difference, -1)
+        difference = a - b
+        negated = difference.scaled(-1)
         if not (self.fits(difference) and self.fits(negated)):
             return ()
         match condition.op:
             case CompareOp.LT:
-                return (plus(negated, constant(-1)),)
+                return (negated - 1,)
             case CompareOp.LE:
                 return (negated,)
             case CompareOp.GT:
-                return (plus(difference, constant(-1)),)
+                return (difference - 1,)
             case CompareOp.GE:
                 return (difference,)
             case CompareOp.EQ:
@@ -280,12 +280,12 @@ class Knowledge:
         return ()
 
 
-def _against_zero(op: CompareOp, form: Linear) -> Expr:
-    return Compare(op, written(form), written(constant(0, form.lanes)))
+def _against_zero(op: CompareOp, form: LinearForm) -> Expr:
+    return Compare(op, form.to_expr(), LinearForm({}, 0, form.lanes).to_expr())
 
 
-def _atom(atom: Expr, lanes: int) -> Linear:
-    return Linear({atom: 1}, 0, lanes)
+def _atom(atom: Expr, lanes: int) -> LinearForm:
+    return LinearForm({atom: 1}, 0, lanes)
 
 
 def _constant_of(expr: Expr) -> int | None:
@@ -294,7 +294,7 @@ def _constant_of(expr: Expr) -> int | None:
     return int(scalar.value) if isinstance(scalar, Const) else None
 
 
-def _common(form: Linear, start: int) -> int:
+def _common(form: LinearForm, start: int) -> int:
     """The greatest common divisor of ``start`` and all coefficients."""
     common = start
     for c in form.terms.values():
