@@ -179,7 +179,7 @@ def _matrix_instructions(workload: Workload, schedule: Schedule) -> dict[str, ob
     """How many the kernel of a row has, if any would be expected, and what it misses."""
     target = open_device("cuda").info.target
     stages = lowering_stages(workload, target, schedule)
-    use = matrix_use(workload, target, schedule, stages.final, stages.artifacts.instructions)
+    use = matrix_use(workload, target, schedule, stages)
     return {} if use is None else {"matrix_instructions": dict(use.counts), "matrix_warnings": list(use.warnings)}
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from ..api.answers import ExplanationOut, FunctionOut
+from ..api.answers import ExplanationOut, FunctionOut, SectionOut
 from ..core.errors import InvalidParameter
 from ..core.schedule import Schedule
 from .context import Context
@@ -41,17 +42,33 @@ def explain(
         else:
             task = read_task(operator, parameters or [], workload)
             told = client.explain(task, None if schedule is None else read_schedule(schedule), target=target)
+    if layer is not None:
+        told = told.model_copy(update={"sections": layers_named(told, layer)})
     if given.as_json:
         given.print_json(told)
         return
     _warn(given, told)
     for section in told.sections:
-        if layer is None or layer.lower() in section.title.lower():
-            given.console.print(Rule(section.title, align="left", style="dim"))
-            given.console.print(Text(section.text), soft_wrap=True)
+        show_layer(given.console, section)
     if layer is None:
         _summary(given, told)
         _warn(given, told)  # again, where it is seen
+
+
+def layers_named(told: ExplanationOut, layer: str) -> tuple[SectionOut, ...]:
+    """Return the layers whose title contains ``layer``. Raises InvalidParameter, which names all layers, where none
+    does."""
+    found = tuple(s for s in told.sections if layer.lower() in s.title.lower())
+    if not found:
+        titles = ", ".join(s.title for s in told.sections)
+        raise InvalidParameter(f"no layer of this schedule has {layer!r} in its title; it has: {titles}", field="layer")
+    return found
+
+
+def show_layer(console: Console, section: SectionOut) -> None:
+    """Print one layer, or that it is empty."""
+    console.print(Rule(section.title, align="left", style="dim"))
+    console.print(Text(section.text if section.text.strip() else "(this layer is empty)"), soft_wrap=True)
 
 
 def _warn(given: Context, told: ExplanationOut) -> None:

@@ -228,9 +228,9 @@ def artifacts(workload: Workload, target: Target, schedule: Schedule) -> Artifac
     sections = [Section(title, "ir", text) for title, text in (*before, *after)]
     sections.append(Section("source", stages.source.language, stages.source.text))
     sections += [Section(layer.title, layer.language, layer.text) for layer in stages.artifacts.layers]
-    use = matrix_use(workload, target, schedule, stages.final, stages.artifacts.instructions)
+    use = matrix_use(workload, target, schedule, stages)
     if use is not None:
-        sections.append(Section("matrix instructions", "text", "\n".join((use.said, *use.warnings))))
+        sections.append(Section("matrix instructions", "text", "\n".join((use.summary, *use.warnings))))
     functions = tuple(_function(launch, stages.artifacts.resources, target) for launch in stages.source.launches)
     warnings = () if use is None else use.warnings
     accessed = accessed_bytes(stages.final)

@@ -50,7 +50,7 @@ def strided_offset(indices: Sequence[Expr], strides: Sequence[int]) -> StridedOf
 
 
 def lane_offsets(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:
-    """Return the offsets of all lanes as one vector expression, also where no constant stride leads from lane to lane."""
+    """Return the offsets of all lanes as one vector expression. They need no constant stride."""
     lanes = max((i.lanes for i in indices), default=1)
     total: Expr | None = None
     for at, stride in zip(indices, strides, strict=True):
@@ -97,7 +97,7 @@ def _divisibility_of_term(term: Expr) -> int:
 
 
 def contiguous_elements(buffer: Buffer) -> int:
-    """Return how many elements stay contiguous, from a multiple of that number on. A swizzle permutes chunks of so many."""
+    """Return how many elements stay contiguous, from a multiple of that number on: a swizzle permutes such chunks."""
     swizzle = None if buffer.layout is None else buffer.layout.swizzle
     return 1 << 30 if swizzle is None else 1 << swizzle.base
 
