@@ -1,4 +1,4 @@
-"""The backend for AMD's graphics processors: launches -> LLVM IR -> object code, all in process."""
+"""Implements ``codegen.backend.Backend`` for AMD's graphics processors: launches -> LLVM IR -> object code."""
 
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
@@ -19,11 +19,11 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("unroll", unroll),
     ("simplify unrolled", simplify_kernel),
 )
-"""As for other devices with launches; but LLVM is told to unroll nothing by itself."""
+"""These are the passes for CUDA, and one that unrolls loops, since LLVM is told to unroll nothing by itself."""
 
 
 class AmdgpuBackend:
-    """See ``codegen.backend.Backend``."""
+    """Generates code for targets of kind ``amdgpu``."""
 
     def toolchain(self, target: Target) -> Toolchain:
         return compiler.toolchain(target)
@@ -51,7 +51,7 @@ class AmdgpuBackend:
         return Artifacts((Layer("assembly", "assembly", text),), counts, compiler.resources(text))
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
-        """LLVM IR, assembly, and the relocatable object, which AMD's linker makes a code object of."""
+        """Package LLVM IR, assembly, and the relocatable object, of which AMD's linker makes a code object."""
         if packaging.library:
             raise UnsupportedTarget("libraries are made of kernels for processors, kind llvm", field="library")
         files = {

@@ -33,7 +33,7 @@ from ....ir.stmt import (
 )
 from ...backend import LaunchConfig, Source, parameters_of
 from ...c_names import KEYWORDS, ascii_name
-from ...shared_memory import SharedPlan, plan_shared
+from ...shared_memory import SharedMemoryPlan, plan_shared_memory
 from ..prelude.prelude import FUNCTIONS, prelude
 from .access import IndexRanges
 from .arithmetic import MATH_NAMES
@@ -116,7 +116,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         awaits_cluster_loads=awaits_cluster_loads(launch.body),
     )
     signature = _signature(fn, launch, name, [b for _, b in arguments], written)
-    plan = plan_shared(launch.body)
+    plan = plan_shared_memory(launch.body)
     text = CppText()
     _declare_indices(fn, text, launch)
     _declare_shared(fn, text, plan)
@@ -205,7 +205,7 @@ def _declare_indices(fn: EmittedFunction, text: CppText, launch: Launch) -> None
         text.line(f"const int {fn.name_of(bound.var)} = {source};")
 
 
-def _declare_shared(fn: EmittedFunction, text: CppText, plan: SharedPlan) -> None:
+def _declare_shared(fn: EmittedFunction, text: CppText, plan: SharedMemoryPlan) -> None:
     """Declare dynamic shared memory, and a pointer into it for each shared buffer."""
     if plan.bytes:
         text.line(f"extern __shared__ __align__({plan.alignment}) unsigned char shared[];")

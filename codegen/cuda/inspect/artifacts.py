@@ -1,4 +1,4 @@
-"""What CUDA C++ becomes: PTX, then SASS where a disassembler is installed."""
+"""Collects the forms that CUDA C++ takes: PTX, then SASS where a disassembler is installed."""
 
 from ....core.target import Target
 from ...backend import Artifacts, Layer, Source
@@ -15,8 +15,8 @@ _NO_SASS = """// The machine instructions (SASS) cannot be shown: no nvdisasm th
 
 
 def artifacts(source: Source, target: Target) -> Artifacts:
-    """PTX and SASS of ``source``, its instructions by class (none counted without SASS), and what its functions take;
-    also of a kernel that is refused for spilling. Raises CompileError."""
+    """Return PTX and SASS of ``source``, its instructions by class, and what its functions take, also of a kernel that
+    is refused for spilling. Without SASS no instructions are counted. Raises CompileError."""
     result = compiled(source, target)
     sass = sass_of(result.cubin)
     if sass is None:
