@@ -21,7 +21,7 @@ from ...ir.stmt import (
     substatements,
     walk_statements,
 )
-from ..passes.deduplicate import renaming
+from ..passes.deduplicate import structural_match
 from .amx import allocate_tiles, emit_tile_operation, release_tiles, set_up_tiles
 from .body import Body
 from .expressions import evaluate
@@ -255,7 +255,7 @@ def _new_task(place: Place, body: Body, loop: For) -> Task:
 def _known_task(place: Place, body: Body, loop: For) -> Task | None:
     """One that is there already, of a loop that differs in names alone."""
     for task in place.tasks:
-        names = None if task.variables else renaming(task.loop, loop)
+        names = None if task.variables else structural_match(task.loop, loop)
         if names is not None and all(_same_place(place, body, *pair) for pair in names.items()):
             return replace(task, buffers=[names[b] for b in task.buffers])
     return None

@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 
 from ....ir.bounds import Interval, loop_range
 from ....ir.buffer import Scope
-from ....ir.expr import WARP_LANES, Expr, Logic, LogicOp, Var, index, logical_and
+from ....ir.expr import WARP_LANES, Expr, Var, index, logical_and
 from ....ir.gpu import WARPGROUP_THREADS, Barrier, Level, TmaLoad, WarpgroupMma
 from ....ir.rewrite import free_variables, is_steady
 from ....ir.simplify import prove, simplify_statement
 from ....ir.stmt import Allocate, Bound, For, HardwareAxis, If, Launch, Seq, Stmt, seq, walk_statements
+from ...passes.conditions import conjuncts
 
 _WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 
@@ -103,7 +104,7 @@ class _WarpSpecialiser:
         """The conditions on nothing but the warp's index that ``wgmma`` and TMA loads below ``stmt`` stand under."""
         match stmt:
             case If(condition=condition, then=then):
-                yield from self._tests(then, (*around, *_terms(condition)))
+                yield from self._tests(then, (*around, *conjuncts(condition)))
             case Seq(statements=statements):
                 for below in statements:
                     yield from self._tests(below, around)
@@ -131,7 +132,7 @@ def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
     match stmt:
         case If(condition=condition, then=then):
             inner = _conditions(then)
-            return tuple(dict.fromkeys((*(t for t in _terms(condition) if is_steady(t)), *inner)))
+            return tuple(dict.fromkeys((*(t for t in conjuncts(condition) if is_steady(t)), *inner)))
         case Seq(statements=(first, *others)):
             return tuple(t for t in _conditions(first) if all(t in _conditions(s) for s in others))
         case For(var=var, body=body):
@@ -143,7 +144,7 @@ def _without(stmt: Stmt, terms: tuple[Expr, ...]) -> Stmt:
     """``stmt`` without the conditions ``terms``, which hold."""
     match stmt:
         case If(condition=condition, then=then):
-            rest = [t for t in _terms(condition) if t not in terms]
+            rest = [t for t in conjuncts(condition) if t not in terms]
             inner = _without(then, terms)
             return If(logical_and(*rest), inner) if rest else inner
         case Seq(statements=statements):
@@ -151,13 +152,6 @@ def _without(stmt: Stmt, terms: tuple[Expr, ...]) -> Stmt:
         case For(body=body):
             return replace(stmt, body=_without(body, terms))
     return stmt
-
-
-def _terms(condition: Expr) -> tuple[Expr, ...]:
-    """The operands of a conjunction."""
-    if isinstance(condition, Logic) and condition.op is LogicOp.AND:
-        return _terms(condition.a) + _terms(condition.b)
-    return (condition,)
 
 
 def _may_diverge(stmt: Stmt) -> bool:
