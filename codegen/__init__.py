@@ -1,4 +1,4 @@
-"""The lowering pipeline: from a schedule to machine code.
+"""Holds the lowering pipeline, from a schedule to machine code.
 
 A kernel of the IR, which a sketch wrote, comes in. Passes rewrite it, a backend emits source text (LLVM IR or CUDA
 C++), and a compiler makes a binary of that. What goes out is a ``backend.Binary``, or text of every stage for people.

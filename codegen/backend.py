@@ -1,4 +1,4 @@
-"""The contract of a backend, and the values of the lowering pipeline: kernel IR -> source -> binary."""
+"""Defines the contract of a backend, and the values of the lowering pipeline: kernel IR -> source -> binary."""
 
 import re
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from ..core.target import Target, Toolchain
 from ..ir.stmt import Kernel
 
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
-"""What an identifier of C may be, up to 64 characters."""
+"""It matches identifiers of C with up to 64 characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One buffer that a kernel is called with. ``role`` is ``input``, ``output`` or ``workspace``."""
+    """This is one buffer that a kernel is called with. ``role`` is ``input``, ``output`` or ``workspace``."""
 
     name: str
     role: str
@@ -32,17 +32,17 @@ class Parameter:
 
 
 def parameters_of(kernel: Kernel) -> tuple[Parameter, ...]:
-    """What a call of ``kernel`` is given: inputs, then outputs, then workspace."""
+    """Return what a call of ``kernel`` is given: inputs, then outputs, then workspace."""
     roles = (("input", kernel.inputs), ("output", kernel.outputs), ("workspace", kernel.workspace))
     return tuple(Parameter(b.name, role, b.shape, b.dtype) for role, buffers in roles for b in buffers)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """How TMA copies boxes of one tensor (``CUtensorMap`` of the CUDA driver).
+    """It says how TMA copies boxes of one tensor (``CUtensorMap`` of the CUDA driver).
 
-    parameter: The tensor, as the position of a parameter of the kernel.
-    box: The extents of a box, one for each dimension of the parameter.
+    parameter: Which parameter of the kernel the tensor is, by position.
+    box: How many elements a box has along each dimension of the parameter.
     swizzle_128b: Whether the box lies in shared memory under the 128-byte swizzle (see ``ir.gpu``).
     l2_promotion_bytes: How many bytes come into L2 together, 128 or 256.
     """
@@ -55,14 +55,15 @@ class TensorMap:
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """One device function and how it is launched.
+    """It says how one device function is launched.
 
-    blocks: Thread blocks (CTAs) along x, y and z, those of all clusters.
-    threads: Threads of a block.
+    blocks: How many thread blocks (CTAs) there are along x, y and z, in all clusters together.
+    threads: How many threads a block has.
     cluster: How many neighbouring blocks along x form a cluster; 1 where there are no clusters.
-    shared_bytes: Dynamic shared memory of a block.
-    arguments: The parameters of the kernel that the function takes, by position, in its order.
-    tensor_maps: What it takes after them, 128 bytes each. The driver encodes them for the address of a parameter.
+    shared_bytes: How many bytes of dynamic shared memory a block has.
+    arguments: Which parameters of the kernel the function takes, by position, in its order.
+    tensor_maps: Which tensor maps it takes after them, each of 128 bytes. The driver encodes them for the address of a
+        parameter.
     programmatic_dependent_launch: Whether its blocks may start while the launch before it in the stream still runs.
         The function itself waits for the end of that launch.
     """
@@ -79,12 +80,12 @@ class LaunchConfig:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one device function takes, as the compiler reports it.
+    """It says what one device function takes, as the compiler reports it.
 
-    registers: Registers of a thread.
-    spill_bytes: Bytes of registers that are spilled to memory, loads and stores together.
-    stack_bytes: Bytes of stack of a thread.
-    static_shared_bytes: Static shared memory of a block.
+    registers: How many registers a thread has.
+    spill_bytes: How many bytes of registers are spilled to memory, by loads and stores together.
+    stack_bytes: How many bytes of stack a thread has.
+    static_shared_bytes: How many bytes of static shared memory a block has.
     """
 
     registers: int
@@ -95,14 +96,14 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Text that a person can read and a compiler accepts.
+    """This is text that a person can read and a compiler accepts.
 
-    language: ``llvm-ir`` or ``cuda-c++``.
-    entry: The function that is called; on a device with launches, the one that is launched first.
-    launches: On a device with launches, those of one call, in order.
-    prologue: The function that is called once ahead of ``entry`` for the same constant inputs and workspace, and reads
-        nothing else; empty where there is none.
-    minimal_passes: As in ``ir.stmt.Kernel``.
+    language: It is ``llvm-ir`` or ``cuda-c++``.
+    entry: Which function is called. On a device with launches it is the one that is launched first.
+    launches: On a device with launches, these are done for one call, in order.
+    prologue: Which function is called once ahead of ``entry`` for the same constant inputs and workspace, and reads
+        nothing else. It is empty where there is none.
+    minimal_passes: It means what it means in ``ir.stmt.Kernel``.
     """
 
     language: str
@@ -116,11 +117,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """Machine code with what is needed to launch it.
+    """This is machine code with what is needed to launch it.
 
-    format: ``elf`` (a relocatable object) or ``cubin``.
-    entry, launches, prologue: As in ``Source``.
-    resources: Function name -> what it takes, where the compiler reports it.
+    format: It is ``elf`` (a relocatable object) or ``cubin``.
+    entry, launches, prologue: They mean what they mean in ``Source``.
+    resources: What each function takes, by its name, where the compiler reports it.
     """
 
     format: str
@@ -135,7 +136,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One form of a kernel as text. ``language`` is ``assembly``, ``ptx``, ``sass`` or the like."""
+    """This is one form of a kernel as text. ``language`` is ``assembly``, ``ptx``, ``sass`` or the like."""
 
     title: str
     language: str
@@ -144,11 +145,11 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """All that a compiler makes of a source, for people to read.
+    """This is all that a compiler makes of a source, for people to read.
 
-    layers: The forms below the source, in the order of compilation.
-    instructions: Class of machine instructions -> how many of it there are in the last layer.
-    resources: As in ``Binary``, also for a kernel that ``compile`` refuses for what it takes.
+    layers: Which forms there are below the source, in the order of compilation.
+    instructions: How many machine instructions of each class there are in the last layer.
+    resources: It means what it means in ``Binary``, and is there for a kernel that ``compile`` refuses, too.
     """
 
     layers: tuple[Layer, ...]
@@ -158,8 +159,8 @@ class Artifacts:
 
 @dataclass(frozen=True, slots=True)
 class Packaging:
-    """How a kernel is exported. ``name`` is what its functions for other programs are called, an identifier of C;
-    ``library`` says whether a shared library is linked besides the object."""
+    """It says how a kernel is exported. ``name`` is what its functions for other programs are called, an identifier of
+    C; ``library`` says whether a shared library is linked besides the object."""
 
     name: str = "kernel"
     library: bool = False
@@ -175,10 +176,10 @@ DEFAULT_PACKAGING = Packaging()
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A kernel for use without Tilewright.
+    """This is a kernel for use without Tilewright.
 
-    files: File name -> content.
-    entry: The function that is called, or launched first.
+    files: What each file has in it, by its name.
+    entry: Which function is called, or launched first.
     parameters: What it is given.
     """
 
@@ -188,14 +189,15 @@ class Package:
 
 
 class Backend(Protocol):
-    """Code generation for one kind of target; stateless. The pipeline is ``passes`` -> ``emit`` -> ``compile``."""
+    """A backend generates code for one kind of target. It has no state. The pipeline is ``passes`` -> ``emit`` ->
+    ``compile``."""
 
     def toolchain(self, target: Target) -> Toolchain:
-        """The versions and flags that ``compile`` would use."""
+        """Return the versions and flags that ``compile`` would use."""
         ...
 
     def passes(self, kernel: Kernel, target: Target) -> tuple[tuple[str, Kernel], ...]:
-        """(name of a pass, kernel after it) for each pass, in order. ``emit`` takes the last kernel."""
+        """Return (name of a pass, kernel after it) for each pass, in order. ``emit`` takes the last kernel."""
         ...
 
     def emit(self, kernel: Kernel, target: Target) -> Source:
@@ -207,14 +209,14 @@ class Backend(Protocol):
         ...
 
     def assembly(self, source: Source, target: Target) -> str:
-        """The machine instructions of ``source`` as text."""
+        """Return the machine instructions of ``source`` as text."""
         ...
 
     def artifacts(self, source: Source, target: Target) -> Artifacts:
-        """All there is to see of ``source`` below its text. Raises CompileError."""
+        """Return all there is to see of ``source`` below its text. Raises CompileError."""
         ...
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
-        """The files that a person needs to build and use ``source`` without Tilewright. Raises CompileError, and
+        """Return the files that a person needs to build and use ``source`` without Tilewright. Raises CompileError, and
         UnsupportedTarget for a library that cannot be made here."""
         ...

@@ -1,4 +1,4 @@
-"""A schedule as files for use without Tilewright: source, machine code, and a description of how to call it."""
+"""Exports a schedule as files for use without Tilewright: source, machine code, and how to call it."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ DESCRIPTION_FILE = "kernel.json"
 def exported(
     workload: Workload, target: Target, schedule: Schedule, packaging: Packaging = DEFAULT_PACKAGING
 ) -> Mapping[str, bytes]:
-    """File name -> content. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    """Return file name -> content. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
     backend = backend_for(target)
     source = backend.emit(finish(lower(workload, target, schedule), target), target)
     binary = backend.compile(source, target)
@@ -30,7 +30,7 @@ def exported(
 def _description(
     workload: Workload, target: Target, schedule: Schedule, binary: Binary, package: Package
 ) -> dict[str, object]:
-    """How to call what is in a package, and where it comes from."""
+    """Return how to call what is in a package, and where it comes from."""
     return {
         "entry": package.entry,
         "format": binary.format,
@@ -48,7 +48,7 @@ def _description(
 
 
 def _launch(config: LaunchConfig) -> dict[str, object]:
-    """One launch under the names that programs read in ``kernel.json``. They stay when fields are renamed."""
+    """Return one launch under the names that programs read in ``kernel.json``. They stay when fields are renamed."""
     return {
         "function": config.function,
         "blocks": list(config.blocks),

@@ -1,4 +1,4 @@
-"""The lowering pipeline, from a schedule to a binary: lower, passes, emit, compile.
+"""Runs the lowering pipeline, from a schedule to a binary: lower, passes, emit, compile.
 
     schedule ─ lower ─▶ kernel IR ─ passes ─▶ kernel IR ─ emit ─▶ source ─ compile ─▶ binary
 
@@ -20,8 +20,8 @@ from .backends import backend_for
 
 @dataclass(frozen=True, slots=True)
 class LoweringStages:
-    """What each stage of the lowering pipeline makes of one schedule. ``passes`` holds (name, kernel after it), in
-    order."""
+    """This is what each stage of the lowering pipeline makes of one schedule. ``passes`` holds (name, kernel after it),
+    in order."""
 
     kernel: Kernel
     passes: tuple[tuple[str, Kernel], ...]
@@ -30,12 +30,12 @@ class LoweringStages:
 
     @property
     def final(self) -> Kernel:
-        """The kernel that is emitted: after all passes."""
+        """Return the kernel that is emitted: after all passes."""
         return self.passes[-1][1] if self.passes else self.kernel
 
 
 def sketch_of(schedule: Schedule) -> Sketch:
-    """The sketch that ``schedule`` is a setting of.
+    """Return the sketch that ``schedule`` is a setting of.
 
     Raises IllegalSchedule for a sketch that is unknown, or that has another version now.
     """
@@ -51,7 +51,7 @@ def sketch_of(schedule: Schedule) -> Sketch:
 
 
 def lower(workload: Workload, target: Target, schedule: Schedule) -> Kernel:
-    """The kernel of one schedule, before any pass. Raises IllegalSchedule."""
+    """Lower one schedule to a kernel, before any pass. Raises IllegalSchedule."""
     sketch = sketch_of(schedule)
     if not sketch.matches(workload, target):
         raise IllegalSchedule(f"{sketch.name} cannot write this workload for {target}", field="/schedule/sketch")
@@ -59,24 +59,24 @@ def lower(workload: Workload, target: Target, schedule: Schedule) -> Kernel:
 
 
 def finish(kernel: Kernel, target: Target) -> Kernel:
-    """The kernel after all passes of the target's backend, which is what ``emit`` takes."""
+    """Return the kernel after all passes of the target's backend, which is what ``emit`` takes."""
     passes = backend_for(target).passes(kernel, target)
     return passes[-1][1] if passes else kernel
 
 
 def build_kernel(kernel: Kernel, target: Target) -> Binary:
-    """The binary of a lowered kernel, by way of passes and source. Raises CompileError."""
+    """Build a lowered kernel: passes, emit, compile. Raises CompileError."""
     backend = backend_for(target)
     return backend.compile(backend.emit(finish(kernel, target), target), target)
 
 
 def build(workload: Workload, target: Target, schedule: Schedule) -> Binary:
-    """The binary of one schedule. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    """Build one schedule. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
     return build_kernel(lower(workload, target, schedule), target)
 
 
 def lowering_stages(workload: Workload, target: Target, schedule: Schedule) -> LoweringStages:
-    """Everything between the schedule and its machine instructions. Raises as ``build`` does."""
+    """Run the pipeline, and keep what every stage makes. Raises as ``build`` does."""
     backend = backend_for(target)
     kernel = lower(workload, target, schedule)
     passes = backend.passes(kernel, target)

@@ -32,12 +32,12 @@ instructions."""
 
 @dataclass(frozen=True, slots=True)
 class MatrixInstruction:
-    """One kind of matrix instruction.
+    """This is one kind of matrix instruction.
 
     name: What people call it.
-    description: Which IR operation it comes from, and who executes it.
-    instruction_class: The class of machine instructions that counts it (``count_instructions`` of the backend).
-    mnemonic: A pattern of its mnemonics in an assembly.
+    description: Which instruction of PTX it is, and who executes it.
+    instruction_class: Which class of machine instructions counts it (``count_instructions`` of the backend).
+    mnemonic: Which pattern its mnemonics match in an assembly.
     """
 
     name: str
@@ -53,20 +53,21 @@ HGMMA = MatrixInstruction("HGMMA", "wgmma of warpgroups", "matrix_group", r"[HQI
 HMMA = MatrixInstruction("HMMA", "mma.sync of warps", "matrix", r"[HID]MMA(?:\.\w+)*")
 MFMA = MatrixInstruction("MFMA", "products of wavefronts", "matrix", r"v_s?mfma\w+")
 MATRIX_INSTRUCTIONS: Mapping[str, tuple[MatrixInstruction, ...]] = {"cuda": (HGMMA, HMMA), "amdgpu": (MFMA,)}
-"""Kind of target -> the matrix instructions that its kernels may have."""
+"""It maps a kind of target to the matrix instructions that its kernels may have."""
 
 _NOT_SUMMED = "masked"
-"""The one class of instructions that is counted besides their own class (``codegen.llvm.instructions``)."""
+"""This class counts instructions that their own class counts, too (``codegen.llvm.instructions``)."""
 _WGMMA_SKETCHES = ("cuda_gemm", "cuda_skinny_tma")
 _MATRIX_SKETCHES = (*_WGMMA_SKETCHES, "cuda_gemm_mma", "cuda_skinny_mma", "amdgpu_gemm")
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixUse:
-    """The matrix instructions of one kernel.
+    """It reports the matrix instructions of one kernel.
 
     summary: Which there are, as text with one line for each kind.
-    counts: Kind -> how many there are; ``all`` counts all machine instructions. Empty where nothing could be counted.
+    counts: How many there are of each kind, and of all machine instructions (``all``). It is empty where nothing could
+        be counted.
     warnings: What is missed and why, in a sentence or two each.
     """
 
@@ -117,7 +118,7 @@ def _is_half(factor: Expr) -> bool:
 
 
 def _line(kind: MatrixInstruction, counts: Mapping[str, int], assembly: str) -> str:
-    """How many instructions of one kind there are, and of which shapes and types."""
+    """Say how many instructions of one kind there are, and of which shapes and types."""
     head = f"{f'{kind.name}, {kind.description}:':<31}"
     if not counts:
         return f"{head}not counted, no disassembler is installed"

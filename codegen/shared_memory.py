@@ -16,9 +16,9 @@ _LARGEST_ALIGNMENT = 1024
 
 @dataclass(frozen=True, slots=True)
 class SharedMemoryPlan:
-    """Where the shared buffers of a launch lie.
+    """It says where the shared buffers of a launch lie.
 
-    offsets: Buffer -> the offset of its first byte.
+    offsets: At which byte each buffer begins.
     bytes: How many bytes all buffers take together.
     alignment: What the start of shared memory must be a multiple of.
     """

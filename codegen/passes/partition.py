@@ -1,4 +1,4 @@
-"""Loop partitioning: loops are split where their guards become certain, so that most iterations run without conditions.
+"""Partitions loops: splits them where their guards become certain, so that most iterations run without conditions.
 
     for i in range(4):                      for i in range(3):
         for t in unrolled(8):                   for t in unrolled(8):
@@ -63,8 +63,8 @@ def unrolled_stores(stmt: Stmt) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoopGuard:
-    """A condition inside a loop. ``sufficient`` is a linear form without the variables of inner loops: it is >= 0
-    exactly when ``condition`` holds in all iterations of these."""
+    """This is a condition inside a loop. ``sufficient`` is a linear form without the variables of inner loops: it is >=
+    0 exactly when ``condition`` holds in all iterations of these."""
 
     condition: Compare
     sufficient: LinearForm

@@ -74,11 +74,11 @@ def vectorise(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _KernelFacts:
-    """What is known of the whole kernel.
+    """It holds what is known of the whole kernel.
 
-    inputs: Buffers all of whose elements hold data.
-    extents: Variable of a loop -> how many values it takes.
-    unmasked: Register buffers that need no masks, since lanes that a guard disables may hold anything.
+    inputs: Which buffers hold data in all their elements.
+    extents: How many values each variable of a loop takes.
+    unmasked: Which register buffers need no masks, since lanes that a guard disables may hold anything.
     """
 
     inputs: frozenset[str]
@@ -151,7 +151,7 @@ def neutral(op: BinaryOp, dtype: DType) -> Const:
 class _LoopVectoriser:
     """Vectorises one loop: widens what depends on its variable.
 
-    privatised: Buffers that are allocated inside the loop, with one copy for each lane.
+    privatised: Which buffers are allocated inside the loop, as they are with one copy for each lane.
     strict: Whether a load with the same index in every lane might not happen in the scalar program.
     """
 

@@ -33,7 +33,7 @@ def key_of(text: str, options: Sequence[str], compiler: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CompileCache:
-    """A cache in ``folder``, whose entries have at most ``most_bytes`` together."""
+    """It keeps entries in ``folder`` that have at most ``most_bytes`` together."""
 
     folder: Path
     most_bytes: int = MOST_BYTES

@@ -11,7 +11,7 @@ from ....core.errors import CompileError, UnsupportedTarget
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The result of one compilation. ``log`` is all that the compiler and the assembler printed."""
+    """This is the result of one compilation. ``log`` is all that the compiler and the assembler printed."""
 
     cubin: bytes
     ptx: str

@@ -1,4 +1,4 @@
-"""From kernel IR to CUDA C++ text.
+"""Emits kernel IR as CUDA C++ text.
 
 ``kernel.emit`` takes a kernel after all passes and a target, and returns a ``codegen.backend.Source``: one
 ``extern "C" __global__`` function for each launch, after the device functions of ``codegen.cuda.prelude`` that it uses.

@@ -1,4 +1,4 @@
-"""The IR's operators in C++: integers that wrap around and divide towards minus infinity, floats that keep NaN.
+"""Writes the IR's operators in C++. Integers wrap around and divide towards minus infinity, and floats keep NaN.
 
 Functions of float32 are CUDA's accurate ones. Where every output of a kernel is a float of 16 bits
 (``EmittedFunction.fast_math``), an error of some units in the last place of float32 is far below the final rounding,
@@ -42,23 +42,23 @@ _MATH = {
 }
 _APPROXIMATE = {UnaryOp.EXP: "fast_exp", UnaryOp.TANH: "fast_tanh", UnaryOp.SQRT: "fast_sqrt"}
 MATH_NAMES = frozenset(f"{name}{kind}" for name in (*_MATH.values(), "pow") for kind in ("", "f"))
-"""The functions of CUDA's math library that may be called."""
+"""These functions of CUDA's math library may be called."""
 
 
 def compare(op: CompareOp, a: CppValue, b: CppValue) -> CppValue:
-    """``a op b``."""
+    """Return ``a op b``."""
     return infix(a, _COMPARE[op][0], b, "bool", _COMPARE[op][1])
 
 
 def logic(op: LogicOp, a: CppValue, b: CppValue) -> CppValue:
-    """``a && b`` or ``a || b``."""
+    """Return ``a && b`` or ``a || b``."""
     if op is LogicOp.AND:
         return infix(a, "&&", b, "bool", Precedence.LOGICAL_AND)
     return infix(a, "||", b, "bool", Precedence.LOGICAL_OR)
 
 
 def binary(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -> CppValue:
-    """``a op b`` of the dtype of ``expr``."""
+    """Return ``a op b`` of the dtype of ``expr``."""
     dtype = expr.dtype
     if dtype.is_float:
         return _float_binary(fn, expr, a, b)
@@ -72,7 +72,7 @@ def binary(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -> CppVa
 
 
 def min_max(fn: EmittedFunction, op: BinaryOp, dtype: DType, a: CppValue, b: CppValue) -> CppValue:
-    """The smaller or the larger of two numbers; NaN if either is."""
+    """Return the smaller or the larger of two numbers; NaN if either is."""
     if dtype.is_float:
         return call(fn.use(f"{op.value}_nan"), compute_type(dtype), a, b)
     if dtype.is_bool:
@@ -82,7 +82,7 @@ def min_max(fn: EmittedFunction, op: BinaryOp, dtype: DType, a: CppValue, b: Cpp
 
 
 def combine(fn: EmittedFunction, op: BinaryOp, dtype: DType, a: CppValue, b: CppValue) -> CppValue:
-    """``a op b`` in a reduction by add, mul, min or max, where neither value is an expression of the IR."""
+    """Return ``a op b`` in a reduction by add, mul, min or max, where neither value is an expression of the IR."""
     if op in (BinaryOp.MIN, BinaryOp.MAX):
         return min_max(fn, op, dtype, a, b)
     if dtype.is_bool:
@@ -107,7 +107,8 @@ def _integer_binary(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue)
 
 
 def result_type(fn: EmittedFunction, expr: Expr, *operands: CppValue) -> str:
-    """``int`` for an index whose values fit it and whose operands are ``int``; otherwise the type of its dtype."""
+    """Return ``int`` for an index whose values fit it and whose operands are ``int``; otherwise the type of its
+    dtype."""
     if expr.dtype.bits < 64:
         return compute_type(expr.dtype)
     bounds = fn.ranges.of(expr)
@@ -116,7 +117,8 @@ def result_type(fn: EmittedFunction, expr: Expr, *operands: CppValue) -> str:
 
 
 def _wrapping(a: CppValue, sign: str, b: CppValue, dtype: DType, precedence: Precedence) -> CppValue:
-    """Arithmetic that may overflow: it is done on unsigned types, since signed overflow is undefined in C++."""
+    """Return ``a sign b`` where it may overflow. It is computed in unsigned types, since signed overflow is undefined
+    in C++."""
     if dtype.bits < 32:
         return converted(infix(a, sign, b, "int", precedence), compute_type(dtype))
     type = "long long" if dtype.bits == 64 else "int"
@@ -157,7 +159,7 @@ def _float_binary(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -
 
 
 def _constant(expr: Expr) -> float | int | None:
-    """The number that ``expr`` is, alone, broadcast or cast; None where it is no constant."""
+    """Return the number that ``expr`` is, alone, broadcast or cast; None where it is no constant."""
     inner = getattr(expr, "value", None)
     if isinstance(expr, Const):
         return expr.value
@@ -167,8 +169,8 @@ def _constant(expr: Expr) -> float | int | None:
 
 
 def _divide(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -> CppValue:
-    """A quotient or remainder: by shifts and masks for powers of two, by unsigned division where nothing is negative,
-    else by a device function."""
+    """Return a quotient or remainder. Powers of two take shifts and masks, operands that are never negative take
+    unsigned division, and all others a device function."""
     is_quotient = expr.op is BinaryOp.FLOORDIV
     divisor = _constant(expr.b)
     type = result_type(fn, expr, a, b) if expr.dtype.bits == 64 else compute_type(expr.dtype)
@@ -191,7 +193,7 @@ def _divide(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -> CppV
 
 
 def unary(fn: EmittedFunction, expr: Unary, a: CppValue) -> CppValue:
-    """``op a`` of the dtype of ``expr``."""
+    """Return ``op a`` of the dtype of ``expr``."""
     dtype = expr.dtype
     type = compute_type(dtype)
     if expr.op is UnaryOp.NOT:
@@ -227,8 +229,8 @@ def _integer_unary(fn: EmittedFunction, expr: Unary, a: CppValue) -> CppValue:
 
 
 def cast(fn: EmittedFunction, value: CppValue, source: DType, target: DType) -> CppValue:
-    """A Cast of the IR. To a float it rounds to nearest even. From a float to an integer it rounds towards zero and
-    saturates, and NaN gives 0. To bool it is ``!= 0``."""
+    """Convert ``value``. To a float it rounds to nearest even. From a float to an integer it rounds towards zero and
+    saturates, and NaN gives 0. To bool it is ``value != 0``."""
     if source == target:
         return value
     if target.is_bool:
@@ -257,7 +259,7 @@ def _saturated(fn: EmittedFunction, value: CppValue, target: DType) -> CppValue:
 
 
 def to_bits(fn: EmittedFunction, value: CppValue, source: DType, target: DType) -> CppValue:
-    """The bits of a number that is rounded, once, to a float of 16 bits."""
+    """Return the bits of a number that is rounded, once, to a float of 16 bits."""
     name = fn.use("float_to_half" if target.name == "float16" else "float_to_bfloat")
     if source.name == "float64":
         value = call(fn.use("double_to_float_odd"), "float", value)
@@ -269,5 +271,5 @@ def to_bits(fn: EmittedFunction, value: CppValue, source: DType, target: DType) 
 
 
 def from_bits(fn: EmittedFunction, bits: CppValue, dtype: DType) -> CppValue:
-    """The float32 that the bits of a 16-bit float stand for."""
+    """Return the float32 that the bits of a 16-bit float stand for."""
     return call(fn.use("half_to_float" if dtype.name == "float16" else "bfloat_to_float"), "float", bits)

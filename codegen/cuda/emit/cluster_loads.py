@@ -1,4 +1,5 @@
-"""Whether loads from other CTAs of a cluster have arrived before the shared memory they read may change or go away."""
+"""Checks that loads from other CTAs of a cluster arrive before the shared memory that they read may change or go
+away."""
 
 from ....ir.expr import ClusterLoad, walk
 from ....ir.gpu import Barrier, ClusterLoadWait, Level
@@ -6,11 +7,11 @@ from ....ir.stmt import Allocate, For, If, Seq, Stmt, expressions
 
 
 class _NotAwaited(Exception):
-    """A barrier of the cluster is reached with loads in flight."""
+    """A barrier of the cluster is reached while loads are in flight."""
 
 
 def awaits_cluster_loads(body: Stmt) -> bool:
-    """Whether on every path a ClusterLoadWait stands between a ClusterLoad and the next barrier of the cluster.
+    """Return whether on every path a ClusterLoadWait stands between a ClusterLoad and the next barrier of the cluster.
 
     Without it a load may still be in flight when its thread is at the barrier, since the assembler moves the first use
     of its value behind it. (A ``barrier.cluster`` in its usual form waits for loads, and for all else.)
@@ -22,7 +23,7 @@ def awaits_cluster_loads(body: Stmt) -> bool:
 
 
 def _in_flight(stmt: Stmt, before: bool) -> bool:
-    """Whether loads may be in flight after ``stmt``, given whether some may be ``before`` it."""
+    """Return whether loads may be in flight after ``stmt``, given whether some may be ``before`` it."""
     match stmt:
         case Barrier(level=Level.CLUSTER):
             if before:

@@ -1,4 +1,4 @@
-"""Expressions to C++. A load that its ``select`` or its mask rules out is never performed.
+"""Writes expressions in C++. A load that its ``select`` or its mask rules out is never performed.
 
 A scalar becomes one C++ expression; what is used more than once gets a name first. A vector becomes a short loop over
 its lanes, which the compiler unrolls:
@@ -51,14 +51,14 @@ _SHUFFLES = {
 class ExpressionEmitter:
     """Writes expressions at one insertion point, and remembers what has been computed there.
 
-    fn, text: The function, and the lines at the insertion point.
+    fn, text: They are the function, and the lines at the insertion point.
     uses: How often each expression is used (``use_counts``).
-    lane: In a loop over lanes, the loop's variable.
-    outer: In a loop over lanes, the emitter ahead of the loop, which computes what all lanes share.
+    lane: In a loop over lanes, it is the loop's variable.
+    outer: In a loop over lanes, it is the emitter ahead of the loop, which computes what all lanes share.
     guarded: Whether these lines run only under a condition on the lane.
-    hoist_to: For one arm of a ``?:``, the emitter ahead of it. What is used more than once and reads no memory is
-        computed there.
-    known: Expression (by identity) -> its value, if it has been computed.
+    hoist_to: For one arm of a ``?:``, it is the emitter ahead of it, which computes what is used more than once and
+        reads no memory.
+    known: Which expressions, by identity, have been computed, and what their values are.
     """
 
     fn: EmittedFunction
@@ -71,7 +71,7 @@ class ExpressionEmitter:
     known: dict[int, tuple[Expr, CppValue]] = field(default_factory=dict)
 
     def value(self, expr: Expr) -> CppValue:
-        """The value of a scalar, or, in a loop over lanes, of this lane of a vector."""
+        """Return the value of a scalar, or, in a loop over lanes, of this lane of a vector."""
         if expr.lanes == 1 and self.outer is not None and not (self.guarded and self.fn.reads_memory(expr)):
             return self.outer.value(expr)
         found = self._find(expr)
@@ -87,7 +87,7 @@ class ExpressionEmitter:
 
     @staticmethod
     def _is_free(expr: Expr) -> bool:
-        """Whether computing ``expr`` anew costs nothing."""
+        """Return whether computing ``expr`` anew costs nothing."""
         if isinstance(expr, Load):
             return expr.mask is None and expr.buffer.scope is Scope.REGISTER and not is_packed(expr.buffer)
         return isinstance(expr, (Const, Var, Broadcast, Ramp))
@@ -103,7 +103,7 @@ class ExpressionEmitter:
         return CppValue(name, value.type)
 
     def inner(self) -> "ExpressionEmitter":
-        """An emitter for a nested block, which knows what is known here."""
+        """Return an emitter for a nested block, which knows what is known here."""
         known = dict(self.known)
         return ExpressionEmitter(self.fn, CppText(), self.uses, self.lane, self.outer, self.guarded, known=known)
 
@@ -184,7 +184,8 @@ class ExpressionEmitter:
         return CppValue(name, type)
 
     def select_vector(self, expr: Select, condition: Expr, lane: CppValue | None) -> CppValue:
-        """One of two vectors under one condition for all lanes: an array that one of two loops over lanes fills."""
+        """Return one lane of one of two vectors, selected by one condition for all lanes. One of two loops fills an
+        array."""
         assert lane is not None
         array = self.fn.fresh("selected")
         type = compute_type(expr.dtype)
@@ -212,7 +213,7 @@ class ExpressionEmitter:
                     self.value(below)
 
     def _arm(self, expr: Expr) -> tuple[CppText, CppValue]:
-        """The statements that one arm of a select needs, and its value."""
+        """Return the statements that one arm of a select needs, and its value."""
         below = self.inner()
         below.guarded, below.hoist_to = self.guarded or self.lane is not None, self
         value = below.value(expr)
@@ -237,7 +238,8 @@ class ExpressionEmitter:
         return conditional(mask, value, literal(0, buffer.dtype), value.type)
 
     def _guarded_load(self, mask: CppValue, lines: CppText, value: CppValue) -> CppValue:
-        """A load that needs statements ahead of it, all under ``if (mask)``; 0 where the mask is false."""
+        """Write a load with the statements that it needs under ``if (mask)``. Its value is 0 where the mask is
+        false."""
         name = self.fn.fresh("loaded")
         self.text.line(f"{value.type} {name} = 0;")
         with self.text.block(f"if ({mask.text})") as inside:
@@ -253,8 +255,8 @@ class ExpressionEmitter:
         return self.named(memory.cluster_element(self, expr), expr.buffer.name)
 
     def vector_load(self, expr: Load | ClusterLoad) -> "Callable[[CppValue | None], CppValue] | None":
-        """A function from a lane to its value, of a vector load that fills an array here, by wide accesses; None where
-        it has no such form."""
+        """Fill an array with a vector by wide accesses, and return a function from a lane to its value; None where
+        ``expr`` has no wide accesses."""
         key = id(expr)
         found = self.known.get(key)
         if found is None:
@@ -268,7 +270,7 @@ class ExpressionEmitter:
     # Lanes
 
     def lane_loop(self, name: str = "l") -> "ExpressionEmitter":
-        """An emitter for the body of a loop over lanes; ``end_lane_loop`` writes the loop itself."""
+        """Return an emitter for the body of a loop over lanes; ``end_lane_loop`` writes the loop itself."""
         return ExpressionEmitter(self.fn, CppText(), self.uses, CppValue(self.fn.fresh(name), "int"), self)
 
     def end_lane_loop(self, loop: "ExpressionEmitter", count: int, *lines: str) -> None:
@@ -282,7 +284,7 @@ class ExpressionEmitter:
                 inside.line(line)
 
     def array(self, expr: Expr, name: str = "r") -> str:
-        """The name of an array that is filled with the lanes of a vector, in the type they are computed in."""
+        """Fill an array with the lanes of a vector, in the type that they are computed in, and return its name."""
         loop = self.lane_loop()
         value = loop.value(expr)
         array = self.fn.fresh(name)
@@ -325,7 +327,7 @@ class ExpressionEmitter:
 
 
 def interned(*roots: Expr) -> tuple[Expr, ...]:
-    """The same expressions, in which equal parts are one object (hash consing), so that they are computed once."""
+    """Return the same expressions with equal parts made one object (hash consing), so that they are computed once."""
     done: dict[int, Expr] = {}
     unique: dict[tuple[object, ...], Expr] = {}
 
@@ -347,7 +349,7 @@ def interned(*roots: Expr) -> tuple[Expr, ...]:
 
 
 def use_counts(*roots: Expr) -> dict[int, int]:
-    """Expression (by identity) -> how often it is an operand below ``roots``, or one of them."""
+    """Return expression (by identity) -> how often it is an operand below ``roots``, or one of them."""
     counts: dict[int, int] = {}
     pending = list(roots)
     while pending:

@@ -1,4 +1,4 @@
-"""What is known, and what is gathered, while one ``__global__`` function is written."""
+"""Holds what is known, and what is gathered, while one ``__global__`` function is written."""
 
 from dataclasses import dataclass, field
 
@@ -14,27 +14,27 @@ from .types import is_half
 
 @dataclass(slots=True)
 class EmittedFunction:
-    """The ``__global__`` function of one launch while it is written.
+    """This is the ``__global__`` function of one launch while it is written.
 
     What is known from the start:
-        arch: The architecture that the function is for.
-        ranges: Bounds of the loop variables and of the indices of blocks and threads.
-        read_only: The global buffers that the launch never writes.
-        streamed: The global buffers whose elements are touched once, so that caches need not keep them.
+        arch: Which architecture the function is for.
+        ranges: Which values loop variables and the indices of blocks and threads take.
+        read_only: Which global buffers the launch never writes.
+        streamed: Which global buffers have elements that are touched once, so that caches need not keep them.
         fast_math: Whether fast approximations are exact enough (see ``arithmetic``).
-        parameters: Names of the kernel's parameters.
-        tensor_maps: The tensor maps that the function takes, with the names of those parameters.
-        last: The statement that ends the launch, if all threads reach one such.
+        parameters: What the kernel's parameters are called.
+        tensor_maps: Which tensor maps the function takes, and what they are called.
+        last: Which statement ends the launch, if all threads end with the same.
         cluster_syncs_shared_only: Whether CTAs of a cluster exchange data through shared memory alone.
         awaits_cluster_loads: Whether every load from another CTA's shared memory is awaited before the next barrier of
             the cluster.
 
     What changes while statements are written:
-        taken: Names that may not be given again.
-        used: Functions of the prelude that have been called.
-        unrolled: Variables of loops that the compiler unrolls.
-        accumulators: Register buffers in scope that ``wgmma`` accumulates in.
-        first: The statement ahead of which the function waits for earlier launches; None once it does.
+        taken: Which names may not be given again.
+        used: Which functions of the prelude are called.
+        unrolled: Which variables belong to loops that the compiler unrolls.
+        accumulators: In which register buffers, of those in scope, ``wgmma`` accumulates.
+        first: Ahead of which statement the function waits for earlier launches. It is None once it waits.
     """
 
     arch: str
@@ -57,24 +57,24 @@ class EmittedFunction:
     _counts: dict[str, int] = field(default_factory=dict)
 
     def use(self, function: str) -> str:
-        """The name of a function of the prelude, whose text will stand before the kernel."""
+        """Return the name of a function of the prelude, and note that its text must stand ahead of the kernel."""
         self.used.add(function)
         return function
 
     def use_sm_90(self, function: str) -> str:
-        """As ``use``, for a function whose instructions came with Hopper. Raises CompileError before it."""
+        """Return as ``use`` does, for a function whose instructions came with Hopper. Raises CompileError before it."""
         if int("".join(c for c in self.arch if c.isdigit()) or 0) < 90:
             raise CompileError(f"{self.arch} has no such instruction as {function}; sm_90 and later have it")
         return self.use(function)
 
     def use_sm_90a(self, function: str) -> str:
-        """As ``use``, for a function whose instructions only Hopper has. Raises CompileError elsewhere."""
+        """Return as ``use`` does, for a function whose instructions only Hopper has. Raises CompileError elsewhere."""
         if self.arch != "sm_90a":
             raise CompileError(f"{self.arch} has no such instruction as {function}; only sm_90a has it")
         return self.use(function)
 
     def reads_memory(self, expr: Expr) -> bool:
-        """Whether computing ``expr`` loads from anything but registers."""
+        """Return whether computing ``expr`` loads from anything but registers."""
         found = self._reads_memory.get(id(expr))
         if found is None:
             is_load = isinstance(expr, ClusterLoad) or (
@@ -85,7 +85,7 @@ class EmittedFunction:
         return found[1]
 
     def name_of(self, name: str) -> str:
-        """The C++ name of a variable or buffer of the kernel."""
+        """Return the C++ name of a variable or buffer of the kernel."""
         found = self._names.get(name)
         if found is None:
             found = name if name.isascii() and name not in self.taken else self.fresh(ascii_name(name))
@@ -94,7 +94,7 @@ class EmittedFunction:
         return found
 
     def fresh(self, base: str) -> str:
-        """A name that nothing has yet: ``base``, or ``base`` with a number behind it."""
+        """Return a name that nothing has yet: ``base``, or ``base`` with a number behind it."""
         name, number = base, self._counts.get(base, 0)
         while name in self.taken:
             number += 1
@@ -105,5 +105,5 @@ class EmittedFunction:
 
 
 def is_packed(buffer: Buffer) -> bool:
-    """Whether a buffer lies in registers that hold two elements of 16 bits each."""
+    """Return whether a buffer lies in registers that hold two elements of 16 bits each."""
     return buffer.scope is Scope.REGISTER and is_half(buffer.dtype)

@@ -1,4 +1,4 @@
-"""A kernel as CUDA C++ that needs no header: one ``extern "C" __global__`` function for each of its launches.
+"""Emits a kernel as CUDA C++ that needs no header, with one ``extern "C" __global__`` function for each launch.
 
 A function for sm_90 and later begins like this, so that launches overlap (programmatic dependent launch):
 
@@ -52,11 +52,11 @@ _GRID = {HardwareAxis.GRID_X: "blockIdx.x", HardwareAxis.GRID_Y: "blockIdx.y", H
 _MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)
 _MOST_THREADS = 1024
 _HOPPER = 90
-"""The compute capability, times ten, from which on there are clusters and programmatic dependent launch."""
+"""From this compute capability (times ten) on there are clusters and programmatic dependent launch."""
 
 
 def emit(kernel: Kernel, target: Target) -> Source:
-    """The CUDA C++ of ``kernel``. Raises CompileError where a top-level statement of it is no launch."""
+    """Emit ``kernel``. Raises CompileError where a top-level statement of it is no launch."""
     names = [b.name for b in kernel.parameters]
     for name in names:
         if names.count(name) > 1:
@@ -86,7 +86,7 @@ def emit(kernel: Kernel, target: Target) -> Source:
 
 
 def uses_fast_math(kernel: Kernel) -> bool:
-    """Whether every result is rounded to 16 bits, so that approximations of float32 are exact enough (see
+    """Return whether every result is rounded to 16 bits, so that approximations of float32 are exact enough (see
     ``arithmetic``)."""
     return all(is_half(b.dtype) for b in kernel.outputs)
 
@@ -97,7 +97,8 @@ def _summary(config: LaunchConfig) -> str:
 
 
 def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> tuple[str, LaunchConfig, set[str]]:
-    """The function of one launch, how it is launched, and the functions of the prelude that it uses."""
+    """Emit the function of one launch. Returns its text, how it is launched, and the functions of the prelude it
+    uses."""
     _check_launch(launch, target)
     launch = replace(launch, body=specialise_warps(launch))
     buffers = _accessed(launch)
@@ -141,7 +142,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
 
 
 def _signature(fn: EmittedFunction, launch: Launch, name: str, arguments: list[Buffer], written: Set[str]) -> str:
-    """Attributes, name and parameters of the function: pointers to buffers, then tensor maps."""
+    """Return the attributes, name and parameters of the function: pointers to buffers, then tensor maps."""
     for copy in (s for s in walk_statements(launch.body) if isinstance(s, TmaLoad | TmaStore)):
         described = tensor_map(fn, copy)
         if described not in fn.tensor_maps:
@@ -223,7 +224,7 @@ def _prefetch_tensor_maps(fn: EmittedFunction, text: CppText) -> None:
 
 
 def _exchanges_no_global_data(body: Stmt, written: Set[str]) -> bool:
-    """Whether no buffer in global memory is both written and read. (The initialisation of mbarriers has a fence of its
+    """Return whether no buffer in global memory is both written and read. (``mbarrier.init`` has a fence of its
     own.)"""
     operations = [s for s in walk_statements(body) if isinstance(s, Operation)]
     read = {load.buffer.name for load in loads_of(body)} | {
@@ -233,7 +234,7 @@ def _exchanges_no_global_data(body: Stmt, written: Set[str]) -> bool:
 
 
 def _last(body: Stmt) -> Stmt | None:
-    """The statement that ends the launch for all threads; None where it has another occurrence."""
+    """Return the statement that ends the launch for all threads; None where it has another occurrence."""
     last = body
     while isinstance(last, Seq | Allocate):
         if isinstance(last, Seq) and not last.statements:
@@ -243,7 +244,7 @@ def _last(body: Stmt) -> Stmt | None:
 
 
 def _first_global_access(body: Stmt) -> Stmt:
-    """The outermost statement, reached by all threads, ahead of which nothing accesses global memory."""
+    """Return the outermost statement, reached by all threads, ahead of which nothing accesses global memory."""
     while isinstance(body, Allocate | Seq):
         if isinstance(body, Seq) and not body.statements:
             break
@@ -253,7 +254,7 @@ def _first_global_access(body: Stmt) -> Stmt:
 
 
 def _accesses_global(body: Stmt) -> bool:
-    """Whether anything in ``body`` reads or writes global memory. A prefetch does neither."""
+    """Return whether anything in ``body`` reads or writes global memory. A prefetch does neither."""
     return any(
         (isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL)
         or (
@@ -267,7 +268,7 @@ def _accesses_global(body: Stmt) -> bool:
 
 
 def _accessed(launch: Launch) -> set[str]:
-    """Names of the buffers that a launch takes pointers to. What only TMA accesses is not among them."""
+    """Return the names of the buffers that a launch takes pointers to. What only TMA accesses is not among them."""
     found: set[str] = set()
     for stmt in walk_statements(launch.body):
         if isinstance(stmt, Store):
@@ -280,7 +281,7 @@ def _accessed(launch: Launch) -> set[str]:
 
 
 def _loads(*roots: Expr) -> list[Load]:
-    """The loads in expressions, in which each shared part is visited once."""
+    """Return the loads in expressions, in which each shared part is visited once."""
     found, seen, pending = [], set(), list(roots)
     while pending:
         expr = pending.pop()
@@ -293,6 +294,6 @@ def _loads(*roots: Expr) -> list[Load]:
 
 
 def _written(body: Stmt) -> list[Buffer]:
-    """The global buffers that are stored to."""
+    """Return the global buffers that are stored to."""
     found = [s.buffer for s in walk_statements(body) if isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL]
     return found + [s.target for s in walk_statements(body) if isinstance(s, TmaStore)]

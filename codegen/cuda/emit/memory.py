@@ -1,4 +1,4 @@
-"""Loads and addresses: single elements, or contiguous ones in vector accesses of up to 16 bytes."""
+"""Writes loads and addresses: of single elements, or of contiguous ones in vector accesses of up to 16 bytes."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -14,7 +14,7 @@ from .types import VECTOR_TYPES, bits_of, half_name, is_half, storage_type
 
 
 class AccessEmitter(Protocol):
-    """What accesses need of an ``expressions.ExpressionEmitter``, which in turn needs them."""
+    """Accesses need this much of an ``expressions.ExpressionEmitter``, which in turn needs them."""
 
     @property
     def fn(self) -> EmittedFunction: ...
@@ -29,7 +29,7 @@ class AccessEmitter(Protocol):
 
 
 def offset(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> CppValue:
-    """The offset in ``buffer``, in elements, of a scalar access, or of this lane of a vector access."""
+    """Return the offset in ``buffer``, in elements, of a scalar access, or of this lane of a vector access."""
     found = strided_offset(indices, buffer.strides)
     if found is None:
         return _swizzled(emitter, buffer, emitter.value(lane_offsets(indices, buffer.strides)))
@@ -44,12 +44,12 @@ def offset(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> C
 
 
 def unswizzled_offset(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> CppValue:
-    """The offset in elements of an element that the swizzle does not move: the first of one of its periods."""
+    """Return the offset in elements of an element that the swizzle does not move: the first of one of its periods."""
     return emitter.value(lane_offsets(indices, buffer.strides))
 
 
 def offset_of_lane(emitter: AccessEmitter, buffer: Buffer, base: Expr, lane: int) -> CppValue:
-    """The offset in elements of lane ``lane`` of a contiguous vector whose first lane is at offset ``base``."""
+    """Return the offset in elements of lane ``lane`` of a contiguous vector whose first lane is at offset ``base``."""
     found = strided_offset([base + lane], [1])
     assert found is not None
     whole, rest = _split_at_period(buffer, found.base if lane else base)
@@ -57,8 +57,8 @@ def offset_of_lane(emitter: AccessEmitter, buffer: Buffer, base: Expr, lane: int
 
 
 def _split_at_period(buffer: Buffer, at: Expr) -> tuple[Expr, Expr]:
-    """An offset as a sum: what is provably a multiple of the swizzle's period, which the swizzle does not change, and
-    the rest. The first often holds all that changes from step to step of a loop."""
+    """Split an offset into a provable multiple of the swizzle's period, which the swizzle does not change, and the
+    rest. The first often holds all that changes from step to step of a loop."""
     swizzle = None if buffer.layout is None else buffer.layout.swizzle
     if swizzle is None:
         return index(0), at
@@ -72,7 +72,7 @@ def _sum(a: CppValue, b: CppValue) -> CppValue:
 
 
 def _swizzled(emitter: AccessEmitter, buffer: Buffer, at: CppValue) -> CppValue:
-    """The offset that the swizzle of ``buffer`` moves offset ``at`` to."""
+    """Return the offset that the swizzle of ``buffer`` moves offset ``at`` to."""
     swizzle = None if buffer.layout is None else buffer.layout.swizzle
     if swizzle is None:
         return at
@@ -85,12 +85,12 @@ def _swizzled(emitter: AccessEmitter, buffer: Buffer, at: CppValue) -> CppValue:
 
 
 def address(emitter: AccessEmitter, buffer: Buffer, at: CppValue) -> str:
-    """``&buffer[at]``."""
+    """Return ``&buffer[at]``."""
     return f"&{emitter.fn.name_of(buffer.name)}[{at.text}]"
 
 
 def mbarrier_address(emitter: AccessEmitter, barriers: Buffer, at: Expr) -> str:
-    """The address of mbarrier ``at`` of a buffer of them."""
+    """Return the address of mbarrier ``at`` of a buffer of them."""
     return address(emitter, barriers, emitter.value(at))
 
 
@@ -98,13 +98,13 @@ def mbarrier_address(emitter: AccessEmitter, barriers: Buffer, at: Expr) -> str:
 
 
 def element(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> CppValue:
-    """The value of one element, in the type that it is computed in."""
+    """Return the value of one element, in the type that it is computed in."""
     cell = _cell(emitter, buffer, indices)
     return _to_compute_type(emitter.fn, cell, buffer.dtype)
 
 
 def _cell(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> CppValue:
-    """One element, in the type that it is stored in."""
+    """Return one element, in the type that it is stored in."""
     at = offset(emitter, buffer, indices)
     name = emitter.fn.name_of(buffer.name)
     if is_packed(buffer):
@@ -121,7 +121,7 @@ def _to_compute_type(fn: EmittedFunction, cell: CppValue, dtype: DType) -> CppVa
 
 
 def cluster_element(emitter: AccessEmitter, expr: ClusterLoad) -> CppValue:
-    """The value of one element in the shared memory of another CTA of the cluster."""
+    """Return the value of one element in the shared memory of another CTA of the cluster."""
     fn, buffer = emitter.fn, expr.buffer
     cell = fn.fresh(f"remote_{fn.name_of(buffer.name)}")
     emitter.text.line(f"{storage_type(buffer.dtype)} {cell};")
@@ -134,7 +134,7 @@ def cluster_element(emitter: AccessEmitter, expr: ClusterLoad) -> CppValue:
 
 
 def raw_bits(emitter: AccessEmitter, expr: Expr) -> CppValue | None:
-    """The bits of a 16-bit value, or of this lane of a vector, that is only moved; None where it is computed."""
+    """Return the bits of a 16-bit value, or of this lane of a vector, that is only moved; None where it is computed."""
     dtype = expr.dtype
     match expr:
         case Const(value=value):
@@ -157,7 +157,7 @@ def raw_bits(emitter: AccessEmitter, expr: Expr) -> CppValue | None:
 
 
 def _is_one_expression(expr: Expr) -> bool:
-    """Whether ``raw_bits`` gives the bits of one arm of a select without a statement ahead of it."""
+    """Return whether ``raw_bits`` gives the bits of one arm of a select without a statement ahead of it."""
     match expr:
         case Const():
             return True
@@ -169,7 +169,7 @@ def _is_one_expression(expr: Expr) -> bool:
 
 
 def _is_linear(buffer: Buffer) -> bool:
-    """Whether no swizzle moves the elements of a buffer."""
+    """Return whether no swizzle moves the elements of a buffer."""
     return buffer.layout is None or buffer.layout.swizzle is None
 
 
@@ -177,13 +177,13 @@ def _is_linear(buffer: Buffer) -> bool:
 
 
 def contiguous(indices: Sequence[Expr], buffer: Buffer) -> StridedOffset | None:
-    """The offset of a vector whose lanes are contiguous; None for any other."""
+    """Return the offset of a vector whose lanes are contiguous; None for any other."""
     found = strided_offset(indices, buffer.strides)
     return found if found is not None and found.stride == 1 else None
 
 
 def _is_vectorised(expr: Load | ClusterLoad) -> bool:
-    """Whether a vector load has accesses of several elements, so that it is worth an array."""
+    """Return whether a vector load has accesses of several elements, so that it is worth an array."""
     if expr.lanes == 1:
         return False
     found = contiguous(expr.indices, expr.buffer)
@@ -199,8 +199,8 @@ def _is_vectorised(expr: Load | ClusterLoad) -> bool:
 
 
 def vector_load(emitter: AccessEmitter, expr: Load | ClusterLoad) -> CppValue | None:
-    """An array that vector accesses fill with a vector; floats of 16 bits are converted to float32. None where no
-    access has several elements."""
+    """Fill an array with a vector by vector accesses, with floats of 16 bits converted to float32, and return it.
+    Returns None where no access has several elements."""
     if not _is_vectorised(expr):
         return None
     fn, buffer, lanes = emitter.fn, expr.buffer, expr.lanes
@@ -236,7 +236,8 @@ def _fill(emitter: AccessEmitter, expr: Load | ClusterLoad, base: Expr, cell: Ca
 def load_bits(
     emitter: AccessEmitter, expr: Load | ClusterLoad, base: Expr, lane: int, size: int, test: CppValue | None
 ) -> str:
-    """``size`` bytes of a contiguous load, from lane ``lane`` on, in one access; zeros where ``test`` is false."""
+    """Return ``size`` bytes of a contiguous load, from lane ``lane`` on, in one access; zeros where ``test`` is
+    false."""
     fn, buffer = emitter.fn, expr.buffer
     at = offset_of_lane(emitter, buffer, base, lane)
     if is_packed(buffer):
@@ -258,21 +259,21 @@ def load_bits(
 
 
 def array_lane(emitter: AccessEmitter, array: CppValue, dtype: DType, lane: CppValue | None) -> CppValue:
-    """One lane of an array that ``vector_load`` filled."""
+    """Return one lane of an array that ``vector_load`` filled."""
     assert lane is not None
     cell = CppValue(f"{array.text}[{lane.text}]", array.type)
     return cell if is_half(dtype) else _to_compute_type(emitter.fn, cell, dtype)
 
 
 def word_index(at: CppValue) -> str:
-    """The index of the 32-bit word that begins with packed element ``at``, an even one."""
+    """Return the index of the 32-bit word that begins with packed element ``at``, an even one."""
     if at.text.isdigit():
         return str(int(at.text) // 2)
     return f"{at.within(Precedence.MULTIPLICATIVE)} / 2"
 
 
 def aligned_type(type: str, size: int) -> str:
-    """The type in the declaration of an array, aligned for accesses as wide as its ``size`` in bytes allows."""
+    """Return the type in the declaration of an array, aligned for accesses as wide as its ``size`` in bytes allows."""
     for bytes in (16, 8, 4):
         if size >= bytes:
             return f"__align__({bytes}) {type}"

@@ -1,4 +1,4 @@
-"""Matrix instructions to C++: ``mma.sync`` with ``ldmatrix`` and ``stmatrix`` for warps, ``wgmma`` for warpgroups."""
+"""Writes matrix instructions: ``mma.sync`` with ``ldmatrix`` and ``stmatrix`` for warps, ``wgmma`` for warpgroups."""
 
 from ....core.errors import CompileError
 from ....ir.buffer import Buffer, Scope
@@ -11,11 +11,11 @@ from .memory import address, offset, unswizzled_offset, word_index
 from .types import is_half
 
 _ONE_ROW_LEADING_BYTES = 16
-"""The leading byte offset of an MN-major operand with one row of 64 elements along m or n, which has no next one."""
+"""An MN-major operand with one row of 64 elements along m or n, which has no next one, has this leading byte offset."""
 
 
 def emit_mma(emitter: ExpressionEmitter, stmt: Mma | LoadMatrix | StoreMatrix | WarpgroupMma | WarpgroupMmaWait) -> str:
-    """The C++ statement of ``stmt``. Raises CompileError for what the architecture does not have."""
+    """Return the C++ statement of ``stmt``. Raises CompileError for what the architecture does not have."""
     match stmt:
         case Mma():
             return _mma(emitter, stmt)
@@ -62,7 +62,7 @@ def _wgmma_wait(emitter: ExpressionEmitter, pending: int) -> str:
 
 
 def _descriptor(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], mn_major: bool) -> str:
-    """The shared-memory descriptor of an operand of ``wgmma``."""
+    """Return the shared-memory descriptor of an operand of ``wgmma``."""
     start = address(emitter, buffer, unswizzled_offset(emitter, buffer, indices))
     if not mn_major:
         return f"{emitter.fn.use('wgmma_descriptor')}({start})"
@@ -77,7 +77,7 @@ def _matrix_fragment(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[
 
 
 def _fragment(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], per_register: int) -> str:
-    """A pointer to the first register of a fragment, each of which holds ``per_register`` elements."""
+    """Return a pointer to the first register of a fragment, each of which holds ``per_register`` elements."""
     found = strided_offset(indices, buffer.strides)
     if buffer.scope is not Scope.REGISTER or found is None:
         raise CompileError(f"a fragment lies in a register buffer, {buffer.name} is {buffer.scope}")

@@ -1,4 +1,4 @@
-"""Operations of graphics processors to C++: barriers, ``cp.async``, mbarriers. TMA and matrix instructions have files
+"""Writes operations of graphics processors: barriers, ``cp.async``, mbarriers. TMA and matrix instructions have files
 of their own (``tma``, ``mma``)."""
 
 from ....core.errors import CompileError
@@ -48,7 +48,7 @@ def emit_operation(fn: EmittedFunction, text: CppText, stmt: Operation) -> None:
 
 
 def _operation(emitter: ExpressionEmitter, stmt: Operation, is_last: bool) -> str:
-    """The C++ statement of ``stmt``."""
+    """Return the C++ statement of ``stmt``."""
     match stmt:
         case Barrier(level=level):
             return _barrier(emitter.fn, level, is_last)

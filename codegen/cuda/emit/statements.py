@@ -1,4 +1,4 @@
-"""Statements to C++: loops, conditions, allocations. ``operations`` writes what only graphics processors have."""
+"""Writes statements: loops, conditions, allocations. ``operations`` writes what only graphics processors have."""
 
 from ....core.errors import CompileError
 from ....ir.buffer import Buffer, Scope
@@ -48,7 +48,7 @@ def emit_statement(fn: EmittedFunction, text: CppText, stmt: Stmt) -> None:
 
 
 def _scalar(fn: EmittedFunction, text: CppText, expr: Expr) -> str:
-    """The C++ of a scalar; statements that it needs go into ``text``."""
+    """Return the C++ of a scalar; statements that it needs go into ``text``."""
     (expr,) = interned(expr)
     return ExpressionEmitter(fn, text, use_counts(expr)).value(expr).text
 
@@ -76,11 +76,11 @@ def _loop(fn: EmittedFunction, text: CppText, loop: For) -> None:
 
 
 def _bound(loop: For) -> tuple[Expr | None, Stmt]:
-    """An upper bound of a serial loop whose body stands under ``var + rest < b``, and what is under the condition.
+    """Find an upper bound of a serial loop in a condition that its whole body stands under.
 
     for i in range(n): if i + rest < b: body    ->    for i in range(min(n, b - rest)): body
 
-    Gives None and the whole body for other loops.
+    Returns the bound and the body without the condition; None and the whole body for other loops.
     """
     match loop:
         case For(kind=LoopKind.SERIAL, body=If(condition=Compare(op=CompareOp.LT, a=a, b=b) as test, then=then)):
@@ -91,7 +91,7 @@ def _bound(loop: For) -> tuple[Expr | None, Stmt]:
 
 
 def _without(expr: Expr, var: str) -> Expr | None:
-    """What is left of a sum without its addend ``var``; None where ``var`` is no addend."""
+    """Return what is left of a sum without its addend ``var``; None where ``var`` is no addend."""
     match expr:
         case Var(name=name) if name == var:
             return index(0)

@@ -1,4 +1,4 @@
-"""Stores to C++. What is only moved is copied as bits, in the widest accesses that both ends allow."""
+"""Writes stores. What is only moved is copied as bits, in the widest accesses that both ends allow."""
 
 from ....ir.buffer import Buffer, Scope
 from ....ir.expr import Broadcast, Cast, ClusterLoad, Expr, Load, walk
@@ -12,7 +12,7 @@ from .text import CppText, CppValue
 from .types import VECTOR_TYPES, compute_type, half_name, is_half, storage_type
 
 _WORD_BYTES = 4
-"""How many bytes a register holds: two packed elements."""
+"""A register holds this many bytes, which are two packed elements."""
 
 
 def emit_store(fn: EmittedFunction, text: CppText, stmt: Store) -> None:
@@ -68,7 +68,7 @@ def _store(emitter: ExpressionEmitter, stmt: Store) -> None:
 
 
 def _reads_other_elements(stmt: Store) -> bool:
-    """Whether the value of a vector store reads elements of the same buffer that other lanes may store to."""
+    """Return whether the value of a vector store reads elements of the same buffer that other lanes may store to."""
     loads = (e for e in walk(stmt.value) if isinstance(e, Load) and e.buffer.name == stmt.buffer.name)
     return any(load.indices != stmt.indices for load in loads)
 
@@ -91,7 +91,7 @@ def _store_under_masks(emitter: ExpressionEmitter, stmt: Store) -> None:
 
 
 def _store_element(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], value: Expr) -> str:
-    """The statement that stores one element, or that of this lane."""
+    """Return the statement that stores one element, or that of this lane."""
     if is_half(buffer.dtype):
         bits = raw_bits(emitter, value)
         if bits is not None:
@@ -101,7 +101,7 @@ def _store_element(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Ex
 
 
 def _without_rounding(value: Expr) -> tuple[Expr, Expr]:
-    """``value`` without a cast that a store to 16 bits repeats, and an expression whose dtype that has."""
+    """Return ``value`` without a cast that a store to 16 bits repeats, and an expression whose dtype that has."""
     if isinstance(value, Broadcast):
         inner, source = _without_rounding(value.value)
         return inner, source
@@ -113,14 +113,14 @@ def _without_rounding(value: Expr) -> tuple[Expr, Expr]:
 def _store_rounded(
     emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], value: CppValue, source: Expr
 ) -> str:
-    """The statement that stores ``value``, which has the dtype of ``source``, in the dtype of the buffer."""
+    """Return the statement that stores ``value``, which has the dtype of ``source``, in the dtype of the buffer."""
     if is_half(buffer.dtype):
         value = to_bits(emitter.fn, value, source.dtype, buffer.dtype)
     return _store_cell(emitter, buffer, indices, value)
 
 
 def _store_cell(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], cell: CppValue) -> str:
-    """The statement that stores ``cell``, which has the storage type of the buffer."""
+    """Return the statement that stores ``cell``, which has the storage type of the buffer."""
     fn, name = emitter.fn, emitter.fn.name_of(buffer.name)
     at = offset(emitter, buffer, indices)
     if is_packed(buffer):
@@ -160,8 +160,8 @@ def _copy_bits(emitter: ExpressionEmitter, stmt: Store, base: Expr, lanes: int) 
 
 
 def _is_unaligned(fn: EmittedFunction, load: Load, first: Expr) -> bool:
-    """Whether a load without a mask takes pairs of 16-bit elements from read-only global memory, at an offset that may
-    be odd."""
+    """Return whether a load without a mask takes pairs of 16-bit elements from read-only global memory, at an offset
+    that may be odd."""
     buffer = load.buffer
     readable = buffer.scope is Scope.GLOBAL and buffer.name in fn.read_only and buffer.name not in fn.streamed
     is_pairs = is_half(buffer.dtype) and load.lanes % 2 == 0 and load.mask is None
@@ -240,7 +240,7 @@ def _pack(emitter: ExpressionEmitter, value: Expr, lanes: int, buffer: Buffer, w
 
 
 def _storage_array(emitter: ExpressionEmitter, value: Expr) -> str:
-    """The name of an array that is filled with the lanes of a vector, aligned for vector accesses."""
+    """Fill an array with the lanes of a vector, aligned for vector accesses, and return its name."""
     loop = emitter.lane_loop()
     result = loop.value(value)
     assert loop.lane is not None

@@ -1,4 +1,4 @@
-"""C++ text: expressions that know when they need parentheses, and indented lines of statements."""
+"""Builds C++ text: expressions that know when they need parentheses, and indented lines of statements."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,8 @@ from enum import IntEnum
 
 
 class Precedence(IntEnum):
-    """Precedence of C++ operators, named as in the grammar of the C++ standard; a smaller one binds more tightly."""
+    """The precedence of a C++ operator is named as in the grammar of the C++ standard. A smaller one binds more
+    tightly."""
 
     PRIMARY = 0
     UNARY = 1
@@ -31,40 +32,41 @@ class CppValue:
     precedence: Precedence = Precedence.PRIMARY
 
     def within(self, precedence: Precedence) -> str:
-        """The text as an operand that must bind at least as tightly as ``precedence``."""
+        """Return the text as an operand that must bind at least as tightly as ``precedence``."""
         return self.text if self.precedence <= precedence else f"({self.text})"
 
     @property
     def primary(self) -> str:
-        """The text as an operand that any operator may be applied to."""
+        """Return the text as an operand that any operator may be applied to."""
         return self.within(Precedence.PRIMARY)
 
     @property
     def unary(self) -> str:
-        """The text as the operand of a unary operator or a cast."""
+        """Return the text as the operand of a unary operator or a cast."""
         return self.within(Precedence.UNARY)
 
 
 def call(function: str, type: str, *arguments: CppValue | str) -> CppValue:
-    """``function(arguments)``."""
+    """Return ``function(arguments)``."""
     given = ", ".join(a if isinstance(a, str) else a.text for a in arguments)
     return CppValue(f"{function}({given})", type)
 
 
 def converted(value: CppValue, type: str) -> CppValue:
-    """``(type)value``, or ``value`` itself where it has that type."""
+    """Return ``(type)value``, or ``value`` itself where it has that type."""
     return value if value.type == type else CppValue(f"({type}){value.unary}", type, Precedence.UNARY)
 
 
 def infix(a: CppValue, operator: str, b: CppValue, type: str, precedence: Precedence) -> CppValue:
-    """``a operator b``, which groups to the left. Operands of shifts and masks get parentheses for readers, too."""
+    """Return ``a operator b``, which groups to the left. Operands of shifts and masks get parentheses for readers,
+    too."""
     if precedence in (Precedence.SHIFT, Precedence.BITWISE):
         return CppValue(f"{a.unary} {operator} {b.unary}", type, precedence)
     return CppValue(f"{a.within(precedence)} {operator} {b.within(Precedence(precedence - 1))}", type, precedence)
 
 
 def conditional(test: CppValue, then: CppValue, otherwise: CppValue, type: str) -> CppValue:
-    """``test ? then : otherwise``."""
+    """Return ``test ? then : otherwise``."""
     operands = (v.within(Precedence.LOGICAL_OR) for v in (test, then, otherwise))
     return CppValue("{} ? {} : {}".format(*operands), type, Precedence.CONDITIONAL)
 
@@ -84,7 +86,7 @@ class CppText:
 
     @contextmanager
     def block(self, header: str, after: str = "") -> "Iterator[CppText]":
-        """``header { … } after``; what is written to the text that this yields stands between the braces."""
+        """Write ``header { … } after``. What is written to the text that this yields stands between the braces."""
         inner = CppText()
         yield inner
         self.line(f"{header} {{")

@@ -1,4 +1,4 @@
-"""Operations of the tensor memory accelerator (TMA) to C++, and the tensor maps that they need."""
+"""Writes operations of the tensor memory accelerator (TMA), and finds the tensor maps that they need."""
 
 from math import prod
 
@@ -13,7 +13,7 @@ from .memory import address, mbarrier_address, unswizzled_offset
 
 
 def emit_tma(emitter: ExpressionEmitter, stmt: TmaLoad | TmaPrefetch | TmaStore | TmaStoreCommit | TmaStoreWait) -> str:
-    """The C++ statement of ``stmt``. Raises CompileError before Hopper."""
+    """Return the C++ statement of ``stmt``. Raises CompileError before Hopper."""
     match stmt:
         case TmaLoad():
             return _load(emitter, stmt)
@@ -61,7 +61,7 @@ def _store(emitter: ExpressionEmitter, stmt: TmaStore) -> str:
 
 
 def _coordinates(emitter: ExpressionEmitter, indices: tuple[Expr, ...]) -> str:
-    """The coordinates of a box, from the innermost dimension on."""
+    """Return the coordinates of a box, from the innermost dimension on."""
     return ", ".join(emitter.value(i).text for i in reversed(indices))
 
 
@@ -70,12 +70,12 @@ def _evict_first(fn: EmittedFunction, tensor: Buffer) -> str:
 
 
 def global_tensor(stmt: TmaLoad | TmaPrefetch | TmaStore) -> Buffer:
-    """The tensor in global memory that ``stmt`` copies a box from or to."""
+    """Return the tensor in global memory that ``stmt`` copies a box from or to."""
     return stmt.target if isinstance(stmt, TmaStore) else stmt.source
 
 
 def tensor_map(fn: EmittedFunction, stmt: TmaLoad | TmaStore) -> TensorMap:
-    """The tensor map that ``stmt`` needs.
+    """Return the tensor map that ``stmt`` needs.
 
     Loads of swizzled tiles that are read again use an L2 promotion of 256 bytes, which brings lines of the next tile,
     too. That saves 1 % of products of 4096^3 on an H200, and 2 % with a k of 14336. Operands that are streamed would

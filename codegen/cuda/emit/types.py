@@ -1,4 +1,4 @@
-"""How the IR's element types appear in CUDA C++: in memory, and while they are computed with."""
+"""Maps the IR's element types to those of CUDA C++: the type in memory, and the type that is computed with."""
 
 import struct
 
@@ -20,34 +20,34 @@ _STORED = {
 }
 _COMPUTED = {"float16": "float", "bfloat16": "float", "bool": "bool"}
 INT32 = (-(1 << 31), (1 << 31) - 1)
-"""The lowest and the highest ``int``."""
+"""These are the lowest and the highest ``int``."""
 
 VECTOR_TYPES = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
-"""Bytes of one access -> the C++ type that moves them in one instruction."""
+"""It maps the bytes of one access to the C++ type that moves them in one instruction."""
 
 
 def storage_type(dtype: DType) -> str:
-    """The C++ type of one element in memory; floats of 16 bits are kept as their bits."""
+    """Return the C++ type of one element in memory; floats of 16 bits are kept as their bits."""
     return _STORED[dtype.name]
 
 
 def compute_type(dtype: DType) -> str:
-    """The C++ type that values of ``dtype`` are computed with."""
+    """Return the C++ type that values of ``dtype`` are computed with."""
     return _COMPUTED.get(dtype.name) or _STORED[dtype.name]
 
 
 def is_half(dtype: DType) -> bool:
-    """Whether ``dtype`` is one of the floats of 16 bits."""
+    """Return whether ``dtype`` is one of the floats of 16 bits."""
     return dtype.is_float and dtype.bits == 16
 
 
 def half_name(dtype: DType) -> str:
-    """What device functions of the prelude call a float of 16 bits."""
+    """Return what device functions of the prelude call a float of 16 bits."""
     return "half" if dtype.name == "float16" else "bfloat"
 
 
 def literal(value: int | float | bool, dtype: DType) -> CppValue:
-    """A literal of ``value``, rounded to ``dtype``."""
+    """Return a literal of ``value``, rounded to ``dtype``."""
     if dtype.is_bool:
         return CppValue("true" if value else "false", "bool")
     if not dtype.is_float:
@@ -79,5 +79,5 @@ def _integer(value: int, dtype: DType) -> CppValue:
 
 
 def bits_of(value: float, dtype: DType) -> int:
-    """The bits of ``value``, rounded to a float of 16 bits."""
+    """Return the bits of ``value``, rounded to a float of 16 bits."""
     return int(np.array(value, np.float64).astype(dtype.numpy).view(np.uint16))

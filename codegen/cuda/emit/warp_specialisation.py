@@ -1,4 +1,4 @@
-"""Warp specialisation: a loop in which some warps copy and others multiply becomes one loop for each role.
+"""Specialises warps: a loop in which some warps copy and others multiply becomes one loop for each role.
 
     for step:                                     if warp < 8:                     (consumer warpgroups)
         if warp == 8: wait, TMA load     ->           for step: wait, wgmma
@@ -32,8 +32,8 @@ _WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 
 
 def specialise_warps(launch: Launch) -> Stmt:
-    """The body of ``launch`` with a branch for each role. It stays as it is where the launch has no axis of warps or no
-    ``wgmma``, or where all warpgroups do the same."""
+    """Return the body of ``launch`` with a branch for each role. It stays as it is where the launch has no axis of
+    warps or no ``wgmma``, or where all warpgroups do the same."""
     warp = next((b for b in launch.bounds if b.axis is HardwareAxis.WARP), None)
     if warp is None or not any(isinstance(s, WarpgroupMma) for s in walk_statements(launch.body)):
         return launch.body
@@ -48,7 +48,7 @@ class _WarpSpecialiser:
     warp: Bound
 
     def split(self, stmt: Stmt) -> Stmt:
-        """``stmt`` with branches in place of each sequence of statements that has no barrier of the block."""
+        """Return ``stmt`` with branches in place of each sequence of statements that has no barrier of the block."""
         if _may_diverge(stmt):
             return self._branches(stmt)
         match stmt:
@@ -67,7 +67,7 @@ class _WarpSpecialiser:
         return stmt
 
     def _branches(self, stmt: Stmt) -> Stmt:
-        """A branch for each role in ``stmt``, which warps may run independently of each other."""
+        """Return a branch for each role in ``stmt``, which warps may run independently of each other."""
         roles = self._roles(stmt)
         if len(roles) == 1:
             return stmt
@@ -88,8 +88,8 @@ class _WarpSpecialiser:
         return logical_and(*tests)
 
     def _roles(self, stmt: Stmt) -> list[Interval]:
-        """The ranges of warps that have one role, in whole warpgroups. Roles differ in the truth of the conditions that
-        stand around ``wgmma`` and TMA loads in loops."""
+        """Return the ranges of warps that have one role, in whole warpgroups. Roles differ in the truth of the
+        conditions that stand around ``wgmma`` and TMA loads in loops."""
         tests = {t for s in walk_statements(stmt) if isinstance(s, For) for t in self._tests(s.body, ())}
         roles: list[tuple[Interval, tuple[bool | None, ...]]] = []
         for first in range(0, self.warp.extent, _WARPGROUP_WARPS):
@@ -101,7 +101,8 @@ class _WarpSpecialiser:
         return [group for group, _ in roles]
 
     def _tests(self, stmt: Stmt, around: tuple[Expr, ...]) -> Iterator[Expr]:
-        """The conditions on nothing but the warp's index that ``wgmma`` and TMA loads below ``stmt`` stand under."""
+        """Return the conditions on nothing but the warp's index that ``wgmma`` and TMA loads below ``stmt`` stand
+        under."""
         match stmt:
             case If(condition=condition, then=then):
                 yield from self._tests(then, (*around, *conjuncts(condition)))
@@ -115,7 +116,7 @@ class _WarpSpecialiser:
 
 
 def _hoist_conditions(stmt: Stmt) -> Stmt:
-    """``stmt`` with loop-invariant conditions that a whole loop stands under moved ahead of it."""
+    """Move loop-invariant conditions that a whole loop stands under ahead of it."""
     match stmt:
         case Seq(statements=statements):
             return seq(*(_hoist_conditions(s) for s in statements))
@@ -128,7 +129,7 @@ def _hoist_conditions(stmt: Stmt) -> Stmt:
 
 
 def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
-    """The conditions that all of ``stmt`` stands under, and that nothing in it can change."""
+    """Return the conditions that all of ``stmt`` stands under, and that nothing in it can change."""
     match stmt:
         case If(condition=condition, then=then):
             inner = _conditions(then)
@@ -141,7 +142,7 @@ def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def _without(stmt: Stmt, terms: tuple[Expr, ...]) -> Stmt:
-    """``stmt`` without the conditions ``terms``, which hold."""
+    """Remove the conditions ``terms``, which hold, from ``stmt``."""
     match stmt:
         case If(condition=condition, then=then):
             rest = [t for t in conjuncts(condition) if t not in terms]
@@ -155,8 +156,8 @@ def _without(stmt: Stmt, terms: tuple[Expr, ...]) -> Stmt:
 
 
 def _may_diverge(stmt: Stmt) -> bool:
-    """Whether warps may run ``stmt`` independently: it has no barrier of the block or the cluster, and allocates no
-    shared memory."""
+    """Return whether warps may run ``stmt`` independently: it has no barrier of the block or the cluster, and allocates
+    no shared memory."""
     return not any(
         (isinstance(s, Barrier) and s.level in (Level.BLOCK, Level.CLUSTER))
         or (isinstance(s, Allocate) and s.buffer.scope is Scope.SHARED)

@@ -1,4 +1,4 @@
-"""The device functions that emitted CUDA C++ calls: thin wrappers of PTX instructions, and arithmetic.
+"""Holds the device functions that emitted CUDA C++ calls: thin wrappers of PTX instructions, and arithmetic.
 
 ``prelude.prelude`` takes the names of the functions that a kernel uses and returns the text of those and of what they
 call, so an emitted kernel needs no header and shows nothing that it does not use. Each function is a

@@ -1,4 +1,4 @@
-"""Operators as the IR defines them, and approximations that kernels with 16-bit results use (see
+"""These functions are operators as the IR defines them, and approximations for kernels with 16-bit results (see
 ``emit.arithmetic``)."""
 
 from .device_function import DeviceFunction
@@ -95,4 +95,4 @@ float fast_tanh(float x) {
         ("fast_exp2", "fast_reciprocal"),
     ),
 }
-"""Name -> function."""
+"""It maps names to functions."""

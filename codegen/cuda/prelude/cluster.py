@@ -1,4 +1,4 @@
-"""Clusters of CTAs (sm_90 and later): their barriers, and loads from distributed shared memory."""
+"""These functions wrap barriers of clusters, and loads from distributed shared memory (sm_90 and later)."""
 
 from .device_function import DeviceFunction
 
@@ -66,4 +66,4 @@ $unsigned char ld_shared_cluster(const unsigned char* from, unsigned cta) {
         ("smem_address",),
     ),
 }
-"""Name -> function."""
+"""It maps names to functions."""

@@ -1,4 +1,4 @@
-"""Asynchronous copies of single threads (``cp.async``, sm_80 and later)."""
+"""These functions wrap the asynchronous copies of single threads (``cp.async``, sm_80 and later)."""
 
 from .device_function import DeviceFunction
 
@@ -27,4 +27,4 @@ template <int PENDING> $void cp_async_wait_group() {
 }"""
     ),
 }
-"""Name -> function."""
+"""It maps names to functions."""

@@ -1,11 +1,11 @@
-"""The type of an entry of the prelude."""
+"""Defines the type of an entry of the prelude."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFunction:
-    """One ``__device__`` function, with its overloads.
+    """This is one ``__device__`` function with its overloads.
 
     ``text`` is its CUDA C++ without qualifiers. ``$`` in it stands for ``static __device__ __forceinline__``; a text
     whose first line of code has no ``$`` gets them at its beginning. ``needs`` names the functions of the prelude that

@@ -1,10 +1,11 @@
-"""Global memory: vector loads that L1 does not keep, predicated and unaligned loads, prefetches into L2."""
+"""These functions access global memory: loads that L1 does not keep, predicated and unaligned loads, prefetches into
+L2."""
 
 from .device_function import DeviceFunction
 
 
 def _predicated_load(name: str, instruction: str) -> str:
-    """Overloads that load 16, 8 or 4 bytes under a predicate."""
+    """Return overloads that load 16, 8 or 4 bytes under a predicate."""
     return f"""uint4 {name}(const uint4* from, bool predicate) {{
   uint4 x;
   asm volatile("{{ .reg .pred p; setp.ne.u32 p, %5, 0;"
@@ -116,4 +117,4 @@ template <typename I> $uint4 load_unaligned_x8(const unsigned short* from, I off
 }"""
     ),
 }
-"""Name -> function."""
+"""It maps names to functions."""

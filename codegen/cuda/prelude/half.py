@@ -1,4 +1,4 @@
-"""Floats of 16 bits, which emitted code keeps as their bits: conversions, and two of them packed in a 32-bit word."""
+"""These functions convert and pack floats of 16 bits, which emitted code keeps as their bits, two in a 32-bit word."""
 
 from .device_function import DeviceFunction
 
@@ -83,4 +83,4 @@ void insert_u16(unsigned* words, int i, unsigned short bits) {
 }"""
     ),
 }
-"""Name -> function."""
+"""It maps names to functions."""

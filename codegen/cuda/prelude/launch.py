@@ -1,4 +1,4 @@
-"""Programmatic dependent launch (``griddepcontrol``, sm_90 and later), and the index of a warp in its block."""
+"""These functions wrap programmatic dependent launch (``griddepcontrol``, sm_90 and later) and give a warp's index."""
 
 from .device_function import DeviceFunction
 
@@ -24,4 +24,4 @@ void griddepcontrol_wait() {
 int warp_index() { return __shfl_sync(0xffffffff, threadIdx.x / 32, 0); }"""
     ),
 }
-"""Name -> function."""
+"""It maps names to functions."""

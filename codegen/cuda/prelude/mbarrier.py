@@ -1,4 +1,4 @@
-"""Arrival barriers in shared memory (``mbarrier``, as sm_90 has them)."""
+"""These functions wrap the arrival barriers in shared memory (``mbarrier``, sm_90 and later)."""
 
 from .device_function import DeviceFunction
 
@@ -46,4 +46,4 @@ void mbarrier_wait(long long* barrier, unsigned parity) {
         ("smem_address",),
     ),
 }
-"""Name -> function."""
+"""It maps names to functions."""

@@ -1,4 +1,5 @@
-"""Matrix instructions of warps (``mma.sync``), and moves of their fragments (``ldmatrix``, ``stmatrix``)."""
+"""These functions wrap the matrix instructions of warps (``mma.sync``) and the moves of their fragments (``ldmatrix``,
+``stmatrix``)."""
 
 from .device_function import DeviceFunction
 
@@ -66,4 +67,4 @@ template <int COUNT, bool TRANSPOSED> $void stmatrix(void* row, const unsigned* 
         ("smem_address",),
     ),
 }
-"""Name -> function."""
+"""It maps names to functions."""

@@ -1,4 +1,4 @@
-"""The table of all device functions, and the text of those that one kernel uses."""
+"""Joins the table of all device functions, and selects those that one kernel uses."""
 
 from collections.abc import Iterable
 
@@ -28,13 +28,14 @@ FUNCTIONS: dict[str, DeviceFunction] = {
     **MMA,
     **WGMMA,
 }
-"""Name -> function. Each stands after the functions that it calls, since C++ needs their declarations first."""
+"""It maps names to functions. Each stands after the functions that it calls, since C++ needs their declarations
+first."""
 
 _QUALIFIERS = "static __device__ __forceinline__ "
 
 
 def prelude(used: Iterable[str]) -> str:
-    """The text of the functions ``used`` and of all that they call, in the order of the table."""
+    """Return the text of the functions ``used`` and of all that they call, in the order of the table."""
     wanted = set(used)
     pending = list(wanted)
     while pending:

@@ -1,4 +1,4 @@
-"""Addresses of shared memory, and the fence between ordinary accesses to it and the asynchronous proxy."""
+"""These functions give addresses of shared memory, and order ordinary accesses to it with the asynchronous proxy."""
 
 from .device_function import DeviceFunction
 
@@ -11,4 +11,4 @@ SHARED_MEMORY: dict[str, DeviceFunction] = {
 void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }"""
     ),
 }
-"""Name -> function."""
+"""It maps names to functions."""

@@ -1,4 +1,5 @@
-"""The tensor memory accelerator (TMA, sm_90 and later): bulk copies, copies of boxes of tensors, tensor maps.
+"""These functions wrap the tensor memory accelerator (TMA, sm_90 and later): bulk copies, boxes of tensors, tensor
+maps.
 
 A box is copied by one thread. ``tma_load_2d`` and its likes take the coordinates of the box from the innermost
 dimension on, as PTX does, and a tensor map, which the host encodes (``cuTensorMapEncodeTiled``).
@@ -7,12 +8,12 @@ dimension on, as PTX does, and a tensor map, which the host encodes (``cuTensorM
 from .device_function import DeviceFunction
 
 RANKS = range(1, 6)
-"""Numbers of dimensions that a tensor map may have."""
+"""A tensor map may have this many dimensions."""
 
 
 def _coordinates(rank: int, first: int) -> tuple[str, str, str]:
-    """The coordinates of a box: as parameters of a function, as operands of an instruction that are numbered from
-    ``first`` on, and as constraints of inline assembly."""
+    """Return the coordinates of a box in three forms: as parameters of a function, as operands of an instruction that
+    are numbered from ``first`` on, and as constraints of inline assembly."""
     names = [f"c{n}" for n in range(rank)]
     return (
         ", ".join(f"int {name}" for name in names),
@@ -128,4 +129,4 @@ template <int PENDING> $void tma_store_wait_group_read() {
 }"""
     ),
 }
-"""Name -> function."""
+"""It maps names to functions."""

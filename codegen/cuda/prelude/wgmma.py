@@ -1,14 +1,14 @@
-"""Warpgroups (sm_90a): their matrix instruction ``wgmma.mma_async`` with its shared-memory descriptors and fences,
-their named barriers, and ``setmaxnreg``."""
+"""These functions wrap what warpgroups have (sm_90a): ``wgmma.mma_async`` with its shared-memory descriptors and
+fences, named barriers, and ``setmaxnreg``."""
 
 from .device_function import DeviceFunction
 
 WGMMA_TYPES = {"float16": "f16", "bfloat16": "bf16"}
-"""Name of an operand's dtype -> PTX's name of it."""
+"""It maps the name of an operand's dtype to PTX's name of it."""
 
 
 def wgmma_name(type: str, n: int) -> str:
-    """The function that multiplies operands of a PTX type with ``n`` columns in the result."""
+    """Return the name of the function for operands of a PTX type and a result of ``n`` columns."""
     return f"wgmma_m64n{n}k16_{type}"
 
 
@@ -78,4 +78,4 @@ void warpgroup_sync() { asm volatile("bar.sync %0, 128;" :: "r"(1 + threadIdx.x 
 }"""
     ),
 }
-"""Name -> function."""
+"""It maps names to functions."""
