@@ -15,7 +15,7 @@ NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class KernelParameter:
     """This is one buffer that a kernel is called with. ``role`` is ``input``, ``output`` or ``workspace``."""
 
     name: str
@@ -31,10 +31,10 @@ class Parameter:
         return size
 
 
-def parameters_of(kernel: Kernel) -> tuple[Parameter, ...]:
+def parameters_of(kernel: Kernel) -> tuple[KernelParameter, ...]:
     """Return what a call of ``kernel`` is given: inputs, then outputs, then workspace."""
     roles = (("input", kernel.inputs), ("output", kernel.outputs), ("workspace", kernel.workspace))
-    return tuple(Parameter(b.name, role, b.shape, b.dtype) for role, buffers in roles for b in buffers)
+    return tuple(KernelParameter(b.name, role, b.shape, b.dtype) for role, buffers in roles for b in buffers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +109,14 @@ class Source:
     language: str
     text: str
     entry: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
     launches: tuple[LaunchConfig, ...] = ()
     prologue: str = ""
     minimal_passes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class CompiledKernel:
     """This is machine code with what is needed to launch it.
 
     format: It is ``elf`` (a relocatable object) or ``cubin``.
@@ -127,7 +127,7 @@ class Binary:
     format: str
     code: bytes
     entry: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
     toolchain: Toolchain
     launches: tuple[LaunchConfig, ...] = ()
     resources: Mapping[str, Resources] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class CodeLayer:
     """This is one form of a kernel as text. ``language`` is ``assembly``, ``ptx``, ``sass`` or the like."""
 
     title: str
@@ -149,10 +149,10 @@ class Artifacts:
 
     layers: Which forms there are below the source, in the order of compilation.
     instructions: How many machine instructions of each class there are in the last layer.
-    resources: It means what it means in ``Binary``, and is there for a kernel that ``compile`` refuses, too.
+    resources: It means what it means in ``CompiledKernel``, and is there for a kernel that ``compile`` refuses, too.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[CodeLayer, ...]
     instructions: Mapping[str, int]
     resources: Mapping[str, Resources] = field(default_factory=dict)
 
@@ -185,7 +185,7 @@ class Package:
 
     files: Mapping[str, bytes]
     entry: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
 
 
 class Backend(Protocol):
@@ -204,7 +204,7 @@ class Backend(Protocol):
         """Raises CompileError for IR that this backend cannot express."""
         ...
 
-    def compile(self, source: Source, target: Target) -> Binary:
+    def compile(self, source: Source, target: Target) -> CompiledKernel:
         """Raises CompileError with the compiler's message."""
         ...
 

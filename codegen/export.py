@@ -8,7 +8,7 @@ from ..core.schedule import Schedule
 from ..core.target import Target
 from ..te.json import workload_to_json
 from ..te.workload import Workload
-from .backend import DEFAULT_PACKAGING, Binary, LaunchConfig, Package, Packaging, TensorMap
+from .backend import DEFAULT_PACKAGING, CompiledKernel, LaunchConfig, Package, Packaging, TensorMap
 from .backends import backend_for
 from .lowering import finish, lower
 
@@ -28,7 +28,7 @@ def exported(
 
 
 def _description(
-    workload: Workload, target: Target, schedule: Schedule, binary: Binary, package: Package
+    workload: Workload, target: Target, schedule: Schedule, binary: CompiledKernel, package: Package
 ) -> dict[str, object]:
     """Return how to call what is in a package, and where it comes from."""
     return {

@@ -14,7 +14,7 @@ from ..ir.stmt import Kernel
 from ..schedule.sketch import Sketch
 from ..schedule.sketches import SKETCHES
 from ..te.workload import Workload
-from .backend import Artifacts, Binary, Source
+from .backend import Artifacts, CompiledKernel, Source
 from .backends import backend_for
 
 
@@ -64,13 +64,13 @@ def finish(kernel: Kernel, target: Target) -> Kernel:
     return passes[-1][1] if passes else kernel
 
 
-def build_kernel(kernel: Kernel, target: Target) -> Binary:
+def build_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     """Build a lowered kernel: passes, emit, compile. Raises CompileError."""
     backend = backend_for(target)
     return backend.compile(backend.emit(finish(kernel, target), target), target)
 
 
-def build(workload: Workload, target: Target, schedule: Schedule) -> Binary:
+def build(workload: Workload, target: Target, schedule: Schedule) -> CompiledKernel:
     """Build one schedule. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
     return build_kernel(lower(workload, target, schedule), target)
 

@@ -35,7 +35,7 @@ class MatrixInstruction:
     """This is one kind of matrix instruction.
 
     name: What people call it.
-    description: Which instruction of PTX it is, and who executes it.
+    description: Which operation it is, and who executes it.
     instruction_class: Which class of machine instructions counts it (``count_instructions`` of the backend).
     mnemonic: Which pattern its mnemonics match in an assembly.
     """

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codegen.backend import Binary
+from ..codegen.backend import CompiledKernel
 from ..core.dtypes import DType
 from ..core.target import DeviceInfo
 
@@ -61,7 +61,7 @@ class LoadedKernel(Protocol):
         ...
 
     def launch(self, arguments: Sequence[Memory]) -> None:
-        """Prepare, run once and wait. ``arguments`` follow ``Binary.parameters``. Raises InvalidParameter on a
+        """Prepare, run once and wait. ``arguments`` follow ``CompiledKernel.parameters``. Raises InvalidParameter on a
         mismatch, DeviceFault when the device refuses the launch or the kernel breaks off."""
         ...
 
@@ -131,7 +131,7 @@ class Device(Protocol):
         read only, under a millisecond. Empty where nothing is known."""
         ...
 
-    def load(self, binary: Binary) -> LoadedKernel:
+    def load(self, binary: CompiledKernel) -> LoadedKernel:
         """Raises CompileError when the binary does not load here."""
         ...
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..codegen.backend import Binary, Parameter
+from ..codegen.backend import CompiledKernel, KernelParameter
 from ..core.errors import CompileError, DeviceFault, Fault, InvalidParameter, TilewrightError
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
 from ..runtime.anchor import Anchor
@@ -52,8 +52,8 @@ class Bench:
             {name: device.hold(array) for name, array in fixture.inputs.items()},
             {n: Expected(device.hold(e.values), e.absolute, e.relative) for n, e in fixture.expected.items()},
         )
-        inputs = [Parameter(b.name, "input", b.shape, b.dtype) for b in workload.inputs]
-        outputs = [Parameter(b.name, "output", b.shape, b.dtype) for b in workload.output_buffers]
+        inputs = [KernelParameter(b.name, "input", b.shape, b.dtype) for b in workload.inputs]
+        outputs = [KernelParameter(b.name, "output", b.shape, b.dtype) for b in workload.output_buffers]
         self._buffers = {p.name: GuardedBuffer(device, p, n) for n, p in enumerate((*inputs, *outputs))}
         for p in inputs:
             device.copy(self._buffers[p.name].payload, self._truth.inputs[p.name])
@@ -64,7 +64,7 @@ class Bench:
 
     def run(
         self,
-        binary: Binary,
+        binary: CompiledKernel,
         announce: Callable[[Stage], None],
         anchor: Anchor | None,
         incumbent_seconds: float | None,
@@ -116,7 +116,7 @@ class Bench:
         clocks = Clocks(check=checked - started + time.perf_counter() - timed, time=timed - checked)
         return Report(outcome, clocks, evidence, tainted=_taints(outcome))
 
-    def judge(self, binary: Binary) -> Verdict:
+    def judge(self, binary: CompiledKernel) -> Verdict:
         """Load and check ``binary`` without timing it. Raises DeviceFault, CompileError, InvalidParameter."""
         return check(self._device.load(binary), self._arguments(binary.parameters), self._truth)
 
@@ -130,7 +130,7 @@ class Bench:
             relative_tolerance=max(e.relative for e in self._truth.expected.values()),
         )
 
-    def final(self, binaries: Sequence[Binary], begin: Callable[[int], None]) -> Final:
+    def final(self, binaries: Sequence[CompiledKernel], begin: Callable[[int], None]) -> Final:
         """Time binaries that were checked before, interleaved; ``begin`` is told which one is next."""
         timers: list[Timer] = []
         at = 0
@@ -152,7 +152,7 @@ class Bench:
         workspace = {b.parameter.name: b.payload for b in buffers if b.parameter.role == "workspace"}
         return self._rotation.timer(kernel, [b.parameter.name for b in buffers], workspace)
 
-    def _arguments(self, parameters: Sequence[Parameter]) -> list[GuardedBuffer]:
+    def _arguments(self, parameters: Sequence[KernelParameter]) -> list[GuardedBuffer]:
         """The buffers of a launch in the binary's order. Raises InvalidParameter where the binary wants others."""
         buffers: list[GuardedBuffer] = []
         for parameter in parameters:
@@ -227,7 +227,7 @@ class Bench:
         return Report(failed, clocks, evidence, tainted or _taints(failed))
 
 
-def resources(binary: Binary) -> dict[str, float]:
+def resources(binary: CompiledKernel) -> dict[str, float]:
     """What the compiler said the binary takes, the most of any of its functions; empty where it said nothing."""
     if not binary.resources:
         return {}

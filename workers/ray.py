@@ -15,7 +15,7 @@ from typing import Any, cast
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ..codegen.backend import Binary
+from ..codegen.backend import CompiledKernel
 from ..core.errors import TilewrightError, WorkerLost
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage
@@ -135,7 +135,7 @@ class RemoteBuilder(RemoteStation):
 class RemoteRunner(RemoteStation):
     """See ``executor.Runner``."""
 
-    def run(self, workload: Json, binary: Binary, incumbent_seconds: float | None) -> Report:
+    def run(self, workload: Json, binary: CompiledKernel, incumbent_seconds: float | None) -> Report:
         try:
             return cast(Report, self._call("run", workload, binary, incumbent_seconds))
         except ActorsLost as lost:
@@ -144,7 +144,7 @@ class RemoteRunner(RemoteStation):
     def prefetch(self, workload: Json) -> None:
         self._call("prefetch", workload)
 
-    def final(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]:
+    def final(self, workload: Json, binaries: Sequence[CompiledKernel]) -> list[tuple[float, ...]]:
         try:
             return cast(list[tuple[float, ...]], self._call("final", workload, list(binaries)))
         except ActorsLost:

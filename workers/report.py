@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..codegen.backend import Binary
+from ..codegen.backend import CompiledKernel
 from ..core.trial import Clocks, Evidence, Failed, Outcome
 
 
@@ -11,7 +11,7 @@ from ..core.trial import Clocks, Evidence, Failed, Outcome
 class Built:
     """``seconds``: in the compiler; ``overhead_seconds``: around it (queues, pipes, replaced children)."""
 
-    result: Binary | Failed
+    result: CompiledKernel | Failed
     seconds: float
     overhead_seconds: float
 

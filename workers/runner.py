@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from ..codegen.backend import Binary
+from ..codegen.backend import CompiledKernel
 from ..core.errors import InvalidParameter
 from ..core.target import DeviceInfo, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Stage
@@ -65,7 +65,7 @@ class RunStation(Station):
         if self._posting.target.kind not in HOST_KINDS:
             self._fixtures.prepare(workload)
 
-    def run(self, workload: Json, binary: Binary, incumbent_seconds: float | None) -> Report:
+    def run(self, workload: Json, binary: CompiledKernel, incumbent_seconds: float | None) -> Report:
         """Check and time ``binary``. ``workload`` is JSON. Raises WorkerLost when interrupted, or when the workload
         cannot be prepared, OutOfMemory when it does not fit: then no candidate of it can be measured here."""
         frame = binary_to_frame(binary, {"ask": "run", "incumbent_seconds": incumbent_seconds})
@@ -84,7 +84,7 @@ class RunStation(Station):
         overhead = max(0.0, wall - report.clocks.check - report.clocks.time)
         return replace(report, clocks=replace(report.clocks, overhead=overhead))
 
-    def final(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]:
+    def final(self, workload: Json, binaries: Sequence[CompiledKernel]) -> list[tuple[float, ...]]:
         """The samples of each binary, all timed interleaved; none for one that failed, which the others repeat
         without. Raises as ``run``."""
         samples: list[tuple[float, ...]] = [()] * len(binaries)

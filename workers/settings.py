@@ -38,8 +38,8 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
-    """``builder``: ``module:function`` with the signature ``(workload, target, schedule) -> Binary`` that builder
-    children call. ``python_path``: where children look for modules (the parent's own path).
+    """``builder``: ``module:function`` with the signature ``(workload, target, schedule) -> CompiledKernel`` that
+    builder children call. ``python_path``: where children look for modules (the parent's own path).
     ``batch``: how many candidates are built before they are timed where the two must not overlap; ``ahead``: how many
     are on their way at once where they do. ``builders``: children that build (None: as many as the processor has
     threads). ``builder_memory_bytes``: address space of a builder child, so that a runaway compile hurts nobody else.

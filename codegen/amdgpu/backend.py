@@ -5,7 +5,7 @@ from ...core.target import Target, Toolchain
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel
 from ...ir.verify import verify
-from ..backend import Artifacts, Binary, Layer, Package, Packaging, Source
+from ..backend import Artifacts, CodeLayer, CompiledKernel, Package, Packaging, Source
 from ..llvm.instructions import count_instructions
 from ..passes.pipeline import Pass
 from ..passes.unroll import unroll
@@ -39,7 +39,7 @@ class AmdgpuBackend:
     def emit(self, kernel: Kernel, target: Target) -> Source:
         return emit(kernel, target)
 
-    def compile(self, source: Source, target: Target) -> Binary:
+    def compile(self, source: Source, target: Target) -> CompiledKernel:
         return compiler.compile_source(source, target)
 
     def assembly(self, source: Source, target: Target) -> str:
@@ -48,7 +48,7 @@ class AmdgpuBackend:
     def artifacts(self, source: Source, target: Target) -> Artifacts:
         text = compiler.assembly(source, target)
         counts = count_instructions(text, target.arch)
-        return Artifacts((Layer("assembly", "assembly", text),), counts, compiler.resources(text))
+        return Artifacts((CodeLayer("assembly", "assembly", text),), counts, compiler.resources(text))
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
         """Package LLVM IR, assembly, and the relocatable object, of which AMD's linker makes a code object."""

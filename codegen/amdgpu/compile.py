@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 from ... import __version__
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
-from ..backend import Binary, Resources, Source
+from ..backend import CompiledKernel, Resources, Source
 from ..llvm.compile import optimised
 from ..llvm.machine import OPTIMISATION_LEVEL
 from .emit import TRIPLE
@@ -35,14 +35,14 @@ def toolchain(target: Target) -> Toolchain:
     )
 
 
-def compile_source(source: Source, target: Target) -> Binary:
+def compile_source(source: Source, target: Target) -> CompiledKernel:
     """Compile ``source`` to a relocatable object. Equal text gives equal bytes. Raises CompileError with LLVM's
     message."""
     machine = _machine(target)
     module = optimised((source.text,), machine)
     taken = resources(str(machine.emit_assembly(module.clone())))
     code = bytes(machine.emit_object(module))
-    return Binary("elf", code, source.entry, source.parameters, toolchain(target), source.launches, taken)
+    return CompiledKernel("elf", code, source.entry, source.parameters, toolchain(target), source.launches, taken)
 
 
 def assembly(source: Source, target: Target) -> str:

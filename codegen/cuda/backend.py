@@ -3,7 +3,7 @@
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
-from ..backend import Artifacts, Binary, Package, Packaging, Source
+from ..backend import Artifacts, CompiledKernel, Package, Packaging, Source
 from .compile import compiler
 from .emit.kernel import emit
 from .inspect.artifacts import artifacts
@@ -23,7 +23,7 @@ class CudaBackend:
     def emit(self, kernel: Kernel, target: Target) -> Source:
         return emit(kernel, target)
 
-    def compile(self, source: Source, target: Target) -> Binary:
+    def compile(self, source: Source, target: Target) -> CompiledKernel:
         return compiler.compile_source(source, target)
 
     def assembly(self, source: Source, target: Target) -> str:

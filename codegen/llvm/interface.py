@@ -6,7 +6,7 @@ from operator import mul
 
 from ...core.dtypes import DType
 from ...core.target import Target
-from ..backend import Parameter, Source
+from ..backend import KernelParameter, Source
 from .architectures import architecture_of
 from .compile import compile_together
 from .runtime_support import pool_ir, support_ir
@@ -46,7 +46,7 @@ def calls_scratch(source: Source) -> bool:
     return f"@{SCRATCH}(" in source.text
 
 
-def arguments_of(source: Source) -> tuple[Parameter, ...]:
+def arguments_of(source: Source) -> tuple[KernelParameter, ...]:
     """What a caller gives: inputs, then outputs; workspace is the library's own."""
     return tuple(p for p in source.parameters if p.role != "workspace")
 
@@ -182,7 +182,7 @@ def _write_checks(module: ModuleWriter, source: Source, name: str) -> None:
     module.define(ffi_name(name), w.text(f"i32 @{ffi_name(name)}({signature}) nounwind"))
 
 
-def _checked(checks: _Checks, parameter: Parameter, argument: Value) -> Value:
+def _checked(checks: _Checks, parameter: KernelParameter, argument: Value) -> Value:
     """The address of an argument's first element, once it has been found to be such a tensor as the kernel takes."""
     w, name = checks.w, parameter.name
     index = _field(w, argument, 0, "i32")
@@ -238,7 +238,7 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1] if shape else ()
 
 
-def _apart(checks: _Checks, one: tuple[Parameter, Value], other: tuple[Parameter, Value]) -> None:
+def _apart(checks: _Checks, one: tuple[KernelParameter, Value], other: tuple[KernelParameter, Value]) -> None:
     """A kernel takes it that what it writes overlaps nothing else."""
     w = checks.w
     ends = [w.op("add", at, constant(parameter.bytes, "i64")) for parameter, at in (one, other)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen.backend import Parameter
+from ...codegen.backend import KernelParameter
 from ...core.errors import InvalidParameter, UnsupportedTarget
 from .kernel import ALIGNMENT_BYTES
 
@@ -30,7 +30,7 @@ class Framework:
 
     name: str
     current_stream: Callable[[int], int] | None
-    empty: Callable[[Parameter, Any, int], Any]
+    empty: Callable[[KernelParameter, Any, int], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def is_device_array(array: object) -> bool:
     return hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")
 
 
-def view(parameter: Parameter, array: Any, stream: int, ordinal: int, *, written: bool = False) -> View:
+def view(parameter: KernelParameter, array: Any, stream: int, ordinal: int, *, written: bool = False) -> View:
     """Look at ``array``; what its owner has under way on it is done before what ``stream`` is given from now on.
 
     Raises InvalidParameter for another dtype, shape or device, and for arrays that are not contiguous, do not begin at
@@ -160,7 +160,7 @@ def _torch_stream(ordinal: int) -> int:
     return int(sys.modules["torch"].cuda.current_stream(ordinal).cuda_stream)
 
 
-def _torch_empty(parameter: Parameter, beside: Any, stream: int) -> Any:
+def _torch_empty(parameter: KernelParameter, beside: Any, stream: int) -> Any:
     torch = sys.modules["torch"]
     place: AbstractContextManager[object] = nullcontext()
     if stream != _torch_stream(beside.device.index):  # memory belongs to the stream it is allocated on
@@ -173,7 +173,7 @@ def _cupy_stream(ordinal: int) -> int:
     return int(sys.modules["cupy"].cuda.get_current_stream(ordinal).ptr)
 
 
-def _cupy_empty(parameter: Parameter, beside: Any, stream: int) -> Any:
+def _cupy_empty(parameter: KernelParameter, beside: Any, stream: int) -> Any:
     cupy = sys.modules["cupy"]
     place: AbstractContextManager[object] = nullcontext()
     if stream != _cupy_stream(beside.device.id):
@@ -182,7 +182,7 @@ def _cupy_empty(parameter: Parameter, beside: Any, stream: int) -> Any:
         return cupy.empty(parameter.shape, parameter.dtype.numpy)
 
 
-def _jax_empty(parameter: Parameter, beside: Any, stream: int) -> Any:
+def _jax_empty(parameter: KernelParameter, beside: Any, stream: int) -> Any:
     numpy = sys.modules["jax"].numpy
     return numpy.empty(parameter.shape, parameter.dtype.numpy, device=beside.device).block_until_ready()
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ...codegen.backend import Binary
+from ...codegen.backend import CompiledKernel
 from ...core.dtypes import DType
 from ...core.errors import InvalidParameter, UnsupportedTarget
 from ...core.target import DeviceInfo, Target
@@ -129,7 +129,7 @@ class CudaDevice:
     def environment(self) -> dict[str, float]:
         return nvml.environment(self._bus_id)
 
-    def load(self, binary: Binary) -> CudaKernel:
+    def load(self, binary: CompiledKernel) -> CudaKernel:
         return CudaKernel(self._stream, self._stopwatch, binary)
 
     def measure_peaks(self) -> dict[str, float]:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from ...codegen.backend import Binary, LaunchConfig
+from ...codegen.backend import CompiledKernel, LaunchConfig
 from ...core.errors import CompileError, InvalidParameter
 from ..device import Memory
 from .launching import Code, Function, Graph, Packed, Stopwatch
@@ -23,7 +23,7 @@ ALIGNMENT_BYTES = 16
 class CudaKernel:
     """See ``runtime.device.LoadedKernel``."""
 
-    def __init__(self, stream: Stream, stopwatch: Stopwatch, binary: Binary) -> None:
+    def __init__(self, stream: Stream, stopwatch: Stopwatch, binary: CompiledKernel) -> None:
         """Raises CompileError when the binary does not load here."""
         if binary.format != "cubin":
             raise CompileError(f"a CUDA device runs cubins, not {binary.format}")

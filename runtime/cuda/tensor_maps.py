@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...codegen.backend import Parameter, TensorMap
+from ...codegen.backend import KernelParameter, TensorMap
 from .driver import attribute, call, error_of
 
 BYTES, ALIGNMENT_BYTES = 128, 64
@@ -14,7 +14,7 @@ _SINCE = 12_000
 
 
 @functools.lru_cache(maxsize=1024)
-def encode(described: TensorMap, parameter: Parameter, address: int) -> bytes:
+def encode(described: TensorMap, parameter: KernelParameter, address: int) -> bytes:
     """The map of ``parameter`` at ``address`` as a device function is given it: zeros outside.
 
     Raises DeviceFault where the driver refuses it.

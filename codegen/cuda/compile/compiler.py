@@ -5,7 +5,7 @@ import re
 from .... import __version__
 from ....core.errors import UnsupportedTarget
 from ....core.target import Target, Toolchain
-from ...backend import Binary, Source
+from ...backend import CompiledKernel, Source
 from . import nvrtc
 from .cache import CompileCache, cache_folder, key_of
 from .resources import check_launches, check_log, parse_log
@@ -47,14 +47,16 @@ def options(target: Target) -> tuple[str, ...]:
     return (f"--gpu-architecture={target.arch}", *_OPTIONS)
 
 
-def compile_source(source: Source, target: Target) -> Binary:
+def compile_source(source: Source, target: Target) -> CompiledKernel:
     """Compile ``source`` to a cubin. Raises CompileError with the compiler's log, and ResourcesExceeded for a kernel
     that spills or takes more than the hardware has."""
     result = compiled(source, target)
     resources = parse_log(result.log)
     check_log(resources, result.log)
     check_launches(source.launches, resources, target)
-    return Binary("cubin", result.cubin, source.entry, source.parameters, toolchain(target), source.launches, resources)
+    return CompiledKernel(
+        "cubin", result.cubin, source.entry, source.parameters, toolchain(target), source.launches, resources
+    )
 
 
 def compiled(source: Source, target: Target) -> nvrtc.Compiled:

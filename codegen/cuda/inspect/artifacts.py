@@ -1,7 +1,7 @@
 """Collects the forms that CUDA C++ takes: PTX, then SASS where a disassembler is installed."""
 
 from ....core.target import Target
-from ...backend import Artifacts, Layer, Source
+from ...backend import Artifacts, CodeLayer, Source
 from ..compile.compiler import compiled
 from ..compile.resources import parse_log
 from .disassemble import sass_of
@@ -20,7 +20,7 @@ def artifacts(source: Source, target: Target) -> Artifacts:
     result = compiled(source, target)
     sass = sass_of(result.cubin)
     if sass is None:
-        last = Layer("assembly", "ptx", _NO_SASS.format(arch=target.arch) + result.ptx)
+        last = CodeLayer("assembly", "ptx", _NO_SASS.format(arch=target.arch) + result.ptx)
         return Artifacts((last,), {}, parse_log(result.log))
-    layers = (Layer("PTX", "ptx", result.ptx), Layer("SASS", "sass", sass))
+    layers = (CodeLayer("PTX", "ptx", result.ptx), CodeLayer("SASS", "sass", sass))
     return Artifacts(layers, count_instructions(sass), parse_log(result.log))

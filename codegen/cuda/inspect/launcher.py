@@ -1,7 +1,7 @@
 """Writes a host program around a kernel, which fills its inputs, runs and times it, and prints a hash of each
 output."""
 
-from ...backend import LaunchConfig, Parameter, Source, TensorMap
+from ...backend import KernelParameter, LaunchConfig, Source, TensorMap
 from ..compile.resources import STATIC_SHARED_LIMIT_BYTES
 from ..emit.types import storage_type
 
@@ -23,14 +23,14 @@ static void check(cudaError_t status, const char* what) {{
   std::exit(1);
 }}
 
-struct Parameter {{
+struct KernelParameter {{
   const char* name;
   char role;  // i: input, o: output, w: workspace
   const char* dtype;
   size_t bytes;
 }};
 
-static const Parameter parameters[] = {{
+static const KernelParameter parameters[] = {{
 {parameters}
 }};
 
@@ -143,7 +143,7 @@ def _set_attributes(config: LaunchConfig) -> str:
     )
 
 
-def _launch(config: LaunchConfig, parameters: tuple[Parameter, ...]) -> str:
+def _launch(config: LaunchConfig, parameters: tuple[KernelParameter, ...]) -> str:
     x, y, z = config.blocks
     given = ", ".join(
         f"({'const ' if parameters[i].role == 'input' else ''}{storage_type(parameters[i].dtype)}*)p[{i}]"
@@ -154,7 +154,7 @@ def _launch(config: LaunchConfig, parameters: tuple[Parameter, ...]) -> str:
     return f"  {config.function}<<<dim3({x}, {y}, {z}), {config.threads}, {config.shared_bytes}>>>({given});\n"
 
 
-def _tensor_map(described: TensorMap, parameter: Parameter) -> str:
+def _tensor_map(described: TensorMap, parameter: KernelParameter) -> str:
     extents, box = (", ".join(map(str, reversed(shape))) for shape in (parameter.shape, described.box))
     how = f"{'true' if described.swizzle_128b else 'false'}, {described.l2_promotion_bytes}"
     return f"tensor_map(p[{described.parameter}], {parameter.dtype.bytes}, {{{extents}}}, {{{box}}}, {how})"
