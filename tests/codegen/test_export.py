@@ -1,4 +1,4 @@
-"""Exported files are used without Tilewright: nvcc builds the source, and what it builds runs."""
+"""Exported files are used without Tilewright: nvcc builds the source, and the program runs."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The lowering pipeline from schedule to binary: each of its stages, and what it refuses."""
+"""Tests of the lowering pipeline from schedule to binary: each of its stages, and what it refuses."""
 
 import numpy as np
 import pytest

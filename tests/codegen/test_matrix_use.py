@@ -1,4 +1,4 @@
-"""Matrix instructions of kernels: how many there are, and a warning with the reason where they are missed."""
+"""Matrix instructions of kernels are counted, and where they are missed a warning gives the reason."""
 
 import re
 

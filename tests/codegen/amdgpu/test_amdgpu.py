@@ -1,4 +1,4 @@
-"""Code for AMD's graphics processors, none of which is here: what it consists of, and what is refused."""
+"""Tests of code for AMD's graphics processors, none of which is needed: its instructions, and what is refused."""
 
 import re
 from functools import cache
@@ -38,7 +38,7 @@ WORKLOADS = {
 MFMA = {"float16": "f32_16x16x16_f16", "bfloat16": "f32_16x16x16_bf16", "float32": "f32_16x16x4_f32"}
 ELF_MACHINE = 224
 ABSENT = {"cluster": "clusters", "copied": "CopyAsync", "bulk": "MbarrierInit", "matrix": "swizzled"}
-"""What begins the names of launches that use what these processors have not, and what is said of it."""
+"""It maps the beginnings of names of launches that use what these processors do not have to a word of the error."""
 
 
 @cache
@@ -99,7 +99,7 @@ def test_every_element_of_a_fragment_belongs_to_one_lane(atom: MmaAtom, part: st
 
 
 def product(threads: int, guarded: bool) -> Kernel:
-    """One instruction of every wave; ``guarded``: of the first only."""
+    """Return a kernel with one instruction of every wavefront, or of the first alone where it is ``guarded``."""
     atom = MFMA_ATOMS["wave_m16n16k16_f16"]
     result = Buffer("O", (threads, 4), float32)
     w = Writer()
@@ -116,7 +116,7 @@ def product(threads: int, guarded: bool) -> Kernel:
     return Kernel("product", (), (result,), (), w.finish())
 
 
-def test_waves_are_whole() -> None:
+def test_wavefronts_are_whole() -> None:
     (sums,) = interpret(product(128, guarded=False), {}).values()
     assert (sums == 32.0).all()
     with pytest.raises(KernelFault, match="blocks that are no multiple"):

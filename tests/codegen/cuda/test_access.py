@@ -10,7 +10,7 @@ FLAT = Var("block") * 2048 + Var("thread") * 8
 
 
 def _lanes(base: Expr, count: int = 8) -> tuple[Expr, ...]:
-    """The indices of ``count`` contiguous elements in shape […, 5, 37], from flat index ``base`` on."""
+    """Return the indices of ``count`` contiguous elements in shape […, 5, 37], from flat index ``base`` on."""
     x = Ramp(base, 1, count)
 
     def broadcast(n: int) -> Expr:

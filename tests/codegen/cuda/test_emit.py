@@ -1,4 +1,4 @@
-"""CUDA C++ from kernel IR: it compiles, without headers, to the accesses that the IR promises."""
+"""CUDA C++ from kernel IR compiles without headers, to the accesses that the IR promises."""
 
 import pytest
 
@@ -36,8 +36,9 @@ def test_every_node_of_the_ir_compiles_without_a_header(name: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["through memory", "not awaited", "awaited"])
-def test_blocks_wait_for_stores_to_memory_only_where_they_must(how: str) -> None:
-    """Others read those stores, or a load from a block's shared memory could be under way when that block ends."""
+def test_clusters_wait_for_stores_to_global_memory_only_where_they_must(how: str) -> None:
+    """They must where others read those stores, or where a load from a CTA's shared memory could be in flight at its
+    end."""
     source, result = Buffer("A", (2, 64), float32), Buffer("O", (2, 2, 64), float32)
     w = Writer()
     with w.launch("turned", [("rank", 2, HardwareAxis.CLUSTER), ("t", 64, HardwareAxis.THREAD)]) as (rank, t):
@@ -60,8 +61,8 @@ def test_blocks_wait_for_stores_to_memory_only_where_they_must(how: str) -> None
     assert backend.compile(emitted, SM90A).code.startswith(b"\x7fELF")
 
 
-def test_loads_from_other_blocks_are_done_before_the_cluster_meets_again() -> None:
-    """The first use of what was loaded, which the assembler waits with, must not move behind the barrier."""
+def test_cluster_loads_arrive_before_the_next_cluster_barrier() -> None:
+    """The assembler waits at the first use of what was loaded, which must not move behind the barrier."""
     workload = OPERATORS["reduce"].workload({"shape": [64, 8192], "axes": [1], "kind": "sum", "dtype": "float32"})
     space = SKETCHES["cuda_rowwise"].space(workload, SM90A, seed=0, limit=10_000)
     backend, found = backend_for(SM90A), 0
@@ -79,7 +80,7 @@ def test_loads_from_other_blocks_are_done_before_the_cluster_meets_again() -> No
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_what_is_asked_for_first_is_asked_for_ahead_of_the_wait(arch: str) -> None:
+def test_the_first_prefetch_is_ahead_of_griddepcontrol_wait(arch: str) -> None:
     target = Target("cuda", arch, (), 132, 16)
     source, result = Buffer("A", (4, 64), float32), Buffer("O", (4, 64), float32)
     w = Writer()
@@ -101,7 +102,7 @@ def test_what_is_asked_for_first_is_asked_for_ahead_of_the_wait(arch: str) -> No
 
 @pytest.mark.parametrize("held", [False, True], ids=["known before", "changes inside"])
 def test_a_guarded_loop_ends_where_its_guard_does(held: bool) -> None:
-    """If the guard is the same for all steps; one that reads what the loop writes is asked at each."""
+    """It does where the guard is loop-invariant. One that reads what the loop writes is tested in each iteration."""
     source, result = Buffer("A", (32,), float32), Buffer("O", (32,), float32)
     w = Writer()
     with w.launch("guarded", [("b", 5, HardwareAxis.GRID_X), ("t", 32, HardwareAxis.THREAD)]) as (b, t):

@@ -17,11 +17,12 @@ from tilewright.tests.ir.tensor_launches import matrices
 from tilewright.tests.ir.tensor_products import FORMS, Form, product
 
 LANE = "l"
-"""The name of the lane's variable in the kernels here."""
+"""The kernels here call the variable of the lane so."""
 
 
 def trace(stmt: Stmt, values: Mapping[str, Expr]) -> Iterator[str]:
-    """What a warp does, statement by statement. ``values`` holds its index and the variables of the loops around."""
+    """Yield what a warp does, statement by statement. ``values`` holds its index and the variables of the loops
+    around."""
 
     def known(expr: Expr) -> Expr:
         return simplify(substitute(expr, values), {})
@@ -94,7 +95,7 @@ def test_statements_with_a_barrier_of_the_block_are_not_split() -> None:
 
 
 def _with_barriers(stmt: Stmt) -> Stmt:
-    """``stmt`` with a barrier of the block at the end of each step."""
+    """Return ``stmt`` with a barrier of the block at the end of each step."""
     match stmt:
         case For(var="step", body=body):
             return replace(stmt, body=Seq((body, Barrier())))

@@ -1,4 +1,4 @@
-"""partition: main bodies without guards, tails apart."""
+"""Partitioned loops have main bodies without guards, and tails."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_tails_are_split_off(extent: int, factor: int, kind: LoopKind) -> None:
 
 
 def test_a_padded_window_has_an_inside_without_conditions() -> None:
-    """Y[i] = sum over a window of X, zero outside: the middle rows read without a test."""
+    """In ``Y[i] = sum over a window of X``, zero outside, the middle rows read without a test."""
     x, y = Buffer("X", (20,), float32), Buffer("Y", (20,), float32)
     at = Var("i") + Var("r") - 2
     inside = logical_and(at >= 0, at < 20)

@@ -1,4 +1,4 @@
-// runs for cuda sm_90a: tw_runs<<<1, 27, 0>>>
+// unaligned_loads for cuda sm_90a: tw_unaligned_loads<<<1, 27, 0>>>
 
 // lets the next kernel in the stream start its blocks while this one still runs
 static __device__ __forceinline__ void griddepcontrol_launch_dependents() {
@@ -30,7 +30,7 @@ template <int WORDS> static __device__ __forceinline__ void load_unaligned(unsig
   for (int i = 0; i < WORDS; ++i) to[i] = __funnelshift_r(x[i], x[i + 1], 16 * odd);
 }
 
-extern "C" __global__ void __launch_bounds__(27) tw_runs(
+extern "C" __global__ void __launch_bounds__(27) tw_unaligned_loads(
     const unsigned short* A,
     unsigned short* __restrict__ O) {
   const int t = threadIdx.x;

@@ -1,4 +1,4 @@
-// shifted for cuda sm_90a: tw_shifted<<<1, 27, 0>>>
+// unaligned_copies for cuda sm_90a: tw_unaligned_copies<<<1, 27, 0>>>
 
 // lets the next kernel in the stream start its blocks while this one still runs
 static __device__ __forceinline__ void griddepcontrol_launch_dependents() {
@@ -39,7 +39,7 @@ template <typename I> static __device__ __forceinline__ uint4 load_unaligned_x8(
                     __funnelshift_r(x[2], x[3], odd), __funnelshift_r(x[3], x[4], odd));
 }
 
-extern "C" __global__ void __launch_bounds__(27) tw_shifted(
+extern "C" __global__ void __launch_bounds__(27) tw_unaligned_copies(
     const unsigned short* A,
     unsigned short* __restrict__ O) {
   const int t = threadIdx.x;
