@@ -25,7 +25,7 @@ import torch
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Call, Tensors, interleaved, peer_options, peers
 from benchmarks.tuned import Problem, Tuned, schedules, tune_rows
-from tilewright.codegen.lowering import layers
+from tilewright.codegen.lowering import lowering_stages
 from tilewright.codegen.matrix_use import matrix_use
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.devices import open_device
@@ -197,9 +197,8 @@ def _measured(
 def _matrix_instructions(workload: Workload, schedule: Schedule) -> dict[str, object]:
     """How many the kernel of a row has, if any would be expected, and what it misses."""
     target = open_device("cuda").info.target
-    road = layers(workload, target, schedule)
-    final = road.passes[-1][1] if road.passes else road.kernel
-    use = matrix_use(workload, target, schedule, final, road.artifacts.instructions)
+    stages = lowering_stages(workload, target, schedule)
+    use = matrix_use(workload, target, schedule, stages)
     return {} if use is None else {"matrix_instructions": dict(use.counts), "matrix_warnings": list(use.warnings)}
 
 

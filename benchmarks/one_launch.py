@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tilewright.codegen import lowering as road
+from tilewright.codegen import lowering
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import Target
@@ -54,7 +54,7 @@ def main() -> None:
     case, seed = json.loads(sys.argv[1]), int(sys.argv[2])
     device = open_device("cuda")
     workload = OPERATORS[case["operator"]].workload(case["parameters"])
-    binary = road.build(workload, host_target("cuda"), Schedule.from_json(case["schedule"]))
+    binary = lowering.build(workload, host_target("cuda"), Schedule.from_json(case["schedule"]))
     kernel = device.load(binary)
     inputs = random_inputs(workload, seed)
     memories = []

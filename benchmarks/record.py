@@ -22,8 +22,8 @@ import numpy as np
 
 from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX, described, readme
 from tilewright.benchmarks.suite import Options, Result, commit
-from tilewright.codegen import lowering as road
-from tilewright.codegen.backend import Binary
+from tilewright.codegen import lowering
+from tilewright.codegen.backend import CompiledKernel
 from tilewright.core.keys import canonical_json
 from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import KnobValue, Schedule
@@ -104,11 +104,11 @@ def _linear(name: str, tokens: int, outputs: int, inputs: int) -> Table:
 TABLES = {table.name: table for table in (_linear(name, *shape) for name, shape in _SHAPES.items())}
 
 
-def build(workload: Workload, target: Target, schedule: Schedule) -> Binary:
+def build(workload: Workload, target: Target, schedule: Schedule) -> CompiledKernel:
     """What builder children call: settings that a sketch's space leaves out as not worth it are built too."""
     if schedule.sketch == ALL_CUDA_GEMM.name:
-        return road.build_kernel(ALL_CUDA_GEMM.lower(workload, target, schedule), target)
-    return road.build(workload, target, schedule)
+        return lowering.build_kernel(ALL_CUDA_GEMM.lower(workload, target, schedule), target)
+    return lowering.build(workload, target, schedule)
 
 
 def run(options: Options) -> Result:

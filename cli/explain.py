@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
@@ -41,14 +42,14 @@ def explain(
         else:
             task = read_task(operator, parameters or [], workload)
             told = client.explain(task, None if schedule is None else read_schedule(schedule), target=target)
+    if layer is not None:
+        told = told.model_copy(update={"sections": layers_named(told, layer)})
     if given.as_json:
         given.print_json(told)
         return
     _warn(given, told)
     for section in told.sections:
-        if layer is None or layer.lower() in section.title.lower():
-            given.console.print(Rule(section.title, align="left", style="dim"))
-            given.console.print(Text(section.text), soft_wrap=True)
+        show_layer(given.console, section)
     if layer is None:
         _summary(given, told)
         _warn(given, told)  # again, where it is seen

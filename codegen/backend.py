@@ -1,4 +1,4 @@
-"""What a backend is, and the values that pass through it: kernel IR -> source -> binary."""
+"""Defines the contract of a backend, and the values of the lowering pipeline: kernel IR -> source -> binary."""
 
 import re
 from collections.abc import Mapping
@@ -11,11 +11,12 @@ from ..core.target import Target, Toolchain
 from ..ir.stmt import Kernel
 
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
+"""It matches identifiers of C with up to 64 characters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """One buffer a launch is given. ``role``: ``input``, ``output`` or ``workspace``."""
+class KernelParameter:
+    """This is one buffer that a kernel is called with. ``role`` is ``input``, ``output`` or ``workspace``."""
 
     name: str
     role: str
@@ -30,25 +31,42 @@ class Parameter:
         return size
 
 
+def parameters_of(kernel: Kernel) -> tuple[KernelParameter, ...]:
+    """Return what a call of ``kernel`` is given: inputs, then outputs, then workspace."""
+    roles = (("input", kernel.inputs), ("output", kernel.outputs), ("workspace", kernel.workspace))
+    return tuple(KernelParameter(b.name, role, b.shape, b.dtype) for role, buffers in roles for b in buffers)
+
+
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """What a device function is told of a tensor that it copies boxes of: ``parameter`` by position, the extents of a
-    ``box``, one per dimension of the parameter, whether rows of 128 bytes are swizzled (see ``ir.gpu``), and
-    ``line_bytes``: what comes into the cache in front of memory together, 128 or 256."""
+    """It says how TMA copies boxes of one tensor (``CUtensorMap`` of the CUDA driver).
+
+    parameter: Which parameter of the kernel the tensor is, by position.
+    box: How many elements a box has along each dimension of the parameter.
+    swizzle_128b: Whether the box lies in shared memory under the 128-byte swizzle (see ``ir.gpu``).
+    l2_promotion_bytes: How many bytes come into L2 together, 128 or 256.
+    """
 
     parameter: int
     box: tuple[int, ...]
-    swizzled: bool
-    line_bytes: int = 128
+    swizzle_128b: bool
+    l2_promotion_bytes: int = 128
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """One device function and its launch. ``blocks`` counts thread blocks along x, y and z, those of all clusters;
-    ``cluster``: neighbouring blocks along x that form one (1: none). ``shared_bytes``: dynamic shared memory of a
-    block. ``arguments``: which of the binary's parameters the function takes, by position, in its order; after them it
-    takes ``tensor_maps`` (128 bytes each, which the driver fills for a parameter's address). ``overlaps``: its blocks
-    may begin while the launch before it in the stream still runs: they wait for its end themselves."""
+    """It says how one device function is launched.
+
+    blocks: How many thread blocks (CTAs) there are along x, y and z, in all clusters together.
+    threads: How many threads a block has.
+    cluster: How many neighbouring blocks along x form a cluster; 1 where there are no clusters.
+    shared_bytes: How many bytes of dynamic shared memory a block has.
+    arguments: Which parameters of the kernel the function takes, by position, in its order.
+    tensor_maps: Which tensor maps it takes after them, each of 128 bytes. The driver encodes them for the address of a
+        parameter.
+    programmatic_dependent_launch: Whether its blocks may start while the launch before it in the stream still runs.
+        The function itself waits for the end of that launch.
+    """
 
     function: str
     blocks: tuple[int, int, int]
@@ -57,13 +75,18 @@ class LaunchConfig:
     shared_bytes: int = 0
     arguments: tuple[int, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
-    overlaps: bool = False
+    programmatic_dependent_launch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the compiler says one device function takes: registers and stack bytes of a thread, bytes of registers
-    spilled to memory (loads and stores together), static shared bytes of a block."""
+    """It says what one device function takes, as the compiler reports it.
+
+    registers: How many registers a thread has.
+    spill_bytes: How many bytes of registers are spilled to memory, by loads and stores together.
+    stack_bytes: How many bytes of stack a thread has.
+    static_shared_bytes: How many bytes of static shared memory a block has.
+    """
 
     registers: int
     spill_bytes: int = 0
@@ -73,29 +96,38 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Text a person can read and a compiler accepts. ``language``: ``llvm-ir`` or ``cuda-c++``. ``launches``: on a
-    device with launches, those of one call, in order; elsewhere ``entry`` is called. ``prologue``: what is called
-    before it once for the same constant inputs and workspace, and looks at these alone; empty where there is nothing to
-    do. ``minimal_passes``: as in Kernel."""
+    """This is text that a person can read and a compiler accepts.
+
+    language: It is ``llvm-ir`` or ``cuda-c++``.
+    entry: Which function is called. On a device with launches it is the one that is launched first.
+    launches: On a device with launches, these are done for one call, in order.
+    prologue: Which function is called once ahead of ``entry`` for the same constant inputs and workspace, and reads
+        nothing else. It is empty where there is none.
+    minimal_passes: It means what it means in ``ir.stmt.Kernel``.
+    """
 
     language: str
     text: str
     entry: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
     launches: tuple[LaunchConfig, ...] = ()
     prologue: str = ""
     minimal_passes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
-    """Machine code with what is needed to launch it. ``format``: ``elf`` (a relocatable object) or ``cubin``.
-    ``resources``: function name -> what it takes, where the compiler says so. ``prologue``: as in Source."""
+class CompiledKernel:
+    """This is machine code with what is needed to launch it.
+
+    format: It is ``elf`` (a relocatable object) or ``cubin``.
+    entry, launches, prologue: They mean what they mean in ``Source``.
+    resources: What each function takes, by its name, where the compiler reports it.
+    """
 
     format: str
     code: bytes
     entry: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
     toolchain: Toolchain
     launches: tuple[LaunchConfig, ...] = ()
     resources: Mapping[str, Resources] = field(default_factory=dict)
@@ -103,8 +135,8 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One form of a kernel as text. ``language``: ``assembly``, ``ptx``, …"""
+class CodeLayer:
+    """This is one form of a kernel as text. ``language`` is ``assembly``, ``ptx``, ``sass`` or the like."""
 
     title: str
     language: str
@@ -113,18 +145,22 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """What a source becomes. ``layers``: its forms below the source, in order. ``instructions``: class -> count in the
-    last of them. ``resources``: as in Binary, also of a kernel that ``compile`` refuses for what it takes."""
+    """This is all that a compiler makes of a source, for people to read.
 
-    layers: tuple[Layer, ...]
+    layers: Which forms there are below the source, in the order of compilation.
+    instructions: How many machine instructions of each class there are in the last layer.
+    resources: It means what it means in ``CompiledKernel``, and is there for a kernel that ``compile`` refuses, too.
+    """
+
+    layers: tuple[CodeLayer, ...]
     instructions: Mapping[str, int]
     resources: Mapping[str, Resources] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Packaging:
-    """How a kernel is exported. ``name``: what its functions for other programs are called, an identifier of C;
-    ``library``: whether a shared library is linked, beside the object."""
+    """It says how a kernel is exported. ``name`` is what its functions for other programs are called, an identifier of
+    C; ``library`` says whether a shared library is linked besides the object."""
 
     name: str = "kernel"
     library: bool = False
@@ -135,47 +171,52 @@ class Packaging:
             raise InvalidParameter(f"{self.name[:80]!r} is no name; allowed: {NAME_PATTERN}", field="name")
 
 
-AS_KERNEL = Packaging()
+DEFAULT_PACKAGING = Packaging()
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A kernel for use without Tilewright. ``files``: file name -> content. ``entry``: the function that is called, or
-    launched first; ``parameters``: what it is given."""
+    """This is a kernel for use without Tilewright.
+
+    files: What each file has in it, by its name.
+    entry: Which function is called, or launched first.
+    parameters: What it is given.
+    """
 
     files: Mapping[str, bytes]
     entry: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
 
 
 class Backend(Protocol):
-    """One per target kind; stateless. The road is ``passes`` -> ``emit`` -> ``compile``."""
+    """A backend generates code for one kind of target. It has no state. The pipeline is ``passes`` -> ``emit`` ->
+    ``compile``."""
 
     def toolchain(self, target: Target) -> Toolchain:
-        """The versions and flags that ``compile`` would use."""
+        """Return the versions and flags that ``compile`` would use."""
         ...
 
     def passes(self, kernel: Kernel, target: Target) -> tuple[tuple[str, Kernel], ...]:
-        """(name of the pass, kernel after it), in order; the last one is what ``emit`` takes."""
+        """Return (name of a pass, kernel after it) for each pass, in order. ``emit`` takes the last kernel."""
         ...
 
     def emit(self, kernel: Kernel, target: Target) -> Source:
-        """Raises CompileError for IR this backend cannot express."""
+        """Raises CompileError for IR that this backend cannot express."""
         ...
 
-    def compile(self, source: Source, target: Target) -> Binary:
+    def compile(self, source: Source, target: Target) -> CompiledKernel:
         """Raises CompileError with the compiler's message."""
         ...
 
     def assembly(self, source: Source, target: Target) -> str:
-        """The machine instructions of ``source`` as text."""
+        """Return the machine instructions of ``source`` as text."""
         ...
 
     def artifacts(self, source: Source, target: Target) -> Artifacts:
-        """All there is to see of ``source`` below its text. Raises CompileError."""
+        """Return all there is to see of ``source`` below its text. Raises CompileError."""
         ...
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
-        """What a person takes away to build and use ``source`` without Tilewright. Raises CompileError, and
+        """Return the files that a person needs to build and use ``source`` without Tilewright. Raises CompileError, and
         UnsupportedTarget for a library that cannot be made here."""
         ...

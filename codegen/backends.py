@@ -1,4 +1,4 @@
-"""The backends there are: target kind -> backend."""
+"""Holds the table of backends: kind of target -> backend."""
 
 from ..core.errors import UnsupportedTarget
 from ..core.target import Target
@@ -11,7 +11,7 @@ BACKENDS: dict[str, Backend] = {"llvm": LlvmBackend(), "cuda": CudaBackend(), "a
 
 
 def backend_for(target: Target) -> Backend:
-    """The backend of ``target.kind``; raises UnsupportedTarget naming the kinds there are."""
+    """Return the backend of ``target.kind``. Raises UnsupportedTarget, which names the kinds that there are."""
     if target.kind not in BACKENDS:
         raise UnsupportedTarget(
             f"no code can be made for {target.kind!r}; known: {', '.join(BACKENDS)}", field="target"

@@ -1,4 +1,4 @@
-"""Names in C and C++."""
+"""Makes identifiers of C and C++."""
 
 KEYWORDS = frozenset(
     """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const constexpr
@@ -8,10 +8,10 @@ KEYWORDS = frozenset(
     static static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename
     union unsigned using virtual void volatile wchar_t while xor xor_eq""".split()
 )
-"""Names that nothing may have."""
+"""These words are no identifiers."""
 
 
 def ascii_name(name: str) -> str:
-    """``name`` with everything that C and C++ might mind replaced."""
+    """Return ``name`` with every character replaced that an identifier must not have."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
     return f"v{plain}" if not plain or plain[0].isdigit() else plain

@@ -1,4 +1,4 @@
-"""A schedule as files that are used without Tilewright: source, machine code, and a description of how to call it."""
+"""Exports a schedule as files for use without Tilewright: source, machine code, and how to call it."""
 
 import json
 from collections.abc import Mapping
@@ -8,29 +8,29 @@ from ..core.schedule import Schedule
 from ..core.target import Target
 from ..te.json import workload_to_json
 from ..te.workload import Workload
-from .backend import AS_KERNEL, Binary, Package, Packaging
+from .backend import DEFAULT_PACKAGING, CompiledKernel, LaunchConfig, Package, Packaging, TensorMap
 from .backends import backend_for
 from .lowering import finish, lower
 
-DESCRIPTION = "kernel.json"
+DESCRIPTION_FILE = "kernel.json"
 
 
 def exported(
-    workload: Workload, target: Target, schedule: Schedule, packaging: Packaging = AS_KERNEL
+    workload: Workload, target: Target, schedule: Schedule, packaging: Packaging = DEFAULT_PACKAGING
 ) -> Mapping[str, bytes]:
-    """File name -> content. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    """Return file name -> content. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
     backend = backend_for(target)
     source = backend.emit(finish(lower(workload, target, schedule), target), target)
     binary = backend.compile(source, target)
     package = backend.package(source, target, packaging)
     text = json.dumps(_description(workload, target, schedule, binary, package), indent=2) + "\n"
-    return {**package.files, DESCRIPTION: text.encode()}
+    return {**package.files, DESCRIPTION_FILE: text.encode()}
 
 
 def _description(
-    workload: Workload, target: Target, schedule: Schedule, binary: Binary, package: Package
+    workload: Workload, target: Target, schedule: Schedule, binary: CompiledKernel, package: Package
 ) -> dict[str, object]:
-    """How to call what is in a package, and where it comes from."""
+    """Return how to call what is in a package, and where it comes from."""
     return {
         "entry": package.entry,
         "format": binary.format,
@@ -40,8 +40,31 @@ def _description(
             {"name": p.name, "role": p.role, "shape": list(p.shape), "dtype": p.dtype.name, "bytes": p.bytes}
             for p in package.parameters
         ],
-        "launches": [asdict(grid) for grid in binary.launches],
+        "launches": [_launch(config) for config in binary.launches],
         "resources": {name: asdict(taken) for name, taken in binary.resources.items()},
         "schedule": schedule.to_json(),
         "workload": workload_to_json(workload),
+    }
+
+
+def _launch(config: LaunchConfig) -> dict[str, object]:
+    """Return one launch under the names that programs read in ``kernel.json``. They stay when fields are renamed."""
+    return {
+        "function": config.function,
+        "blocks": list(config.blocks),
+        "threads": config.threads,
+        "cluster": config.cluster,
+        "shared_bytes": config.shared_bytes,
+        "arguments": list(config.arguments),
+        "tensor_maps": [_tensor_map(m) for m in config.tensor_maps],
+        "overlaps": config.programmatic_dependent_launch,
+    }
+
+
+def _tensor_map(described: TensorMap) -> dict[str, object]:
+    return {
+        "parameter": described.parameter,
+        "box": list(described.box),
+        "swizzled": described.swizzle_128b,
+        "line_bytes": described.l2_promotion_bytes,
     }

@@ -1,4 +1,9 @@
-"""The road from a schedule to a binary: lower, passes, emit, compile; as a whole, or every layer to look at."""
+"""Runs the lowering pipeline, from a schedule to a binary: lower, passes, emit, compile.
+
+    schedule ─ lower ─▶ kernel IR ─ passes ─▶ kernel IR ─ emit ─▶ source ─ compile ─▶ binary
+
+``build`` runs all of it. ``lowering_stages`` keeps what every stage gives, for people to look at.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -9,24 +14,30 @@ from ..ir.stmt import Kernel
 from ..schedule.sketch import Sketch
 from ..schedule.sketches import SKETCHES
 from ..te.workload import Workload
-from .backend import Artifacts, Binary, Source
+from .backend import Artifacts, CompiledKernel, Source
 from .backends import backend_for
 
 
 @dataclass(frozen=True, slots=True)
-class Layers:
-    """Every layer of the road of one schedule. ``passes``: (name, kernel after it), in order."""
+class LoweringStages:
+    """This is what each stage of the lowering pipeline makes of one schedule. ``passes`` holds (name, kernel after it),
+    in order."""
 
     kernel: Kernel
     passes: tuple[tuple[str, Kernel], ...]
     source: Source
     artifacts: Artifacts
 
+    @property
+    def final(self) -> Kernel:
+        """Return the kernel that is emitted: after all passes."""
+        return self.passes[-1][1] if self.passes else self.kernel
+
 
 def sketch_of(schedule: Schedule) -> Sketch:
-    """The sketch that ``schedule`` is a setting of.
+    """Return the sketch that ``schedule`` is a setting of.
 
-    Raises IllegalSchedule for a sketch that is unknown, or whose version has moved on since.
+    Raises IllegalSchedule for a sketch that is unknown, or that has another version now.
     """
     sketch = SKETCHES.get(schedule.sketch)
     if sketch is None:
@@ -40,7 +51,7 @@ def sketch_of(schedule: Schedule) -> Sketch:
 
 
 def lower(workload: Workload, target: Target, schedule: Schedule) -> Kernel:
-    """The kernel of one schedule, before any pass. Raises IllegalSchedule."""
+    """Lower one schedule to a kernel, before any pass. Raises IllegalSchedule."""
     sketch = sketch_of(schedule)
     if not sketch.matches(workload, target):
         raise IllegalSchedule(f"{sketch.name} cannot write this workload for {target}", field="/schedule/sketch")
@@ -48,26 +59,26 @@ def lower(workload: Workload, target: Target, schedule: Schedule) -> Kernel:
 
 
 def finish(kernel: Kernel, target: Target) -> Kernel:
-    """The kernel after all passes of the target's backend: what is emitted."""
+    """Return the kernel after all passes of the target's backend, which is what ``emit`` takes."""
     passes = backend_for(target).passes(kernel, target)
     return passes[-1][1] if passes else kernel
 
 
-def build_kernel(kernel: Kernel, target: Target) -> Binary:
-    """Passes, source and binary of a lowered kernel. Raises CompileError."""
+def build_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
+    """Build a lowered kernel: passes, emit, compile. Raises CompileError."""
     backend = backend_for(target)
     return backend.compile(backend.emit(finish(kernel, target), target), target)
 
 
-def build(workload: Workload, target: Target, schedule: Schedule) -> Binary:
-    """Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+def build(workload: Workload, target: Target, schedule: Schedule) -> CompiledKernel:
+    """Build one schedule. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
     return build_kernel(lower(workload, target, schedule), target)
 
 
-def layers(workload: Workload, target: Target, schedule: Schedule) -> Layers:
-    """Everything between the schedule and its machine instructions. Raises as ``build`` does."""
+def lowering_stages(workload: Workload, target: Target, schedule: Schedule) -> LoweringStages:
+    """Run the pipeline, and keep what every stage makes. Raises as ``build`` does."""
     backend = backend_for(target)
     kernel = lower(workload, target, schedule)
     passes = backend.passes(kernel, target)
     source = backend.emit(passes[-1][1] if passes else kernel, target)
-    return Layers(kernel, passes, source, backend.artifacts(source, target))
+    return LoweringStages(kernel, passes, source, backend.artifacts(source, target))

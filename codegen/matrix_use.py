@@ -1,5 +1,12 @@
-"""Which matrix instructions a kernel for a graphics processor has, and where some are missed, why."""
+"""Reports which matrix instructions a kernel for a graphics processor has, and why some are missed.
 
+On CUDA they are ``wgmma`` of warpgroups (HGMMA in SASS) and ``mma.sync`` of warps (HMMA), on AMD's processors MFMA of
+wavefronts. A product that should have them and is done by plain arithmetic runs at a fraction of the device's speed,
+so that is reported loudly.
+"""
+
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -8,7 +15,6 @@ from ..core.dtypes import bfloat16, float16
 from ..core.schedule import Schedule
 from ..core.target import Target
 from ..ir.expr import Cast, Expr, Load
-from ..ir.stmt import Kernel
 from ..schedule.gpu.gemm.repack import PIECE_BYTES, uneven_operands
 from ..schedule.problems.gemm import LARGEST_SKINNY_M, gemm_of
 from ..schedule.sketches import SKETCHES
@@ -16,43 +22,81 @@ from ..te.contraction import contraction_of
 from ..te.cost import flops
 from ..te.inline import inline_stages
 from ..te.workload import Stage, Workload
+from .lowering import LoweringStages
 from .memory_traffic import matrix_operations
 
 LEAST_SIDE, LEAST_DEPTH = 8, 16
-"""Rows or columns up to which, and places of k below which, a product gains nothing from matrix instructions."""
-GROUPS, WARPS = "matrix_group", "matrix"
-"""Classes of machine instructions (``codegen.cuda.instructions``): of warpgroups, and of warps."""
+"""A product with at most ``LEAST_SIDE`` rows or columns, or with a k below ``LEAST_DEPTH``, gains nothing from matrix
+instructions."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixInstruction:
+    """This is one kind of matrix instruction.
+
+    name: What people call it.
+    description: Which operation it is, and who executes it.
+    instruction_class: Which class of machine instructions counts it (``count_instructions`` of the backend).
+    mnemonic: Which pattern its mnemonics match in an assembly.
+    """
+
+    name: str
+    description: str
+    instruction_class: str
+    mnemonic: str
+
+    def count(self, instructions: Mapping[str, int]) -> int:
+        return instructions.get(self.instruction_class, 0)
+
+
+HGMMA = MatrixInstruction("HGMMA", "wgmma of warpgroups", "matrix_group", r"[HQI]GMMA(?:\.\w+)*")
+HMMA = MatrixInstruction("HMMA", "mma.sync of warps", "matrix", r"[HID]MMA(?:\.\w+)*")
+MFMA = MatrixInstruction("MFMA", "products of wavefronts", "matrix", r"v_s?mfma\w+")
+MATRIX_INSTRUCTIONS: Mapping[str, tuple[MatrixInstruction, ...]] = {"cuda": (HGMMA, HMMA), "amdgpu": (MFMA,)}
+"""It maps a kind of target to the matrix instructions that its kernels may have."""
+
+_NOT_SUMMED = "masked"
+"""This class counts instructions that their own class counts, too (``codegen.llvm.instructions``)."""
+_WGMMA_SKETCHES = ("cuda_gemm", "cuda_skinny_tma")
+_MATRIX_SKETCHES = (*_WGMMA_SKETCHES, "cuda_gemm_mma", "cuda_skinny_mma", "amdgpu_gemm")
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixUse:
-    """``said``: what matrix instructions there are. ``counts``: HGMMA, HMMA and all instructions, where they could be
-    counted. ``warnings``: what is missed, one sentence or two each."""
+    """It reports the matrix instructions of one kernel.
 
-    said: str
+    summary: Which there are, as text with one line for each kind.
+    counts: How many there are of each kind, and of all machine instructions (``all``). It is empty where nothing could
+        be counted.
+    warnings: What is missed and why, in a sentence or two each.
+    """
+
+    summary: str
     counts: Mapping[str, int]
     warnings: tuple[str, ...] = ()
 
 
-def matrix_use(
-    workload: Workload, target: Target, schedule: Schedule, kernel: Kernel, instructions: Mapping[str, int]
-) -> MatrixUse | None:
-    """None where there are none and nobody would expect any. ``kernel``: as emitted. ``instructions``: class -> how
-    many machine instructions, none at all where they could not be counted."""
-    if target.kind != "cuda":
+def matrix_use(workload: Workload, target: Target, schedule: Schedule, stages: LoweringStages) -> MatrixUse | None:
+    """Report the matrix instructions of ``schedule``, whose lowering gave ``stages``. Returns None where there are none
+    and nobody would expect any."""
+    kinds = MATRIX_INSTRUCTIONS.get(target.kind, ())
+    operations, wanted = matrix_operations(stages.final), matrix_stages(workload)
+    if not kinds or not (operations or wanted):
         return None
-    done, wanted = matrix_operations(kernel), matrix_stages(workload)
-    if not done and not wanted:
-        return None
-    said = _said(workload, done, instructions)
-    missing = _missing(workload, target, schedule, wanted, done, instructions) if wanted else None
-    total = sum(instructions.values())
-    counts = {"HGMMA": instructions.get(GROUPS, 0), "HMMA": instructions.get(WARPS, 0), "all": total} if total else {}
-    return MatrixUse(said, counts, () if missing is None else (missing,))
+    instructions = stages.artifacts.instructions
+    total = sum(count for name, count in instructions.items() if name != _NOT_SUMMED)
+    counts = {kind.name: kind.count(instructions) for kind in kinds} | {"all": total} if total else {}
+    assembly = stages.artifacts.layers[-1].text
+    lines = [_line(kind, counts, assembly) for kind in kinds]
+    needed = flops(workload)
+    ratio = f", {operations / needed:.2f} times the operations of the expression" if needed else ""
+    lines.append(f"multiplications and additions that they do: {operations:,}{ratio}")
+    warning = _missing(workload, target, schedule, wanted, operations, counts) if wanted else None
+    return MatrixUse("\n".join(lines), counts, () if warning is None else (warning,))
 
 
 def matrix_stages(workload: Workload) -> tuple[Stage, ...]:
-    """The products of 16-bit floats among the stages that matrix instructions would gain from."""
+    """Return the stages that are products of 16-bit floats and would gain from matrix instructions."""
     return tuple(s for s in inline_stages(workload).stages if _gains(s))
 
 
@@ -73,17 +117,17 @@ def _is_half(factor: Expr) -> bool:
     return isinstance(factor, Load) and factor.dtype in (float16, bfloat16)
 
 
-def _said(workload: Workload, done: int, instructions: Mapping[str, int]) -> str:
-    total = sum(instructions.values())
-    lines = []
-    for name, what in ((GROUPS, "HGMMA, products of warpgroups"), (WARPS, "HMMA, products of warps")):
-        count = instructions.get(name, 0)
-        share = f"{count:,} of {total:,} instructions ({100 * count / total:.1f} %)" if count else "none"
-        lines.append(f"{what + ':':<31}{share if total else 'not counted, no disassembler is installed'}")
-    needed = flops(workload)
-    share = f", {done / needed:.2f} times the operations of the expression" if needed else ""
-    lines.append(f"multiplications and additions that they do: {done:,}{share}")
-    return "\n".join(lines)
+def _line(kind: MatrixInstruction, counts: Mapping[str, int], assembly: str) -> str:
+    """Say how many instructions of one kind there are, and of which shapes and types."""
+    head = f"{f'{kind.name}, {kind.description}:':<31}"
+    if not counts:
+        return f"{head}not counted, no disassembler is installed"
+    count, total = counts[kind.name], counts["all"]
+    if not count:
+        return f"{head}none"
+    found = Counter(re.findall(rf"(?<![\w.])({kind.mnemonic})", assembly))
+    shapes = ", ".join(f"{n:,} {mnemonic}" for mnemonic, n in sorted(found.items()))
+    return f"{head}{count:,} of {total:,} instructions ({100 * count / total:.1f} %): {shapes}"
 
 
 def _missing(
@@ -91,50 +135,46 @@ def _missing(
     target: Target,
     schedule: Schedule,
     wanted: tuple[Stage, ...],
-    done: int,
-    instructions: Mapping[str, int],
+    operations: int,
+    counts: Mapping[str, int],
 ) -> str | None:
-    """What is missed, and why."""
-    counted = sum(instructions.values()) > 0
+    """Return a warning that says which instructions are missed and why; None where none are."""
+    found = sum(count for name, count in counts.items() if name != "all")
     names = ", ".join(s.name for s in wanted)
-    if not done or (counted and not instructions.get(GROUPS, 0) + instructions.get(WARPS, 0)):
-        able = [s for s in _with_matrix_instructions(workload, target) if s != schedule.sketch]
+    if not operations or (counts and not found):
+        able = [s for s in _able(workload, target, _MATRIX_SKETCHES) if s != schedule.sketch]
         hint = f"{', '.join(able)} could write them" if able else "no sketch writes them for this expression"
         return (
             f"NO MATRIX INSTRUCTIONS: {names}, a product of 16-bit floats, is done by plain arithmetic in "
             f"{schedule.sketch}; {hint}"
         )
-    if target.arch == "sm_90a" and counted and not instructions.get(GROUPS, 0):
+    if target.arch == "sm_90a" and counts and not counts[HGMMA.name]:
         return (
             f"NO HGMMA: {names} is multiplied by instructions of warps (HMMA) in {schedule.sketch}, not of warpgroups; "
-            f"{_why_no_groups(workload, target)}"
+            f"{_why_no_wgmma(workload, target)}"
         )
     return None
 
 
-_OF_GROUPS = ("cuda_gemm", "cuda_skinny_tma")
-_OF_WARPS = ("cuda_gemm_mma", "cuda_skinny_mma")
+def _able(workload: Workload, target: Target, sketches: tuple[str, ...]) -> list[str]:
+    return [name for name in sketches if SKETCHES[name].matches(workload, target)]
 
 
-def _with_matrix_instructions(workload: Workload, target: Target) -> list[str]:
-    return [name for name in (*_OF_GROUPS, *_OF_WARPS) if SKETCHES[name].matches(workload, target)]
-
-
-def _why_no_groups(workload: Workload, target: Target) -> str:
-    """The rule that kept a workload from the sketches with products of warpgroups, or that none did."""
+def _why_no_wgmma(workload: Workload, target: Target) -> str:
+    """Return the rule that kept a workload from the sketches with ``wgmma``, or say that none did."""
     p = gemm_of(workload, several=True)
     if p is None:
-        return "it is not one product, or several of the same left operand, with pointwise functions of the sums"
+        return "it is not one product, or several with one left operand, followed by pointwise functions"
     uneven = [
         f"rows of {t.name} begin every {t.strides[-2] * t.dtype.bytes} bytes" for t in uneven_operands(p) if t.shape[1:]
     ]
-    even = f"{' and '.join(uneven)}; copies of boxes need multiples of {PIECE_BYTES}" if uneven else ""
-    able = [name for name in _OF_GROUPS if SKETCHES[name].matches(workload, target)]
-    if able and even:
-        return f"{even}, so {', '.join(able)} would first copy what begins elsewhere, and was not faster or not tried"
+    unaligned = f"{' and '.join(uneven)}; TMA needs multiples of {PIECE_BYTES}" if uneven else ""
+    able = _able(workload, target, _WGMMA_SKETCHES)
+    if able and unaligned:
+        return f"{unaligned}, so {', '.join(able)} would repack operands first, and was not faster or not tried"
     if min(p.m.extent, p.n.extent) <= LARGEST_SKINNY_M and not p.batch:
-        few = f"with {min(p.m.extent, p.n.extent)} rows it is reading the other matrix that takes the time"
-        return f"{even}; {few}" if even else few
+        skinny = f"with {min(p.m.extent, p.n.extent)} rows it is reading the other matrix that takes the time"
+        return f"{unaligned}; {skinny}" if unaligned else skinny
     if able:
         return f"{', '.join(able)} could use them, and was not faster or not tried"
-    return even or "an operand is no tensor with an axis for every index, as copies of boxes need it"
+    return unaligned or "an operand is no tensor with an axis for every index, which TMA needs"

@@ -1,5 +1,5 @@
-"""What a kernel asks of the hardware: bytes of global memory (caches may serve some of them), operations of the matrix
-units."""
+"""Counts what a kernel asks of the hardware: bytes of global memory, some of which caches may serve, and operations of
+the matrix units."""
 
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
@@ -12,21 +12,22 @@ from ..ir.stmt import Allocate, For, If, Kernel, Launch, Seq, Stmt, Store, expre
 
 
 def accessed_bytes(kernel: Kernel) -> int:
-    """Bytes that all loads and stores of global buffers ask for, repeats included.
+    """Return the bytes that all loads and stores of global buffers ask for, repeated ones included.
 
-    Conditions that pick some values of one variable (the first thread, every 32nd) are counted as such, all others as
-    if they held.
+    A condition that selects some values of one variable, such as the first thread or every 32nd, counts for the share
+    that it selects. Any other condition counts as if it held.
     """
     return int(_total(kernel.body, {}, _bytes))
 
 
 def matrix_operations(kernel: Kernel) -> int:
-    """Multiplications and additions that matrix instructions do, padding included; conditions count as there."""
-    return int(_total(kernel.body, {}, _multiplied))
+    """Return the multiplications and additions that matrix instructions do, padding included. Conditions count as for
+    ``accessed_bytes``."""
+    return int(_total(kernel.body, {}, _multiply_adds))
 
 
 def _total(stmt: Stmt, extents: Mapping[str, int], own: Callable[[Stmt], Fraction]) -> Fraction:
-    """What ``own`` gives for ``stmt`` and all statements below it, for all threads and iterations."""
+    """Return the sum of ``own`` over ``stmt`` and all statements below it, for all threads and iterations."""
     match stmt:
         case Seq(statements=statements):
             return sum((_total(s, extents, own) for s in statements), Fraction(0))
@@ -36,29 +37,29 @@ def _total(stmt: Stmt, extents: Mapping[str, int], own: Callable[[Stmt], Fractio
             inside = {**extents, **{b.var: b.extent for b in bounds}}
             return prod(b.extent for b in bounds) * _total(body, inside, own)
         case If(condition=condition, then=then):
-            return own(stmt) + _share(condition, extents) * _total(then, extents, own)
+            return own(stmt) + _fraction(condition, extents) * _total(then, extents, own)
         case Allocate(body=body):
             return _total(body, extents, own)
         case Store(mask=mask) if mask is not None:
-            return _share(mask, extents) * own(stmt)
+            return _fraction(mask, extents) * own(stmt)
     return own(stmt)
 
 
 def _bytes(stmt: Stmt) -> Fraction:
-    """Of ``stmt`` itself."""
-    loaded = _loaded(expressions(stmt))
+    """Return the bytes of global memory that ``stmt`` itself accesses."""
+    loaded = _loaded_bytes(expressions(stmt))
     match stmt:
         case Store(buffer=buffer, indices=indices):
-            return _of(buffer, max((i.lanes for i in indices), default=1)) + loaded
+            return _global_bytes(buffer, max((i.lanes for i in indices), default=1)) + loaded
         case CopyAsync(source=source, elements=elements) | BulkCopy(source=source, elements=elements):
-            return _of(source, elements) + loaded
+            return _global_bytes(source, elements) + loaded
         case TmaLoad(source=tensor, box=box) | TmaStore(target=tensor, box=box):
-            return _of(tensor, prod(box)) + loaded
+            return _global_bytes(tensor, prod(box)) + loaded
     return loaded
 
 
-def _multiplied(stmt: Stmt) -> Fraction:
-    """One thread's share of ``stmt`` itself."""
+def _multiply_adds(stmt: Stmt) -> Fraction:
+    """Return one thread's share of the multiplications and additions of ``stmt`` itself."""
     match stmt:
         case Mma(atom=atom):
             known = MMA_ATOMS[atom]
@@ -68,12 +69,12 @@ def _multiplied(stmt: Stmt) -> Fraction:
     return Fraction(0)
 
 
-def _of(buffer: Buffer, elements: int) -> Fraction:
+def _global_bytes(buffer: Buffer, elements: int) -> Fraction:
     return Fraction(elements * buffer.dtype.bytes if buffer.scope is Scope.GLOBAL else 0)
 
 
-def _loaded(roots: Iterable[Expr]) -> Fraction:
-    """Of the loads in expressions, each shared one counted once."""
+def _loaded_bytes(roots: Iterable[Expr]) -> Fraction:
+    """Return the bytes of global memory that the loads in expressions access. A load that they share counts once."""
     total, seen, pending = Fraction(0), set[int](), list(roots)
     while pending:
         expr = pending.pop()
@@ -81,24 +82,25 @@ def _loaded(roots: Iterable[Expr]) -> Fraction:
             seen.add(id(expr))
             pending.extend(expr.children)
             if isinstance(expr, Load):
-                total += _of(expr.buffer, expr.lanes)
+                total += _global_bytes(expr.buffer, expr.lanes)
     return total
 
 
-def _share(condition: Expr, extents: Mapping[str, int]) -> Fraction:
-    """For how many of the values of its one variable ``condition`` holds; 1 where it is of another form."""
+def _fraction(condition: Expr, extents: Mapping[str, int]) -> Fraction:
+    """Return the fraction of the values of its one variable for which ``condition`` holds; 1 for other conditions."""
     match condition:
         case Logic(op=LogicOp.AND, a=a, b=b):
-            return _share(a, extents) * _share(b, extents)
+            return _fraction(a, extents) * _fraction(b, extents)
         case Compare(op=op, a=Var(name=name), b=Const(value=value)) if name in extents:
-            return _picked(op, int(value), extents[name])
+            return _fraction_of_range(op, int(value), extents[name])
         case Compare(op=op, a=Binary(op=BinaryOp.MOD, a=Var(name=name), b=Const(value=period)), b=Const(value=value)):
             if name in extents and 0 < int(period) <= extents[name]:
-                return _picked(op, int(value), int(period))
+                return _fraction_of_range(op, int(value), int(period))
     return Fraction(1)
 
 
-def _picked(op: CompareOp, value: int, extent: int) -> Fraction:
+def _fraction_of_range(op: CompareOp, value: int, extent: int) -> Fraction:
+    """Return the fraction of ``range(extent)`` that compares to ``value`` by ``op``; 1 for other operators."""
     below = min(max(value, 0), extent)
     match op:
         case CompareOp.EQ:

@@ -6,7 +6,7 @@ from ctypes import CFUNCTYPE, Array, addressof, c_int32, c_void_p
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codegen.backend import Binary
+from ..codegen.backend import CompiledKernel
 from ..core.dtypes import DType
 from ..core.errors import CompileError, InvalidParameter, UnsupportedTarget
 from ..core.target import DeviceInfo, Target
@@ -57,7 +57,7 @@ class CpuMemory:
 class CpuKernel:
     """Machine code that is mapped into this process."""
 
-    def __init__(self, binary: Binary, target: Target) -> None:
+    def __init__(self, binary: CompiledKernel, target: Target) -> None:
         self.parameters = binary.parameters
         imports = {
             "tilewright_parallel_for": parallel_for_address(target.threads),
@@ -185,7 +185,7 @@ class CpuDevice:
     def environment(self) -> dict[str, float]:
         return {}
 
-    def load(self, binary: Binary) -> CpuKernel:
+    def load(self, binary: CompiledKernel) -> CpuKernel:
         if binary.format != "elf":
             raise CompileError(f"a CPU runs elf objects, not {binary.format}")
         return CpuKernel(binary, self.target)

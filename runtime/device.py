@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codegen.backend import Binary
+from ..codegen.backend import CompiledKernel
 from ..core.dtypes import DType
 from ..core.target import DeviceInfo
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ..codegen.backend import LaunchConfig, Packaging, Resources
 from ..codegen.export import exported
-from ..codegen.lowering import layers, sketch_of
+from ..codegen.lowering import lowering_stages, sketch_of
 from ..codegen.matrix_use import matrix_use
 from ..codegen.memory_traffic import accessed_bytes
 from ..core.budget import Budget, StopReason
@@ -242,22 +242,22 @@ def compiled_layers(workload: Workload, target: Target, schedule: Schedule) -> C
     return CompiledLayers(tuple(sections), lowered.artifacts.instructions, functions, accessed_bytes(final), warnings)
 
 
-def _function(grid: LaunchConfig, resources: Mapping[str, Resources], target: Target) -> FunctionView:
-    taken = resources.get(grid.function, Resources(0))
+def _function(launch: LaunchConfig, resources: Mapping[str, Resources], target: Target) -> FunctionView:
+    taken = resources.get(launch.function, Resources(0))
     limits = limits_of(target)
-    resident = int(limits.resident_blocks(grid.threads, taken.registers, grid.shared_bytes))
+    resident = int(limits.resident_blocks(launch.threads, taken.registers, launch.shared_bytes))
     return FunctionView(
-        name=grid.function,
-        blocks=grid.blocks,
-        threads=grid.threads,
-        cluster=grid.cluster,
-        shared_bytes=grid.shared_bytes,
+        name=launch.function,
+        blocks=launch.blocks,
+        threads=launch.threads,
+        cluster=launch.cluster,
+        shared_bytes=launch.shared_bytes,
         registers=taken.registers,
         spill_bytes=taken.spill_bytes,
         stack_bytes=taken.stack_bytes,
         resident_blocks=resident,
-        occupancy=resident * grid.threads / limits.threads_per_multiprocessor,
-        waves=float(limits.waves(math.prod(grid.blocks), resident, target.threads)) if resident else 0.0,
+        occupancy=resident * launch.threads / limits.threads_per_multiprocessor,
+        waves=float(limits.waves(math.prod(launch.blocks), resident, target.threads)) if resident else 0.0,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.codegen.backend import Binary
+from tilewright.codegen.backend import CompiledKernel
 from tilewright.codegen.lowering import build_kernel, finish, lower
 from tilewright.core.errors import ResourcesExceeded, UnsupportedTarget
 from tilewright.core.policy import DEFAULT_POLICY, SpacePolicy
@@ -96,7 +96,7 @@ def _device(target: Target) -> Device | None:
         return None
 
 
-def _run(device: Device, binary: Binary, inputs: Arrays) -> Arrays:
+def _run(device: Device, binary: CompiledKernel, inputs: Arrays) -> Arrays:
     """The outputs of one launch; workspace and outputs hold rubbish before it."""
     kernel = device.load(binary)
     memories = []

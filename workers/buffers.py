@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..codegen.backend import Parameter
+from ..codegen.backend import KernelParameter
 from ..core.dtypes import DType
 from ..runtime.device import Device, Memory, PatternMatches
 
@@ -37,7 +37,7 @@ class GuardedBuffer:
     """One parameter's memory: guard band, payload, guard band in one allocation. ``number`` tells it from the others
     of a launch."""
 
-    def __init__(self, device: Device, parameter: Parameter, number: int) -> None:
+    def __init__(self, device: Device, parameter: KernelParameter, number: int) -> None:
         self.parameter = parameter
         self.nbytes = parameter.bytes
         self._device = device

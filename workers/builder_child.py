@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import cast
 
-from ..codegen.backend import Binary
+from ..codegen.backend import CompiledKernel
 from ..core.errors import (
     CompileError,
     IllegalSchedule,
@@ -28,7 +28,7 @@ from .wire import Json, binary_to_frame, outcome_to_json, target_from_json
 _COLLECTED = 64
 """How many builds come between two garbage collections."""
 
-Build = Callable[[Workload, Target, Schedule], Binary]
+Build = Callable[[Workload, Target, Schedule], CompiledKernel]
 
 
 class BuilderRole:
@@ -56,7 +56,7 @@ class BuilderRole:
             return Frame({"seconds": seconds, "outcome": outcome_to_json(outcome)})
         return binary_to_frame(outcome, {"seconds": seconds})
 
-    def _built(self, request: Json) -> Binary | Failed:
+    def _built(self, request: Json) -> CompiledKernel | Failed:
         try:
             schedule = Schedule.from_json(request["schedule"])
             return self._build(self._parsed(request["workload"]), self._target, schedule)

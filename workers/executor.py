@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
-from ..codegen.backend import Binary
+from ..codegen.backend import CompiledKernel
 from ..core.errors import WorkerLost
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
@@ -90,9 +90,9 @@ class _TaskCache:
 
     key: str
     incumbent_seconds: float | None = None
-    binaries: dict[str, tuple[float, Binary]] = field(default_factory=dict)
+    binaries: dict[str, tuple[float, CompiledKernel]] = field(default_factory=dict)
 
-    def add(self, schedule: Schedule, binary: Binary, seconds: float) -> None:
+    def add(self, schedule: Schedule, binary: CompiledKernel, seconds: float) -> None:
         if self.incumbent_seconds is None or seconds < self.incumbent_seconds:
             self.incumbent_seconds = seconds
         self.binaries[schedule.key] = (seconds, binary)
@@ -158,7 +158,7 @@ class Executor:
         self._check_open()
         data, key = workload_to_json(workload), workload_key(workload)
         kept = self._known.binaries if self._known.key == key else {}
-        found: dict[int, Binary] = {n: kept[s.key][1] for n, s in enumerate(schedules) if s.key in kept}
+        found: dict[int, CompiledKernel] = {n: kept[s.key][1] for n, s in enumerate(schedules) if s.key in kept}
         missing = {
             n: self._builders.submit(partial(_build, data, s.to_json()))
             for n, s in enumerate(schedules)
@@ -166,7 +166,7 @@ class Executor:
         }
         for n, future in missing.items():
             result = _result(future).result
-            if isinstance(result, Binary):
+            if isinstance(result, CompiledKernel):
                 found[n] = result
         order = sorted(found)
         samples = _result(self._runner.submit(lambda r: r.remeasure(data, [found[n] for n in order])))
@@ -238,7 +238,7 @@ class Executor:
     def _run(self, todo: _InFlight, position: int, built: BuildReport) -> Callable[[Runner], RunReport]:
         """What the runner's thread calls. It looks at the incumbent's time when it begins, not before."""
         known, schedule, binary = self._known, todo.drawn[position], built.result
-        assert isinstance(binary, Binary)
+        assert isinstance(binary, CompiledKernel)
 
         def run(runner: Runner) -> RunReport:
             report = runner.run(todo.workload, binary, known.incumbent_seconds)

@@ -16,7 +16,7 @@ from typing import Any, cast
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ..codegen.backend import Binary
+from ..codegen.backend import CompiledKernel
 from ..core.errors import TilewrightError, WorkerLost
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage

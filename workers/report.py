@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..codegen.backend import Binary
+from ..codegen.backend import CompiledKernel
 from ..core.trial import Clocks, Evidence, Failed, Outcome
 
 
@@ -13,7 +13,7 @@ class BuildReport:
     and
     for replaced children."""
 
-    result: Binary | Failed
+    result: CompiledKernel | Failed
     seconds: float
     overhead_seconds: float
 

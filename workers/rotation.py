@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ..codegen.backend import Parameter
+from ..codegen.backend import KernelParameter
 from ..runtime.device import Device, LoadedKernel, Memory
 from .environment import disturbance
 from .timing import RemeasureRules, Sample, Timer, TimingRules
@@ -27,7 +27,7 @@ class Rotation:
         self,
         device: Device,
         first: Mapping[str, Memory],
-        parameters: Sequence[Parameter],
+        parameters: Sequence[KernelParameter],
         inputs: Mapping[str, Memory],
         cold_bytes: int,
         *,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from ..codegen.backend import Binary, LaunchConfig, Parameter, Resources, TensorMap
+from ..codegen.backend import CompiledKernel, KernelParameter, LaunchConfig, Resources, TensorMap
 from ..core.dtypes import dtype_named
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
@@ -15,61 +15,58 @@ from .timing import RemeasureRules, TimingRules
 Json = dict[str, object]
 
 
-def binary_to_frame(binary: Binary, header: Json) -> Frame:
+def binary_to_frame(binary: CompiledKernel, header: Json) -> Frame:
     """``header`` with the binary beside it: its description under ``binaries``, its code as the only blob."""
     return binaries_to_frame([binary], header)
 
 
-def binaries_to_frame(binaries: Sequence[Binary], header: Json) -> Frame:
+def binaries_to_frame(binaries: Sequence[CompiledKernel], header: Json) -> Frame:
     """``header`` with binaries beside it: their descriptions under ``binaries``, their code as blobs."""
     return Frame({**header, "binaries": [_description(b) for b in binaries]}, tuple(b.code for b in binaries))
 
 
-def binary_from_frame(frame: Frame) -> Binary:
+def binary_from_frame(frame: Frame) -> CompiledKernel:
     """The inverse of ``binary_to_frame``."""
     (binary,) = binaries_from_frame(frame)
     return binary
 
 
-def binaries_from_frame(frame: Frame) -> list[Binary]:
+def binaries_from_frame(frame: Frame) -> list[CompiledKernel]:
     """The inverse of ``binaries_to_frame``."""
     descriptions = cast(list[Json], frame.header["binaries"])
     return [_binary(d, code) for d, code in zip(descriptions, frame.blobs, strict=True)]
 
 
-def _description(binary: Binary) -> Json:
+def _description(binary: CompiledKernel) -> Json:
     return {
         "format": binary.format,
         "entry": binary.entry,
         "prologue": binary.prologue,
         "parameters": [[p.name, p.role, list(p.shape), p.dtype.name] for p in binary.parameters],
         "toolchain": dict(binary.toolchain.components),
-        "launches": [asdict(grid) for grid in binary.launches],
+        "launches": [asdict(launch) for launch in binary.launches],
         "resources": {name: asdict(r) for name, r in binary.resources.items()},
     }
 
 
-def _binary(description: Json, code: bytes) -> Binary:
+def _binary(description: Json, code: bytes) -> CompiledKernel:
     parameters = cast(list[tuple[str, str, list[int], str]], description["parameters"])
-    return Binary(
+    return CompiledKernel(
         str(description["format"]),
         code,
         str(description["entry"]),
-        tuple(Parameter(name, role, tuple(shape), dtype_named(dtype)) for name, role, shape, dtype in parameters),
+        tuple(KernelParameter(name, role, tuple(shape), dtype_named(dtype)) for name, role, shape, dtype in parameters),
         Toolchain(cast(dict[str, str], description["toolchain"])),
-        tuple(_grid_from_json(grid) for grid in cast(list[Json], description["launches"])),
+        tuple(_launch_from_json(launch) for launch in cast(list[Json], description["launches"])),
         {n: Resources(**cast(dict[str, int], r)) for n, r in cast(Json, description["resources"]).items()},
         str(description["prologue"]),
     )
 
 
-def _grid_from_json(data: Json) -> LaunchConfig:
+def _launch_from_json(data: Json) -> LaunchConfig:
     x, y, z = cast(list[int], data["blocks"])
     arguments = tuple(cast(list[int], data["arguments"]))
-    maps = tuple(
-        TensorMap(m["parameter"], tuple(m["box"]), m["swizzled"], m["line_bytes"])
-        for m in cast(list[dict[str, Any]], data["tensor_maps"])
-    )
+    maps = tuple(TensorMap(**{**m, "box": tuple(m["box"])}) for m in cast(list[dict[str, Any]], data["tensor_maps"]))
     fields: Json = {**data, "blocks": (x, y, z), "arguments": arguments, "tensor_maps": maps}
     return LaunchConfig(**fields)  # type: ignore[arg-type]
 

@@ -1,11 +1,11 @@
-"""The backend for AMD's graphics processors: launches -> LLVM IR -> object code, all in process."""
+"""Implements ``codegen.backend.Backend`` for AMD's graphics processors: launches -> LLVM IR -> object code."""
 
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel
 from ...ir.verify import verify
-from ..backend import Artifacts, Binary, Layer, Package, Packaging, Source
+from ..backend import Artifacts, CodeLayer, CompiledKernel, Package, Packaging, Source
 from ..llvm.instructions import count_instructions
 from ..passes.pipeline import Pass
 from ..passes.unroll import unroll
@@ -19,11 +19,11 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("unroll", unroll),
     ("simplify unrolled", simplify_kernel),
 )
-"""As for other devices with launches; but LLVM is told to unroll nothing by itself."""
+"""These are the passes for CUDA, and one that unrolls loops, since LLVM is told to unroll nothing by itself."""
 
 
 class AmdgpuBackend:
-    """See ``codegen.backend.Backend``."""
+    """Generates code for targets of kind ``amdgpu``."""
 
     def toolchain(self, target: Target) -> Toolchain:
         return compiler.toolchain(target)
@@ -39,7 +39,7 @@ class AmdgpuBackend:
     def emit(self, kernel: Kernel, target: Target) -> Source:
         return emit(kernel, target)
 
-    def compile(self, source: Source, target: Target) -> Binary:
+    def compile(self, source: Source, target: Target) -> CompiledKernel:
         return compiler.compile_source(source, target)
 
     def assembly(self, source: Source, target: Target) -> str:
@@ -48,10 +48,10 @@ class AmdgpuBackend:
     def artifacts(self, source: Source, target: Target) -> Artifacts:
         text = compiler.assembly(source, target)
         counts = count_instructions(text, target.arch)
-        return Artifacts((Layer("assembly", "assembly", text),), counts, compiler.resources(text))
+        return Artifacts((CodeLayer("assembly", "assembly", text),), counts, compiler.resources(text))
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
-        """LLVM IR, assembly, and the relocatable object, which AMD's linker makes a code object of."""
+        """Package LLVM IR, assembly, and the relocatable object, of which AMD's linker makes a code object."""
         if packaging.library:
             raise UnsupportedTarget("libraries are made of kernels for processors, kind llvm", field="library")
         files = {

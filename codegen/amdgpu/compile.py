@@ -1,4 +1,4 @@
-"""LLVM IR text to object code for AMD's processors, in this process."""
+"""Compiles LLVM IR to object code for AMD's processors, in this process."""
 
 import re
 from collections.abc import Mapping
@@ -9,19 +9,20 @@ import llvmlite.binding as llvm
 from ... import __version__
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
-from ..backend import Binary, Resources, Source
+from ..backend import CompiledKernel, Resources, Source
 from ..llvm.compile import optimised
 from ..llvm.machine import OPTIMISATION_LEVEL
 from .emit import TRIPLE
 
 CODEGEN_VERSION = 2
-"""Grows whenever the emitter or the pipeline changes what a kernel compiles to."""
+"""It grows whenever the emitter or the passes of LLVM change what a kernel compiles to."""
 ARCHITECTURES = ("gfx942",)
 _WORD_BYTES = 4
 
 
 def toolchain(target: Target) -> Toolchain:
-    """Raises UnsupportedTarget for an architecture that is not in ``ARCHITECTURES``."""
+    """Return the versions and flags of ``compile_source``. Raises UnsupportedTarget for an architecture that is not in
+    ``ARCHITECTURES``."""
     _check(target)
     return Toolchain(
         {
@@ -34,23 +35,24 @@ def toolchain(target: Target) -> Toolchain:
     )
 
 
-def compile_source(source: Source, target: Target) -> Binary:
-    """A relocatable object; equal text gives equal bytes. Raises CompileError with LLVM's message."""
+def compile_source(source: Source, target: Target) -> CompiledKernel:
+    """Compile ``source`` to a relocatable object. Equal text gives equal bytes. Raises CompileError with LLVM's
+    message."""
     machine = _machine(target)
     module = optimised((source.text,), machine)
     taken = resources(str(machine.emit_assembly(module.clone())))
     code = bytes(machine.emit_object(module))
-    return Binary("elf", code, source.entry, source.parameters, toolchain(target), source.launches, taken)
+    return CompiledKernel("elf", code, source.entry, source.parameters, toolchain(target), source.launches, taken)
 
 
 def assembly(source: Source, target: Target) -> str:
-    """The machine instructions that ``compile_source`` would encode, and what they take."""
+    """Return the machine instructions that ``compile_source`` encodes, as text that ends in what the kernels take."""
     machine = _machine(target)
     return str(machine.emit_assembly(optimised((source.text,), machine)))
 
 
 def resources(text: str) -> Mapping[str, Resources]:
-    """What each kernel of an assembly takes, by the metadata that it ends in."""
+    """Return kernel -> what it takes, from the metadata at the end of an assembly."""
     found = {}
     for kernel in text.partition("amdhsa.kernels:")[2].split("  - .agpr_count:")[1:]:
 
@@ -65,7 +67,7 @@ def resources(text: str) -> Mapping[str, Resources]:
 
 
 def _machine(target: Target) -> llvm.TargetMachine:
-    """A fresh machine: LLVM's are not to be shared between threads."""
+    """Make a target machine. Threads must not share LLVM's."""
     _check(target)
     return llvm.Target.from_triple(TRIPLE).create_target_machine(cpu=target.arch, opt=OPTIMISATION_LEVEL, reloc="pic")
 

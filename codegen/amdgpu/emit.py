@@ -1,7 +1,7 @@
-"""A kernel as a module of LLVM IR: one ``amdgpu_kernel`` function for each of its launches.
+"""Emits a kernel as a module of LLVM IR, with one ``amdgpu_kernel`` function for each of its launches.
 
-Statements and expressions are written as for processors, on generic pointers; LLVM finds out which address space each
-belongs to. ("User Guide for AMDGPU Backend", llvm.org: address spaces, calling conventions, intrinsics.)
+Statements and expressions are written as for processors, on generic pointers. LLVM infers the address space of each.
+The source for address spaces, calling conventions and intrinsics is the "User Guide for AMDGPU Backend" of llvm.org.
 """
 
 from ...core.errors import CompileError
@@ -9,38 +9,38 @@ from ...core.target import Target
 from ...ir.expr import WARP_LANES
 from ...ir.stmt import Bound, HardwareAxis, Kernel, Launch, Seq
 from ...schedule.gpu.occupancy import limits_of
-from ..backend import LaunchConfig, Source
-from ..llvm.emit import parameters_of
-from ..llvm.frame_layout import FrameLayout
-from ..llvm.function_context import FunctionContext
-from ..llvm.statements import KernelContext, emit_statement
-from ..llvm.values import LlvmValue, constant
+from ..backend import LaunchConfig, Source, parameters_of
+from ..llvm.body import Body
+from ..llvm.frame import Frame
+from ..llvm.statements import Place, emit_statement
+from ..llvm.values import Value, constant
 from ..llvm.writer import FunctionWriter, ModuleWriter, identifier
-from ..shared_memory import SharedPlan, plan_shared
+from ..shared_memory import SharedMemoryPlan, plan_shared_memory
 from .operations import emit_operation, exchange
 
 TRIPLE = "amdgcn-amd-amdhsa"
 _GLOBAL, _SHARED, _PRIVATE = 1, 3, 5
-"""Address spaces."""
+"""These are the address spaces of LLVM."""
 _BLOCKS = {HardwareAxis.GRID_X: "x", HardwareAxis.GRID_Y: "y", HardwareAxis.GRID_Z: "z"}
 
 
 def emit(kernel: Kernel, target: Target) -> Source:
-    """The LLVM IR of ``kernel``, all of whose top-level statements are launches. Raises CompileError for others."""
-    module = ModuleWriter(stack_address_space=_PRIVATE)
-    grids: list[LaunchConfig] = []
+    """Emit ``kernel``. Raises CompileError where a top-level statement of it is no launch."""
+    module = ModuleWriter(stack_space=_PRIVATE)
+    configs: list[LaunchConfig] = []
     for launch in kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,):
         if not isinstance(launch, Launch):
             raise CompileError(f"a kernel for {target} is made of launches, not of {type(launch).__name__}")
         try:
-            grids.append(_emit_launch(module, kernel, launch, target))
+            configs.append(_emit_launch(module, kernel, launch, target))
         except RecursionError as error:
             raise CompileError("an expression or loop nest is nested too deeply to be compiled") from error
     text = f'; {kernel.name} for {target}\ntarget triple = "{TRIPLE}"\n\n{module.text()}'
-    return Source("llvm-ir", text, grids[0].function, parameters_of(kernel), tuple(grids))
+    return Source("llvm-ir", text, configs[0].function, parameters_of(kernel), tuple(configs))
 
 
 def _emit_launch(module: ModuleWriter, kernel: Kernel, launch: Launch, target: Target) -> LaunchConfig:
+    """Define the function of one launch; return how it is launched."""
     plan = _shared_plan(launch, target)
     name = module.unique(f"tw_{identifier(launch.name)}")
     w = FunctionWriter(module)
@@ -48,7 +48,7 @@ def _emit_launch(module: ModuleWriter, kernel: Kernel, launch: Launch, target: T
     given = [w.parameter(b.name, f"ptr addrspace({_GLOBAL})") for b in kernel.parameters]
     for buffer, pointer in zip(kernel.parameters, given, strict=True):
         body.pointers[buffer.name] = w.assign(f"addrspacecast {pointer.typed} to ptr", "ptr", hint=buffer.name)
-    _place_shared(body, name, plan)
+    _declare_shared(body, name, plan)
     for bound in launch.bounds:
         body.variables[bound.var] = _variable(w, bound)
         body.extents[bound.var] = bound.extent
@@ -57,13 +57,13 @@ def _emit_launch(module: ModuleWriter, kernel: Kernel, launch: Launch, target: T
     arguments = ", ".join(f"ptr addrspace({_GLOBAL}) noalias noundef nonnull align 16 {p.text}" for p in given)
     size = f'"amdgpu-flat-work-group-size"="{launch.threads},{launch.threads}" "uniform-work-group-size"="true"'
     module.define(name, w.text(f"amdgpu_kernel void @{name}({arguments}) {module.attributes} {size}"))
-    places = tuple(range(len(kernel.parameters)))
-    return LaunchConfig(name, launch.blocks, launch.threads, shared_bytes=plan.bytes, arguments=places)
+    every = tuple(range(len(kernel.parameters)))
+    return LaunchConfig(name, launch.blocks, launch.threads, shared_bytes=plan.bytes, arguments=every)
 
 
-def _shared_plan(launch: Launch, target: Target) -> SharedPlan:
-    """Raises CompileError for what the hardware has not."""
-    limits, plan = limits_of(target), plan_shared(launch.body)
+def _shared_plan(launch: Launch, target: Target) -> SharedMemoryPlan:
+    """Plan the shared memory of a launch. Raises CompileError for what the hardware does not have."""
+    limits, plan = limits_of(target), plan_shared_memory(launch.body)
     if launch.extent(HardwareAxis.CLUSTER) > 1:
         raise CompileError(f"launch {launch.name} has clusters; {target} has none")
     if launch.threads > limits.threads_per_block:
@@ -73,11 +73,12 @@ def _shared_plan(launch: Launch, target: Target) -> SharedPlan:
         raise CompileError(f"launch {launch.name} takes {plan.bytes} bytes of shared memory; at most {most}")
     for buffer in plan.buffers:
         if buffer.layout is not None and buffer.layout.swizzle is not None:
-            raise CompileError(f"{buffer.name} is swizzled, which no address is for {target}")
+            raise CompileError(f"{buffer.name} is swizzled, which cannot be expressed for {target}")
     return plan
 
 
-def _place_shared(body: FunctionContext, name: str, plan: SharedPlan) -> None:
+def _declare_shared(body: Body, name: str, plan: SharedMemoryPlan) -> None:
+    """Declare the shared memory of a function, and a pointer into it for each shared buffer."""
     if not plan.bytes:
         return
     w = body.w
@@ -89,8 +90,8 @@ def _place_shared(body: FunctionContext, name: str, plan: SharedPlan) -> None:
         body.pointers[buffer.name] = w.assign(f"getelementptr i8, {start.typed}, i64 {at}", "ptr", hint=buffer.name)
 
 
-def _variable(w: FunctionWriter, bound: Bound) -> LlvmValue:
-    """The hardware's number as an index."""
+def _variable(w: FunctionWriter, bound: Bound) -> Value:
+    """Return a variable of the launch, such as the index of a block or a lane, as an index of the IR."""
     if bound.extent == 1:
         return constant(0, "i64")
     axis = _BLOCKS.get(bound.axis)

@@ -1,4 +1,5 @@
-"""What lanes, warps and blocks do together, as intrinsics. A wave of 64 lanes is two warps of the IR."""
+"""Emits what lanes, warps and blocks do together, as intrinsics of LLVM. A wavefront of 64 lanes is two warps of the
+IR."""
 
 from ...core.errors import CompileError
 from ...ir.buffer import Buffer
@@ -12,29 +13,30 @@ from ..llvm.memory import address
 from ..llvm.values import LlvmValue, constant, storage, vector_type
 from ..llvm.writer import FunctionWriter
 
-_PRODUCTS = {
+_MFMA_INTRINSICS = {
     "wave_m16n16k16_f16": "llvm.amdgcn.mfma.f32.16x16x16f16",
     "wave_m16n16k16_bf16": "llvm.amdgcn.mfma.f32.16x16x16bf16.1k",
     "wave_m16n16k4_f32": "llvm.amdgcn.mfma.f32.16x16x4f32",
 }
 
 
-def emit_operation(body: FunctionContext, stmt: Operation) -> None:
-    """Raises CompileError for an operation that these processors have not."""
+def emit_operation(body: Body, stmt: Operation) -> None:
+    """Emit ``stmt``. Raises CompileError for an operation that these processors do not have."""
     match stmt:
         case Barrier(level=Level.BLOCK):
             _barrier(body.w, "workgroup", "llvm.amdgcn.s.barrier")
         case Barrier(level=Level.WARP):
             _barrier(body.w, "wavefront", "llvm.amdgcn.wave.barrier")
-        case Mma(atom=atom) if atom in _PRODUCTS:
-            _product(body, stmt, MFMA_ATOMS[atom])
+        case Mma(atom=atom) if atom in _MFMA_INTRINSICS:
+            _mfma(body, stmt, MFMA_ATOMS[atom])
         case _:
             what = f"a barrier of the {stmt.level}" if isinstance(stmt, Barrier) else type(stmt).__name__
             raise CompileError(f"{what} cannot be expressed for AMD's processors")
 
 
-def exchange(w: FunctionWriter, shuffle: Shuffle, value: LlvmValue, lane: LlvmValue) -> LlvmValue:
-    """``value`` of another lane of the warp, by way of the network of shared memory, which moves 32 bits."""
+def exchange(w: FunctionWriter, shuffle: Shuffle, value: Value, lane: Value) -> Value:
+    """Return ``value`` of another lane of the warp. ``ds_bpermute`` moves 32 bits through the network of shared
+    memory."""
     source = w.op("shl", _source(w, shuffle, w.convert("trunc", lane, "i32")), constant(2, "i32"))
     w.module.declare("declare i32 @llvm.amdgcn.ds.bpermute(i32, i32)")
 
@@ -55,8 +57,8 @@ def exchange(w: FunctionWriter, shuffle: Shuffle, value: LlvmValue, lane: LlvmVa
     return w.convert("bitcast", whole, value.element)
 
 
-def _source(w: FunctionWriter, shuffle: Shuffle, lane: LlvmValue) -> LlvmValue:
-    """The number in its wave of the lane that is read."""
+def _source(w: FunctionWriter, shuffle: Shuffle, lane: Value) -> Value:
+    """Return the index, in its wavefront, of the lane that is read."""
     name = "llvm.amdgcn.workitem.id.x"
     w.module.declare(f"declare i32 @{name}()")
     own = w.op("and", w.call(name, [], "i32", hint="own"), constant(WAVEFRONT_LANES - 1, "i32"))
@@ -71,31 +73,33 @@ def _source(w: FunctionWriter, shuffle: Shuffle, lane: LlvmValue) -> LlvmValue:
 
 
 def _barrier(w: FunctionWriter, scope: str, name: str) -> None:
-    """What came before is seen after it, by all who met."""
+    """Emit a barrier. What its threads wrote before it is visible to all of them after it."""
     w.module.declare(f"declare void @{name}()")
     w.line(f'fence syncscope("{scope}") release')
     w.line(f"call void @{name}()")
     w.line(f'fence syncscope("{scope}") acquire')
 
 
-def _product(body: FunctionContext, stmt: Mma, atom: MmaAtom) -> None:
+def _mfma(body: Body, stmt: Mma, atom: MmaAtom) -> None:
+    """Load the fragments, emit the matrix instruction, and store its result."""
     w = body.w
-    places = {"d": (stmt.d, stmt.d_indices), "a": (stmt.a, stmt.a_indices), "b": (stmt.b, stmt.b_indices)}
-    at = {part: _place(body, *place) for part, place in places.items()}
-    held = {}
-    for part, (buffer, _) in places.items():
-        element, lanes = storage(buffer.dtype), atom.elements(part)
-        text = f"load {vector_type(element, lanes)}, {at[part].typed}, align {buffer.dtype.bytes}"
-        held[part] = w.assign(text, element, lanes, part)
-    name, result = _PRODUCTS[stmt.atom], held["d"]
-    types = [held[part].type for part in "abd"]
-    w.module.declare(f"declare {result.type} @{name}({', '.join(types)}, i32, i32, i32)")
-    operands = [*(held[part] for part in "abd"), *[constant(0, "i32")] * 3]
-    total = w.call(name, operands, result.element, result.lanes)
-    w.line(f"store {total.typed}, {at['d'].typed}, align {stmt.d.dtype.bytes}")
+    operands = {"d": (stmt.d, stmt.d_indices), "a": (stmt.a, stmt.a_indices), "b": (stmt.b, stmt.b_indices)}
+    pointers = {name: _pointer(body, *operand) for name, operand in operands.items()}
+    fragments = {}
+    for name, (buffer, _) in operands.items():
+        element, lanes = storage(buffer.dtype), atom.elements(name)
+        text = f"load {vector_type(element, lanes)}, {pointers[name].typed}, align {buffer.dtype.bytes}"
+        fragments[name] = w.assign(text, element, lanes, name)
+    intrinsic, accumulators = _MFMA_INTRINSICS[stmt.atom], fragments["d"]
+    types = [fragments[name].type for name in "abd"]
+    w.module.declare(f"declare {accumulators.type} @{intrinsic}({', '.join(types)}, i32, i32, i32)")
+    given = [*(fragments[name] for name in "abd"), *[constant(0, "i32")] * 3]
+    result = w.call(intrinsic, given, accumulators.element, accumulators.lanes)
+    w.line(f"store {result.typed}, {pointers['d'].typed}, align {stmt.d.dtype.bytes}")
 
 
-def _place(body: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...]) -> LlvmValue:
+def _pointer(body: Body, buffer: Buffer, indices: tuple[Expr, ...]) -> Value:
+    """Return a pointer to the first element of a fragment."""
     flat = flat_form(indices, buffer.strides)
     assert flat.is_strided
     return address(body, buffer, flat, evaluate)

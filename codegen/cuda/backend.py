@@ -1,9 +1,9 @@
-"""The CUDA backend: kernel IR -> CUDA C++ -> cubin."""
+"""Implements ``codegen.backend.Backend`` for CUDA: kernel IR -> CUDA C++ -> cubin."""
 
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
-from ..backend import Artifacts, Binary, Package, Packaging, Source
+from ..backend import Artifacts, CompiledKernel, Package, Packaging, Source
 from .compile import compiler
 from .emit.kernel import emit
 from .inspect.artifacts import artifacts
@@ -12,7 +12,7 @@ from .passes import run_passes
 
 
 class CudaBackend:
-    """See ``codegen.backend.Backend``."""
+    """Generates code for targets of kind ``cuda``."""
 
     def toolchain(self, target: Target) -> Toolchain:
         return compiler.toolchain(target)
@@ -23,7 +23,7 @@ class CudaBackend:
     def emit(self, kernel: Kernel, target: Target) -> Source:
         return emit(kernel, target)
 
-    def compile(self, source: Source, target: Target) -> Binary:
+    def compile(self, source: Source, target: Target) -> CompiledKernel:
         return compiler.compile_source(source, target)
 
     def assembly(self, source: Source, target: Target) -> str:
@@ -33,7 +33,7 @@ class CudaBackend:
         return artifacts(source, target)
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
-        """The source with a host program that nvcc builds, the cubin, and the PTX."""
+        """Package the source with a host program that nvcc builds, the cubin, and the PTX."""
         if packaging.library:
             raise UnsupportedTarget("libraries are made of kernels for processors, kind llvm", field="library")
         files = {

@@ -1,5 +1,8 @@
-"""The passes for devices with launches: as for loops, but unrolled loops stay loops, for the compiler to write out, and
-guarded ones stay whole: guards differ between threads, which run in step, so that two versions would cost both."""
+"""Runs the passes for CUDA.
+
+They are those for processors, with two left out. Unrolled loops stay loops, which the compiler unrolls. Guarded loops
+are not partitioned: guards differ between the threads of a warp, so that a warp would run both versions.
+"""
 
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel
@@ -15,7 +18,8 @@ CUDA_PASSES: tuple[tuple[str, Pass], ...] = (
 
 
 def run_passes(kernel: Kernel) -> tuple[tuple[str, Kernel], ...]:
-    """(name, kernel after it) for each pass, in order. Raises InvalidKernel where the last one is not legal."""
+    """Return (name, kernel after it) for each pass, in order. Raises InvalidKernel where the last kernel is not
+    legal."""
     after: list[tuple[str, Kernel]] = []
     for name, run in CUDA_PASSES:
         kernel = run(kernel)

@@ -2,7 +2,7 @@
 
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
-from ..backend import Artifacts, Binary, Layer, Package, Packaging, Source
+from ..backend import Artifacts, CodeLayer, CompiledKernel, Package, Packaging, Source
 from ..passes.pipeline import run_passes
 from . import compile as compiler
 from .emit import emit
@@ -24,7 +24,7 @@ class LlvmBackend:
     def emit(self, kernel: Kernel, target: Target) -> Source:
         return emit(kernel, target)
 
-    def compile(self, source: Source, target: Target) -> Binary:
+    def compile(self, source: Source, target: Target) -> CompiledKernel:
         return compiler.compile_source(source, target)
 
     def assembly(self, source: Source, target: Target) -> str:
@@ -32,7 +32,7 @@ class LlvmBackend:
 
     def artifacts(self, source: Source, target: Target) -> Artifacts:
         text = compiler.assembly(source, target)
-        return Artifacts((Layer("assembly", "assembly", text),), count_instructions(text, target.arch))
+        return Artifacts((CodeLayer("assembly", "assembly", text),), count_instructions(text, target.arch))
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
         """Return the files of an exported kernel: its LLVM IR, its assembly, an object with all that it calls, a

@@ -8,7 +8,7 @@ import llvmlite.binding as llvm
 from ... import __version__
 from ...core.errors import CompileError
 from ...core.target import Target, Toolchain
-from ..backend import Binary, Source
+from ..backend import CompiledKernel, Source
 from .machine import OPTIMISATION_LEVEL, create_machine, feature_string
 
 CODEGEN_VERSION = 6
@@ -33,7 +33,7 @@ def compile_source(source: Source, target: Target) -> Binary:
     machine = create_machine(target)
     module = optimised((source.text,), machine, minimal_passes=source.minimal_passes)
     code = bytes(machine.emit_object(module))
-    return Binary("elf", code, source.entry, source.parameters, toolchain(target), prologue=source.prologue)
+    return CompiledKernel("elf", code, source.entry, source.parameters, toolchain(target), prologue=source.prologue)
 
 
 def compile_together(texts: Sequence[str], exports: Collection[str], target: Target, *, minimal_passes: bool) -> bytes:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from textwrap import wrap
 
 from ...core.target import Target
-from ..backend import Parameter, Source
+from ..backend import KernelParameter, Source
 from ..c_names import KEYWORDS
 from .interface import arguments_of, calls_thread_pool, function_name
 
@@ -79,7 +79,7 @@ def _features(target: Target) -> str:
     return "".join(f" * {line}\n" for line in wrap(f"It needs {', '.join(target.features)}.", 110))
 
 
-def _shape(parameter: Parameter) -> str:
+def _shape(parameter: KernelParameter) -> str:
     return f"{parameter.dtype}[{', '.join(map(str, parameter.shape))}]{_NOTES.get(parameter.dtype.name, '')}"
 
 

@@ -7,7 +7,7 @@ from operator import mul
 
 from ...core.dtypes import DType
 from ...core.target import Target
-from ..backend import Parameter, Source
+from ..backend import KernelParameter, Source
 from .architectures import architecture_of
 from .compile import compile_together
 from .runtime_support import services_ir, thread_pool_ir

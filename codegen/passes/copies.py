@@ -1,4 +1,4 @@
-"""Copies of a statement: names that a statement binds are unique in a kernel, so each copy gets its own."""
+"""Copies statements. Names that a statement binds are unique in a kernel, so each copy binds names of its own."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ from ...ir.stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, w
 
 
 def bound_names(stmt: Stmt) -> set[str]:
-    """Variables and buffers that ``stmt`` binds."""
+    """Return the variables and buffers that ``stmt`` binds."""
     names: set[str] = set()
     for below in walk_statements(stmt):
         if isinstance(below, For):
@@ -21,15 +21,15 @@ def bound_names(stmt: Stmt) -> set[str]:
     return names
 
 
-class Names:
-    """The names taken in one kernel, growing as copies are made."""
+class FreshNames:
+    """Gives names that one kernel does not have yet."""
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = set(taken)
         self._last: dict[str, int] = {}
 
     def fresh(self, base: str) -> str:
-        """``base`` with the lowest free ``_c<number>`` suffix."""
+        """Return ``base`` with the lowest free suffix ``_c<number>``, and take that name."""
         stem, mark, digits = base.rpartition("_c")
         if mark and digits.isdigit():
             base = stem
@@ -41,16 +41,11 @@ class Names:
         self._taken.add(name)
         return name
 
-    def copy(self, stmt: Stmt) -> Stmt:
-        """``stmt`` with every name that it binds replaced by a fresh one."""
-        fresh = {name: self.fresh(name) for name in sorted(bound_names(stmt))}
-        return replace_names(stmt, {}, fresh) if fresh else stmt
-
 
 def replace_names(stmt: Stmt, values: Mapping[str, Expr], names: Mapping[str, str]) -> Stmt:
-    """``stmt`` with the variables in ``values`` replaced and the loops and buffers in ``names`` renamed; variables of
-    launches keep their names."""
-    memo: dict[int, Expr] = {}  # by identity: every expression here outlives the walk
+    """Replace the variables in ``values``, and rename the loops and buffers in ``names``. Variables of launches keep
+    their names."""
+    memo: dict[int, Expr] = {}  # keyed by identity, since every expression here outlives the walk
 
     def buffer_of(buffer: Buffer) -> Buffer:
         name = names.get(buffer.name)

@@ -1,10 +1,10 @@
-"""Stores whose mask is known lane by lane become as narrow as what they store.
+"""Narrows stores whose mask is constant to the lanes that are stored.
 
     C[ramp(96, 8)] = splat(0.0, 8) where ramp(0, 8) < splat(4, 8)    ->    C[ramp(96, 4)] = splat(0.0, 4)
 
-A vector of a length that is no power of two stays masked, in the next power of two. One lane becomes a scalar
-store; that also steps around LLVM 22, which turns a truncating masked store of one lane into a store of the whole
-wide element.
+A vector whose length is no power of two stays masked, in the next power of two. One lane becomes a scalar store. That
+also avoids a fault of LLVM 22, which turns a truncating masked store of one lane into a store of the whole wide
+element.
 """
 
 from dataclasses import replace
@@ -38,14 +38,14 @@ _ORDER = {
 
 
 def narrow(kernel: Kernel) -> Kernel:
-    """See the module; only masks that switch off the last lanes are looked at."""
+    """Narrow the stores of ``kernel`` whose masks disable nothing but the last lanes."""
     return replace(kernel, body=map_statements(kernel.body, _statement))
 
 
 def _statement(stmt: Stmt) -> Stmt:
     if not isinstance(stmt, Store) or stmt.mask is None:
         return stmt
-    lanes = known_lanes(stmt.mask)
+    lanes = constant_mask(stmt.mask)
     if lanes is None:
         return stmt
     on = sum(lanes)
@@ -61,13 +61,13 @@ def _statement(stmt: Stmt) -> Stmt:
     return Store(stmt.buffer, indices, first_lanes(stmt.value, width), mask)
 
 
-def known_lanes(mask: Expr) -> list[bool] | None:
-    """The lanes of a mask that holds nothing but numbers; None for any other."""
+def constant_mask(mask: Expr) -> list[bool] | None:
+    """Return which lanes a constant mask enables; None for a mask that is not constant."""
     match mask:
         case Const(value=value):
             return [bool(value)]
         case Broadcast(value=value, count=count):
-            one = known_lanes(value)
+            one = constant_mask(value)
             return None if one is None else one * count
         case Compare(op=op, a=a, b=b):
             left, right = _numbers(a), _numbers(b)
@@ -75,13 +75,13 @@ def known_lanes(mask: Expr) -> list[bool] | None:
                 return None
             return [_ORDER[op](x, y) for x, y in zip(left, right, strict=True)]
         case Logic(op=logic, a=a, b=b):
-            p, q = known_lanes(a), known_lanes(b)
+            p, q = constant_mask(a), constant_mask(b)
             if p is None or q is None:
                 return None
             pairs = zip(p, q, strict=True)
             return [x and y for x, y in pairs] if logic is LogicOp.AND else [x or y for x, y in pairs]
         case Unary(op=UnaryOp.NOT, value=value):
-            inner = known_lanes(value)
+            inner = constant_mask(value)
             return None if inner is None else [not x for x in inner]
     return None
 
@@ -98,7 +98,7 @@ def _numbers(expr: Expr) -> list[int] | None:
 
 
 def first_lanes(expr: Expr, width: int) -> Expr:
-    """The first ``width`` lanes of a vector; a scalar as it is."""
+    """Return the first ``width`` lanes of a vector. A scalar stays as it is."""
     if expr.lanes <= width or isinstance(expr, ReduceLanes):
         return expr
     match expr:
@@ -109,6 +109,6 @@ def first_lanes(expr: Expr, width: int) -> Expr:
         case Load(buffer=buffer, indices=indices, mask=mask):
             at = tuple(first_lanes(i, width) for i in indices)
             off = None if mask is None else first_lanes(mask, width)
-            known = None if off is None else known_lanes(off)
+            known = None if off is None else constant_mask(off)
             return Load(buffer, at, None if known is not None and all(known) else off)
     return rebuild(expr, [first_lanes(c, width) for c in expr.children])

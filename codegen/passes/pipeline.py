@@ -1,19 +1,19 @@
-"""The passes in the order in which a backend without vector or unrolled loops needs them."""
+"""Runs the passes of backends that have no loops of vectors and no unrolled loops of their own."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel, Seq, Stmt, seq
-from .copies import Names, bound_names
-from .deduplicate import copies_among, renamed
+from .copies import FreshNames, bound_names
+from .deduplicate import find_duplicates, with_names
 from .narrow import narrow
 from .partition import partition
 from .unroll import unroll
 from .vectorise import vectorise
 
 Pass = Callable[[Kernel], Kernel]
-Passed = tuple[tuple[str, Kernel], ...]
+KernelsAfterPasses = tuple[tuple[str, Kernel], ...]
 
 LOOP_PASSES: tuple[tuple[str, Pass], ...] = (
     ("simplify", simplify_kernel),
@@ -23,18 +23,21 @@ LOOP_PASSES: tuple[tuple[str, Pass], ...] = (
     ("simplify unrolled", simplify_kernel),
     ("narrow", narrow),
 )
-"""Name -> pass. Afterwards only serial and parallel loops are left, with vector expressions inside."""
+"""These passes run in this order; each has a name. They leave serial and parallel loops over vector expressions."""
 
 
-def run_passes(kernel: Kernel) -> Passed:
-    """(name, kernel after it) for each pass, in order. Of top-level statements that differ in names alone only the
-    first goes through them; a last step puts the others back."""
+def run_passes(kernel: Kernel) -> KernelsAfterPasses:
+    """Return (name, kernel after it) for each pass, in order.
+
+    Of top-level statements that differ in names alone only the first goes through the passes. A last step makes the
+    others from it.
+    """
     statements = kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,)
-    copies = copies_among(statements)
-    return (_by_parts(kernel, statements, copies) if copies else None) or _run(kernel)
+    duplicates = find_duplicates(statements)
+    return (_run_deduplicated(kernel, statements, duplicates) if duplicates else None) or _run(kernel)
 
 
-def _run(kernel: Kernel) -> Passed:
+def _run(kernel: Kernel) -> KernelsAfterPasses:
     after: list[tuple[str, Kernel]] = []
     for name, run in LOOP_PASSES:
         kernel = run(kernel)
@@ -42,21 +45,21 @@ def _run(kernel: Kernel) -> Passed:
     return tuple(after)
 
 
-def _by_parts(
-    kernel: Kernel, statements: Sequence[Stmt], copies: Mapping[int, tuple[int, Mapping[str, str]]]
-) -> Passed | None:
-    """None where two parts have given the same name to something of their own."""
-    parts = {n: _run(replace(kernel, body=stmt)) for n, stmt in enumerate(statements) if n not in copies}
+def _run_deduplicated(
+    kernel: Kernel, statements: Sequence[Stmt], duplicates: Mapping[int, tuple[int, Mapping[str, str]]]
+) -> KernelsAfterPasses | None:
+    """Return None where two statements bind the same name after their passes."""
+    runs = {n: _run(replace(kernel, body=stmt)) for n, stmt in enumerate(statements) if n not in duplicates}
     after = [
-        (name, replace(kernel, body=seq(*(part[step][1].body for part in parts.values()))))
+        (name, replace(kernel, body=seq(*(run[step][1].body for run in runs.values()))))
         for step, (name, _) in enumerate(LOOP_PASSES)
     ]
-    done = {n: part[-1][1].body for n, part in parts.items()}
+    done = {n: run[-1][1].body for n, run in runs.items()}
     bound = [name for stmt in done.values() for name in bound_names(stmt)]
     taken = {*bound, *bound_names(kernel.body), *(b.name for b in kernel.parameters)}
     if len(set(bound)) < len(bound):
         return None
-    names = Names(taken)
-    for n, (first, mapping) in copies.items():
-        done[n] = renamed(done[first], mapping, names)
+    names = FreshNames(taken)
+    for n, (first, mapping) in duplicates.items():
+        done[n] = with_names(done[first], mapping, names)
     return (*after, ("put copies back", replace(kernel, body=seq(*(done[n] for n in range(len(statements)))))))

@@ -1,4 +1,4 @@
-"""UNROLLED loops are written out, one copy of the body for each value of the variable.
+"""Writes UNROLLED loops out, with one copy of the body for each value of the variable.
 
 for k in unrolled(2):          C[0] = C[0] + A[0] * B[0]
     C[0] = C[0] + A[k] * B[k]  C[0] = C[0] + A[1] * B[1]
@@ -8,19 +8,19 @@ from dataclasses import replace
 
 from ...ir.expr import index
 from ...ir.stmt import Allocate, For, If, Kernel, Launch, LoopKind, Seq, Stmt, Store, seq, walk_statements
-from .copies import Names, bound_names, replace_names
+from .copies import FreshNames, bound_names, replace_names
 
 MOST_STATEMENTS = 8192
-"""A loop whose copies would hold more stores than this stays, as a serial loop: compilers choke on more."""
+"""A loop whose copies would have more stores than this becomes a serial loop, since compilers cannot cope with more."""
 
 
 def unroll(kernel: Kernel) -> Kernel:
-    """Every UNROLLED loop written out, innermost first; loops and buffers in later copies get fresh names."""
-    names = Names(bound_names(kernel.body) | {b.name for b in kernel.parameters})
+    """Write out every UNROLLED loop, innermost first. Loops and buffers in all copies but the first get fresh names."""
+    names = FreshNames(bound_names(kernel.body) | {b.name for b in kernel.parameters})
     return replace(kernel, body=_statement(kernel.body, names))
 
 
-def _statement(stmt: Stmt, names: Names) -> Stmt:
+def _statement(stmt: Stmt, names: FreshNames) -> Stmt:
     match stmt:
         case For(var=var, extent=extent, kind=kind, body=body):
             inner = _statement(body, names)
@@ -45,5 +45,5 @@ def _statement(stmt: Stmt, names: Names) -> Stmt:
 
 
 def stores(stmt: Stmt) -> int:
-    """How many stores ``stmt`` holds, not counting repetition by loops."""
+    """Return how many stores ``stmt`` has, each counted once however often it runs."""
     return sum(isinstance(s, Store) for s in walk_statements(stmt))

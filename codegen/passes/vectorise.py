@@ -1,11 +1,12 @@
-"""VECTORIZED loops become vector statements: the loop variable turns into a ramp of lanes.
+"""Vectorises VECTORIZED loops: the loop variable becomes a ramp of lanes.
 
     for j in vectorized(8):                 C[i, ramp(j0*8, 1, 8)] =
         C[i, j0*8 + j] = A[i, k] * B[..]        broadcast(A[i, k], 8) * B[k, ramp(j0*8, 1, 8)]
 
 Conditions on the loop variable become masks of loads and stores. An update of one element by every iteration,
-``T[i] = T[i] + f(j)``, becomes ``T[i] = T[i] + reduce_lanes(add, f(ramp))``. A loop that has no vector form
-(a vectorised loop inside it, lanes that overwrite one another) stays, as a serial loop: correct, only slow.
+``T[i] = T[i] + f(j)``, becomes ``T[i] = T[i] + reduce_lanes(add, f(ramp))``. A loop that has no vector form becomes a
+serial loop, which is correct but slow. That is one with a vectorised loop inside it, or whose lanes overwrite one
+another.
 """
 
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ from ...ir.expr import (
     walk,
 )
 from ...ir.linear_form import LinearForm, linear_form
+from ...ir.rewrite import free_variables
 from ...ir.stmt import (
     Allocate,
     For,
@@ -52,35 +54,40 @@ from ...ir.stmt import (
     substatements,
     walk_statements,
 )
+from .conditions import conjuncts
 from .copies import replace_names
-from .limits import extents_of, limits, variables
+from .index_bounds import extents_of, index_bounds
 
 REDUCIBLE = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
 
 
 class _NoVectorForm(Exception):
-    """Internal: the loop at hand stays serial."""
+    """A loop has no vector form, so it becomes a serial one."""
 
 
 def vectorise(kernel: Kernel) -> Kernel:
-    """Every VECTORIZED loop as vector statements (see the module); the rest of the kernel unchanged."""
+    """Turn every VECTORIZED loop into vector statements, and leave the rest of the kernel as it is."""
     inputs = frozenset(b.name for b in kernel.inputs)
-    facts = _Facts(inputs, extents_of(kernel.body), _spare_buffers(kernel.body))
+    facts = _KernelFacts(inputs, extents_of(kernel.body), _unmasked_buffers(kernel.body))
     return replace(kernel, body=_statement(kernel.body, facts))
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
-    """What is known of the whole kernel. ``inputs``: buffers that hold data everywhere. ``extents``: of all loops.
-    ``spare``: register buffers in which lanes that a guard switches off may hold anything."""
+class _KernelFacts:
+    """It holds what is known of the whole kernel.
+
+    inputs: Which buffers hold data in all their elements.
+    extents: How many values each variable of a loop takes.
+    unmasked: Which register buffers need no masks, since lanes that a guard disables may hold anything.
+    """
 
     inputs: frozenset[str]
     extents: Mapping[str, int]
-    spare: frozenset[str]
+    unmasked: frozenset[str]
 
 
-def _spare_buffers(body: Stmt) -> frozenset[str]:
-    """Register buffers of which every access is guarded lane by lane: nobody looks at the other lanes."""
+def _unmasked_buffers(body: Stmt) -> frozenset[str]:
+    """Return the register buffers whose every access is guarded lane by lane, so that nobody reads disabled lanes."""
     registers = {
         s.buffer.name for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is Scope.REGISTER
     }
@@ -96,7 +103,7 @@ def _spare_buffers(body: Stmt) -> frozenset[str]:
         if isinstance(stmt, For) and stmt.kind is LoopKind.VECTORIZED:
             lane, guarded = stmt.var, False
         elif isinstance(stmt, If) and lane is not None:
-            guarded = guarded or lane in variables(stmt.condition)
+            guarded = guarded or lane in free_variables(stmt.condition)
         for below in substatements(stmt):
             visit(below, lane, guarded)
 
@@ -104,7 +111,7 @@ def _spare_buffers(body: Stmt) -> frozenset[str]:
     return frozenset(registers - used)
 
 
-def _statement(stmt: Stmt, facts: _Facts) -> Stmt:
+def _statement(stmt: Stmt, facts: _KernelFacts) -> Stmt:
     match stmt:
         case For(var=var, extent=extent, kind=kind, body=body):
             inner = _statement(body, facts)
@@ -113,7 +120,7 @@ def _statement(stmt: Stmt, facts: _Facts) -> Stmt:
             if extent == 1:
                 return replace_names(inner, {var: index(0)}, {})
             try:
-                return _Lanes(var, extent, facts).statement(inner, None)
+                return _LoopVectoriser(var, extent, facts).statement(inner, None)
             except _NoVectorForm:
                 return For(var, extent, LoopKind.SERIAL, inner)
         case If(condition=condition, then=then):
@@ -128,7 +135,7 @@ def _statement(stmt: Stmt, facts: _Facts) -> Stmt:
 
 
 def neutral(op: BinaryOp, dtype: DType) -> Const:
-    """What leaves the other operand of ``op`` unchanged. Limits of the dtype stand for the infinities of integers."""
+    """Return the neutral element of ``op``. For integers the limits of the dtype stand for infinities."""
     if op in (BinaryOp.ADD, BinaryOp.MUL):
         return const(int(op is BinaryOp.MUL), dtype)
     lowest = op is BinaryOp.MAX
@@ -141,20 +148,20 @@ def neutral(op: BinaryOp, dtype: DType) -> Const:
 
 
 @dataclass(slots=True)
-class _Lanes:
-    """Widens what depends on one loop variable.
+class _LoopVectoriser:
+    """Vectorises one loop: widens what depends on its variable.
 
-    ``wide``: buffers allocated inside the loop, one copy for each lane. ``strict``: a load with the same index in
-    every lane is not known to happen in the scalar program.
+    privatised: Which buffers are allocated inside the loop, as they are with one copy for each lane.
+    strict: Whether a load with the same index in every lane might not happen in the scalar program.
     """
 
     var: str
     count: int
-    facts: _Facts
-    wide: dict[str, Buffer] = field(default_factory=dict)
+    facts: _KernelFacts
+    privatised: dict[str, Buffer] = field(default_factory=dict)
     strict: bool = False
 
-    # --- statements
+    # Statements
 
     def statement(self, stmt: Stmt, mask: Expr | None) -> Stmt:
         match stmt:
@@ -168,21 +175,21 @@ class _Lanes:
                 return seq(*(self.statement(s, mask) for s in statements))
             case Allocate(buffer=buffer, body=body) if buffer.scope is not Scope.SHARED:
                 lanes = Buffer(buffer.name, (*buffer.shape, self.count), buffer.dtype, buffer.scope)
-                self.wide[buffer.name] = lanes
+                self.privatised[buffer.name] = lanes
                 return Allocate(lanes, self.statement(body, mask))
             case If(condition=condition, then=then):
                 return self.guarded(condition, then, mask)
         raise _NoVectorForm
 
     def guarded(self, condition: Expr, then: Stmt, mask: Expr | None) -> Stmt:
-        terms = _conjunction(condition)
+        terms = conjuncts(condition)
         scalar = [t for t in terms if not self.varies(t)]
         varying = [t for t in terms if self.varies(t)]
         if not varying:
             return If(condition, self.statement(then, mask))
         for term in varying:
             mask = _and(mask, self.vector(term, mask))
-        # A load with one index for all lanes must not happen when no lane is on.
+        # A load with one index for all lanes must not happen where no lane is enabled.
         before = self.strict
         some = self.some_lane(varying[0]) if len(varying) == 1 and not self.strict else None
         self.strict = some is None
@@ -193,7 +200,7 @@ class _Lanes:
         return body
 
     def some_lane(self, term: Expr) -> Expr | None:
-        """A scalar condition that holds exactly when ``term`` holds in some lane; None when that is not known."""
+        """Return a scalar condition that holds exactly when ``term`` holds in some lane; None where none is known."""
         if not isinstance(term, Compare) or term.a.dtype != INDEX or any(isinstance(e, Load) for e in walk(term)):
             return None
         a, b = linear_form(term.a), linear_form(term.b)
@@ -208,19 +215,19 @@ class _Lanes:
         return Compare(term.op, a.substituted(self.var, lane).to_expr(), b.substituted(self.var, lane).to_expr())
 
     def has_unsafe_load(self, stmt: Stmt) -> bool:
-        """Whether ``stmt`` has a load with one index for all lanes that may not happen unconditionally."""
+        """Return whether ``stmt`` has a load with one index for all lanes that must not happen unconditionally."""
         roots = (e for s in walk_statements(stmt) for e in expressions(s))
         return any(isinstance(e, Load) and self.unsafe(e) for root in roots for e in walk(root))
 
     def unsafe(self, load: Load) -> bool:
-        """Whether a load has one index for all lanes and might be out of bounds, or read what nobody wrote."""
+        """Return whether a load has one index for all lanes and might be out of bounds, or read what nobody wrote."""
         if self.varies(load):
             return False
         if load.buffer.name not in self.facts.inputs and load.indices:
             return True
         for i, extent in zip(load.indices, load.buffer.shape, strict=True):
-            span = limits(i, self.facts.extents)
-            if span is None or span[0] < 0 or span[1] >= extent:
+            bounds = index_bounds(i, self.facts.extents)
+            if bounds is None or bounds[0] < 0 or bounds[1] >= extent:
                 return True
         return False
 
@@ -228,25 +235,25 @@ class _Lanes:
         if stmt.mask is not None or stmt.value.lanes > 1 or any(i.lanes > 1 for i in stmt.indices):
             raise _NoVectorForm
         indices = self.indices(stmt.buffer, stmt.indices, mask)
-        buffer = self.wide.get(stmt.buffer.name, stmt.buffer)
+        buffer = self.privatised.get(stmt.buffer.name, stmt.buffer)
         if any(i.lanes > 1 for i in indices):
             value = self.vector(stmt.value, mask)
-            return Store(buffer, indices, value, None if self.spare(buffer, stmt.indices) else mask)
+            return Store(buffer, indices, value, None if self.unmasked(buffer, stmt.indices) else mask)
         return self.update(stmt, mask)
 
-    def spare(self, buffer: Buffer, indices: tuple[Expr, ...]) -> bool:
-        """Whether lanes that are off may touch the buffer all the same: an accumulator without masks stays in a
+    def unmasked(self, buffer: Buffer, indices: tuple[Expr, ...]) -> bool:
+        """Return whether disabled lanes may access the buffer, too. An accumulator without masks stays in a
         register."""
-        if buffer.name not in self.facts.spare or buffer.name in self.wide:
+        if buffer.name not in self.facts.unmasked or buffer.name in self.privatised:
             return False
-        spans = [limits(i, self.facts.extents) for i in indices]
+        all_bounds = [index_bounds(i, self.facts.extents) for i in indices]
         return all(
-            span is not None and span[0] >= 0 and span[1] < extent
-            for span, extent in zip(spans, buffer.shape, strict=True)
+            bounds is not None and bounds[0] >= 0 and bounds[1] < extent
+            for bounds, extent in zip(all_bounds, buffer.shape, strict=True)
         )
 
     def update(self, stmt: Store, mask: Expr | None) -> Stmt:
-        """A store to one element by every lane: an accumulation, or one value whichever lane writes last."""
+        """Vectorise a store to one element by every lane: a reduction, or a value that is the same in every lane."""
         here = Load(stmt.buffer, stmt.indices)
         value = stmt.value
         if isinstance(value, Binary) and value.op in REDUCIBLE and here in (value.a, value.b):
@@ -260,12 +267,12 @@ class _Lanes:
             return stmt
         raise _NoVectorForm
 
-    # --- expressions
+    # Expressions
 
     def varies(self, expr: Expr) -> bool:
-        """Whether the lanes of ``expr`` differ."""
+        """Return whether the lanes of ``expr`` differ."""
         return any(
-            (isinstance(e, Var) and e.name == self.var) or (isinstance(e, Load) and e.buffer.name in self.wide)
+            (isinstance(e, Var) and e.name == self.var) or (isinstance(e, Load) and e.buffer.name in self.privatised)
             for e in walk(expr)
         )
 
@@ -274,12 +281,12 @@ class _Lanes:
         return any(isinstance(e, Load) and e.buffer.name == buffer.name for e in walk(expr))
 
     def vector(self, expr: Expr, mask: Expr | None) -> Expr:
-        """``expr`` in ``count`` lanes."""
+        """Return ``expr`` in ``count`` lanes."""
         wide = self.expr(expr, mask)
         return wide if wide.lanes > 1 else Broadcast(wide, self.count)
 
     def expr(self, expr: Expr, mask: Expr | None) -> Expr:
-        """``expr`` in ``count`` lanes, or as it is when its lanes do not differ."""
+        """Return ``expr`` in ``count`` lanes, or as it is where its lanes do not differ."""
         if expr.lanes > 1 or isinstance(expr, ReduceLanes):
             raise _NoVectorForm
         if not self.varies(expr):
@@ -294,8 +301,8 @@ class _Lanes:
         match expr:
             case Load(buffer=buffer, indices=indices, mask=None):
                 wide = self.indices(buffer, indices, mask)
-                spare = mask is None or self.spare(buffer, indices)
-                return Load(self.wide.get(buffer.name, buffer), wide, None if spare else mask)
+                unmasked = mask is None or self.unmasked(buffer, indices)
+                return Load(self.privatised.get(buffer.name, buffer), wide, None if unmasked else mask)
             case Select(condition=condition, then=then, otherwise=otherwise):
                 return self.select(condition, then, otherwise, mask)
             case Binary(op=BinaryOp.FLOORDIV | BinaryOp.MOD as op, a=a, b=b) if mask is not None and self.varies(b):
@@ -307,12 +314,12 @@ class _Lanes:
 
     def indices(self, buffer: Buffer, indices: tuple[Expr, ...], mask: Expr | None) -> tuple[Expr, ...]:
         wide = [self.expr(i, mask) for i in indices]
-        if buffer.name in self.wide:
+        if buffer.name in self.privatised:
             wide.append(Ramp(index(0), 1, self.count))
         return tuple(wide)
 
     def affine(self, expr: Expr) -> Expr | None:
-        """A ramp when ``expr`` grows evenly from lane to lane."""
+        """Return a ramp where ``expr`` has a constant stride from lane to lane; None elsewhere."""
         form = linear_form(expr)
         slope = 0
         base = LinearForm({}, form.constant)
@@ -330,7 +337,7 @@ class _Lanes:
         return Ramp(scalar, slope, self.count) if slope else Broadcast(scalar, self.count)
 
     def divided(self, atom: Expr) -> tuple[int, Expr] | None:
-        """(slope, base) of ``e // n`` or ``e % n`` where all lanes provably fall into one multiple of ``n``."""
+        """Return (slope, base) of ``e // n`` or ``e % n`` where ``e // n`` is provably the same in all lanes."""
         if not isinstance(atom, Binary) or atom.op not in (BinaryOp.FLOORDIV, BinaryOp.MOD):
             return None
         if not isinstance(atom.b, Const):
@@ -353,17 +360,11 @@ class _Lanes:
         return Select(wide, self.arm(then, wide, mask), self.arm(otherwise, inverse, mask))
 
     def arm(self, expr: Expr, chosen: Expr, mask: Expr | None) -> Expr:
-        """One branch of a select: its loads happen only in the lanes that chose it."""
+        """Vectorise one arm of a select. Its loads happen only in the lanes that select it."""
         before, self.strict = self.strict, True
         wide = self.vector(expr, _and(mask, chosen))
         self.strict = before
         return wide
-
-
-def _conjunction(condition: Expr) -> list[Expr]:
-    if isinstance(condition, Logic) and condition.op is LogicOp.AND:
-        return _conjunction(condition.a) + _conjunction(condition.b)
-    return [condition]
 
 
 def _and(a: Expr | None, b: Expr) -> Expr:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen.backend import Parameter
+from ...codegen.backend import KernelParameter
 from ...core.errors import InvalidParameter, UnsupportedTarget
 from .kernel import ALIGNMENT_BYTES
 
@@ -31,7 +31,7 @@ class Framework:
 
     name: str
     current_stream: Callable[[int], int] | None
-    empty: Callable[[Parameter, Any, int], Any]
+    empty: Callable[[KernelParameter, Any, int], Any]
 
 
 @dataclass(frozen=True, slots=True)

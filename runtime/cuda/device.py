@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ...codegen.backend import Binary
+from ...codegen.backend import CompiledKernel
 from ...core.dtypes import DType
 from ...core.errors import InvalidParameter, UnsupportedTarget
 from ...core.target import DeviceInfo, Target

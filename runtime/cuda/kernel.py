@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from ...codegen.backend import Binary, LaunchConfig
+from ...codegen.backend import CompiledKernel, LaunchConfig
 from ...core.errors import CompileError, InvalidParameter
 from ..device import Memory
 from .launch import CudaFunction, CudaGraph, EventTimer, KernelParams, LoadedCubin

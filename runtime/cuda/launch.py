@@ -138,7 +138,7 @@ def _cuda_launch_config(grid: LaunchConfig) -> Any:
         size = attribute("CUlaunchAttributeValue")()
         size.clusterDim.x, size.clusterDim.y, size.clusterDim.z = grid.cluster, 1, 1
         attributes.append(_launch_attribute("CLUSTER_DIMENSION", size))
-    if grid.overlaps:
+    if grid.programmatic_dependent_launch:
         allowed = attribute("CUlaunchAttributeValue")()
         allowed.programmaticStreamSerializationAllowed = 1
         attributes.append(_launch_attribute("PROGRAMMATIC_STREAM_SERIALIZATION", allowed))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen.backend import Parameter
+from ...codegen.backend import KernelParameter
 from ...codegen.lowering import build
 from ...core.errors import InvalidParameter
 from ...core.schedule import Schedule
@@ -144,7 +144,7 @@ def _check_no_overlap(inputs: Mapping[str, Any], outputs: Mapping[str, Any], vie
         earlier[name] = f"out {name}"
 
 
-def _check_host(parameter: Parameter, array: Any) -> None:
+def _check_host(parameter: KernelParameter, array: Any) -> None:
     name = parameter.name
     if not isinstance(array, np.ndarray):
         raise InvalidParameter(f"{name} is a {type(array).__name__}, the inputs are NumPy arrays", field=name)

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...codegen.backend import Parameter, TensorMap
+from ...codegen.backend import KernelParameter, TensorMap
 from .driver import attribute, call, error_of
 
 BYTES, ALIGNMENT_BYTES = 128, 64
@@ -36,8 +36,8 @@ def encode(described: TensorMap, parameter: Parameter, address: int) -> bytes:
         _array(ctypes.c_uint32, described.box[::-1]),
         _array(ctypes.c_uint32, [1] * len(shape)),
         _constant("Interleave.CU_TENSOR_MAP_INTERLEAVE_NONE"),
-        _constant(f"Swizzle.CU_TENSOR_MAP_SWIZZLE_{'128B' if described.swizzled else 'NONE'}"),
-        _constant(f"L2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_{described.line_bytes}B"),
+        _constant(f"Swizzle.CU_TENSOR_MAP_SWIZZLE_{'128B' if described.swizzle_128b else 'NONE'}"),
+        _constant(f"L2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_{described.l2_promotion_bytes}B"),
         _constant("FloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"),
     )
     if status:

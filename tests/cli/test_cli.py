@@ -77,6 +77,17 @@ def test_code_for_an_architecture_is_explained_without_such_a_device(tuned: Path
     assert unknown.returncode == 2 and "sm_12345" in unknown.stderr and "sm_90" in unknown.stderr
 
 
+def test_the_matrix_layer_shows_mfma_and_an_unknown_layer_is_refused(tuned: Path) -> None:
+    product = ("explain", "matmul", "m=256", "n=192", "k=128", "dtype=float16", "--target", "amdgpu:gfx942")
+    shown = tilewright(tuned, *product, "--layer", "matrix")
+    assert shown.returncode == 0 and re.search(r"MFMA, .*: \d+ v_mfma_f32_16x16x16_f16", shown.stdout), shown.stdout
+    told = json.loads(tilewright(tuned, "--json", *product, "--layer", "matrix").stdout)
+    assert [section["title"] for section in told["sections"]] == ["matrix instructions"]
+    unknown = tilewright(tuned, *product, "--layer", "ptx")
+    assert unknown.returncode == 2 and "no layer of this schedule has 'ptx' in its title" in unknown.stderr
+    assert "matrix instructions" in unknown.stderr and len(unknown.stderr.strip().splitlines()) == 1
+
+
 def test_a_device_that_is_not_there_is_one_line_and_no_job(tuned: Path) -> None:
     before = tilewright(tuned, "--json", "job", "list").stdout
     refused = tilewright(tuned, "tune", *MATMUL, "--target", "cuda:99")

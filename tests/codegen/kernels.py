@@ -1,4 +1,4 @@
-"""Kernels for the tests of backends and devices, written by hand: between them they hold every node of the IR."""
+"""Kernels for the tests of backends and devices, written by hand. Together they have every node of the IR."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.stmt import Allocate, For, If, Kernel, LoopKind, Stmt, Store, seq
 
 N = 48
-"""Elements of the vectors that the operator kernels work on: a multiple of every width used here."""
+"""The kernels of operators work on vectors of this many elements, a multiple of every width used here."""
 
 
 def serial(var: str, extent: int, *body: Stmt) -> For:
@@ -60,7 +60,7 @@ def spread(value: Expr, lanes: int) -> Expr:
 
 
 def elementwise(inputs: dict[str, DType], values: Callable[[list[Expr], int], list[Expr]], lanes: int) -> Kernel:
-    """``O0[i], O1[i], … = values(loads of the inputs at i, lanes)``."""
+    """Return a kernel of ``O0[i], O1[i], … = values(loads of the inputs at i, lanes)``."""
     sources = [Buffer(name, (N,), dtype) for name, dtype in inputs.items()]
     at = lanes_at(Var("i") * lanes, lanes)
     results = values([Load(s, (at,)) for s in sources], lanes)
@@ -111,7 +111,7 @@ def unary_operators(dtype: DType, lanes: int) -> Kernel:
 
 
 def casts(source: DType, lanes: int) -> Kernel:
-    """To every dtype, and constants of the source dtype on the way."""
+    """Return a kernel that casts to every dtype."""
 
     def values(given: list[Expr], _: int) -> list[Expr]:
         return [Cast(given[0], target) for target in DTYPES.values()]
@@ -120,7 +120,8 @@ def casts(source: DType, lanes: int) -> Kernel:
 
 
 def guarded_loads(lanes: int) -> Kernel:
-    """Loads that would leave their buffer, were they not guarded by ``select``: scalar, by lane, and uniform."""
+    """Return a kernel whose loads would leave their buffer without the ``select`` around them: scalar, by lane,
+    uniform."""
     source = Buffer("A", (N,), float32)
     outputs = [Buffer(f"O{n}", (N,), float32) for n in range(4)]
     start = Var("i") * lanes
@@ -141,7 +142,8 @@ def guarded_loads(lanes: int) -> Kernel:
 
 
 def strides(lanes: int) -> Kernel:
-    """Lanes that are reversed, spread out, repeated, transposed and in no even step; loads and stores."""
+    """Return a kernel of loads and stores whose lanes are reversed, strided, repeated, transposed, or without a
+    stride."""
     matrix = Buffer("A", (lanes, N), float32)
     line = Buffer("B", (4 * N,), float32)
     names = ("reversed", "every_2nd", "every_3rd", "every_4th", "far", "transposed", "folded", "repeated", "scattered")
@@ -165,7 +167,7 @@ def strides(lanes: int) -> Kernel:
 
 
 def masks(lanes: int, dtype: DType) -> Kernel:
-    """Masked loads and stores at the ragged end of a row, contiguous and spread, and scalar ones."""
+    """Return a kernel of masked loads and stores at the end of a row: contiguous, strided, and scalar ones."""
     length = 3 * lanes - 1
     source, straight = Buffer("A", (length,), dtype), Buffer("O0", (length,), dtype)
     column, alone = Buffer("O1", (length, 2), dtype), Buffer("O2", (4 * lanes,), dtype)
@@ -186,7 +188,7 @@ def masks(lanes: int, dtype: DType) -> Kernel:
 
 
 def lane_reductions(dtype: DType, lanes: int) -> Kernel:
-    """Every combination of lanes, per row."""
+    """Return a kernel that reduces the lanes of each row by every operator."""
     rows = 5
     source = Buffer("A", (rows, lanes), dtype)
     operations = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
@@ -197,7 +199,7 @@ def lane_reductions(dtype: DType, lanes: int) -> Kernel:
 
 
 def matmul(m: int, n: int, k: int, lanes: int, dtype: DType = float32) -> Kernel:
-    """Rows in parallel, whole vectors of columns, a register accumulator; ``n`` is a multiple of ``lanes``."""
+    """Return a product of parallel rows and whole vectors of columns. ``n`` is a multiple of ``lanes``."""
     a, b, c = Buffer("A", (m, k), dtype), Buffer("B", (k, n), dtype), Buffer("C", (m, n), dtype)
     acc = Buffer("acc", (lanes,), dtype, Scope.REGISTER)
     columns, every = Ramp(Var("j") * lanes, 1, lanes), Ramp(index(0), 1, lanes)
@@ -214,7 +216,8 @@ def matmul(m: int, n: int, k: int, lanes: int, dtype: DType = float32) -> Kernel
 
 
 def large_locals() -> Kernel:
-    """Local buffers of 1 MiB: one outside a parallel loop and read in it, one in each of its iterations."""
+    """Return a kernel with local buffers of 1 MiB: one that a parallel loop reads, and one in each of its
+    iterations."""
     size = 1 << 18
     source, result = Buffer("A", (8,), float32), Buffer("O", (8, 8), float32)
     shared, own = Buffer("shared", (size,), float32, Scope.LOCAL), Buffer("own", (size,), float32, Scope.LOCAL)
@@ -231,7 +234,7 @@ def large_locals() -> Kernel:
 
 
 def nested_parallel() -> Kernel:
-    """Parallel loops in parallel loops, conditions, a workspace between two launches, names that LLVM might mind."""
+    """Return a kernel with nested parallel loops, conditions, a workspace, and names that LLVM knows."""
     source, result = Buffer("begin", (6, 10), int32), Buffer("end", (6, 10), int32)
     between = Buffer("args", (6, 10), int32)
     i, j, p, q = Var("entry"), Var("env"), Var("p"), Var("t")
@@ -263,4 +266,4 @@ KERNELS: dict[str, Kernel] = {
     "large_locals": large_locals(),
     "nested_parallel": nested_parallel(),
 }
-"""Name -> kernel, all final (no vectorised or unrolled loop)."""
+"""It maps names to kernels, all of which are final: no loop of them is vectorised or unrolled."""

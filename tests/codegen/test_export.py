@@ -1,5 +1,6 @@
-"""Exported files are used without Tilewright: nvcc builds the source, and what it builds runs."""
+"""Exported files are used without Tilewright: nvcc builds the source, and the program runs."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from tilewright.codegen.export import exported
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
-from tilewright.schedule.sketches import sketches_for
+from tilewright.schedule.sketches import SKETCHES, sketches_for
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
@@ -35,6 +36,18 @@ def test_an_export_is_a_function_of_its_input(name: str) -> None:
     assert first == second
     text = first["kernel.cu"].decode()
     assert text.count("#include") == 4 and text.index("#include") > text.index("#ifndef __CUDACC_RTC__")
+
+
+def test_the_description_of_a_launch_has_the_names_that_programs_know() -> None:
+    workload = OPERATORS["matmul"].workload({"m": 512, "n": 512, "k": 512, "dtype": "float16"})
+    space = SKETCHES["cuda_gemm"].space(workload, SM90A, limit=16)
+    (launch, *_) = json.loads(exported(workload, SM90A, space.schedule(0))["kernel.json"])["launches"]
+    assert launch.keys() == {
+        "function", "blocks", "threads", "cluster", "shared_bytes", "arguments", "tensor_maps", "overlaps",
+    }  # fmt: skip
+    assert launch["overlaps"] is True and launch["threads"] % 32 == 0 and launch["shared_bytes"] > 0
+    assert {m["line_bytes"] for m in launch["tensor_maps"]} <= {128, 256}
+    assert launch["tensor_maps"][0].keys() == {"parameter", "box", "swizzled", "line_bytes"}
 
 
 @pytest.mark.cuda

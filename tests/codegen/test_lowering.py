@@ -1,9 +1,9 @@
-"""The road from schedule to binary: every layer of it, and what stops on the way."""
+"""Tests of the lowering pipeline from schedule to binary: each of its stages, and what it refuses."""
 
 import numpy as np
 import pytest
 
-from tilewright.codegen.lowering import build, layers, lower, sketch_of
+from tilewright.codegen.lowering import build, lower, lowering_stages, sketch_of
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
@@ -26,15 +26,15 @@ def some_schedule(workload: Workload) -> Schedule:
     return space.schedule(len(space) // 2)
 
 
-def test_every_layer_can_be_looked_at() -> None:
+def test_every_stage_can_be_looked_at() -> None:
     workload = matmul()
     schedule = some_schedule(workload)
-    road = layers(workload, TARGET, schedule)
-    verify(road.kernel)
-    verify(road.passes[-1][1], final=True)
-    assert [name for name, _ in road.passes] == list(dict.fromkeys(name for name, _ in road.passes))
-    assert road.source.entry in road.artifacts.layers[-1].text
-    assert sum(road.artifacts.instructions.values()) > 10
+    stages = lowering_stages(workload, TARGET, schedule)
+    verify(stages.kernel)
+    verify(stages.passes[-1][1], final=True)
+    assert [name for name, _ in stages.passes] == list(dict.fromkeys(name for name, _ in stages.passes))
+    assert stages.source.entry in stages.artifacts.layers[-1].text
+    assert sum(stages.artifacts.instructions.values()) > 10
 
 
 def test_a_build_is_a_function_of_its_input() -> None:

@@ -1,4 +1,4 @@
-"""Bytes that a kernel's accesses ask for."""
+"""Tests of how many bytes a kernel's accesses ask for."""
 
 from tilewright.codegen.memory_traffic import accessed_bytes
 from tilewright.tests.codegen.cuda.launches import LAUNCHES

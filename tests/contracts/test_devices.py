@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tilewright.codegen.backend import Binary
+from tilewright.codegen.backend import CompiledKernel
 from tilewright.codegen.backends import backend_for
 from tilewright.core.errors import CompileError, InvalidParameter, UnsupportedTarget
 from tilewright.core.target import Target
@@ -31,14 +31,14 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
         yield device
 
 
-def matmul_binary(device: Device) -> Binary:
+def matmul_binary(device: Device) -> CompiledKernel:
     target = device.info.target
     backend = backend_for(target)
     kernel = matmul_on_a_grid(4, 16, 8) if target.kind == "cuda" else matmul(4, 16, 8, 16)
     return backend.compile(backend.emit(kernel, target), target)
 
 
-def memories(device: Device, binary: Binary) -> list[Memory]:
+def memories(device: Device, binary: CompiledKernel) -> list[Memory]:
     made = [device.allocate(p.bytes) for p in binary.parameters]
     for memory in made:
         memory.write(np.ones(memory.nbytes // 4, np.float32).view(np.uint8))
@@ -121,9 +121,9 @@ def test_times_are_of_as_many_launches_as_asked_for(device: Device) -> None:
 def test_what_is_no_code_of_this_device_is_refused(device: Device) -> None:
     binary = matmul_binary(device)
     with pytest.raises(CompileError):
-        device.load(Binary(binary.format, b"nonsense", binary.entry, binary.parameters, binary.toolchain))
+        device.load(CompiledKernel(binary.format, b"nonsense", binary.entry, binary.parameters, binary.toolchain))
     with pytest.raises(CompileError):
-        device.load(Binary("clay tablet", binary.code, binary.entry, binary.parameters, binary.toolchain))
+        device.load(CompiledKernel("clay tablet", binary.code, binary.entry, binary.parameters, binary.toolchain))
     others = tuple(replace(grid, function="another") for grid in binary.launches)
     with pytest.raises(CompileError):
         device.load(replace(binary, entry="another", launches=others))

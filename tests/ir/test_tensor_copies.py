@@ -153,8 +153,8 @@ def test_they_become_tensor_instructions() -> None:
     (grid,) = source.launches
     assert grid.arguments == (2,)
     assert grid.tensor_maps == (TensorMap(0, (64, 64), True), TensorMap(1, (1, 24, 64), True, 256))
-    assert "prefetch_map(&A_map);" in source.text
-    assert "const __grid_constant__ TensorMap A_map" in source.text and "tensor_copy_2<true>(" in source.text
+    assert "prefetch_tensormap(&A_map);" in source.text
+    assert "const __grid_constant__ TensorMap A_map" in source.text and "tma_load_2d<true>(" in source.text
     binary = build_kernel(product(), H200)
     assert binary.launches == source.launches
     assert all(r.spill_bytes == 0 for r in binary.resources.values())
@@ -188,8 +188,8 @@ def test_boxes_are_asked_for_ahead_of_the_wait_for_earlier_launches() -> None:
     np.testing.assert_array_equal(interpret(asking((64, 64), 8), {"A": given})["O"], given[:24, :32])
     assert "tma_prefetch(A[0, 8 + l], (64, 64))" in kernel_text(asking((64, 64), 8))
     source = backend_for(H200).emit(finish(asking((64, 64), 8), H200), H200)
-    text = source.text[source.text.index("let_next_launch();") :]
-    assert text.index("tensor_prefetch_2(&A_map, ") < text.index("await_earlier_launch();")
+    text = source.text[source.text.index("griddepcontrol_launch_dependents();") :]
+    assert text.index("tma_prefetch_2d(&A_map, ") < text.index("griddepcontrol_wait();")
     assert source.launches[0].tensor_maps == (TensorMap(0, (64, 64), True, 256),)
     assert "UTMAPF.L2.2D" in backend_for(H200).assembly(source, H200)
 
@@ -199,5 +199,5 @@ def test_what_is_asked_for_is_a_box_that_is_copied() -> None:
         verify(asking((64, 64, 1)))
     with pytest.raises(KernelFault, match="a box of A begins at 4 in a row, no multiple of 16 bytes"):
         interpret(asking((64, 64), 4), {"A": inputs()["A"]})
-    with pytest.raises(CompileError, match=r"a box \[32, 64\] of A is asked for, which nothing copies"):
+    with pytest.raises(CompileError, match=r"a box \[32, 64\] of A is prefetched, which nothing copies"):
         build_kernel(asking((32, 64)), H200)

@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from tilewright.codegen.backend import Binary, Source
+from tilewright.codegen.backend import CompiledKernel, Source
 from tilewright.codegen.llvm.backend import LlvmBackend
 from tilewright.core.errors import CompileError, UnsupportedTarget
 from tilewright.core.target import Target
@@ -14,7 +14,7 @@ from tilewright.runtime.cpu import ALIGNMENT_BYTES, CpuDevice
 from tilewright.tests.codegen.kernels import matmul
 
 
-def build(target: Target) -> Binary:
+def build(target: Target) -> CompiledKernel:
     backend = LlvmBackend()
     return backend.compile(backend.emit(matmul(4, 16, 8, 8), target), target)
 

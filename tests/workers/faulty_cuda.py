@@ -6,7 +6,7 @@ They are CUDA C++ compiled by the real backend, so what is wrong with them is re
 
 from dataclasses import replace
 
-from tilewright.codegen.backend import Binary, LaunchConfig, Parameter, Source
+from tilewright.codegen.backend import CompiledKernel, KernelParameter, LaunchConfig, Source
 from tilewright.codegen.backends import backend_for
 from tilewright.core.dtypes import float32
 from tilewright.core.schedule import Schedule
@@ -80,10 +80,10 @@ def schedule(fault: str, number: int = 0) -> Schedule:
     return Schedule.of("hand_made", 1, {"fault": fault, "number": number})
 
 
-def build(work: Workload, target: Target, chosen: Schedule) -> Binary:
+def build(work: Workload, target: Target, chosen: Schedule) -> CompiledKernel:
     del work
     fault = str(chosen["fault"])
-    parameters = (Parameter("A", "input", (SIZE,), float32), Parameter("C", "output", (SIZE,), float32))
+    parameters = (KernelParameter("A", "input", (SIZE,), float32), KernelParameter("C", "output", (SIZE,), float32))
     source = Source("cuda-c++", _text(fault), "entry", parameters, (_grid("good"),))
     binary = backend_for(target).compile(source, target)  # which would refuse the grids that no device takes
     return replace(binary, launches=(_grid(fault),))

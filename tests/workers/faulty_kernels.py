@@ -8,7 +8,7 @@ import ctypes
 import os
 from collections.abc import Callable
 
-from tilewright.codegen.backend import Binary, Parameter, Source
+from tilewright.codegen.backend import CompiledKernel, KernelParameter, Source
 from tilewright.codegen.backends import backend_for
 from tilewright.core.dtypes import DType
 from tilewright.core.errors import CompileError, IllegalSchedule, InvalidKernel
@@ -29,14 +29,14 @@ def schedule(fault: str) -> Schedule:
     return Schedule.of("hand_made", 1, {"fault": fault})
 
 
-def build(work: Workload, target: Target, chosen: Schedule) -> Binary:
+def build(work: Workload, target: Target, chosen: Schedule) -> CompiledKernel:
     fault = str(chosen["fault"])
     if fault in BUILDERS:
         BUILDERS[fault]()
     dtype = work.inputs[0].dtype
-    parameters = (Parameter("A", "input", (SIZE,), dtype), Parameter("C", "output", (SIZE,), dtype))
+    parameters = (KernelParameter("A", "input", (SIZE,), dtype), KernelParameter("C", "output", (SIZE,), dtype))
     if fault == "stray_parameter":
-        parameters = (Parameter("B", "input", (SIZE,), dtype), parameters[1])
+        parameters = (KernelParameter("B", "input", (SIZE,), dtype), parameters[1])
     return backend_for(target).compile(Source("llvm-ir", _text(fault, dtype), "entry", parameters), target)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from tilewright.codegen.backend import Binary
+from tilewright.codegen.backend import CompiledKernel
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish, lower
 from tilewright.core.dtypes import float16
@@ -17,8 +17,7 @@ from tilewright.core.errors import InvalidParameter
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.core.trial import Reason
-from tilewright.ir.expr import Binary as BinaryExpr
-from tilewright.ir.expr import BinaryOp, Broadcast, Cast, Const, Expr, Load, Ramp, Var, index
+from tilewright.ir.expr import Binary, BinaryOp, Broadcast, Cast, Const, Expr, Load, Ramp, Var, index
 from tilewright.ir.rewrite import map_expr, map_expressions, map_loads, map_statements, stores_of
 from tilewright.ir.stmt import Allocate, For, If, Kernel, LoopKind, Stmt, Store
 from tilewright.schedule.sketches import sketches_for
@@ -68,7 +67,7 @@ def schedule(name: str, target: Target, planted: str = NONE) -> Schedule:
     return Schedule.of(chosen.sketch, chosen.version, {**dict(chosen.knobs), "planted": planted})
 
 
-def build(work: Workload, target: Target, chosen: Schedule) -> Binary:
+def build(work: Workload, target: Target, chosen: Schedule) -> CompiledKernel:
     """Raises InvalidParameter where the kernel has no place for the bug."""
     planted = str(chosen["planted"])
     knobs = {name: value for name, value in chosen.knobs if name != "planted"}
@@ -191,7 +190,7 @@ def _shift_kept(kernel: Kernel) -> Kernel:
     """Bytes with a sign are shifted to such without; what that adds to a sum is not taken off again."""
 
     def at(s: Stmt) -> Stmt:
-        if isinstance(s, Store) and isinstance(s.value, BinaryExpr) and _reads(s.value.b, "excess"):
+        if isinstance(s, Store) and isinstance(s.value, Binary) and _reads(s.value.b, "excess"):
             return replace(s, value=s.value.a)
         return s
 
@@ -229,8 +228,8 @@ def _round_each_step(kernel: Kernel) -> Kernel:
 
 def _swap_operands(kernel: Kernel) -> Kernel:
     def at(e: Expr) -> Expr:
-        swapped = isinstance(e, BinaryExpr) and e.op is BinaryOp.SUB and e.dtype.is_float
-        return BinaryExpr(BinaryOp.SUB, e.b, e.a) if isinstance(e, BinaryExpr) and swapped else e
+        swapped = isinstance(e, Binary) and e.op is BinaryOp.SUB and e.dtype.is_float
+        return Binary(BinaryOp.SUB, e.b, e.a) if isinstance(e, Binary) and swapped else e
 
     return replace(kernel, body=map_expressions(kernel.body, lambda e: map_expr(e, at)))
 

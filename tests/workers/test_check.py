@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tilewright.codegen.backend import Parameter
+from tilewright.codegen.backend import KernelParameter
 from tilewright.core.dtypes import DTYPES, DType
 from tilewright.core.trial import Reason
 from tilewright.runtime.cpu import CpuDevice, CpuMemory
@@ -56,7 +56,7 @@ class Setting:
         values = np.arange(SIZE) % 2 if dtype.is_bool else np.arange(SIZE) % 100
         self.a = values.astype(dtype.numpy)
         roles = {"a": "input", "c": "output", "w": "workspace"}
-        parameters = [Parameter(name, role, (SIZE,), dtype) for name, role in roles.items()]
+        parameters = [KernelParameter(name, role, (SIZE,), dtype) for name, role in roles.items()]
         self.buffers = [GuardedBuffer(device, p, n) for n, p in enumerate(parameters)]
         self.device = device
         self.set(*((1e-6, 1e-3) if dtype.is_float else (0.0, 0.0)))
@@ -224,7 +224,7 @@ def test_values_are_compared_as_numbers(dtype: str, got: list[float], want: list
     kind = DTYPES[dtype]
     array = np.array(got, kind.numpy)
     device = CpuDevice()
-    buffer = GuardedBuffer(device, Parameter("c", "output", array.shape, kind), 0)
+    buffer = GuardedBuffer(device, KernelParameter("c", "output", array.shape, kind), 0)
     buffer.payload.write(array.view(np.uint8))
     values = np.array(want, np.float64 if kind.is_float else kind.numpy)
     expected = Expected(device.hold(values), 0.0, 1e-3 if kind.is_float else 0.0)
@@ -235,7 +235,7 @@ def test_values_are_compared_as_numbers(dtype: str, got: list[float], want: list
 @pytest.mark.parametrize("size", [1, 131_072, 131_073, 400_001])
 def test_large_buffers_are_judged_to_the_last_element(size: int) -> None:
     device = CpuDevice()
-    buffer = GuardedBuffer(device, Parameter("c", "output", (size,), DTYPES["float32"]), 0)
+    buffer = GuardedBuffer(device, KernelParameter("c", "output", (size,), DTYPES["float32"]), 0)
     want = device.hold(np.ones(size))
     buffer.poison(0)
     assert buffer.poisoned(0).count == size and buffer.poisoned(1).count == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tilewright.codegen.backend import Binary
+from tilewright.codegen.backend import CompiledKernel
 from tilewright.core.errors import OutOfMemory, UnsupportedTarget
 from tilewright.core.target import Profile, Target
 from tilewright.core.trial import Failed, Timed
@@ -44,7 +44,7 @@ def test_every_kernel_but_the_good_ones_has_a_verdict() -> None:
 @pytest.mark.parametrize("fault", BODIES)
 def test_the_faulty_kernels_compile(fault: str) -> None:
     binary = build(add_one(), Target("cuda", "sm_90a", (), 132, 16), schedule(fault))
-    assert isinstance(binary, Binary) and binary.code.startswith(b"\x7fELF")
+    assert isinstance(binary, CompiledKernel) and binary.code.startswith(b"\x7fELF")
 
 
 def test_a_device_that_is_not_there_is_one_clear_error() -> None:

@@ -1,7 +1,8 @@
-"""Compiled kernels on disk, so that no process of this user compiles the same text twice.
+"""Keeps compiled kernels on disk, so that no process of this user compiles the same text twice.
 
-One file an entry, named by what went in; written aside and moved into place, so that processes may share the folder.
-When the entries exceed the limit, those that were used longest ago go. A folder that cannot be used costs only time.
+Each entry is one file, named by the hash of the compiler's inputs. It is written aside and moved into place, so that
+processes may share the folder. When the entries exceed the limit, the least recently used ones are removed. A folder
+that cannot be used costs only time.
 """
 
 import json
@@ -20,25 +21,25 @@ _SUFFIX = ".kernel"
 
 
 def cache_folder() -> Path:
-    """Where a user's programs keep what they can make again (the XDG base directory rules)."""
+    """Return the cache folder of this user, by the rules of the XDG base directories."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "tilewright" / "cuda"
 
 
 def key_of(text: str, options: Sequence[str], compiler: str) -> str:
-    """What a compilation's result depends on."""
+    """Return a key of all that the result of a compilation depends on."""
     return content_key({"text": text, "options": list(options), "compiler": compiler})
 
 
 @dataclass(frozen=True, slots=True)
 class CompileCache:
-    """Entries in ``folder``, of ``most_bytes`` together."""
+    """It keeps entries in ``folder`` that have at most ``most_bytes`` together."""
 
     folder: Path
     most_bytes: int = MOST_BYTES
 
     def get(self, key: str) -> Compiled | None:
-        """What was put under ``key``; None where nothing, or nothing readable, is there."""
+        """Return what was put under ``key``; None where there is nothing, or nothing readable."""
         path = self._path(key)
         try:
             data = zlib.decompress(path.read_bytes())
@@ -50,7 +51,7 @@ class CompileCache:
             return None
 
     def put(self, key: str, compiled: Compiled) -> None:
-        """Keep ``compiled``; does nothing where the folder cannot be written."""
+        """Store ``compiled`` under ``key``. Does nothing where the folder cannot be written."""
         head = json.dumps({"ptx": compiled.ptx, "log": compiled.log}).encode()
         data = zlib.compress(head + b"\n" + compiled.cubin, 1)
         try:
@@ -63,18 +64,18 @@ class CompileCache:
             except BaseException:
                 os.unlink(name)
                 raise
-            if key.startswith("0"):  # one in sixteen looks after the size of all
+            if key.startswith("0"):  # one key in sixteen checks the size of the whole folder
                 self.trim()
         except OSError:
             return
 
     def trim(self) -> None:
-        """Drop the entries used longest ago until the rest fits."""
+        """Remove the least recently used entries until the rest fits."""
         entries = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
             try:
                 found = path.stat()
-            except FileNotFoundError:  # another process trims too
+            except FileNotFoundError:  # another process removed it
                 continue
             entries.append((found.st_mtime, found.st_size, path))
         total = sum(size for _, size, _ in entries)

@@ -1,27 +1,28 @@
-"""CUDA C++ to machine code by NVRTC."""
+"""Compiles CUDA C++ to machine code by NVRTC, by way of the cache and the gates on resources."""
 
 import re
 
 from .... import __version__
 from ....core.errors import UnsupportedTarget
 from ....core.target import Target, Toolchain
-from ...backend import Binary, Source
+from ...backend import CompiledKernel, Source
 from . import nvrtc
 from .cache import CompileCache, cache_folder, key_of
 from .resources import check_launches, check_log, parse_log
 
 CODEGEN_VERSION = 6
-"""Grows whenever the emitter or the options change what a kernel compiles to."""
+"""It grows whenever the emitter or the options change what a kernel compiles to."""
 
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--fmad=true", "--diag-suppress=177")
-"""Not ``--restrict``: loads through const pointers would pass for constants, and the compiler could move them ahead of
-the wait for earlier launches. What is stored to is said to be ``__restrict__`` where the emitter writes it, which is
-all that lets loads pass stores."""
+"""``--restrict`` is not among them: loads through const pointers would pass for loads of constants, which the compiler
+may move ahead of ``griddepcontrol.wait``. The emitter writes ``__restrict__`` where a buffer is stored to. That is all
+that lets loads pass stores."""
 _ARCH = re.compile(r"sm_(\d+)([af]?)$")
 
 
 def toolchain(target: Target) -> Toolchain:
-    """Raises UnsupportedTarget where NVRTC is missing or does not know the target's architecture."""
+    """Return the versions and flags of ``compile_source``. Raises UnsupportedTarget where NVRTC is missing or does not
+    know the target's architecture."""
     return Toolchain(
         {
             "tilewright": __version__,
@@ -33,7 +34,7 @@ def toolchain(target: Target) -> Toolchain:
 
 
 def options(target: Target) -> tuple[str, ...]:
-    """What NVRTC is given for ``target``. Raises UnsupportedTarget for an architecture it does not know."""
+    """Return the options for NVRTC. Raises UnsupportedTarget for an architecture that it does not know."""
     known = nvrtc.architectures()
     match = _ARCH.match(target.arch)
     if match is None or int(match.group(1)) not in known:
@@ -46,18 +47,21 @@ def options(target: Target) -> tuple[str, ...]:
     return (f"--gpu-architecture={target.arch}", *_OPTIONS)
 
 
-def compile_source(source: Source, target: Target) -> Binary:
-    """A cubin with what its functions take. Raises CompileError with the compiler's log, and ResourcesExceeded
-    for a kernel that spills or takes what the hardware does not have."""
+def compile_source(source: Source, target: Target) -> CompiledKernel:
+    """Compile ``source`` to a cubin. Raises CompileError with the compiler's log, and ResourcesExceeded for a kernel
+    that spills or takes more than the hardware has."""
     result = compiled(source, target)
     resources = parse_log(result.log)
     check_log(resources, result.log)
     check_launches(source.launches, resources, target)
-    return Binary("cubin", result.cubin, source.entry, source.parameters, toolchain(target), source.launches, resources)
+    return CompiledKernel(
+        "cubin", result.cubin, source.entry, source.parameters, toolchain(target), source.launches, resources
+    )
 
 
 def compiled(source: Source, target: Target) -> nvrtc.Compiled:
-    """Machine code, PTX and log of ``source``: cached, or from NVRTC. Raises CompileError, UnsupportedTarget."""
+    """Return machine code, PTX and log of ``source``, from the cache or from NVRTC. Raises CompileError,
+    UnsupportedTarget."""
     given = options(target)
     cache = CompileCache(cache_folder())
     key = key_of(source.text, given, nvrtc.version())

@@ -1,4 +1,4 @@
-"""NVRTC, the CUDA compiler as a library: needs neither a GPU nor a driver. The only file that speaks to it."""
+"""Calls NVRTC, the CUDA compiler as a library, which needs neither a GPU nor a driver. No other file calls it."""
 
 import functools
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from ....core.errors import CompileError, UnsupportedTarget
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What one compilation gave. ``log``: all that the compiler and the assembler said."""
+    """This is the result of one compilation. ``log`` is all that the compiler and the assembler printed."""
 
     cubin: bytes
     ptx: str
@@ -20,7 +20,7 @@ class Compiled:
 
 @functools.cache
 def _library() -> Any:
-    """The bindings; imported when first asked for, since only the extra ``cuda`` brings them."""
+    """Import the bindings. That is done on the first call, since only the extra ``cuda`` installs them."""
     try:
         library = import_module("cuda.bindings.nvrtc")
         library.nvrtcVersion()
@@ -33,21 +33,22 @@ def _library() -> Any:
 
 
 def version() -> str:
-    """``major.minor``. Raises UnsupportedTarget where NVRTC is not installed."""
-    major, minor = _ask("nvrtcVersion")
+    """Return ``major.minor``. Raises UnsupportedTarget where NVRTC is not installed."""
+    major, minor = _call("nvrtcVersion")
     return f"{major}.{minor}"
 
 
 def architectures() -> tuple[int, ...]:
-    """The compute capabilities this NVRTC knows, as 10 * major + minor. Raises UnsupportedTarget without NVRTC."""
-    (known,) = _ask("nvrtcGetSupportedArchs")
+    """Return the compute capabilities that this NVRTC knows, as 10 * major + minor. Raises UnsupportedTarget where it
+    is not installed."""
+    (known,) = _call("nvrtcGetSupportedArchs")
     return tuple(int(n) for n in known)
 
 
 def compile_program(text: str, name: str, options: Sequence[str]) -> Compiled:
-    """``text`` as machine code and PTX. Raises CompileError with the compiler's log."""
+    """Compile ``text`` to machine code and PTX. Raises CompileError with the compiler's log."""
     nvrtc = _library()
-    (program,) = _ask("nvrtcCreateProgram", text.encode(), name.encode(), 0, [], [])
+    (program,) = _call("nvrtcCreateProgram", text.encode(), name.encode(), 0, [], [])
     try:
         given = [option.encode() for option in options]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
@@ -59,8 +60,8 @@ def compile_program(text: str, name: str, options: Sequence[str]) -> Compiled:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def _ask(function: str, *arguments: object) -> tuple[Any, ...]:
-    """What a function of NVRTC gives besides its status."""
+def _call(function: str, *arguments: object) -> tuple[Any, ...]:
+    """Call a function of NVRTC; return what it gives besides its status. Raises CompileError for a failure."""
     library = _library()
     status, *rest = getattr(library, function)(*arguments)
     if status != library.nvrtcResult.NVRTC_SUCCESS:
@@ -69,9 +70,9 @@ def _ask(function: str, *arguments: object) -> tuple[Any, ...]:
 
 
 def _bytes(program: Any, what: str) -> bytes:
-    (size,) = _ask(f"nvrtcGet{what}Size", program)
+    (size,) = _call(f"nvrtcGet{what}Size", program)
     buffer = bytearray(size)
-    _ask(f"nvrtcGet{what}", program, buffer)
+    _call(f"nvrtcGet{what}", program, buffer)
     return bytes(buffer)
 
 

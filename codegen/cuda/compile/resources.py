@@ -1,4 +1,4 @@
-"""What the assembler says a kernel takes, and the gates that refuse kernels which could only be slow or not run."""
+"""Reads from the assembler's log what a kernel takes, and refuses kernels that would be slow or could not run."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from ....schedule.gpu.occupancy import LIMITS
 from ...backend import LaunchConfig, Resources
 
 STATIC_SHARED_LIMIT_BYTES = 48 << 10
-"""Most static shared memory of a block on every architecture."""
+"""No architecture has more static shared memory for a block."""
 
 _FUNCTION = re.compile(r"Function properties for (\S+)")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -19,7 +19,7 @@ _WARNING = re.compile(r"\bC75\d\d\b")
 
 
 def parse_log(log: str) -> dict[str, Resources]:
-    """Function name -> what it takes, from what ``ptxas -v`` prints."""
+    """Return function name -> what it takes, as ``ptxas -v`` prints it."""
     found: dict[str, Resources] = {}
     name, frame = "", (0, 0)
     for line in log.splitlines():
@@ -34,27 +34,27 @@ def parse_log(log: str) -> dict[str, Resources]:
 
 
 def check_launches(launches: Sequence[LaunchConfig], resources: Mapping[str, Resources], target: Target) -> None:
-    """Raise ResourcesExceeded for a launch of which not even one block fits on a multiprocessor of ``target``."""
+    """Raise ResourcesExceeded for a launch of which not one block fits on a multiprocessor of ``target``."""
     limits = LIMITS.get(target.arch)
     if limits is None:
         return
-    for grid in launches:
-        if grid.shared_bytes > limits.shared_bytes_per_block:
+    for launch in launches:
+        if launch.shared_bytes > limits.shared_bytes_per_block:
             raise ResourcesExceeded(
-                f"{grid.function} takes {grid.shared_bytes} bytes of shared memory a block; "
+                f"{launch.function} takes {launch.shared_bytes} bytes of shared memory a block; "
                 f"{target.arch} has {limits.shared_bytes_per_block}"
             )
-        registers = resources[grid.function].registers if grid.function in resources else 1
-        if not limits.resident_blocks(grid.threads, registers, grid.shared_bytes):
+        registers = resources[launch.function].registers if launch.function in resources else 1
+        if not limits.resident_blocks(launch.threads, registers, launch.shared_bytes):
             raise ResourcesExceeded(
-                f"{grid.function} takes {registers} registers in each of {grid.threads} threads; "
+                f"{launch.function} takes {registers} registers in each of {launch.threads} threads; "
                 f"{target.arch} has {limits.registers_per_multiprocessor} for a block"
             )
 
 
 def check_log(resources: Mapping[str, Resources], log: str) -> None:
-    """Raise ResourcesExceeded for a kernel that spills, that the assembler warns about (C75xx: matrix instructions it
-    had to serialise, register requests it ignored), or with too much static shared memory."""
+    """Raise ResourcesExceeded for a kernel that spills, that has too much static shared memory, or that the assembler
+    warns about. Its warnings C75xx tell of ``wgmma`` that it serialised and of ``setmaxnreg`` that it ignored."""
     for name, taken in resources.items():
         if taken.spill_bytes:
             raise ResourcesExceeded(

@@ -1,4 +1,8 @@
-"""Where an access lies: its offset in elements, how it steps from lane to lane, and what divides it."""
+"""Analyses accesses, to decide whether the elements of a vector can move in one wide instruction.
+
+It answers three questions: Are the elements contiguous? At which multiple do they begin? Is one condition the mask of
+all of them? It also bounds index expressions, so that most of them are computed in 32 bits.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,25 +31,26 @@ from ....ir.expr import (
 from ....ir.linear_form import flat_form, linear_form
 
 WIDEST_BYTES = 16
-"""The widest access of one thread."""
+"""A thread moves at most this many bytes in one access."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """``base + step * lane`` elements from the start of a buffer, before any swizzle."""
+class StridedOffset:
+    """The offset of lane ``l`` of a vector is ``base + stride * l`` elements, before any swizzle."""
 
     base: Expr
-    step: int
+    stride: int
 
 
-def place_of(indices: Sequence[Expr], strides: Sequence[int]) -> Place | None:
-    """The place at ``indices``; None where the lanes do not step evenly."""
+def strided_offset(indices: Sequence[Expr], strides: Sequence[int]) -> StridedOffset | None:
+    """Return the offset of ``indices`` in a buffer with ``strides``; None where no constant stride leads from lane to
+    lane."""
     flat = flat_form(indices, strides, lower=True)
-    return Place(flat.base.to_expr(), flat.stride) if flat.is_strided else None
+    return StridedOffset(flat.base.to_expr(), flat.stride) if flat.is_strided else None
 
 
-def flat_place(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:
-    """The place of every lane as one (vector) expression, for lanes that do not step evenly."""
+def lane_offsets(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:
+    """Return the offsets of all lanes as one vector expression. They need no constant stride."""
     lanes = max((i.lanes for i in indices), default=1)
     total: Expr | None = None
     for at, stride in zip(indices, strides, strict=True):
@@ -56,79 +61,82 @@ def flat_place(indices: Sequence[Expr], strides: Sequence[int]) -> Expr:
     return index(0) if total is None else total
 
 
-def parted(expr: Expr, period: int) -> tuple[Expr, Expr]:
-    """A scalar index as a sum of two: one that ``period`` provably divides, and the rest."""
+def split_multiples(expr: Expr, period: int) -> tuple[Expr, Expr]:
+    """Split a scalar index into two that add up to it: a provable multiple of ``period``, and the rest."""
     form = linear_form(expr)
-    whole = {a for a, c in form.terms.items() if c * _multiple_of_term(a) % period == 0}
+    whole = {a for a, c in form.terms.items() if c * _divisibility_of_term(a) % period == 0}
     constant = form.constant - form.constant % period
     return (form.only(whole) + constant).to_expr(), (form.without(whole) - constant).to_expr()
 
 
-def multiple_of(expr: Expr) -> int:
-    """A number that divides every value of a scalar index; 0 for an index that is always 0."""
+def divisibility(expr: Expr) -> int:
+    """Return a number that divides every value of a scalar index (Triton's divisibility); 0 where all values are 0."""
     form = linear_form(expr)
     known = abs(form.constant)
     for term, c in form.terms.items():
-        known = gcd(known, abs(c) * _multiple_of_term(term))
+        known = gcd(known, abs(c) * _divisibility_of_term(term))
         if known == 1:
             return 1
     return known
 
 
-def _multiple_of_term(term: Expr) -> int:
+def _divisibility_of_term(term: Expr) -> int:
     match term:
         case Binary(op=BinaryOp.MOD | BinaryOp.MIN | BinaryOp.MAX, a=a, b=b):
-            return gcd(multiple_of(a), multiple_of(b))
+            return gcd(divisibility(a), divisibility(b))
         case Binary(op=BinaryOp.MUL, a=a, b=b):
-            return multiple_of(a) * multiple_of(b)
+            return divisibility(a) * divisibility(b)
         case Binary(op=BinaryOp.FLOORDIV, a=a, b=Const(value=divisor)) if divisor:
-            known = multiple_of(a)
+            known = divisibility(a)
             return known // abs(int(divisor)) if known % int(divisor) == 0 else 1
         case Select(then=then, otherwise=otherwise):
-            return gcd(multiple_of(then), multiple_of(otherwise))
+            return gcd(divisibility(then), divisibility(otherwise))
         case Cast(value=value, type=dtype) if dtype == INDEX and value.dtype.is_integer:
-            return multiple_of(value) if value.dtype == INDEX else 1
+            return divisibility(value) if value.dtype == INDEX else 1
     return 1
 
 
-def contiguous_run(buffer: Buffer) -> int:
-    """How many neighbours, from a multiple of that on, lie side by side: all but where a swizzle parts them."""
+def contiguous_elements(buffer: Buffer) -> int:
+    """Return how many elements stay contiguous, from a multiple of that number on: a swizzle permutes such chunks."""
     swizzle = None if buffer.layout is None else buffer.layout.swizzle
     return 1 << 30 if swizzle is None else 1 << swizzle.base
 
 
-def pieces(places: Sequence[tuple[Buffer, Expr]], lanes: int) -> list[tuple[int, int]]:
-    """(first lane, bytes) of the accesses that ``lanes`` neighbours are moved in, from each of ``places`` (buffer,
-    first element) on: a power of two of bytes, at most 16, at an offset that is provably a multiple of it
-    in all of them."""
-    size = places[0][0].dtype.bytes
-    known = [(multiple_of(base), contiguous_run(buffer) * size) for buffer, base in places]
+def vector_accesses(starts: Sequence[tuple[Buffer, Expr]], lanes: int) -> list[tuple[int, int]]:
+    """Split ``lanes`` contiguous elements into accesses that suit every buffer of ``starts``, such as both ends of a
+    copy. ``starts`` holds (buffer, offset of the first element).
+
+    Returns (first lane, bytes) of each access. Its bytes are a power of two, at most 16, and provably divide its
+    offset in bytes.
+    """
+    size = starts[0][0].dtype.bytes
+    known = [(divisibility(base), contiguous_elements(buffer) * size) for buffer, base in starts]
     found: list[tuple[int, int]] = []
     lane = 0
     while lane < lanes:
-        piece = WIDEST_BYTES
-        for multiple, run in known:
+        width = WIDEST_BYTES
+        for multiple, contiguous in known:
             at = gcd(multiple, lane)
-            piece = min(piece, run, WIDEST_BYTES if at == 0 else size * (at & -at))
-        while piece > (lanes - lane) * size:
-            piece //= 2
-        found.append((lane, piece))
-        lane += piece // size
+            width = min(width, contiguous, WIDEST_BYTES if at == 0 else size * (at & -at))
+        while width > (lanes - lane) * size:
+            width //= 2
+        found.append((lane, width))
+        lane += width // size
     return found
 
 
-def one_for_all(mask: Expr) -> Expr | None:
-    """The scalar that every lane of a mask is provably equal to; None where they may differ."""
+def uniform_mask(mask: Expr) -> Expr | None:
+    """Return the scalar condition that all lanes of a mask provably equal; None where lanes may differ."""
     match mask:
         case _ if mask.lanes == 1:
             return mask
         case Broadcast(value=value):
             return value
         case Logic(op=op, a=a, b=b):
-            left, right = one_for_all(a), one_for_all(b)
+            left, right = uniform_mask(a), uniform_mask(b)
             return None if left is None or right is None else Logic(op, left, right)
         case Unary(op=UnaryOp.NOT, value=value):
-            inner = one_for_all(value)
+            inner = uniform_mask(value)
             return None if inner is None else Unary(UnaryOp.NOT, inner)
         case Compare(op=CompareOp.LT | CompareOp.GE as op, a=a, b=b) if a.dtype == INDEX:
             return _uniform_order(op, a, b, mask.lanes)
@@ -136,27 +144,30 @@ def one_for_all(mask: Expr) -> Expr | None:
 
 
 def _uniform_order(op: CompareOp, a: Expr, b: Expr, lanes: int) -> Expr | None:
-    """``base + lane < bound`` where both are multiples of a number of lanes that covers all: then ``base < bound``."""
+    """Return ``base < bound`` for the mask ``base + stride * lane < bound``; None where lanes may differ.
+
+    All lanes agree where ``base`` and ``bound`` are multiples of a number that exceeds ``stride * (lanes - 1)``.
+    """
     left, right = linear_form(a), linear_form(b)
     if not (left.is_strided and right.is_strided) or right.stride:
         return None
     base, bound = left.base.to_expr(), right.base.to_expr()
     if left.stride:
-        unit = gcd(multiple_of(base), multiple_of(bound))
+        unit = gcd(divisibility(base), divisibility(bound))
         if left.stride < 0 or (unit and unit < left.stride * (lanes - 1) + 1):
             return None
     return Compare(op, base, bound)
 
 
-class Ranges:
-    """Bounds of integer expressions of one function; remembers them while the expressions live."""
+class IndexRanges:
+    """Bounds the integer expressions of one function, each of them once."""
 
     def __init__(self, variables: Mapping[str, Interval]) -> None:
         self._variables = variables
         self._known: dict[int, tuple[Expr, Interval]] = {}
 
     def of(self, expr: Expr) -> Interval:
-        """Bounds over all lanes; all of the dtype where nothing is known."""
+        """Return the bounds over all lanes, or the range of the dtype where nothing better is known."""
         found = self._known.get(id(expr))
         if found is None:
             found = self._known[id(expr)] = (expr, self._bounds(expr))
@@ -187,6 +198,6 @@ class Ranges:
         return whole
 
     def exact(self, expr: Binary) -> bool:
-        """Whether ``a op b`` provably does not wrap around."""
+        """Return whether ``a op b`` provably does not overflow."""
         bounds = binary_interval(expr.op, self.of(expr.a), self.of(expr.b))
         return bounds is not None and bounds.within(dtype_interval(expr.dtype))

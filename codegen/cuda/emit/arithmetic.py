@@ -1,31 +1,31 @@
-"""The IR's operators in CUDA C++: integers that wrap and divide towards minus infinity, floats that keep NaN.
+"""Writes the IR's operators in C++. Integers wrap around and divide towards minus infinity, and floats keep NaN.
 
-Functions of float32 are CUDA's accurate ones. Where every output of a kernel is a 16-bit float, an error of some units
-in the last place of float32 is far below the final rounding, and cheap ones stand in (``Function.approximate``):
-exp (``ex2.approx``), division (``div.full``, 2 units; of constants ``rcp.approx``), tanh (a series near 0, else by
-exp), sqrt (``sqrt.approx``).
-``tanh.approx`` itself, with its error of 2^-11, is not used: it is as large as the rounding of float16.
+Functions of float32 are CUDA's accurate ones. Where every output of a kernel is a float of 16 bits
+(``EmittedFunction.fast_math``), an error of some units in the last place of float32 is far below the final rounding,
+so cheap functions stand in: ``ex2.approx`` for exp, ``div.full`` for division (2 units) and ``rcp.approx`` for the
+division of a constant, ``sqrt.approx`` for sqrt, and for tanh a series near 0 and exp elsewhere. ``tanh.approx`` is
+not used: its error of 2^-11 is as large as the rounding of float16.
 """
 
 from ....core.dtypes import DType
 from ....core.errors import CompileError
 from ....ir.expr import Binary, BinaryOp, CompareOp, Const, Expr, LogicOp, Unary, UnaryOp
-from .function import Function
-from .text import Level, Value, call, converted, infix
-from .types import computed, is_half
+from .function import EmittedFunction
+from .text import CppValue, Precedence, call, conditional, converted, infix
+from .types import compute_type, is_half
 
-_PLAIN = {
-    BinaryOp.ADD: ("+", Level.SUM),
-    BinaryOp.SUB: ("-", Level.SUM),
-    BinaryOp.MUL: ("*", Level.PRODUCT),
+_INFIX = {
+    BinaryOp.ADD: ("+", Precedence.ADDITIVE),
+    BinaryOp.SUB: ("-", Precedence.ADDITIVE),
+    BinaryOp.MUL: ("*", Precedence.MULTIPLICATIVE),
 }
 _COMPARE = {
-    CompareOp.LT: ("<", Level.ORDER),
-    CompareOp.LE: ("<=", Level.ORDER),
-    CompareOp.GT: (">", Level.ORDER),
-    CompareOp.GE: (">=", Level.ORDER),
-    CompareOp.EQ: ("==", Level.EQUALITY),
-    CompareOp.NE: ("!=", Level.EQUALITY),
+    CompareOp.LT: ("<", Precedence.RELATIONAL),
+    CompareOp.LE: ("<=", Precedence.RELATIONAL),
+    CompareOp.GT: (">", Precedence.RELATIONAL),
+    CompareOp.GE: (">=", Precedence.RELATIONAL),
+    CompareOp.EQ: ("==", Precedence.EQUALITY),
+    CompareOp.NE: ("!=", Precedence.EQUALITY),
 }
 _MATH = {
     UnaryOp.EXP: "exp",
@@ -42,19 +42,23 @@ _MATH = {
 }
 _APPROXIMATE = {UnaryOp.EXP: "fast_exp", UnaryOp.TANH: "fast_tanh", UnaryOp.SQRT: "fast_sqrt"}
 MATH_NAMES = frozenset(f"{name}{kind}" for name in (*_MATH.values(), "pow") for kind in ("", "f"))
-"""Names of functions of CUDA that may be called."""
+"""These functions of CUDA's math library may be called."""
 
 
-def compare(op: CompareOp, a: Value, b: Value) -> Value:
+def compare(op: CompareOp, a: CppValue, b: CppValue) -> CppValue:
+    """Return ``a op b``."""
     return infix(a, _COMPARE[op][0], b, "bool", _COMPARE[op][1])
 
 
-def logic(op: LogicOp, a: Value, b: Value) -> Value:
-    return infix(a, "&&", b, "bool", Level.AND) if op is LogicOp.AND else infix(a, "||", b, "bool", Level.OR)
+def logic(op: LogicOp, a: CppValue, b: CppValue) -> CppValue:
+    """Return ``a && b`` or ``a || b``."""
+    if op is LogicOp.AND:
+        return infix(a, "&&", b, "bool", Precedence.LOGICAL_AND)
+    return infix(a, "||", b, "bool", Precedence.LOGICAL_OR)
 
 
-def binary(fn: Function, expr: Binary, a: Value, b: Value) -> Value:
-    """``a op b`` of the dtype of ``expr``."""
+def binary(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -> CppValue:
+    """Return ``a op b`` of the dtype of ``expr``."""
     dtype = expr.dtype
     if dtype.is_float:
         return _float_binary(fn, expr, a, b)
@@ -63,96 +67,99 @@ def binary(fn: Function, expr: Binary, a: Value, b: Value) -> Value:
     if expr.op in (BinaryOp.FLOORDIV, BinaryOp.MOD):
         return _divide(fn, expr, a, b)
     if expr.op in (BinaryOp.MIN, BinaryOp.MAX):
-        return extreme(fn, expr.op, dtype, a, b)
+        return min_max(fn, expr.op, dtype, a, b)
     return _integer_binary(fn, expr, a, b)
 
 
-def extreme(fn: Function, op: BinaryOp, dtype: DType, a: Value, b: Value) -> Value:
-    """The smaller or the larger of two numbers; a NaN wins."""
+def min_max(fn: EmittedFunction, op: BinaryOp, dtype: DType, a: CppValue, b: CppValue) -> CppValue:
+    """Return the smaller or the larger of two numbers; NaN if either is."""
     if dtype.is_float:
-        return call(fn.use(f"{op.value}_nan"), computed(dtype), a, b)
+        return call(fn.use(f"{op.value}_nan"), compute_type(dtype), a, b)
     if dtype.is_bool:
         return _bool_binary(op, a, b)
     type = "long long" if "long long" in (a.type, b.type) else "int"
     return call(op.value, type, converted(a, type), converted(b, type))
 
 
-def plain(fn: Function, op: BinaryOp, dtype: DType, a: Value, b: Value) -> Value:
-    """``a op b`` of two values that are no longer expressions of the IR; one of add, mul, min and max."""
+def combine(fn: EmittedFunction, op: BinaryOp, dtype: DType, a: CppValue, b: CppValue) -> CppValue:
+    """Return ``a op b`` in a reduction by add, mul, min or max, where neither value is an expression of the IR."""
     if op in (BinaryOp.MIN, BinaryOp.MAX):
-        return extreme(fn, op, dtype, a, b)
+        return min_max(fn, op, dtype, a, b)
     if dtype.is_bool:
         return _bool_binary(op, a, b)
-    sign, level = _PLAIN[op]
-    return infix(a, sign, b, a.type, level) if dtype.is_float else _wrapping(a, sign, b, dtype, level)
+    sign, precedence = _INFIX[op]
+    return infix(a, sign, b, a.type, precedence) if dtype.is_float else _wrapping(a, sign, b, dtype, precedence)
 
 
-def _integer_binary(fn: Function, expr: Binary, a: Value, b: Value) -> Value:
-    if expr.op not in _PLAIN:
+def _integer_binary(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -> CppValue:
+    if expr.op not in _INFIX:
         raise CompileError(f"{expr.op.value} is not defined for {expr.dtype}")
-    sign, level = _PLAIN[expr.op]
+    sign, precedence = _INFIX[expr.op]
     if expr.dtype.bits < 32:
-        result = infix(a, sign, b, "int", level)
-        return converted(result, computed(expr.dtype))
+        result = infix(a, sign, b, "int", precedence)
+        return converted(result, compute_type(expr.dtype))
     if not fn.ranges.exact(expr):
-        return _wrapping(a, sign, b, expr.dtype, level)
+        return _wrapping(a, sign, b, expr.dtype, precedence)
     type = result_type(fn, expr, a, b)
     if type == "long long" and "long long" not in (a.type, b.type):
         a = converted(a, type)
-    return infix(a, sign, b, type, level)
+    return infix(a, sign, b, type, precedence)
 
 
-def result_type(fn: Function, expr: Expr, *operands: Value) -> str:
-    """``int`` for an index whose values fit, computed of ``int``; else the type of its dtype."""
+def result_type(fn: EmittedFunction, expr: Expr, *operands: CppValue) -> str:
+    """Return ``int`` for an index whose values fit it and whose operands are ``int``; otherwise the type of its
+    dtype."""
     if expr.dtype.bits < 64:
-        return computed(expr.dtype)
+        return compute_type(expr.dtype)
     bounds = fn.ranges.of(expr)
     fits = -(1 << 31) <= bounds.low and bounds.high < 1 << 31
     return "int" if fits and all(v.type != "long long" for v in operands) else "long long"
 
 
-def _wrapping(a: Value, sign: str, b: Value, dtype: DType, level: Level) -> Value:
-    """Signed arithmetic that overflows is undefined in C++, unsigned wraps."""
+def _wrapping(a: CppValue, sign: str, b: CppValue, dtype: DType, precedence: Precedence) -> CppValue:
+    """Return ``a sign b`` where it may overflow. It is computed in unsigned types, since signed overflow is undefined
+    in C++."""
     if dtype.bits < 32:
-        return converted(infix(a, sign, b, "int", level), computed(dtype))
+        return converted(infix(a, sign, b, "int", precedence), compute_type(dtype))
     type = "long long" if dtype.bits == 64 else "int"
     left, right = (
         converted(converted(v, type), f"unsigned {type}".replace("unsigned int", "unsigned")) for v in (a, b)
     )
-    return converted(infix(left, sign, right, "", level), type)
+    return converted(infix(left, sign, right, "", precedence), type)
 
 
-def _bool_binary(op: BinaryOp, a: Value, b: Value) -> Value:
+def _bool_binary(op: BinaryOp, a: CppValue, b: CppValue) -> CppValue:
     match op:
         case BinaryOp.MIN | BinaryOp.MUL:
-            return infix(a, "&&", b, "bool", Level.AND)
+            return infix(a, "&&", b, "bool", Precedence.LOGICAL_AND)
         case BinaryOp.MAX | BinaryOp.ADD:
-            return infix(a, "||", b, "bool", Level.OR)
+            return infix(a, "||", b, "bool", Precedence.LOGICAL_OR)
     raise CompileError(f"{op.value} is not defined for bool")
 
 
-def _float_binary(fn: Function, expr: Binary, a: Value, b: Value) -> Value:
-    type = computed(expr.dtype)
-    if expr.op in _PLAIN:
-        return infix(a, _PLAIN[expr.op][0], b, type, _PLAIN[expr.op][1])
+def _float_binary(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -> CppValue:
+    type = compute_type(expr.dtype)
+    if expr.op in _INFIX:
+        return infix(a, _INFIX[expr.op][0], b, type, _INFIX[expr.op][1])
     match expr.op:
         case BinaryOp.MIN | BinaryOp.MAX:
-            return extreme(fn, expr.op, expr.dtype, a, b)
-        case BinaryOp.DIV if fn.approximate and type == "float" and _constant(expr.a) is not None:
+            return min_max(fn, expr.op, expr.dtype, a, b)
+        case BinaryOp.DIV if fn.fast_math and type == "float" and _constant(expr.a) is not None:
             inverse = call(fn.use("fast_reciprocal"), type, b)
-            return inverse if _constant(expr.a) == 1 else infix(a, "*", inverse, type, Level.PRODUCT)
-        case BinaryOp.DIV if fn.approximate and type == "float":
+            return inverse if _constant(expr.a) == 1 else infix(a, "*", inverse, type, Precedence.MULTIPLICATIVE)
+        case BinaryOp.DIV if fn.fast_math and type == "float":
             return call(fn.use("fast_divide"), type, a, b)
         case BinaryOp.DIV:
-            return infix(a, "/", b, type, Level.PRODUCT)
+            return infix(a, "/", b, type, Precedence.MULTIPLICATIVE)
         case BinaryOp.POW if _constant(expr.b) == 2:
-            return infix(a, "*", a, type, Level.PRODUCT)
+            return infix(a, "*", a, type, Precedence.MULTIPLICATIVE)
         case BinaryOp.POW:
             return call("powf" if type == "float" else "pow", type, a, b)
     raise CompileError(f"{expr.op.value} is not defined for {expr.dtype}")
 
 
 def _constant(expr: Expr) -> float | int | None:
+    """Return the number that ``expr`` is, alone, broadcast or cast; None where it is no constant."""
     inner = getattr(expr, "value", None)
     if isinstance(expr, Const):
         return expr.value
@@ -161,34 +168,36 @@ def _constant(expr: Expr) -> float | int | None:
     )
 
 
-def _divide(fn: Function, expr: Binary, a: Value, b: Value) -> Value:
-    """Shifts and masks for powers of two, unsigned division where nothing is negative, else a function."""
+def _divide(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -> CppValue:
+    """Return a quotient or remainder. Powers of two take shifts and masks, operands that are never negative take
+    unsigned division, and all others a device function."""
     is_quotient = expr.op is BinaryOp.FLOORDIV
     divisor = _constant(expr.b)
-    type = result_type(fn, expr, a, b) if expr.dtype.bits == 64 else computed(expr.dtype)
+    type = result_type(fn, expr, a, b) if expr.dtype.bits == 64 else compute_type(expr.dtype)
     if divisor and divisor > 0 and int(divisor) & (int(divisor) - 1) == 0:
         if is_quotient:
-            shift = Value(str(int(divisor).bit_length() - 1), "int")
-            return converted(infix(a, ">>", shift, a.type, Level.SHIFT), type) if divisor != 1 else a
-        mask = Value(str(int(divisor) - 1) + ("ll" if a.type == "long long" else ""), a.type)
-        return converted(infix(a, "&", mask, a.type, Level.BITS), type)
+            shift = CppValue(str(int(divisor).bit_length() - 1), "int")
+            return converted(infix(a, ">>", shift, a.type, Precedence.SHIFT), type) if divisor != 1 else a
+        mask = CppValue(str(int(divisor) - 1) + ("ll" if a.type == "long long" else ""), a.type)
+        return converted(infix(a, "&", mask, a.type, Precedence.BITWISE), type)
     if expr.dtype.bits >= 32 and fn.ranges.of(expr.a).low >= 0 and fn.ranges.of(expr.b).low > 0:
-        wide = "long long" in (a.type, b.type)
-        unsigned = "unsigned long long" if wide else "unsigned"
+        is_long = "long long" in (a.type, b.type)
+        unsigned = "unsigned long long" if is_long else "unsigned"
         sign = "/" if is_quotient else "%"
-        quotient = infix(converted(a, unsigned), sign, converted(b, unsigned), unsigned, Level.PRODUCT)
-        return converted(quotient, "long long" if wide else "int")
-    name = fn.use("floor_divide" if is_quotient else "floor_modulo")
+        quotient = infix(converted(a, unsigned), sign, converted(b, unsigned), unsigned, Precedence.MULTIPLICATIVE)
+        return converted(quotient, "long long" if is_long else "int")
+    name = fn.use("floor_div" if is_quotient else "floor_mod")
     of = "long long" if "long long" in (a.type, b.type) else "int"
-    of = computed(expr.dtype) if expr.dtype.bits < 64 else of
+    of = compute_type(expr.dtype) if expr.dtype.bits < 64 else of
     return call(f"{name}<{of}>", of, a, b)
 
 
-def unary(fn: Function, expr: Unary, a: Value) -> Value:
+def unary(fn: EmittedFunction, expr: Unary, a: CppValue) -> CppValue:
+    """Return ``op a`` of the dtype of ``expr``."""
     dtype = expr.dtype
-    type = computed(dtype)
+    type = compute_type(dtype)
     if expr.op is UnaryOp.NOT:
-        return Value(f"!{a.unary}", "bool", Level.UNARY)
+        return CppValue(f"!{a.unary}", "bool", Precedence.UNARY)
     if expr.op is UnaryOp.NEG and dtype.is_float:
         return _negated(a, type)
     if dtype.is_integer and expr.op in (UnaryOp.NEG, UnaryOp.ABS):
@@ -196,70 +205,71 @@ def unary(fn: Function, expr: Unary, a: Value) -> Value:
     name = _MATH.get(expr.op)
     if name is None or not dtype.is_float:
         raise CompileError(f"{expr.op.value} is not defined for {dtype}")
-    if fn.approximate and type == "float" and expr.op in _APPROXIMATE:
+    if fn.fast_math and type == "float" and expr.op in _APPROXIMATE:
         return call(fn.use(_APPROXIMATE[expr.op]), type, a)
     return call(name if type == "double" else f"{name}f", type, a)
 
 
-def _negated(a: Value, type: str) -> Value:
-    return Value(f"-{a.atom}", type, Level.UNARY)
+def _negated(a: CppValue, type: str) -> CppValue:
+    return CppValue(f"-{a.primary}", type, Precedence.UNARY)
 
 
-def _integer_unary(fn: Function, expr: Unary, a: Value) -> Value:
+def _integer_unary(fn: EmittedFunction, expr: Unary, a: CppValue) -> CppValue:
     dtype = expr.dtype
     if expr.op is UnaryOp.ABS and dtype.kind == "uint":
         return a
     if expr.op is UnaryOp.NEG:
         if dtype.bits == 64 and fn.ranges.of(expr).low > -(1 << 62):
             return _negated(a, a.type)
-        zero = Value("0", "int")
-        return _wrapping(zero, "-", a, dtype, Level.SUM)
-    lowest = Value("0", "int")
-    turned = _wrapping(lowest, "-", a, dtype, Level.SUM)
-    return Value(f"{compare(CompareOp.LT, a, lowest).text} ? {turned.text} : {a.text}", turned.type, Level.CHOICE)
+        zero = CppValue("0", "int")
+        return _wrapping(zero, "-", a, dtype, Precedence.ADDITIVE)
+    zero = CppValue("0", "int")
+    negated = _wrapping(zero, "-", a, dtype, Precedence.ADDITIVE)
+    return conditional(compare(CompareOp.LT, a, zero), negated, a, negated.type)
 
 
-def cast(fn: Function, value: Value, source: DType, target: DType) -> Value:
-    """The IR's Cast: to float nearest-even; float to integer towards zero, saturating, NaN to 0; to bool ``!= 0``."""
+def cast(fn: EmittedFunction, value: CppValue, source: DType, target: DType) -> CppValue:
+    """Convert ``value``. To a float it rounds to nearest even. From a float to an integer it rounds towards zero and
+    saturates, and NaN gives 0. To bool it is ``value != 0``."""
     if source == target:
         return value
     if target.is_bool:
         zero = {"float": "0.0f", "double": "0.0"}.get(value.type, "0")
-        return infix(value, "!=", Value(zero, value.type), "bool", Level.EQUALITY)
+        return infix(value, "!=", CppValue(zero, value.type), "bool", Precedence.EQUALITY)
     if is_half(target):
         bits = to_bits(fn, value, source, target)
         return from_bits(fn, bits, target)
     if target.is_float:
-        return converted(value, computed(target))
+        return converted(value, compute_type(target))
     if source.is_float:
         return _saturated(fn, value, target)
     if target.bits == 64 and value.type != "long long":
         return value if value.type == "int" else converted(value, "int")
-    return converted(value, computed(target))
+    return converted(value, compute_type(target))
 
 
-def _saturated(fn: Function, value: Value, target: DType) -> Value:
+def _saturated(fn: EmittedFunction, value: CppValue, target: DType) -> CppValue:
     if target.bits == 64:
         return call(fn.use("float_to_long"), "long long", value)
     whole = call(fn.use("float_to_int"), "int", value)
     if target.bits == 32:
         return whole
     low, high = target.integer_range
-    return converted(call("min", "int", call("max", "int", whole, str(low)), str(high)), computed(target))
+    return converted(call("min", "int", call("max", "int", whole, str(low)), str(high)), compute_type(target))
 
 
-def to_bits(fn: Function, value: Value, source: DType, target: DType) -> Value:
-    """The bits of a number rounded to a float of 16 bits, once."""
+def to_bits(fn: EmittedFunction, value: CppValue, source: DType, target: DType) -> CppValue:
+    """Return the bits of a number that is rounded, once, to a float of 16 bits."""
     name = fn.use("float_to_half" if target.name == "float16" else "float_to_bfloat")
     if source.name == "float64":
-        value = call(fn.use("double_to_odd"), "float", value)
+        value = call(fn.use("double_to_float_odd"), "float", value)
     elif source.name in ("int32", "int64"):  # float32 could not hold them
-        value = call(fn.use("double_to_odd"), "float", converted(value, "double"))
+        value = call(fn.use("double_to_float_odd"), "float", converted(value, "double"))
     elif not source.is_float:
         value = converted(value, "float")
     return call(name, "unsigned short", value)
 
 
-def from_bits(fn: Function, bits: Value, dtype: DType) -> Value:
-    """The number that 16 bits stand for."""
+def from_bits(fn: EmittedFunction, bits: CppValue, dtype: DType) -> CppValue:
+    """Return the float32 that the bits of a 16-bit float stand for."""
     return call(fn.use("half_to_float" if dtype.name == "float16" else "bfloat_to_float"), "float", bits)

@@ -1,43 +1,44 @@
-"""Whether what a launch loads from other blocks of a cluster is there before their memory may change or go away."""
+"""Checks that loads from other CTAs of a cluster arrive before the shared memory that they read may change or go
+away."""
 
 from ....ir.expr import ClusterLoad, walk
 from ....ir.gpu import Barrier, ClusterLoadWait, Level
 from ....ir.stmt import Allocate, For, If, Seq, Stmt, expressions
 
 
-class _Unawaited(Exception):
-    pass
+class _NotAwaited(Exception):
+    """A barrier of the cluster is reached while loads are in flight."""
 
 
-def awaits_peers(body: Stmt) -> bool:
-    """Whether on every path an ClusterLoadWait stands between a ClusterLoad and the next barrier of the cluster.
+def awaits_cluster_loads(body: Stmt) -> bool:
+    """Return whether on every path a ClusterLoadWait stands between a ClusterLoad and the next barrier of the cluster.
 
-    Without it a load may still be under way when its thread is at the barrier: the assembler moves the first use of
-    what was loaded behind it. (Barriers of the cluster in their usual form wait for loads, and for all else.)
+    Without it a load may still be in flight when its thread is at the barrier, since the assembler moves the first use
+    of its value behind it. (A ``barrier.cluster`` in its usual form waits for loads, and for all else.)
     """
     try:
-        return not _open(body, False)
-    except _Unawaited:
+        return not _in_flight(body, False)
+    except _NotAwaited:
         return False
 
 
-def _open(stmt: Stmt, before: bool) -> bool:
-    """Whether loads are not awaited after ``stmt``, given whether some were not ``before``."""
+def _in_flight(stmt: Stmt, before: bool) -> bool:
+    """Return whether loads may be in flight after ``stmt``, given whether some may be ``before`` it."""
     match stmt:
         case Barrier(level=Level.CLUSTER):
             if before:
-                raise _Unawaited
+                raise _NotAwaited
             return False
         case ClusterLoadWait():
             return False
         case Seq():
-            for part in stmt.statements:
-                before = _open(part, before)
+            for below in stmt.statements:
+                before = _in_flight(below, before)
             return before
         case Allocate():
-            return _open(stmt.body, before)
+            return _in_flight(stmt.body, before)
         case For():
-            return _open(stmt.body, _open(stmt.body, before)) or before
+            return _in_flight(stmt.body, _in_flight(stmt.body, before)) or before
         case If():
-            return _open(stmt.then, before) or before
+            return _in_flight(stmt.then, before) or before
     return before | any(isinstance(e, ClusterLoad) for root in expressions(stmt) for e in walk(root))

@@ -1,70 +1,91 @@
-"""What is known, and gathered, while one device function is written."""
+"""Holds what is known, and what is gathered, while one ``__global__`` function is written."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ....core.errors import CompileError
 from ....ir.buffer import Buffer, Scope
 from ....ir.expr import ClusterLoad, Expr, Load
 from ....ir.stmt import Stmt
 from ...backend import TensorMap
 from ...c_names import ascii_name
-from .access import Ranges
+from .access import IndexRanges
 from .types import is_half
 
 
 @dataclass(slots=True)
-class Function:
-    """One device function as it grows.
+class EmittedFunction:
+    """This is the ``__global__`` function of one launch while it is written.
 
-    ``ranges``: of all variables. ``read_only``: global buffers that the launch never writes. ``streamed``: those
-    touched once. ``offsets``: where shared buffers begin, in bytes. ``approximate``: whether cheap functions will do
-    (see ``arithmetic``). ``parameters``: names of the kernel's. ``maps``: tensor maps, with their names. ``used``:
-    functions of the prelude. ``unrolled``: variables of loops written out. ``sums``: register buffers there are at this
-    place that warpgroups add their products to. ``first``: the statement that earlier launches are awaited
-    ahead of. ``last``: the one that ends the launch. ``meets_in_shared``:
-    whether blocks of a cluster tell each other things in shared memory only. ``awaits_peers``: whether every load from
-    another block is awaited ahead of the next barrier of the cluster.
+    What is known from the start:
+        arch: Which architecture the function is for.
+        ranges: Which values loop variables and the indices of blocks and threads take.
+        read_only: Which global buffers the launch never writes.
+        streamed: Which global buffers have elements that are touched once, so that caches need not keep them.
+        fast_math: Whether fast approximations are exact enough (see ``arithmetic``).
+        parameters: What the kernel's parameters are called.
+        tensor_maps: Which tensor maps the function takes, and what they are called.
+        last: Which statement ends the launch, if all threads end with the same.
+        cluster_syncs_shared_only: Whether CTAs of a cluster exchange data through shared memory alone.
+        awaits_cluster_loads: Whether every load from another CTA's shared memory is awaited before the next barrier of
+            the cluster.
+
+    What changes while statements are written:
+        taken: Which names may not be given again.
+        used: Which functions of the prelude are called.
+        unrolled: Which variables belong to loops that the compiler unrolls.
+        accumulators: In which register buffers, of those in scope, ``wgmma`` accumulates.
+        first: Ahead of which statement the function waits for earlier launches. It is None once it waits.
     """
 
-    name: str
     arch: str
-    ranges: Ranges
+    ranges: IndexRanges
     read_only: frozenset[str]
     streamed: frozenset[str]
-    offsets: Mapping[str, int]
-    approximate: bool
+    fast_math: bool
     taken: set[str]
     parameters: tuple[str, ...] = ()
-    maps: dict[TensorMap, str] = field(default_factory=dict)
+    tensor_maps: dict[TensorMap, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     unrolled: set[str] = field(default_factory=set)
-    sums: list[Buffer] = field(default_factory=list)
+    accumulators: list[Buffer] = field(default_factory=list)
     first: Stmt | None = None
     last: Stmt | None = None
-    meets_in_shared: bool = False
-    awaits_peers: bool = False
-    _reads: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
+    cluster_syncs_shared_only: bool = False
+    awaits_cluster_loads: bool = False
+    _reads_memory: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
 
     def use(self, function: str) -> str:
-        """The name of a function of the prelude, which will be there."""
+        """Return the name of a function of the prelude, and note that its text must stand ahead of the kernel."""
         self.used.add(function)
         return function
 
-    def reads(self, expr: Expr) -> bool:
-        """Whether computing ``expr`` reads memory other than registers."""
-        found = self._reads.get(id(expr))
+    def use_sm_90(self, function: str) -> str:
+        """Return as ``use`` does, for a function whose instructions came with Hopper. Raises CompileError before it."""
+        if int("".join(c for c in self.arch if c.isdigit()) or 0) < 90:
+            raise CompileError(f"{self.arch} has no such instruction as {function}; sm_90 and later have it")
+        return self.use(function)
+
+    def use_sm_90a(self, function: str) -> str:
+        """Return as ``use`` does, for a function whose instructions only Hopper has. Raises CompileError elsewhere."""
+        if self.arch != "sm_90a":
+            raise CompileError(f"{self.arch} has no such instruction as {function}; only sm_90a has it")
+        return self.use(function)
+
+    def reads_memory(self, expr: Expr) -> bool:
+        """Return whether computing ``expr`` loads from anything but registers."""
+        found = self._reads_memory.get(id(expr))
         if found is None:
             is_load = isinstance(expr, ClusterLoad) or (
                 isinstance(expr, Load) and expr.buffer.scope is not Scope.REGISTER
             )
-            result = is_load or any(self.reads(child) for child in expr.children)
-            self._reads[id(expr)] = found = (expr, result)
+            result = is_load or any(self.reads_memory(child) for child in expr.children)
+            self._reads_memory[id(expr)] = found = (expr, result)
         return found[1]
 
     def name_of(self, name: str) -> str:
-        """The C++ name of a variable or buffer of the kernel."""
+        """Return the C++ name of a variable or buffer of the kernel."""
         found = self._names.get(name)
         if found is None:
             found = name if name.isascii() and name not in self.taken else self.fresh(ascii_name(name))
@@ -73,7 +94,7 @@ class Function:
         return found
 
     def fresh(self, base: str) -> str:
-        """A name nobody has: ``base``, or with a number behind it."""
+        """Return a name that nothing has yet: ``base``, or ``base`` with a number behind it."""
         name, number = base, self._counts.get(base, 0)
         while name in self.taken:
             number += 1
@@ -84,5 +105,5 @@ class Function:
 
 
 def is_packed(buffer: Buffer) -> bool:
-    """Whether a buffer lies in registers, two elements in a word."""
+    """Return whether a buffer lies in registers that hold two elements of 16 bits each."""
     return buffer.scope is Scope.REGISTER and is_half(buffer.dtype)

@@ -1,4 +1,12 @@
-"""A kernel as CUDA C++ that needs no header: one ``extern "C" __global__`` function for each of its launches."""
+"""Emits a kernel as CUDA C++ that needs no header, with one ``extern "C" __global__`` function for each launch.
+
+A function for sm_90 and later begins like this, so that launches overlap (programmatic dependent launch):
+
+    griddepcontrol_launch_dependents();   // the next launch may start
+    ...                                   // barriers are initialised, data is prefetched
+    griddepcontrol_wait();                // earlier launches have ended
+    ...                                   // global memory is read and written
+"""
 
 from collections.abc import Set
 from dataclasses import replace
@@ -23,39 +31,39 @@ from ....ir.stmt import (
     expressions,
     walk_statements,
 )
-from ...backend import LaunchConfig, Parameter, Source
+from ...backend import LaunchConfig, Source, parameters_of
 from ...c_names import KEYWORDS, ascii_name
-from ...shared_memory import SharedPlan, plan_shared
+from ...shared_memory import SharedMemoryPlan, plan_shared_memory
 from ..prelude.prelude import FUNCTIONS, prelude
-from .access import Ranges
+from .access import IndexRanges
 from .arithmetic import MATH_NAMES
-from .cluster_loads import awaits_peers
-from .function import Function
-from .operations import tensor_map, tensor_of
+from .cluster_loads import awaits_cluster_loads
+from .function import EmittedFunction
 from .statements import emit_statement
-from .text import Text
-from .types import is_half, stored
-from .warp_roles import split_roles
+from .text import CppText
+from .tma import global_tensor, tensor_map
+from .types import is_half, storage_type
+from .warp_specialisation import specialise_warps
 
 LANGUAGE = "cuda-c++"
-_OF_CUDA = frozenset("blockIdx blockDim gridDim threadIdx warpSize uint2 uint4 shared main min max abs".split())
-_RESERVED = KEYWORDS | _OF_CUDA | frozenset(FUNCTIONS) | MATH_NAMES
-_BLOCKS = {HardwareAxis.GRID_X: "blockIdx.x", HardwareAxis.GRID_Y: "blockIdx.y", HardwareAxis.GRID_Z: "blockIdx.z"}
+_CUDA_NAMES = frozenset("blockIdx blockDim gridDim threadIdx warpSize uint2 uint4 shared main min max abs".split())
+_RESERVED = KEYWORDS | _CUDA_NAMES | frozenset(FUNCTIONS) | MATH_NAMES
+_GRID = {HardwareAxis.GRID_X: "blockIdx.x", HardwareAxis.GRID_Y: "blockIdx.y", HardwareAxis.GRID_Z: "blockIdx.z"}
 _MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)
 _MOST_THREADS = 1024
-_FIRST_WITH_CLUSTERS = 90
-"""Compute capability, times ten, from which on blocks form clusters and launches overlap."""
+_HOPPER = 90
+"""From this compute capability (times ten) on there are clusters and programmatic dependent launch."""
 
 
 def emit(kernel: Kernel, target: Target) -> Source:
-    """The CUDA C++ of ``kernel``, all of whose top-level statements are launches. Raises CompileError for others."""
+    """Emit ``kernel``. Raises CompileError where a top-level statement of it is no launch."""
     names = [b.name for b in kernel.parameters]
     for name in names:
         if names.count(name) > 1:
             raise CompileError(f"two parameters are called {name}")
     launches = kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,)
     texts: list[str] = []
-    grids: list[LaunchConfig] = []
+    configs: list[LaunchConfig] = []
     used: set[str] = set()
     taken: set[str] = set()
     for launch in launches:
@@ -66,93 +74,96 @@ def emit(kernel: Kernel, target: Target) -> Source:
             name += "_2"
         taken.add(name)
         try:
-            text, grid, functions = _emit_launch(kernel, launch, name, target)
+            text, config, functions = _emit_launch(kernel, launch, name, target)
         except RecursionError as error:
             raise CompileError("an expression or loop nest is nested too deeply to be compiled") from error
         texts.append(text)
-        grids.append(grid)
+        configs.append(config)
         used |= functions
-    head = f"// {kernel.name} for {target}: {', '.join(_summary(g) for g in grids)}\n\n"
+    head = f"// {kernel.name} for {target}: {', '.join(_summary(c) for c in configs)}\n\n"
     whole = head + prelude(used) + "\n".join(texts)
-    return Source(LANGUAGE, whole, grids[0].function, parameters_of(kernel), tuple(grids))
+    return Source(LANGUAGE, whole, configs[0].function, parameters_of(kernel), tuple(configs))
 
 
-def parameters_of(kernel: Kernel) -> tuple[Parameter, ...]:
-    """What a call of ``kernel`` is given."""
-    roles = (("input", kernel.inputs), ("output", kernel.outputs), ("workspace", kernel.workspace))
-    return tuple(Parameter(b.name, role, b.shape, b.dtype) for role, buffers in roles for b in buffers)
-
-
-def is_approximate(kernel: Kernel) -> bool:
-    """Whether every result is rounded to 16 bits, so that cheap functions of float32 will do (see ``arithmetic``)."""
+def uses_fast_math(kernel: Kernel) -> bool:
+    """Return whether every result is rounded to 16 bits, so that approximations of float32 are exact enough (see
+    ``arithmetic``)."""
     return all(is_half(b.dtype) for b in kernel.outputs)
 
 
-def _summary(grid: LaunchConfig) -> str:
-    blocks = "x".join(str(n) for n in grid.blocks if n > 1) or "1"
-    return f"{grid.function}<<<{blocks}, {grid.threads}, {grid.shared_bytes}>>>"
+def _summary(config: LaunchConfig) -> str:
+    blocks = "x".join(str(n) for n in config.blocks if n > 1) or "1"
+    return f"{config.function}<<<{blocks}, {config.threads}, {config.shared_bytes}>>>"
 
 
 def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> tuple[str, LaunchConfig, set[str]]:
+    """Emit the function of one launch. Returns its text, how it is launched, and the functions of the prelude it
+    uses."""
     _check_launch(launch, target)
-    launch = replace(launch, body=split_roles(launch))
-    buffers = _touched(launch)
+    launch = replace(launch, body=specialise_warps(launch))
+    buffers = _accessed(launch)
     arguments = [(i, b) for i, b in enumerate(kernel.parameters) if b.name in buffers]
     written = {b.name for b in _written(launch.body)}
-    plan = plan_shared(launch.body)
-    fn = Function(
-        name,
+    fn = EmittedFunction(
         target.arch,
-        Ranges(_ranges(launch)),
-        frozenset(b.name for _, b in arguments) - written,
-        frozenset(launch.streamed),
-        plan.offsets,
-        is_approximate(kernel),
-        set(_RESERVED) | {name},
+        IndexRanges(_ranges(launch)),
+        read_only=frozenset(b.name for _, b in arguments) - written,
+        streamed=frozenset(launch.streamed),
+        fast_math=uses_fast_math(kernel),
+        taken=set(_RESERVED) | {name},
+        parameters=tuple(b.name for b in kernel.parameters),
+        last=_last(launch.body),
+        cluster_syncs_shared_only=_exchanges_no_global_data(launch.body, written),
+        awaits_cluster_loads=awaits_cluster_loads(launch.body),
     )
-    fn.parameters = tuple(b.name for b in kernel.parameters)
-    for copy in (s for s in walk_statements(launch.body) if isinstance(s, TmaLoad | TmaStore)):
-        described = tensor_map(fn, copy)
-        if described not in fn.maps:
-            fn.maps[described] = fn.fresh(f"{ascii_name(tensor_of(copy).name)}_map")
-    # no const pointer is __restrict__: its loads would pass for constants and move ahead of the wait
-    given = [
-        f"{stored(b.dtype)}* __restrict__ {fn.name_of(b.name)}"
-        if b.name in written
-        else f"const {stored(b.dtype)}* {fn.name_of(b.name)}"
-        for _, b in arguments
-    ]
-    given += [f"const __grid_constant__ {fn.use('TensorMap')} {name}" for name in fn.maps.values()]
-    fn.last = _last(launch.body)
-    fn.awaits_peers = awaits_peers(launch.body)
-    fn.meets_in_shared = _meets_in_shared(launch.body, written)
-    text = Text()
-    _head(fn, text, launch, plan)
-    overlaps = _capability(target) >= _FIRST_WITH_CLUSTERS
-    if overlaps:
-        text.line(f"{fn.use('let_next_launch')}();")
-        fn.first = _first(launch.body)
+    signature = _signature(fn, launch, name, [b for _, b in arguments], written)
+    plan = plan_shared_memory(launch.body)
+    text = CppText()
+    _declare_indices(fn, text, launch)
+    _declare_shared(fn, text, plan)
+    _prefetch_tensor_maps(fn, text)
+    dependent_launch = _capability(target) >= _HOPPER
+    if dependent_launch:
+        text.line(f"{fn.use('griddepcontrol_launch_dependents')}();")
+        fn.first = _first_global_access(launch.body)
     emit_statement(fn, text, launch.body)
     body = "\n".join(f"  {line}" for line in text.lines)
-    signature = f"{_attributes(launch)} {name}(\n    " + ",\n    ".join(given) + ")"
-    grid = LaunchConfig(
+    config = LaunchConfig(
         name,
         launch.blocks,
         launch.threads,
         launch.extent(HardwareAxis.CLUSTER),
         plan.bytes,
         tuple(i for i, _ in arguments),
-        tuple(fn.maps),
-        overlaps,
+        tuple(fn.tensor_maps),
+        dependent_launch,
     )
-    return f'extern "C" __global__ void {signature} {{\n{body}\n}}\n', grid, fn.used
+    return f'extern "C" __global__ void {signature} {{\n{body}\n}}\n', config, fn.used
+
+
+def _signature(fn: EmittedFunction, launch: Launch, name: str, arguments: list[Buffer], written: Set[str]) -> str:
+    """Return the attributes, name and parameters of the function: pointers to buffers, then tensor maps."""
+    for copy in (s for s in walk_statements(launch.body) if isinstance(s, TmaLoad | TmaStore)):
+        described = tensor_map(fn, copy)
+        if described not in fn.tensor_maps:
+            fn.tensor_maps[described] = fn.fresh(f"{ascii_name(global_tensor(copy).name)}_map")
+    # A const pointer is not __restrict__: its loads would pass for loads of constants, which the compiler moves ahead
+    # of griddepcontrol.wait.
+    parameters = [
+        f"{storage_type(b.dtype)}* __restrict__ {fn.name_of(b.name)}"
+        if b.name in written
+        else f"const {storage_type(b.dtype)}* {fn.name_of(b.name)}"
+        for b in arguments
+    ]
+    parameters += [f"const __grid_constant__ {fn.use('TensorMap')} {map_name}" for map_name in fn.tensor_maps.values()]
+    return f"{_attributes(launch)} {name}(\n    " + ",\n    ".join(parameters) + ")"
 
 
 def _attributes(launch: Launch) -> str:
     cluster = launch.extent(HardwareAxis.CLUSTER)
-    least = f", {launch.min_blocks}" if launch.min_blocks else ""
-    together = f"__cluster_dims__({cluster}, 1, 1) " if cluster > 1 else ""
-    return f"{together}__launch_bounds__({launch.threads}{least})"
+    min_blocks = f", {launch.min_blocks}" if launch.min_blocks else ""
+    dimensions = f"__cluster_dims__({cluster}, 1, 1) " if cluster > 1 else ""
+    return f"{dimensions}__launch_bounds__({launch.threads}{min_blocks})"
 
 
 def _check_launch(launch: Launch, target: Target) -> None:
@@ -161,7 +172,7 @@ def _check_launch(launch: Launch, target: Target) -> None:
     for blocks, most, axis in zip(launch.blocks, _MOST_BLOCKS, "xyz", strict=True):
         if not 1 <= blocks <= most:
             raise CompileError(f"launch {launch.name} has {blocks} blocks along {axis}; at most {most}")
-    if launch.extent(HardwareAxis.CLUSTER) > 1 and _capability(target) < _FIRST_WITH_CLUSTERS:
+    if launch.extent(HardwareAxis.CLUSTER) > 1 and _capability(target) < _HOPPER:
         raise CompileError(f"launch {launch.name} has clusters, {target.arch} has none: sm_90 and later have")
 
 
@@ -174,14 +185,14 @@ def _ranges(launch: Launch) -> dict[str, Interval]:
     return {name: loop_range(n) for name, n in {**{b.var: b.extent for b in launch.bounds}, **loops}.items()}
 
 
-def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
-    """The hardware's numbers under the names of the launch's variables, and the shared buffers."""
+def _declare_indices(fn: EmittedFunction, text: CppText, launch: Launch) -> None:
+    """Declare the launch's variables: the indices of CTA, cluster rank, warp, lane and thread."""
     used = free_variables(launch.body)
     cluster = launch.extent(HardwareAxis.CLUSTER)
     for bound in launch.bounds:
         if bound.var not in used:
             continue
-        source = _BLOCKS.get(bound.axis, "threadIdx.x")
+        source = _GRID.get(bound.axis, "threadIdx.x")
         if bound.extent == 1:
             source = "0"
         elif bound.axis is HardwareAxis.GRID_X and cluster > 1:
@@ -189,24 +200,32 @@ def _head(fn: Function, text: Text, launch: Launch, plan: SharedPlan) -> None:
         elif bound.axis is HardwareAxis.CLUSTER:
             source = f"blockIdx.x % {cluster}"
         elif bound.axis is HardwareAxis.WARP:
-            source = "threadIdx.x / 32" if launch.threads < WARPGROUP_THREADS else f"{fn.use('warp_number')}()"
+            source = "threadIdx.x / 32" if launch.threads < WARPGROUP_THREADS else f"{fn.use('warp_index')}()"
         elif bound.axis is HardwareAxis.LANE:
             source = "threadIdx.x % 32"
         text.line(f"const int {fn.name_of(bound.var)} = {source};")
+
+
+def _declare_shared(fn: EmittedFunction, text: CppText, plan: SharedMemoryPlan) -> None:
+    """Declare dynamic shared memory, and a pointer into it for each shared buffer."""
     if plan.bytes:
         text.line(f"extern __shared__ __align__({plan.alignment}) unsigned char shared[];")
     for buffer in plan.buffers:
-        type = stored(buffer.dtype)
+        type = storage_type(buffer.dtype)
         at = plan.offsets[buffer.name]
         text.line(f"{type}* const {fn.name_of(buffer.name)} = reinterpret_cast<{type}*>(shared + {at});")
-    if fn.maps:
+
+
+def _prefetch_tensor_maps(fn: EmittedFunction, text: CppText) -> None:
+    if fn.tensor_maps:
         with text.block("if (threadIdx.x == 0)") as inside:
-            for name in fn.maps.values():
-                inside.line(f"{fn.use('prefetch_map')}(&{name});")
+            for name in fn.tensor_maps.values():
+                inside.line(f"{fn.use('prefetch_tensormap')}(&{name});")
 
 
-def _meets_in_shared(body: Stmt, written: Set[str]) -> bool:
-    """Whether nothing in global memory is both written and read. (Preparing arrival barriers orders that itself.)"""
+def _exchanges_no_global_data(body: Stmt, written: Set[str]) -> bool:
+    """Return whether no buffer in global memory is both written and read. (``mbarrier.init`` has a fence of its
+    own.)"""
     operations = [s for s in walk_statements(body) if isinstance(s, Operation)]
     read = {load.buffer.name for load in loads_of(body)} | {
         s.source.name for s in operations if isinstance(s, CopyAsync | BulkCopy | TmaLoad)
@@ -215,7 +234,7 @@ def _meets_in_shared(body: Stmt, written: Set[str]) -> bool:
 
 
 def _last(body: Stmt) -> Stmt | None:
-    """The statement that all threads do last, where it stands nowhere else."""
+    """Return the statement that ends the launch for all threads; None where it has another occurrence."""
     last = body
     while isinstance(last, Seq | Allocate):
         if isinstance(last, Seq) and not last.statements:
@@ -224,18 +243,18 @@ def _last(body: Stmt) -> Stmt | None:
     return last if sum(s is last for s in walk_statements(body)) == 1 else None
 
 
-def _first(body: Stmt) -> Stmt:
-    """The statement that all threads come to ahead of everything that touches global memory."""
+def _first_global_access(body: Stmt) -> Stmt:
+    """Return the outermost statement, reached by all threads, ahead of which nothing accesses global memory."""
     while isinstance(body, Allocate | Seq):
         if isinstance(body, Seq) and not body.statements:
             break
         below = body.statements if isinstance(body, Seq) else (body.body,)
-        body = next((s for s in below if _touches_global(s)), below[-1])
+        body = next((s for s in below if _accesses_global(s)), below[-1])
     return body
 
 
-def _touches_global(body: Stmt) -> bool:
-    """Whether anything in ``body`` reads or writes global memory; to ask for data does neither."""
+def _accesses_global(body: Stmt) -> bool:
+    """Return whether anything in ``body`` reads or writes global memory. A prefetch does neither."""
     return any(
         (isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL)
         or (
@@ -248,21 +267,21 @@ def _touches_global(body: Stmt) -> bool:
     )
 
 
-def _touched(launch: Launch) -> set[str]:
-    """Names of the global buffers that a launch reads or writes."""
+def _accessed(launch: Launch) -> set[str]:
+    """Return the names of the buffers that a launch takes pointers to. What only TMA accesses is not among them."""
     found: set[str] = set()
     for stmt in walk_statements(launch.body):
         if isinstance(stmt, Store):
             found.add(stmt.buffer.name)
         elif isinstance(stmt, Operation):
-            mapped = tensor_of(stmt) if isinstance(stmt, TmaLoad | TmaPrefetch | TmaStore) else None
+            mapped = global_tensor(stmt) if isinstance(stmt, TmaLoad | TmaPrefetch | TmaStore) else None
             found.update(b.name for b in stmt.buffers if b is not mapped)
         found.update(load.buffer.name for load in _loads(*expressions(stmt)))
     return found
 
 
 def _loads(*roots: Expr) -> list[Load]:
-    """The loads in expressions that may share parts, each part looked at once."""
+    """Return the loads in expressions, in which each shared part is visited once."""
     found, seen, pending = [], set(), list(roots)
     while pending:
         expr = pending.pop()
@@ -275,6 +294,6 @@ def _loads(*roots: Expr) -> list[Load]:
 
 
 def _written(body: Stmt) -> list[Buffer]:
-    """The global buffers that are stored to."""
+    """Return the global buffers that are stored to."""
     found = [s.buffer for s in walk_statements(body) if isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL]
     return found + [s.target for s in walk_statements(body) if isinstance(s, TmaStore)]

@@ -1,4 +1,4 @@
-"""Accesses: one element at a time, or neighbours in single accesses of up to 16 bytes, provably aligned to that."""
+"""Writes loads and addresses: of single elements, or of contiguous ones in vector accesses of up to 16 bytes."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -6,265 +6,274 @@ from typing import Protocol
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, Scope
 from ....ir.expr import Broadcast, Cast, ClusterLoad, Const, Expr, Load, Select, index
-from .access import Place, flat_place, one_for_all, parted, pieces, place_of
+from .access import StridedOffset, lane_offsets, split_multiples, strided_offset, uniform_mask, vector_accesses
 from .arithmetic import from_bits
-from .function import Function, is_packed
-from .text import Level, Text, Value, call, infix
-from .types import WIDE, bits_of, half_name, is_half, stored
+from .function import EmittedFunction, is_packed
+from .text import CppText, CppValue, Precedence, call, conditional, infix
+from .types import VECTOR_TYPES, bits_of, half_name, is_half, storage_type
 
 
-class Writing(Protocol):
-    """What accesses need of the place they are written at (``expressions.Code``: the two need each other)."""
+class AccessEmitter(Protocol):
+    """Accesses need this much of an ``expressions.ExpressionEmitter``, which in turn needs them."""
 
     @property
-    def fn(self) -> Function: ...
+    def fn(self) -> EmittedFunction: ...
     @property
-    def text(self) -> Text: ...
+    def text(self) -> CppText: ...
     @property
-    def lane(self) -> Value | None: ...
-    def value(self, expr: Expr) -> Value: ...
+    def lane(self) -> CppValue | None: ...
+    def value(self, expr: Expr) -> CppValue: ...
 
 
-# --- places
+# Offsets and addresses
 
 
-def offset(code: Writing, buffer: Buffer, indices: Sequence[Expr]) -> Value:
-    """Elements from the start of ``buffer``, for a scalar access or for this lane of a vector's."""
-    place = place_of(indices, buffer.strides)
-    if place is None:
-        return _swizzled(code, buffer, code.value(flat_place(indices, buffer.strides)))
-    whole, rest = _parted(buffer, place.base)
-    at = code.value(rest)
-    if place.step and code.lane is not None:
-        step = Value(str(place.step), "int")
-        lane = code.lane if place.step == 1 else infix(code.lane, "*", step, "int", Level.PRODUCT)
+def offset(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> CppValue:
+    """Return the offset in ``buffer``, in elements, of a scalar access, or of this lane of a vector access."""
+    found = strided_offset(indices, buffer.strides)
+    if found is None:
+        return _swizzled(emitter, buffer, emitter.value(lane_offsets(indices, buffer.strides)))
+    whole, rest = _split_at_period(buffer, found.base)
+    at = emitter.value(rest)
+    if found.stride and emitter.lane is not None:
+        lane = emitter.lane
+        if found.stride != 1:
+            lane = infix(lane, "*", CppValue(str(found.stride), "int"), "int", Precedence.MULTIPLICATIVE)
         at = _sum(at, lane)
-    return _sum(code.value(whole), _swizzled(code, buffer, at))
+    return _sum(emitter.value(whole), _swizzled(emitter, buffer, at))
 
 
-def tile_offset(code: Writing, buffer: Buffer, indices: Sequence[Expr]) -> Value:
-    """Elements from the start of ``buffer`` to a place that its swizzle leaves alone: the start of its period."""
-    return code.value(flat_place(indices, buffer.strides))
+def unswizzled_offset(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> CppValue:
+    """Return the offset in elements of an element that the swizzle does not move: the first of one of its periods."""
+    return emitter.value(lane_offsets(indices, buffer.strides))
 
 
-def base_offset(code: Writing, buffer: Buffer, base: Expr, lane: int) -> Value:
-    """Elements from the start to lane ``lane`` of a contiguous vector that begins at ``base``."""
-    place = place_of([base + lane], [1])
-    assert place is not None
-    whole, rest = _parted(buffer, place.base if lane else base)
-    return _sum(code.value(whole), _swizzled(code, buffer, code.value(rest)))
+def offset_of_lane(emitter: AccessEmitter, buffer: Buffer, base: Expr, lane: int) -> CppValue:
+    """Return the offset in elements of lane ``lane`` of a contiguous vector whose first lane is at offset ``base``."""
+    found = strided_offset([base + lane], [1])
+    assert found is not None
+    whole, rest = _split_at_period(buffer, found.base if lane else base)
+    return _sum(emitter.value(whole), _swizzled(emitter, buffer, emitter.value(rest)))
 
 
-def _parted(buffer: Buffer, at: Expr) -> tuple[Expr, Expr]:
-    """A place as a sum: what is surely a multiple of the period of the swizzle, and is left alone by it (that which
-    changes from step to step of a loop, often), and the rest."""
+def _split_at_period(buffer: Buffer, at: Expr) -> tuple[Expr, Expr]:
+    """Split an offset into a provable multiple of the swizzle's period, which the swizzle does not change, and the
+    rest. The first often holds all that changes from step to step of a loop."""
     swizzle = None if buffer.layout is None else buffer.layout.swizzle
     if swizzle is None:
         return index(0), at
-    return parted(at, 1 << (swizzle.base + swizzle.shift + swizzle.bits))
+    return split_multiples(at, 1 << (swizzle.base + swizzle.shift + swizzle.bits))
 
 
-def _sum(a: Value, b: Value) -> Value:
+def _sum(a: CppValue, b: CppValue) -> CppValue:
     if a.text == "0":
         return b
-    return a if b.text == "0" else infix(a, "+", b, a.type, Level.SUM)
+    return a if b.text == "0" else infix(a, "+", b, a.type, Precedence.ADDITIVE)
 
 
-def _swizzled(code: Writing, buffer: Buffer, at: Value) -> Value:
+def _swizzled(emitter: AccessEmitter, buffer: Buffer, at: CppValue) -> CppValue:
+    """Return the offset that the swizzle of ``buffer`` moves offset ``at`` to."""
     swizzle = None if buffer.layout is None else buffer.layout.swizzle
     if swizzle is None:
         return at
     if not at.text.isidentifier():
-        name = code.fn.fresh("place")
-        code.text.line(f"const {at.type} {name} = {at.text};")
-        at = Value(name, at.type)
+        name = emitter.fn.fresh("offset")
+        emitter.text.line(f"const {at.type} {name} = {at.text};")
+        at = CppValue(name, at.type)
     mask = ((1 << swizzle.bits) - 1) << swizzle.base
-    return Value(f"({at.text} ^ (({at.text} >> {swizzle.shift}) & {mask}))", at.type)
+    return CppValue(f"({at.text} ^ (({at.text} >> {swizzle.shift}) & {mask}))", at.type)
 
 
-def address(code: Writing, buffer: Buffer, at: Value) -> str:
-    """``&buffer[at]``."""
-    return f"&{code.fn.name_of(buffer.name)}[{at.text}]"
+def address(emitter: AccessEmitter, buffer: Buffer, at: CppValue) -> str:
+    """Return ``&buffer[at]``."""
+    return f"&{emitter.fn.name_of(buffer.name)}[{at.text}]"
 
 
-# --- one element
+def mbarrier_address(emitter: AccessEmitter, barriers: Buffer, at: Expr) -> str:
+    """Return the address of mbarrier ``at`` of a buffer of them."""
+    return address(emitter, barriers, emitter.value(at))
 
 
-def element(code: Writing, buffer: Buffer, indices: Sequence[Expr]) -> Value:
-    """The value of one element, as it is computed with."""
-    cell = _cell(code, buffer, indices)
-    return _as_computed(code.fn, cell, buffer.dtype)
+# Single elements
 
 
-def _cell(code: Writing, buffer: Buffer, indices: Sequence[Expr]) -> Value:
-    """One element as it is stored."""
-    at = offset(code, buffer, indices)
-    name = code.fn.name_of(buffer.name)
+def element(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> CppValue:
+    """Return the value of one element, in the type that it is computed in."""
+    cell = _cell(emitter, buffer, indices)
+    return _to_compute_type(emitter.fn, cell, buffer.dtype)
+
+
+def _cell(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> CppValue:
+    """Return one element, in the type that it is stored in."""
+    at = offset(emitter, buffer, indices)
+    name = emitter.fn.name_of(buffer.name)
     if is_packed(buffer):
-        return call(code.fn.use("bits_at"), "unsigned short", name, at)
-    return Value(f"{name}[{at.text}]", stored(buffer.dtype))
+        return call(emitter.fn.use("extract_u16"), "unsigned short", name, at)
+    return CppValue(f"{name}[{at.text}]", storage_type(buffer.dtype))
 
 
-def _as_computed(fn: Function, cell: Value, dtype: DType) -> Value:
+def _to_compute_type(fn: EmittedFunction, cell: CppValue, dtype: DType) -> CppValue:
     if is_half(dtype):
         return from_bits(fn, cell, dtype)
     if dtype.is_bool:
-        return infix(cell, "!=", Value("0", "int"), "bool", Level.EQUALITY)
+        return infix(cell, "!=", CppValue("0", "int"), "bool", Precedence.EQUALITY)
     return cell
 
 
-def peer_element(code: Writing, expr: ClusterLoad) -> Value:
-    """The value of one element in another block's shared memory."""
-    fn, buffer = code.fn, expr.buffer
-    cell = fn.fresh(f"peer_{fn.name_of(buffer.name)}")
-    code.text.line(f"{stored(buffer.dtype)} {cell};")
-    wide = WIDE[buffer.dtype.bytes]
-    source = address(code, buffer, offset(code, buffer, expr.indices))
-    block = code.value(expr.block)
-    read = f"{fn.use('cluster_load')}({fn.use('as')}<{wide}>({source}), {block.text})"
-    code.text.line(f"*{fn.use('as')}<{wide}>(&{cell}) = {read};")
-    return _as_computed(fn, Value(cell, stored(buffer.dtype)), buffer.dtype)
+def cluster_element(emitter: AccessEmitter, expr: ClusterLoad) -> CppValue:
+    """Return the value of one element in the shared memory of another CTA of the cluster."""
+    fn, buffer = emitter.fn, expr.buffer
+    cell = fn.fresh(f"remote_{fn.name_of(buffer.name)}")
+    emitter.text.line(f"{storage_type(buffer.dtype)} {cell};")
+    type = VECTOR_TYPES[buffer.dtype.bytes]
+    source = address(emitter, buffer, offset(emitter, buffer, expr.indices))
+    cta = emitter.value(expr.block)
+    read = f"{fn.use('ld_shared_cluster')}({fn.use('recast')}<{type}>({source}), {cta.text})"
+    emitter.text.line(f"*{fn.use('recast')}<{type}>(&{cell}) = {read};")
+    return _to_compute_type(fn, CppValue(cell, storage_type(buffer.dtype)), buffer.dtype)
 
 
-def raw(code: Writing, expr: Expr) -> Value | None:
-    """The bits of a 16-bit value (of this lane of a vector) that take no arithmetic; None where there is some."""
+def raw_bits(emitter: AccessEmitter, expr: Expr) -> CppValue | None:
+    """Return the bits of a 16-bit value, or of this lane of a vector, that is only moved; None where it is computed."""
     dtype = expr.dtype
     match expr:
         case Const(value=value):
-            return Value(f"0x{bits_of(float(value), dtype):04x}", "unsigned short")
+            return CppValue(f"0x{bits_of(float(value), dtype):04x}", "unsigned short")
         case Broadcast(value=value):
-            return raw(code, value)
+            return raw_bits(emitter, value)
         case Cast(value=value) if value.dtype == dtype:
-            return raw(code, value)
-        case Load(mask=None) if not _is_wide(expr):
-            return _cell(code, expr.buffer, expr.indices)
-        case Load(buffer=buffer, mask=mask) if mask is not None and not _is_wide(expr) and _is_plain(buffer):
-            test, cell = code.value(mask), _cell(code, buffer, expr.indices)
-            return Value(f"{test.within(Level.OR)} ? {cell.text} : 0", "unsigned short", Level.CHOICE)
+            return raw_bits(emitter, value)
+        case Load(mask=None) if not _is_vectorised(expr):
+            return _cell(emitter, expr.buffer, expr.indices)
+        case Load(buffer=buffer, mask=mask) if mask is not None and not _is_vectorised(expr) and _is_linear(buffer):
+            test, cell = emitter.value(mask), _cell(emitter, buffer, expr.indices)
+            return conditional(test, cell, CppValue("0", "int"), "unsigned short")
         case Select(condition=condition, then=then, otherwise=otherwise):
-            if not (_is_bits(then) and _is_bits(otherwise)):
+            if not (_is_one_expression(then) and _is_one_expression(otherwise)):
                 return None
-            test, first, second = code.value(condition), raw(code, then), raw(code, otherwise)
-            if first is None or second is None:
-                return None
-            text = f"{test.within(Level.OR)} ? {first.within(Level.OR)} : {second.within(Level.OR)}"
-            return Value(text, "unsigned short", Level.CHOICE)
+            test, first, second = emitter.value(condition), raw_bits(emitter, then), raw_bits(emitter, otherwise)
+            return None if first is None or second is None else conditional(test, first, second, "unsigned short")
     return None
 
 
-def _is_bits(expr: Expr) -> bool:
-    """Whether ``raw`` gives the bits of a branch without a statement ahead of it."""
+def _is_one_expression(expr: Expr) -> bool:
+    """Return whether ``raw_bits`` gives the bits of one arm of a select without a statement ahead of it."""
     match expr:
         case Const():
             return True
         case Broadcast(value=value):
-            return _is_bits(value)
+            return _is_one_expression(value)
         case Load(buffer=buffer, mask=None):
-            return _is_plain(buffer) and not _is_wide(expr)
+            return _is_linear(buffer) and not _is_vectorised(expr)
     return False
 
 
-def _is_plain(buffer: Buffer) -> bool:
+def _is_linear(buffer: Buffer) -> bool:
+    """Return whether no swizzle moves the elements of a buffer."""
     return buffer.layout is None or buffer.layout.swizzle is None
 
 
-# --- neighbours
+# Vectors of contiguous elements
 
 
-def contiguous(indices: Sequence[Expr], buffer: Buffer) -> Place | None:
-    """The place of a vector whose lanes are neighbours."""
-    place = place_of(indices, buffer.strides)
-    return place if place is not None and place.step == 1 else None
+def contiguous(indices: Sequence[Expr], buffer: Buffer) -> StridedOffset | None:
+    """Return the offset of a vector whose lanes are contiguous; None for any other."""
+    found = strided_offset(indices, buffer.strides)
+    return found if found is not None and found.stride == 1 else None
 
 
-def _is_wide(expr: Load | ClusterLoad) -> bool:
-    """Whether a vector load is worth an array: it has accesses of several elements at once."""
+def _is_vectorised(expr: Load | ClusterLoad) -> bool:
+    """Return whether a vector load has accesses of several elements, so that it is worth an array."""
     if expr.lanes == 1:
         return False
-    place = contiguous(expr.indices, expr.buffer)
+    found = contiguous(expr.indices, expr.buffer)
     mask = expr.mask if isinstance(expr, Load) else None
-    if place is None or (mask is not None and one_for_all(mask) is None):
+    if found is None or (mask is not None and uniform_mask(mask) is None):
         return False
     if expr.buffer.scope in (Scope.REGISTER, Scope.LOCAL) and not is_packed(expr.buffer):
         return False
-    sizes = [piece for _, piece in pieces([(expr.buffer, place.base)], expr.lanes)]
+    sizes = [size for _, size in vector_accesses([(expr.buffer, found.base)], expr.lanes)]
     if is_half(expr.buffer.dtype):
         return min(sizes) >= 4
     return max(sizes) > expr.buffer.dtype.bytes
 
 
-def wide_load(code: Writing, expr: Load | ClusterLoad) -> Value | None:
-    """A vector load as an array filled by wide accesses (16-bit floats already as float32); None where it is none."""
-    if not _is_wide(expr):
+def vector_load(emitter: AccessEmitter, expr: Load | ClusterLoad) -> CppValue | None:
+    """Fill an array with a vector by vector accesses, with floats of 16 bits converted to float32, and return it.
+    Returns None where no access has several elements."""
+    if not _is_vectorised(expr):
         return None
-    fn, buffer, lanes = code.fn, expr.buffer, expr.lanes
-    place = contiguous(expr.indices, buffer)
-    assert place is not None
+    fn, buffer, lanes = emitter.fn, expr.buffer, expr.lanes
+    found = contiguous(expr.indices, buffer)
+    assert found is not None
     name = fn.fresh(f"{fn.name_of(buffer.name)}_v")
     if not is_half(buffer.dtype):
-        code.text.line(f"{aligned(stored(buffer.dtype), lanes * buffer.dtype.bytes)} {name}[{lanes}];")
-        _fill(code, expr, place.base, lambda lane: f"{name}[{lane}]")
-        return Value(name, stored(buffer.dtype))
-    words = name_of_words = fn.name_of(buffer.name)
+        type = aligned_type(storage_type(buffer.dtype), lanes * buffer.dtype.bytes)
+        emitter.text.line(f"{type} {name}[{lanes}];")
+        _fill(emitter, expr, found.base, lambda lane: f"{name}[{lane}]")
+        return CppValue(name, storage_type(buffer.dtype))
     if is_packed(buffer):
-        at = base_offset(code, buffer, place.base, 0)
-        words = f"{name_of_words} + {half_of(at)}"
+        words = f"{fn.name_of(buffer.name)} + {word_index(offset_of_lane(emitter, buffer, found.base, 0))}"
     else:
         words = fn.fresh(f"{name}_words")
-        code.text.line(f"{aligned('unsigned', lanes * 2)} {words}[{lanes // 2}];")
-        _fill(code, expr, place.base, lambda lane: f"{words}[{lane // 2}]")
-    code.text.line(f"float {name}[{lanes}];")
-    code.text.line(f"{fn.use(f'unpack_{half_name(buffer.dtype)}')}<{lanes}>({words}, {name});")
-    return Value(name, "float")
+        emitter.text.line(f"{aligned_type('unsigned', lanes * 2)} {words}[{lanes // 2}];")
+        _fill(emitter, expr, found.base, lambda lane: f"{words}[{lane // 2}]")
+    emitter.text.line(f"float {name}[{lanes}];")
+    emitter.text.line(f"{fn.use(f'unpack_{half_name(buffer.dtype)}')}<{lanes}>({words}, {name});")
+    return CppValue(name, "float")
 
 
-def _fill(code: Writing, expr: Load | ClusterLoad, base: Expr, cell: Callable[[int], str]) -> None:
-    """Read ``expr`` piece by piece into local memory; ``cell``: what lies at a lane."""
+def _fill(emitter: AccessEmitter, expr: Load | ClusterLoad, base: Expr, cell: Callable[[int], str]) -> None:
+    """Load ``expr`` by vector accesses into an array; ``cell`` gives the element of the array for a lane."""
     mask = expr.mask if isinstance(expr, Load) else None
-    scalar = None if mask is None else one_for_all(mask)
-    test = None if scalar is None else code.value(scalar)
-    for lane, size in pieces([(expr.buffer, base)], expr.lanes):
-        read = read_piece(code, expr, base, lane, size, test)
-        code.text.line(f"*{code.fn.use('as')}<{WIDE[size]}>(&{cell(lane)}) = {read};")
+    scalar = None if mask is None else uniform_mask(mask)
+    test = None if scalar is None else emitter.value(scalar)
+    for lane, size in vector_accesses([(expr.buffer, base)], expr.lanes):
+        read = load_bits(emitter, expr, base, lane, size, test)
+        emitter.text.line(f"*{emitter.fn.use('recast')}<{VECTOR_TYPES[size]}>(&{cell(lane)}) = {read};")
 
 
-def read_piece(code: Writing, expr: Load | ClusterLoad, base: Expr, lane: int, size: int, test: Value | None) -> str:
-    """The bits of ``size`` bytes from lane ``lane`` of a contiguous load on; zeros where ``test`` is false."""
-    fn, buffer = code.fn, expr.buffer
-    at = base_offset(code, buffer, base, lane)
+def load_bits(
+    emitter: AccessEmitter, expr: Load | ClusterLoad, base: Expr, lane: int, size: int, test: CppValue | None
+) -> str:
+    """Return ``size`` bytes of a contiguous load, from lane ``lane`` on, in one access; zeros where ``test`` is
+    false."""
+    fn, buffer = emitter.fn, expr.buffer
+    at = offset_of_lane(emitter, buffer, base, lane)
     if is_packed(buffer):
-        source = f"{code.fn.use('as')}<{WIDE[size]}>(&{fn.name_of(buffer.name)}[{half_of(at)}])"
+        pointer = f"&{fn.name_of(buffer.name)}[{word_index(at)}]"
     else:
-        source = f"{code.fn.use('as')}<{WIDE[size]}>({address(code, buffer, at)})"
+        pointer = address(emitter, buffer, at)
+    source = f"{fn.use('recast')}<{VECTOR_TYPES[size]}>({pointer})"
     if isinstance(expr, ClusterLoad):
-        return f"{fn.use('cluster_load')}({source}, {code.value(expr.block).text})"
+        return f"{fn.use('ld_shared_cluster')}({source}, {emitter.value(expr.block).text})"
     read_only = buffer.scope is Scope.GLOBAL and buffer.name in fn.read_only
-    once = "_once" if buffer.name in fn.streamed else ""
+    no_allocate = "_no_allocate" if buffer.name in fn.streamed else ""
     if test is not None:
         if read_only and size >= 4:
-            return f"{fn.use(f'load{once}_if')}({source}, {test.text})"
-        return f"{test.within(Level.OR)} ? *{source} : {WIDE[size]}{'{}' if size > 4 else '(0)'}"
-    if read_only and size >= 4 and once:
-        return f"{fn.use('load_once')}({source})"
+            return f"{fn.use(f'ld_global{no_allocate}_if')}({source}, {test.text})"
+        return f"{test.within(Precedence.LOGICAL_OR)} ? *{source} : {VECTOR_TYPES[size]}{'{}' if size > 4 else '(0)'}"
+    if read_only and size >= 4 and no_allocate:
+        return f"{fn.use('ld_global_no_allocate')}({source})"
     return f"*{source}"
 
 
-def of_array(code: Writing, array: Value, dtype: DType, lane: Value | None) -> Value:
-    """One lane of an array that ``wide_load`` filled."""
+def array_lane(emitter: AccessEmitter, array: CppValue, dtype: DType, lane: CppValue | None) -> CppValue:
+    """Return one lane of an array that ``vector_load`` filled."""
     assert lane is not None
-    cell = Value(f"{array.text}[{lane.text}]", array.type)
-    return cell if is_half(dtype) else _as_computed(code.fn, cell, dtype)
+    cell = CppValue(f"{array.text}[{lane.text}]", array.type)
+    return cell if is_half(dtype) else _to_compute_type(emitter.fn, cell, dtype)
 
 
-def half_of(at: Value) -> str:
-    """The word that an even element of packed ones begins."""
+def word_index(at: CppValue) -> str:
+    """Return the index of the 32-bit word that begins with packed element ``at``, an even one."""
     if at.text.isdigit():
         return str(int(at.text) // 2)
-    return f"{at.within(Level.PRODUCT)} / 2"
+    return f"{at.within(Precedence.MULTIPLICATIVE)} / 2"
 
 
-def aligned(type: str, size: int) -> str:
-    """The declaration of an array's type, aligned for accesses as wide as its ``size`` in bytes allows."""
+def aligned_type(type: str, size: int) -> str:
+    """Return the type in the declaration of an array, aligned for accesses as wide as its ``size`` in bytes allows."""
     for bytes in (16, 8, 4):
         if size >= bytes:
             return f"__align__({bytes}) {type}"

@@ -1,12 +1,10 @@
-"""The operations of graphics processors to C++."""
-
-from math import prod
+"""Writes operations of graphics processors: barriers, ``cp.async``, mbarriers. TMA and matrix instructions have files
+of their own (``tma``, ``mma``)."""
 
 from ....core.errors import CompileError
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer
 from ....ir.expr import Expr
 from ....ir.gpu import (
-    WARP_MMA_ATOMS,
     AsyncProxyFence,
     Barrier,
     BulkCopy,
@@ -33,249 +31,100 @@ from ....ir.gpu import (
     WarpgroupMmaWait,
 )
 from ....ir.stmt import Operation
-from ...backend import TensorMap
-from .access import WIDEST_BYTES, multiple_of, place_of
-from .expressions import Code, interned, uses_of
-from .function import Function
-from .memory import address, half_of, offset, tile_offset
-from .text import Text
-from .types import is_half
+from . import mma, tma
+from .access import WIDEST_BYTES, divisibility, strided_offset
+from .expressions import ExpressionEmitter, interned, use_counts
+from .function import EmittedFunction
+from .memory import address, mbarrier_address, offset
+from .text import CppText
 
 
-def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
-    """The statement that does ``stmt``; what it needs first goes into ``text``. Raises CompileError for what CUDA C++,
-    or the architecture, has no form of."""
+def emit_operation(fn: EmittedFunction, text: CppText, stmt: Operation) -> None:
+    """Write ``stmt``. Raises CompileError for what CUDA C++, or the architecture, cannot express."""
+    is_last = stmt is fn.last
     stmt = stmt.with_expressions(interned(*stmt.expressions))
-    code = Code(fn, text, uses_of(*stmt.expressions))
+    emitter = ExpressionEmitter(fn, text, use_counts(*stmt.expressions))
+    text.line(_operation(emitter, stmt, is_last))
+
+
+def _operation(emitter: ExpressionEmitter, stmt: Operation, is_last: bool) -> str:
+    """Return the C++ statement of ``stmt``."""
     match stmt:
-        case Barrier(level=Level.CLUSTER) if (
-            stmt is fn.last and fn.awaits_peers
-        ):  # it keeps what others read from going away
-            return f"{_since_hopper(fn, 'cluster_end')}();"
         case Barrier(level=level):
-            return _barrier(fn, level)
-        case CopyAsync():
-            return _copy_async(code, stmt)
-        case Prefetch():
-            return _prefetch(code, stmt)
-        case CopyAsyncCommit():
-            return f"{fn.use('copy_async_commit')}();"
-        case CopyAsyncWait(pending=pending):
-            return f"{fn.use('copy_async_wait')}<{pending}>();"
-        case MbarrierInit(count=count):
-            return f"{_since_hopper(fn, 'mbarrier_init')}({_at(code, stmt.barriers, stmt.index)}, {count});"
-        case BulkCopy():
-            to, source = _place(code, stmt.target, stmt.target_indices), _place(code, stmt.source, stmt.source_indices)
-            size = stmt.elements * stmt.target.dtype.bytes
-            return f"{_since_hopper(fn, 'bulk_copy')}({to}, {source}, {size}, {_at(code, stmt.barriers, stmt.index)});"
-        case MbarrierWait(parity=parity):
-            where = _at(code, stmt.barriers, stmt.index)
-            return f"{_since_hopper(fn, 'mbarrier_wait')}({where}, {code.value(parity).text});"
-        case MbarrierArrive(rank=None):
-            return f"{_since_hopper(fn, 'arrive')}({_at(code, stmt.barriers, stmt.index)});"
-        case MbarrierArrive(rank=Expr() as rank):
-            where = _at(code, stmt.barriers, stmt.index)
-            return f"{_since_hopper(fn, 'arrive_at')}({where}, {code.value(rank).text});"
-        case MbarrierArriveExpectTx(bytes=bytes):
-            return f"{_since_hopper(fn, 'mbarrier_arrive_expect_tx')}({_at(code, stmt.barriers, stmt.index)}, {bytes});"
-        case TmaLoad():
-            return _tma_load(code, stmt)
-        case TmaPrefetch():
-            return _tensor_prefetch(code, stmt)
-        case TmaStore():
-            return _tensor_store(code, stmt)
-        case TmaStoreCommit():
-            return f"{_since_hopper(fn, 'tma_store_commit')}();"
-        case TmaStoreWait(pending=pending):
-            return f"{_since_hopper(fn, 'tma_store_wait')}<{pending}>();"
-        case AsyncProxyFence():
-            return f"{_since_hopper(fn, 'async_proxy_fence')}();"
-    return _matrix_operation(code, stmt)
-
-
-def _matrix_operation(code: Code, stmt: Operation) -> str:
-    fn = code.fn
-    match stmt:
-        case Mma():
-            return _mma(code, stmt)
-        case LoadMatrix():
-            row, held = (
-                _place(code, stmt.source, stmt.source_indices),
-                _matrices(code, stmt.target, stmt.target_indices),
-            )
-            return f"{fn.use('load_matrix')}<{stmt.count}, {_flag(stmt.transposed)}>({held}, {row});"
-        case StoreMatrix():
-            row, held = (
-                _place(code, stmt.target, stmt.target_indices),
-                _matrices(code, stmt.source, stmt.source_indices),
-            )
-            function = _since_hopper(fn, "store_matrix")
-            return f"{function}<{stmt.count}, {_flag(stmt.transposed)}>({row}, {held});"
-        case WarpgroupMma():
-            return _group_mma(code, stmt)
-        case WarpgroupMmaWait(pending=pending):
-            ends = "".join(f" {fn.use('awaited')}<{b.elements}>({fn.name_of(b.name)});" for b in fn.sums)
-            return f"{_hopper_alone(fn, 'warpgroup_mma_wait')}<{pending}>();{ends}"
+            return _barrier(emitter.fn, level, is_last)
         case ClusterLoadWait(value=value):
-            return f"{_since_hopper(fn, 'cluster_load_wait')}({code.value(value).text});"
+            return f"{emitter.fn.use_sm_90('cluster_load_wait')}({emitter.value(value).text});"
+        case AsyncProxyFence():
+            return f"{emitter.fn.use_sm_90('fence_proxy_async')}();"
         case SetMaxRegisters(count=count, increase=increase):
-            return f"{_hopper_alone(fn, 'more_registers' if increase else 'fewer_registers')}<{count}>();"
+            return f"{emitter.fn.use_sm_90a('setmaxnreg_inc' if increase else 'setmaxnreg_dec')}<{count}>();"
+        case Prefetch() | CopyAsync() | CopyAsyncCommit() | CopyAsyncWait():
+            return _copy(emitter, stmt)
+        case MbarrierInit() | MbarrierArrive() | MbarrierArriveExpectTx() | MbarrierWait() | BulkCopy():
+            return _mbarrier_operation(emitter, stmt)
+        case TmaLoad() | TmaPrefetch() | TmaStore() | TmaStoreCommit() | TmaStoreWait():
+            return tma.emit_tma(emitter, stmt)
+        case Mma() | LoadMatrix() | StoreMatrix() | WarpgroupMma() | WarpgroupMmaWait():
+            return mma.emit_mma(emitter, stmt)
     raise CompileError(f"{type(stmt).__name__} cannot be expressed in CUDA C++")
 
 
-def _barrier(fn: Function, level: Level) -> str:
+def _barrier(fn: EmittedFunction, level: Level, is_last: bool) -> str:
     match level:
         case Level.WARP:
             return "__syncwarp();"
         case Level.WARPGROUP:
-            return f"{fn.use('group_barrier')}();"
+            return f"{fn.use('warpgroup_sync')}();"
         case Level.BLOCK:
             return "__syncthreads();"
-    in_shared = fn.meets_in_shared and fn.awaits_peers
-    return f"{_since_hopper(fn, 'cluster_barrier_shared' if in_shared else 'cluster_barrier')}();"
+    if is_last and fn.awaits_cluster_loads:  # it only keeps the shared memory alive that other CTAs read
+        return f"{fn.use_sm_90('cluster_sync_relaxed')}();"
+    if fn.cluster_syncs_shared_only and fn.awaits_cluster_loads:
+        return f"{fn.use_sm_90('cluster_sync_shared')}();"
+    return f"{fn.use_sm_90('cluster_sync')}();"
 
 
-def _since_hopper(fn: Function, function: str) -> str:
-    """A function of the prelude whose instructions came with Hopper."""
-    if int("".join(c for c in fn.arch if c.isdigit()) or 0) < 90:
-        raise CompileError(f"{function.replace('_', ' ')}: {fn.arch} has no such instruction, sm_90 and later have")
-    return fn.use(function)
+def _copy(emitter: ExpressionEmitter, stmt: Prefetch | CopyAsync | CopyAsyncCommit | CopyAsyncWait) -> str:
+    fn = emitter.fn
+    match stmt:
+        case Prefetch(source=buffer, source_indices=indices, elements=elements):
+            size, found = elements * buffer.dtype.bytes, strided_offset(indices, buffer.strides)
+            aligned = found is not None and divisibility(found.base) * buffer.dtype.bytes % WIDEST_BYTES == 0
+            function = "prefetch_l2" if aligned and size % WIDEST_BYTES == 0 else "prefetch_l2_unaligned"
+            return f"{fn.use(function)}<{size}>({_address_of(emitter, buffer, indices)});"
+        case CopyAsync():
+            predicate = "" if stmt.mask is None else f", {emitter.value(stmt.mask).text}"
+            target = _address_of(emitter, stmt.target, stmt.target_indices)
+            source = _address_of(emitter, stmt.source, stmt.source_indices)
+            return f"{fn.use('cp_async')}<{stmt.elements * stmt.target.dtype.bytes}>({target}, {source}{predicate});"
+        case CopyAsyncCommit():
+            return f"{fn.use('cp_async_commit_group')}();"
+        case CopyAsyncWait(pending=pending):
+            return f"{fn.use('cp_async_wait_group')}<{pending}>();"
 
 
-def _hopper_alone(fn: Function, function: str) -> str:
-    """A function of the prelude whose instructions Hopper alone has."""
-    if fn.arch != "sm_90a":
-        raise CompileError(f"{function.replace('_', ' ')}: {fn.arch} has no such instruction, sm_90a alone has")
-    return fn.use(function)
+def _mbarrier_operation(
+    emitter: ExpressionEmitter, stmt: MbarrierInit | MbarrierArrive | MbarrierArriveExpectTx | MbarrierWait | BulkCopy
+) -> str:
+    fn = emitter.fn
+    if isinstance(stmt, BulkCopy):
+        target = _address_of(emitter, stmt.target, stmt.target_indices)
+        source = _address_of(emitter, stmt.source, stmt.source_indices)
+        size, barrier = stmt.elements * stmt.target.dtype.bytes, mbarrier_address(emitter, stmt.barriers, stmt.index)
+        return f"{fn.use_sm_90('cp_async_bulk')}({target}, {source}, {size}, {barrier});"
+    barrier = mbarrier_address(emitter, stmt.barriers, stmt.index)
+    match stmt:
+        case MbarrierInit(count=count):
+            return f"{fn.use_sm_90('mbarrier_init')}({barrier}, {count});"
+        case MbarrierArrive(rank=rank):
+            if rank is None:
+                return f"{fn.use_sm_90('mbarrier_arrive')}({barrier});"
+            return f"{fn.use_sm_90('mbarrier_arrive_cluster')}({barrier}, {emitter.value(rank).text});"
+        case MbarrierArriveExpectTx(bytes=bytes):
+            return f"{fn.use_sm_90('mbarrier_arrive_expect_tx')}({barrier}, {bytes});"
+        case MbarrierWait(parity=parity):
+            return f"{fn.use_sm_90('mbarrier_wait')}({barrier}, {emitter.value(parity).text});"
 
 
-def _prefetch(code: Code, stmt: Prefetch) -> str:
-    size, unit = stmt.elements * stmt.source.dtype.bytes, WIDEST_BYTES
-    place = place_of(stmt.source_indices, stmt.source.strides)
-    whole = size % unit == 0 and place is not None and multiple_of(place.base) * stmt.source.dtype.bytes % unit == 0
-    name = code.fn.use("prefetch" if whole else "prefetch_units")
-    return f"{name}<{size}>({_place(code, stmt.source, stmt.source_indices)});"
-
-
-def _place(code: Code, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
-    return address(code, buffer, offset(code, buffer, indices))
-
-
-def _at(code: Code, barriers: Buffer, index: Expr) -> str:
-    """The address of an arrival barrier."""
-    return address(code, barriers, code.value(index))
-
-
-def _flag(value: bool) -> str:
-    return "true" if value else "false"
-
-
-# Copies --------------------------------------------------------------------------------------------------------
-
-
-def _copy_async(code: Code, stmt: CopyAsync) -> str:
-    size = stmt.elements * stmt.target.dtype.bytes
-    mask = "" if stmt.mask is None else f", {code.value(stmt.mask).text}"
-    to, source = _place(code, stmt.target, stmt.target_indices), _place(code, stmt.source, stmt.source_indices)
-    return f"{code.fn.use('copy_async')}<{size}>({to}, {source}{mask});"
-
-
-def _tma_load(code: Code, stmt: TmaLoad) -> str:
-    fn, size = code.fn, prod(stmt.box) * stmt.source.dtype.bytes
-    to = address(code, stmt.target, tile_offset(code, stmt.target, stmt.target_indices))
-    where = _at(code, stmt.barriers, stmt.index)
-    box = f"&{fn.maps[tensor_map(fn, stmt)]}, {where}"
-    corner, once = _corner(code, stmt.source_indices), _flag(stmt.source.name in fn.streamed)
-    if stmt.multicast is not None:
-        blocks = code.value(stmt.multicast).text
-        return f"{_since_hopper(fn, f'tensor_multicast_{len(stmt.box)}')}<{once}>({to}, {box}, {blocks}, {corner});"
-    copy = f"{_since_hopper(fn, f'tensor_copy_{len(stmt.box)}')}<{once}>({to}, {box}, {corner});"
-    return copy if stmt.tx_expected else f"{fn.use('mbarrier_arrive_expect_tx')}({where}, {size}); {copy}"
-
-
-def _tensor_prefetch(code: Code, stmt: TmaPrefetch) -> str:
-    fn, corner = code.fn, _corner(code, stmt.source_indices)
-    wanted = (fn.parameters.index(stmt.source.name), stmt.box)
-    for described, name in fn.maps.items():
-        if (described.parameter, described.box) == wanted:
-            return f"{_since_hopper(fn, f'tensor_prefetch_{len(stmt.box)}')}(&{name}, {corner});"
-    raise CompileError(f"a box {list(stmt.box)} of {stmt.source.name} is asked for, which nothing copies")
-
-
-def _tensor_store(code: Code, stmt: TmaStore) -> str:
-    fn = code.fn
-    source = address(code, stmt.source, tile_offset(code, stmt.source, stmt.source_indices))
-    name, corner = fn.maps[tensor_map(fn, stmt)], _corner(code, stmt.target_indices)
-    function = _since_hopper(fn, f"tensor_store_{len(stmt.box)}")
-    return f"{function}<{_flag(stmt.target.name in fn.streamed)}>({source}, &{name}, {corner});"
-
-
-def _corner(code: Code, indices: tuple[Expr, ...]) -> str:
-    """Where a box begins, from the innermost dimension on."""
-    return ", ".join(code.value(i).text for i in reversed(indices))
-
-
-def tensor_of(stmt: TmaLoad | TmaPrefetch | TmaStore) -> Buffer:
-    """The global tensor that boxes are copied from or to."""
-    return stmt.target if isinstance(stmt, TmaStore) else stmt.source
-
-
-def tensor_map(fn: Function, stmt: TmaLoad | TmaStore) -> TensorMap:
-    """What ``stmt`` needs to be told of its tensor. Tiles of operands that are read again bring the next tile's lines
-    with them: 1 % of products of 4096^3 on an H200, 2 % with k of 14336; streams of weights lose as much by it."""
-    tile, tensor = (stmt.target if isinstance(stmt, TmaLoad) else stmt.source), tensor_of(stmt)
-    swizzled = tile.layout is not None and tile.layout.swizzle is not None
-    again = swizzled and isinstance(stmt, TmaLoad) and tensor.name not in fn.streamed
-    return TensorMap(fn.parameters.index(tensor.name), stmt.box, swizzled, 256 if again else 128)
-
-
-# Products ------------------------------------------------------------------------------------------------------
-
-
-def _mma(code: Code, stmt: Mma) -> str:
-    if stmt.atom not in WARP_MMA_ATOMS:
-        raise CompileError(f"no matrix instruction {stmt.atom!r}; known: {', '.join(WARP_MMA_ATOMS)}")
-    d = _fragment(code, stmt.d, stmt.d_indices, 1)
-    a, b = _fragment(code, stmt.a, stmt.a_indices, 2), _fragment(code, stmt.b, stmt.b_indices, 2)
-    return f"{code.fn.use(f'mma_{stmt.atom}')}({d}, {a}, {b});"
-
-
-def _group_mma(code: Code, stmt: WarpgroupMma) -> str:
-    kind = "half" if stmt.a.dtype.name == "float16" else "bfloat"
-    function = _hopper_alone(code.fn, f"group_mma_{kind}_{stmt.columns}")
-    d = _fragment(code, stmt.d, stmt.d_indices, 1)
-    a = _group_operand(code, stmt.a, stmt.a_indices, stmt.a_transposed)
-    b = _group_operand(code, stmt.b, stmt.b_indices, stmt.b_transposed)
-    given = f"<{stmt.depth}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}>({d}, {a}, {b}"
-    match stmt.accumulates:
-        case Expr() as expr:
-            return f"{function}{given}, {code.value(expr).text});"
-        case True:
-            return f"{function}{given});"
-    return f"{function}{given}, false);"
-
-
-def _group_operand(code: Code, buffer: Buffer, indices: tuple[Expr, ...], transposed: bool) -> str:
-    where = address(code, buffer, tile_offset(code, buffer, indices))
-    if not transposed:
-        return f"{code.fn.use('group_operand')}({where})"
-    apart = buffer.strides[-3] * buffer.dtype.bytes if len(buffer.shape) > 2 else 16
-    return f"{code.fn.use('group_operand_runs')}<{apart}>({where})"
-
-
-def _matrices(code: Code, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
-    if not is_half(buffer.dtype):
-        raise CompileError(f"matrices of {buffer.dtype} cannot be moved: their elements have 16 bits")
-    return _fragment(code, buffer, indices, 2)
-
-
-def _fragment(code: Code, buffer: Buffer, indices: tuple[Expr, ...], unit: int) -> str:
-    """Where a fragment begins in registers; ``unit`` elements lie in one."""
-    place = place_of(indices, buffer.strides)
-    if buffer.scope is not Scope.REGISTER or place is None:
-        raise CompileError(f"a fragment lies in a register buffer, {buffer.name} is {buffer.scope}")
-    if multiple_of(place.base) % unit:
-        raise CompileError(f"a fragment of {buffer.name} begins in the middle of a register")
-    at = code.value(place.base)
-    name = code.fn.name_of(buffer.name)
-    return name if at.text == "0" else f"{name} + {half_of(at) if unit == 2 else at.text}"
+def _address_of(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+    return address(emitter, buffer, offset(emitter, buffer, indices))

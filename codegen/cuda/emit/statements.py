@@ -1,4 +1,4 @@
-"""Statements to C++: loops, conditions, allocations. (Operations stand in ``operations``.)"""
+"""Writes statements: loops, conditions, allocations. ``operations`` writes what only graphics processors have."""
 
 from ....core.errors import CompileError
 from ....ir.buffer import Buffer, Scope
@@ -6,19 +6,19 @@ from ....ir.expr import Binary, BinaryOp, Compare, CompareOp, Expr, Load, Var, i
 from ....ir.gpu import WarpgroupMma
 from ....ir.rewrite import free_variables, is_steady
 from ....ir.stmt import Allocate, For, If, LoopKind, Operation, Seq, Stmt, Store, expressions, walk_statements
-from .expressions import Code, interned, uses_of
-from .function import Function, is_packed
-from .operations import operation_text
+from .expressions import ExpressionEmitter, interned, use_counts
+from .function import EmittedFunction, is_packed
+from .operations import emit_operation
 from .stores import emit_store
-from .text import Text
-from .types import stored
+from .text import CppText
+from .types import storage_type
 
 
-def emit_statement(fn: Function, text: Text, stmt: Stmt) -> None:
-    """Append ``stmt`` to ``text``. Raises CompileError for what CUDA C++ has no form of here."""
-    check_registers(fn, stmt)
+def emit_statement(fn: EmittedFunction, text: CppText, stmt: Stmt) -> None:
+    """Append ``stmt`` to ``text``. Raises CompileError for what cannot be written in CUDA C++."""
+    check_register_indices(fn, stmt)
     if stmt is fn.first:
-        text.line(f"{fn.use('await_earlier_launch')}();")
+        text.line(f"{fn.use('griddepcontrol_wait')}();")
         fn.first = None
     match stmt:
         case Seq(statements=statements):
@@ -27,54 +27,61 @@ def emit_statement(fn: Function, text: Text, stmt: Stmt) -> None:
         case For():
             _loop(fn, text, stmt)
         case If(condition=condition, then=then):
-            (condition,) = interned(condition)
-            code = Code(fn, text, uses_of(condition))
-            test = code.value(condition)
-            with text.block(f"if ({test.text})") as inside:
+            test = _scalar(fn, text, condition)
+            with text.block(f"if ({test})") as inside:
                 emit_statement(fn, inside, then)
         case Allocate(buffer=buffer, body=body):
             if buffer.scope is not Scope.SHARED:
                 text.line(_declaration(fn, buffer))
-            sums = any(isinstance(s, WarpgroupMma) and s.d == buffer for s in walk_statements(body))
-            if sums:
-                fn.sums.append(buffer)
+            accumulates = any(isinstance(s, WarpgroupMma) and s.d == buffer for s in walk_statements(body))
+            if accumulates:
+                fn.accumulators.append(buffer)
             emit_statement(fn, text, body)
-            if sums:
-                fn.sums.pop()
+            if accumulates:
+                fn.accumulators.pop()
         case Store():
             emit_store(fn, text, stmt)
         case Operation():
-            text.line(operation_text(fn, text, stmt))
+            emit_operation(fn, text, stmt)
         case _:
-            raise CompileError(f"{type(stmt).__name__} has no place inside a launch")
+            raise CompileError(f"{type(stmt).__name__} cannot stand inside a launch")
 
 
-def _loop(fn: Function, text: Text, loop: For) -> None:
+def _scalar(fn: EmittedFunction, text: CppText, expr: Expr) -> str:
+    """Return the C++ of a scalar; statements that it needs go into ``text``."""
+    (expr,) = interned(expr)
+    return ExpressionEmitter(fn, text, use_counts(expr)).value(expr).text
+
+
+def _loop(fn: EmittedFunction, text: CppText, loop: For) -> None:
     if loop.kind not in (LoopKind.SERIAL, LoopKind.UNROLLED):
         raise CompileError(f"loop {loop.var} is still {loop.kind}: only serial and unrolled loops can be written")
     var = fn.name_of(loop.var)
     type = "int" if loop.extent < 1 << 31 else "long long"
     test = f"{var} < {loop.extent}"
-    ending, body = _ending(loop)
-    if ending is not None:  # what lies beyond it would do nothing
-        (ending,) = interned(ending)
+    bound, body = _bound(loop)
+    if bound is not None:  # iterations from there on would do nothing
         end = fn.fresh(f"{var}_end")
-        text.line(f"const {type} {end} = {Code(fn, text, uses_of(ending)).value(ending).text};")
+        text.line(f"const {type} {end} = {_scalar(fn, text, bound)};")
         test += f" && {var} < {end}"
     if loop.kind is LoopKind.UNROLLED:
         fn.unrolled.add(loop.var)
         text.line("#pragma unroll")
     elif any(isinstance(s, (For, Operation)) for s in walk_statements(loop.body)):
-        # left alone, the compiler writes out whole nests with few iterations, and spills; a loop that holds no other
-        # it unrolls with measure
+        # Left to itself, the compiler unrolls whole nests with few iterations, and spills. It unrolls innermost loops
+        # with measure.
         text.line("#pragma unroll 1")
     with text.block(f"for ({type} {var} = 0; {test}; ++{var})") as inside:
         emit_statement(fn, inside, body)
 
 
-def _ending(loop: For) -> tuple[Expr | None, Stmt]:
-    """What the variable of a serial loop stays below, where all of its body stands under such a condition, and the rest
-    of the body."""
+def _bound(loop: For) -> tuple[Expr | None, Stmt]:
+    """Find an upper bound of a serial loop in a condition that its whole body stands under.
+
+    for i in range(n): if i + rest < b: body    ->    for i in range(min(n, b - rest)): body
+
+    Returns the bound and the body without the condition; None and the whole body for other loops.
+    """
     match loop:
         case For(kind=LoopKind.SERIAL, body=If(condition=Compare(op=CompareOp.LT, a=a, b=b) as test, then=then)):
             rest = _without(a, loop.var)
@@ -84,7 +91,7 @@ def _ending(loop: For) -> tuple[Expr | None, Stmt]:
 
 
 def _without(expr: Expr, var: str) -> Expr | None:
-    """The rest of a sum with the addend ``var``; None where it is none."""
+    """Return what is left of a sum without its addend ``var``; None where ``var`` is no addend."""
     match expr:
         case Var(name=name) if name == var:
             return index(0)
@@ -96,21 +103,21 @@ def _without(expr: Expr, var: str) -> Expr | None:
     return None
 
 
-def _declaration(fn: Function, buffer: Buffer) -> str:
+def _declaration(fn: EmittedFunction, buffer: Buffer) -> str:
     name = fn.name_of(buffer.name)
     count = buffer.elements
     if is_packed(buffer):
         count = -(-count // 2)
         return f"{_alignment(4 * count)}unsigned {name}[{count}];"
-    return f"{_alignment(buffer.bytes)}{stored(buffer.dtype)} {name}[{count}];"
+    return f"{_alignment(buffer.bytes)}{storage_type(buffer.dtype)} {name}[{count}];"
 
 
 def _alignment(size: int) -> str:
     return next((f"__align__({n}) " for n in (16, 8) if size >= n), "")
 
 
-def check_registers(fn: Function, stmt: Stmt) -> None:
-    """Raise CompileError unless every index of a register buffer is constant once the loops are written out."""
+def check_register_indices(fn: EmittedFunction, stmt: Stmt) -> None:
+    """Raise CompileError unless every index of a register buffer is constant once loops are unrolled."""
     accesses: list[tuple[Buffer, tuple[Expr, ...]]] = []
     pending = list(expressions(stmt))
     seen: set[int] = set()
@@ -131,7 +138,7 @@ def check_registers(fn: Function, stmt: Stmt) -> None:
             raise CompileError(f"register buffer {buffer.name} is accessed at an index that varies")
 
 
-def _is_constant(fn: Function, expr: Expr) -> bool:
+def _is_constant(fn: EmittedFunction, expr: Expr) -> bool:
     if isinstance(expr, Var):
         return expr.name in fn.unrolled
     return not isinstance(expr, Load) and all(_is_constant(fn, c) for c in expr.children)

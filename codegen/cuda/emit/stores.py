@@ -1,33 +1,36 @@
-"""Stores: what is only moved goes as bits, in the widest accesses that both ends allow."""
+"""Writes stores. What is only moved is copied as bits, in the widest accesses that both ends allow."""
 
 from ....ir.buffer import Buffer, Scope
 from ....ir.expr import Broadcast, Cast, ClusterLoad, Expr, Load, walk
 from ....ir.stmt import Store
-from .access import WIDEST_BYTES, multiple_of, one_for_all, pieces
+from .access import WIDEST_BYTES, divisibility, uniform_mask, vector_accesses
 from .arithmetic import to_bits
-from .expressions import Code, interned, uses_of
-from .function import Function, is_packed
-from .memory import address, aligned, base_offset, contiguous, half_of, offset, raw, read_piece
-from .text import Text, Value
-from .types import WIDE, computed, half_name, is_half, stored
+from .expressions import ExpressionEmitter, interned, use_counts
+from .function import EmittedFunction, is_packed
+from .memory import address, aligned_type, contiguous, load_bits, offset, offset_of_lane, raw_bits, word_index
+from .text import CppText, CppValue
+from .types import VECTOR_TYPES, compute_type, half_name, is_half, storage_type
+
+_WORD_BYTES = 4
+"""A register holds this many bytes, which are two packed elements."""
 
 
-def emit_store(fn: Function, text: Text, stmt: Store) -> None:
-    """Write ``stmt``; where its mask is false nothing is computed, read or written."""
+def emit_store(fn: EmittedFunction, text: CppText, stmt: Store) -> None:
+    """Write ``stmt``. Where its mask is false nothing is computed, read or written."""
     roots = interned(*stmt.indices, stmt.value, *([] if stmt.mask is None else [stmt.mask]))
     count = len(stmt.indices)
     stmt = Store(stmt.buffer, roots[:count], roots[count], roots[count + 1] if stmt.mask is not None else None)
-    code = Code(fn, text, uses_of(*roots))
-    shared = None if stmt.mask is None else one_for_all(stmt.mask)
-    if stmt.mask is not None and shared is None:
-        _store_lane_by_lane(code, stmt)
+    emitter = ExpressionEmitter(fn, text, use_counts(*roots))
+    scalar = None if stmt.mask is None else uniform_mask(stmt.mask)
+    if stmt.mask is not None and scalar is None:
+        _store_under_masks(emitter, stmt)
         return
-    if shared is None:
-        _store(code, stmt)
+    if scalar is None:
+        _store(emitter, stmt)
         return
-    code.ahead(stmt.value)
-    test = code.value(shared)
-    below = code.inner()
+    emitter.hoist_shuffles(stmt.value)
+    test = emitter.value(scalar)
+    below = emitter.inner()
     _store(below, stmt)
     with text.block(f"if ({test.text})") as inside:
         inside.append(below.text)
@@ -37,186 +40,212 @@ def _lanes(stmt: Store) -> int:
     return max((i.lanes for i in stmt.indices), default=1)
 
 
-def _store(code: Code, stmt: Store) -> None:
+def _store(emitter: ExpressionEmitter, stmt: Store) -> None:
+    """Write ``stmt`` without its mask: as a copy of bits, by vector accesses, or lane by lane."""
     lanes = _lanes(stmt)
     if lanes == 1:
-        code.text.line(_assignment(code, stmt.buffer, stmt.indices, stmt.value))
+        emitter.text.line(_store_element(emitter, stmt.buffer, stmt.indices, stmt.value))
         return
-    place = contiguous(stmt.indices, stmt.buffer)
-    if place is not None:
-        if _move(code, stmt, place.base, lanes):
+    target = contiguous(stmt.indices, stmt.buffer)
+    if target is not None:
+        if _copy_bits(emitter, stmt, target.base, lanes):
             return
-        wide = max(size for _, size in pieces([(stmt.buffer, place.base)], lanes)) > stmt.buffer.dtype.bytes
+        widest = max(size for _, size in vector_accesses([(stmt.buffer, target.base)], lanes))
         in_memory = stmt.buffer.scope not in (Scope.REGISTER, Scope.LOCAL)
-        if wide and (in_memory or is_packed(stmt.buffer)) and _store_wide(code, stmt, place.base, lanes):
-            return
-    if _reads_elsewhere(stmt):
-        array = code.array(stmt.value)
-        loop = code.lanes()
+        if widest > stmt.buffer.dtype.bytes and (in_memory or is_packed(stmt.buffer)):
+            if _store_vector(emitter, stmt, target.base, lanes):
+                return
+    if _reads_other_elements(stmt):
+        array = emitter.array(stmt.value)
+        loop = emitter.lane_loop()
         assert loop.lane is not None
-        value = Value(f"{array}[{loop.lane.text}]", computed(stmt.value.dtype))
-        line = _assigned(loop, stmt.buffer, stmt.indices, value, stmt.value)
-        code.close(loop, lanes, line)
+        value = CppValue(f"{array}[{loop.lane.text}]", compute_type(stmt.value.dtype))
+        line = _store_rounded(loop, stmt.buffer, stmt.indices, value, stmt.value)
+        emitter.end_lane_loop(loop, lanes, line)
         return
-    loop = code.lanes()
-    code.close(loop, lanes, _assignment(loop, stmt.buffer, stmt.indices, stmt.value))
+    loop = emitter.lane_loop()
+    emitter.end_lane_loop(loop, lanes, _store_element(loop, stmt.buffer, stmt.indices, stmt.value))
 
 
-def _reads_elsewhere(stmt: Store) -> bool:
-    """Whether a vector store's value reads its own buffer at other places than those stored to."""
+def _reads_other_elements(stmt: Store) -> bool:
+    """Return whether the value of a vector store reads elements of the same buffer that other lanes may store to."""
     loads = (e for e in walk(stmt.value) if isinstance(e, Load) and e.buffer.name == stmt.buffer.name)
     return any(load.indices != stmt.indices for load in loads)
 
 
-def _store_lane_by_lane(code: Code, stmt: Store) -> None:
-    """Each lane under its own condition."""
-    code.ahead(stmt.value)
-    loop = code.lanes()
+def _store_under_masks(emitter: ExpressionEmitter, stmt: Store) -> None:
+    """Write a vector store lane by lane, each under its own condition."""
+    emitter.hoist_shuffles(stmt.value)
+    loop = emitter.lane_loop()
     assert stmt.mask is not None
     test = loop.value(stmt.mask)
     below = loop.inner()
-    below.lazy = True
-    below.text.line(_assignment(below, stmt.buffer, stmt.indices, stmt.value))
+    below.guarded = True
+    below.text.line(_store_element(below, stmt.buffer, stmt.indices, stmt.value))
     with loop.text.block(f"if ({test.text})") as inside:
         inside.append(below.text)
-    code.close(loop, _lanes(stmt))
+    emitter.end_lane_loop(loop, _lanes(stmt))
 
 
-def _assignment(code: Code, buffer: Buffer, indices: tuple[Expr, ...], value: Expr) -> str:
-    """The statement that stores one element, or that of this lane."""
+# Single elements
+
+
+def _store_element(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], value: Expr) -> str:
+    """Return the statement that stores one element, or that of this lane."""
     if is_half(buffer.dtype):
-        bits = raw(code, value)
+        bits = raw_bits(emitter, value)
         if bits is not None:
-            return _set(code, buffer, indices, bits)
-    inner, source = _unrounded(value)
-    return _assigned(code, buffer, indices, code.value(inner), source)
+            return _store_cell(emitter, buffer, indices, bits)
+    inner, source = _without_rounding(value)
+    return _store_rounded(emitter, buffer, indices, emitter.value(inner), source)
 
 
-def _unrounded(value: Expr) -> tuple[Expr, Expr]:
-    """What a store to 16 bits rounds anyway: (the expression, one whose dtype it has)."""
+def _without_rounding(value: Expr) -> tuple[Expr, Expr]:
+    """Return ``value`` without a cast that a store to 16 bits repeats, and an expression whose dtype that has."""
     if isinstance(value, Broadcast):
-        inner, source = _unrounded(value.value)
+        inner, source = _without_rounding(value.value)
         return inner, source
     if is_half(value.dtype) and isinstance(value, Cast) and not is_half(value.value.dtype):
         return value.value, value.value
     return value, value
 
 
-def _assigned(code: Code, buffer: Buffer, indices: tuple[Expr, ...], value: Value, source: Expr) -> str:
+def _store_rounded(
+    emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], value: CppValue, source: Expr
+) -> str:
+    """Return the statement that stores ``value``, which has the dtype of ``source``, in the dtype of the buffer."""
     if is_half(buffer.dtype):
-        value = to_bits(code.fn, value, source.dtype, buffer.dtype)
-    return _set(code, buffer, indices, value)
+        value = to_bits(emitter.fn, value, source.dtype, buffer.dtype)
+    return _store_cell(emitter, buffer, indices, value)
 
 
-def _set(code: Code, buffer: Buffer, indices: tuple[Expr, ...], cell: Value) -> str:
-    fn, name = code.fn, code.fn.name_of(buffer.name)
-    at = offset(code, buffer, indices)
+def _store_cell(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], cell: CppValue) -> str:
+    """Return the statement that stores ``cell``, which has the storage type of the buffer."""
+    fn, name = emitter.fn, emitter.fn.name_of(buffer.name)
+    at = offset(emitter, buffer, indices)
     if is_packed(buffer):
-        return f"{fn.use('set_bits')}({name}, {at.text}, {cell.text});"
+        return f"{fn.use('insert_u16')}({name}, {at.text}, {cell.text});"
     if buffer.name in fn.streamed and buffer.scope is Scope.GLOBAL:
-        type = stored(buffer.dtype)
+        type = storage_type(buffer.dtype)
         return f"__stcs(&{name}[{at.text}], ({type}){cell.unary});"
     return f"{name}[{at.text}] = {cell.text};"
 
 
-def _move(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
-    """A store of a load of the same dtype, both of neighbours: moved as bits. False where it is no such store."""
+# Vectors of contiguous elements
+
+
+def _copy_bits(emitter: ExpressionEmitter, stmt: Store, base: Expr, lanes: int) -> bool:
+    """Write a store of a contiguous load of the same dtype as a copy of bits. False where it is no such store."""
     load = stmt.value
     while isinstance(load, Cast) and load.value.dtype == load.dtype:
         load = load.value
     if not isinstance(load, (Load, ClusterLoad)) or load.lanes == 1 or load.buffer.name == stmt.buffer.name:
         return False
     mask = load.mask if isinstance(load, Load) else None
-    shared = None if mask is None else one_for_all(mask)
+    scalar = None if mask is None else uniform_mask(mask)
     source = contiguous(load.indices, load.buffer)
-    if source is None or (mask is not None and shared is None):
+    if source is None or (mask is not None and scalar is None):
         return False
-    parts = pieces([(stmt.buffer, base), (load.buffer, source.base)], lanes)
-    if mask is None and is_packed(stmt.buffer) and isinstance(load, Load) and _is_run(code.fn, load, source.base):
-        target = f"{code.fn.name_of(stmt.buffer.name)} + {half_of(base_offset(code, stmt.buffer, base, 0))}"
-        run = f"{code.fn.name_of(load.buffer.name)}, {base_offset(code, load.buffer, source.base, 0).text}"
-        code.text.line(f"{code.fn.use('load_run')}<{lanes // 2}>({target}, {run});")
-        return True
-    if mask is None and isinstance(load, Load) and _is_run(code.fn, load, source.base):
-        if stmt.buffer.scope is Scope.GLOBAL and pieces([(stmt.buffer, base)], lanes) == [(0, WIDEST_BYTES)]:
-            at, piece = base_offset(code, load.buffer, source.base, 0), WIDEST_BYTES // load.buffer.dtype.bytes
-            wide = f"{code.fn.name_of(load.buffer.name)}, {at.text}, {load.buffer.elements // piece * piece}"
-            _write_piece(code, stmt.buffer, base, 0, WIDEST_BYTES, f"{code.fn.use('load_run_wide')}({wide})")
+    if isinstance(load, Load) and _is_unaligned(emitter.fn, load, source.base):
+        if _copy_unaligned(emitter, stmt.buffer, base, load, source.base):
             return True
-    least = 4 if is_packed(stmt.buffer) or is_packed(load.buffer) else 1
-    if min(size for _, size in parts) < least or max(size for _, size in parts) == stmt.buffer.dtype.bytes:
+    accesses = vector_accesses([(stmt.buffer, base), (load.buffer, source.base)], lanes)
+    least = _WORD_BYTES if is_packed(stmt.buffer) or is_packed(load.buffer) else 1
+    if min(size for _, size in accesses) < least or max(size for _, size in accesses) == stmt.buffer.dtype.bytes:
         return False
-    test = None if shared is None else code.value(shared)
-    for lane, size in parts:
-        read = read_piece(code, load, source.base, lane, size, test)
-        _write_piece(code, stmt.buffer, base, lane, size, read)
+    test = None if scalar is None else emitter.value(scalar)
+    for lane, size in accesses:
+        _store_bits(emitter, stmt.buffer, base, lane, size, load_bits(emitter, load, source.base, lane, size, test))
     return True
 
 
-def _is_run(fn: Function, load: Load, first: Expr) -> bool:
-    """Whether neighbours of 16 bits, whole words of them, begin in global memory at any of them."""
+def _is_unaligned(fn: EmittedFunction, load: Load, first: Expr) -> bool:
+    """Return whether a load without a mask takes pairs of 16-bit elements from read-only global memory, at an offset
+    that may be odd."""
     buffer = load.buffer
     readable = buffer.scope is Scope.GLOBAL and buffer.name in fn.read_only and buffer.name not in fn.streamed
-    return readable and is_half(buffer.dtype) and load.lanes % 2 == 0 and multiple_of(first) % 2 == 1
+    is_pairs = is_half(buffer.dtype) and load.lanes % 2 == 0 and load.mask is None
+    return readable and is_pairs and divisibility(first) % 2 == 1
 
 
-def _write_piece(code: Code, buffer: Buffer, base: Expr, lane: int, size: int, bits: str) -> None:
-    at = base_offset(code, buffer, base, lane)
-    where = address(code, buffer, at)
-    if is_packed(buffer):
-        where = f"&{code.fn.name_of(buffer.name)}[{half_of(at)}]"
-    pointer = f"{code.fn.use('as')}<{WIDE[size]}>({where})"
-    if buffer.name in code.fn.streamed and buffer.scope is Scope.GLOBAL and size >= 4:
-        code.text.line(f"__stcs({pointer}, {bits});")
-    else:
-        code.text.line(f"*{pointer} = {bits};")
-
-
-def _store_wide(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
-    """Neighbours computed into an array and stored in wide accesses. False where that is not possible."""
-    fn, buffer = code.fn, stmt.buffer
-    parts = pieces([(buffer, base)], lanes)
-    if not is_half(buffer.dtype):
-        array = _stored_array(code, stmt.value)
-        for lane, size in parts:
-            cell = f"*{code.fn.use('as')}<{WIDE[size]}>(&{array}[{lane}])"
-            _write_piece(code, buffer, base, lane, size, cell)
+def _copy_unaligned(emitter: ExpressionEmitter, target: Buffer, base: Expr, load: Load, first: Expr) -> bool:
+    """Copy from an unaligned offset to registers, or to an aligned vector of global memory. False for other targets."""
+    fn, lanes = emitter.fn, load.lanes
+    if is_packed(target):
+        words = f"{fn.name_of(target.name)} + {word_index(offset_of_lane(emitter, target, base, 0))}"
+        source = f"{fn.name_of(load.buffer.name)}, {offset_of_lane(emitter, load.buffer, first, 0).text}"
+        emitter.text.line(f"{fn.use('load_unaligned')}<{lanes // 2}>({words}, {source});")
         return True
-    if min(size for _, size in parts) < 4:
-        return False
-    words = fn.name_of(buffer.name) if is_packed(buffer) else fn.fresh(f"{fn.name_of(buffer.name)}_words")
-    target = f"{words} + {half_of(base_offset(code, buffer, base, 0))}" if is_packed(buffer) else words
-    if not is_packed(buffer):
-        code.text.line(f"{aligned('unsigned', lanes * 2)} {words}[{lanes // 2}];")
-    loop = code.lanes()
-    bits = raw(loop, stmt.value)
-    if bits is not None:
-        assert loop.lane is not None
-        code.close(loop, lanes, f"{fn.use('set_bits')}({target}, {loop.lane.text}, {bits.text});")
+    if target.scope is Scope.GLOBAL and vector_accesses([(target, base)], lanes) == [(0, WIDEST_BYTES)]:
+        at, chunk = offset_of_lane(emitter, load.buffer, first, 0), WIDEST_BYTES // load.buffer.dtype.bytes
+        source = f"{fn.name_of(load.buffer.name)}, {at.text}, {load.buffer.elements // chunk * chunk}"
+        _store_bits(emitter, target, base, 0, WIDEST_BYTES, f"{fn.use('load_unaligned_x8')}({source})")
+        return True
+    return False
+
+
+def _store_bits(emitter: ExpressionEmitter, buffer: Buffer, base: Expr, lane: int, size: int, bits: str) -> None:
+    """Write one access: ``size`` bytes from lane ``lane`` on of a vector whose first lane is at offset ``base``."""
+    at = offset_of_lane(emitter, buffer, base, lane)
+    where = address(emitter, buffer, at)
+    if is_packed(buffer):
+        where = f"&{emitter.fn.name_of(buffer.name)}[{word_index(at)}]"
+    pointer = f"{emitter.fn.use('recast')}<{VECTOR_TYPES[size]}>({where})"
+    if buffer.name in emitter.fn.streamed and buffer.scope is Scope.GLOBAL and size >= _WORD_BYTES:
+        emitter.text.line(f"__stcs({pointer}, {bits});")
     else:
-        value, source = _unrounded(stmt.value)
-        if source.dtype.is_float and source.dtype.bits <= 32:
-            array = code.array(value if value.lanes > 1 else Broadcast(value, lanes))
-            code.text.line(f"{fn.use(f'pack_{half_name(buffer.dtype)}')}<{lanes}>({array}, {target});")
-        else:
-            loop = code.lanes()
-            assert loop.lane is not None
-            bits = to_bits(fn, loop.value(value), source.dtype, buffer.dtype)
-            code.close(loop, lanes, f"{fn.use('set_bits')}({target}, {loop.lane.text}, {bits.text});")
-    if not is_packed(buffer):
-        for lane, size in parts:
-            cell = f"*{code.fn.use('as')}<{WIDE[size]}>(&{words}[{lane // 2}])"
-            _write_piece(code, buffer, base, lane, size, cell)
+        emitter.text.line(f"*{pointer} = {bits};")
+
+
+def _store_vector(emitter: ExpressionEmitter, stmt: Store, base: Expr, lanes: int) -> bool:
+    """Compute contiguous elements into an array and store it by vector accesses. False where that is not possible."""
+    fn, buffer = emitter.fn, stmt.buffer
+    accesses = vector_accesses([(buffer, base)], lanes)
+    if not is_half(buffer.dtype):
+        array = _storage_array(emitter, stmt.value)
+        for lane, size in accesses:
+            bits = f"*{fn.use('recast')}<{VECTOR_TYPES[size]}>(&{array}[{lane}])"
+            _store_bits(emitter, buffer, base, lane, size, bits)
+        return True
+    if min(size for _, size in accesses) < _WORD_BYTES:
+        return False
+    if is_packed(buffer):
+        words = fn.name_of(buffer.name)
+        _pack(emitter, stmt.value, lanes, buffer, f"{words} + {word_index(offset_of_lane(emitter, buffer, base, 0))}")
+        return True
+    words = fn.fresh(f"{fn.name_of(buffer.name)}_words")
+    emitter.text.line(f"{aligned_type('unsigned', lanes * 2)} {words}[{lanes // 2}];")
+    _pack(emitter, stmt.value, lanes, buffer, words)
+    for lane, size in accesses:
+        bits = f"*{fn.use('recast')}<{VECTOR_TYPES[size]}>(&{words}[{lane // 2}])"
+        _store_bits(emitter, buffer, base, lane, size, bits)
     return True
 
 
-def _stored_array(code: Code, value: Expr) -> str:
-    """The lanes of a vector as they are stored, in an array that can be read in wide accesses."""
-    loop = code.lanes()
+def _pack(emitter: ExpressionEmitter, value: Expr, lanes: int, buffer: Buffer, words: str) -> None:
+    """Write the lanes of ``value``, as 16-bit elements of ``buffer``, into ``words``, two in each."""
+    fn = emitter.fn
+    loop = emitter.lane_loop()
+    bits = raw_bits(loop, value)
+    if bits is None:
+        inner, source = _without_rounding(value)
+        if source.dtype.is_float and source.dtype.bits <= 32:
+            array = emitter.array(inner if inner.lanes > 1 else Broadcast(inner, lanes))
+            emitter.text.line(f"{fn.use(f'pack_{half_name(buffer.dtype)}')}<{lanes}>({array}, {words});")
+            return
+        loop = emitter.lane_loop()
+        bits = to_bits(fn, loop.value(inner), source.dtype, buffer.dtype)
+    assert loop.lane is not None
+    emitter.end_lane_loop(loop, lanes, f"{fn.use('insert_u16')}({words}, {loop.lane.text}, {bits.text});")
+
+
+def _storage_array(emitter: ExpressionEmitter, value: Expr) -> str:
+    """Fill an array with the lanes of a vector, aligned for vector accesses, and return its name."""
+    loop = emitter.lane_loop()
     result = loop.value(value)
     assert loop.lane is not None
-    array = code.fn.fresh("r")
-    size = value.lanes * value.dtype.bytes
-    code.text.line(f"{aligned(stored(value.dtype), size)} {array}[{value.lanes}];")
-    code.close(loop, value.lanes, f"{array}[{loop.lane.text}] = {result.text};")
+    array = emitter.fn.fresh("r")
+    type = aligned_type(storage_type(value.dtype), value.lanes * value.dtype.bytes)
+    emitter.text.line(f"{type} {array}[{value.lanes}];")
+    emitter.end_lane_loop(loop, value.lanes, f"{array}[{loop.lane.text}] = {result.text};")
     return array

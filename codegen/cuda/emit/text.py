@@ -1,4 +1,4 @@
-"""C++ text: lines with their indentation, and expressions that know when they need parentheses."""
+"""Builds C++ text: expressions that know when they need parentheses, and indented lines of statements."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,78 +6,88 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 
-class Level(IntEnum):
-    """How tightly the outermost operator of a C++ expression binds; smaller is tighter."""
+class Precedence(IntEnum):
+    """The precedence of a C++ operator is named as in the grammar of the C++ standard. A smaller one binds more
+    tightly."""
 
-    ATOM = 0
+    PRIMARY = 0
     UNARY = 1
-    PRODUCT = 2
-    SUM = 3
+    MULTIPLICATIVE = 2
+    ADDITIVE = 3
     SHIFT = 4
-    ORDER = 5
+    RELATIONAL = 5
     EQUALITY = 6
-    BITS = 7
-    AND = 8
-    OR = 9
-    CHOICE = 10
+    BITWISE = 7
+    LOGICAL_AND = 8
+    LOGICAL_OR = 9
+    CONDITIONAL = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A C++ expression without side effects: its text, its C++ type, and its outermost operator."""
+class CppValue:
+    """A C++ expression without side effects: its text, its C++ type, and the precedence of its outermost operator."""
 
     text: str
     type: str
-    level: Level = Level.ATOM
+    precedence: Precedence = Precedence.PRIMARY
 
-    def within(self, level: Level) -> str:
-        """The text as an operand that must bind at least as tightly as ``level``."""
-        return self.text if self.level <= level else f"({self.text})"
+    def within(self, precedence: Precedence) -> str:
+        """Return the text as an operand that must bind at least as tightly as ``precedence``."""
+        return self.text if self.precedence <= precedence else f"({self.text})"
 
     @property
-    def atom(self) -> str:
-        return self.within(Level.ATOM)
+    def primary(self) -> str:
+        """Return the text as an operand that any operator may be applied to."""
+        return self.within(Precedence.PRIMARY)
 
     @property
     def unary(self) -> str:
-        return self.within(Level.UNARY)
+        """Return the text as the operand of a unary operator or a cast."""
+        return self.within(Precedence.UNARY)
 
 
-def call(function: str, type: str, *arguments: Value | str) -> Value:
-    """``function(arguments)``."""
+def call(function: str, type: str, *arguments: CppValue | str) -> CppValue:
+    """Return ``function(arguments)``."""
     given = ", ".join(a if isinstance(a, str) else a.text for a in arguments)
-    return Value(f"{function}({given})", type)
+    return CppValue(f"{function}({given})", type)
 
 
-def converted(value: Value, type: str) -> Value:
-    """``(type)value``; the value itself where it has that type."""
-    return value if value.type == type else Value(f"({type}){value.unary}", type, Level.UNARY)
+def converted(value: CppValue, type: str) -> CppValue:
+    """Return ``(type)value``, or ``value`` itself where it has that type."""
+    return value if value.type == type else CppValue(f"({type}){value.unary}", type, Precedence.UNARY)
 
 
-def infix(a: Value, operator: str, b: Value, type: str, level: Level) -> Value:
-    """``a operator b``, grouped to the left; sums and products that are shifted or masked get parentheses."""
-    if level in (Level.SHIFT, Level.BITS):
-        return Value(f"{a.unary} {operator} {b.unary}", type, level)
-    return Value(f"{a.within(level)} {operator} {b.within(Level(level - 1))}", type, level)
+def infix(a: CppValue, operator: str, b: CppValue, type: str, precedence: Precedence) -> CppValue:
+    """Return ``a operator b``, which groups to the left. Operands of shifts and masks get parentheses for readers,
+    too."""
+    if precedence in (Precedence.SHIFT, Precedence.BITWISE):
+        return CppValue(f"{a.unary} {operator} {b.unary}", type, precedence)
+    return CppValue(f"{a.within(precedence)} {operator} {b.within(Precedence(precedence - 1))}", type, precedence)
+
+
+def conditional(test: CppValue, then: CppValue, otherwise: CppValue, type: str) -> CppValue:
+    """Return ``test ? then : otherwise``."""
+    operands = (v.within(Precedence.LOGICAL_OR) for v in (test, then, otherwise))
+    return CppValue("{} ? {} : {}".format(*operands), type, Precedence.CONDITIONAL)
 
 
 @dataclass(slots=True)
-class Text:
-    """Lines of one block of statements."""
+class CppText:
+    """The lines of one block of statements, without the indentation of the block."""
 
     lines: list[str] = field(default_factory=list)
 
     def line(self, text: str) -> None:
         self.lines.append(text)
 
-    def append(self, other: "Text") -> None:
-        """The lines of ``other``, as they are."""
+    def append(self, other: "CppText") -> None:
+        """Add the lines of ``other`` as they are."""
         self.lines.extend(other.lines)
 
     @contextmanager
-    def block(self, header: str, after: str = "") -> "Iterator[Text]":
-        """``header { … } after``; what is written to the text given goes inside."""
-        inner = Text()
+    def block(self, header: str, after: str = "") -> "Iterator[CppText]":
+        """Write ``header { … } after``. What is written to the text that this yields stands between the braces."""
+        inner = CppText()
         yield inner
         self.line(f"{header} {{")
         self.lines.extend(f"  {line}" for line in inner.lines)

@@ -1,4 +1,9 @@
-"""What a compiled CUDA kernel consists of, for people to read.
+"""Shows what a compiled CUDA kernel consists of.
 
-It takes a source or a cubin and returns PTX, SASS, instruction counts, or a host program that launches the kernel.
+A source or a cubin comes in. PTX, SASS, the counts of instructions by class, or a host program that launches the kernel
+go out.
+
+- ``artifacts``: all forms of a source; ``disassemble``: SASS by nvdisasm; ``instructions``: classes of SASS
+  instructions
+- ``launcher``: a program around an exported kernel
 """

@@ -1,7 +1,7 @@
-"""What CUDA C++ becomes: PTX, then SASS where a disassembler is installed."""
+"""Collects the forms that CUDA C++ takes: PTX, then SASS where a disassembler is installed."""
 
 from ....core.target import Target
-from ...backend import Artifacts, Layer, Source
+from ...backend import Artifacts, CodeLayer, Source
 from ..compile.compiler import compiled
 from ..compile.resources import parse_log
 from .disassemble import sass_of
@@ -15,12 +15,12 @@ _NO_SASS = """// The machine instructions (SASS) cannot be shown: no nvdisasm th
 
 
 def artifacts(source: Source, target: Target) -> Artifacts:
-    """PTX and SASS of ``source``, its instructions by class (none counted without SASS), and what its functions take;
-    also of a kernel that is refused for spilling. Raises CompileError."""
+    """Return PTX and SASS of ``source``, its instructions by class, and what its functions take, also of a kernel that
+    is refused for spilling. Without SASS no instructions are counted. Raises CompileError."""
     result = compiled(source, target)
     sass = sass_of(result.cubin)
     if sass is None:
-        last = Layer("assembly", "ptx", _NO_SASS.format(arch=target.arch) + result.ptx)
+        last = CodeLayer("assembly", "ptx", _NO_SASS.format(arch=target.arch) + result.ptx)
         return Artifacts((last,), {}, parse_log(result.log))
-    layers = (Layer("PTX", "ptx", result.ptx), Layer("SASS", "sass", sass))
+    layers = (CodeLayer("PTX", "ptx", result.ptx), CodeLayer("SASS", "sass", sass))
     return Artifacts(layers, count_instructions(sass), parse_log(result.log))

@@ -1,4 +1,4 @@
-"""Machine instructions as text, by NVIDIA's disassembler where there is one."""
+"""Disassembles cubins by NVIDIA's nvdisasm, where it is installed."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ _TIMEOUT_SECONDS = 60
 
 
 def disassembler() -> Path | None:
-    """``nvdisasm`` on the path, or in the package that brings it into this environment."""
+    """Return ``nvdisasm`` on the path, or in the package of this environment that has it; None where there is none."""
     found = shutil.which("nvdisasm")
     if found is not None:
         return Path(found)
@@ -22,7 +22,7 @@ def disassembler() -> Path | None:
 
 
 def sass_of(cubin: bytes) -> str | None:
-    """The instructions of a cubin; None where no disassembler is installed, or it does not know the architecture."""
+    """Return the SASS of a cubin; None where no disassembler is installed, or it does not know the architecture."""
     program = disassembler()
     if program is None:
         return None

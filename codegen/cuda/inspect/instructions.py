@@ -1,4 +1,4 @@
-"""What the machine instructions of a kernel are, counted by class: whether accesses are wide, which units work."""
+"""Counts SASS instructions by class, which shows whether accesses are wide and which units work."""
 
 import re
 from collections import Counter
@@ -35,8 +35,8 @@ CLASSES = (
     "move",
     "other",
 )
-"""Every class, in the order in which it is shown. ``local_memory`` is what spills and arrays on the stack cost;
-``matrix_group``: products of warpgroups."""
+"""These are all classes, in the order in which they are shown. ``local_memory`` is what spills and arrays on the stack
+cost. ``matrix_group`` is ``wgmma`` of warpgroups (HGMMA), ``matrix`` is ``mma.sync`` of warps (HMMA)."""
 
 _RULES: tuple[tuple[str, str], ...] = (
     ("async_copy", r"LDGSTS|LDGDEPBAR|DEPBAR"),
@@ -66,7 +66,8 @@ _FUNCTION = re.compile(r"^\.text\.(\w+):")
 
 
 def count_instructions(sass: str) -> dict[str, int]:
-    """Class -> how many instructions of the disassembly ``sass`` fall into it; every class of ``CLASSES`` is there."""
+    """Return class -> how many instructions of the disassembly ``sass`` fall into it, for every class of
+    ``CLASSES``."""
     counts: Counter[str] = Counter()
     for line in sass.splitlines():
         match = _INSTRUCTION.match(line)
@@ -76,7 +77,7 @@ def count_instructions(sass: str) -> dict[str, int]:
 
 
 def classify(mnemonic: str) -> str:
-    """The class of one instruction, such as ``LDG.E.128.CONSTANT``."""
+    """Return the class of one instruction, such as ``LDG.E.128.CONSTANT``."""
     operation, *modifiers = mnemonic.split(".")
     if operation in _MEMORY:
         if operation.startswith("LDS") or operation.startswith("STS"):

@@ -1,15 +1,16 @@
-"""A host program around a kernel: fills its inputs, runs it, times it, and prints a sum over each output."""
+"""Writes a host program around a kernel, which fills its inputs, runs and times it, and prints a hash of each
+output."""
 
-from ...backend import LaunchConfig, Parameter, Source, TensorMap
+from ...backend import KernelParameter, LaunchConfig, Source, TensorMap
 from ..compile.resources import STATIC_SHARED_LIMIT_BYTES
-from ..emit.types import stored
+from ..emit.types import storage_type
 
 PORTABLE_CLUSTER = 8
-"""Larger clusters must be allowed function by function."""
+"""A function must be allowed to have larger clusters than this."""
 
 _HEAD = """
 // ------------------------------------------------------------------------------------------------------------------
-// A host program around it:   nvcc -arch={arch} kernel.cu -o kernel && ./kernel
+// A host program around the kernel:   nvcc -arch={arch} kernel.cu -o kernel && ./kernel
 #ifndef __CUDACC_RTC__
 #include <cstdio>
 #include <cstdlib>
@@ -22,24 +23,24 @@ static void check(cudaError_t status, const char* what) {{
   std::exit(1);
 }}
 
-struct Parameter {{
+struct KernelParameter {{
   const char* name;
   char role;  // i: input, o: output, w: workspace
   const char* dtype;
   size_t bytes;
 }};
 
-static const Parameter parameters[] = {{
+static const KernelParameter parameters[] = {{
 {parameters}
 }};
 
 """
 
-_MAPS = """#include <cuda.h>
+_TENSOR_MAPS = """#include <cuda.h>
 
-// extents and box from the innermost dimension on
+// extents and box are given from the innermost dimension on
 static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> extents, std::vector<cuuint32_t> box,
-                            bool swizzled, int line_bytes) {
+                            bool swizzle_128b, int l2_promotion_bytes) {
   static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
   cudaDriverEntryPointQueryResult found;
   if (!encode)
@@ -53,8 +54,8 @@ static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> exten
   const CUtensorMapDataType type = types[bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3];
   TensorMap map;
   if (encode((CUtensorMap*)&map, type, box.size(), data, extents.data(), strides.data(), box.data(), steps.data(),
-             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-             line_bytes == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_128b ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             l2_promotion_bytes == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
     check(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
   return map;
@@ -63,7 +64,7 @@ static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> exten
 """
 
 _TAIL = """
-// floats in [0.5, 1), small integers, bools
+// inputs are floats in [0.5, 1), small integers and bools
 static unsigned spread(size_t i) { return (unsigned)((i * 2654435761u) >> 8); }
 
 template <typename T, typename F> static void fill_as(std::vector<unsigned char>& data, F value) {
@@ -120,40 +121,40 @@ int main() {
 
 
 def with_launcher(source: Source, arch: str) -> str:
-    """The text of ``source`` with a program behind it that nvcc builds; NVRTC sees the kernel alone."""
+    """Return the text of ``source`` followed by a program, which nvcc builds. NVRTC sees the kernel alone."""
     rows = ",\n".join(f'  {{"{p.name}", \'{p.role[0]}\', "{p.dtype}", {p.bytes}ull}}' for p in source.parameters)
     head = _HEAD.format(arch=arch, parameters=rows)
-    prepare = "".join(_prepared(grid) for grid in source.launches)
-    runs = "".join(_launched(grid, source.parameters) for grid in source.launches)
-    between = f"static void prepare() {{\n{prepare}}}\n\nstatic void run(void* const* p) {{\n{runs}}}\n"
-    maps = _MAPS if any(grid.tensor_maps for grid in source.launches) else ""
-    return source.text + head + maps + between + _TAIL
+    attributes = "".join(_set_attributes(config) for config in source.launches)
+    launches = "".join(_launch(config, source.parameters) for config in source.launches)
+    body = f"static void prepare() {{\n{attributes}}}\n\nstatic void run(void* const* p) {{\n{launches}}}\n"
+    maps = _TENSOR_MAPS if any(config.tensor_maps for config in source.launches) else ""
+    return source.text + head + maps + body + _TAIL
 
 
-def _prepared(grid: LaunchConfig) -> str:
+def _set_attributes(config: LaunchConfig) -> str:
     wanted = []
-    if grid.shared_bytes > STATIC_SHARED_LIMIT_BYTES:
-        wanted.append(("cudaFuncAttributeMaxDynamicSharedMemorySize", grid.shared_bytes))
-    if grid.cluster > PORTABLE_CLUSTER:
+    if config.shared_bytes > STATIC_SHARED_LIMIT_BYTES:
+        wanted.append(("cudaFuncAttributeMaxDynamicSharedMemorySize", config.shared_bytes))
+    if config.cluster > PORTABLE_CLUSTER:
         wanted.append(("cudaFuncAttributeNonPortableClusterSizeAllowed", 1))
     return "".join(
-        f'  check(cudaFuncSetAttribute({grid.function}, {name}, {value}), "cudaFuncSetAttribute");\n'
+        f'  check(cudaFuncSetAttribute({config.function}, {name}, {value}), "cudaFuncSetAttribute");\n'
         for name, value in wanted
     )
 
 
-def _launched(grid: LaunchConfig, parameters: tuple[Parameter, ...]) -> str:
-    x, y, z = grid.blocks
+def _launch(config: LaunchConfig, parameters: tuple[KernelParameter, ...]) -> str:
+    x, y, z = config.blocks
     given = ", ".join(
-        f"({'const ' if parameters[i].role == 'input' else ''}{stored(parameters[i].dtype)}*)p[{i}]"
-        for i in grid.arguments
+        f"({'const ' if parameters[i].role == 'input' else ''}{storage_type(parameters[i].dtype)}*)p[{i}]"
+        for i in config.arguments
     )
-    maps = "".join(f", {_map(m, parameters[m.parameter])}" for m in grid.tensor_maps)
+    maps = "".join(f", {_tensor_map(m, parameters[m.parameter])}" for m in config.tensor_maps)
     given = (given + maps).removeprefix(", ")
-    return f"  {grid.function}<<<dim3({x}, {y}, {z}), {grid.threads}, {grid.shared_bytes}>>>({given});\n"
+    return f"  {config.function}<<<dim3({x}, {y}, {z}), {config.threads}, {config.shared_bytes}>>>({given});\n"
 
 
-def _map(described: TensorMap, parameter: Parameter) -> str:
+def _tensor_map(described: TensorMap, parameter: KernelParameter) -> str:
     extents, box = (", ".join(map(str, reversed(shape))) for shape in (parameter.shape, described.box))
-    how = f"{'true' if described.swizzled else 'false'}, {described.line_bytes}"
+    how = f"{'true' if described.swizzle_128b else 'false'}, {described.l2_promotion_bytes}"
     return f"tensor_map(p[{described.parameter}], {parameter.dtype.bytes}, {{{extents}}}, {{{box}}}, {how})"

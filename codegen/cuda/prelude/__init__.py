@@ -1,8 +1,18 @@
-"""The device functions that emitted CUDA C++ calls.
+"""Holds the device functions that emitted CUDA C++ calls: thin wrappers of PTX instructions, and arithmetic.
 
-Each function is a ``Function``: its text and the functions that it needs. ``prelude.prelude`` takes the names that a
-kernel
-uses and returns the text of those functions alone, so emitted kernels need no header. The functions are grouped by what
-they wrap: ``values`` (16-bit floats, arithmetic), ``memory`` (loads, stores, cp.async, mma.sync), ``tma`` (bulk tensor
-copies and mbarriers) and ``wgmma``.
+``prelude.prelude`` takes the names of the functions that a kernel uses and returns the text of those and of what they
+call, so an emitted kernel needs no header and shows nothing that it does not use. Each function is a
+``DeviceFunction`` in the file of the instructions that it wraps:
+
+- ``launch``: ``griddepcontrol`` (programmatic dependent launch), the index of a warp
+- ``global_memory``: vector and predicated loads, loads that L1 does not keep, unaligned loads, prefetches into L2
+- ``shared_memory``: addresses, ``fence.proxy.async``
+- ``cp_async``: ``cp.async`` and its groups
+- ``mbarrier``: ``mbarrier`` init, arrive, expect_tx, wait
+- ``tma``: ``cp.async.bulk`` and ``cp.async.bulk.tensor``, tensor maps
+- ``cluster``: ``barrier.cluster``, loads from distributed shared memory
+- ``mma``: ``mma.sync``, ``ldmatrix``, ``stmatrix``
+- ``wgmma``: ``wgmma.mma_async``, its descriptors and fences, barriers of warpgroups, ``setmaxnreg``
+- ``half``: conversions and packing of 16-bit floats
+- ``arithmetic``: operators as the IR defines them, and fast approximations
 """

@@ -1,21 +1,41 @@
-"""The device functions that kernels use, each written out only where it is used: no header is needed."""
+"""Joins the table of all device functions, and selects those that one kernel uses."""
 
 from collections.abc import Iterable
 
-from .device_function import Function
-from .memory import MEMORY
-from .tma import TENSORS
-from .values import VALUES
-from .wgmma import GROUPS
+from .arithmetic import ARITHMETIC
+from .cluster import CLUSTER
+from .cp_async import CP_ASYNC
+from .device_function import DeviceFunction
+from .global_memory import GLOBAL_MEMORY
+from .half import HALF
+from .launch import LAUNCH
+from .mbarrier import MBARRIER
+from .mma import MMA
+from .shared_memory import SHARED_MEMORY
+from .tma import TMA
+from .wgmma import WGMMA
 
-FUNCTIONS: dict[str, Function] = {**VALUES, **MEMORY, **TENSORS, **GROUPS}
-"""Name -> function."""
+FUNCTIONS: dict[str, DeviceFunction] = {
+    **HALF,
+    **ARITHMETIC,
+    **LAUNCH,
+    **GLOBAL_MEMORY,
+    **SHARED_MEMORY,
+    **CP_ASYNC,
+    **MBARRIER,
+    **TMA,
+    **CLUSTER,
+    **MMA,
+    **WGMMA,
+}
+"""It maps names to functions. Each stands after the functions that it calls, since C++ needs their declarations
+first."""
 
-_DEVICE = "static __device__ __forceinline__ "
+_QUALIFIERS = "static __device__ __forceinline__ "
 
 
 def prelude(used: Iterable[str]) -> str:
-    """The functions named, and those they call, in the order of the table."""
+    """Return the text of the functions ``used`` and of all that they call, in the order of the table."""
     wanted = set(used)
     pending = list(wanted)
     while pending:
@@ -31,4 +51,4 @@ def _qualified(text: str) -> str:
     first = next(i for i, line in enumerate(lines) if not line.startswith("//"))
     if not lines[first].startswith(("template", "struct")):
         lines[first] = f"${lines[first]}"
-    return "\n".join(lines).replace("$", _DEVICE)
+    return "\n".join(lines).replace("$", _QUALIFIERS)

@@ -1,14 +1,20 @@
-"""Functions of the prelude for copies of boxes of tensors, and arrivals."""
+"""These functions wrap the tensor memory accelerator (TMA, sm_90 and later): bulk copies, boxes of tensors, tensor
+maps.
 
-from .device_function import Function
+A box is copied by one thread. ``tma_load_2d`` and its likes take the coordinates of the box from the innermost
+dimension on, as PTX does, and a tensor map, which the host encodes (``cuTensorMapEncodeTiled``).
+"""
+
+from .device_function import DeviceFunction
 
 RANKS = range(1, 6)
+"""A tensor map may have this many dimensions."""
 
 
 def _coordinates(rank: int, first: int) -> tuple[str, str, str]:
-    """(parameters, their places in an instruction from ``first`` on, operands) of the coordinates of a box, from the
-    innermost on, as the hardware counts them."""
-    names = [f"i{n}" for n in range(rank)]
+    """Return the coordinates of a box in three forms: as parameters of a function, as operands of an instruction that
+    are numbered from ``first`` on, and as constraints of inline assembly."""
+    names = [f"c{n}" for n in range(rank)]
     return (
         ", ".join(f"int {name}" for name in names),
         ", ".join(f"%{first + n}" for n in range(rank)),
@@ -17,126 +23,110 @@ def _coordinates(rank: int, first: int) -> tuple[str, str, str]:
 
 
 def _tma_load(rank: int) -> str:
-    given, places, operands = _coordinates(rank, 3)
+    parameters, operands, constraints = _coordinates(rank, 3)
     copy = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-    return f"""// starts the copy, whose bytes the barrier expects; ONCE: caches need not keep it
-template <bool ONCE> $void tensor_copy_{rank}(void* to, const TensorMap* map, long long* barrier, {given}) {{
-  if (ONCE)
+    return f"""// starts to copy a box from global to shared memory; its bytes complete the transaction of the barrier
+template <bool EVICT_FIRST> $void tma_load_{rank}d(void* to, const TensorMap* map, long long* barrier, {parameters}) {{
+  if (EVICT_FIRST)
     asm volatile("{copy}.L2::cache_hint"
-                 " [%0], [%1, {{{places}}}], [%2], %{3 + rank};"
-                 :: "r"(shared_address(to)), "l"(map), "r"(shared_address(barrier)){operands}, "l"(read_once())
+                 " [%0], [%1, {{{operands}}}], [%2], %{3 + rank};"
+                 :: "r"(smem_address(to)), "l"(map), "r"(smem_address(barrier)){constraints}, "l"(l2_evict_first())
                  : "memory");
   else
     asm volatile("{copy}"
-                 " [%0], [%1, {{{places}}}], [%2];"
-                 :: "r"(shared_address(to)), "l"(map), "r"(shared_address(barrier)){operands} : "memory");
+                 " [%0], [%1, {{{operands}}}], [%2];"
+                 :: "r"(smem_address(to)), "l"(map), "r"(smem_address(barrier)){constraints} : "memory");
 }}"""
 
 
-def _tensor_multicast(rank: int) -> str:
-    given, places, operands = _coordinates(rank, 4)
+def _tma_load_multicast(rank: int) -> str:
+    parameters, operands, constraints = _coordinates(rank, 4)
     copy = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-    return f"""// the same to the blocks of the cluster whose bits are set
-template <bool ONCE> $void tensor_multicast_{rank}(void* to, const TensorMap* map, long long* barrier,
-                                                   unsigned short blocks, {given}) {{
-  if (ONCE)
+    return f"""// the same to each CTA of the cluster whose bit is set: at the same address, with the same barrier
+template <bool EVICT_FIRST> $void tma_load_multicast_{rank}d(void* to, const TensorMap* map, long long* barrier,
+                                                            unsigned short cta_mask, {parameters}) {{
+  if (EVICT_FIRST)
     asm volatile("{copy}.L2::cache_hint"
-                 " [%0], [%1, {{{places}}}], [%2], %3, %{4 + rank};"
-                 :: "r"(shared_address(to)), "l"(map), "r"(shared_address(barrier)), "h"(blocks){operands},
-                    "l"(read_once()) : "memory");
+                 " [%0], [%1, {{{operands}}}], [%2], %3, %{4 + rank};"
+                 :: "r"(smem_address(to)), "l"(map), "r"(smem_address(barrier)), "h"(cta_mask){constraints},
+                    "l"(l2_evict_first()) : "memory");
   else
     asm volatile("{copy}"
-                 " [%0], [%1, {{{places}}}], [%2], %3;"
-                 :: "r"(shared_address(to)), "l"(map), "r"(shared_address(barrier)), "h"(blocks){operands}
+                 " [%0], [%1, {{{operands}}}], [%2], %3;"
+                 :: "r"(smem_address(to)), "l"(map), "r"(smem_address(barrier)), "h"(cta_mask){constraints}
                  : "memory");
 }}"""
 
 
-def _tensor_prefetch(rank: int) -> str:
-    given, places, operands = _coordinates(rank, 1)
-    return f"""// into the cache in front of memory; what earlier launches still write there is seen, too
-void tensor_prefetch_{rank}(const TensorMap* map, {given}) {{
-  asm volatile("cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [%0, {{{places}}}];"
-               :: "l"(map){operands} : "memory");
+def _tma_prefetch(rank: int) -> str:
+    parameters, operands, constraints = _coordinates(rank, 1)
+    return f"""// brings a box into L2, where what earlier launches still write is seen, too
+void tma_prefetch_{rank}d(const TensorMap* map, {parameters}) {{
+  asm volatile("cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [%0, {{{operands}}}];"
+               :: "l"(map){constraints} : "memory");
 }}"""
 
 
-def _tensor_store(rank: int) -> str:
-    given, places, operands = _coordinates(rank, 2)
+def _tma_store(rank: int) -> str:
+    parameters, operands, constraints = _coordinates(rank, 2)
     store = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
-    return f"""// starts the copy from shared memory; ONCE: caches need not keep it
-template <bool ONCE> $void tensor_store_{rank}(const void* from, const TensorMap* map, {given}) {{
-  if (ONCE)
-    asm volatile("{store}.L2::cache_hint [%1, {{{places}}}], [%0], %{2 + rank};"
-                 :: "r"(shared_address(from)), "l"(map){operands}, "l"(read_once()) : "memory");
+    return f"""// starts to copy a box from shared to global memory
+template <bool EVICT_FIRST> $void tma_store_{rank}d(const void* from, const TensorMap* map, {parameters}) {{
+  if (EVICT_FIRST)
+    asm volatile("{store}.L2::cache_hint [%1, {{{operands}}}], [%0], %{2 + rank};"
+                 :: "r"(smem_address(from)), "l"(map){constraints}, "l"(l2_evict_first()) : "memory");
   else
-    asm volatile("{store} [%1, {{{places}}}], [%0];"
-                 :: "r"(shared_address(from)), "l"(map){operands} : "memory");
+    asm volatile("{store} [%1, {{{operands}}}], [%0];"
+                 :: "r"(smem_address(from)), "l"(map){constraints} : "memory");
 }}"""
 
 
-_NEEDS = ("shared_address", "TensorMap", "read_once")
+_NEEDS = ("smem_address", "TensorMap", "l2_evict_first")
 
-TENSORS: dict[str, Function] = {
-    "TensorMap": Function(
-        """// how a tensor lies in memory, and what a box of it is: the driver's cuTensorMapEncodeTiled fills it
+TMA: dict[str, DeviceFunction] = {
+    "TensorMap": DeviceFunction(
+        """// layout of a tensor in global memory and the shape of a box, as cuTensorMapEncodeTiled encodes them
 struct __align__(64) TensorMap {
   unsigned long long words[16];
 };"""
     ),
-    "prefetch_map": Function(
-        """void prefetch_map(const TensorMap* map) {
+    "prefetch_tensormap": DeviceFunction(
+        """void prefetch_tensormap(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
 }""",
         ("TensorMap",),
     ),
-    "read_once": Function(
-        """// how caches treat what is touched once: it leaves first
-unsigned long long read_once() {
+    "l2_evict_first": DeviceFunction(
+        """// a cache policy for data that is touched once: L2 evicts it first
+unsigned long long l2_evict_first() {
   unsigned long long policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
   return policy;
 }"""
     ),
-    **{f"tensor_copy_{n}": Function(_tma_load(n), _NEEDS) for n in RANKS},
-    **{f"tensor_multicast_{n}": Function(_tensor_multicast(n), _NEEDS) for n in RANKS},
-    **{f"tensor_prefetch_{n}": Function(_tensor_prefetch(n), ("TensorMap",)) for n in RANKS},
-    **{f"tensor_store_{n}": Function(_tensor_store(n), _NEEDS) for n in RANKS},
-    "tma_store_commit": Function(
-        """void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }"""
+    "cp_async_bulk": DeviceFunction(
+        """// arrives at the barrier expecting the bytes, and starts to copy them from global to shared memory
+void cp_async_bulk(void* to, const void* from, unsigned bytes, long long* barrier) {
+  const unsigned target = smem_address(to), mbarrier = smem_address(barrier);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(mbarrier), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :: "r"(target), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(mbarrier) : "memory");
+}""",
+        ("smem_address",),
     ),
-    "tma_store_wait": Function(
-        """// until what all but PENDING groups of this thread store has been read
-template <int PENDING> $void tma_store_wait() {
+    **{f"tma_load_{n}d": DeviceFunction(_tma_load(n), _NEEDS) for n in RANKS},
+    **{f"tma_load_multicast_{n}d": DeviceFunction(_tma_load_multicast(n), _NEEDS) for n in RANKS},
+    **{f"tma_prefetch_{n}d": DeviceFunction(_tma_prefetch(n), ("TensorMap",)) for n in RANKS},
+    **{f"tma_store_{n}d": DeviceFunction(_tma_store(n), _NEEDS) for n in RANKS},
+    "tma_store_commit_group": DeviceFunction(
+        """void tma_store_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }"""
+    ),
+    "tma_store_wait_group_read": DeviceFunction(
+        """// waits until all but the youngest PENDING groups of this thread have read their sources
+template <int PENDING> $void tma_store_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(PENDING) : "memory");
 }"""
     ),
-    "async_proxy_fence": Function(
-        """// what this thread wrote to shared memory, matrix units and copy engine see
-void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }"""
-    ),
-    "arrive": Function(
-        """void arrive(long long* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(barrier)) : "memory");
-}""",
-        ("shared_address",),
-    ),
-    "arrive_at": Function(
-        """// at the barrier of another block of the cluster, which may then overwrite what this thread read
-void arrive_at(long long* barrier, unsigned block) {
-  asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %0, %1;"
-               " mbarrier.arrive.shared::cluster.b64 _, [a]; }"
-               :: "r"(shared_address(barrier)), "r"(block) : "memory");
-}""",
-        ("shared_address",),
-    ),
-    "mbarrier_arrive_expect_tx": Function(
-        """// arrives, and lets the phase wait for so many bytes of copies
-void mbarrier_arrive_expect_tx(long long* barrier, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-               :: "r"(shared_address(barrier)), "r"(bytes) : "memory");
-}""",
-        ("shared_address",),
-    ),
 }
-"""Name -> function."""
+"""It maps names to functions."""

@@ -1,110 +1,81 @@
-"""Functions of the prelude for warpgroups: their products (``wgmma``), barriers and registers; matrices to shared
-memory."""
+"""These functions wrap what warpgroups have (sm_90a): ``wgmma.mma_async`` with its shared-memory descriptors and
+fences, named barriers, and ``setmaxnreg``."""
 
-from .device_function import Function
+from .device_function import DeviceFunction
 
-
-def _products() -> dict[str, Function]:
-    """Products of a warpgroup for every type and number of columns."""
-    kinds = {"half": "f16", "bfloat": "bf16"}
-    return {
-        f"group_mma_{kind}_{columns}": Function(_product(kind, type, columns))
-        for kind, type in kinds.items()
-        for columns in range(8, 257, 8)
-    }
+WGMMA_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+"""It maps the name of an operand's dtype to PTX's name of it."""
 
 
-def _product(kind: str, type: str, columns: int) -> str:
-    count = columns // 2
-    held = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    places = ", ".join(f"%{i}" for i in range(count))
-    return f"""// starts d += a * b, or d = a * b, by 4 warps: a has 64 rows, b {columns}, both DEPTH columns in shared
-// memory; A_RUNS, B_RUNS: they lie along their rows
-template <int DEPTH, bool A_RUNS, bool B_RUNS> $void group_mma_{kind}_{columns}(
-    float* d, unsigned long long a, unsigned long long b, bool accumulates = true) {{
-  asm volatile("wgmma.fence.sync.aligned;" : {held} :: "memory");
+def wgmma_name(type: str, n: int) -> str:
+    """Return the name of the function for operands of a PTX type and a result of ``n`` columns."""
+    return f"wgmma_m64n{n}k16_{type}"
+
+
+def _wgmma(type: str, n: int) -> str:
+    count = n // 2
+    accumulators = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    registers = ", ".join(f"%{i}" for i in range(count))
+    return f"""// starts d += a * b, or d = a * b, where a is 64 x K and b is K x {n}, in shared memory with the
+// 128-byte swizzle; an operand is MN_MAJOR where it is contiguous along m or n, and not along k
+template <int K, bool MN_MAJOR_A, bool MN_MAJOR_B> $void {wgmma_name(type, n)}(
+    float* d, unsigned long long descriptor_a, unsigned long long descriptor_b, bool accumulate = true) {{
+  asm volatile("wgmma.fence.sync.aligned;" : {accumulators} :: "memory");
 #pragma unroll
-  for (int k = 0; k < DEPTH / 16; ++k)
+  for (int k = 0; k < K / 16; ++k)
     asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{type}.{type} "
-                 "{{{places}}}, %{count}, %{count + 1}, p, 1, 1, %{count + 3}, %{count + 4}; }}"
-                 : {held} : "l"(a + (A_RUNS ? 128 : 2) * k), "l"(b + (B_RUNS ? 128 : 2) * k),
-                   "r"(k > 0 || accumulates ? 1 : 0), "n"(A_RUNS), "n"(B_RUNS));
+                 "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} "
+                 "{{{registers}}}, %{count}, %{count + 1}, p, 1, 1, %{count + 3}, %{count + 4}; }}"
+                 : {accumulators} : "l"(descriptor_a + (MN_MAJOR_A ? 128 : 2) * k),
+                   "l"(descriptor_b + (MN_MAJOR_B ? 128 : 2) * k),
+                   "r"(k > 0 || accumulate ? 1 : 0), "n"(MN_MAJOR_A), "n"(MN_MAJOR_B));
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }}"""
 
 
-GROUPS: dict[str, Function] = {
-    "group_operand": Function(
-        """// where rows of 128 bytes lie, 8 of them swizzled together, as the matrix units are told
-unsigned long long group_operand(const void* rows) {
-  return (shared_address(rows) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+WGMMA: dict[str, DeviceFunction] = {
+    "wgmma_descriptor": DeviceFunction(
+        """// describes a K-major operand: rows of 128 bytes along k, groups of 8 rows 1024 bytes apart
+unsigned long long wgmma_descriptor(const void* tile) {
+  return (smem_address(tile) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }""",
-        ("shared_address",),
+        ("smem_address",),
     ),
-    "group_operand_runs": Function(
-        """// the same of an operand that lies along its rows, 64 in 128 bytes, the next 64 APART bytes further
-template <int APART> $unsigned long long group_operand_runs(const void* runs) {
-  return (shared_address(runs) & 0x3ffff) >> 4 | (unsigned long long)(APART >> 4) << 16 | 64ull << 32 | 1ull << 62;
+    "wgmma_descriptor_mn_major": DeviceFunction(
+        """// describes an MN-major operand: rows of 64 elements along m or n, the next 64 begin LEADING_BYTES further
+template <int LEADING_BYTES> $unsigned long long wgmma_descriptor_mn_major(const void* tile) {
+  const unsigned long long leading = LEADING_BYTES >> 4;
+  return (smem_address(tile) & 0x3ffff) >> 4 | leading << 16 | 64ull << 32 | 1ull << 62;
 }""",
-        ("shared_address",),
+        ("smem_address",),
     ),
-    **_products(),
-    "warpgroup_mma_wait": Function(
-        """// until at most PENDING products of this warpgroup are under way
-template <int PENDING> $void warpgroup_mma_wait() {
+    **{wgmma_name(type, n): DeviceFunction(_wgmma(type, n)) for type in WGMMA_TYPES.values() for n in range(8, 257, 8)},
+    "wgmma_wait_group": DeviceFunction(
+        """// waits until at most PENDING groups of this warpgroup, the youngest, are still in flight
+template <int PENDING> $void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }"""
     ),
-    "awaited": Function(
-        """// nothing that follows reads these registers earlier
-template <int COUNT> $void awaited(float* d) {
+    "warpgroup_fence_operand": DeviceFunction(
+        """// keeps the compiler from reading these accumulators earlier than here
+template <int COUNT> $void warpgroup_fence_operand(float* d) {
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
 }"""
     ),
-    "warp_number": Function(
-        """// of this thread's warp, told so that the compiler knows all its lanes to be told the same
-int warp_number() { return __shfl_sync(0xffffffff, threadIdx.x / 32, 0); }"""
+    "warpgroup_sync": DeviceFunction(
+        """// a named barrier of the 128 threads of this warpgroup
+void warpgroup_sync() { asm volatile("bar.sync %0, 128;" :: "r"(1 + threadIdx.x / 128) : "memory"); }"""
     ),
-    "group_barrier": Function(
-        """// all 128 threads of a warpgroup meet
-void group_barrier() { asm volatile("bar.sync %0, 128;" :: "r"(1 + threadIdx.x / 128) : "memory"); }"""
-    ),
-    "fewer_registers": Function(
-        """template <int COUNT> $void fewer_registers() {
+    "setmaxnreg_dec": DeviceFunction(
+        """template <int COUNT> $void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT));
 }"""
     ),
-    "more_registers": Function(
-        """template <int COUNT> $void more_registers() {
+    "setmaxnreg_inc": DeviceFunction(
+        """template <int COUNT> $void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT));
 }"""
     ),
-    "store_matrix": Function(
-        """// COUNT matrices of 8 rows of 8 16-bit elements; each lane says where one row begins
-template <int COUNT, bool TRANSPOSED> $void store_matrix(void* row, const unsigned* from) {
-  const unsigned address = shared_address(row);
-  if (COUNT == 4 && TRANSPOSED)
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
-                 :: "r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]) : "memory");
-  else if (COUNT == 4)
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                 :: "r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]) : "memory");
-  else if (COUNT == 2 && TRANSPOSED)
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
-                 :: "r"(address), "r"(from[0]), "r"(from[1]) : "memory");
-  else if (COUNT == 2)
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};"
-                 :: "r"(address), "r"(from[0]), "r"(from[1]) : "memory");
-  else if (TRANSPOSED)
-    asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};"
-                 :: "r"(address), "r"(from[0]) : "memory");
-  else
-    asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};"
-                 :: "r"(address), "r"(from[0]) : "memory");
-}""",
-        ("shared_address",),
-    ),
 }
-"""Name -> function."""
+"""It maps names to functions."""

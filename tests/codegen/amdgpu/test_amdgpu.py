@@ -1,4 +1,4 @@
-"""Code for AMD's graphics processors, none of which is here: what it consists of, and what is refused."""
+"""Tests of code for AMD's graphics processors, none of which is needed: its instructions, and what is refused."""
 
 import re
 from functools import cache
@@ -9,7 +9,7 @@ from tilewright.codegen.amdgpu.backend import AmdgpuBackend
 from tilewright.codegen.backend import Packaging
 from tilewright.codegen.export import exported
 from tilewright.codegen.llvm.instructions import classify, total
-from tilewright.codegen.lowering import Layers, build, build_kernel, layers
+from tilewright.codegen.lowering import LoweringStages, build, build_kernel, lowering_stages
 from tilewright.core.dtypes import float16, float32
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault, UnsupportedTarget
 from tilewright.core.target import Target
@@ -38,18 +38,18 @@ WORKLOADS = {
 MFMA = {"float16": "f32_16x16x16_f16", "bfloat16": "f32_16x16x16_bf16", "float32": "f32_16x16x4_f32"}
 ELF_MACHINE = 224
 ABSENT = {"cluster": "clusters", "copied": "CopyAsync", "bulk": "MbarrierInit", "matrix": "swizzled"}
-"""What begins the names of launches that use what these processors have not, and what is said of it."""
+"""It maps the beginnings of names of launches that use what these processors do not have to a word of the error."""
 
 
 @cache
-def road(name: str) -> Layers:
+def stages_of(name: str) -> LoweringStages:
     space = sketches_for(WORKLOADS[name], GFX942)[0].space(WORKLOADS[name], GFX942, limit=64)
-    return layers(WORKLOADS[name], GFX942, space.schedule(len(space) // 2))
+    return lowering_stages(WORKLOADS[name], GFX942, space.schedule(len(space) // 2))
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_products_and_softmax_reach_the_instructions_for_them(name: str) -> None:
-    found = road(name)
+    found = stages_of(name)
     text, counts = found.artifacts.layers[-1].text, found.artifacts.instructions
     operator, dtype = name.split()
     if operator == "matmul":
@@ -99,7 +99,7 @@ def test_every_element_of_a_fragment_belongs_to_one_lane(atom: MmaAtom, part: st
 
 
 def product(threads: int, guarded: bool) -> Kernel:
-    """One instruction of every wave; ``guarded``: of the first only."""
+    """Return a kernel with one instruction of every wavefront, or of the first alone where it is ``guarded``."""
     atom = MFMA_ATOMS["wave_m16n16k16_f16"]
     result = Buffer("O", (threads, 4), float32)
     w = Writer()
@@ -116,7 +116,7 @@ def product(threads: int, guarded: bool) -> Kernel:
     return Kernel("product", (), (result,), (), w.finish())
 
 
-def test_waves_are_whole() -> None:
+def test_wavefronts_are_whole() -> None:
     (sums,) = interpret(product(128, guarded=False), {}).values()
     assert (sums == 32.0).all()
     with pytest.raises(KernelFault, match="blocks that are no multiple"):

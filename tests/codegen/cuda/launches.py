@@ -1,4 +1,4 @@
-"""Kernels with launches, written by hand: between them they hold every node that only graphics processors have."""
+"""Kernels with launches, written by hand. Together they have every node that only graphics processors have."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ EVERY = Ramp(ZERO, 1, 8)
 
 
 def launched(kernel: Kernel) -> Kernel:
-    """A kernel of loops as one launch of one thread."""
+    """Turn a kernel of loops into one launch of one thread."""
 
     def serial(stmt: Stmt) -> Stmt:
         is_parallel = isinstance(stmt, For) and stmt.kind is LoopKind.PARALLEL
@@ -57,7 +57,7 @@ def launched(kernel: Kernel) -> Kernel:
 
 
 def softmax(rows: int, columns: int, dtype: DType) -> Kernel:
-    """One block a row, the row kept in registers; shuffles, then shared memory, join the threads."""
+    """One block computes a row, which it keeps in registers. Shuffles, then shared memory, reduce over threads."""
     threads, vectors = columns // 32, 4
     source, result = Buffer("A", (rows, columns), dtype), Buffer("O", (rows, columns), dtype)
     w = Writer()
@@ -95,7 +95,7 @@ def softmax(rows: int, columns: int, dtype: DType) -> Kernel:
 
 
 def transpose(rows: int, columns: int, dtype: DType, layout: Layout | None) -> Kernel:
-    """Tiles of 64 by 64 through shared memory, wide accesses on the side of global memory."""
+    """Tiles of 64 by 64 go through shared memory, with vector accesses to global memory."""
     tile, lanes = 64, 16 // dtype.bytes
     wide = tile // lanes
     source, result = Buffer("A", (rows, columns), dtype), Buffer("O", (columns, rows), dtype)
@@ -122,7 +122,7 @@ def transpose(rows: int, columns: int, dtype: DType, layout: Layout | None) -> K
 
 
 def shuffles(dtype: DType) -> Kernel:
-    """Every mode of exchange, whole warps and groups of 8, of every type that can be exchanged."""
+    """Shuffles of every mode, over whole warps and groups of 8."""
     source = Buffer("A", (2, 32), dtype)
     result = Buffer("O", (5, 2, 32), dtype)
     w = Writer()
@@ -141,7 +141,7 @@ def shuffles(dtype: DType) -> Kernel:
 
 
 def cluster_sum(blocks: int) -> Kernel:
-    """Each block of a cluster sums its part of a row; all add up what the others have in shared memory."""
+    """Each block of a cluster sums a slice of a row. All add up the partial sums in the shared memory of the others."""
     source, result = Buffer("A", (3, blocks, 64), float32), Buffer("O", (3, blocks, 4), float32)
     w = Writer()
     bounds = [("row", 3, X), ("rank", blocks, HardwareAxis.CLUSTER), ("t", 64, THREAD)]
@@ -167,7 +167,7 @@ def cluster_sum(blocks: int) -> Kernel:
 
 
 def copied(dtype: DType) -> Kernel:
-    """Rows come by asynchronous copies, two stages deep; the last rows are masked off."""
+    """Rows come by ``cp.async`` in two stages. The last rows are masked."""
     rows, width = 6, 64
     lanes = 16 // dtype.bytes
     threads = width // lanes
@@ -195,7 +195,7 @@ def copied(dtype: DType) -> Kernel:
 
 
 def bulk(dtype: DType) -> Kernel:
-    """Rows come by bulk copies that one thread starts, two stages deep; arrival barriers say when."""
+    """Rows come by bulk copies in two stages, which one thread starts and mbarriers announce."""
     rows, width = 5, 256
     source, result = Buffer("A", (rows, width), dtype), Buffer("O", (rows, width), dtype)
     w = Writer()
@@ -226,7 +226,7 @@ def bulk(dtype: DType) -> Kernel:
 
 
 def matrix(dtype: DType) -> Kernel:
-    """One warp multiplies 16x32 by 32x8: fragments by ldmatrix from swizzled shared memory, B transposed on the way."""
+    """One warp multiplies 16x32 by 32x8. ``ldmatrix`` loads fragments from swizzled shared memory and transposes B."""
     a, b = Buffer("A", (16, 32), dtype), Buffer("B", (32, 8), dtype)
     c = Buffer("C", (16, 8), float32)
     atom = "m16n8k16_f16" if dtype == float16 else "m16n8k16_bf16"
@@ -254,7 +254,7 @@ def matrix(dtype: DType) -> Kernel:
 
 
 def two_launches() -> Kernel:
-    """Column sums in two launches, joined by a workspace; vectors of columns, masks at the ragged end."""
+    """Two launches sum columns through a workspace, in vectors of columns with masks at the end of a row."""
     rows, columns, blocks = 24, 100, 4
     source, part = Buffer("A", (rows, columns), float32), Buffer("part", (blocks, columns), float32)
     result = Buffer("O", (columns,), float32)
@@ -277,7 +277,7 @@ def two_launches() -> Kernel:
 
 
 def halves(dtype: DType) -> Kernel:
-    """16-bit values in registers: whole words moved, single elements read and written, chosen and masked vectors."""
+    """16-bit values in registers are moved as words, read and written one by one, selected, and masked."""
     count = 64
     source, result = Buffer("A", (count,), dtype), Buffer("O", (4, count), dtype)
     w = Writer()
@@ -300,12 +300,12 @@ def halves(dtype: DType) -> Kernel:
     return Kernel("halves", (source,), (result,), (), w.finish())
 
 
-def uneven(dtype: DType) -> Kernel:
-    """Vectors whose places are not aligned, lie backwards or apart; a mask that differs from lane to lane."""
+def strided(dtype: DType) -> Kernel:
+    """Vectors that are not aligned, reversed or far apart, and a mask that differs from lane to lane."""
     count = 66
     source, result = Buffer("A", (count,), dtype), Buffer("O", (4, count), dtype)
     w = Writer()
-    with w.launch("uneven", [("t", 8, THREAD)]) as (t,):
+    with w.launch("strided", [("t", 8, THREAD)]) as (t,):
         at = Ramp(t * 8 + 2, 1, 8)
         w.store(result, (ZERO, at), Load(source, (at,)))
         w.store(result, (index(1), at), Load(source, (Ramp(index(65) - t * 8, -1, 8),)))
@@ -318,29 +318,29 @@ def uneven(dtype: DType) -> Kernel:
                     w.store(result, (k, n), Load(source, (n,)))
             with w.loop("m", 31) as m:
                 w.store(result, (index(3), m + 35), Load(source, (m,)))
-    return Kernel("uneven", (source,), (result,), (), w.finish())
+    return Kernel("strided", (source,), (result,), (), w.finish())
 
 
-def runs(dtype: DType) -> Kernel:
-    """Rows of 13 by way of registers: they begin in the middle of words, and the last one ends in one."""
+def unaligned_loads(dtype: DType) -> Kernel:
+    """Rows of 13 go through registers. They begin in the middle of words, and the last one ends in one."""
     source, result = Buffer("A", (9, 13), dtype), Buffer("O", (9, 3, 4), dtype)
     w = Writer()
-    with w.launch("runs", [("t", 27, THREAD)]) as (t,):
+    with w.launch("unaligned_loads", [("t", 27, THREAD)]) as (t,):
         held = w.allocate("held", (4,), dtype, Scope.REGISTER)
         every = Ramp(ZERO, 1, 4)
         w.store(held, (every,), Load(source, (t // 3, Ramp(t % 3 * 4 + 1, 1, 4))))
         w.store(result, (t // 3, t % 3, every), Load(held, (every,)))
-    return Kernel("runs", (source,), (result,), (), w.finish())
+    return Kernel("unaligned_loads", (source,), (result,), (), w.finish())
 
 
-def shifted(dtype: DType) -> Kernel:
-    """Pieces of 8 of rows of 29, which begin anywhere, from tensor to tensor, to multiples of 16 bytes."""
+def unaligned_copies(dtype: DType) -> Kernel:
+    """Vectors of 8 in rows of 29 begin at any element, and are copied to multiples of 16 bytes."""
     source, result = Buffer("A", (9, 29), dtype), Buffer("O", (9, 3, 8), dtype)
     w = Writer()
-    with w.launch("shifted", [("t", 27, THREAD)]) as (t,):
+    with w.launch("unaligned_copies", [("t", 27, THREAD)]) as (t,):
         columns = Ramp(t % 3 * 8 + 2, 1, 8)
         w.store(result, (t // 3, t % 3, Ramp(ZERO, 1, 8)), Load(source, (t // 3, columns)))
-    return Kernel("shifted", (source,), (result,), (), w.finish())
+    return Kernel("unaligned_copies", (source,), (result,), (), w.finish())
 
 
 PADDED = Layout((66, 1))
@@ -362,8 +362,8 @@ LAUNCHES: dict[str, Kernel] = {
     **{f"matrix_{d}": matrix(d) for d in (float16, bfloat16)},
     "two_launches": two_launches(),
     **{f"halves_{d}": halves(d) for d in (float16, bfloat16)},
-    **{f"runs_{d}": runs(d) for d in (float16, float32)},
-    **{f"shifted_{d}": shifted(d) for d in (float16, float32)},
-    **{f"uneven_{d}": uneven(d) for d in (float16, float32, int8)},
+    **{f"unaligned_loads_{d}": unaligned_loads(d) for d in (float16, float32)},
+    **{f"unaligned_copies_{d}": unaligned_copies(d) for d in (float16, float32)},
+    **{f"strided_{d}": strided(d) for d in (float16, float32, int8)},
 }
-"""Name -> kernel made of launches, all final."""
+"""It maps names to kernels of launches, all of which are final."""

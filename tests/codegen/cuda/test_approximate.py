@@ -1,4 +1,5 @@
-"""Cheap functions stand in only where the final rounding hides them: every 16-bit input, against float64."""
+"""Fast approximations are used only where the final rounding hides their errors. Every 16-bit input is checked against
+float64."""
 
 from collections.abc import Callable
 
@@ -35,7 +36,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Expr], Expr], Exact]] = {
 
 
 def mapped(function: Callable[[Expr], Expr], source: DType, target: DType) -> Kernel:
-    """``O[i] = function(A[i])`` on all 65,536 values of 16 bits."""
+    """Return a kernel of ``O[i] = function(A[i])`` on all 65,536 values of 16 bits."""
     a, o = Buffer("A", (1 << 16,), source), Buffer("O", (1 << 16,), target)
     w = Writer()
     with w.launch("mapped", [("b", 256, HardwareAxis.GRID_X), ("t", 256, HardwareAxis.THREAD)]) as (b, t):
@@ -44,7 +45,7 @@ def mapped(function: Callable[[Expr], Expr], source: DType, target: DType) -> Ke
 
 
 @pytest.mark.parametrize("target", [float16, bfloat16, float32])
-def test_cheap_functions_are_used_for_16_bit_results_alone(target: DType) -> None:
+def test_fast_math_is_used_for_16_bit_results_alone(target: DType) -> None:
     backend = backend_for(SM90A)
     text = backend.emit(backend.passes(mapped(FUNCTIONS["sigmoid"][0], float16, target), SM90A)[-1][1], SM90A).text
     assert ("fast_exp" in text) == ("fast_reciprocal" in text) == (target != float32)
@@ -78,6 +79,6 @@ def test_no_16_bit_value_is_off_by_more_than_one_place(name: str, dtype: DType) 
 
 
 def _ordered(values: NDArray[np.generic]) -> NDArray[np.int64]:
-    """16-bit floats as numbers that neighbours differ in by one."""
+    """Map 16-bit floats to integers such that consecutive floats differ by one."""
     bits = values.view(np.uint16).astype(np.int64)
     return np.where(bits >> 15, 0x8000 - bits, bits)

@@ -1,4 +1,4 @@
-"""What a kernel becomes: PTX, SASS, instructions by class; with and without a disassembler."""
+"""Tests of the forms of a kernel: PTX, SASS and instruction counts, with and without a disassembler."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Compiling: for every architecture, from the cache, through the gates, and what cannot be compiled."""
+"""Tests of compilation: for every architecture, from the cache, through the gates on resources, and of what it
+refuses."""
 
 import os
 import re
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.benchmarks.one_launch import case_of, kernels_of
-from tilewright.codegen import lowering as road
+from tilewright.codegen import lowering
 from tilewright.codegen.backend import LaunchConfig, Resources, Source
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.cuda.compile import nvrtc
@@ -27,7 +28,7 @@ from tilewright.te.operators import OPERATORS
 from tilewright.tests.codegen.cuda.launches import LAUNCHES
 
 _GLOBAL = re.compile(r"\b(LDG|LDGSTS|STG|RED|ATOM\w*|LD|ST|UBLKCP|UTMALDG|UTMASTG)\b")
-"""Instructions that may reach global memory."""
+"""It matches instructions that may access global memory."""
 SM90A = Target("cuda", "sm_90a", (), 132, 16)
 BACKEND = backend_for(SM90A)
 
@@ -42,7 +43,7 @@ def emitted(kernel: Kernel, target: Target = SM90A) -> Source:
 
 
 def many_registers(values: int, threads: int) -> Kernel:
-    """Every thread holds ``values`` numbers at once."""
+    """Return a kernel whose threads hold ``values`` numbers at once."""
     result = Buffer("O", (values, threads), float32)
     w = Writer()
     with w.launch("hold", [("t", threads, HardwareAxis.THREAD)]) as (t,):
@@ -210,7 +211,7 @@ def test_launches_beyond_the_hardware_are_refused(bounds: list[tuple[str, int, H
         BACKEND.emit(Kernel("large", (), (result,), (), body), SM90A)
 
 
-def test_places_beyond_32_bits_are_computed_in_64() -> None:
+def test_offsets_beyond_32_bits_are_computed_in_64() -> None:
     many = 3_000_000_000
     source, result = Buffer("A", (many // 8, 8), float16), Buffer("O", (many // 8, 8), float16)
     w = Writer()
@@ -243,12 +244,13 @@ def test_the_compiler_gives_the_same_bytes_each_time() -> None:
 
 @pytest.mark.parametrize("sketch", kernels_of(SM90A))
 def test_nothing_is_read_or_written_before_the_earlier_launch_has_ended(sketch: str) -> None:
-    """The compiler takes loads of what passes for constant ahead of the wait, whatever stands in the source."""
+    """The compiler would move loads of what it takes for constant ahead of the wait, whatever stands in the source."""
     name, parameters, schedule = case_of(sketch, SM90A, seed=0)
-    kernel = road.finish(road.lower(OPERATORS[name].workload(parameters), SM90A, schedule), SM90A)
+    kernel = lowering.finish(lowering.lower(OPERATORS[name].workload(parameters), SM90A, schedule), SM90A)
     source = BACKEND.emit(kernel, SM90A)
     functions = BACKEND.assembly(source, SM90A).split("/*0000*/")[1:]
-    assert len(functions) == len(source.launches) and all(grid.overlaps for grid in source.launches)
+    assert len(functions) == len(source.launches)
+    assert all(config.programmatic_dependent_launch for config in source.launches)
     for text in functions:
         before, wait, after = text.partition("ACQBULK")
         assert wait and _GLOBAL.search(after) and not _GLOBAL.search(before)

@@ -1,4 +1,4 @@
-"""CUDA C++ from kernel IR: it compiles, without headers, to the accesses that the IR promises."""
+"""CUDA C++ from kernel IR compiles without headers, to the accesses that the IR promises."""
 
 import pytest
 
@@ -36,8 +36,9 @@ def test_every_node_of_the_ir_compiles_without_a_header(name: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["through memory", "not awaited", "awaited"])
-def test_blocks_wait_for_stores_to_memory_only_where_they_must(how: str) -> None:
-    """Others read those stores, or a load from a block's shared memory could be under way when that block ends."""
+def test_clusters_wait_for_stores_to_global_memory_only_where_they_must(how: str) -> None:
+    """They must where others read those stores, or where a load from a CTA's shared memory could be in flight at its
+    end."""
     source, result = Buffer("A", (2, 64), float32), Buffer("O", (2, 2, 64), float32)
     w = Writer()
     with w.launch("turned", [("rank", 2, HardwareAxis.CLUSTER), ("t", 64, HardwareAxis.THREAD)]) as (rank, t):
@@ -55,13 +56,13 @@ def test_blocks_wait_for_stores_to_memory_only_where_they_must(how: str) -> None
     kernel = Kernel("turned", (source,), (result,), (), w.finish())
     backend = backend_for(SM90A)
     emitted = backend.emit(kernel, SM90A)
-    assert emitted.text.count("  cluster_barrier_shared();") == (2 if how == "awaited" else 0)
-    assert emitted.text.count("  cluster_end();") == (0 if how == "not awaited" else 1)
+    assert emitted.text.count("  cluster_sync_shared();") == (2 if how == "awaited" else 0)
+    assert emitted.text.count("  cluster_sync_relaxed();") == (0 if how == "not awaited" else 1)
     assert backend.compile(emitted, SM90A).code.startswith(b"\x7fELF")
 
 
-def test_loads_from_other_blocks_are_done_before_the_cluster_meets_again() -> None:
-    """The first use of what was loaded, which the assembler waits with, must not move behind the barrier."""
+def test_cluster_loads_arrive_before_the_next_cluster_barrier() -> None:
+    """The assembler waits at the first use of what was loaded, which must not move behind the barrier."""
     workload = OPERATORS["reduce"].workload({"shape": [64, 8192], "axes": [1], "kind": "sum", "dtype": "float32"})
     space = SKETCHES["cuda_rowwise"].space(workload, SM90A, seed=0, limit=10_000)
     backend, found = backend_for(SM90A), 0
@@ -79,7 +80,7 @@ def test_loads_from_other_blocks_are_done_before_the_cluster_meets_again() -> No
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_what_is_asked_for_first_is_asked_for_ahead_of_the_wait(arch: str) -> None:
+def test_the_first_prefetch_is_ahead_of_griddepcontrol_wait(arch: str) -> None:
     target = Target("cuda", arch, (), 132, 16)
     source, result = Buffer("A", (4, 64), float32), Buffer("O", (4, 64), float32)
     w = Writer()
@@ -91,16 +92,17 @@ def test_what_is_asked_for_first_is_asked_for_ahead_of_the_wait(arch: str) -> No
         w.emit(Prefetch(source, (b, t % 3), 5))
     backend = backend_for(target)
     emitted = backend.emit(Kernel("near", (source,), (result,), (), w.finish()), target)
-    ahead, wait, after = emitted.text.partition("  await_earlier_launch();")
-    assert bool(wait) == (arch == "sm_90a") and ("prefetch<128>(&A[" in ahead) and "prefetch<256>(&A[" in emitted.text
-    assert not wait or "prefetch<256>(&A[" in after
-    assert "prefetch_units<20>(&A[" in emitted.text
+    ahead, wait, after = emitted.text.partition("  griddepcontrol_wait();")
+    assert bool(wait) == (arch == "sm_90a")
+    assert "prefetch_l2<128>(&A[" in ahead and "prefetch_l2<256>(&A[" in emitted.text
+    assert not wait or "prefetch_l2<256>(&A[" in after
+    assert "prefetch_l2_unaligned<20>(&A[" in emitted.text
     assert backend.compile(emitted, target).code.startswith(b"\x7fELF")
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["known before", "changes inside"])
 def test_a_guarded_loop_ends_where_its_guard_does(held: bool) -> None:
-    """If the guard is the same for all steps; one that reads what the loop writes is asked at each."""
+    """It does where the guard is loop-invariant. One that reads what the loop writes is tested in each iteration."""
     source, result = Buffer("A", (32,), float32), Buffer("O", (32,), float32)
     w = Writer()
     with w.launch("guarded", [("b", 5, HardwareAxis.GRID_X), ("t", 32, HardwareAxis.THREAD)]) as (b, t):

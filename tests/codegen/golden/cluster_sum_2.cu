@@ -1,59 +1,59 @@
 // cluster_sum for cuda sm_90a: tw_cluster_sum<<<6, 64, 272>>>
 
-// several elements as what moves them at once
-template <typename T> static __device__ __forceinline__ T* as(void* place) { return reinterpret_cast<T*>(place); }
-template <typename T> static __device__ __forceinline__ const T* as(const void* place) { return reinterpret_cast<const T*>(place); }
-
-// the next launch may send blocks where there is room
-static __device__ __forceinline__ void let_next_launch() {
+// lets the next kernel in the stream start its blocks while this one still runs
+static __device__ __forceinline__ void griddepcontrol_launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-// from here on, all that earlier launches wrote is there
-static __device__ __forceinline__ void await_earlier_launch() {
+// waits until earlier kernels have ended and all that they wrote can be seen
+static __device__ __forceinline__ void griddepcontrol_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-static __device__ __forceinline__ unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
+// the same address as a pointer to a vector type, which moves several elements at once
+template <typename T> static __device__ __forceinline__ T* recast(void* pointer) { return reinterpret_cast<T*>(pointer); }
+template <typename T> static __device__ __forceinline__ const T* recast(const void* pointer) { return reinterpret_cast<const T*>(pointer); }
 
-static __device__ __forceinline__ void cluster_barrier() {
+static __device__ __forceinline__ unsigned smem_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
+
+static __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// from the shared memory of another block of the cluster
-static __device__ __forceinline__ uint4 cluster_load(const uint4* from, unsigned block) {
+// loads from the same address in the shared memory of another CTA of the cluster
+static __device__ __forceinline__ uint4 ld_shared_cluster(const uint4* from, unsigned cta) {
   uint4 x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %4, %5; ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [a]; }"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(shared_address(from)), "r"(block) : "memory");
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(smem_address(from)), "r"(cta) : "memory");
   return x;
 }
-static __device__ __forceinline__ uint2 cluster_load(const uint2* from, unsigned block) {
+static __device__ __forceinline__ uint2 ld_shared_cluster(const uint2* from, unsigned cta) {
   uint2 x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %2, %3; ld.shared::cluster.v2.u32 {%0, %1}, [a]; }"
-               : "=r"(x.x), "=r"(x.y) : "r"(shared_address(from)), "r"(block) : "memory");
+               : "=r"(x.x), "=r"(x.y) : "r"(smem_address(from)), "r"(cta) : "memory");
   return x;
 }
-static __device__ __forceinline__ unsigned cluster_load(const unsigned* from, unsigned block) {
+static __device__ __forceinline__ unsigned ld_shared_cluster(const unsigned* from, unsigned cta) {
   unsigned x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.u32 %0, [a]; }"
-               : "=r"(x) : "r"(shared_address(from)), "r"(block) : "memory");
+               : "=r"(x) : "r"(smem_address(from)), "r"(cta) : "memory");
   return x;
 }
-static __device__ __forceinline__ unsigned short cluster_load(const unsigned short* from, unsigned block) {
+static __device__ __forceinline__ unsigned short ld_shared_cluster(const unsigned short* from, unsigned cta) {
   unsigned short x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.u16 %0, [a]; }"
-               : "=h"(x) : "r"(shared_address(from)), "r"(block) : "memory");
+               : "=h"(x) : "r"(smem_address(from)), "r"(cta) : "memory");
   return x;
 }
-static __device__ __forceinline__ unsigned char cluster_load(const unsigned char* from, unsigned block) {
+static __device__ __forceinline__ unsigned char ld_shared_cluster(const unsigned char* from, unsigned cta) {
   unsigned x;
   asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.u8 %0, [a]; }"
-               : "=r"(x) : "r"(shared_address(from)), "r"(block) : "memory");
+               : "=r"(x) : "r"(smem_address(from)), "r"(cta) : "memory");
   return (unsigned char)x;
 }
 
@@ -66,31 +66,31 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
   extern __shared__ __align__(16) unsigned char shared[];
   float* const parts = reinterpret_cast<float*>(shared + 0);
   float* const sums = reinterpret_cast<float*>(shared + 256);
-  let_next_launch();
-  await_earlier_launch();
+  griddepcontrol_launch_dependents();
+  griddepcontrol_wait();
   parts[t] = A[row * 128 + rank * 64 + t];
   __syncthreads();
   if (t < 4) {
     __align__(16) float parts_v[16];
-    *as<uint4>(&parts_v[0]) = *as<uint4>(&parts[t * 16]);
-    *as<uint4>(&parts_v[4]) = *as<uint4>(&parts[t * 16 + 4]);
-    *as<uint4>(&parts_v[8]) = *as<uint4>(&parts[t * 16 + 8]);
-    *as<uint4>(&parts_v[12]) = *as<uint4>(&parts[t * 16 + 12]);
-    float part[16];
+    *recast<uint4>(&parts_v[0]) = *recast<uint4>(&parts[t * 16]);
+    *recast<uint4>(&parts_v[4]) = *recast<uint4>(&parts[t * 16 + 4]);
+    *recast<uint4>(&parts_v[8]) = *recast<uint4>(&parts[t * 16 + 8]);
+    *recast<uint4>(&parts_v[12]) = *recast<uint4>(&parts[t * 16 + 12]);
+    float partial[16];
     #pragma unroll
     for (int l = 0; l < 16; ++l) {
-      part[l] = parts_v[l];
+      partial[l] = parts_v[l];
     }
     #pragma unroll
-    for (int half = 8; half > 0; half /= 2) {
+    for (int stride = 8; stride > 0; stride /= 2) {
       #pragma unroll
-      for (int l_1 = 0; l_1 < half; ++l_1) {
-        part[l_1] = part[l_1] + part[l_1 + half];
+      for (int l_1 = 0; l_1 < stride; ++l_1) {
+        partial[l_1] = partial[l_1] + partial[l_1 + stride];
       }
     }
-    sums[t] = part[0];
+    sums[t] = partial[0];
   }
-  cluster_barrier();
+  cluster_sync();
   if (t < 1) {
     __align__(16) float total[4];
     #pragma unroll
@@ -99,21 +99,21 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
     }
     for (int other = 0; other < 2; ++other) {
       __align__(16) float sums_v[4];
-      *as<uint4>(&sums_v[0]) = cluster_load(as<uint4>(&sums[0]), other);
+      *recast<uint4>(&sums_v[0]) = ld_shared_cluster(recast<uint4>(&sums[0]), other);
       #pragma unroll
       for (int l_3 = 0; l_3 < 4; ++l_3) {
         total[l_3] = total[l_3] + sums_v[l_3];
       }
     }
-    float peer_sums;
-    *as<unsigned>(&peer_sums) = cluster_load(as<unsigned>(&sums[1]), (rank + 1) & 1);
-    const float sums_1 = peer_sums;
+    float remote_sums;
+    *recast<unsigned>(&remote_sums) = ld_shared_cluster(recast<unsigned>(&sums[1]), (rank + 1) & 1);
+    const float sums_1 = remote_sums;
     __align__(16) float r[4];
     #pragma unroll
     for (int l_4 = 0; l_4 < 4; ++l_4) {
       r[l_4] = total[l_4] + sums_1;
     }
-    *as<uint4>(&O[row * 8 + rank * 4]) = *as<uint4>(&r[0]);
+    *recast<uint4>(&O[row * 8 + rank * 4]) = *recast<uint4>(&r[0]);
   }
-  cluster_barrier();
+  cluster_sync();
 }

@@ -8,7 +8,7 @@ import pytest
 from tilewright.codegen.llvm.architectures import ARCHITECTURES, function_attributes, target_named
 from tilewright.codegen.llvm.backend import LlvmBackend
 from tilewright.codegen.llvm.instructions import DIALECTS, classify, count_instructions, total
-from tilewright.codegen.lowering import Layers, build, layers
+from tilewright.codegen.lowering import LoweringStages, build, lowering_stages
 from tilewright.core.errors import CompileError, UnsupportedTarget
 from tilewright.core.target import Target
 from tilewright.ir.stmt import Kernel
@@ -40,7 +40,7 @@ def lowered(operator: str, name: str) -> Layers:
     space = sketches_for(workload, target)[0].space(workload, target, limit=500)
     schedules = [space.schedule(n) for n in range(len(space))]
     width = "vectors" if operator == "matmul in blocks" else "lanes"
-    return layers(workload, target, max(schedules, key=lambda s: int(s[width])))
+    return lowering_stages(workload, target, max(schedules, key=lambda s: int(s[width])))
 
 
 def assembly(lowered: Layers) -> str:

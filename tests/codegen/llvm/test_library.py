@@ -21,7 +21,7 @@ from tilewright.codegen.export import exported
 from tilewright.codegen.llvm.architectures import target_named
 from tilewright.codegen.llvm.header import header
 from tilewright.codegen.llvm.link import shared_library
-from tilewright.codegen.lowering import layers, lower
+from tilewright.codegen.lowering import lower, lowering_stages
 from tilewright.core.errors import InvalidParameter, UnsupportedTarget
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target

@@ -1,4 +1,4 @@
-"""Small kernels that the pass tests start from."""
+"""Builds small kernels that the tests of passes start from."""
 
 from tilewright.core.dtypes import float32
 from tilewright.ir.buffer import Buffer
@@ -7,7 +7,7 @@ from tilewright.ir.stmt import For, If, Kernel, LoopKind, Store
 
 
 def guarded_copy(extent: int, factor: int, outer: LoopKind, inner: LoopKind) -> Kernel:
-    """``C[i] = A[i] * 2`` in steps of ``factor`` with a guard for the tail."""
+    """Return a kernel of ``C[i] = A[i] * 2`` in steps of ``factor`` with a guard for the tail."""
     a, c = Buffer("A", (extent,), float32), Buffer("C", (extent,), float32)
     at = Var("o") * factor + Var("t")
     body = If(at < extent, Store(c, (at,), Load(a, (at,)) * 2.0))

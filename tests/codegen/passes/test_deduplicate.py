@@ -1,10 +1,10 @@
-"""Nests that differ in names alone go through the passes, and into machine code, once."""
+"""Loop nests that differ in names alone go through the passes, and into machine code, once."""
 
 import numpy as np
 
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import lower
-from tilewright.codegen.passes.deduplicate import copies_among, renaming
+from tilewright.codegen.passes.deduplicate import find_duplicates, structural_match
 from tilewright.codegen.passes.pipeline import run_passes
 from tilewright.core.dtypes import float32, float64
 from tilewright.core.schedule import Schedule
@@ -30,12 +30,12 @@ def layers(width: int = 24) -> tuple[Workload, Schedule, Kernel]:
     return workload, schedule, lower(workload, TARGET, schedule)
 
 
-def test_layers_are_found_to_be_alike_and_put_back_as_they_should_be() -> None:
+def test_equal_layers_are_found_and_made_from_the_first() -> None:
     workload, _, kernel = layers()
     assert isinstance(kernel.body, Seq)
-    parts = len(kernel.body.statements) // LAYERS
-    copies = copies_among(kernel.body.statements)
-    assert {n: first for n, (first, _) in copies.items()} == {n: n % parts for n in range(parts, LAYERS * parts)}
+    nests = len(kernel.body.statements) // LAYERS
+    duplicates = find_duplicates(kernel.body.statements)
+    assert {n: first for n, (first, _) in duplicates.items()} == {n: n % nests for n in range(nests, LAYERS * nests)}
     finished = run_passes(kernel)[-1][1]
     verify(finished)
     inputs = random_inputs(workload, 0)
@@ -55,24 +55,24 @@ def test_one_function_serves_all_layers() -> None:
     assert len(called) == len(kernel.body.statements) and len(set(called)) == len(called) // LAYERS
 
 
-def test_what_differs_in_more_than_names_is_no_copy() -> None:
+def test_what_differs_in_more_than_names_does_not_match() -> None:
     *_, narrow = layers()
     *_, wide = layers(width=32)
     assert isinstance(narrow.body, Seq) and isinstance(wide.body, Seq)
     first, second = narrow.body.statements[0], wide.body.statements[0]
-    assert renaming(first, second) is None
-    assert renaming(first, narrow.body.statements[1]) is None
-    assert renaming(first, first) is not None
+    assert structural_match(first, second) is None
+    assert structural_match(first, narrow.body.statements[1]) is None
+    assert structural_match(first, first) is not None
 
 
-def test_names_stand_for_one_another() -> None:
-    """Two names that become one, or one that becomes two, are a difference."""
+def test_names_are_matched_one_to_one() -> None:
+    """Nests do not match where two names would become one, or one would become two."""
     a, b = (Buffer(name, (4,), float32) for name in "AB")
 
     def loop(var: str, target: Buffer, source: Buffer) -> Stmt:
         return For(var, 4, LoopKind.SERIAL, Store(target, (Var(var),), Load(source, (Var(var),))))
 
-    assert renaming(loop("i", a, b), loop("j", b, a)) == {"i": "j", "A": "B", "B": "A"}
-    assert renaming(loop("i", a, b), loop("i", a, a)) is None
-    assert renaming(loop("i", a, a), loop("i", a, b)) is None
-    assert renaming(loop("i", a, b), loop("i", a, Buffer("C", (4,), float64))) is None
+    assert structural_match(loop("i", a, b), loop("j", b, a)) == {"i": "j", "A": "B", "B": "A"}
+    assert structural_match(loop("i", a, b), loop("i", a, a)) is None
+    assert structural_match(loop("i", a, a), loop("i", a, b)) is None
+    assert structural_match(loop("i", a, b), loop("i", a, Buffer("C", (4,), float64))) is None

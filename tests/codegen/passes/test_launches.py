@@ -1,4 +1,4 @@
-"""The passes on kernels with launches: legal before and after, and the same results bit for bit."""
+"""Passes keep kernels with launches legal, and their results the same bit for bit."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from tilewright.ir.verify import verify
 
 
 def guarded_vectors() -> Kernel:
-    """A tail guarded element by element in vectorised loops, shared memory and a barrier between, a loop that meets."""
+    """Return a kernel with a tail that is guarded element by element in vectorised loops, around a barrier."""
     n, threads, lanes = 250, 32, 4
     a, o = Buffer("A", (n,), float32), Buffer("O", (n,), float32)
     w = Writer()

@@ -1,4 +1,4 @@
-"""narrow: tails without masks where their width is known."""
+"""Narrowed tails have no masks where their width is known."""
 
 import numpy as np
 import pytest

@@ -1,10 +1,10 @@
-"""partition: main bodies without guards, tails apart."""
+"""Partitioned loops have main bodies without guards, and tails."""
 
 import numpy as np
 import pytest
 
 from tests.codegen.passes.nests import guarded_copy
-from tilewright.codegen.passes.partition import partition, weight
+from tilewright.codegen.passes.partition import partition, unrolled_stores
 from tilewright.core.dtypes import float32
 from tilewright.ir.buffer import Buffer
 from tilewright.ir.expr import Load, Select, Var, const, index, logical_and
@@ -36,7 +36,7 @@ def test_tails_are_split_off(extent: int, factor: int, kind: LoopKind) -> None:
 
 
 def test_a_padded_window_has_an_inside_without_conditions() -> None:
-    """Y[i] = sum over a window of X, zero outside: the middle rows read without a test."""
+    """In ``Y[i] = sum over a window of X``, zero outside, the middle rows read without a test."""
     x, y = Buffer("X", (20,), float32), Buffer("Y", (20,), float32)
     at = Var("i") + Var("r") - 2
     inside = logical_and(at >= 0, at < 20)
@@ -80,7 +80,7 @@ def test_code_does_not_grow_without_bound() -> None:
     at = Var("o") * 900 + Var("t")
     body = If(at < index(1000), Store(c, (at,), Load(a, (at,))))
     kernel = Kernel("big", (a,), (c,), (), For("o", 2, LoopKind.SERIAL, For("t", 900, LoopKind.UNROLLED, body)))
-    assert weight(partition(kernel).body) == weight(kernel.body) == 900
+    assert unrolled_stores(partition(kernel).body) == unrolled_stores(kernel.body) == 900
     _same(kernel, partition(kernel))
 
 

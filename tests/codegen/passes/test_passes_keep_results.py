@@ -1,4 +1,4 @@
-"""A pass never changes what a kernel computes: each one, on kernels of random expressions, asked of the interpreter."""
+"""No pass changes what a kernel computes. The interpreter runs kernels of random expressions after each pass."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""unroll: copies with names of their own."""
+"""Unrolled copies have names of their own."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""vectorise: loops become lanes, conditions become masks, and what has no vector form stays a loop."""
+"""Vectorised loops become lanes, their conditions become masks, and what has no vector form stays a loop."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def _kernel(body: Stmt, output: Buffer = C, inputs: tuple[Buffer, ...] = (A,)) -
 
 
 def _checked(kernel: Kernel) -> Kernel:
-    """The kernel after the pass, which computes the same."""
+    """Vectorise a kernel, and check that it computes the same."""
     after = vectorise(kernel)
     verify(after)
     rng = np.random.default_rng(1)
@@ -43,7 +43,7 @@ def _kinds(kernel: Kernel) -> list[LoopKind]:
 
 
 def _rest(start: int) -> Stmt:
-    """Fills what a test leaves of C, so that every output element is written."""
+    """Fill what a test leaves of C, so that every output element is written."""
     return For("z", 64 - start, LoopKind.SERIAL, Store(C, (Var("z") + start,), const(0.0, float32)))
 
 
@@ -83,7 +83,7 @@ def test_an_accumulation_combines_the_lanes(op: BinaryOp) -> None:
 
 
 def test_select_reads_only_where_it_may() -> None:
-    """A shifted read that is out of bounds where the condition fails, beside one index for all lanes."""
+    """A shifted load is out of bounds where the condition fails, next to a load with one index for all lanes."""
     value = Select(J >= 3, Load(A, (J - 3,)) + Load(A, (index(5),)), const(2.0, float32))
     after = _checked(_kernel(Seq((_loop(Store(C, (J,), value)), _rest(8)))))
     assert LoopKind.VECTORIZED not in _kinds(after)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.codegen.backend import Binary, LaunchConfig, Parameter, Source
+from tilewright.codegen.backend import CompiledKernel, KernelParameter, LaunchConfig, Source
 from tilewright.codegen.cuda.compile.compiler import compile_source
 from tilewright.core.dtypes import float32
 from tilewright.core.target import Target
@@ -53,9 +53,9 @@ def target() -> Target:
     return Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
 
 
-def binary(function: str, on: Target, blocks: int = 1, threads: int = COUNT, **grid: Any) -> Binary:
+def binary(function: str, on: Target, blocks: int = 1, threads: int = COUNT, **grid: Any) -> CompiledKernel:
     """One launch of a function of ``TEXT`` on float32 X and Y of ``COUNT`` elements, asking for anything."""
-    parameters = (Parameter("X", "input", (COUNT,), float32), Parameter("Y", "output", (COUNT,), float32))
+    parameters = (KernelParameter("X", "input", (COUNT,), float32), KernelParameter("Y", "output", (COUNT,), float32))
     launches = (LaunchConfig(function, (blocks, 1, 1), threads, arguments=(0, 1), **grid),)
     compiled = compile_source(Source("cuda-c++", TEXT, "unit", parameters), on)
     return replace(compiled, entry=function, launches=launches)

@@ -63,7 +63,7 @@ def test_launches_that_overlap_see_what_those_before_them_wrote(device: CudaDevi
     """Also where they have asked for it, before it was written, to be brought into the cache."""
     given = np.arange(blocks * 256, dtype=np.float32).reshape(blocks, 256)
     binary = build_kernel(mirrored(blocks, 256, asked), device.target)
-    assert all(grid.overlaps for grid in binary.launches)
+    assert all(grid.programmatic_dependent_launch for grid in binary.launches)
     kernel = device.load(binary)
     there, back = device.hold(given), device.hold(np.zeros_like(given))
     kernel.time([(there, back), (back, there)], 400)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tilewright.codegen.backend import Binary, Source
+from tilewright.codegen.backend import CompiledKernel, Source
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.cuda.compile.compiler import compile_source
 from tilewright.core.dtypes import DTYPES
@@ -15,7 +15,7 @@ HOPPER = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
 UNITS = {**CHECKS, "peaks": PEAKS}
 
 
-def compiled(text: str, arch: str) -> Binary:
+def compiled(text: str, arch: str) -> CompiledKernel:
     return compile_source(Source("cuda-c++", text, "unit", ()), Target("cuda", arch, (), 132, 16))
 
 

@@ -106,8 +106,8 @@ def test_lanes_read_neighbours_of_rows_that_begin_anywhere_all_ahead_of_the_firs
     schedule = schedule_of(SKETCH, UNEVEN, rows=4, warps_n=4, warps_k=1, unroll=8)
     backend = backend_for(H200)
     emitted = backend.emit(finish(SKETCH.lower(UNEVEN, H200, schedule), H200), H200)
-    asked, _, after = emitted.text.partition("await_earlier_launch();")
-    assert f"prefetch_units<{4 * 129 * 2}>(&W[" in asked and "prefetch_units<774>(&X[0])" in asked
+    asked, _, after = emitted.text.partition("griddepcontrol_wait();")
+    assert f"prefetch_l2_unaligned<{4 * 129 * 2}>(&W[" in asked and "prefetch_l2_unaligned<774>(&X[0])" in asked
     assert after.count("__shfl_xor_sync") == 16
     lines = backend.assembly(emitted, H200).splitlines()
     loads = [n for n, line in enumerate(lines) if " LDG." in line]

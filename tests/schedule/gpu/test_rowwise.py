@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.schedule.gpu.tiles import H200, schedule_of, workload_of
-from tilewright.codegen.cuda.emit.access import pieces, place_of
+from tilewright.codegen.cuda.emit.access import strided_offset, vector_accesses
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.ir.buffer import Scope
 from tilewright.ir.rewrite import loads_of, stores_of
@@ -67,8 +67,8 @@ def test_rows_are_read_and_written_sixteen_bytes_at_a_time(workload: Workload) -
     vectors = [a for a in accesses if a[0].scope is Scope.GLOBAL and a[1][-1].lanes == 8]
     assert {b.name for b, _ in vectors} >= {b.name for b in (*final.inputs, *final.outputs)}
     for buffer, indices in vectors:
-        place = place_of(indices, buffer.strides)
-        assert place is not None and list(pieces([(buffer, place.base)], 8)) == [(0, 16)], buffer.name
+        found = strided_offset(indices, buffer.strides)
+        assert found is not None and list(vector_accesses([(buffer, found.base)], 8)) == [(0, 16)], buffer.name
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Roles taken apart: every warp does what it did, in the same order, and shared loops hold no roles any more."""
+"""Warp specialisation: every warp does what it did before, in the same order, and no loop serves two roles."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -6,7 +6,7 @@ from itertools import product as cases
 
 import pytest
 
-from tilewright.codegen.cuda.emit.warp_roles import split_roles
+from tilewright.codegen.cuda.emit.warp_specialisation import specialise_warps
 from tilewright.ir.expr import Const, Expr, index
 from tilewright.ir.gpu import Barrier, Level, TmaLoad, WarpgroupMma
 from tilewright.ir.rewrite import free_variables, map_expressions, substitute
@@ -17,11 +17,12 @@ from tilewright.tests.ir.tensor_launches import matrices
 from tilewright.tests.ir.tensor_products import FORMS, Form, product
 
 LANE = "l"
-"""What the products here call the number of a lane."""
+"""The kernels here call the variable of the lane so."""
 
 
 def trace(stmt: Stmt, values: Mapping[str, Expr]) -> Iterator[str]:
-    """What a warp does, statement after statement; ``values``: of its number and of the loops around."""
+    """Yield what a warp does, statement by statement. ``values`` holds its index and the variables of the loops
+    around."""
 
     def known(expr: Expr) -> Expr:
         return simplify(substitute(expr, values), {})
@@ -55,46 +56,46 @@ def launch_of(form: Form) -> Launch:
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_every_warp_does_what_it_did(form: Form) -> None:
     launch = launch_of(form)
-    branches = split_roles(launch)
+    branches = specialise_warps(launch)
     assert branches != launch.body
     for warp, lane in cases(range(12), (0, 1)):
         values = {"u": index(warp), LANE: index(lane), **{b.var: index(0) for b in launch.bounds if b.extent == 1}}
         assert list(trace(branches, values)) == list(trace(launch.body, values)), (warp, lane)
 
 
-def test_loops_stand_under_what_all_of_them_does() -> None:
-    """Lanes that start no copies go round no loop of them."""
-    copying = [
+def test_conditions_of_whole_loops_are_hoisted() -> None:
+    """Lanes that start no TMA load skip the whole loop of loads."""
+    loading = [
         s
-        for s in walk_statements(split_roles(launch_of(Form())))
+        for s in walk_statements(specialise_warps(launch_of(Form())))
         if isinstance(s, For) and any(isinstance(b, TmaLoad) for b in walk_statements(s))
     ]
-    assert copying
-    for loop in copying:
+    assert loading
+    for loop in loading:
         for below in walk_statements(loop):
             assert not (isinstance(below, If) and LANE in free_variables(below.condition)), statement_text(loop)
 
 
-def test_no_loop_both_copies_and_multiplies() -> None:
-    for loop in (s for s in walk_statements(split_roles(launch_of(Form()))) if isinstance(s, For)):
+def test_no_loop_has_both_tma_loads_and_wgmma() -> None:
+    for loop in (s for s in walk_statements(specialise_warps(launch_of(Form()))) if isinstance(s, For)):
         inside = {type(s) for s in walk_statements(loop)}
         assert not {WarpgroupMma, TmaLoad} <= inside
 
 
-def test_what_the_block_does_together_stays_together() -> None:
+def test_statements_with_a_barrier_of_the_block_are_not_split() -> None:
     launch = launch_of(Form())
-    met = replace(launch, body=_with_barriers(launch.body))
-    branches = split_roles(met)
+    synchronised = replace(launch, body=_with_barriers(launch.body))
+    branches = specialise_warps(synchronised)
     assert sum(isinstance(s, Barrier) and s.level is Level.BLOCK for s in walk_statements(branches)) == 2
     assert any(
         isinstance(s, For) and {WarpgroupMma, TmaLoad} <= {type(b) for b in walk_statements(s)}
         for s in walk_statements(branches)
     )
-    assert split_roles(matrices().launches[0]) == matrices().launches[0].body
+    assert specialise_warps(matrices().launches[0]) == matrices().launches[0].body
 
 
 def _with_barriers(stmt: Stmt) -> Stmt:
-    """A barrier of the block at the end of each step."""
+    """Return ``stmt`` with a barrier of the block at the end of each step."""
     match stmt:
         case For(var="step", body=body):
             return replace(stmt, body=Seq((body, Barrier())))

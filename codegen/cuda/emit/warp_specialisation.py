@@ -1,14 +1,19 @@
-"""Roles of warps taken apart: what copies and what multiplies in one loop gets a loop for each.
+"""Specialises warps: a loop in which some warps copy and others multiply becomes one loop for each role.
 
-A sketch writes one loop in which some warps copy and others multiply, each under a condition on the warp's number. The
-assembler keeps products under way only where it sees that nothing else happens to their registers, and gives
-warpgroups numbers of registers of their own only where each runs code of its own. So a run of statements in which no
-barrier of the block stands becomes a branch for each set of warpgroups that do the same, simplified by what is known of
-their warps. Every thread does exactly what it did before, in the same order.
+    for step:                                     if warp < 8:                     (consumer warpgroups)
+        if warp == 8: wait, TMA load     ->           for step: wait, wgmma
+        if warp < 8: wait, wgmma                  if warp >= 8:                    (producer warpgroup)
+                                                      if warp == 8: for step: wait, TMA load
 
-Threads that have no part in a branch's loops leave them out: a condition that the whole loop stands under is asked
-once, before it. Warps that went round without work would cost the others turns, and power, of which large products have
-none to spare (on an H200, 3 to 4 % of the time of a product of 4096^3).
+A sketch writes the loop on the left. The assembler keeps ``wgmma`` in flight only where it sees that nothing else
+happens to the accumulators, and ``setmaxnreg`` gives warpgroups register counts of their own only where each runs code
+of its own. So statements between two barriers of the block become one branch for each role, a set of warpgroups that
+do the same. Each branch is simplified by what is known of its warps. Every thread does what it did before, in the same
+order.
+
+A condition that a whole loop stands under is tested once, ahead of the loop, so that warps without work leave the loop
+out. Warps that iterate without work would take issue slots from the others, and power, of which large products have
+none to spare: 3 to 4 % of the time of a product of 4096^3 on an H200.
 """
 
 from collections.abc import Iterator
@@ -16,56 +21,60 @@ from dataclasses import dataclass, replace
 
 from ....ir.bounds import Interval, loop_range
 from ....ir.buffer import Scope
-from ....ir.expr import WARP_LANES, Expr, Logic, LogicOp, Var, index, logical_and
+from ....ir.expr import WARP_LANES, Expr, Var, index, logical_and
 from ....ir.gpu import WARPGROUP_THREADS, Barrier, Level, TmaLoad, WarpgroupMma
 from ....ir.rewrite import free_variables, is_steady
 from ....ir.simplify import prove, simplify_statement
 from ....ir.stmt import Allocate, Bound, For, HardwareAxis, If, Launch, Seq, Stmt, seq, walk_statements
+from ...passes.conditions import conjuncts
 
-_GROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
+_WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 
 
-def split_roles(launch: Launch) -> Stmt:
-    """The body of ``launch`` with a branch for each role; as it is where warps are not numbered, nothing is multiplied
-    by warpgroups, or all do the same."""
+def specialise_warps(launch: Launch) -> Stmt:
+    """Return the body of ``launch`` with a branch for each role. It stays as it is where the launch has no axis of
+    warps or no ``wgmma``, or where all warpgroups do the same."""
     warp = next((b for b in launch.bounds if b.axis is HardwareAxis.WARP), None)
     if warp is None or not any(isinstance(s, WarpgroupMma) for s in walk_statements(launch.body)):
         return launch.body
-    return _Splitter(launch, warp).split(launch.body)
+    return _WarpSpecialiser(launch, warp).split(launch.body)
 
 
 @dataclass(frozen=True)
-class _Splitter:
+class _WarpSpecialiser:
+    """``warp`` is the axis of the launch that counts warps."""
+
     launch: Launch
     warp: Bound
 
     def split(self, stmt: Stmt) -> Stmt:
-        if _together(stmt):
+        """Return ``stmt`` with branches in place of each sequence of statements that has no barrier of the block."""
+        if _may_diverge(stmt):
             return self._branches(stmt)
         match stmt:
             case Allocate(body=body) | For(body=body):
                 return replace(stmt, body=self.split(body))
             case Seq(statements=statements):
                 done: list[Stmt] = []
-                run: list[Stmt] = []
+                divergent: list[Stmt] = []
                 for below in statements:
-                    if _together(below):
-                        run.append(below)
+                    if _may_diverge(below):
+                        divergent.append(below)
                         continue
-                    done += [self._branches(seq(*run)), self.split(below)]
-                    run = []
-                return seq(*done, self._branches(seq(*run)))
+                    done += [self._branches(seq(*divergent)), self.split(below)]
+                    divergent = []
+                return seq(*done, self._branches(seq(*divergent)))
         return stmt
 
     def _branches(self, stmt: Stmt) -> Stmt:
-        """A branch for each role in ``stmt``, which all threads of the block may run on their own."""
+        """Return a branch for each role in ``stmt``, which warps may run independently of each other."""
         roles = self._roles(stmt)
         if len(roles) == 1:
             return stmt
         ranges = {b.var: loop_range(b.extent) for b in self.launch.bounds}
         branches = []
         for role in roles:
-            body = _asked_once(simplify_statement(stmt, {**ranges, self.warp.var: role}))
+            body = _hoist_conditions(simplify_statement(stmt, {**ranges, self.warp.var: role}))
             if body != Seq(()):
                 branches.append(If(self._is(role), body))
         return seq(*branches)
@@ -79,12 +88,12 @@ class _Splitter:
         return logical_and(*tests)
 
     def _roles(self, stmt: Stmt) -> list[Interval]:
-        """The warps that do the same, as whole warpgroups: told apart by the conditions around what multiplies and what
-        copies in a loop."""
+        """Return the ranges of warps that have one role, in whole warpgroups. Roles differ in the truth of the
+        conditions that stand around ``wgmma`` and TMA loads in loops."""
         tests = {t for s in walk_statements(stmt) if isinstance(s, For) for t in self._tests(s.body, ())}
         roles: list[tuple[Interval, tuple[bool | None, ...]]] = []
-        for first in range(0, self.warp.extent, _GROUP_WARPS):
-            group = Interval(first, min(first + _GROUP_WARPS, self.warp.extent) - 1)
+        for first in range(0, self.warp.extent, _WARPGROUP_WARPS):
+            group = Interval(first, min(first + _WARPGROUP_WARPS, self.warp.extent) - 1)
             found = tuple(prove(t, {self.warp.var: group}) for t in tests)
             if roles and roles[-1][1] == found:
                 group = roles.pop()[0].union(group)
@@ -92,10 +101,11 @@ class _Splitter:
         return [group for group, _ in roles]
 
     def _tests(self, stmt: Stmt, around: tuple[Expr, ...]) -> Iterator[Expr]:
-        """The conditions on the warp alone that products and copies below ``stmt`` stand under."""
+        """Return the conditions on nothing but the warp's index that ``wgmma`` and TMA loads below ``stmt`` stand
+        under."""
         match stmt:
             case If(condition=condition, then=then):
-                yield from self._tests(then, (*around, *_terms(condition)))
+                yield from self._tests(then, (*around, *conjuncts(condition)))
             case Seq(statements=statements):
                 for below in statements:
                     yield from self._tests(below, around)
@@ -105,13 +115,13 @@ class _Splitter:
                 yield from (t for t in around if free_variables(t) == {self.warp.var})
 
 
-def _asked_once(stmt: Stmt) -> Stmt:
-    """``stmt`` with what all of a loop stands under, whatever the step, asked before the loop."""
+def _hoist_conditions(stmt: Stmt) -> Stmt:
+    """Move loop-invariant conditions that a whole loop stands under ahead of it."""
     match stmt:
         case Seq(statements=statements):
-            return seq(*(_asked_once(s) for s in statements))
+            return seq(*(_hoist_conditions(s) for s in statements))
         case Allocate(body=body):
-            return replace(stmt, body=_asked_once(body))
+            return replace(stmt, body=_hoist_conditions(body))
         case For():
             terms = _conditions(stmt)
             return If(logical_and(*terms), _without(stmt, terms)) if terms else stmt
@@ -119,11 +129,11 @@ def _asked_once(stmt: Stmt) -> Stmt:
 
 
 def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
-    """What all of ``stmt`` stands under."""
+    """Return the conditions that all of ``stmt`` stands under, and that nothing in it can change."""
     match stmt:
         case If(condition=condition, then=then):
             inner = _conditions(then)
-            return tuple(dict.fromkeys((*(t for t in _terms(condition) if is_steady(t)), *inner)))
+            return tuple(dict.fromkeys((*(t for t in conjuncts(condition) if is_steady(t)), *inner)))
         case Seq(statements=(first, *others)):
             return tuple(t for t in _conditions(first) if all(t in _conditions(s) for s in others))
         case For(var=var, body=body):
@@ -132,10 +142,10 @@ def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def _without(stmt: Stmt, terms: tuple[Expr, ...]) -> Stmt:
-    """``stmt`` where ``terms`` hold."""
+    """Remove the conditions ``terms``, which hold, from ``stmt``."""
     match stmt:
         case If(condition=condition, then=then):
-            rest = [t for t in _terms(condition) if t not in terms]
+            rest = [t for t in conjuncts(condition) if t not in terms]
             inner = _without(then, terms)
             return If(logical_and(*rest), inner) if rest else inner
         case Seq(statements=statements):
@@ -145,15 +155,9 @@ def _without(stmt: Stmt, terms: tuple[Expr, ...]) -> Stmt:
     return stmt
 
 
-def _terms(condition: Expr) -> tuple[Expr, ...]:
-    """The conditions that must all hold."""
-    if isinstance(condition, Logic) and condition.op is LogicOp.AND:
-        return _terms(condition.a) + _terms(condition.b)
-    return (condition,)
-
-
-def _together(stmt: Stmt) -> bool:
-    """Whether nothing in ``stmt`` needs all threads of the block in one place."""
+def _may_diverge(stmt: Stmt) -> bool:
+    """Return whether warps may run ``stmt`` independently: it has no barrier of the block or the cluster, and allocates
+    no shared memory."""
     return not any(
         (isinstance(s, Barrier) and s.level in (Level.BLOCK, Level.CLUSTER))
         or (isinstance(s, Allocate) and s.buffer.scope is Scope.SHARED)

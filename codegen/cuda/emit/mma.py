@@ -1,0 +1,92 @@
+"""Writes matrix instructions: ``mma.sync`` with ``ldmatrix`` and ``stmatrix`` for warps, ``wgmma`` for warpgroups."""
+
+from ....core.errors import CompileError
+from ....ir.buffer import Buffer, Scope
+from ....ir.expr import Expr
+from ....ir.gpu import WARP_MMA_ATOMS, LoadMatrix, Mma, StoreMatrix, WarpgroupMma, WarpgroupMmaWait
+from ..prelude.wgmma import WGMMA_TYPES, wgmma_name
+from .access import divisibility, strided_offset
+from .expressions import ExpressionEmitter
+from .memory import address, offset, unswizzled_offset, word_index
+from .types import is_half
+
+_ONE_ROW_LEADING_BYTES = 16
+"""An MN-major operand with one row of 64 elements along m or n, which has no next one, has this leading byte offset."""
+
+
+def emit_mma(emitter: ExpressionEmitter, stmt: Mma | LoadMatrix | StoreMatrix | WarpgroupMma | WarpgroupMmaWait) -> str:
+    """Return the C++ statement of ``stmt``. Raises CompileError for what the architecture does not have."""
+    match stmt:
+        case Mma():
+            return _mma(emitter, stmt)
+        case LoadMatrix():
+            row = address(emitter, stmt.source, offset(emitter, stmt.source, stmt.source_indices))
+            fragment = _matrix_fragment(emitter, stmt.target, stmt.target_indices)
+            return f"{emitter.fn.use('ldmatrix')}<{stmt.count}, {_flag(stmt.transposed)}>({fragment}, {row});"
+        case StoreMatrix():
+            row = address(emitter, stmt.target, offset(emitter, stmt.target, stmt.target_indices))
+            fragment = _matrix_fragment(emitter, stmt.source, stmt.source_indices)
+            return f"{emitter.fn.use_sm_90('stmatrix')}<{stmt.count}, {_flag(stmt.transposed)}>({row}, {fragment});"
+        case WarpgroupMma():
+            return _wgmma(emitter, stmt)
+        case WarpgroupMmaWait(pending=pending):
+            return _wgmma_wait(emitter, pending)
+
+
+def _mma(emitter: ExpressionEmitter, stmt: Mma) -> str:
+    if stmt.atom not in WARP_MMA_ATOMS:
+        raise CompileError(f"no matrix instruction {stmt.atom!r}; known: {', '.join(WARP_MMA_ATOMS)}")
+    d = _fragment(emitter, stmt.d, stmt.d_indices, 1)
+    a, b = _fragment(emitter, stmt.a, stmt.a_indices, 2), _fragment(emitter, stmt.b, stmt.b_indices, 2)
+    return f"{emitter.fn.use(f'mma_{stmt.atom}')}({d}, {a}, {b});"
+
+
+def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:
+    function = emitter.fn.use_sm_90a(wgmma_name(WGMMA_TYPES[stmt.a.dtype.name], stmt.columns))
+    d = _fragment(emitter, stmt.d, stmt.d_indices, 1)
+    a = _descriptor(emitter, stmt.a, stmt.a_indices, stmt.a_transposed)
+    b = _descriptor(emitter, stmt.b, stmt.b_indices, stmt.b_transposed)
+    flags = f"{stmt.depth}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}"
+    match stmt.accumulates:
+        case Expr() as expr:
+            return f"{function}<{flags}>({d}, {a}, {b}, {emitter.value(expr).text});"
+        case True:
+            return f"{function}<{flags}>({d}, {a}, {b});"
+    return f"{function}<{flags}>({d}, {a}, {b}, false);"
+
+
+def _wgmma_wait(emitter: ExpressionEmitter, pending: int) -> str:
+    fn = emitter.fn
+    fences = [f"{fn.use('warpgroup_fence_operand')}<{b.elements}>({fn.name_of(b.name)});" for b in fn.accumulators]
+    return " ".join([f"{fn.use_sm_90a('wgmma_wait_group')}<{pending}>();", *fences])
+
+
+def _descriptor(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], mn_major: bool) -> str:
+    """Return the shared-memory descriptor of an operand of ``wgmma``."""
+    start = address(emitter, buffer, unswizzled_offset(emitter, buffer, indices))
+    if not mn_major:
+        return f"{emitter.fn.use('wgmma_descriptor')}({start})"
+    leading = buffer.strides[-3] * buffer.dtype.bytes if len(buffer.shape) > 2 else _ONE_ROW_LEADING_BYTES
+    return f"{emitter.fn.use('wgmma_descriptor_mn_major')}<{leading}>({start})"
+
+
+def _matrix_fragment(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+    if not is_half(buffer.dtype):
+        raise CompileError(f"matrices of {buffer.dtype} cannot be moved: their elements have 16 bits")
+    return _fragment(emitter, buffer, indices, 2)
+
+
+def _fragment(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], per_register: int) -> str:
+    """Return a pointer to the first register of a fragment, each of which holds ``per_register`` elements."""
+    found = strided_offset(indices, buffer.strides)
+    if buffer.scope is not Scope.REGISTER or found is None:
+        raise CompileError(f"a fragment lies in a register buffer, {buffer.name} is {buffer.scope}")
+    if divisibility(found.base) % per_register:
+        raise CompileError(f"a fragment of {buffer.name} begins in the middle of a register")
+    at = emitter.value(found.base)
+    name = emitter.fn.name_of(buffer.name)
+    return name if at.text == "0" else f"{name} + {word_index(at) if per_register == 2 else at.text}"
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,98 @@
+"""These functions are operators as the IR defines them, and approximations for kernels with 16-bit results (see
+``emit.arithmetic``)."""
+
+from .device_function import DeviceFunction
+
+ARITHMETIC: dict[str, DeviceFunction] = {
+    "min_nan": DeviceFunction(
+        """// the result is NaN if either operand is
+float min_nan(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+$double min_nan(double a, double b) { return a < b || a != a ? a : b; }"""
+    ),
+    "max_nan": DeviceFunction(
+        """// the result is NaN if either operand is
+float max_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+$double max_nan(double a, double b) { return a > b || a != a ? a : b; }"""
+    ),
+    "floor_div": DeviceFunction(
+        """// rounds towards minus infinity; a division by zero gives zero, and that of the lowest number by -1 wraps
+template <typename T> $T floor_div(T a, T b) {
+  if (b == 0) return 0;
+  if (b == (T)-1 && (T)-1 < 0) return (T)(0ull - (unsigned long long)a);
+  const T quotient = a / b, remainder = a % b;
+  return remainder != 0 && (remainder < 0) != (b < 0) ? quotient - 1 : quotient;
+}"""
+    ),
+    "floor_mod": DeviceFunction(
+        """// has the sign of the divisor; a division by zero gives zero
+template <typename T> $T floor_mod(T a, T b) {
+  if (b == 0 || (b == (T)-1 && (T)-1 < 0)) return 0;
+  const T remainder = a % b;
+  return remainder != 0 && (remainder < 0) != (b < 0) ? remainder + b : remainder;
+}"""
+    ),
+    "float_to_int": DeviceFunction(
+        """// rounds towards zero and saturates; NaN gives 0
+int float_to_int(float x) { return x != x ? 0 : __float2int_rz(x); }
+$int float_to_int(double x) { return x != x ? 0 : __double2int_rz(x); }"""
+    ),
+    "float_to_long": DeviceFunction(
+        """// rounds towards zero and saturates; NaN gives 0
+long long float_to_long(float x) { return x != x ? 0 : __float2ll_rz(x); }
+$long long float_to_long(double x) { return x != x ? 0 : __double2ll_rz(x); }"""
+    ),
+    "fast_exp2": DeviceFunction(
+        """float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}"""
+    ),
+    "fast_exp": DeviceFunction(
+        """// has a relative error of about 2^-21 in the range of 16-bit results
+float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }""",
+        ("fast_exp2",),
+    ),
+    "fast_divide": DeviceFunction(
+        """// is off by at most 2 units in the last place
+float fast_divide(float a, float b) {
+  float y;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}"""
+    ),
+    "fast_sqrt": DeviceFunction(
+        """float fast_sqrt(float x) {
+  float y;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}"""
+    ),
+    "fast_reciprocal": DeviceFunction(
+        """// is off by at most 1 unit in the last place; subnormal results become 0
+float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}"""
+    ),
+    "fast_tanh": DeviceFunction(
+        """// has a relative error below 2^-16: x - x^3 / 3 near 0, and 1 - 2 / (exp(2 x) + 1) elsewhere
+float fast_tanh(float x) {
+  const float inverse = fast_reciprocal(fast_exp2(x * 2.8853900817779268f) + 1.0f);
+  const float near = x - x * x * x * 0.33333333f;
+  const float far = fmaf(-2.0f, inverse, 1.0f);
+  return fabsf(x) < 0.0625f ? near : far;
+}""",
+        ("fast_exp2", "fast_reciprocal"),
+    ),
+}
+"""It maps names to functions."""

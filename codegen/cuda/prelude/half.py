@@ -1,0 +1,86 @@
+"""These functions convert and pack floats of 16 bits, which emitted code keeps as their bits, two in a 32-bit word."""
+
+from .device_function import DeviceFunction
+
+HALF: dict[str, DeviceFunction] = {
+    "half_to_float": DeviceFunction(
+        """float half_to_float(unsigned short x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+  return y;
+}"""
+    ),
+    "float_to_half": DeviceFunction(
+        """unsigned short float_to_half(float x) {
+  unsigned short y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}"""
+    ),
+    "bfloat_to_float": DeviceFunction(
+        """float bfloat_to_float(unsigned short x) { return __uint_as_float((unsigned)x << 16); }"""
+    ),
+    "float_to_bfloat": DeviceFunction(
+        """unsigned short float_to_bfloat(float x) {
+  unsigned short y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}"""
+    ),
+    "double_to_float_odd": DeviceFunction(
+        """// rounds to odd, so that a second rounding, to 16 bits, gives what one rounding would have given
+float double_to_float_odd(double x) {
+  const float y = __double2float_rz(x);
+  return (double)y != x && x == x ? __uint_as_float(__float_as_uint(y) | 1u) : y;
+}"""
+    ),
+    "unpack_half": DeviceFunction(
+        """// converts N values that are packed in N / 2 words
+template <int N> $void unpack_half(const unsigned* words, float* x) {
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i)
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+        : "=f"(x[2 * i]), "=f"(x[2 * i + 1]) : "r"(words[i]));
+}"""
+    ),
+    "unpack_bfloat": DeviceFunction(
+        """// converts N values that are packed in N / 2 words
+template <int N> $void unpack_bfloat(const unsigned* words, float* x) {
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) {
+    x[2 * i] = __uint_as_float(words[i] << 16);
+    x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+  }
+}"""
+    ),
+    "pack_half": DeviceFunction(
+        """// converts N values and packs them into N / 2 words
+template <int N> $void pack_half(const float* x, unsigned* words) {
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i)
+    asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(words[i]) : "f"(x[2 * i]), "f"(x[2 * i + 1]));
+}"""
+    ),
+    "pack_bfloat": DeviceFunction(
+        """// converts N values and packs them into N / 2 words
+template <int N> $void pack_bfloat(const float* x, unsigned* words) {
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i)
+    asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(words[i]) : "f"(x[2 * i]), "f"(x[2 * i + 1]));
+}"""
+    ),
+    "extract_u16": DeviceFunction(
+        """// the bits of element i of packed words
+unsigned short extract_u16(const unsigned* words, int i) {
+  return (unsigned short)(words[i / 2] >> 16 * (i % 2));
+}"""
+    ),
+    "insert_u16": DeviceFunction(
+        """// replaces the bits of element i of packed words
+void insert_u16(unsigned* words, int i, unsigned short bits) {
+  const unsigned other = words[i / 2] & (i % 2 ? 0x0000ffffu : 0xffff0000u);
+  words[i / 2] = other | (unsigned)bits << 16 * (i % 2);
+}"""
+    ),
+}
+"""It maps names to functions."""
