@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from ..api.responses import ExplanationOut, FunctionOut
+from ..api.responses import ExplanationOut, FunctionOut, SectionOut
 from ..core.errors import InvalidParameter
 from ..core.schedule import Schedule
 from .context import CommandContext
@@ -53,6 +53,22 @@ def explain(
     if layer is None:
         _summary(given, told)
         _warn(given, told)  # again, where it is seen
+
+
+def layers_named(told: ExplanationOut, layer: str) -> tuple[SectionOut, ...]:
+    """Return the layers whose title contains ``layer``. Raises InvalidParameter, which names all layers, where none
+    does."""
+    found = tuple(s for s in told.sections if layer.lower() in s.title.lower())
+    if not found:
+        titles = ", ".join(s.title for s in told.sections)
+        raise InvalidParameter(f"no layer of this schedule has {layer!r} in its title; it has: {titles}", field="layer")
+    return found
+
+
+def show_layer(console: Console, section: SectionOut) -> None:
+    """Print one layer, or that it is empty."""
+    console.print(Rule(section.title, align="left", style="dim"))
+    console.print(Text(section.text if section.text.strip() else "(this layer is empty)"), soft_wrap=True)
 
 
 def _warn(given: CommandContext, told: ExplanationOut) -> None:

@@ -63,7 +63,7 @@ class LoadedKernel(Protocol):
         ...
 
     def launch(self, arguments: Sequence[Memory]) -> None:
-        """Prepare, run once and wait. ``arguments`` follow ``Binary.parameters``. Raises InvalidParameter on a
+        """Prepare, run once and wait. ``arguments`` follow ``CompiledKernel.parameters``. Raises InvalidParameter on a
         mismatch, and DeviceFault when the device refuses the launch or the kernel breaks off."""
         ...
 
@@ -136,7 +136,7 @@ class Device(Protocol):
         to value. This only reads and takes under a millisecond. The dictionary is empty where nothing is known."""
         ...
 
-    def load(self, binary: Binary) -> LoadedKernel:
+    def load(self, binary: CompiledKernel) -> LoadedKernel:
         """Load a binary. Raises CompileError when it does not load here."""
         ...
 

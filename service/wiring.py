@@ -227,19 +227,20 @@ class CompiledLayers:
 
 def compiled_layers(workload: Workload, target: Target, schedule: Schedule) -> CompiledLayers:
     """Run the lowering pipeline. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
-    lowered = layers(workload, target, schedule)
+    lowered = lowering_stages(workload, target, schedule)
     before: Sequence[tuple[str, str]] = [("kernel", kernel_text(lowered.kernel))]
     after = [(f"after {name}", kernel_text(kernel)) for name, kernel in lowered.passes]
     sections = [Section(title, "ir", text) for title, text in (*before, *after)]
     sections.append(Section("source", lowered.source.language, lowered.source.text))
     sections += [Section(layer.title, layer.language, layer.text) for layer in lowered.artifacts.layers]
-    final = lowered.passes[-1][1] if lowered.passes else lowered.kernel
-    use = matrix_use(workload, target, schedule, final, lowered.artifacts.instructions)
+    use = matrix_use(workload, target, schedule, lowered)
     if use is not None:
-        sections.append(Section("matrix instructions", "text", "\n".join((use.said, *use.warnings))))
+        sections.append(Section("matrix instructions", "text", "\n".join((use.summary, *use.warnings))))
     functions = tuple(_function(grid, lowered.artifacts.resources, target) for grid in lowered.source.launches)
     warnings = () if use is None else use.warnings
-    return CompiledLayers(tuple(sections), lowered.artifacts.instructions, functions, accessed_bytes(final), warnings)
+    return CompiledLayers(
+        tuple(sections), lowered.artifacts.instructions, functions, accessed_bytes(lowered.final), warnings
+    )
 
 
 def _function(launch: LaunchConfig, resources: Mapping[str, Resources], target: Target) -> FunctionView:

@@ -140,7 +140,7 @@ class RemoteBuilder(RemoteSupervisor):
 class RemoteRunner(RemoteSupervisor):
     """See ``executor.Runner``."""
 
-    def run(self, workload: Json, binary: Binary, incumbent_seconds: float | None) -> RunReport:
+    def run(self, workload: Json, binary: CompiledKernel, incumbent_seconds: float | None) -> RunReport:
         try:
             return cast(RunReport, self._call("run", workload, binary, incumbent_seconds))
         except ActorsLost as lost:
@@ -149,7 +149,7 @@ class RemoteRunner(RemoteSupervisor):
     def prefetch(self, workload: Json) -> None:
         self._call("prefetch", workload)
 
-    def remeasure(self, workload: Json, binaries: Sequence[Binary]) -> list[tuple[float, ...]]:
+    def remeasure(self, workload: Json, binaries: Sequence[CompiledKernel]) -> list[tuple[float, ...]]:
         try:
             return cast(list[tuple[float, ...]], self._call("remeasure", workload, list(binaries)))
         except ActorsLost:

@@ -42,7 +42,8 @@ class Deadlines:
 class ExecutorSettings:
     """How an executor works.
 
-    ``builder``: ``module:function`` with the signature ``(workload, target, schedule) -> Binary``; builder children
+    ``builder``: ``module:function`` with the signature ``(workload, target, schedule) -> CompiledKernel``; builder
+    children
     call
     it. ``python_path``: where children look for modules, by default where the parent does. ``batch``: how many
     candidates

@@ -20,7 +20,7 @@ _MFMA_INTRINSICS = {
 }
 
 
-def emit_operation(body: Body, stmt: Operation) -> None:
+def emit_operation(body: FunctionContext, stmt: Operation) -> None:
     """Emit ``stmt``. Raises CompileError for an operation that these processors do not have."""
     match stmt:
         case Barrier(level=Level.BLOCK):
@@ -34,7 +34,7 @@ def emit_operation(body: Body, stmt: Operation) -> None:
             raise CompileError(f"{what} cannot be expressed for AMD's processors")
 
 
-def exchange(w: FunctionWriter, shuffle: Shuffle, value: Value, lane: Value) -> Value:
+def exchange(w: FunctionWriter, shuffle: Shuffle, value: LlvmValue, lane: LlvmValue) -> LlvmValue:
     """Return ``value`` of another lane of the warp. ``ds_bpermute`` moves 32 bits through the network of shared
     memory."""
     source = w.op("shl", _source(w, shuffle, w.convert("trunc", lane, "i32")), constant(2, "i32"))
@@ -57,7 +57,7 @@ def exchange(w: FunctionWriter, shuffle: Shuffle, value: Value, lane: Value) -> 
     return w.convert("bitcast", whole, value.element)
 
 
-def _source(w: FunctionWriter, shuffle: Shuffle, lane: Value) -> Value:
+def _source(w: FunctionWriter, shuffle: Shuffle, lane: LlvmValue) -> LlvmValue:
     """Return the index, in its wavefront, of the lane that is read."""
     name = "llvm.amdgcn.workitem.id.x"
     w.module.declare(f"declare i32 @{name}()")
@@ -80,7 +80,7 @@ def _barrier(w: FunctionWriter, scope: str, name: str) -> None:
     w.line(f'fence syncscope("{scope}") acquire')
 
 
-def _mfma(body: Body, stmt: Mma, atom: MmaAtom) -> None:
+def _mfma(body: FunctionContext, stmt: Mma, atom: MmaAtom) -> None:
     """Load the fragments, emit the matrix instruction, and store its result."""
     w = body.w
     operands = {"d": (stmt.d, stmt.d_indices), "a": (stmt.a, stmt.a_indices), "b": (stmt.b, stmt.b_indices)}
@@ -98,7 +98,7 @@ def _mfma(body: Body, stmt: Mma, atom: MmaAtom) -> None:
     w.line(f"store {result.typed}, {pointers['d'].typed}, align {stmt.d.dtype.bytes}")
 
 
-def _pointer(body: Body, buffer: Buffer, indices: tuple[Expr, ...]) -> Value:
+def _pointer(body: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...]) -> LlvmValue:
     """Return a pointer to the first element of a fragment."""
     flat = flat_form(indices, buffer.strides)
     assert flat.is_strided

@@ -28,7 +28,7 @@ def toolchain(target: Target) -> Toolchain:
     )
 
 
-def compile_source(source: Source, target: Target) -> Binary:
+def compile_source(source: Source, target: Target) -> CompiledKernel:
     """Compile to a relocatable object; equal text gives equal bytes. Raises CompileError with LLVM's message."""
     machine = create_machine(target)
     module = optimised((source.text,), machine, minimal_passes=source.minimal_passes)

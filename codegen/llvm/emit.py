@@ -9,7 +9,7 @@ from ...ir.buffer import Buffer
 from ...ir.cpu import tiles_of
 from ...ir.prologue import split_prologue
 from ...ir.stmt import Kernel, Operation, Stmt, walk_statements
-from ..backend import Parameter, Source
+from ..backend import KernelParameter, Source
 from .amx import configure_tiles, release_tiles, request_tile_permission
 from .architectures import architecture_of, function_attributes
 from .frame_layout import plan_frame_layout
@@ -75,10 +75,10 @@ def _module(target: Target) -> ModuleWriter:
     return ModuleWriter(target.features, attributes=function_attributes(target), float16_extensions=float16_extensions)
 
 
-def parameters_of(kernel: Kernel) -> tuple[Parameter, ...]:
+def parameters_of(kernel: Kernel) -> tuple[KernelParameter, ...]:
     """Return what a launch of ``kernel`` is given."""
     roles = (("input", kernel.inputs), ("output", kernel.outputs), ("workspace", kernel.workspace))
-    return tuple(Parameter(b.name, role, b.shape, b.dtype) for role, buffers in roles for b in buffers)
+    return tuple(KernelParameter(b.name, role, b.shape, b.dtype) for role, buffers in roles for b in buffers)
 
 
 def _entry(

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
+from ...codegen.backend import KernelParameter
 from ...core.dtypes import DType
 from ...core.target import Target
-from ..backend import KernelParameter, Source
+from ..backend import Source
 from .architectures import architecture_of
 from .compile import compile_together
 from .runtime_support import services_ir, thread_pool_ir
@@ -48,7 +49,7 @@ def uses_scratch(source: Source) -> bool:
     return f"@{SCRATCH}(" in source.text
 
 
-def arguments_of(source: Source) -> tuple[Parameter, ...]:
+def arguments_of(source: Source) -> tuple[KernelParameter, ...]:
     """Return what a caller gives: the inputs, then the outputs. The workspace belongs to the library."""
     return tuple(p for p in source.parameters if p.role != "workspace")
 
@@ -187,7 +188,7 @@ def _write_checks(module: ModuleWriter, source: Source, name: str) -> None:
     module.define(ffi_name(name), w.text(f"i32 @{ffi_name(name)}({signature}) nounwind"))
 
 
-def _checked_address(checks: ArgumentChecks, parameter: Parameter, argument: LlvmValue) -> LlvmValue:
+def _checked_address(checks: ArgumentChecks, parameter: KernelParameter, argument: LlvmValue) -> LlvmValue:
     """Check that an argument is a tensor as the kernel takes it, and return the address of its first element."""
     w, name = checks.w, parameter.name
     index = _field(w, argument, 0, "i32")
@@ -245,7 +246,7 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _require_disjoint(
-    checks: ArgumentChecks, one: tuple[Parameter, LlvmValue], other: tuple[Parameter, LlvmValue]
+    checks: ArgumentChecks, one: tuple[KernelParameter, LlvmValue], other: tuple[KernelParameter, LlvmValue]
 ) -> None:
     """Require that two arrays do not overlap. A kernel assumes that of every array that it writes."""
     w = checks.w

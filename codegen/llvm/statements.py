@@ -21,7 +21,7 @@ from ...ir.stmt import (
     substatements,
     walk_statements,
 )
-from ..passes.deduplicate import renaming
+from ..passes.deduplicate import structural_match
 from .amx import allocate_tiles, configure_tiles, emit_tile_operation, release_tiles
 from .expressions import evaluate
 from .frame_layout import FrameLayout
@@ -256,7 +256,7 @@ def _outline(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) -> Outl
 def _equal_outlined_loop(kernel_ctx: KernelContext, ctx: FunctionContext, loop: For) -> OutlinedLoop | None:
     """Return a loop that was outlined before and differs from ``loop`` in names alone, or None."""
     for known in kernel_ctx.outlined:
-        names = None if known.variables else renaming(known.loop, loop)
+        names = None if known.variables else structural_match(known.loop, loop)
         if names is not None and all(_same_storage(kernel_ctx, ctx, *pair) for pair in names.items()):
             return replace(known, buffers=[names[b] for b in known.buffers])
     return None

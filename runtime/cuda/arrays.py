@@ -69,7 +69,7 @@ def is_device_array(array: object) -> bool:
     return hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")
 
 
-def view(parameter: Parameter, array: Any, stream: int, ordinal: int, *, written: bool = False) -> ArrayView:
+def view(parameter: KernelParameter, array: Any, stream: int, ordinal: int, *, written: bool = False) -> ArrayView:
     """Return the address of ``array``. Pending work of its library on the array completes before later work of
     ``stream``.
 
@@ -163,7 +163,7 @@ def _torch_stream(ordinal: int) -> int:
     return int(sys.modules["torch"].cuda.current_stream(ordinal).cuda_stream)
 
 
-def _torch_empty(parameter: Parameter, like: Any, stream: int) -> Any:
+def _torch_empty(parameter: KernelParameter, like: Any, stream: int) -> Any:
     torch = sys.modules["torch"]
     on_stream: AbstractContextManager[object] = nullcontext()
     if stream != _torch_stream(like.device.index):  # Memory belongs to the stream it is allocated on.
@@ -176,7 +176,7 @@ def _cupy_stream(ordinal: int) -> int:
     return int(sys.modules["cupy"].cuda.get_current_stream(ordinal).ptr)
 
 
-def _cupy_empty(parameter: Parameter, like: Any, stream: int) -> Any:
+def _cupy_empty(parameter: KernelParameter, like: Any, stream: int) -> Any:
     cupy = sys.modules["cupy"]
     on_stream: AbstractContextManager[object] = nullcontext()
     if stream != _cupy_stream(like.device.id):
@@ -185,7 +185,7 @@ def _cupy_empty(parameter: Parameter, like: Any, stream: int) -> Any:
         return cupy.empty(parameter.shape, parameter.dtype.numpy)
 
 
-def _jax_empty(parameter: Parameter, like: Any, stream: int) -> Any:
+def _jax_empty(parameter: KernelParameter, like: Any, stream: int) -> Any:
     numpy = sys.modules["jax"].numpy
     return numpy.empty(parameter.shape, parameter.dtype.numpy, device=like.device).block_until_ready()
 

@@ -131,7 +131,7 @@ class CudaDevice:
     def environment(self) -> dict[str, float]:
         return nvml.environment(self._bus_id)
 
-    def load(self, binary: Binary) -> CudaKernel:
+    def load(self, binary: CompiledKernel) -> CudaKernel:
         return CudaKernel(self._stream, self._timer, binary)
 
     def measure_peaks(self) -> dict[str, float]:

@@ -23,7 +23,7 @@ ALIGNMENT_BYTES = 16
 class CudaKernel:
     """A kernel of a CUDA device; see ``runtime.device.LoadedKernel``."""
 
-    def __init__(self, stream: CudaStream, timer: EventTimer, binary: Binary) -> None:
+    def __init__(self, stream: CudaStream, timer: EventTimer, binary: CompiledKernel) -> None:
         """Raises CompileError when the binary does not load here."""
         if binary.format != "cubin":
             raise CompileError(f"a CUDA device runs cubins, not {binary.format}")

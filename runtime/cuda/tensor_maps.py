@@ -14,7 +14,7 @@ _SINCE = 12_000
 
 
 @functools.lru_cache(maxsize=1024)
-def encode(described: TensorMap, parameter: Parameter, address: int) -> bytes:
+def encode(described: TensorMap, parameter: KernelParameter, address: int) -> bytes:
     """Return the tensor map of ``parameter`` at ``address``, as a device function is given it. Elements outside are
     zeros.
 

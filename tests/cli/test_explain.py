@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from tilewright.api.answers import ExplanationOut, SectionOut
+from tilewright.api.responses import ExplanationOut, SectionOut
 from tilewright.cli.explain import layers_named, show_layer
 from tilewright.core.errors import InvalidParameter
 

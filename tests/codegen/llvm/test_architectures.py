@@ -34,7 +34,7 @@ OUTSIDE = {"tilewright_parallel_for", "tilewright_scratch", "memcpy", "memset", 
 
 
 @cache
-def lowered(operator: str, name: str) -> Layers:
+def lowered(operator: str, name: str) -> LoweringStages:
     """Of the schedule whose vectors are widest, or which has most of them."""
     workload, target = WORKLOADS[operator], target_named(name)
     space = sketches_for(workload, target)[0].space(workload, target, limit=500)
@@ -43,7 +43,7 @@ def lowered(operator: str, name: str) -> Layers:
     return lowering_stages(workload, target, max(schedules, key=lambda s: int(s[width])))
 
 
-def assembly(lowered: Layers) -> str:
+def assembly(lowered: LoweringStages) -> str:
     return lowered.artifacts.layers[-1].text
 
 
@@ -84,7 +84,7 @@ def test_vectors_are_as_wide_as_the_target_says() -> None:
     assert re.search(r"vsetivli\s+zero, 8, e32, m1,", assembly(lowered("matmul", "riscv64+v+zvl256b")))
 
 
-def widest(lowered: Layers) -> int:
+def widest(lowered: LoweringStages) -> int:
     """Lanes of the widest vectors in the source."""
     return max(int(n) for n in re.findall(r"<(\d+) x float>", lowered.source.text))
 

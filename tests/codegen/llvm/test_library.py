@@ -229,7 +229,7 @@ def test_without_a_linker_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_headers_avoid_the_words_of_c() -> None:
     x = placeholder((2, 3), "bool", name="int")
     work = workload(compute((2, 3), lambda i, j: x[i, j], name="y"))
-    lowered = layers(work, host_target(), schedule_for(work, host_target()))
+    lowered = lowering_stages(work, host_target(), schedule_for(work, host_target()))
     text = header(lowered.source, "copy", target_named("aarch64+sve"))
     assert "void tilewright_copy(const uint8_t *int_, uint8_t *y);" in text
     assert " * int_  input, bool[2, 3], 0 or 1" in text and " * It needs sve.\n" in text

@@ -24,14 +24,14 @@ TARGET = Target("llvm", "x86-64", ("avx", "avx2", "fma", "sse4.2"), 2, 32)
 LAYERS = 3
 
 
-def layers(width: int = 24) -> tuple[Workload, Schedule, Kernel]:
+def lowering_stages(width: int = 24) -> tuple[Workload, Schedule, Kernel]:
     workload = OPERATORS["mlp"].workload({"rows": 8, "width": width, "layers": LAYERS})
     schedule = CPU_LOOPS.space(workload, TARGET, limit=64).schedule(1)
     return workload, schedule, lower(workload, TARGET, schedule)
 
 
 def test_equal_layers_are_found_and_made_from_the_first() -> None:
-    workload, _, kernel = layers()
+    workload, _, kernel = lowering_stages()
     assert isinstance(kernel.body, Seq)
     nests = len(kernel.body.statements) // LAYERS
     duplicates = find_duplicates(kernel.body.statements)
@@ -45,7 +45,7 @@ def test_equal_layers_are_found_and_made_from_the_first() -> None:
 
 
 def test_one_function_serves_all_layers() -> None:
-    *_, kernel = layers(width=96)
+    *_, kernel = lowering_stages(width=96)
     backend = backend_for(TARGET)
     text = backend.emit(run_passes(kernel)[-1][1], TARGET).text
     called = [
@@ -56,8 +56,8 @@ def test_one_function_serves_all_layers() -> None:
 
 
 def test_what_differs_in_more_than_names_does_not_match() -> None:
-    *_, narrow = layers()
-    *_, wide = layers(width=32)
+    *_, narrow = lowering_stages()
+    *_, wide = lowering_stages(width=32)
     assert isinstance(narrow.body, Seq) and isinstance(wide.body, Seq)
     first, second = narrow.body.statements[0], wide.body.statements[0]
     assert structural_match(first, second) is None
