@@ -1,28 +1,26 @@
 """The estimated time of a kernel that works on rows.
 
-The CTAs that run at once are a wave. All rows of a wave together take as long as the slowest of three things: moving
-their bytes between memory and the multiprocessors, their arithmetic, and the chain of loads and barriers of one row.
-The last wave has fewer CTAs.
+The CTAs that run at once are a wave. A wave takes about as long as the slowest of three things: moving the bytes of its
+rows between memory and the multiprocessors, their arithmetic, and the chain of loads and barriers of one row.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....ir.expr import WARP_LANES, Expr, walk
-from ...problems.rowwise import RowwiseProblem
+from ....ir.expr import WARP_LANES, Binary, Unary, walk
+from ...problems.rowwise import RowwiseProblem, has_column_axis
 from ...space.columns import Ints
 from ..occupancy import GpuLimits
 from ..peaks import GpuPeaks
+from ..reduction_prior import (
+    CLUSTER_BARRIER_CYCLES,
+    CTA_BARRIER_CYCLES,
+    LOAD_LATENCY_SECONDS,
+    WARP_REDUCTION_CYCLES,
+    overlapped_seconds,
+    seconds_in_waves,
+)
 from .sizes import RowStorage, RowwiseSizes
-
-LOAD_LATENCY_SECONDS = 700e-9
-"""Roughly how long a load from memory takes on Hopper."""
-WARP_REDUCTION_CYCLES = 150
-"""Roughly how long five shuffles and what combines their values take, one after the other."""
-CTA_BARRIER_CYCLES = 150
-"""Roughly how long the warps of a CTA take to exchange their states through shared memory and a barrier."""
-CLUSTER_BARRIER_CYCLES = 1000
-"""Roughly how long the CTAs of a cluster take for the same."""
 
 
 def rowwise_seconds(
@@ -32,53 +30,48 @@ def rowwise_seconds(
     circular = s.storage == RowStorage.CIRCULAR_BUFFER
     reads = np.where(s.storage == RowStorage.GLOBAL, len(problem.reductions) + bool(problem.elementwise_outputs), 1)
     row_bytes = problem.column_count * (reads * problem.read_bytes + problem.written_bytes)
-    row_seconds_of_sm = _arithmetic_cycles(problem, s, peaks) / peaks.clock_hz
+    arithmetic_of_row = _arithmetic_cycles(problem, s, peaks) / peaks.clock_hz
 
-    # A circular buffer asks for the next rows early enough that their latency passes while a row is worked on.
-    rows_in_flight = np.where(circular, s.buffered_vectors / s.vectors_per_thread, 1 / reads)
-    latency = LOAD_LATENCY_SECONDS / rows_in_flight
+    # A circular buffer asks for the next rows while it works on one, so that latency and barriers go on at once.
     barriers = _barrier_cycles(problem, s) / peaks.clock_hz
-    chain = np.where(circular, np.maximum(latency, barriers), latency + barriers)
-
-    clusters_of_wave = np.maximum(
-        limits.resident_blocks(s.threads, s.registers, s.shared_bytes) * peaks.multiprocessors // s.cluster_size, 1
+    buffered_rows = np.maximum(s.buffered_vectors, 1) / s.vectors_per_thread
+    chain = np.where(
+        circular,
+        np.maximum(LOAD_LATENCY_SECONDS / buffered_rows, barriers),
+        LOAD_LATENCY_SECONDS * reads + barriers,
     )
-    row_groups = -(-problem.row_count // s.rows_per_cta)
-    clusters_of_wave = np.where(circular, np.minimum(clusters_of_wave, s.ctas // s.cluster_size), clusters_of_wave)
-    waves, left = np.divmod(row_groups, clusters_of_wave)
 
-    def wave_seconds(clusters: Ints) -> NDArray[np.float64]:
-        rows = clusters * s.rows_per_cta
-        busy = np.minimum(clusters * s.cluster_size, peaks.multiprocessors)
+    resident = limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
+    clusters = resident * peaks.multiprocessors // s.cluster_size
+    clusters = np.where(circular, np.minimum(clusters, s.ctas // s.cluster_size), clusters)
+
+    def wave_seconds(running: Ints) -> NDArray[np.float64]:
+        rows = running * s.rows_per_cta
+        busy = np.clip(running * s.cluster_size, 1, peaks.multiprocessors)
         transfer = rows * row_bytes / peaks.memory_bytes_per_second
-        arithmetic = rows * row_seconds_of_sm / np.maximum(busy, 1)
-        slowest: NDArray[np.float64] = np.maximum(np.maximum(transfer, arithmetic), chain)
-        return slowest
+        return overlapped_seconds(transfer, rows * arithmetic_of_row / busy, chain)
 
-    total = waves * wave_seconds(clusters_of_wave) + np.where(left > 0, wave_seconds(left), 0.0)
-    seconds: NDArray[np.float64] = peaks.launch_seconds + total + np.where(circular, LOAD_LATENCY_SECONDS, 0.0)
-    return seconds
+    row_groups = -(-problem.row_count // s.rows_per_cta)
+    fill = np.where(circular, LOAD_LATENCY_SECONDS, 0.0)
+    return peaks.launch_seconds + fill + seconds_in_waves(row_groups, clusters, wave_seconds)
 
 
 def _arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: GpuPeaks) -> NDArray[np.float64]:
-    """How long one multiprocessor computes for one row, with what idle threads cost and every operation in a cycle of
-    a float32 unit."""
+    """How long one multiprocessor computes for one row, one cycle of a float32 unit for each operation. Threads without
+    a vector take part as well."""
     elements = s.vectors_per_thread * s.threads_per_row * s.cluster_size * s.vector
     bodies = [r.body for r in problem.reductions] + [c.body for c in problem.elementwise_outputs]
-    operations = sum(_operations(body) for body in bodies)
+    operations = sum(isinstance(e, Binary | Unary) and has_column_axis(e) for body in bodies for e in walk(body))
     cycles: NDArray[np.float64] = elements * operations / (peaks.float32_flops_per_cycle / 2)
     return cycles
 
 
-def _operations(body: Expr) -> int:
-    return sum(1 for e in walk(body) if e.children)
-
-
-def _barrier_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints]) -> NDArray[np.float64]:
-    """How long the threads of a row take to combine their states, in all reductions."""
+def _barrier_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints]) -> Ints:
+    """How long the threads of a row take to combine their states in all reductions. The CTAs of a cluster wait once
+    more before they write, unless they have a circular buffer."""
     clustered = s.cluster_size > 1
     exchange = np.where(s.threads_per_row > WARP_LANES, CTA_BARRIER_CYCLES, 0)
     exchange = np.where(clustered, CLUSTER_BARRIER_CYCLES, exchange)
     before_writes = np.where(clustered & (s.storage != RowStorage.CIRCULAR_BUFFER), CLUSTER_BARRIER_CYCLES, 0)
-    cycles: NDArray[np.float64] = len(problem.reductions) * (WARP_REDUCTION_CYCLES + exchange) + before_writes
+    cycles: Ints = len(problem.reductions) * (WARP_REDUCTION_CYCLES + exchange) + before_writes
     return cycles

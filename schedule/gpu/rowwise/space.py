@@ -38,7 +38,9 @@ from .sizes import (
 )
 
 MOST_VECTORS = 16
-"""Beyond so many vectors of a row for each thread, more threads are better."""
+"""How many vectors of a row a thread may take. The passes are unrolled, and the compiler keeps what two of them have in
+common in registers, of which there are too few for more vectors. It keeps more where no barrier of the CTA or cluster
+stands between the passes, and less where a part of the row stays in shared memory."""
 CLUSTER_ROW_BYTES = 32 << 10
 """Shorter rows gain nothing from a cluster, whose barriers cost more than those of a CTA."""
 LONG_ROW_BYTES = 256 << 10
@@ -171,6 +173,12 @@ class RowwisePlan(Plan):
                 self._preload_is_distinct,
             ),
             Constraint(
+                "a thread takes at most 16 vectors of a row, or 8 where the row has a single warp, or else 32 with "
+                "row_storage registers_and_shared, or any number with global",
+                ("vector", "threads_per_row", "cluster_size", "row_storage"),
+                self._takes_few_vectors,
+            ),
+            Constraint(
                 "shared memory has room for a vector of each thread with row_storage registers_and_shared, and for a "
                 "whole row with circular_buffer",
                 buffer,
@@ -219,6 +227,14 @@ class RowwisePlan(Plan):
         distinct |= share == 0
         return distinct
 
+    def _takes_few_vectors(self, c: Columns) -> Bools:
+        s = self._sizes(c)
+        single_warp = (s.threads_per_row <= WARP_LANES) & (s.cluster_size == 1)
+        both = s.storage == RowStorage.REGISTERS_AND_SHARED
+        most = np.where(single_warp, MOST_VECTORS // 2, np.where(both, 2 * MOST_VECTORS, MOST_VECTORS))
+        few: Bools = s.vectors_per_thread <= most
+        return few | _stored(c, RowStorage.GLOBAL)
+
     def _buffer_has_room(self, c: Columns) -> Bools:
         s = self._sizes(c)
         both, circular = s.storage == RowStorage.REGISTERS_AND_SHARED, s.storage == RowStorage.CIRCULAR_BUFFER
@@ -248,15 +264,10 @@ class RowwisePlan(Plan):
         good &= alone | (s.threads == limits_of(self.target).lanes) | (s.rows_per_cta <= p.row_count)
         every_cta_works = s.vectors > (s.cluster_size - 1) * s.vectors_per_cta
         good &= ~clustered | (alone & (s.threads_per_row >= 128) & every_cta_works & (s.vectors_per_thread >= 4))
-        good &= (s.storage != RowStorage.REGISTERS) | self._promising_in_registers(columns, s)
+        good &= (s.storage != RowStorage.REGISTERS) | (columns.ints("broadcast_preload") <= 1)
         good &= (s.storage != RowStorage.REGISTERS_AND_SHARED) | self._promising_in_both(columns, s)
         good &= (s.storage != RowStorage.CIRCULAR_BUFFER) | self._promising_in_buffer(columns, s)
         good &= (s.storage != RowStorage.GLOBAL) | self._promising_in_global(s)
-        return good
-
-    def _promising_in_registers(self, c: Columns, s: RowwiseSizes[Ints]) -> Bools:
-        most = np.where(s.threads_per_row <= WARP_LANES, MOST_VECTORS // 2, MOST_VECTORS)
-        good: Bools = (s.vectors_per_thread <= most) & (c.ints("broadcast_preload") <= 1)
         return good
 
     def _promising_in_both(self, c: Columns, s: RowwiseSizes[Ints]) -> Bools:
@@ -264,7 +275,7 @@ class RowwisePlan(Plan):
         per_sm = c.ints("ctas_per_sm")
         several = (s.rows_per_cta == 1) & (per_sm >= 2) & (s.threads_per_row >= 128) & (s.threads * per_sm >= 512)
         pair = (s.rows_per_cta == 2) & (per_sm == 1) & (s.threads_per_row == 512)
-        good: Bools = (several | pair) & (s.vectors_per_thread <= 2 * MOST_VECTORS) & (s.cluster_size == 1)
+        good: Bools = (several | pair) & (s.cluster_size == 1)
         good &= (c.ints("broadcast_preload") <= 1) & (self.problem.row_bytes >= CLUSTER_ROW_BYTES)
         return good & self._outputs_read_rows
 
@@ -275,7 +286,7 @@ class RowwisePlan(Plan):
         all preloaded operands, so that a part of them is worth a try there.
         """
         per_sm, row, sm_threads = c.ints("ctas_per_sm"), s.vectors_per_thread, s.threads * c.ints("ctas_per_sm")
-        good: Bools = (row <= MOST_VECTORS) & (s.cluster_size <= 8) & (s.threads_per_row >= 128)
+        good: Bools = (s.cluster_size <= 8) & (s.threads_per_row >= 128)
         good &= (per_sm != 3) & (sm_threads >= 512) & (sm_threads <= 1024)
         good &= self.problem.row_count * s.cluster_size >= 2 * s.ctas
         good &= ~c.flags("prefetch_depth", HALF_ROW) | (row >= 4)

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import H200, schedule_of, workload_of
 from tilewright.codegen.cuda.emit.access import strided_offset, vector_accesses
 from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.policy import SpacePolicy
 from tilewright.ir.buffer import Scope
 from tilewright.ir.rewrite import loads_of, stores_of
 from tilewright.schedule.gpu.columnwise.space import CUDA_COLUMNWISE
@@ -74,7 +76,7 @@ def test_rows_are_read_and_written_sixteen_bytes_at_a_time(workload: Workload) -
 @pytest.mark.parametrize(
     ("workload", "few", "many"), [(SOFTMAX, 8, 40), (LONG_NORM, 20, 100), (ODD, 20, 100), (ARGMAX, 8, 40)]
 )
-def test_row_spaces_are_small_and_legal(workload: Workload, few: int, many: int) -> None:
+def test_pruned_rowwise_spaces_are_small_and_fit(workload: Workload, few: int, many: int) -> None:
     space = CUDA_ROWWISE.space(workload, H200)
     assert few <= len(space) <= many
     assert (space.quantities["shared_bytes"] <= 227 * 1024).all()
@@ -96,3 +98,34 @@ def test_column_spaces_keep_the_device_busy() -> None:
         assert 50 <= len(space) <= 400
         assert (space.quantities["blocks"] >= 64).all()
         assert (space.quantities["bytes_in_flight"] >= 32 * 1024).all()
+
+
+FOUND_ON_AN_H200: list[tuple[Sketch, Workload, dict[str, Any]]] = [
+    (CUDA_ROWWISE, SOFTMAX, dict(threads_per_row=512, row_storage="registers")),
+    (CUDA_ROWWISE, LONG_SOFTMAX, dict(threads_per_row=512, row_storage="registers_and_shared", ctas_per_sm=2)),
+    (CUDA_ROWWISE, LONG_NORM, dict(threads_per_row=128, cluster_size=8, ctas_per_sm=4, broadcast_preload=1)),
+    (CUDA_ROWWISE, NORM, dict(threads_per_row=64, rows_per_cta=2, broadcast_preload=1)),
+    (CUDA_ROWWISE, ADDED, dict(threads_per_row=512, broadcast_preload=1)),
+    (CUDA_COLUMNWISE, COLUMNS, dict(threads_x=32, threads_y=32, unroll=8, splits=16, arrangement="striped")),
+    (CUDA_COLUMNWISE, MEAN, dict(threads_x=8, threads_y=64, unroll=8, splits=66, arrangement="blocked")),
+]
+
+
+@pytest.mark.parametrize(("sketch", "workload", "knobs"), FOUND_ON_AN_H200)
+def test_the_prior_likes_what_was_found_fastest(sketch: Sketch, workload: Workload, knobs: dict[str, Any]) -> None:
+    """Settings from the tuned table of an H200: within a twentieth of the least estimate of all legal settings."""
+    legal = sketch.space(workload, H200, policy=SpacePolicy(prune=False))
+    assert legal.prior_seconds is not None and np.isfinite(legal.prior_seconds).all()
+    (found,) = sketch.prior_seconds(workload, H200, [schedule_of(sketch, workload, **knobs)])
+    assert legal.prior_seconds.min() <= found <= 1.05 * legal.prior_seconds.min()
+    assert legal.prior_seconds.max() > 1.5 * found
+
+
+def test_the_prior_follows_the_device() -> None:
+    """Half the bytes a second take about twice as long."""
+    schedule = schedule_of(CUDA_ROWWISE, SOFTMAX)
+    fast, slow = (
+        CUDA_ROWWISE.prior_seconds(SOFTMAX, H200, [schedule], {"copy_bytes_per_second": rate})[0]
+        for rate in (4e12, 2e12)
+    )
+    assert 1.8 < slow / fast < 2
