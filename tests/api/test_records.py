@@ -50,7 +50,7 @@ def test_text_that_ends_no_line_stays_in_its_line(full: Store, client: Client, o
 
 
 def test_a_bad_line_is_named_and_nothing_is_added(client: Client, full: Store, other: Client) -> None:
-    with pytest.raises(InvalidRequest, match="^line 3: ") as wrong:
+    with pytest.raises(InvalidRequest, match=r"^line 3: ") as wrong:
         other.import_records([*list(client.export_records())[:2], "no json"])
     assert wrong.value.problem.status == 422
     assert list(other.export_records()) == []
