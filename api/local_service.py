@@ -15,9 +15,9 @@ from ..service.views import RunningService
 from .client import Client
 from .server import running, serve
 
-WAIT_SECONDS = 5.0
-"""How long to wait for a process that has the database open and does not answer: a command ends soon, and a service
-that starts will answer soon."""
+WAIT_SECONDS = 10.0
+"""How long to wait for a process that has the database open and does not answer: a command that reads ends soon, and a
+service that starts answers soon."""
 _RETRY_SECONDS = 0.1
 _ASK_SECONDS = 5.0
 
@@ -55,9 +55,10 @@ def local_service(settings: Settings, *, runs_jobs: bool) -> Iterator[RunningSer
     the block runs.
 
     Without ``runs_jobs`` the block only reads: any service will do, and one of this process takes no jobs. With it, the
-    block submits or follows jobs: a service that may end before they do is not used.
+    block submits or follows jobs: a service that ends with another command is not used.
 
-    Raises DatabaseInUse when a process has the database open and does not answer, and what ``server.running`` raises.
+    Raises DatabaseInUse when such a command has the database open, or a process that does not answer, and what
+    ``server.running`` raises.
     """
     own = settings.model_copy(
         update={"host": "127.0.0.1", "port": 0, "log_level": "warning", "run_jobs": settings.run_jobs and runs_jobs}
@@ -72,7 +73,7 @@ def local_service(settings: Settings, *, runs_jobs: bool) -> Iterator[RunningSer
                 found = stack.enter_context(running(own, announce=runs_jobs))
                 break
             except DatabaseInUse:
-                if time.monotonic() > deadline:
+                if found is not None or time.monotonic() > deadline:
                     raise
                 time.sleep(_RETRY_SECONDS)
         yield found

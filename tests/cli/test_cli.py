@@ -1,29 +1,17 @@
 """The command line as a user meets it: real processes, a real database, real kernels."""
 
 import json
-import os
 import re
 import socket
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tilewright.api.client import Client
 from tilewright.te.json import workload_to_json
 from tilewright.te.operators import OPERATORS
-
-MATMUL = ["matmul", "m=24", "n=40", "k=16"]
-
-
-def tilewright(folder: Path, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run the command in ``folder`` on the database there."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}
-    command = [sys.executable, "-m", "tilewright.cli", "--database", str(folder / "t.sqlite3"), *arguments]
-    return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=seconds)
+from tilewright.tests.cli.commands import MATMUL, serving, tilewright
 
 
 @pytest.fixture(scope="module")
@@ -127,32 +115,17 @@ def test_a_workload_file_can_be_tuned(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def served(tuned: Path) -> Iterator[str]:
     """The address of a running service on that database."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "tilewright.cli",
-        "--database",
-        str(tuned / "t.sqlite3"),
-        "serve",
-        "--port",
-        str(port),
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
-        with Client(f"http://127.0.0.1:{port}", retries=12) as client:
-            assert client.version().version
-        yield f"http://127.0.0.1:{port}"
-        server.terminate()
+    with serving(tuned) as (address, _):
+        yield address
 
 
-def test_a_running_service_is_spoken_to(tuned: Path, served: str) -> None:
-    done = tilewright(tuned, "--url", served, "--json", "tune", *MATMUL, "--trials", "2", "--seed", "9")
-    assert json.loads(done.stdout)["state"] == "succeeded"
-    locked = tilewright(tuned, "devices")
-    assert locked.returncode == 4
-    assert "in use by process" in locked.stderr and len(locked.stderr.strip().splitlines()) == 1
+def test_a_running_service_is_spoken_to(tuned: Path, served: str, tmp_path: Path) -> None:
+    asked = ("--url", served, "--json", "tune", *MATMUL, "--trials", "2", "--seed", "9", "--no-prior")
+    job = json.loads(tilewright(tmp_path, *asked).stdout)
+    assert (job["state"], job["prune"], job["prior"]) == ("succeeded", True, False)
+    lines = tilewright(tmp_path, "--url", served, "records", "export").stdout.splitlines()
+    assert sum(json.loads(line)["kind"] == "record" for line in lines) >= 8
+    assert not (tmp_path / "t.sqlite3").exists()  # nothing was done here
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""Runs the command line and services as processes, as a user would."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tilewright.api.client import Client
+
+MATMUL = ["matmul", "m=24", "n=40", "k=16"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a command: that of the tests, without what sets Tilewright up."""
+    return {**{k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}, **more}
+
+
+def command_line(folder: Path, *arguments: str) -> list[str]:
+    """The command on the database in ``folder``."""
+    return [sys.executable, "-m", "tilewright.cli", "--database", str(folder / "t.sqlite3"), *arguments]
+
+
+def tilewright(folder: Path, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run a command in ``folder`` on the database there."""
+    command = command_line(folder, *arguments)
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=seconds)
+
+
+def answer(folder: Path, *arguments: str) -> Any:
+    """The JSON document that a command prints."""
+    done = tilewright(folder, "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def started(folder: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """A command that goes on while the block runs."""
+    process = subprocess.Popen(
+        command_line(folder, *arguments),
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """The address of ``tilewright serve`` on the database in ``folder``, and its process."""
+    port = free_port()
+    with started(folder, "serve", "--port", str(port)) as process:
+        with Client(f"http://127.0.0.1:{port}", retries=12) as client:
+            assert client.version().version
+        yield f"http://127.0.0.1:{port}", process
+
+
+def wait_for(path: Path, text: str, seconds: float = 60) -> None:
+    """Wait until a file holds a text."""
+    end = time.monotonic() + seconds
+    while not path.exists() or text not in path.read_text():
+        assert time.monotonic() < end, f"{path} does not say {text!r}"
+        time.sleep(0.05)
