@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Renamed:
     """What a sketch of one version is called now. ``knobs``: old knob name -> new knob name, for those that changed.
-    ``values``: old knob name -> (old value -> new value), for text values that changed. ``dropped``: old knobs that say
+    ``values``: old knob name -> (old value -> new value), for those that changed. ``dropped``: old knobs that say
     nothing any more, with the one value that they may have."""
 
     sketch: str
     version: int
     knobs: Mapping[str, str] = field(default_factory=dict)
-    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    values: Mapping[str, Mapping[int | str, int | str]] = field(default_factory=dict)
     dropped: Mapping[str, int | str] = field(default_factory=dict)
 
 
@@ -31,16 +31,36 @@ RENAMED: Mapping[tuple[str, int], Renamed] = {
     ("cpu_loops", 3): Renamed("cpu_loops", 4),
     ("cpu_tiles", 5): Renamed("cpu_gemm_amx", 6),
     ("cuda_columns", 2): Renamed("cuda_columnwise", 3),
-    ("cuda_gemv", 3): Renamed("cuda_gemv", 4),
-    ("cuda_layers", 3): Renamed("cuda_mlp", 4),
+    ("cuda_gemv", 3): Renamed("cuda_gemv", 4, {"rows": "rows_per_warp", "lanes": "lanes_n"}),
+    ("cuda_layers", 3): Renamed(
+        "cuda_mlp",
+        4,
+        {"rows": "atoms_m", "warps": "warps_n", "chunk": "tile_k", "cluster": "cluster_n", "resident": "ctas_per_sm"},
+    ),
     ("cuda_loops", 1): Renamed("cuda_loops", 2),
     ("cuda_mma", 2): Renamed("cuda_gemm_mma", 3),
     ("cuda_permute", 2): Renamed("cuda_permute", 3),
     ("cuda_pointwise", 2): Renamed("cuda_pointwise", 3),
     ("cuda_products", 7): Renamed("cuda_gemm", 8),
     ("cuda_rows", 2): Renamed("cuda_rowwise", 3),
-    ("cuda_skinny", 2): Renamed("cuda_skinny_mma", 3),
-    ("cuda_skinny_streams", 4): Renamed("cuda_skinny_tma", 5),
+    ("cuda_skinny", 2): Renamed(
+        "cuda_skinny_mma",
+        3,
+        {"rows": "atoms_n", "chunk": "tile_k", "split": "split_k", "resident": "ctas_per_sm"},
+    ),
+    ("cuda_skinny_streams", 4): Renamed(
+        "cuda_skinny_tma",
+        5,
+        {
+            "swapped": "swap_ab",
+            "wide": "mma_n",
+            "groups": "consumer_warpgroups",
+            "slabs": "k_atoms",
+            "split": "split_k",
+            "resident": "ctas_per_sm",
+        },
+        {"swapped": {0: 1, 1: 0}},
+    ),
     ("cuda_windows", 2): Renamed("cuda_window", 3),
 }
 """(Old sketch, its version) -> what it is called now. An entry stays for as long as records of that version may
@@ -58,7 +78,5 @@ def current(
     for name, value in knobs.items():
         if name in entry.dropped and value == entry.dropped[name]:
             continue
-        if isinstance(value, str):
-            value = entry.values.get(name, {}).get(value, value)
-        renamed.append((entry.knobs.get(name, name), value))
+        renamed.append((entry.knobs.get(name, name), entry.values.get(name, {}).get(value, value)))
     return entry.sketch, entry.version, tuple(renamed)

@@ -1,7 +1,8 @@
 """Many settings at once: the columns that formulas over a space work on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from .knob import Knob
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +43,12 @@ class Columns:
                 return hits
         return np.full(len(self), self.defaults[name] == value)
 
+    @property
+    def plainest(self) -> Bools:
+        """Where every knob has its first value, bool[n]."""
+        plainest: Bools = (self.codes == 0).all(axis=1)
+        return plainest
+
     def kept(self, rows: Bools) -> "Columns":
         return Columns(self.knobs, self.codes[rows], self.defaults)
 
@@ -65,3 +74,16 @@ def codes_of(knobs: Sequence[Knob], schedules: Sequence[Schedule]) -> NDArray[np
                 )
             codes[row, position] = found[0]
     return codes
+
+
+def columns_of_setting(knobs: Sequence[Knob], setting: Mapping[str, KnobValue]) -> Columns:
+    """One setting as columns with one row. Raises IllegalSchedule as ``codes_of``."""
+    return Columns(tuple(knobs), codes_of(knobs, [Schedule.of("", 0, setting)]), {})
+
+
+def row_of_record(record: R, row: int) -> R:
+    """A dataclass whose fields are columns, with each of them turned into its value in ``row``, an int."""
+    found: Any = record
+    values = {f.name: getattr(found, f.name) for f in fields(found)}
+    picked: R = replace(found, **{name: int(v[row]) for name, v in values.items() if isinstance(v, np.ndarray)})
+    return picked

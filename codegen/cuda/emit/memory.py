@@ -243,7 +243,7 @@ def read_piece(code: Writing, expr: Load | ClusterLoad, base: Expr, lane: int, s
     if test is not None:
         if read_only and size >= 4:
             return f"{fn.use(f'load{once}_if')}({source}, {test.text})"
-        return f"{test.within(Level.OR)} ? *{source} : {WIDE[size]}{'{}' if size > 4 else '(0)'}"
+        return f"{test.within(Level.OR)} ? *{source} : {f'{WIDE[size]}{{}}' if size > 4 else f'({WIDE[size]})0'}"
     if read_only and size >= 4 and once:
         return f"{fn.use('load_once')}({source})"
     return f"*{source}"

@@ -7,7 +7,7 @@ from ....ir.build import Writer
 from ....ir.expr import Expr, Load
 from ....te.workload import Stage
 from ...tile.accumulation import Accumulation
-from ..block_reduce import Team, team_reduce, team_scratch
+from ..block_reduce import ThreadGroup, group_reduce, group_scratch
 
 
 class Results:
@@ -35,10 +35,10 @@ class Results:
         for buffer, new in reversed(list(zip(self._state, taken, strict=True))):  # the second goes by the old first
             self._w.store(buffer, at, new)
 
-    def across(self, team: Team) -> None:
+    def across(self, team: ThreadGroup) -> None:
         """Combine the results of the team's threads; all of them have it afterwards. Of a single element only."""
-        scratch = team_scratch(self._w, self._name, team, self._kind.dtypes)
-        team_reduce(self._w, self._name, team, self._state, self._kind.combined, scratch)
+        scratch = group_scratch(self._w, self._name, team, self._kind.dtypes)
+        group_reduce(self._w, self._name, team, self._state, self._kind.combined, scratch)
 
     def value(self, at: Sequence[Expr]) -> Expr:
         """The result, of the reduced tensor's dtype."""

@@ -9,7 +9,7 @@ from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, index
 from ....ir.rewrite import map_loads, substitute
 from ....ir.stmt import HardwareAxis, LoopKind
 from ....te.workload import Axis
-from ..block_reduce import Team
+from ..block_reduce import ThreadGroup
 from .accumulators import Results
 from .launches import Group
 
@@ -33,8 +33,8 @@ def write_points(w: Writer, group: Group, setting: PointSetting, prefix: str) ->
     if not warps:
         threads = [(f"{prefix}thread", setting.threads, HardwareAxis.THREAD)]
     with w.launch(f"{prefix}points", [(f"{prefix}block", blocks, HardwareAxis.GRID_X), *threads]) as (block, *place):
-        team = Team(place[0] * WARP_LANES + place[1] if warps else place[0], setting.lanes, workers)
-        seat = (place[0], place[1]) if warps else (team.number, team.place)
+        team = ThreadGroup(place[0] * WARP_LANES + place[1] if warps else place[0], setting.lanes, workers)
+        seat = (place[0], place[1]) if warps else (team.group_rank, team.thread_rank)
         kind = LoopKind.UNROLLED if setting.lanes == 1 else LoopKind.SERIAL
         with w.loop(f"{prefix}item", setting.items, kind) as item:
             point = (block * setting.items + item) * workers + seat[0]
@@ -43,7 +43,7 @@ def write_points(w: Writer, group: Group, setting: PointSetting, prefix: str) ->
                 _write_point(w, group, point, seat[1], team, prefix)
 
 
-def _write_point(w: Writer, group: Group, point: Expr, lane: Expr, team: Team, prefix: str) -> None:
+def _write_point(w: Writer, group: Group, point: Expr, lane: Expr, team: ThreadGroup, prefix: str) -> None:
     stage = group.stage
     at = decoded(point, [a.extent for a in stage.axes])
     values = {a.name: e for a, e in zip(stage.axes, at, strict=True)}

@@ -79,7 +79,7 @@ class _Rows:
 def _once(do: RowThread, block: Expr, asks: _Rows) -> None:
     """A block takes ``teams`` rows and is done."""
     s, rows = do.setting, do.form.row_count
-    at = block * s.teams + do.team.number if s.teams > 1 else block
+    at = block * s.teams + do.team.group_rank if s.teams > 1 else block
     row = Row(at, None)
     if rows % s.teams:
         row = Row(minimum(at, index(rows - 1)), at < rows)
@@ -134,7 +134,7 @@ def _queue(do: RowThread, block: Expr, grid: int) -> None:
     the vectors of the next are on their way, and every one that is done makes room for one more. Where the queue does
     not hold two rows, the first vectors of a row move to registers at once to make room for the rest of the next."""
     s, w, form, chunks = do.setting, do.w, do.form, do.shape.chunks
-    rows, place = form.row_count, do.team.place
+    rows, place = form.row_count, do.team.thread_rank
     queues = {
         t.name: w.allocate(do.name(f"queue{n}"), (s.slots, s.lanes, s.vector), t.dtype, Scope.SHARED)
         for n, t in enumerate(form.held)

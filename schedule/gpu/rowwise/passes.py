@@ -41,7 +41,7 @@ from ...tile.contiguous import run_of
 from ...tile.delinearize import digits
 from ...tile.names import stem
 from ...tile.stage_body import value_at
-from ..block_reduce import Team, team_reduce, team_scratch
+from ..block_reduce import ThreadGroup, group_reduce, group_scratch
 from .setting import MEMORY, QUEUE, SPLIT, RowSetting, RowShape
 
 
@@ -94,15 +94,15 @@ class RowThread:
         self.tensors = frozenset(b.name for b in (*self.workload.inputs, *self.workload.output_buffers))
         self.thread = Var(self.name("t"))
         self.rank: Expr = Var(self.name("rank")) if s.cluster > 1 else index(0)
-        self.team = Team(self.thread, s.lanes, s.teams, s.cluster)
+        self.team = ThreadGroup(self.thread, s.lanes, s.teams, s.cluster)
 
     def name(self, base: str) -> str:
         return stem(base, self.tensors)
 
     def scratches(self, slots: int) -> list[tuple[Buffer, ...]]:
-        """Shared memory for the reductions (see ``team_scratch``)."""
+        """Shared memory for the reductions (see ``group_scratch``)."""
         return [
-            team_scratch(self.w, self.name(f"state{n}"), self.team, accumulation(r).dtypes, slots)
+            group_scratch(self.w, self.name(f"state{n}"), self.team, accumulation(r).dtypes, slots)
             for n, r in enumerate(self.form.reductions)
         ]
 
@@ -155,14 +155,14 @@ class RowThread:
         return (start + (v - 1)) // v * v - start
 
     def has_edge(self) -> Expr:
-        mine: Expr = self.team.place < self.shape.edges
+        mine: Expr = self.team.thread_rank < self.shape.edges
         if self.setting.cluster > 1:
             mine = logical_and(mine, Compare(CompareOp.EQ, self.rank, index(0)))
         return mine
 
     def edge_column(self, row: Row) -> Expr:
         """The single column of the first threads: before the first vector, or after the last."""
-        place = self.team.place
+        place = self.team.thread_rank
         before = place < self.first_vector(row)
         return Select(
             before, place, minimum(place, index(self.shape.edges - 1)) + self.shape.vectors * self.setting.vector
@@ -186,7 +186,7 @@ class RowThread:
 
     def within(self, number: Expr) -> Expr:
         """Which of the block's vectors the thread's chunk ``number`` is."""
-        return number * self.setting.lanes + self.team.place
+        return number * self.setting.lanes + self.team.thread_rank
 
     def is_there(self, number: Expr, of: int) -> Expr | None:
         """Whether the thread has its chunk ``number``, one of ``of``; None where all have them all."""
@@ -270,7 +270,7 @@ class RowThread:
             new = how.combined([Load(v, ()) for v in state], [Load(p, (index(k),)) for p in parts])
             for value, number in reversed(list(zip(state, new, strict=True))):
                 w.store(value, (), number)
-        team_reduce(w, self.name(f"team{n}"), self.team, state, how.combined, scratch, slot)
+        group_reduce(w, self.name(f"team{n}"), self.team, state, how.combined, scratch, slot)
         return how.finished([Load(v, ()) for v in state])
 
     def write(self, row: Row) -> None:
@@ -299,7 +299,7 @@ class RowThread:
                     w.store(c.tensor, (*self.rows_at(row), self.edge_column(row)), value)
 
     def write_narrow(self, row: Row) -> None:
-        conditions: list[Expr] = [Compare(CompareOp.EQ, self.team.place, index(0))]
+        conditions: list[Expr] = [Compare(CompareOp.EQ, self.team.thread_rank, index(0))]
         if self.setting.cluster > 1:
             conditions.append(Compare(CompareOp.EQ, self.rank, index(0)))
         if row.real is not None:
