@@ -21,6 +21,8 @@ from ..tile.load_analysis import flat_offset
 
 _UNIT_BYTES = 16
 _LEAST_SHARE_BYTES = 512
+_MOST_BYTES = (1 << 20) - _UNIT_BYTES
+"""The most bytes that one prefetch takes (ptxas refuses more). Longer ones are left out."""
 
 Place = Callable[[Expr, Expr], tuple[Expr, ...]]
 """Where run ``i`` of block ``b`` begins, given ``b`` and ``i``."""
@@ -71,7 +73,8 @@ class L2Prefetch:
     def _ask(
         self, name: str, source: Buffer, count: int, elements: int, place: Place, block: Expr, here: Expr | None
     ) -> None:
-        if not elements or (elements * source.dtype.bytes % _UNIT_BYTES and not self.uneven):
+        size = elements * source.dtype.bytes
+        if not elements or size > _MOST_BYTES or (size % _UNIT_BYTES and not self.uneven):
             return
         (thread, threads), w = self.thread, self.w
         with w.loop(name, -(-count // threads), LoopKind.UNROLLED) as turn:

@@ -1,8 +1,9 @@
-"""Several values summed over the lanes of a warp together: with every exchange a lane gives away half of what it has.
+"""A reduce-scatter over the lanes of a warp: several values summed together, each sum left in one lane.
 
-At distance 16 a lane keeps the first or the second half of the values, by that bit of its number, and sends the other
-half to the lane that keeps it; at 8 half of those; and so on until each lane has one value, which plain butterflies sum
-up over the distances that are left. 16 values take 8 + 4 + 2 + 1 + 1 shuffles, where each alone would take 5.
+With every exchange a lane gives away half of the values that it still has. At distance 16 it keeps the first or the
+second half, by that bit of its number, and sends the other half to the lane that keeps it; at distance 8 half of those;
+and so on until each lane has one value, which plain butterflies sum over the distances that are left. 16 values take
+8 + 4 + 2 + 1 + 1 shuffles, where a butterfly for each would take 5 times 16.
 """
 
 from collections.abc import Sequence
@@ -14,40 +15,45 @@ from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Select, Shuff
 
 
 @dataclass(frozen=True, slots=True)
-class LaneSum:
-    """What a lane has after an exchange: the sum of value ``number``, in register ``slot`` of the values. ``here``:
-    whether this lane is the one that counts, of those that have the value; None where every lane is."""
+class ScatteredSum:
+    """What every lane has after a reduce-scatter: the sum of value ``number``, in register ``register`` of the values.
+    ``owns`` says whether a lane is the one that stores the sum, since several may have it; None where every lane is.
+    """
 
-    slot: int
+    register: int
     number: Expr
-    here: Expr | None
+    owns: Expr | None
 
 
-def sum_over_lanes(w: Writer, values: Buffer, lane: Expr, apart: int = 1) -> Sequence[LaneSum]:
-    """All ``values`` (registers of one dimension) summed over the lanes whose numbers differ by multiples of ``apart``,
-    a power of two below 32: each sum is then in one lane of them. Always added up in the same order. Groups of as many
-    values as there are such lanes are exchanged together; one sum a lane is left of each group."""
-    (count,), lanes = values.shape, WARP_LANES // apart
-    return tuple(_group(w, values, first, min(lanes, count - first), lane, apart) for first in range(0, count, lanes))
+def warp_reduce_scatter(w: Writer, values: Buffer, lane: Expr, stride: int = 1) -> Sequence[ScatteredSum]:
+    """Sum all ``values``, a register buffer of one dimension, over the lanes whose numbers differ by multiples of
+    ``stride``, a power of two below 32. The order of the additions is always the same.
+
+    As many values as there are such lanes are exchanged together. A lane is left with one sum of each group of them.
+    """
+    (count,), lanes = values.shape, WARP_LANES // stride
+    return tuple(
+        _reduce_group(w, values, first, min(lanes, count - first), lane, stride) for first in range(0, count, lanes)
+    )
 
 
-def _group(w: Writer, values: Buffer, first: int, count: int, lane: Expr, apart: int) -> LaneSum:
+def _reduce_group(w: Writer, values: Buffer, first: int, count: int, lane: Expr, stride: int) -> ScatteredSum:
     width = 1 << (count - 1).bit_length()
     distance, held = WARP_LANES // 2, width
-    while distance >= apart:
+    while distance >= stride:
         last, held = min(held, count), max(held // 2, 1)
         upper = Compare(CompareOp.NE, lane // distance % 2, index(0))
         for slot in range(min(held, last)):
             kept: Expr = Load(values, (index(first + slot),))
             given = kept
-            if slot + held < last:  # else there is no other value: both lanes keep this one, and the first one counts
+            if slot + held < last:  # else there is no other value: both lanes keep this one, and the first one owns it
                 other = Load(values, (index(first + slot + held),))
                 kept, given = Select(upper, other, kept), Select(upper, kept, other)
             w.store(values, (index(first + slot),), kept + Shuffle(ShuffleMode.XOR, given, index(distance)))
         distance //= 2
-    copies = WARP_LANES // apart // width
-    place = lane // apart if apart > 1 else lane
-    number = place // copies if copies > 1 else place
-    tests = [Compare(CompareOp.EQ, place % copies, index(0))] if copies > 1 else []
+    copies = WARP_LANES // stride // width
+    rank = lane // stride if stride > 1 else lane
+    number = rank // copies if copies > 1 else rank
+    tests = [Compare(CompareOp.EQ, rank % copies, index(0))] if copies > 1 else []
     tests += [Compare(CompareOp.LT, number, index(count))] if count < width else []
-    return LaneSum(first, number + first if first else number, logical_and(*tests) if tests else None)
+    return ScatteredSum(first, number + first if first else number, logical_and(*tests) if tests else None)

@@ -1,8 +1,8 @@
-"""Products whose rows are worked on as a whole: normalised, or multiplied again, layer after layer.
+"""Multilayer perceptrons: products whose rows are worked on as a whole, normalised, or multiplied again.
 
-total[m, n] = sum over k of X[m, k] * W[n, k]
-mean[m]     = sum over n of total[m, n]                 a statistic: a reduction of a row of sums
-Y[m, n]     = total[m, n] - mean[m] / N                 an output, or what the next layer multiplies
+accumulator[m, n] = sum over k of A[m, k] * B[n, k]     a layer
+mean[m]           = sum over n of accumulator[m, n]     a row statistic: a reduction of a row of accumulators
+Y[m, n]           = accumulator[m, n] - mean[m] / N     an output, or the A of the next layer
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,14 @@ from ...te.workload import Axis, Stage, Workload
 from ..loop_nest.nest import COMBINE
 from .gemm import Operand, Result, flat_steps, operand_of
 
-PIECE_BYTES = 16
-"""Of one asynchronous copy."""
+COPY_BYTES = 16
+"""The bytes of one asynchronous copy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Statistic:
-    """``tensor[m] = combine over n of body``; the body reads the layer's sums at (m, n) and earlier statistics at m."""
+class RowStatistic:
+    """``tensor[m] = combine over n of body``. The body reads the layer's accumulators at (m, n), and earlier statistics
+    at m."""
 
     tensor: Buffer
     combine: BinaryOp
@@ -32,37 +33,37 @@ class Statistic:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """``total[m, n] = sum over k of (what comes in)[m, k] * weights[n, k]``. ``value``: what the next layer gets, on
-    ``m`` and ``n``, reading the sums and the statistics of this one; None in the last layer."""
+class MlpLayer:
+    """``accumulator[m, n] = sum over k of A[m, k] * B[n, k]``. ``value`` is the A of the next layer, an expression on
+    ``m`` and ``n`` that reads the accumulators and the statistics of this one; None in the last layer."""
 
     accumulator: Buffer
     b: Operand
     n: Axis
     k: Axis
-    statistics: tuple[Statistic, ...]
+    statistics: tuple[RowStatistic, ...]
     value: Expr | None
 
     @property
     def own(self) -> frozenset[str]:
-        """The names of what is computed here."""
+        """The names of the tensors that this layer computes."""
         return frozenset((self.accumulator.name, *(s.tensor.name for s in self.statistics)))
 
 
 @dataclass(frozen=True, slots=True)
-class Layers:
-    """``tokens`` go through ``layers``; ``results`` are what becomes of the last one. All expressions are on the
+class Mlp:
+    """``a`` goes through ``layers``, and ``results`` are the outputs of the last one. All expressions are on the
     variables ``m``, ``n`` and ``k``."""
 
     inputs: tuple[Buffer, ...]
     m: Axis
     a: Operand
-    layers: tuple[Layer, ...]
+    layers: tuple[MlpLayer, ...]
     results: tuple[Result, ...]
 
     @property
     def dtype(self) -> DType:
-        """Of the operands of all products."""
+        """The element type of the operands of all products."""
         assert self.a.load is not None
         return self.a.load.buffer.dtype
 
@@ -73,58 +74,59 @@ class Layers:
         return taken.union(*(layer.own for layer in self.layers))
 
 
-def vectors_of(p: Layers, layer: Layer) -> tuple[Load, ...]:
-    """The loads of vectors along ``n`` (bias, scale), which can be copied in pieces to where all rows read them."""
+def column_vectors_of(p: Mlp, layer: MlpLayer) -> tuple[Load, ...]:
+    """The loads of vectors along ``n`` (bias, scale) that asynchronous copies can bring to shared memory, where all
+    rows read them."""
     made = tuple(r.value for r in p.results) if layer.value is None else (layer.value,)
     found: dict[Load, None] = {}
     for load in (e for body in (*(s.body for s in layer.statistics), *made) for e in loads_of(body)):
         form, size = flat_steps(load), load.buffer.dtype.bytes
         plain = load.buffer in p.inputs and load.mask is None and dict(form.terms) == {Var("n"): 1}
-        pieces = size in (2, 4) and form.constant * size % PIECE_BYTES == layer.n.extent * size % PIECE_BYTES == 0
-        if plain and pieces:
+        whole = size in (2, 4) and form.constant * size % COPY_BYTES == layer.n.extent * size % COPY_BYTES == 0
+        if plain and whole:
             found[load] = None
     return tuple(found)
 
 
-def layers_of(workload: Workload) -> Layers | None:
+def mlp_of(workload: Workload) -> Mlp | None:
     """``workload`` as layers: products, reductions of their rows, and outputs that are pointwise functions of the last
-    ones; None where it is something else, or one product with no statistics."""
+    ones. None where it is something else, or a single product without statistics."""
     stages = inline_stages(workload).stages
-    for turned in (False, True):
-        found = _Reader(workload, turned).read(stages)
+    for transposed in (False, True):
+        found = _MlpReader(workload, transposed).read(stages)
         if found is not None and (len(found.layers) > 1 or found.layers[0].statistics):
             return found
     return None
 
 
-class _Reader:
-    """Goes through the stages. ``turned``: the rows are those of the right factor of the first product."""
+class _MlpReader:
+    """Goes through the stages in order. ``transposed``: A is the right factor of the first product."""
 
-    def __init__(self, workload: Workload, turned: bool) -> None:
-        self.workload, self.turned = workload, turned
-        self.places: dict[str, tuple[Expr, ...]] = {}
-        """Where the tensors of the layer under way are read."""
+    def __init__(self, workload: Workload, transposed: bool) -> None:
+        self.workload, self.transposed = workload, transposed
+        self.read_at: dict[str, tuple[Expr, ...]] = {}
+        """The indices at which the tensors of the layer under way are read."""
         self.m: Axis | None = None
         self.a: Operand | None = None
-        self.layers: list[Layer] = []
+        self.layers: list[MlpLayer] = []
         self.results: list[Result] = []
 
-    def read(self, stages: tuple[Stage, ...]) -> Layers | None:
+    def read(self, stages: tuple[Stage, ...]) -> Mlp | None:
         for stage in stages:
             is_output = stage.name in self.workload.outputs
             if stage.reducer is None:
-                fine = is_output and self._output(stage)
+                matches = is_output and self._output(stage)
             elif is_output or self.results or stage.tensor.dtype != float32:
-                fine = False
+                matches = False
             elif len(stage.axes) == 1:
-                fine = self._statistic(stage)
+                matches = self._statistic(stage)
             else:
-                fine = self._product(stage)
-            if not fine:
+                matches = self._product(stage)
+            if not matches:
                 return None
         if self.m is None or self.a is None or not self.results:
             return None
-        return Layers(self.workload.inputs, self.m, self.a, tuple(self.layers), tuple(self.results))
+        return Mlp(self.workload.inputs, self.m, self.a, tuple(self.layers), tuple(self.results))
 
     def _product(self, stage: Stage) -> bool:
         found = contraction_of(stage)
@@ -133,8 +135,8 @@ class _Reader:
         if not len(found.rows) == len(found.columns) == len(found.shared) == 1:
             return False
         rows, columns, left, right = found.rows[0], found.columns[0], found.left, found.right
-        inner = bool(self.layers) and not any(e.buffer.name in self.places for e in loads_of(left))
-        if inner or (not self.layers and self.turned):
+        inner = bool(self.layers) and not any(e.buffer.name in self.read_at for e in loads_of(left))
+        if inner or (not self.layers and self.transposed):
             rows, columns, left, right = columns, rows, right, left
         at: dict[str, Expr] = {rows: Var("m"), columns: Var("n"), found.shared[0]: Var("k")}
         extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
@@ -144,11 +146,11 @@ class _Reader:
             value = _narrow(substitute(left, {**at, found.shared[0]: Var("n")}))
             if (m, k.extent) != (self.m, before.n.extent) or not self._reads(value) or "k" in free_variables(value):
                 return False
-            self.layers[-1] = Layer(before.accumulator, before.b, before.n, before.k, before.statistics, value)
+            self.layers[-1] = MlpLayer(before.accumulator, before.b, before.n, before.k, before.statistics, value)
         else:
             self.m, self.a = m, operand_of(substitute(left, at), "m")
-        self.layers.append(Layer(stage.tensor, operand_of(substitute(right, at), "n"), n, k, (), None))
-        self.places = {stage.name: tuple(at[a.name] for a in stage.axes)}
+        self.layers.append(MlpLayer(stage.tensor, operand_of(substitute(right, at), "n"), n, k, (), None))
+        self.read_at = {stage.name: tuple(at[a.name] for a in stage.axes)}
         return not any(e.buffer.name not in self._inputs for e in loads_of(right))
 
     def _statistic(self, stage: Stage) -> bool:
@@ -160,9 +162,9 @@ class _Reader:
         body = substitute(stage.body, {axis.name: Var("m"), over.name: Var("n")})
         if not self._reads(body):
             return False
-        statistics = (*layer.statistics, Statistic(stage.tensor, COMBINE[stage.reducer], body))
-        self.layers[-1] = Layer(layer.accumulator, layer.b, layer.n, layer.k, statistics, None)
-        self.places[stage.name] = (Var("m"),)
+        statistics = (*layer.statistics, RowStatistic(stage.tensor, COMBINE[stage.reducer], body))
+        self.layers[-1] = MlpLayer(layer.accumulator, layer.b, layer.n, layer.k, statistics, None)
+        self.read_at[stage.name] = (Var("m"),)
         return True
 
     def _output(self, stage: Stage) -> bool:
@@ -173,7 +175,7 @@ class _Reader:
         if load is None:
             return False
         at: Mapping[str, Expr] = {
-            i.name: place for i, place in zip(load.indices, self.places[total.name], strict=True) if isinstance(i, Var)
+            i.name: here for i, here in zip(load.indices, self.read_at[total.name], strict=True) if isinstance(i, Var)
         }
         if {a.name for a in stage.axes} != set(at):
             return False
@@ -186,10 +188,10 @@ class _Reader:
         return {b.name for b in self.workload.inputs}
 
     def _reads(self, body: Expr) -> bool:
-        """Whether ``body`` reads the sums of the layer under way, and but for inputs nothing from another place."""
+        """Whether ``body`` reads the accumulators of the layer under way, and everything but inputs at (m, n) or m."""
         loads = list(loads_of(body))
-        fine = all(e.buffer.name in self._inputs or self.places.get(e.buffer.name) == e.indices for e in loads)
-        return fine and any(e.buffer.name == self.layers[-1].accumulator.name for e in loads)
+        matches = all(e.buffer.name in self._inputs or self.read_at.get(e.buffer.name) == e.indices for e in loads)
+        return matches and any(e.buffer.name == self.layers[-1].accumulator.name for e in loads)
 
 
 def _narrow(value: Expr) -> Expr:

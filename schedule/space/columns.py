@@ -17,6 +17,8 @@ Size: TypeAlias = Any
 """A field of a record of derived sizes: int64[n] in the record of many settings, int in that of one setting."""
 R = TypeVar("R")
 
+R = TypeVar("R")
+
 
 @dataclass(frozen=True, eq=False)
 class Columns:
@@ -43,6 +45,12 @@ class Columns:
                 hits: Bools = np.array([v == value for v in knob.values])[self.codes[:, position]]
                 return hits
         return np.full(len(self), self.defaults[name] == value)
+
+    @property
+    def plainest(self) -> Bools:
+        """Where every knob has its first value, bool[n]."""
+        plainest: Bools = (self.codes == 0).all(axis=1)
+        return plainest
 
     def kept(self, rows: Bools) -> "Columns":
         return Columns(self.knobs, self.codes[rows], self.defaults)

@@ -30,7 +30,7 @@ from ..gemm.mainloop import can_lower_products
 from ..gemm.repack import even_product, uneven_operands
 from ..occupancy import limits_of
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from ..skinny.mma_mainloop import can_lower
+from ..skinny.mma_mainloop import can_lower_skinny_mma
 from .mainloop import (
     COLUMNS,
     DEPTH,
@@ -278,7 +278,7 @@ def _plan(workload: Workload, target: Target) -> MmaPlan | None:
     if p is None or not can_lower_mma(p) or min(p.m.extent, p.n.extent) <= LEAST_SIDE or p.k.extent < DEPTH:
         return None
     few = skinny_gemm_of(workload)
-    if few is not None and can_lower(few):
+    if few is not None and can_lower_skinny_mma(few):
         return None
     if target.arch == "sm_90a" and few is None and can_lower_products(p) and not _gains_beside_groups(p):
         return None

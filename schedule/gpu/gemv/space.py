@@ -1,96 +1,105 @@
-"""Products of up to eight rows for graphics processors, with plain arithmetic: see ``schedule.tile.gemv``.
+"""The space of ``cuda_gemv``: products with at most eight rows on plain arithmetic.
 
-Any element types, any producers of the operands, any pointwise functions of the sum.
+The sketch takes operands of any types that come from any pointwise functions, and outputs that are any pointwise
+functions of the accumulator.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....core.schedule import KnobValue, Schedule
+from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.gemm import Gemm, skinny_gemm_of
-from ...space.columns import Bools, Columns, Ints, codes_of
-from ...space.enumerate import all_settings
+from ...problems.gemm import Gemm, Operand, skinny_gemm_of
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import TileSketch, UsualPlan
+from ...tile_sketch import Plan, TileSketch
 from ..occupancy import limits_of
+from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from ..skinny.mma_mainloop import can_lower
-from .kernel import (
-    WIDEST_BYTES,
-    GemvSetting,
-    even_steps,
-    lower_gemv,
-    piece_bytes,
-    piece_elements,
-    piece_words,
-    pieces_of_warp,
-    weights_along_k,
+from ..skinny.mma_mainloop import can_lower_skinny_mma
+from ..skinny.prior import LATENCY_SECONDS, WeightStream, weight_stream_seconds
+from .kernel import lower_gemv
+from .sizes import (
+    GemvSizes,
+    b_along_k,
+    b_vector_bytes,
+    b_vector_elements,
+    gemv_sizes,
+    has_narrow_loads,
+    vectors_of_lane,
 )
 
-LARGEST_SKINNY_M = 8
-"""Rows of tokens up to which plain arithmetic keeps up with memory."""
-LONGEST_BESIDE_MATRICES = 2
-"""The same where matrix instructions could be used, which are faster from then on."""
-MOST_SUMS = 32
-"""Sums of a thread."""
+LARGEST_M = 8
+"""Rows of A up to which plain arithmetic keeps up with memory."""
+LARGEST_M_BESIDE_MMA = 2
+"""The same where matrix instructions apply, which are faster from then on."""
+MOST_ACCUMULATORS = 32
+"""Accumulators of a thread that are worth a measurement."""
 MOST_LOADED = 64
-"""Registers for the pieces of the weights that a thread has under way."""
+"""Registers of a thread for vectors of B in flight that are worth a measurement."""
 SMALL = 1 << 20
-"""Weights below which it hardly matters how they are read: every setting that makes sense is legal."""
+"""Elements of B below which it hardly matters how they are read: any setting that makes sense is promising."""
 MOST_REGISTERS_SMALL = 72
-"""Registers there: their guards take more than is estimated."""
-MOST_REGISTERS_SINGLE = 128
-"""The same for pieces of less than 16 bytes, few of which have guards."""
-LEAST_LOADED_SINGLE = 16
-"""Registers for such pieces (of large weights: and what they are multiplied with) that a thread has under way at
-least, unless it has all of them."""
+"""Registers of a thread that are worth a measurement there: the guards take more than the estimate says."""
+MOST_REGISTERS_SMALL_NARROW = 128
+"""The same for loads of less than 16 bytes, few of which have guards."""
+MOST_THREADS_SMALL = 256
+"""Threads of a block that are worth a measurement there."""
+LEAST_LOADED_NARROW = 16
+"""Registers of a thread for such loads in flight (of large B: of both operands), unless it loads all of a row at
+once."""
 LEAST_IN_FLIGHT = 24 * 1024
-"""Bytes that a multiprocessor must have under way to come near the rate of its memory."""
-SPARE_REGISTERS = 24
-"""Registers for addresses and constants, roughly (from compiled kernels)."""
+"""Bytes of B that a multiprocessor must have in flight to come near the rate of its memory."""
+LEAST_THREADS, LEAST_LOADS = 128, 2
+"""Threads of a block, and loads of a thread in flight, that are worth the start of a block."""
+ISSUE_CYCLES = 8
+"""Cycles from an instruction of a warp to its next. Fitted to 24 kernels for 1x4096x4096 in float16 on an H200, whose
+loads and arithmetic overlap little."""
+END_CYCLES = 300
+"""An estimate of the cycles from the last product to the stores: shuffles, and the exchange in shared memory."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("thread_loads", "loads", "accesses to the weights that a thread has under way"),
-    Quantity("steps", "steps", "how often a thread waits for weights"),
-    Quantity("partial_sums", "values", "sums that the warps of a block exchange for each output"),
+    Quantity("thread_loads", "loads", "loads of B that a thread has in flight"),
+    Quantity("steps", "steps", "how often a thread waits for loads of B"),
+    Quantity("partial_accumulators", "values", "partial accumulators that the warps of a block add up for each output"),
 )
 
 
 @dataclass(frozen=True)
-class GemvPlan(UsualPlan):
+class GemvPlan(Plan):
     product: Gemm
     target: Target
 
     @property
-    def along_k(self) -> bool:
-        return weights_along_k(self.product)
-
-    @cached_property
     def small(self) -> bool:
         return self.product.n.extent * self.product.k.extent < SMALL
 
-    @cached_property
+    @property
     def narrow(self) -> bool:
-        """Whether threads read less than 16 bytes at once."""
-        return self.along_k and piece_bytes(self.product) < WIDEST_BYTES
+        return has_narrow_loads(self.product)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
         fine = self.narrow and self.small
         own = (
-            Knob("rows", (1, 2, 3, 4, 5, 6, 8) if fine else (1, 2, 4, 8), "outputs n of a warp")
-            if self.along_k
-            else Knob("lanes", (4, 8, 16, 2, 32), "lanes of a warp along n, each with 16 bytes; the others along k")
+            Knob("rows_per_warp", (1, 2, 3, 4, 5, 6, 8) if fine else (1, 2, 4, 8), "outputs n that a warp computes")
+            if b_along_k(self.product)
+            else Knob(
+                "lanes_n",
+                (4, 8, 16, 2, 32),
+                "lanes of a warp along n, each with a vector of 16 bytes; the other lanes are along k",
+            )
         )
         return (
             own,
@@ -99,138 +108,157 @@ class GemvPlan(UsualPlan):
             Knob(
                 "unroll",
                 (1, 2, 4, 8, 16, 32) if self.narrow else (1, 2, 4, 8, 16),
-                "most accesses of a thread along k before it uses the first",
+                "most loads of a thread along k before it uses the first",
             ),
         )
 
-    def _sizes(self, columns: Columns) -> dict[str, Ints]:
-        p, piece = self.product, piece_elements(self.product)
-        warps_n, warps_k, unroll = columns.ints("warps_n"), columns.ints("warps_k"), columns.ints("unroll")
-        one = np.ones_like(unroll)
-        rows, lanes = (columns.ints("rows"), one) if self.along_k else (one, columns.ints("lanes"))
-        width = rows if self.along_k else lanes * piece
-        reach = warps_k * unroll * (WARP_LANES * piece if self.along_k else WARP_LANES // lanes)
-        steps, held = -(-p.k.extent // reach), unroll
-        if self.along_k:
-            steps, held = even_steps(p, warps_k, unroll)
-        words, sum_words = piece_words(p), -(-p.accumulator.dtype.bytes // 4)
-        sums = p.m.extent * (rows if self.along_k else piece * one)
-        tokens = p.m.extent * (words * (held if self.narrow else one) if self.along_k else unroll)
-        alone = self.along_k & (warps_k == 1)
-        return {
-            "threads": WARP_LANES * warps_n * warps_k,
-            "blocks": -(-p.n.extent // (warps_n * width)),
-            "steps": steps,
-            "loads": rows * held,
-            "loaded": words * rows * held,
-            "tokens": tokens,
-            "sums": sums,
-            "registers": SPARE_REGISTERS + words * rows * held + tokens + sum_words * (sums + piece),
-            "shared": np.where(alone, 0, warps_k * p.m.extent * warps_n * width * p.accumulator.dtype.bytes),
-            "spare_n": warps_n * width - p.n.extent,
-            "reach": reach,
-        }
-
-    def usual(self, columns: Columns) -> Bools:
-        p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
-        resident = limits.resident_blocks(size["threads"], size["registers"], size["shared"])
-        usual: Bools = (resident >= 1) & self._modest(size) & self._useful(columns)
-        if self.narrow:
-            loaded = size["loaded"] if self.small else size["loaded"] + size["tokens"]
-            usual &= (size["steps"] == 1) | (loaded >= LEAST_LOADED_SINGLE)
-        if self.small:
-            most = MOST_REGISTERS_SINGLE if self.narrow else MOST_REGISTERS_SMALL
-            usual &= (size["registers"] <= most) | (size["loads"] == 1)
-            usual &= size["threads"] <= 256
-            return usual
-        busy = self._in_flight(size) >= self._least_in_flight
-        if self.narrow:
-            busy |= size["steps"] == 1
-        enough = (size["threads"] >= 128) & (size["loads"] >= 2) & (size["blocks"] >= self._least_blocks)
-        usual &= busy & enough & (size["spare_n"] < max(p.n.extent, WARP_LANES))
-        return usual
-
-    def _modest(self, size: Mapping[str, Ints]) -> Bools:
-        """Where a thread holds no more than it should."""
-        sums = max(MOST_SUMS, self.product.m.extent * piece_elements(self.product))
-        modest: Bools = (size["sums"] <= sums) & (size["loaded"] <= MOST_LOADED)
-        return modest
-
-    def _in_flight(self, size: Mapping[str, Ints]) -> Ints:
-        """Bytes of the weights that a multiprocessor has under way."""
-        resident = limits_of(self.target).resident_blocks(size["threads"], size["registers"], size["shared"])
-        here = np.minimum(resident, -(-size["blocks"] // self.target.threads))
-        return piece_bytes(self.product) * size["loads"] * size["threads"] * here
-
-    @cached_property
-    def _least_in_flight(self) -> int:
-        """What ``_in_flight`` must be: where each piece of less than 16 bytes takes a register, and there is not room
-        for many, a fourth of the most will do."""
-        if not self.narrow:
-            return LEAST_IN_FLIGHT
-        size = self._sizes(all_settings(self.knobs))
-        return min(LEAST_IN_FLIGHT, int(self._in_flight(size)[self._modest(size)].max()) // 4)
-
-    def _useful(self, columns: Columns) -> Bools:
-        """Where a setting is no other one with less of ``unroll``, and all warps have something to do."""
-        p, warps_k, unroll = self.product, columns.ints("warps_k"), columns.ints("unroll")
-        if self.along_k:
-            useful: Bools = (unroll // 2 < pieces_of_warp(p, warps_k)) & (warps_k // 2 < pieces_of_warp(p, 1))
-            return useful
-        least = 4 * WARP_LANES if self.small else WARP_LANES
-        useful = self._sizes(columns)["reach"] <= max(-(-p.k.extent // WARP_LANES) * WARP_LANES, least)
-        return useful
+    def sizes(self, columns: Columns) -> GemvSizes[Ints]:
+        return gemv_sizes(self.product, self.target, columns)
 
     @property
-    def _least_blocks(self) -> int:
-        """Blocks that a setting must have: most of the multiprocessors' worth, where ``n`` is long enough."""
-        narrowest = 1 if self.along_k else 4 * piece_elements(self.product)
-        return min(self.target.threads * 3 // 4, self.product.n.extent // narrowest)
+    def constraints(self) -> tuple[Constraint, ...]:
+        p, limits = self.product, limits_of(self.target)
+        own = self.knobs[0].name
+
+        def threads(columns: Columns) -> Bools:
+            return WARP_LANES * columns.ints("warps_n") * columns.ints("warps_k") <= limits.threads_per_block
+
+        def unrolled(columns: Columns) -> Bools:
+            return columns.ints("unroll") // 2 < vectors_of_lane(p, columns.ints("warps_k"))
+
+        def shared_memory(columns: Columns) -> Bools:
+            return self.sizes(columns).shared_bytes <= limits.shared_bytes_per_block
+
+        def registers(columns: Columns) -> Bools:
+            size = self.sizes(columns)
+            return limits.resident_blocks(size.threads, size.registers, 0) >= 1
+
+        canonical = Constraint(
+            "half of unroll is less than the vectors of a row that warps_k warps leave to a lane, since all larger "
+            "values of unroll give the same kernel",
+            ("warps_k", "unroll"),
+            unrolled,
+        )
+        return (
+            Constraint(
+                f"warps_n times warps_k is at most {limits.threads_per_block // WARP_LANES}, the warps of a block",
+                ("warps_n", "warps_k"),
+                threads,
+            ),
+            *((canonical,) if b_along_k(p) else ()),
+            Constraint(
+                f"the partial accumulators of warps_k warps along k fit in {limits.shared_bytes_per_block} bytes of "
+                "shared memory",
+                (own, "warps_n", "warps_k"),
+                shared_memory,
+            ),
+            Constraint(
+                f"the registers of warps_n times warps_k warps fit on a multiprocessor, each thread with unroll loads "
+                f"in flight and the accumulators of its {own}",
+                (own, "warps_n", "warps_k", "unroll"),
+                registers,
+            ),
+        )
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        size = self.sizes(columns)
+        promising = self._modest(size) & self._useful(size)
+        if self.narrow:
+            loaded = size.b_registers if self.small else size.b_registers + size.a_registers
+            promising &= (size.steps == 1) | (loaded >= LEAST_LOADED_NARROW)
+        promising &= self._small_blocks(size) if self.small else self._busy(size)
+        return promising if promising.any() else columns.plainest
+
+    def _modest(self, size: GemvSizes[Ints]) -> Bools:
+        """Where a thread holds no more than is worth a measurement."""
+        most = max(MOST_ACCUMULATORS, self.product.m.extent * b_vector_elements(self.product))
+        return (size.accumulators <= most) & (size.b_registers <= MOST_LOADED)
+
+    def _useful(self, size: GemvSizes[Ints]) -> Bools:
+        """Where most warps have something to do."""
+        p = self.product
+        if b_along_k(p):
+            return size.warps_k // 2 < vectors_of_lane(p, 1)
+        least = 4 * WARP_LANES if self.small else WARP_LANES
+        return size.step_k <= max(-(-p.k.extent // WARP_LANES) * WARP_LANES, least)
+
+    def _small_blocks(self, size: GemvSizes[Ints]) -> Bools:
+        """Where blocks are light enough for a small B."""
+        most = MOST_REGISTERS_SMALL_NARROW if self.narrow else MOST_REGISTERS_SMALL
+        light: Bools = ((size.registers <= most) | (size.loads == 1)) & (size.threads <= MOST_THREADS_SMALL)
+        return light
+
+    def _busy(self, size: GemvSizes[Ints]) -> Bools:
+        """Where memory is busy while it reads a large B. Where a load of less than 16 bytes takes a whole register,
+        there are not registers for many: a quarter of the most bytes in flight will do then."""
+        n = self.product.n.extent
+        in_flight = self._in_flight(size)
+        least = (
+            min(LEAST_IN_FLIGHT, int(in_flight[self._modest(size)].max(initial=0)) // 4)
+            if self.narrow
+            else LEAST_IN_FLIGHT
+        )
+        busy = (in_flight >= least) | (self.narrow & (size.steps == 1))
+        narrowest = 1 if b_along_k(self.product) else 4 * b_vector_elements(self.product)
+        least_blocks = min(self.target.threads * 3 // 4, n // narrowest)
+        worth_a_block = (size.threads >= LEAST_THREADS) & (size.loads >= LEAST_LOADS) & (size.blocks >= least_blocks)
+        kept: Bools = busy & worth_a_block & (size.block_n - n < max(n, WARP_LANES))
+        return kept
+
+    def _in_flight(self, size: GemvSizes[Ints]) -> Ints:
+        """Bytes of B that a multiprocessor has in flight."""
+        here = np.minimum(size.resident, -(-size.blocks // self.target.threads))
+        return b_vector_bytes(self.product) * size.loads * size.threads * here
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        p, size, ceilings = self.product, self.sizes(columns), gpu_peaks(self.target, peaks)
+        b_elements, a_elements = size.block_n * p.k.extent, p.m.extent * p.k.extent
+        b_bytes, a_bytes = b_elements * _element_bytes(p.b), a_elements * _element_bytes(p.a)
+        operations = (p.m.extent + 1) * b_elements  # a multiply-add for each row of A, and a conversion
+        blocks = -(-size.blocks // ceilings.multiprocessors)
+        warps = np.minimum(size.resident, blocks) * size.warps
+        most_issued = ceilings.float32_flops_per_cycle / (2 * WARP_LANES)
+        issued = WARP_LANES * np.minimum(most_issued, warps / ISSUE_CYCLES)
+        stream = WeightStream(
+            blocks=size.blocks,
+            resident=size.resident,
+            in_flight=b_vector_bytes(p) * size.loads * size.threads,
+            l2_bytes=size.blocks * (b_bytes + a_bytes),
+            shared_bytes=b_bytes + size.warps_n * a_bytes,
+            chain_cycles=(size.steps - 1) * LATENCY_SECONDS * ceilings.clock_hz + END_CYCLES,
+            exposed_cycles=blocks * operations / issued,
+        )
+        return weight_stream_seconds(p, ceilings, stream)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        size = self._sizes(columns)
+        size = self.sizes(columns)
         common = gpu_columns(
             limits_of(self.target),
             self.target.threads,
-            blocks=size["blocks"],
-            threads=size["threads"],
-            registers=np.minimum(size["registers"], 255),
-            shared=size["shared"],
-            wanted=piece_bytes(self.product) * size["loads"],
+            blocks=size.blocks,
+            threads=size.threads,
+            registers=np.minimum(size.registers, 255),
+            shared=size.shared_bytes,
+            wanted=b_vector_bytes(self.product) * size.loads,
         )
-        return {
-            **common,
-            "thread_loads": size["loads"].astype(np.float64),
-            "steps": size["steps"].astype(np.float64),
-            "partial_sums": columns.ints("warps_k").astype(np.float64),
-        }
-
-    def _meant(self, size: Mapping[str, Ints], resident: Ints) -> int:
-        """Blocks that a multiprocessor is meant to hold at once: the compiler, if it does not know, takes registers for
-        more of them, and moves loads behind products, so that the data arrives in two goes."""
-        return max(1, int(np.minimum(resident, -(-size["blocks"] // self.target.threads))[0]))
+        own = {"thread_loads": size.loads, "steps": size.steps, "partial_accumulators": size.warps_k}
+        return {**common, **{name: column.astype(np.float64) for name, column in own.items()}}
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        knobs = {name: int(value) for name, value in setting.items()}
-        size = self._sizes(Columns(self.knobs, codes_of(self.knobs, [Schedule.of("", 0, setting)]), {}))
-        resident = limits_of(self.target).resident_blocks(size["threads"], size["registers"], size["shared"])
-        chosen = GemvSetting(
-            rows=knobs.get("rows", 1),
-            warps_n=knobs["warps_n"],
-            warps_k=knobs["warps_k"],
-            lanes_n=knobs.get("lanes", 1),
-            unroll=knobs["unroll"],
-            ahead=int(limits_of(self.target).early_blocks(resident, self.target.threads)[0]),
-            resident=self._meant(size, resident) if self.narrow else 0,
-        )
-        return lower_gemv(self.product, KERNEL_NAME, chosen)
+        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
+        return lower_gemv(self.product, KERNEL_NAME, cast("GemvSizes[int]", sizes))
+
+
+def _element_bytes(operand: Operand) -> int:
+    """Bytes of an element of what is read for an operand; of its value where it is computed from several tensors."""
+    return operand.body.dtype.bytes if operand.load is None else operand.load.buffer.dtype.bytes
 
 
 def _plan(workload: Workload, target: Target) -> GemvPlan | None:
     product = skinny_gemm_of(workload)
-    if product is None or product.m.extent > LARGEST_SKINNY_M:
+    if product is None or product.m.extent > LARGEST_M:
         return None
-    if product.m.extent > LONGEST_BESIDE_MATRICES and can_lower(product):
+    if product.m.extent > LARGEST_M_BESIDE_MMA and can_lower_skinny_mma(product):
         return None
     return GemvPlan(product, target)
 

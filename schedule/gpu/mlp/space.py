@@ -1,155 +1,166 @@
-"""Layers of products with statistics of their rows, in one kernel: see ``schedule.tile.layer_program``.
+"""The space of ``cuda_mlp``: layers of products with row statistics in one kernel, as wide as a block can hold rows.
 
-16-bit floats summed in float32, tokens along ``k``, weights along ``k`` or ``n``, any pointwise functions of the sums
-and of reductions of their rows (layer norm, softmax), layer after layer. As wide as a block can hold whole rows.
+The sketch takes operands of 16-bit floats that are accumulated in float32, A along ``k`` and B along ``k`` or ``n``,
+and any pointwise functions of the accumulators and of reductions of their rows (layer norm, softmax), layer after
+layer.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.mlp import Layers, layers_of, vectors_of
-from ...space.columns import Bools, Columns, Ints
+from ...problems.mlp import Mlp, mlp_of
+from ...sketch import NO_PEAKS, Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
 from ...space.enumerate import all_settings
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
 from ..occupancy import limits_of
+from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from ..skinny.mma_mainloop import COLUMNS, PIECE, ROWS
-from .kernel import LayerSetting, can_lower_layers, lies_along_k, lower_layers
+from ..skinny.mma_tiles import ATOM_M, ATOM_N
+from .kernel import can_lower_mlp, lower_mlp
+from .prior import mlp_seconds
+from .sizes import MlpSizes, mlp_sizes
 
-SPARE_REGISTERS = 44
-"""Registers for addresses and constants, roughly (from compiled kernels)."""
-LEAST_SHARE = 64
+LEAST_BLOCK_N = 64
 """Columns of a block of a cluster: fewer are no work for its warps."""
-MOST_SUMS = 64
-"""Registers of a thread that hold sums, at most: more and the functions of them would spill."""
+MOST_ACCUMULATORS = 64
+"""Accumulators of a thread. With more, the functions of them do not fit in registers."""
+LEAST_COPIED = 64
+"""Elements of a row of a tile of a single layer that are copied at a time: shorter rows are slow."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("steps", "steps", "pieces of the weights of all layers, one after the other"),
-    Quantity("stages", "stages", "of those, how many the ring holds"),
-    Quantity("sums", "registers", "registers of a thread that hold sums"),
-    Quantity("weight_bytes", "B", "bytes of the weights that all blocks read together"),
+    Quantity("k_tiles", "tiles", "tiles of k of all layers, one after the other"),
+    Quantity("stages", "stages", "how many of them the circular buffer in shared memory holds"),
+    Quantity("accumulators", "registers", "registers of a thread that hold accumulators"),
+    Quantity("b_bytes", "B", "bytes of B of all layers that all blocks read together"),
 )
 
 
 @dataclass(frozen=True)
-class LayerPlan(Plan):
-    layers: Layers
+class MlpPlan(Plan):
+    mlp: Mlp
     target: Target
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        clusters = (1, 2, 4, 8) if limits_of(self.target).clusters and len(self.layers.layers) == 1 else (1,)
+        clusters = (1, 2, 4, 8) if limits_of(self.target).clusters and len(self.mlp.layers) == 1 else (1,)
         return (
-            Knob("rows", (1, 2, 4), "times 16 rows of a block"),
-            Knob("warps", (8, 4, 16, 2), "warps of a block, which share out the columns"),
-            Knob("chunk", (64, 32, 128), "places of k that arrive together"),
-            Knob("cluster", clusters, "blocks that share out the columns of the layer"),
-            Knob("resident", (1, 2, 4), "blocks meant for a multiprocessor at once"),
+            Knob("atoms_m", (1, 2, 4), "how many times 16 rows a block has"),
+            Knob("warps_n", (8, 4, 16, 2), "warps of a block, which divide the columns among them"),
+            Knob("tile_k", (64, 32, 128), "elements along k that a block copies and multiplies at a time"),
+            Knob("cluster_n", clusters, "blocks of a cluster, which divide the columns of the layer among them"),
+            Knob("ctas_per_sm", (1, 2, 4), "blocks meant for a multiprocessor at once, which share its memory"),
         )
 
-    def _sizes(self, columns: Columns) -> dict[str, Ints]:
-        p, limits = self.layers, limits_of(self.target)
-        rows, warps, chunk = columns.ints("rows"), columns.ints("warps"), columns.ints("chunk")
-        cluster = columns.ints("cluster")
-        widest = max(layer.n.extent for layer in p.layers) // cluster
-        longest = max(layer.k.extent for layer in p.layers)
-        steps = np.sum([-(-layer.k.extent // chunk) for layer in p.layers], axis=0)
-        tiles = -(-(widest // COLUMNS) // warps)
-        stage = _tile_bytes(widest, chunk) if lies_along_k(p) else _tile_bytes(chunk, widest)
-        streams = len(p.layers) == 1
-        tokens = _tile_bytes(rows * ROWS, chunk if streams else -(-longest // chunk) * chunk)
-        stage, tokens = (stage + tokens, 0 * tokens) if streams else (stage, tokens)
-        vectors = sum(layer.n.extent * load.buffer.dtype.bytes for layer in p.layers for load in vectors_of(p, layer))
-        beside = tokens + vectors // cluster + 8 * rows * ROWS * (warps + 1)
-        room = limits.shared_bytes_per_multiprocessor // columns.ints("resident") - 1024
-        room = np.minimum(room, limits.shared_bytes_per_block) - beside - 256
-        stages = np.minimum(room // stage, steps)
-        blocks = -(-p.m.extent // (rows * ROWS)) * cluster
-        return {
-            "threads": WARP_LANES * warps,
-            "blocks": blocks,
-            "steps": steps,
-            "stages": stages,
-            "widest": widest,
-            "tiles": tiles,
-            "sums": 4 * rows * tiles,
-            "registers": SPARE_REGISTERS + 6 * rows * tiles + 8 * rows,
-            "shared": np.maximum(stages, 1) * stage + beside,
-            "stage": stage,
-            "weights": blocks // cluster * 2 * sum(layer.n.extent * layer.k.extent for layer in p.layers),
-        }
+    def sizes(self, columns: Columns) -> MlpSizes[Ints]:
+        return mlp_sizes(self.mlp, self.target, columns)
 
-    def legal(self, columns: Columns) -> Bools:
-        p, size, limits = self.layers, self._sizes(columns), limits_of(self.target)
-        rows, warps, chunk = columns.ints("rows"), columns.ints("warps"), columns.ints("chunk")
-        resident = columns.ints("resident")
-        fits = limits.resident_blocks(size["threads"], size["registers"], size["shared"]) >= resident
-        fits &= (size["stages"] >= np.minimum(size["steps"], 2)) & (size["sums"] <= MOST_SUMS)
-        for layer in p.layers[1:]:  # what a layer passes on must fill whole pieces
-            fits &= layer.k.extent % chunk == 0
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        p, limits = self.mlp, limits_of(self.target)
+
+        def whole_tiles(columns: Columns) -> Bools:
+            divides: Bools = np.all([layer.k.extent % columns.ints("tile_k") == 0 for layer in p.layers[1:]], axis=0)
+            return divides
+
+        def whole_atoms(columns: Columns) -> Bools:
+            cluster_n = columns.ints("cluster_n")
+            divides: Bools = np.all([layer.n.extent % (cluster_n * ATOM_N) == 0 for layer in p.layers], axis=0)
+            holds: Bools = divides | (cluster_n == 1)
+            return holds
+
+        def registers(columns: Columns) -> Bools:
+            size = self.sizes(columns)
+            fits = limits.resident_blocks(size.threads, size.registers, 0) >= size.ctas_per_sm
+            return fits & (size.accumulators <= MOST_ACCUMULATORS)
+
+        def shared_memory(columns: Columns) -> Bools:
+            size = self.sizes(columns)
+            return size.stages >= np.minimum(size.k_tiles, 2)
+
+        later = Constraint("tile_k divides the width of every layer but the last", ("tile_k",), whole_tiles)
+        return (
+            *((later,) if len(p.layers) > 1 else ()),
+            Constraint(
+                f"cluster_n divides the columns of a layer into multiples of {ATOM_N}", ("cluster_n",), whole_atoms
+            ),
+            Constraint(
+                f"a thread has at most {MOST_ACCUMULATORS} accumulators for atoms_m times {ATOM_M} rows of its part of "
+                "the columns (divided among cluster_n blocks of warps_n warps), and the registers of ctas_per_sm "
+                "blocks fit on a multiprocessor",
+                ("atoms_m", "warps_n", "cluster_n", "ctas_per_sm"),
+                registers,
+            ),
+            Constraint(
+                "two stages of tile_k elements (or all there are), A and the row statistics fit in the shared memory "
+                "of each of ctas_per_sm blocks",
+                tuple(k.name for k in self.knobs),
+                shared_memory,
+            ),
+        )
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        p, size = self.mlp, self.sizes(columns)
         shortest = min(layer.k.extent for layer in p.layers)
-        # rows of 64 bytes are slow to copy
-        fits &= (chunk > 32) | (len(self.layers.layers) > 1) | (shortest % 64 > 0) | (not limits.clusters)
-        # nothing is gained by warps without columns, by rows or places of k that there are none of, or by waiting room
-        fits &= (warps - 1) * size["tiles"] < size["widest"] // COLUMNS
-        cluster = columns.ints("cluster")
-        whole = np.all([layer.n.extent % (cluster * COLUMNS) == 0 for layer in p.layers], axis=0)
-        fits &= (cluster == 1) | (whole & (size["widest"] >= LEAST_SHARE))
-        fits &= (rows * ROWS < p.m.extent + ROWS) & ((chunk == 32) | (chunk < shortest + 32))
-        result: Bools = fits & ((resident == 1) | (size["blocks"] > self.target.threads * (resident // 2)))
-        return result
+        short_copies_pay = len(p.layers) > 1 or shortest % LEAST_COPIED > 0 or not limits_of(self.target).clusters
+        copied = short_copies_pay | (size.tile_k >= LEAST_COPIED)
+        # nothing is gained by warps without columns, by rows or elements of k that there are none of, or by a place on
+        # a multiprocessor that no block takes
+        busy = (size.warps_n - 1) * size.warp_atoms < size.block_n // ATOM_N
+        wide = (size.cluster_n == 1) | (size.block_n >= LEAST_BLOCK_N)
+        filled = (size.block_m < p.m.extent + ATOM_M) & ((size.tile_k == 32) | (size.tile_k < shortest + 32))
+        resident = (size.ctas_per_sm == 1) | (size.blocks > self.target.threads * (size.ctas_per_sm // 2))
+        promising: Bools = copied & busy & wide & filled & resident
+        return promising
 
     @cached_property
-    def fits(self) -> bool:
-        """Whether there is any setting."""
-        return bool(self.legal(all_settings(self.knobs)).any())
+    def is_possible(self) -> bool:
+        """Whether there is a legal setting that is promising."""
+        columns = all_settings(self.knobs)
+        legal = np.all([rule.holds(columns) for rule in self.constraints], axis=0)
+        return bool((legal & self.promising(columns, NO_PEAKS)).any())
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        return mlp_seconds(self.mlp, gpu_peaks(self.target, peaks), self.sizes(columns))
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        size = self._sizes(columns)
+        size = self.sizes(columns)
         common = gpu_columns(
             limits_of(self.target),
             self.target.threads,
-            blocks=size["blocks"],
-            threads=size["threads"],
-            registers=np.minimum(size["registers"], 255),
-            shared=size["shared"],
-            wanted=size["stage"] * np.maximum(size["stages"], 1) // size["threads"],
+            blocks=size.blocks,
+            threads=size.threads,
+            registers=np.minimum(size.registers, 255),
+            shared=size.shared_bytes,
+            wanted=size.stage_bytes * np.maximum(size.stages, 1) // size.threads,
         )
-        own = {"steps": "steps", "stages": "stages", "sums": "sums", "weight_bytes": "weights"}
-        return {**common, **{name: size[key].astype(np.float64) for name, key in own.items()}}
+        own = {name: getattr(size, name) for name in ("k_tiles", "stages", "accumulators", "b_bytes")}
+        return {**common, **{name: column.astype(np.float64) for name, column in own.items()}}
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        knobs = {name: int(value) for name, value in setting.items()}
-        codes = np.array([[k.values.index(knobs[k.name]) for k in self.knobs]], dtype=np.int16)
-        stages = int(self._sizes(Columns(self.knobs, codes, {}))["stages"][0])
-        return lower_layers(self.layers, KERNEL_NAME, LayerSetting(**knobs, stages=stages))
+        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
+        return lower_mlp(self.mlp, KERNEL_NAME, cast("MlpSizes[int]", sizes))
 
 
-def _tile_bytes(lines: Ints, columns: Ints) -> Ints:
-    """Shared memory of a tile of 16-bit elements (see ``schedule.tile.skinny.tile_pitch``)."""
-    power_of_two = (columns >= 64) & (columns & (columns - 1) == 0)
-    taken: Ints = 2 * lines * (columns + np.where(power_of_two, 0, PIECE))
-    return taken
-
-
-def _plan(workload: Workload, target: Target) -> LayerPlan | None:
-    layers = layers_of(workload)
-    if layers is None or not can_lower_layers(layers):
+def _plan(workload: Workload, target: Target) -> MlpPlan | None:
+    mlp = mlp_of(workload)
+    if mlp is None or not can_lower_mlp(mlp):
         return None
-    plan = LayerPlan(layers, target)
-    return plan if plan.fits else None
+    plan = MlpPlan(mlp, target)
+    return plan if plan.is_possible else None
 
 
 CUDA_MLP = TileSketch("cuda_mlp", 4, QUANTITIES, _plan)

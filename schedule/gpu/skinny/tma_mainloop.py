@@ -1,11 +1,17 @@
-"""Products of up to 64 rows on the matrix instructions of warpgroups, fed by copies of whole boxes.
+"""The kernel of ``cuda_skinny_tma``: products with at most 64 rows on wgmma, fed by TMA with warp specialisation.
 
-One warp does nothing but start copies of boxes of the weights and the tokens into a ring in shared memory; groups of
-four warps multiply what has arrived, each its own outputs ``n``, and say which stages are free again. No warp waits for
-another but on the ring's arrival barriers. The blocks of a cluster share out ``k``.
+    producer warp                              consumer warpgroups, each with its own outputs n
+    for each tile of k:                        for each tile of k:
+        wait until its stage is empty              wait until its stage is full
+        TMA loads of B and A into it               wgmma of A and B
+                                                   arrive at the stage's "empty" mbarrier
+                                               accumulators to shared memory; epilogue
+
+No warp waits for another but at the mbarriers of the stages. The blocks of a cluster divide ``k`` among them (split-K).
+With swap_ab, B is the left operand of wgmma, whose 64 rows are outputs ``n`` then, and the rows of A, rounded up to a
+multiple of 8, are its N. Without it, A is the left operand, and those of the 64 rows that A does not have are computed
+from whatever lies behind A, and dropped.
 """
-
-from dataclasses import dataclass
 
 from ....core.dtypes import INDEX, float32
 from ....ir.buffer import Buffer, Layout, Scope
@@ -29,217 +35,188 @@ from ...problems.gemm import Gemm, Operand
 from ...tile.names import FreshNameWriter
 from ..l2_prefetch import L2Prefetch, ask_for_operands
 from ..split_k import Share, add_up, partial_sums
-from .mma_mainloop import can_lower
+from .mma_mainloop import can_lower_skinny_mma
+from .tma_sizes import SkinnyTmaSizes
 
 UNROLLED = LoopKind.UNROLLED
 WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSetting:
-    """``swapped``: whether the tokens take the side of 64 rows, and the weights the other. ``wide``: outputs ``n`` of a
-    warp group. ``groups``: warp groups of a block, side by side along ``n``. ``slabs``: times 64 places of ``k`` that
-    arrive together. ``stages``: how many such pieces the ring holds. ``split``: blocks of a cluster, which share out
-    ``k``. ``resident``: blocks meant for a multiprocessor at once. ``ahead``: how many blocks along ``n``, the first,
-    ask for operands ahead of the wait for earlier launches."""
-
-    swapped: bool
-    wide: int
-    groups: int
-    slabs: int
-    stages: int
-    split: int
-    resident: int
-    ahead: int = 0
-
-    @property
-    def warps(self) -> int:
-        return self.groups * WARPGROUP_WARPS + 1
-
-    @property
-    def threads(self) -> int:
-        return self.warps * WARP_LANES
-
-    @property
-    def block_n(self) -> int:
-        """Outputs ``n`` of a block."""
-        return self.wide * self.groups
-
-    def steps(self, k: int) -> int:
-        """Pieces of ``k`` that a block works through."""
-        return -(-k // (self.split * self.slabs * SWIZZLE_128B_ELEMENTS))
-
-
-def lower_streams(p: Gemm, name: str, s: StreamSetting) -> Kernel:
+def lower_skinny_tma(p: Gemm, name: str, s: SkinnyTmaSizes[int]) -> Kernel:
     """The kernel of one setting."""
-    return _Program(p, name, s).kernel()
+    return _SkinnyTmaWriter(p, name, s).kernel()
 
 
-def token_rows(m: int) -> int:
-    """Rows of the tokens' tile: their swizzle begins anew every 8."""
-    return -(-m // 8) * 8
+class _SkinnyTmaWriter:
+    """``b_unit`` is how many outputs ``n`` one entry of the outermost dimension of the stages of B holds: a row where B
+    lies along ``k``, a tile of 64 by 64 where it lies along ``n``."""
 
-
-class _Program:
-    def __init__(self, p: Gemm, name: str, s: StreamSetting) -> None:
+    def __init__(self, p: Gemm, name: str, s: SkinnyTmaSizes[int]) -> None:
         assert p.b.load is not None and p.a.load is not None
         self.p, self.s, self.name = p, s, name
         self.b, self.a = p.b.load, p.a.load
         self.dtype = self.b.buffer.dtype
-        self.rows = token_rows(p.m.extent)
-        self.columns = s.wide if s.swapped else self.rows
-        self.along_k = p.b.k == 1
-        self.unit = 1 if self.along_k else SWIZZLE_128B_ELEMENTS
-        self.steps = s.steps(p.k.extent)
-        self.w = FreshNameWriter(p.names)
+        self.b_along_k = p.b.k == 1
+        self.b_unit = 1 if self.b_along_k else SWIZZLE_128B_ELEMENTS
+        self.w = NamingWriter(p.names)
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
         bounds = [
-            ("block", -(-p.n.extent // s.block_n), HardwareAxis.GRID_X),
-            ("rank", s.split, HardwareAxis.CLUSTER),
+            ("block", s.blocks_n, HardwareAxis.GRID_X),
+            ("rank", s.split_k, HardwareAxis.CLUSTER),
             ("warp", s.warps, HardwareAxis.WARP),
             ("lane", WARP_LANES, HardwareAxis.LANE),
         ]
-        if s.split == 1:
+        if s.split_k == 1:
             del bounds[1]
-        once = (self.b.buffer.name,)
-        with w.launch(self.name, bounds, min_blocks=s.resident, streamed=once) as axes:
+        read_once = (self.b.buffer.name,)
+        with w.launch(self.name, bounds, min_blocks=s.ctas_per_sm, streamed=read_once) as axes:
             self.block, self.warp, self.lane = axes[0], axes[-2], axes[-1]
-            self.rank: Expr = axes[1] if s.split > 1 else index(0)
-            self.group = self.warp // WARPGROUP_WARPS
-            self.multiplies = self.warp < s.groups * WARPGROUP_WARPS
-            self._ask_ahead()
-            sums = w.allocate("sums", (self.columns // 2,), float32, Scope.REGISTER)
+            self.rank: Expr = axes[1] if s.split_k > 1 else index(0)
+            self.warpgroup = self.warp // WARPGROUP_WARPS
+            self.is_consumer = self.warp < s.consumer_warpgroups * WARPGROUP_WARPS
+            self._prefetch()
+            accumulators = w.allocate("accumulators", (s.wgmma_n // 2,), float32, Scope.REGISTER)
             with w.scope():
-                self._multiply(sums)
+                self._mainloop(accumulators)
             with w.scope():
-                self._finish(sums)
+                self._epilogue(accumulators)
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
-    def _ask_ahead(self) -> None:
-        """The weights that fill the ring, where they lie along ``k``."""
-        p, s, reach = self.p, self.s, self.s.slabs * SWIZZLE_128B_ELEMENTS
-        if not self.along_k or p.k.extent % (s.split * reach):
+    def _prefetch(self) -> None:
+        """L2 prefetch of the B that fills all stages, where B lies along ``k``."""
+        p, s, tile_k = self.p, self.s, self.s.k_atoms * SWIZZLE_128B_ELEMENTS
+        if not self.b_along_k or p.k.extent % (s.split_k * tile_k):
             return
-        thread, blocks = (self.warp * WARP_LANES + self.lane, s.threads), -(-p.n.extent // s.block_n)
-        ask = L2Prefetch(self.w, thread, (self.block, blocks), s.ahead)
-        ask_for_operands(ask, p, s.block_n, self.rank * (self.steps * reach), min(s.stages, self.steps) * reach)
+        thread = (self.warp * WARP_LANES + self.lane, s.threads)
+        prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching)
+        ask_for_operands(prefetch, p, s.block_n, self.rank * (s.k_tiles * tile_k), min(s.stages, s.k_tiles) * tile_k)
+
+    # --- the stages in shared memory
 
     def _rows(self, name: str, count: int) -> Buffer:
-        """Rows of 64 places of ``k``."""
+        """Rows of 64 elements along ``k``."""
         layout = Layout((SWIZZLE_128B_ELEMENTS, 1), SWIZZLE_128B)
         return self.w.allocate(name, (count, SWIZZLE_128B_ELEMENTS), self.dtype, Scope.SHARED, layout)
 
     def _tiles(self, name: str, count: int) -> Buffer:
-        """Tiles of 64 places of ``k`` by 64 of ``n``."""
-        layout = Layout((SWIZZLE_128B_ELEMENTS * SWIZZLE_128B_ELEMENTS, SWIZZLE_128B_ELEMENTS, 1), SWIZZLE_128B)
-        return self.w.allocate(
-            name, (count, SWIZZLE_128B_ELEMENTS, SWIZZLE_128B_ELEMENTS), self.dtype, Scope.SHARED, layout
-        )
+        """Tiles of 64 elements along ``k`` by 64 along ``n``."""
+        side = SWIZZLE_128B_ELEMENTS
+        layout = Layout((side * side, side, 1), SWIZZLE_128B)
+        return self.w.allocate(name, (count, side, side), self.dtype, Scope.SHARED, layout)
 
-    def _weights_at(self, stage: Expr, slab: Expr, unit: Expr) -> tuple[Expr, ...]:
-        """Where the weights of a slab lie from row or tile ``unit`` of the block on."""
-        first = (stage * self.s.slabs + slab) * (self.s.block_n // self.unit) + unit
-        return (first, index(0)) if self.along_k else (first, index(0), index(0))
+    def _b_at(self, stage: Expr, atom: Expr, unit: Expr) -> tuple[Expr, ...]:
+        """The indices of the B of one atom of ``k`` from row or tile ``unit`` of the block on."""
+        first = (stage * self.s.k_atoms + atom) * (self.s.block_n // self.b_unit) + unit
+        return (first, index(0)) if self.b_along_k else (first, index(0), index(0))
 
-    def _tokens_at(self, stage: Expr, slab: Expr) -> tuple[Expr, ...]:
-        return ((stage * self.s.slabs + slab) * self.rows, index(0))
+    def _a_at(self, stage: Expr, atom: Expr) -> tuple[Expr, ...]:
+        """The indices of the A of one atom of ``k``."""
+        return ((stage * self.s.k_atoms + atom) * self.s.a_rows, index(0))
 
-    def _multiply(self, sums: Buffer) -> None:
+    def _mainloop(self, accumulators: Buffer) -> None:
         s, w = self.s, self.w
-        slabs, beyond = s.stages * s.slabs, WGMMA_M - self.rows if s.swapped else 0  # read, but not used
-        weights = self._rows if self.along_k else self._tiles
-        self.weight_ring = weights("weight_ring", slabs * s.block_n // self.unit)
-        self.token_ring = self._rows("token_ring", slabs * self.rows + beyond)
+        atoms = s.stages * s.k_atoms
+        b_stages = self._rows if self.b_along_k else self._tiles
+        self.b_stages = b_stages("b_stages", atoms * s.block_n // self.b_unit)
+        self.a_stages = self._rows("a_stages", atoms * s.a_rows + s.a_spare_rows)
         self.full = w.allocate("full", (s.stages,), INDEX, Scope.SHARED)
-        self.free = w.allocate("free", (s.stages,), INDEX, Scope.SHARED)
-        first = Compare(CompareOp.EQ, self.lane, index(0))
-        copies = Compare(CompareOp.EQ, self.warp, index(s.groups * WARPGROUP_WARPS))
-        with w.when(first), w.loop("turn", -(-s.stages // s.warps)) as turn:  # one by one in a warp, whoever does it
-            number = turn * s.warps + self.warp
-            with w.when(Compare(CompareOp.LT, number, index(s.stages)) if s.stages % s.warps else None):
-                w.emit(MbarrierInit(self.full, number, 1))
-                w.emit(MbarrierInit(self.free, number, s.groups * WARPGROUP_WARPS))
-        w.barrier()
-        with w.loop("zero", self.columns // 2, UNROLLED) as e:
-            w.store(sums, (e,), const(0.0, float32))
-        with w.loop("step", self.steps) as step:
-            stage, parity = step % s.stages, (step // s.stages) % 2
-            with w.when(logical_and(copies, first)):
-                w.emit(MbarrierWait(self.free, stage, index(1) - parity))
-                self._copy(step, stage)
-            with w.when(self.multiplies):
-                w.emit(MbarrierWait(self.full, stage, parity))
-                self._products(sums, stage)
-                with w.when(first):
-                    w.emit(MbarrierArrive(self.free, stage))
+        self.empty = w.allocate("empty", (s.stages,), INDEX, Scope.SHARED)
+        elected = Compare(CompareOp.EQ, self.lane, index(0))
+        is_producer = Compare(CompareOp.EQ, self.warp, index(s.consumer_warpgroups * WARPGROUP_WARPS))
+        self._initialise_barriers(elected)
+        with w.loop("zero", s.wgmma_n // 2, UNROLLED) as e:
+            w.store(accumulators, (e,), const(0.0, float32))
+        with w.loop("k_tile", s.k_tiles) as k_tile:
+            stage, phase = k_tile % s.stages, (k_tile // s.stages) % 2
+            with w.when(logical_and(is_producer, elected)):
+                w.emit(MbarrierWait(self.empty, stage, index(1) - phase))
+                self._load(k_tile, stage)
+            with w.when(self.is_consumer):
+                w.emit(MbarrierWait(self.full, stage, phase))
+                self._multiply(accumulators, stage)
+                with w.when(elected):
+                    w.emit(MbarrierArrive(self.empty, stage))
         w.barrier()
 
-    def _copy(self, step: Expr, stage: Expr) -> None:
-        """Start the copies of one step; what lies outside of the tensors becomes zeros."""
+    def _initialise_barriers(self, elected: Expr) -> None:
+        """The first lanes of all warps initialise the mbarriers of the stages, which they divide among them."""
         s, w = self.s, self.w
-        rows = s.slabs * (s.block_n + self.rows)
+        with w.when(elected), w.loop("turn", -(-s.stages // s.warps)) as turn:
+            stage = turn * s.warps + self.warp
+            with w.when(Compare(CompareOp.LT, stage, index(s.stages)) if s.stages % s.warps else None):
+                w.emit(MbarrierInit(self.full, stage, 1))
+                w.emit(MbarrierInit(self.empty, stage, s.consumer_warpgroups * WARPGROUP_WARPS))
+        w.barrier()
+
+    def _load(self, k_tile: Expr, stage: Expr) -> None:
+        """Start the TMA loads of one tile of ``k``. What lies outside of the tensors becomes zeros."""
+        s, w = self.s, self.w
+        rows = s.k_atoms * (s.block_n + s.a_rows)
         w.emit(MbarrierArriveExpectTx(self.full, stage, rows * SWIZZLE_128B_ELEMENTS * self.dtype.bytes))
-        size = s.block_n if self.along_k else SWIZZLE_128B_ELEMENTS
-        with w.loop("slab_copied", s.slabs, UNROLLED) as slab:
-            k = ((self.rank * self.steps + step) * s.slabs + slab) * SWIZZLE_128B_ELEMENTS
-            with w.loop("box", s.block_n // size, UNROLLED) as box:
-                at = {"n": self.block * s.block_n + box * size, "k": k}
-                self._box(self.b, at, size, self.weight_ring, self._weights_at(stage, slab, box), stage)
-            at = {"m": index(0), "k": k}
-            self._box(self.a, at, self.rows, self.token_ring, self._tokens_at(stage, slab), stage)
+        box_n = s.block_n if self.b_along_k else SWIZZLE_128B_ELEMENTS
+        with w.loop("loaded_atom", s.k_atoms, UNROLLED) as atom:
+            k = ((self.rank * s.k_tiles + k_tile) * s.k_atoms + atom) * SWIZZLE_128B_ELEMENTS
+            with w.loop("box", s.block_n // box_n, UNROLLED) as box:
+                corner = {"n": self.block * s.block_n + box * box_n, "k": k}
+                self._load_box(self.b, corner, box_n, self.b_stages, self._b_at(stage, atom, box), stage)
+            corner = {"m": index(0), "k": k}
+            self._load_box(self.a, corner, s.a_rows, self.a_stages, self._a_at(stage, atom), stage)
 
-    def _box(self, load: Load, at: dict[str, Expr], rows: int, ring: Buffer, to: tuple[Expr, ...], stage: Expr) -> None:
-        """Copy a box of ``rows`` rows at 64 places of ``k``."""
-        extents = tuple(
-            SWIZZLE_128B_ELEMENTS if i == Var("k") else rows if free_variables(i) else 1 for i in load.indices
-        )
-        corner = tuple(substitute(i, at) for i in load.indices)
-        self.w.emit(TmaLoad(ring, to, load.buffer, corner, extents, self.full, stage, tx_expected=True))
+    def _load_box(
+        self, load: Load, corner: dict[str, Expr], rows: int, stages: Buffer, to: tuple[Expr, ...], stage: Expr
+    ) -> None:
+        """Start the TMA load of a box of ``rows`` by 64 elements along ``k``."""
+        box = tuple(SWIZZLE_128B_ELEMENTS if i == Var("k") else rows if free_variables(i) else 1 for i in load.indices)
+        first = tuple(substitute(i, corner) for i in load.indices)
+        self.w.emit(TmaLoad(stages, to, load.buffer, first, box, self.full, stage, tx_expected=True))
 
-    def _products(self, sums: Buffer, stage: Expr) -> None:
+    def _multiply(self, accumulators: Buffer, stage: Expr) -> None:
+        """The products of one stage, all atoms of ``k`` before the wait for wgmma."""
         s, w, zero = self.s, self.w, index(0)
-        with w.loop("slab", s.slabs, UNROLLED) as slab:
-            weights = (self.weight_ring, self._weights_at(stage, slab, self.group * (s.wide // self.unit)))
-            tokens = (self.token_ring, self._tokens_at(stage, slab))
-            operands = (*tokens, *weights) if s.swapped else (*weights, *tokens)
-            along_n = not self.along_k
+        swap_ab, b_along_n = s.swap_ab == 1, not self.b_along_k
+        with w.loop("k_atom", s.k_atoms, UNROLLED) as atom:
+            b = (self.b_stages, self._b_at(stage, atom, self.warpgroup * (s.mma_n // self.b_unit)))
+            a = (self.a_stages, self._a_at(stage, atom))
+            operands = (*b, *a) if swap_ab else (*a, *b)
             product = WarpgroupMma(
-                sums,
+                accumulators,
                 (zero,),
                 *operands,
-                self.columns,
+                s.wgmma_n,
                 SWIZZLE_128B_ELEMENTS,
-                a_transposed=along_n and not s.swapped,
-                b_transposed=along_n and s.swapped,
-                rows=self.rows if s.swapped else WGMMA_M,
+                a_transposed=b_along_n and swap_ab,
+                b_transposed=b_along_n and not swap_ab,
+                rows=WGMMA_M if swap_ab else s.a_rows,
             )
             w.emit(product)
         w.emit(WarpgroupMmaWait(0))
 
-    def _finish(self, sums: Buffer) -> None:
+    def _epilogue(self, accumulators: Buffer) -> None:
+        """The consumers write their accumulators to shared memory, where all threads of the cluster add them up."""
         p, s, w = self.p, self.s, self.w
         partials = partial_sums(w, p, 1, s.block_n, float32)
-        with w.when(self.multiplies), w.loop("sum", self.columns // 2, UNROLLED) as e:
+        with w.when(self.is_consumer), w.loop("out", s.wgmma_n // 2, UNROLLED) as e:
             row = (self.warp % WARPGROUP_WARPS) * 16 + self.lane // 4 + ((e // 2) % 2) * 8
             column = (e // 4) * 8 + (self.lane % 4) * 2 + e % 2
-            m, n = (row, column) if s.swapped else (column, row)
-            extent = WGMMA_M if s.swapped else self.columns
-            with w.when(Compare(CompareOp.LT, m, index(p.m.extent)) if p.m.extent < extent else None):
-                w.store(partials, (index(0), m, self.group * s.wide + n), Load(sums, (e,)))
+            m, n = (column, row) if s.swap_ab else (row, column)
+            computed = s.wgmma_n if s.swap_ab else WGMMA_M
+            with w.when(Compare(CompareOp.LT, m, index(p.m.extent)) if p.m.extent < computed else None):
+                w.store(partials, (index(0), m, self.warpgroup * s.mma_n + n), Load(accumulators, (e,)))
         thread = self.warp * WARP_LANES + self.lane
-        add_up(w, Share(p, self.block, s.block_n, self.rank, s.split, thread, s.threads), partials, 1)
+        add_up(w, Share(p, self.block, s.block_n, self.rank, s.split_k, thread, s.threads), partials, 1)
 
 
-def can_lower_streams(p: Gemm) -> bool:
-    """Whether matrix instructions take the operands, and boxes of both can be copied: every index is one axis or fixed,
-    the last is ``k``, or ``n`` of the weights."""
-    weights = _in_boxes(p.b, "n", "k") or _in_boxes(p.b, "k", "n")
-    return can_lower(p) and weights and _in_boxes(p.a, "m", "k")
+def can_lower_skinny_tma(p: Gemm) -> bool:
+    """Whether matrix instructions take the operands, and TMA loads boxes of both: every index is one axis or constant,
+    and the last one is ``k``, or ``n`` for B."""
+    return (
+        can_lower_skinny_mma(p) and (_fits_tma(p.b, "n", "k") or _fits_tma(p.b, "k", "n")) and _fits_tma(p.a, "m", "k")
+    )
 
 
-def _in_boxes(operand: Operand, outer: str, inner: str) -> bool:
+def _fits_tma(operand: Operand, outer: str, inner: str) -> bool:
     load = operand.load
     if load is None or not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] != Var(inner):
         return False

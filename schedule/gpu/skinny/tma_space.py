@@ -1,165 +1,233 @@
-"""Products of up to 64 rows for Hopper devices, fed by copies of whole boxes: see ``schedule.tile.streams``.
+"""The space of ``cuda_skinny_tma``: products with at most 64 rows on wgmma, fed by TMA.
 
-16-bit floats summed in float32, tokens along ``k``, weights along ``k`` or ``n``, any pointwise functions of the sum.
+The sketch takes operands of 16-bit floats that are accumulated in float32, A along ``k`` and B along ``k`` or ``n``,
+and outputs that are any pointwise functions of the accumulator.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.expr import WARP_LANES
-from ....ir.gpu import SWIZZLE_128B_ELEMENTS, WARPGROUP_THREADS, WGMMA_M
+from ....ir.gpu import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.stmt import Kernel
+from ....ir.verify_tma_mma import LARGEST_BOX
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, skinny_gemm_of
-from ...space.columns import Bools, Columns, Ints
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import TileSketch, UsualPlan
+from ...tile_sketch import Plan, TileSketch
 from ..occupancy import limits_of
+from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from ..split_k import partial_bytes
-from .tma_mainloop import StreamSetting, can_lower_streams, lower_streams, token_rows
+from .prior import EXCHANGE_BYTES_PER_CYCLE, EXCHANGE_CYCLES, WeightStream, weight_stream_seconds
+from .tma_mainloop import can_lower_skinny_tma, lower_skinny_tma
+from .tma_sizes import BARRIER_BYTES, SkinnyTmaSizes, skinny_tma_sizes
 
 ARCHITECTURE = "sm_90a"
-LEAST_TOKENS = 3
-"""Rows of tokens below which plain arithmetic is faster."""
+LEAST_M = 3
+"""Rows of A from which on matrix instructions are faster than plain arithmetic."""
 SMALL = 1 << 20
-"""Weights below which it hardly matters how they are read: every setting that fits is legal."""
-LEAST_RING = 64 * 1024
-"""Bytes of the weights in the rings of a multiprocessor that keep memory busy (measured: 48 KiB cost 15 %)."""
+"""Elements of B below which it hardly matters how they are read, so that every setting with few stages is promising."""
+LEAST_STAGED = 64 * 1024
+"""Bytes of B in the stages of a multiprocessor that keep memory busy (48 KiB cost 15 % on an H200)."""
 STAGES = (3, 4, 5, 6, 7, 8, 9, 10, 12)
-LEAST_WIDE = 32
+LEAST_BLOCK_N = 32
 """Outputs ``n`` of a block that are worth its start."""
-MOST_BOX = 256
-"""Rows of a box that is copied at once."""
-LEAST_SHARE = 0.8
-"""Of the places for blocks that the last wave takes."""
-SPARE_REGISTERS = 32
-"""Registers for addresses and constants, roughly (from compiled kernels)."""
+LARGE_BLOCK_N = 192
+"""Outputs ``n`` of blocks that are worth more than one wave."""
+LEAST_OCCUPIED = 0.8
+"""The share of the places for blocks that the last wave should take."""
+TMA_LATENCY_SECONDS = 1.2e-6
+"""From a TMA load of a stage to the arrival of its last byte while memory is busy (fitted to ``LEAST_STAGED``)."""
+STEP_CYCLES = 150
+"""An estimate of the cycles of a tile of ``k`` that nothing overlaps: the wait on its mbarrier, and the latency of the
+last wgmma."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("steps", "steps", "stages that a block works through"),
-    Quantity("token_bytes", "B", "bytes of the tokens that all blocks read together"),
-    Quantity("exchanged_bytes", "B", "bytes of partial sums that a block gets from others of its cluster"),
+    Quantity("k_tiles", "tiles", "tiles of k that a block goes through"),
+    Quantity("a_bytes", "B", "bytes of A that all blocks read together"),
+    Quantity(
+        "exchanged_bytes", "B", "bytes of partial accumulators that a block reads from other blocks of its cluster"
+    ),
     Quantity("idle_blocks", "blocks", "blocks that the last wave could run besides its own"),
 )
 
 
 @dataclass(frozen=True)
-class StreamPlan(UsualPlan):
+class SkinnyTmaPlan(Plan):
     product: Gemm
     target: Target
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
         return (
+            Knob("swap_ab", (1, 0), "whether B is the left operand of wgmma, which has 64 rows, instead of A"),
             Knob(
-                "swapped", (0, 1), "whether the tokens take the side of 64 rows, whatever their number, not the weights"
+                "mma_n",
+                (64, 32, 40, 48, 56, 96, 112, 128, 192, 224, 256),
+                "outputs n of a consumer warpgroup: the N of wgmma, or its M of 64 with swap_ab",
             ),
-            Knob("wide", (64, 32, 40, 48, 56, 96, 112, 128, 192, 224, 256), "outputs n of a warpgroup"),
-            Knob("groups", (1, 2, 4), "warpgroups of a block, side by side along n"),
-            Knob("slabs", (2, 4, 1), "times 64 places of k that arrive together"),
-            Knob("stages", STAGES, "how many such pieces the ring holds"),
-            Knob("split", (1, 2), "blocks of a cluster, which share out k"),
-            Knob("resident", (1, 2), "blocks meant for a multiprocessor at once: they share its memory"),
+            Knob("consumer_warpgroups", (1, 2, 4), "warpgroups of a block that multiply, side by side along n"),
+            Knob("k_atoms", (2, 4, 1), "how many times 64 elements of k a stage holds"),
+            Knob("stages", STAGES, "stages of the pipeline between TMA and wgmma"),
+            Knob("split_k", (1, 2), "blocks of a cluster, which divide k among them"),
+            Knob("ctas_per_sm", (1, 2), "blocks meant for a multiprocessor at once, which share its memory"),
         )
 
-    def _sizes(self, columns: Columns) -> dict[str, Ints]:
-        p, limits = self.product, limits_of(self.target)
-        swapped, wide, groups = columns.ints("swapped"), columns.ints("wide"), columns.ints("groups")
-        slabs, split, resident = columns.ints("slabs"), columns.ints("split"), columns.ints("resident")
-        rows = token_rows(p.m.extent)
-        block_n = wide * groups
-        steps = -(-p.k.extent // (split * slabs * SWIZZLE_128B_ELEMENTS))
-        slab = 2 * SWIZZLE_128B_ELEMENTS * (block_n + rows)
-        stage = slabs * slab + 16
-        beyond = np.where(swapped == 1, 2 * SWIZZLE_128B_ELEMENTS * (WGMMA_M - rows), 0)
-        room = np.minimum(limits.shared_bytes_per_multiprocessor // resident - 1024, limits.shared_bytes_per_block)
-        stages = np.minimum(columns.ints("stages"), steps)
-        blocks = -(-p.n.extent // block_n)
-        return {
-            "threads": WARPGROUP_THREADS * groups + WARP_LANES,
-            "blocks": blocks * split,
-            "block_n": block_n,
-            "steps": steps,
-            "stages": stages,
-            "stages_of_two": (room - beyond) // (2 * slab + 16),
-            "registers": SPARE_REGISTERS + np.where(swapped == 1, wide, rows) // 2,
-            "shared": np.maximum(stages * stage + beyond, partial_bytes(p.m.extent, 1, block_n)),
-            "room": room,
-            "ring": 2 * SWIZZLE_128B_ELEMENTS * slabs * block_n * stages,
-            "token_bytes": blocks * p.m.extent * p.k.extent * 2,
-            "exchanged": 4 * p.m.extent * block_n * (split - 1) // split,
-        }
+    def sizes(self, columns: Columns) -> SkinnyTmaSizes[Ints]:
+        return skinny_tma_sizes(self.product, self.target, columns)
 
-    def usual(self, columns: Columns) -> Bools:
-        p, size, limits = self.product, self._sizes(columns), limits_of(self.target)
-        swapped, wide, groups = columns.ints("swapped"), columns.ints("wide"), columns.ints("groups")
-        split, resident, stages = columns.ints("split"), columns.ints("resident"), columns.ints("stages")
-        fits = limits.resident_blocks(size["threads"], size["registers"], size["shared"]) >= resident
-        fits &= (size["block_n"] <= MOST_BOX) & ((swapped == 1) | (wide == WGMMA_M))
-        fits &= (p.b.k == 1) | (wide % SWIZZLE_128B_ELEMENTS == 0)
-        fits &= (stages == size["stages"]) | (stages == STAGES[0])
-        usual: Bools = fits & (size["shared"] <= size["room"]) & (size["block_n"] - p.n.extent < 64)
+    @property
+    def b_along_k(self) -> bool:
+        return self.product.b.k == 1
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        limits = limits_of(self.target)
+
+        def left_operand(columns: Columns) -> Bools:
+            holds: Bools = (columns.ints("swap_ab") == 0) | (columns.ints("mma_n") == WGMMA_M)
+            return holds
+
+        def boxes(columns: Columns) -> Bools:
+            mma_n, warpgroups = columns.ints("mma_n"), columns.ints("consumer_warpgroups")
+            if self.b_along_k:
+                return mma_n * warpgroups <= LARGEST_BOX
+            holds: Bools = mma_n % SWIZZLE_128B_ELEMENTS == 0
+            return holds
+
+        def filled(columns: Columns) -> Bools:
+            stages = columns.ints("stages")
+            holds: Bools = (stages == self.sizes(columns).stages) | (stages == STAGES[0])
+            return holds
+
+        def registers(columns: Columns) -> Bools:
+            size = self.sizes(columns)
+            return limits.resident_blocks(size.threads, size.registers, 0) >= size.ctas_per_sm
+
+        def shared_memory(columns: Columns) -> Bools:
+            size = self.sizes(columns)
+            return size.shared_bytes <= size.shared_limit
+
+        return (
+            Constraint(f"with swap_ab, mma_n is {WGMMA_M}, the rows of wgmma", ("swap_ab", "mma_n"), left_operand),
+            Constraint(
+                f"consumer_warpgroups times mma_n is at most {LARGEST_BOX}, the rows of a TMA box"
+                if self.b_along_k
+                else f"mma_n is a multiple of {SWIZZLE_128B_ELEMENTS}, the side of the TMA boxes of an operand along n",
+                ("mma_n", "consumer_warpgroups"),
+                boxes,
+            ),
+            Constraint(
+                "stages is no larger than the number of tiles of 64 times k_atoms elements of k for each of split_k "
+                f"blocks, or is {STAGES[0]}",
+                ("k_atoms", "stages", "split_k"),
+                filled,
+            ),
+            Constraint(
+                "the registers of ctas_per_sm blocks of consumer_warpgroups and a producer warp fit on a "
+                "multiprocessor, with the accumulators of mma_n outputs",
+                ("swap_ab", "mma_n", "consumer_warpgroups", "ctas_per_sm"),
+                registers,
+            ),
+            Constraint(
+                "all stages of k_atoms, or the accumulators of the block, fit in the shared memory of each of "
+                "ctas_per_sm blocks",
+                tuple(k.name for k in self.knobs),
+                shared_memory,
+            ),
+        )
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        p, size = self.product, self.sizes(columns)
+        useful: Bools = (size.block_n - p.n.extent < WGMMA_M) & (size.block_n <= LARGEST_BOX)
         if p.n.extent * p.k.extent < SMALL:
-            usual &= stages == STAGES[0]
-            return usual
-        usual &= size["ring"] * resident >= LEAST_RING
-        usual &= (columns.ints("slabs") > 1) | (size["stages_of_two"] < STAGES[0])
-        usual &= (groups == 1) | (wide >= WGMMA_M)
-        usual &= ((split == 1) & (size["blocks"] > self.target.threads)) | (resident == 1)
-        return usual & self._even(size, split, resident)
+            useful &= columns.ints("stages") == STAGES[0]
+            return useful if useful.any() else columns.plainest
+        alone = size.ctas_per_sm == 1
+        busy = size.stage_b_bytes * size.stages * size.ctas_per_sm >= LEAST_STAGED
+        # one atom a stage is for blocks that have no room for three stages of two
+        spare_bytes = 2 * SWIZZLE_128B_ELEMENTS * size.a_spare_rows
+        stages_of_two = (size.shared_limit - spare_bytes) // (2 * size.atom_bytes + BARRIER_BYTES)
+        deep = (size.k_atoms > 1) | (stages_of_two < STAGES[0])
+        wide = (size.consumer_warpgroups == 1) | (size.mma_n >= WGMMA_M)
+        used = ((size.split_k == 1) & (size.blocks > self.target.threads)) | alone
+        promising: Bools = useful & busy & deep & wide & used & self._balanced(size)
+        return promising if promising.any() else columns.plainest
 
-    def _even(self, size: Mapping[str, Ints], split: Ints, resident: Ints) -> Bools:
-        """Whether all multiprocessors have about the same to do, in one wave or in large pieces."""
-        slots = self.target.threads * resident
-        waves = -(-size["blocks"] // slots)
-        least = np.minimum(LEAST_SHARE * slots * waves, -(-self.product.n.extent // LEAST_WIDE))
-        once = (waves == 1) | ((size["block_n"] >= MOST_BOX * 3 // 4) & (split == 1))
-        even: Bools = once & ((size["blocks"] >= least) | (waves > 3))
-        return even
+    def _balanced(self, size: SkinnyTmaSizes[Ints]) -> Bools:
+        """Whether all multiprocessors have about the same to do: in one wave, or in more of large blocks."""
+        at_once = self.target.threads * size.ctas_per_sm
+        waves = -(-size.blocks // at_once)
+        least = np.minimum(LEAST_OCCUPIED * at_once * waves, -(-self.product.n.extent // LEAST_BLOCK_N))
+        large = (size.block_n >= LARGE_BLOCK_N) & (size.split_k == 1)
+        balanced: Bools = ((waves == 1) | large) & ((size.blocks >= least) | (waves > 3))
+        return balanced
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        size, ceilings = self.sizes(columns), gpu_peaks(self.target, peaks)
+        # wgmma reads both operands from shared memory, which takes longer than the arithmetic where N is small
+        arithmetic = 2 * WGMMA_M * size.wgmma_n * SWIZZLE_128B_ELEMENTS / ceilings.tensor_flops_per_cycle
+        operands = 2 * SWIZZLE_128B_ELEMENTS * (WGMMA_M + size.wgmma_n) / ceilings.shared_bytes_per_cycle
+        mma = size.k_tiles * size.k_atoms * size.consumer_warpgroups * np.maximum(arithmetic, operands)
+        read = size.k_tiles * size.k_atoms * size.atom_bytes
+        exchanged = self._exchanged_bytes(size)
+        exchange = np.where(size.split_k > 1, EXCHANGE_CYCLES + exchanged / EXCHANGE_BYTES_PER_CYCLE, 0)
+        stream = WeightStream(
+            blocks=size.blocks,
+            resident=size.ctas_per_sm,
+            in_flight=size.stage_b_bytes * np.maximum(size.stages - 1, 1),
+            l2_bytes=size.blocks * (read + exchanged),
+            shared_bytes=read,
+            mma_cycles=mma,
+            chain_cycles=size.k_tiles * STEP_CYCLES + mma + exchange,
+            latency=TMA_LATENCY_SECONDS,
+        )
+        return weight_stream_seconds(self.product, ceilings, stream)
+
+    def _exchanged_bytes(self, size: SkinnyTmaSizes[Ints]) -> Ints:
+        return 4 * self.product.m.extent * size.block_n * (size.split_k - 1) // size.split_k
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        size = self._sizes(columns)
+        p, size = self.product, self.sizes(columns)
         common = gpu_columns(
             limits_of(self.target),
             self.target.threads,
-            blocks=size["blocks"],
-            threads=size["threads"],
-            registers=np.minimum(size["registers"], 255),
-            shared=size["shared"],
-            wanted=size["ring"] // size["threads"],
+            blocks=size.blocks,
+            threads=size.threads,
+            registers=np.minimum(size.registers, 255),
+            shared=size.shared_bytes,
+            wanted=size.stage_b_bytes * size.stages // size.threads,
         )
-        idle = -size["blocks"] % (self.target.threads * columns.ints("resident"))
-        own = {"steps": "steps", "token_bytes": "token_bytes", "exchanged_bytes": "exchanged"}
-        return {
-            **common,
-            **{name: size[key].astype(np.float64) for name, key in own.items()},
-            "idle_blocks": idle.astype(np.float64),
+        own = {
+            "k_tiles": size.k_tiles,
+            "a_bytes": size.blocks_n * p.m.extent * p.k.extent * 2,
+            "exchanged_bytes": self._exchanged_bytes(size),
+            "idle_blocks": -size.blocks % (self.target.threads * size.ctas_per_sm),
         }
+        return {**common, **{name: column.astype(np.float64) for name, column in own.items()}}
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        knobs = {name: int(value) for name, value in setting.items()}
-        swapped, split, slabs = bool(knobs.pop("swapped")), knobs["split"], knobs["slabs"]
-        stages = min(knobs.pop("stages"), -(-self.product.k.extent // (split * slabs * SWIZZLE_128B_ELEMENTS)))
-        ahead = self.target.threads * knobs["resident"] // split
-        setting_of = StreamSetting(**knobs, swapped=swapped, stages=stages, ahead=ahead)
-        return lower_streams(self.product, KERNEL_NAME, setting_of)
+        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
+        return lower_skinny_tma(self.product, KERNEL_NAME, cast("SkinnyTmaSizes[int]", sizes))
 
 
-def _plan(workload: Workload, target: Target) -> StreamPlan | None:
+def _plan(workload: Workload, target: Target) -> SkinnyTmaPlan | None:
     if target.arch != ARCHITECTURE:
         return None
     product = skinny_gemm_of(workload)
-    if product is None or product.m.extent < LEAST_TOKENS or not can_lower_streams(product):
+    if product is None or product.m.extent < LEAST_M or not can_lower_skinny_tma(product):
         return None
-    return StreamPlan(product, target)
+    return SkinnyTmaPlan(product, target)
 
 
 CUDA_SKINNY_TMA = TileSketch("cuda_skinny_tma", 5, QUANTITIES, _plan)

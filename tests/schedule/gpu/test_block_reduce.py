@@ -10,14 +10,20 @@ from tilewright.ir.build import Writer
 from tilewright.ir.expr import BinaryOp, ClusterLoad, Expr, Load, Shuffle, Var, walk
 from tilewright.ir.gpu import Barrier, Level
 from tilewright.ir.stmt import Stmt, expressions, walk_statements
-from tilewright.schedule.gpu.block_reduce import Team, combine_of, scratch_bytes, team_reduce, team_scratch
+from tilewright.schedule.gpu.block_reduce import (
+    ThreadGroup,
+    combine_of,
+    group_reduce,
+    group_scratch,
+    group_scratch_bytes,
+)
 
 
-def _written(team: Team) -> tuple[Stmt, Sequence[Buffer]]:
+def _written(group: ThreadGroup) -> tuple[Stmt, Sequence[Buffer]]:
     w = Writer()
     value = w.allocate("value", (), float32, Scope.REGISTER)
-    scratch = team_scratch(w, "sum", team, [float32])
-    team_reduce(w, "sum", team, [value], combine_of(BinaryOp.ADD), scratch)
+    scratch = group_scratch(w, "sum", group, [float32])
+    group_reduce(w, "sum", group, [value], combine_of(BinaryOp.ADD), scratch)
     return w.finish(), scratch
 
 
@@ -41,17 +47,17 @@ def _found(body: Stmt, kind: type[Expr]) -> list[Expr]:
 def test_lanes_shuffle_then_warps_meet_in_shared_memory(
     threads: int, blocks: int, shuffles: int, level: Level | None
 ) -> None:
-    team = Team(Var("t"), threads, blocks=blocks)
-    body, scratch = _written(team)
+    group = ThreadGroup(Var("t"), threads, blocks=blocks)
+    body, scratch = _written(group)
     assert len(_found(body, Shuffle)) == shuffles
     assert [s.level for s in walk_statements(body) if isinstance(s, Barrier)] == ([] if level is None else [level])
     entries = max(1, threads // 32) * blocks
     reads = _found(body, ClusterLoad) if blocks > 1 else [e for e in _found(body, Load) if e.buffer in scratch]  # type: ignore[attr-defined]
     assert len(reads) == (0 if entries == 1 else -(-entries // 32))
-    assert sum(b.bytes for b in scratch) == scratch_bytes(threads, 1, blocks, 4)
+    assert sum(b.bytes for b in scratch) == group_scratch_bytes(threads, 1, blocks, 4)
 
 
 @pytest.mark.parametrize(("threads", "blocks"), [(48, 1), (0, 1), (64, 3), (16, 2)])
-def test_other_teams_are_refused(threads: int, blocks: int) -> None:
+def test_other_groups_are_refused(threads: int, blocks: int) -> None:
     with pytest.raises(ValueError, match="allowed"):
-        Team(Var("t"), threads, blocks=blocks)
+        ThreadGroup(Var("t"), threads, blocks=blocks)

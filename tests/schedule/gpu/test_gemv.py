@@ -20,7 +20,7 @@ ALONG_N = workload_of("matmul", m=1, n=4096, k=4096, dtype="float16")
 
 
 def _with_producers() -> Workload:
-    """Scaled tokens, shifted weights, two outputs."""
+    """A scaled, B shifted, two outputs."""
     x, w, scale = (
         te.placeholder((3, 90), "float16", "X"),
         te.placeholder((21, 90), "int8", "W"),
@@ -33,12 +33,12 @@ def _with_producers() -> Workload:
         "total",
     )
     high = te.compute((3, 21), lambda i, j: te.maximum(total[i, j], 0.0), "high")
-    turned = te.compute((21, 3), lambda j, i: te.cast(total[i, j] * 0.5, "float16"), "turned")
-    return te.workload([high, turned])
+    transposed = te.compute((21, 3), lambda j, i: te.cast(total[i, j] * 0.5, "float16"), "transposed")
+    return te.workload([high, transposed])
 
 
 def _block() -> Workload:
-    """Names that the kernel would like to have itself."""
+    """The tensors have names that the kernel would use itself."""
     block, lane = te.placeholder((2, 40), "float32", "block"), te.placeholder((40, 12), "float32", "lane")
     step = te.reduce_axis(40, "step")
     return te.workload(te.compute((2, 12), lambda m, n: te.sum(block[m, step] * lane[step, n], axis=step), "partials"))
@@ -52,7 +52,7 @@ CASES: dict[str, Any] = {
     "float32": lambda: workload_of("linear", rows=1, inputs=700, outputs=19, dtype="float32", residual=True),
     "along n": lambda: workload_of("matmul", m=5, n=136, k=77, dtype="bfloat16"),
     "along n, odd": lambda: workload_of("matmul", m=2, n=71, k=131, dtype="float32", bias=True),
-    "turned": lambda: workload_of("matmul", m=90, n=2, k=33, dtype="float16", transpose_a=True),
+    "n short": lambda: workload_of("matmul", m=90, n=2, k=33, dtype="float16", transpose_a=True),
     "integers": lambda: workload_of("matmul", m=8, n=50, k=100, dtype="int8", transpose_b=True),
     "batch of one": lambda: workload_of("batch_matmul", batch=1, m=4, n=40, k=64, dtype="float64"),
     "with producers": _with_producers,
@@ -89,10 +89,10 @@ def test_spaces_are_small_and_keep_the_memory_busy(workload: Workload) -> None:
 @pytest.mark.parametrize(
     ("workload", "knobs"),
     [
-        (ONE, {"rows": 2, "warps_n": 2, "warps_k": 8, "unroll": 2}),
-        (FOUR, {"rows": 4, "warps_n": 1, "warps_k": 8, "unroll": 2}),
-        (UNEVEN, {"rows": 8, "warps_n": 4, "warps_k": 1, "unroll": 8}),
-        (ALONG_N, {"lanes": 4, "warps_n": 1, "warps_k": 16, "unroll": 8}),
+        (ONE, {"rows_per_warp": 2, "warps_n": 2, "warps_k": 8, "unroll": 2}),
+        (FOUR, {"rows_per_warp": 4, "warps_n": 1, "warps_k": 8, "unroll": 2}),
+        (UNEVEN, {"rows_per_warp": 8, "warps_n": 4, "warps_k": 1, "unroll": 8}),
+        (ALONG_N, {"lanes_n": 4, "warps_n": 1, "warps_k": 16, "unroll": 8}),
     ],
     ids=["one", "four", "uneven", "along n"],
 )
@@ -102,8 +102,8 @@ def test_nothing_spills(workload: Workload, knobs: dict[str, int]) -> None:
 
 
 def test_lanes_read_neighbours_of_rows_that_begin_anywhere_all_ahead_of_the_first_product() -> None:
-    """5 of each of 4 rows and 3 tokens; 12 sums, of which a lane gives away half and half again."""
-    schedule = schedule_of(SKETCH, UNEVEN, rows=4, warps_n=4, warps_k=1, unroll=8)
+    """5 loads of each of 4 rows of B and 3 of A; 12 accumulators, of which a lane gives away half, and half again."""
+    schedule = schedule_of(SKETCH, UNEVEN, rows_per_warp=4, warps_n=4, warps_k=1, unroll=8)
     backend = backend_for(H200)
     emitted = backend.emit(finish(SKETCH.lower(UNEVEN, H200, schedule), H200), H200)
     asked, _, after = emitted.text.partition("griddepcontrol_wait();")

@@ -1,4 +1,4 @@
-"""Layers of products in one kernel: what is taken for layers, what they compute, what the compiler makes of them."""
+"""Multilayer perceptrons in one kernel: what is recognised, what kernels compute, what the compiler makes of them."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.target import Target
 from tilewright.schedule.gpu.mlp.space import CUDA_MLP as SKETCH
-from tilewright.schedule.problems.mlp import layers_of
+from tilewright.schedule.problems.mlp import mlp_of
 from tilewright.te import build as te
 from tilewright.te.workload import Workload
 
@@ -25,7 +25,7 @@ def _softmax_of_weights_first() -> Workload:
     )
     k, a, b = te.reduce_axis(40, "k"), te.reduce_axis(72, "a"), te.reduce_axis(72, "b")
     total = te.compute(
-        (72, 19), lambda j, i: te.sum(te.cast(w[j, k], "float32") * te.cast(x[i, k], "float32"), axis=k), "sums"
+        (72, 19), lambda j, i: te.sum(te.cast(w[j, k], "float32") * te.cast(x[i, k], "float32"), axis=k), "accumulators"
     )
     most = te.compute((19,), lambda i: te.max(total[a, i], axis=a), "most")
     all_ = te.compute((19,), lambda i: te.sum(te.exp(total[b, i] - most[i]), axis=b), "all")
@@ -76,13 +76,13 @@ def test_a_ring_shorter_than_all_layers_goes_round() -> None:
 
 
 def test_what_layers_are() -> None:
-    found = layers_of(THREE)
+    found = mlp_of(THREE)
     assert found is not None and len(found.layers) == 3
     assert [len(layer.statistics) for layer in found.layers] == [2, 2, 2]
     assert [layer.value is None for layer in found.layers] == [False, False, True]
-    assert layers_of(workload_of("linear", rows=32, inputs=128, outputs=128, dtype="float16")) is None
-    assert layers_of(workload_of("layer_norm", rows=32, columns=128)) is None
-    assert layers_of(workload_of("gated_linear", rows=32, inputs=128, outputs=128, dtype="float16")) is None
+    assert mlp_of(workload_of("linear", rows=32, inputs=128, outputs=128, dtype="float16")) is None
+    assert mlp_of(workload_of("layer_norm", rows=32, columns=128)) is None
+    assert mlp_of(workload_of("gated_linear", rows=32, inputs=128, outputs=128, dtype="float16")) is None
 
 
 def test_what_it_leaves_to_others() -> None:
@@ -96,7 +96,9 @@ def test_what_it_leaves_to_others() -> None:
     assert not taken(width=60) and not taken(width=8192)
 
 
-@pytest.mark.parametrize("knobs", [{"rows": 1, "warps": 8, "chunk": 64}, {"rows": 2, "warps": 4, "chunk": 128}])
+@pytest.mark.parametrize(
+    "knobs", [{"atoms_m": 1, "warps_n": 8, "tile_k": 64}, {"atoms_m": 2, "warps_n": 4, "tile_k": 128}]
+)
 def test_nothing_spills_and_layers_are_one_function(knobs: dict[str, int]) -> None:
     resources = compiled(SKETCH, THREE, **knobs)
     assert resources.spill_bytes == 0 and resources.stack_bytes == 0

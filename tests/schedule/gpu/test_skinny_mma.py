@@ -1,4 +1,4 @@
-"""Products on matrix instructions: what they take, what they compute, what the compiler makes of them."""
+"""Products with few rows on mma.sync: what the sketch takes, what kernels compute, what the compiler makes of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,21 +15,21 @@ from tilewright.te import build as te
 from tilewright.te.workload import Workload
 
 OTHER = replace(H200, arch="sm_100a")
-"""A device without the instructions that the streams need, where this sketch takes more rows."""
+"""A device without wgmma, where this sketch takes more rows."""
 SIXTEEN = workload_of("linear", rows=16, inputs=4096, outputs=4096, dtype="bfloat16", bias=False)
 THIRTY_TWO = workload_of("matmul", m=32, n=4096, k=4096, dtype="bfloat16")
 ALONG_N = workload_of("matmul", m=16, n=4096, k=4096, dtype="float16")
 
 
 def _two_outputs() -> Workload:
-    """The sum itself and a turned function of it; names that the kernel would like to have itself."""
+    """The accumulator and a transposed function of it. The tensors have names that the kernel would use itself."""
     x, w = te.placeholder((12, 136), "bfloat16", "partials"), te.placeholder((52, 136), "bfloat16", "rank")
     k = te.reduce_axis(136, "lane")
     total = te.compute(
-        (12, 52), lambda n, m: te.sum(te.cast(x[n, k], "float32") * te.cast(w[m, k], "float32"), axis=k), "sums"
+        (12, 52), lambda n, m: te.sum(te.cast(x[n, k], "float32") * te.cast(w[m, k], "float32"), axis=k), "accumulators"
     )
-    turned = te.compute((52, 12), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "turned")
-    return te.workload([total, turned])
+    transposed = te.compute((52, 12), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "a_stages")
+    return te.workload([total, transposed])
 
 
 CASES: dict[str, Callable[[], Workload]] = {
@@ -39,7 +39,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     "n of no multiple": lambda: workload_of("linear", rows=15, inputs=520, outputs=77, dtype="bfloat16"),
     "along n": lambda: workload_of("matmul", m=9, n=136, k=600, dtype="float16", bias=True),
     "many rows": lambda: workload_of("matmul", m=32, k=384, n=80, dtype="bfloat16"),
-    "swapped": lambda: workload_of("matmul", m=72, n=3, k=264, dtype="float16", transpose_b=True),
+    "n short": lambda: workload_of("matmul", m=72, n=3, k=264, dtype="float16", transpose_b=True),
     "two outputs": _two_outputs,
 }
 
@@ -58,7 +58,7 @@ def test_what_it_leaves_to_others() -> None:
     assert not taken(dtype="float32")
     assert not taken(dtype="float16", rows=65, outputs=128)
     assert not taken(dtype="float16", accumulate="float64")
-    assert not taken(dtype="float16", inputs=60)  # rows that begin between copies
+    assert not taken(dtype="float16", inputs=60)  # rows that begin between vectors of 16 bytes
     assert not SKETCH.matches(workload_of("matmul", m=4, n=64, k=64, dtype="float16", transpose_a=True), H200)
     assert not SKETCH.matches(workload_of("matmul", m=4, n=60, k=64, dtype="float16"), H200)
 
@@ -86,15 +86,15 @@ def test_shared_memory_is_what_the_sketch_says(workload: Workload) -> None:
 
 def test_older_devices_have_no_clusters() -> None:
     old = Target("cuda", "sm_80", (), threads=108, vector_bytes=16)
-    assert set(SKETCH.space(SIXTEEN, old).column("split").tolist()) == {1}
+    assert set(SKETCH.space(SIXTEEN, old).column("split_k").tolist()) == {1}
 
 
 @pytest.mark.parametrize(
     ("workload", "knobs"),
     [
-        (SIXTEEN, {"rows": 2, "warps_n": 1, "warps_k": 8, "chunk": 64, "split": 1}),
-        (THIRTY_TWO, {"rows": 2, "warps_n": 2, "warps_k": 2, "chunk": 128, "split": 2}),
-        (ALONG_N, {"rows": 4, "warps_n": 1, "warps_k": 4, "chunk": 64, "split": 2}),
+        (SIXTEEN, {"atoms_n": 2, "warps_n": 1, "warps_k": 8, "tile_k": 64, "split_k": 1}),
+        (THIRTY_TWO, {"atoms_n": 2, "warps_n": 2, "warps_k": 2, "tile_k": 128, "split_k": 2}),
+        (ALONG_N, {"atoms_n": 4, "warps_n": 1, "warps_k": 4, "tile_k": 64, "split_k": 2}),
     ],
     ids=["16", "32", "along n"],
 )

@@ -1,4 +1,4 @@
-"""Products fed by copies of whole boxes: what they take, what they compute, what the compiler makes of them."""
+"""Products with few rows on wgmma: what the sketch takes, what kernels compute, what the compiler makes of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,14 +19,14 @@ LARGE = workload_of("linear", rows=32, inputs=4096, outputs=28672, dtype="bfloat
 
 
 def _two_outputs() -> Workload:
-    """The sum itself and a turned function of it; names that the kernel would like to have itself."""
+    """The accumulator and a transposed function of it. The tensors have names that the kernel would use itself."""
     x, w = te.placeholder((18, 136), "bfloat16", "partials"), te.placeholder((52, 136), "bfloat16", "full")
     k = te.reduce_axis(136, "lane")
     total = te.compute(
-        (18, 52), lambda n, m: te.sum(te.cast(x[n, k], "float32") * te.cast(w[m, k], "float32"), axis=k), "sums"
+        (18, 52), lambda n, m: te.sum(te.cast(x[n, k], "float32") * te.cast(w[m, k], "float32"), axis=k), "accumulators"
     )
-    turned = te.compute((52, 18), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "turned")
-    return te.workload([total, turned])
+    transposed = te.compute((52, 18), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "b_stages")
+    return te.workload([total, transposed])
 
 
 CASES: dict[str, Callable[[], Workload]] = {
@@ -63,13 +63,13 @@ def test_what_it_leaves_to_others() -> None:
 @pytest.mark.parametrize(
     ("workload", "knobs"),
     [
-        (SIXTY_FOUR, {"swapped": 0, "split": 2, "slabs": 2}),
-        (LARGE, {"swapped": 1, "wide": 112, "groups": 2}),
-        (ALONG_N, {"swapped": 1}),
+        (SIXTY_FOUR, {"swap_ab": 1, "split_k": 2, "k_atoms": 2}),
+        (LARGE, {"swap_ab": 0, "mma_n": 112, "consumer_warpgroups": 2}),
+        (ALONG_N, {"swap_ab": 0}),
     ],
-    ids=["weights as rows", "tokens as rows", "along n"],
+    ids=["B as left operand", "A as left operand", "B along n"],
 )
-def test_sums_stay_in_registers(workload: Workload, knobs: dict[str, int]) -> None:
+def test_accumulators_stay_in_registers(workload: Workload, knobs: dict[str, int]) -> None:
     taken = compiled(SKETCH, workload, **knobs)
     schedule = schedule_of(SKETCH, workload, **knobs)
     estimate = SKETCH.derive(workload, H200, [schedule])["registers_estimate"][0]
@@ -80,17 +80,17 @@ def test_sums_stay_in_registers(workload: Workload, knobs: dict[str, int]) -> No
     assert "UTMALDG.2D" in text and "HGMMA.64x" in text and "LDGSTS" not in text
 
 
-@pytest.mark.parametrize(("rows", "outputs", "wide", "blocks"), [(32, 4096, 32, 128), (64, 28672, 224, 128)])
-def test_spaces_are_small_and_hold_what_measured_best(rows: int, outputs: int, wide: int, blocks: int) -> None:
+@pytest.mark.parametrize(("rows", "outputs", "mma_n", "blocks"), [(32, 4096, 32, 128), (64, 28672, 224, 128)])
+def test_spaces_are_small_and_hold_what_measured_best(rows: int, outputs: int, mma_n: int, blocks: int) -> None:
     workload = workload_of("linear", rows=rows, inputs=4096, outputs=outputs, dtype="float16", bias=False)
     space = SKETCH.space(workload, H200)
     assert 10 <= len(space) <= 40
-    best = schedule_of(SKETCH, workload, swapped=1, wide=wide, groups=1, split=1)
+    best = schedule_of(SKETCH, workload, swap_ab=0, mma_n=mma_n, consumer_warpgroups=1, split_k=1)
     assert SKETCH.derive(workload, H200, [best])["blocks"][0] == blocks
     assert (space.quantities["shared_bytes"] <= 227 * 1024).all()
 
 
 def test_an_export_fills_the_tensor_maps_itself() -> None:
-    text = exported(SIXTY_FOUR, H200, schedule_of(SKETCH, SIXTY_FOUR, swapped=0, slabs=2))["kernel.cu"].decode()
+    text = exported(SIXTY_FOUR, H200, schedule_of(SKETCH, SIXTY_FOUR, swap_ab=1, k_atoms=2))["kernel.cu"].decode()
     assert "tensor_map(p[1], 2, {4096, 4096}, {64, 64}, true, 128)" in text
     assert text.index("struct __align__(64) TensorMap") < text.index("static TensorMap tensor_map(")

@@ -1,0 +1,94 @@
+"""The tile sizes of ``cuda_skinny_mma``: what follows from a setting of its knobs."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ...problems.gemm import Gemm
+from ...space.columns import Columns, Ints
+from ..occupancy import limits_of
+from ..split_k import partial_bytes
+from .mma_tiles import ATOM_M, ATOM_N, tile_bytes
+
+SPARE_REGISTERS = 44
+"""Registers of a thread for addresses and constants, roughly (from compiled kernels)."""
+LEAST_STAGES, MOST_STAGES = 2, 12
+
+W = TypeVar("W", int, Ints)
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyMmaSizes(Generic[W]):
+    """Whole columns int64[n] for a space, or plain ints for one setting. The first six fields are the knobs.
+
+    ``warps`` and ``threads`` are those of a block. ``block_n`` is how many outputs ``n`` a block computes, and
+    ``atoms_m`` how many times 8 rows ``m``. ``blocks_n`` counts the blocks along ``n``, ``blocks`` those of the launch.
+    ``k_tiles`` is how many tiles of ``k`` every warp goes through. ``stages`` is how many of them its circular buffer
+    holds: as many as fit. ``stage_b_bytes`` are the bytes of B in one stage of all warps. ``shared_bytes`` is the
+    shared memory of a block, and ``shared_limit`` what it may take when ``ctas_per_sm`` blocks share a multiprocessor.
+    ``registers`` is the estimate for a thread. ``prefetching`` is how many blocks along ``n`` prefetch their operands
+    into L2 before the launch before has ended.
+    """
+
+    atoms_n: W
+    warps_n: W
+    warps_k: W
+    tile_k: W
+    split_k: W
+    ctas_per_sm: W
+    warps: W
+    threads: W
+    block_n: W
+    atoms_m: W
+    blocks_n: W
+    blocks: W
+    k_tiles: W
+    stages: W
+    stage_b_bytes: W
+    shared_bytes: W
+    shared_limit: W
+    registers: W
+    prefetching: W
+
+
+def skinny_mma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyMmaSizes[Ints]:
+    """The sizes of all settings in ``columns``."""
+    limits = limits_of(target)
+    atoms_n, warps_n, warps_k = columns.ints("atoms_n"), columns.ints("warps_n"), columns.ints("warps_k")
+    tile_k, split_k, ctas_per_sm = columns.ints("tile_k"), columns.ints("split_k"), columns.ints("ctas_per_sm")
+    atoms_m = np.full_like(atoms_n, -(-p.m.extent // ATOM_N))
+    warps, warp_n = warps_n * warps_k, atoms_n * ATOM_M
+    block_n = warp_n * warps_n
+    blocks_n = -(-p.n.extent // block_n)
+    k_tiles = -(-p.k.extent // (split_k * warps_k * tile_k))
+    stage_b = warps * (tile_bytes(warp_n, tile_k) if p.b.k == 1 else tile_bytes(tile_k, warp_n))
+    stage_a = np.where(warps_n > 1, warps_k, warps) * tile_bytes(ATOM_N * atoms_m, tile_k)
+    shared_limit = limits.shared_bytes_per_multiprocessor // ctas_per_sm - limits.reserved_shared_bytes
+    shared_limit = np.minimum(shared_limit, limits.shared_bytes_per_block)
+    fitting = np.minimum(shared_limit // (stage_a + stage_b), k_tiles + 1)
+    stages = np.clip(fitting, LEAST_STAGES, MOST_STAGES)
+    early = limits.early_blocks(ctas_per_sm, target.threads)
+    return SkinnyMmaSizes(
+        atoms_n=atoms_n,
+        warps_n=warps_n,
+        warps_k=warps_k,
+        tile_k=tile_k,
+        split_k=split_k,
+        ctas_per_sm=ctas_per_sm,
+        warps=warps,
+        threads=WARP_LANES * warps,
+        block_n=block_n,
+        atoms_m=atoms_m,
+        blocks_n=blocks_n,
+        blocks=blocks_n * split_k,
+        k_tiles=k_tiles,
+        stages=stages,
+        stage_b_bytes=stage_b,
+        shared_bytes=np.maximum(stages * (stage_a + stage_b), partial_bytes(p.m.extent, warps_k, block_n)),
+        shared_limit=shared_limit,
+        registers=SPARE_REGISTERS + 4 * atoms_n * atoms_m + 8 * atoms_n + 4 * atoms_m,
+        prefetching=np.where(blocks_n * split_k <= early, blocks_n, 0),
+    )

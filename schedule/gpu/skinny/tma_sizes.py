@@ -1,0 +1,106 @@
+"""The tile sizes of ``cuda_skinny_tma``: what follows from a setting of its knobs."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.gpu import SWIZZLE_128B_ELEMENTS, WARPGROUP_THREADS, WGMMA_M
+from ...problems.gemm import Gemm
+from ...space.columns import Columns, Ints
+from ..occupancy import limits_of
+from ..split_k import partial_bytes
+
+SPARE_REGISTERS = 32
+"""Registers of a thread for addresses and constants, roughly (from compiled kernels)."""
+SWIZZLED_ROWS = 8
+"""Rows after which the pattern of the 128-byte swizzle repeats."""
+BARRIER_BYTES = 16
+"""Shared memory of the two mbarriers of a stage."""
+
+W = TypeVar("W", int, Ints)
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyTmaSizes(Generic[W]):
+    """Whole columns int64[n] for a space, or plain ints for one setting. The first seven fields are the knobs, but that
+    ``stages`` is no larger than ``k_tiles``.
+
+    ``warps`` and ``threads`` are those of a block. ``block_n`` is how many outputs ``n`` a block computes. ``a_rows``
+    is how many rows of A a stage holds. ``a_spare_rows`` is how many rows behind the last stage wgmma reads, whose
+    products count for nothing. ``wgmma_n`` is the N of the instruction. ``blocks_n`` counts the blocks along ``n``,
+    ``blocks`` those of the launch. ``k_tiles`` is how many tiles of ``k`` a block goes through. ``atom_bytes`` are the
+    bytes of A and B along 64 elements of ``k``, and ``stage_b_bytes`` those of B in a stage. ``shared_bytes`` is the
+    shared memory of a block, and ``shared_limit`` what it may take when ``ctas_per_sm`` blocks share a multiprocessor.
+    ``registers`` is the estimate for a thread. ``prefetching`` is how many blocks along ``n`` prefetch their operands
+    into L2 before the launch before has ended.
+    """
+
+    swap_ab: W
+    mma_n: W
+    consumer_warpgroups: W
+    k_atoms: W
+    stages: W
+    split_k: W
+    ctas_per_sm: W
+    warps: W
+    threads: W
+    block_n: W
+    a_rows: W
+    a_spare_rows: W
+    wgmma_n: W
+    blocks_n: W
+    blocks: W
+    k_tiles: W
+    atom_bytes: W
+    stage_b_bytes: W
+    shared_bytes: W
+    shared_limit: W
+    registers: W
+    prefetching: W
+
+
+def skinny_tma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyTmaSizes[Ints]:
+    """The sizes of all settings in ``columns``."""
+    limits = limits_of(target)
+    swap_ab, mma_n = columns.ints("swap_ab"), columns.ints("mma_n")
+    warpgroups, k_atoms = columns.ints("consumer_warpgroups"), columns.ints("k_atoms")
+    split_k, ctas_per_sm = columns.ints("split_k"), columns.ints("ctas_per_sm")
+    a_rows = np.full_like(mma_n, -(-p.m.extent // SWIZZLED_ROWS) * SWIZZLED_ROWS)
+    block_n = mma_n * warpgroups
+    blocks_n = -(-p.n.extent // block_n)
+    k_tiles = -(-p.k.extent // (split_k * k_atoms * SWIZZLE_128B_ELEMENTS))
+    stages = np.minimum(columns.ints("stages"), k_tiles)
+    row_bytes = 2 * SWIZZLE_128B_ELEMENTS
+    atom_bytes = row_bytes * (block_n + a_rows)
+    a_spare_rows = np.where(swap_ab == 1, 0, WGMMA_M - a_rows)
+    wgmma_n = np.where(swap_ab == 1, a_rows, mma_n)
+    shared_limit = limits.shared_bytes_per_multiprocessor // ctas_per_sm - limits.reserved_shared_bytes
+    staged = stages * (k_atoms * atom_bytes + BARRIER_BYTES) + row_bytes * a_spare_rows
+    warps = warpgroups * (WARPGROUP_THREADS // WARP_LANES) + 1
+    return SkinnyTmaSizes(
+        swap_ab=swap_ab,
+        mma_n=mma_n,
+        consumer_warpgroups=warpgroups,
+        k_atoms=k_atoms,
+        stages=stages,
+        split_k=split_k,
+        ctas_per_sm=ctas_per_sm,
+        warps=warps,
+        threads=WARP_LANES * warps,
+        block_n=block_n,
+        a_rows=a_rows,
+        a_spare_rows=a_spare_rows,
+        wgmma_n=wgmma_n,
+        blocks_n=blocks_n,
+        blocks=blocks_n * split_k,
+        k_tiles=k_tiles,
+        atom_bytes=atom_bytes,
+        stage_b_bytes=row_bytes * k_atoms * block_n,
+        shared_bytes=np.maximum(staged, partial_bytes(p.m.extent, 1, block_n)),
+        shared_limit=np.minimum(shared_limit, limits.shared_bytes_per_block),
+        registers=SPARE_REGISTERS + wgmma_n // 2,
+        prefetching=target.threads * ctas_per_sm // split_k,
+    )
