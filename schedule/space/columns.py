@@ -15,7 +15,6 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Size: TypeAlias = Any
 """A field of a record of derived sizes: int64[n] in the record of many settings, int in that of one setting."""
-R = TypeVar("R")
 
 R = TypeVar("R")
 

@@ -7,7 +7,7 @@ from ....ir.build import Writer
 from ....ir.expr import Expr, Load
 from ....te.workload import Stage
 from ...tile.accumulation import Accumulation, store_state
-from ..block_reduce import Team, team_reduce, team_scratch
+from ..block_reduce import ThreadGroup, group_reduce, group_scratch
 
 
 class ThreadAccumulators:
@@ -36,10 +36,10 @@ class ThreadAccumulators:
         new = self._kind.accumulate(self._loaded(at), value, values[self._axis])
         store_state(self._w, self._state, tuple(at), new)
 
-    def reduce_across(self, team: Team) -> None:
+    def reduce_across(self, team: ThreadGroup) -> None:
         """Combine the single accumulators of the team's threads, after which all of them have the result."""
-        scratch = team_scratch(self._w, self._name, team, self._kind.state_dtypes)
-        team_reduce(self._w, self._name, team, self._state, self._kind.combine, scratch)
+        scratch = group_scratch(self._w, self._name, team, self._kind.state_dtypes)
+        group_reduce(self._w, self._name, team, self._state, self._kind.combine, scratch)
 
     def value(self, at: Sequence[Expr]) -> Expr:
         """The result at the indices ``at``, of the dtype of the reduced tensor."""

@@ -11,7 +11,7 @@ from ....ir.stmt import HardwareAxis, LoopKind
 from ....te.workload import Axis
 from ...space.columns import Size
 from ...tile.delinearize import delinearize
-from ..block_reduce import Team
+from ..block_reduce import ThreadGroup
 from .accumulators import ThreadAccumulators
 from .launches import LoopLaunch
 
@@ -42,8 +42,8 @@ def write_points(w: Writer, launch: LoopLaunch, sizes: PointSizes, prefix: str) 
     if not warps:
         threads = [(f"{prefix}thread", sizes.threads, HardwareAxis.THREAD)]
     with w.launch(f"{prefix}points", [(f"{prefix}block", blocks, HardwareAxis.GRID_X), *threads]) as (block, *at):
-        team = Team(at[0] * WARP_LANES + at[1] if warps else at[0], sizes.threads_per_output, groups)
-        group, lane = (at[0], at[1]) if warps else (team.number, team.place)
+        team = ThreadGroup(at[0] * WARP_LANES + at[1] if warps else at[0], sizes.threads_per_output, groups)
+        group, lane = (at[0], at[1]) if warps else (team.group_rank, team.thread_rank)
         kind = LoopKind.UNROLLED if sizes.threads_per_output == 1 else LoopKind.SERIAL
         with w.loop(f"{prefix}item", sizes.items, kind) as item:
             point = (block * sizes.items + item) * groups + group
@@ -52,7 +52,7 @@ def write_points(w: Writer, launch: LoopLaunch, sizes: PointSizes, prefix: str) 
                 _write_point(w, launch, point, lane, team, prefix)
 
 
-def _write_point(w: Writer, launch: LoopLaunch, point: Expr, lane: Expr, team: Team, prefix: str) -> None:
+def _write_point(w: Writer, launch: LoopLaunch, point: Expr, lane: Expr, team: ThreadGroup, prefix: str) -> None:
     """Compute and store the output with the flat index ``point``; ``lane`` numbers the threads that share it."""
     stage = launch.stage
     at = delinearize(point, [a.extent for a in stage.axes])

@@ -103,7 +103,7 @@ class RowPrefetch:
 def _write_one_group_of_rows(passes: RowPasses, block: Expr, prefetch: RowPrefetch) -> None:
     """A CTA takes ``rows_per_cta`` rows, one for each group of threads, and is done."""
     s, rows, vectors = passes.sizes, passes.problem.row_count, passes.vectors
-    flat = block * s.rows_per_cta + vectors.team.number if s.rows_per_cta > 1 else block
+    flat = block * s.rows_per_cta + vectors.team.group_rank if s.rows_per_cta > 1 else block
     row = RowIndex(flat)
     if rows % s.rows_per_cta:
         row = RowIndex(minimum(flat, index(rows - 1)), flat < rows)
@@ -212,7 +212,7 @@ class _CircularBuffer:
 
         def read_back(vector: RowVector) -> None:
             for t in self.passes.problem.row_inputs:
-                there = contiguous_vector((stage_of(vector.slot), vectors.team.place, index(0)), s.vector)
+                there = contiguous_vector((stage_of(vector.slot), vectors.team.thread_rank, index(0)), s.vector)
                 loaded = Load(self.stages[t.name], there)
                 w.store(vectors.registers[t.name], vectors.register_indices(vector), loaded)
 
@@ -237,7 +237,7 @@ class _CircularBuffer:
         has_row, exists = row.flat < self.passes.problem.row_count, vectors.exists(number, every)
         with w.when(has_row if exists is None else logical_and(has_row, exists)):
             vector = RowVector(slot, vectors.column(row, number))
-            _start_copies(vectors, self.stages, (stage, vectors.team.place, index(0)), row, vector)
+            _start_copies(vectors, self.stages, (stage, vectors.team.thread_rank, index(0)), row, vector)
         with w.when(Compare(CompareOp.EQ, number, index(every - 1))):
             w.emit(CopyAsyncCommit())
 

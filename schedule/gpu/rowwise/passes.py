@@ -30,7 +30,7 @@ from ...problems.rowwise import ReducedTensor, column_axis, has_column_axis
 from ...tile.accumulation import Accumulation, store_state
 from ...tile.contiguous import contiguous_vector
 from ...tile.stage_body import scalar_at
-from ..block_reduce import team_reduce, team_scratch
+from ..block_reduce import group_reduce, group_scratch
 from .sizes import RowStorage
 from .vectors import RowIndex, RowVector, ThreadVectors
 
@@ -62,9 +62,9 @@ class RowPasses:
         self.name = self.vectors.name
 
     def allocate_scratch(self, slots: int) -> list[tuple[Buffer, ...]]:
-        """Shared memory for each reduction (see ``team_scratch``)."""
+        """Shared memory for each reduction (see ``group_scratch``)."""
         return [
-            team_scratch(self.w, self.name(f"state{n}"), self.vectors.team, r.accumulation.state_dtypes, slots)
+            group_scratch(self.w, self.name(f"state{n}"), self.vectors.team, r.accumulation.state_dtypes, slots)
             for n, r in enumerate(self.problem.reductions)
         ]
 
@@ -124,7 +124,7 @@ class RowPasses:
         for k in range(1, accumulators[0].shape[0]):
             new = how.combine([Load(v, ()) for v in state], [Load(a, (index(k),)) for a in accumulators])
             store_state(w, state, (), new)
-        team_reduce(w, self.name(f"team{n}"), self.vectors.team, state, how.combine, scratch, slot)
+        group_reduce(w, self.name(f"team{n}"), self.vectors.team, state, how.combine, scratch, slot)
         return how.result([Load(v, ()) for v in state])
 
     # --- outputs
@@ -155,7 +155,7 @@ class RowPasses:
                     w.store(c.tensor, (*self.vectors.row_indices(row), self.vectors.edge_column(row)), value)
 
     def _write_per_row(self, row: RowIndex) -> None:
-        conditions: list[Expr] = [Compare(CompareOp.EQ, self.vectors.team.place, index(0))]
+        conditions: list[Expr] = [Compare(CompareOp.EQ, self.vectors.team.thread_rank, index(0))]
         if self.sizes.cluster_size > 1:
             conditions.append(Compare(CompareOp.EQ, self.vectors.cta_rank, index(0)))
         if row.exists is not None:

@@ -13,7 +13,7 @@ from ...problems.rowwise import RowwiseProblem, column_axis, row_axis
 from ...tile.contiguous import contiguous_vector
 from ...tile.delinearize import delinearize
 from ...tile.names import free_prefix
-from ..block_reduce import Team
+from ..block_reduce import ThreadGroup
 from .sizes import IN_SHARED_MEMORY, UNROLL, RowStorage, RowwiseSizes
 
 
@@ -58,7 +58,7 @@ class ThreadVectors:
         self.tensors = frozenset(b.name for b in (*self.workload.inputs, *self.workload.output_buffers))
         self.thread = Var(self.name("t"))
         self.cta_rank: Expr = Var(self.name("rank")) if s.cluster_size > 1 else index(0)
-        self.team = Team(self.thread, s.threads_per_row, s.rows_per_cta, s.cluster_size)
+        self.team = ThreadGroup(self.thread, s.threads_per_row, s.rows_per_cta, s.cluster_size)
 
     def name(self, base: str) -> str:
         """``base``, or a name close to it that no tensor has."""
@@ -132,14 +132,14 @@ class ThreadVectors:
 
     def has_edge(self) -> Expr:
         """Whether the thread has an edge column: the first threads of the first CTA of a row have one each."""
-        has: Expr = self.team.place < self.sizes.edge_columns
+        has: Expr = self.team.thread_rank < self.sizes.edge_columns
         if self.sizes.cluster_size > 1:
             has = logical_and(has, Compare(CompareOp.EQ, self.cta_rank, index(0)))
         return has
 
     def edge_column(self, row: RowIndex) -> Expr:
         """The thread's edge column: in front of the first vector, or behind the last one."""
-        s, number = self.sizes, self.team.place
+        s, number = self.sizes, self.team.thread_rank
         in_front = number < self.first_column(row)
         return Select(in_front, number, minimum(number, index(s.edge_columns - 1)) + s.vectors * s.vector)
 
@@ -151,7 +151,7 @@ class ThreadVectors:
 
     def _within_cta(self, number: Expr) -> Expr:
         """Which of the CTA's vectors the thread's vector ``number`` is."""
-        return number * self.sizes.threads_per_row + self.team.place
+        return number * self.sizes.threads_per_row + self.team.thread_rank
 
     def exists(self, number: Expr, count: int) -> Expr | None:
         """Whether the thread's vector ``number``, which is below ``count``, exists; None where all of them do."""

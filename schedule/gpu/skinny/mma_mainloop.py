@@ -53,7 +53,7 @@ class _SkinnyMmaWriter:
         self.shares_a = s.warps_n > 1
         self.warp_n = s.atoms_n * ATOM_M
         self.k_is_whole = p.k.extent % (s.split_k * s.warps_k * s.tile_k) == 0
-        self.w = NamingWriter(p.names)
+        self.w = FreshNameWriter(p.names)
         self.copies = 0
 
     def kernel(self) -> Kernel:

@@ -58,7 +58,7 @@ class _SkinnyTmaWriter:
         self.dtype = self.b.buffer.dtype
         self.b_along_k = p.b.k == 1
         self.b_unit = 1 if self.b_along_k else SWIZZLE_128B_ELEMENTS
-        self.w = NamingWriter(p.names)
+        self.w = FreshNameWriter(p.names)
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
