@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..ir.buffer import Buffer, Scope
-from ..ir.gpu import Barrier, BulkCopy, Level, TmaLoad, TmaStore
+from ..ir.buffer import Buffer, MemoryScope
+from ..ir.gpu.barrier import Barrier, SyncScope
+from ..ir.gpu.bulk_copy import BulkCopy
+from ..ir.gpu.tma import TmaLoad, TmaStore
 from ..ir.stmt import Allocate, For, Seq, Stmt, substatements, walk_statements
 
 _PLAIN, _BULK = 16, 128
@@ -45,10 +47,10 @@ class _Planner:
     def place(self, stmt: Stmt, start: int, *, once: bool) -> int:
         """Place what ``stmt`` allocates from ``start`` on; gives the end. ``once``: it does not run again and again."""
         match stmt:
-            case Allocate(buffer=buffer, body=body) if buffer.scope is Scope.SHARED:
+            case Allocate(buffer=buffer, body=body) if buffer.scope is MemoryScope.SHARED:
                 run = [buffer]
                 while isinstance(body, Allocate):
-                    if body.buffer.scope is Scope.SHARED:
+                    if body.buffer.scope is MemoryScope.SHARED:
                         run.append(body.buffer)
                     body = body.body
                 # the strictest alignment first, of those within too, leaves no gaps
@@ -79,14 +81,16 @@ class _Planner:
 
 
 def _shared_within(body: Stmt) -> tuple[Buffer, ...]:
-    return tuple(s.buffer for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is Scope.SHARED)
+    return tuple(
+        s.buffer for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is MemoryScope.SHARED
+    )
 
 
 def _ends_in_barrier(stmt: Stmt) -> bool:
     """Whether all threads of a block have met when ``stmt`` is done."""
     match stmt:
-        case Barrier(level=level):
-            return level in (Level.BLOCK, Level.CLUSTER)
+        case Barrier(scope=level):
+            return level in (SyncScope.BLOCK, SyncScope.CLUSTER)
         case Allocate(body=body):
             return _ends_in_barrier(body)
         case Seq(statements=statements):

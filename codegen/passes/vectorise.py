@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ...core.dtypes import INDEX, DType
-from ...ir.buffer import Buffer, Scope
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import (
     Binary,
     BinaryOp,
@@ -82,7 +82,9 @@ class _Facts:
 def _spare_buffers(body: Stmt) -> frozenset[str]:
     """Register buffers of which every access is guarded lane by lane: nobody looks at the other lanes."""
     registers = {
-        s.buffer.name for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is Scope.REGISTER
+        s.buffer.name
+        for s in walk_statements(body)
+        if isinstance(s, Allocate) and s.buffer.scope is MemoryScope.REGISTER
     }
     used: set[str] = set()
 
@@ -166,7 +168,7 @@ class _Lanes:
                 return For(var, extent, kind, self.statement(body, mask))
             case Seq(statements=statements):
                 return seq(*(self.statement(s, mask) for s in statements))
-            case Allocate(buffer=buffer, body=body) if buffer.scope is not Scope.SHARED:
+            case Allocate(buffer=buffer, body=body) if buffer.scope is not MemoryScope.SHARED:
                 lanes = Buffer(buffer.name, (*buffer.shape, self.count), buffer.dtype, buffer.scope)
                 self.wide[buffer.name] = lanes
                 return Allocate(lanes, self.statement(body, mask))

@@ -1,7 +1,8 @@
 """Whether what a launch loads from other blocks of a cluster is there before their memory may change or go away."""
 
 from ....ir.expr import ClusterLoad, walk
-from ....ir.gpu import Barrier, ClusterLoadWait, Level
+from ....ir.gpu.barrier import Barrier, SyncScope
+from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.stmt import Allocate, For, If, Seq, Stmt, expressions
 
 
@@ -24,7 +25,7 @@ def awaits_peers(body: Stmt) -> bool:
 def _open(stmt: Stmt, before: bool) -> bool:
     """Whether loads are not awaited after ``stmt``, given whether some were not ``before``."""
     match stmt:
-        case Barrier(level=Level.CLUSTER):
+        case Barrier(scope=SyncScope.CLUSTER):
             if before:
                 raise _Unawaited
             return False

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 from ....core.errors import CompileError
-from ....ir.buffer import Scope
+from ....ir.buffer import MemoryScope
 from ....ir.expr import (
     Binary,
     Broadcast,
@@ -82,7 +82,7 @@ class Code:
     def _is_plain(expr: Expr) -> bool:
         """Whether computing ``expr`` anew costs nothing."""
         if isinstance(expr, Load):
-            return expr.mask is None and expr.buffer.scope is Scope.REGISTER and not is_packed(expr.buffer)
+            return expr.mask is None and expr.buffer.scope is MemoryScope.REGISTER and not is_packed(expr.buffer)
         return isinstance(expr, (Const, Var, Broadcast, Ramp))
 
     def _find(self, expr: Expr) -> Value | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import ClusterLoad, Expr, Load
 from ....ir.stmt import Stmt
 from ...backend import TensorMap
@@ -16,7 +16,7 @@ from .types import is_half
 class Function:
     """One device function as it grows.
 
-    ``ranges``: of all variables. ``read_only``: global buffers that the launch never writes. ``streamed``: those
+    ``ranges``: of all variables. ``read_only``: global buffers that the launch never writes. ``evict_first``: those
     touched once. ``offsets``: where shared buffers begin, in bytes. ``approximate``: whether cheap functions will do
     (see ``arithmetic``). ``parameters``: names of the kernel's. ``maps``: tensor maps, with their names. ``used``:
     functions of the prelude. ``unrolled``: variables of loops written out. ``sums``: register buffers there are at this
@@ -30,7 +30,7 @@ class Function:
     arch: str
     ranges: Ranges
     read_only: frozenset[str]
-    streamed: frozenset[str]
+    evict_first: frozenset[str]
     offsets: Mapping[str, int]
     approximate: bool
     taken: set[str]
@@ -57,7 +57,7 @@ class Function:
         found = self._reads.get(id(expr))
         if found is None:
             is_load = isinstance(expr, ClusterLoad) or (
-                isinstance(expr, Load) and expr.buffer.scope is not Scope.REGISTER
+                isinstance(expr, Load) and expr.buffer.scope is not MemoryScope.REGISTER
             )
             result = is_load or any(self.reads(child) for child in expr.children)
             self._reads[id(expr)] = found = (expr, result)
@@ -85,4 +85,4 @@ class Function:
 
 def is_packed(buffer: Buffer) -> bool:
     """Whether a buffer lies in registers, two elements in a word."""
-    return buffer.scope is Scope.REGISTER and is_half(buffer.dtype)
+    return buffer.scope is MemoryScope.REGISTER and is_half(buffer.dtype)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ....core.dtypes import DType
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Cast, ClusterLoad, Const, Expr, Load, Select, index
 from .access import Place, flat_place, one_for_all, parted, pieces, place_of
 from .arithmetic import from_bits
@@ -185,7 +185,7 @@ def _is_wide(expr: Load | ClusterLoad) -> bool:
     mask = expr.mask if isinstance(expr, Load) else None
     if place is None or (mask is not None and one_for_all(mask) is None):
         return False
-    if expr.buffer.scope in (Scope.REGISTER, Scope.LOCAL) and not is_packed(expr.buffer):
+    if expr.buffer.scope in (MemoryScope.REGISTER, MemoryScope.LOCAL) and not is_packed(expr.buffer):
         return False
     sizes = [piece for _, piece in pieces([(expr.buffer, place.base)], expr.lanes)]
     if is_half(expr.buffer.dtype):
@@ -238,8 +238,8 @@ def read_piece(code: Writing, expr: Load | ClusterLoad, base: Expr, lane: int, s
         source = f"{code.fn.use('as')}<{WIDE[size]}>({address(code, buffer, at)})"
     if isinstance(expr, ClusterLoad):
         return f"{fn.use('cluster_load')}({source}, {code.value(expr.block).text})"
-    read_only = buffer.scope is Scope.GLOBAL and buffer.name in fn.read_only
-    once = "_once" if buffer.name in fn.streamed else ""
+    read_only = buffer.scope is MemoryScope.GLOBAL and buffer.name in fn.read_only
+    once = "_once" if buffer.name in fn.evict_first else ""
     if test is not None:
         if read_only and size >= 4:
             return f"{fn.use(f'load{once}_if')}({source}, {test.text})"

@@ -3,35 +3,19 @@
 from math import prod
 
 from ....core.errors import CompileError
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr
-from ....ir.gpu import (
-    WARP_MMA_ATOMS,
-    AsyncProxyFence,
-    Barrier,
-    BulkCopy,
-    ClusterLoadWait,
-    CopyAsync,
-    CopyAsyncCommit,
-    CopyAsyncWait,
-    Level,
-    LoadMatrix,
-    MbarrierArrive,
-    MbarrierArriveExpectTx,
-    MbarrierInit,
-    MbarrierWait,
-    Mma,
-    Prefetch,
-    SetMaxRegisters,
-    StoreMatrix,
-    TmaLoad,
-    TmaPrefetch,
-    TmaStore,
-    TmaStoreCommit,
-    TmaStoreWait,
-    WarpgroupMma,
-    WarpgroupMmaWait,
-)
+from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.barrier import Barrier, SyncScope
+from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
+from ....ir.gpu.cluster import ClusterLoadWait
+from ....ir.gpu.fence import AsyncProxyFence
+from ....ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
+from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ....ir.gpu.mma import WARP_MMA_ATOMS, Mma
+from ....ir.gpu.setmaxnreg import SetMaxRegisters
+from ....ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
+from ....ir.gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from ....ir.stmt import Operation
 from ...backend import TensorMap
 from .access import WIDEST_BYTES, multiple_of, place_of
@@ -48,11 +32,11 @@ def operation_text(fn: Function, text: Text, stmt: Operation) -> str:
     stmt = stmt.with_expressions(interned(*stmt.expressions))
     code = Code(fn, text, uses_of(*stmt.expressions))
     match stmt:
-        case Barrier(level=Level.CLUSTER) if (
+        case Barrier(scope=SyncScope.CLUSTER) if (
             stmt is fn.last and fn.awaits_peers
         ):  # it keeps what others read from going away
             return f"{_since_hopper(fn, 'cluster_end')}();"
-        case Barrier(level=level):
+        case Barrier(scope=level):
             return _barrier(fn, level)
         case CopyAsync():
             return _copy_async(code, stmt)
@@ -123,13 +107,13 @@ def _matrix_operation(code: Code, stmt: Operation) -> str:
     raise CompileError(f"{type(stmt).__name__} cannot be expressed in CUDA C++")
 
 
-def _barrier(fn: Function, level: Level) -> str:
+def _barrier(fn: Function, level: SyncScope) -> str:
     match level:
-        case Level.WARP:
+        case SyncScope.WARP:
             return "__syncwarp();"
-        case Level.WARPGROUP:
+        case SyncScope.WARPGROUP:
             return f"{fn.use('group_barrier')}();"
-        case Level.BLOCK:
+        case SyncScope.BLOCK:
             return "__syncthreads();"
     in_shared = fn.meets_in_shared and fn.awaits_peers
     return f"{_since_hopper(fn, 'cluster_barrier_shared' if in_shared else 'cluster_barrier')}();"
@@ -185,7 +169,7 @@ def _tma_load(code: Code, stmt: TmaLoad) -> str:
     to = address(code, stmt.target, tile_offset(code, stmt.target, stmt.target_indices))
     where = _at(code, stmt.barriers, stmt.index)
     box = f"&{fn.maps[tensor_map(fn, stmt)]}, {where}"
-    corner, once = _corner(code, stmt.source_indices), _flag(stmt.source.name in fn.streamed)
+    corner, once = _corner(code, stmt.source_indices), _flag(stmt.source.name in fn.evict_first)
     if stmt.multicast is not None:
         blocks = code.value(stmt.multicast).text
         return f"{_since_hopper(fn, f'tensor_multicast_{len(stmt.box)}')}<{once}>({to}, {box}, {blocks}, {corner});"
@@ -207,7 +191,7 @@ def _tensor_store(code: Code, stmt: TmaStore) -> str:
     source = address(code, stmt.source, tile_offset(code, stmt.source, stmt.source_indices))
     name, corner = fn.maps[tensor_map(fn, stmt)], _corner(code, stmt.target_indices)
     function = _since_hopper(fn, f"tensor_store_{len(stmt.box)}")
-    return f"{function}<{_flag(stmt.target.name in fn.streamed)}>({source}, &{name}, {corner});"
+    return f"{function}<{_flag(stmt.target.name in fn.evict_first)}>({source}, &{name}, {corner});"
 
 
 def _corner(code: Code, indices: tuple[Expr, ...]) -> str:
@@ -225,7 +209,7 @@ def tensor_map(fn: Function, stmt: TmaLoad | TmaStore) -> TensorMap:
     with them: 1 % of products of 4096^3 on an H200, 2 % with k of 14336; streams of weights lose as much by it."""
     tile, tensor = (stmt.target if isinstance(stmt, TmaLoad) else stmt.source), tensor_of(stmt)
     swizzled = tile.layout is not None and tile.layout.swizzle is not None
-    again = swizzled and isinstance(stmt, TmaLoad) and tensor.name not in fn.streamed
+    again = swizzled and isinstance(stmt, TmaLoad) and tensor.name not in fn.evict_first
     return TensorMap(fn.parameters.index(tensor.name), stmt.box, swizzled, 256 if again else 128)
 
 
@@ -242,11 +226,11 @@ def _mma(code: Code, stmt: Mma) -> str:
 
 def _group_mma(code: Code, stmt: WarpgroupMma) -> str:
     kind = "half" if stmt.a.dtype.name == "float16" else "bfloat"
-    function = _hopper_alone(code.fn, f"group_mma_{kind}_{stmt.columns}")
+    function = _hopper_alone(code.fn, f"group_mma_{kind}_{stmt.n}")
     d = _fragment(code, stmt.d, stmt.d_indices, 1)
     a = _group_operand(code, stmt.a, stmt.a_indices, stmt.a_transposed)
     b = _group_operand(code, stmt.b, stmt.b_indices, stmt.b_transposed)
-    given = f"<{stmt.depth}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}>({d}, {a}, {b}"
+    given = f"<{stmt.k}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}>({d}, {a}, {b}"
     match stmt.accumulates:
         case Expr() as expr:
             return f"{function}{given}, {code.value(expr).text});"
@@ -272,7 +256,7 @@ def _matrices(code: Code, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
 def _fragment(code: Code, buffer: Buffer, indices: tuple[Expr, ...], unit: int) -> str:
     """Where a fragment begins in registers; ``unit`` elements lie in one."""
     place = place_of(indices, buffer.strides)
-    if buffer.scope is not Scope.REGISTER or place is None:
+    if buffer.scope is not MemoryScope.REGISTER or place is None:
         raise CompileError(f"a fragment lies in a register buffer, {buffer.name} is {buffer.scope}")
     if multiple_of(place.base) % unit:
         raise CompileError(f"a fragment of {buffer.name} begins in the middle of a register")

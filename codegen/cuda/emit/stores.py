@@ -1,6 +1,6 @@
 """Stores: what is only moved goes as bits, in the widest accesses that both ends allow."""
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Cast, ClusterLoad, Expr, Load, walk
 from ....ir.stmt import Store
 from .access import WIDEST_BYTES, multiple_of, one_for_all, pieces
@@ -47,7 +47,7 @@ def _store(code: Code, stmt: Store) -> None:
         if _move(code, stmt, place.base, lanes):
             return
         wide = max(size for _, size in pieces([(stmt.buffer, place.base)], lanes)) > stmt.buffer.dtype.bytes
-        in_memory = stmt.buffer.scope not in (Scope.REGISTER, Scope.LOCAL)
+        in_memory = stmt.buffer.scope not in (MemoryScope.REGISTER, MemoryScope.LOCAL)
         if wide and (in_memory or is_packed(stmt.buffer)) and _store_wide(code, stmt, place.base, lanes):
             return
     if _reads_elsewhere(stmt):
@@ -113,7 +113,7 @@ def _set(code: Code, buffer: Buffer, indices: tuple[Expr, ...], cell: Value) -> 
     at = offset(code, buffer, indices)
     if is_packed(buffer):
         return f"{fn.use('set_bits')}({name}, {at.text}, {cell.text});"
-    if buffer.name in fn.streamed and buffer.scope is Scope.GLOBAL:
+    if buffer.name in fn.evict_first and buffer.scope is MemoryScope.GLOBAL:
         type = stored(buffer.dtype)
         return f"__stcs(&{name}[{at.text}], ({type}){cell.unary});"
     return f"{name}[{at.text}] = {cell.text};"
@@ -138,7 +138,7 @@ def _move(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
         code.text.line(f"{code.fn.use('load_run')}<{lanes // 2}>({target}, {run});")
         return True
     if mask is None and isinstance(load, Load) and _is_run(code.fn, load, source.base):
-        if stmt.buffer.scope is Scope.GLOBAL and pieces([(stmt.buffer, base)], lanes) == [(0, WIDEST_BYTES)]:
+        if stmt.buffer.scope is MemoryScope.GLOBAL and pieces([(stmt.buffer, base)], lanes) == [(0, WIDEST_BYTES)]:
             at, piece = base_offset(code, load.buffer, source.base, 0), WIDEST_BYTES // load.buffer.dtype.bytes
             wide = f"{code.fn.name_of(load.buffer.name)}, {at.text}, {load.buffer.elements // piece * piece}"
             _write_piece(code, stmt.buffer, base, 0, WIDEST_BYTES, f"{code.fn.use('load_run_wide')}({wide})")
@@ -156,7 +156,7 @@ def _move(code: Code, stmt: Store, base: Expr, lanes: int) -> bool:
 def _is_run(fn: Function, load: Load, first: Expr) -> bool:
     """Whether neighbours of 16 bits, whole words of them, begin in global memory at any of them."""
     buffer = load.buffer
-    readable = buffer.scope is Scope.GLOBAL and buffer.name in fn.read_only and buffer.name not in fn.streamed
+    readable = buffer.scope is MemoryScope.GLOBAL and buffer.name in fn.read_only and buffer.name not in fn.evict_first
     return readable and is_half(buffer.dtype) and load.lanes % 2 == 0 and multiple_of(first) % 2 == 1
 
 
@@ -166,7 +166,7 @@ def _write_piece(code: Code, buffer: Buffer, base: Expr, lane: int, size: int, b
     if is_packed(buffer):
         where = f"&{code.fn.name_of(buffer.name)}[{half_of(at)}]"
     pointer = f"{code.fn.use('as')}<{WIDE[size]}>({where})"
-    if buffer.name in code.fn.streamed and buffer.scope is Scope.GLOBAL and size >= 4:
+    if buffer.name in code.fn.evict_first and buffer.scope is MemoryScope.GLOBAL and size >= 4:
         code.text.line(f"__stcs({pointer}, {bits});")
     else:
         code.text.line(f"*{pointer} = {bits};")

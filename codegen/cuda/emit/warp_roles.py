@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ....ir.bounds import Interval, loop_range
-from ....ir.buffer import Scope
+from ....ir.buffer import MemoryScope
 from ....ir.expr import WARP_LANES, Expr, Logic, LogicOp, Var, index, logical_and
-from ....ir.gpu import WARPGROUP_THREADS, Barrier, Level, TmaLoad, WarpgroupMma
-from ....ir.rewrite import free_variables, is_steady
+from ....ir.gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
+from ....ir.gpu.tma import TmaLoad
+from ....ir.gpu.wgmma import WarpgroupMma
+from ....ir.rewrite import free_variables, is_pure
 from ....ir.simplify import prove, simplify_statement
-from ....ir.stmt import Allocate, Bound, For, HardwareAxis, If, Launch, Seq, Stmt, seq, walk_statements
+from ....ir.stmt import Allocate, AxisBinding, For, HardwareAxis, If, Launch, Seq, Stmt, seq, walk_statements
 
 _GROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 
@@ -28,7 +30,7 @@ _GROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 def split_roles(launch: Launch) -> Stmt:
     """The body of ``launch`` with a branch for each role; as it is where warps are not numbered, nothing is multiplied
     by warpgroups, or all do the same."""
-    warp = next((b for b in launch.bounds if b.axis is HardwareAxis.WARP), None)
+    warp = next((b for b in launch.axes if b.axis is HardwareAxis.WARP), None)
     if warp is None or not any(isinstance(s, WarpgroupMma) for s in walk_statements(launch.body)):
         return launch.body
     return _Splitter(launch, warp).split(launch.body)
@@ -37,7 +39,7 @@ def split_roles(launch: Launch) -> Stmt:
 @dataclass(frozen=True)
 class _Splitter:
     launch: Launch
-    warp: Bound
+    warp: AxisBinding
 
     def split(self, stmt: Stmt) -> Stmt:
         if _together(stmt):
@@ -62,7 +64,7 @@ class _Splitter:
         roles = self._roles(stmt)
         if len(roles) == 1:
             return stmt
-        ranges = {b.var: loop_range(b.extent) for b in self.launch.bounds}
+        ranges = {b.var: loop_range(b.extent) for b in self.launch.axes}
         branches = []
         for role in roles:
             body = _asked_once(simplify_statement(stmt, {**ranges, self.warp.var: role}))
@@ -123,7 +125,7 @@ def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
     match stmt:
         case If(condition=condition, then=then):
             inner = _conditions(then)
-            return tuple(dict.fromkeys((*(t for t in _terms(condition) if is_steady(t)), *inner)))
+            return tuple(dict.fromkeys((*(t for t in _terms(condition) if is_pure(t)), *inner)))
         case Seq(statements=(first, *others)):
             return tuple(t for t in _conditions(first) if all(t in _conditions(s) for s in others))
         case For(var=var, body=body):
@@ -155,7 +157,7 @@ def _terms(condition: Expr) -> tuple[Expr, ...]:
 def _together(stmt: Stmt) -> bool:
     """Whether nothing in ``stmt`` needs all threads of the block in one place."""
     return not any(
-        (isinstance(s, Barrier) and s.level in (Level.BLOCK, Level.CLUSTER))
-        or (isinstance(s, Allocate) and s.buffer.scope is Scope.SHARED)
+        (isinstance(s, Barrier) and s.scope in (SyncScope.BLOCK, SyncScope.CLUSTER))
+        or (isinstance(s, Allocate) and s.buffer.scope is MemoryScope.SHARED)
         for s in walk_statements(stmt)
     )

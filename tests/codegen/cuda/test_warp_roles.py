@@ -8,7 +8,9 @@ import pytest
 
 from tilewright.codegen.cuda.emit.warp_roles import split_roles
 from tilewright.ir.expr import Const, Expr, index
-from tilewright.ir.gpu import Barrier, Level, TmaLoad, WarpgroupMma
+from tilewright.ir.gpu.barrier import Barrier, SyncScope
+from tilewright.ir.gpu.tma import TmaLoad
+from tilewright.ir.gpu.wgmma import WarpgroupMma
 from tilewright.ir.rewrite import free_variables, map_expressions, substitute
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, walk_statements
@@ -58,7 +60,7 @@ def test_every_warp_does_what_it_did(form: Form) -> None:
     branches = split_roles(launch)
     assert branches != launch.body
     for warp, lane in cases(range(12), (0, 1)):
-        values = {"u": index(warp), LANE: index(lane), **{b.var: index(0) for b in launch.bounds if b.extent == 1}}
+        values = {"u": index(warp), LANE: index(lane), **{b.var: index(0) for b in launch.axes if b.extent == 1}}
         assert list(trace(branches, values)) == list(trace(launch.body, values)), (warp, lane)
 
 
@@ -85,7 +87,7 @@ def test_what_the_block_does_together_stays_together() -> None:
     launch = launch_of(Form())
     met = replace(launch, body=_with_barriers(launch.body))
     branches = split_roles(met)
-    assert sum(isinstance(s, Barrier) and s.level is Level.BLOCK for s in walk_statements(branches)) == 2
+    assert sum(isinstance(s, Barrier) and s.scope is SyncScope.BLOCK for s in walk_statements(branches)) == 2
     assert any(
         isinstance(s, For) and {WarpgroupMma, TmaLoad} <= {type(b) for b in walk_statements(s)}
         for s in walk_statements(branches)
