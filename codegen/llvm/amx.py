@@ -11,7 +11,7 @@ from math import prod
 
 from ...core.errors import CompileError
 from ...ir.buffer import Buffer
-from ...ir.cpu import DOT_ATOMS, TILE_BYTES, TILE_ROWS, TILES, TileLoad, TileProduct, TileStore, TileZero
+from ...ir.cpu import DOT_ATOMS, TILE_BYTES, TILE_ROWS, TILES, TileLoad, TileMma, TileStore, TileZero
 from ...ir.expr import Const, Expr
 from ...ir.linear_form import flat_form
 from ...ir.stmt import Operation
@@ -84,7 +84,7 @@ def emit_tile_operation(ctx: FunctionContext, stmt: Operation) -> None:
         case TileStore():
             number = _tile_number(ctx, stmt.tile, stmt.tile_indices)
             _memory(ctx, "tilestored64", number, stmt.target, stmt.target_indices)
-        case TileProduct():
+        case TileMma():
             atom = DOT_ATOMS[stmt.atom]
             if atom.tile_feature not in ctx.w.module.features:
                 raise CompileError(f"products of tiles {stmt.atom} need {atom.tile_feature}, which the target lacks")

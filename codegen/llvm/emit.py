@@ -49,7 +49,7 @@ def _define(kernel_ctx: KernelContext, kernel: Kernel, given: Sequence[Buffer], 
     module, entry = kernel_ctx.module, kernel_ctx.entry
     main = module.unique(f"{entry}.main")
     w = FunctionWriter(module)
-    ctx = FunctionContext(w, non_temporal=kernel.streamed)
+    ctx = FunctionContext(w, non_temporal=kernel.non_temporal)
     for buffer in given:
         if buffer.name in ctx.pointers:
             raise CompileError(f"two parameters are called {buffer.name}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from ...core.dtypes import float32
 from ...core.errors import CompileError
-from ...ir.buffer import Scope
+from ...ir.buffer import MemoryScope
 from ...ir.cpu import TILE_OPERATIONS, Dot, PrefetchLine, Transpose
 from ...ir.expr import Cast, Expr, Load, Var
 from ...ir.stmt import (
@@ -196,7 +196,7 @@ def _copy_raw(ctx: FunctionContext, stmt: Store, lanes: int) -> None:
 
 def _allocate(kernel_ctx: KernelContext, ctx: FunctionContext, stmt: Allocate) -> None:
     w, buffer = ctx.w, stmt.buffer
-    if buffer.scope is Scope.SHARED:  # It is allocated for the whole block.
+    if buffer.scope is MemoryScope.SHARED:  # It is allocated for the whole block.
         emit_statement(kernel_ctx, ctx, stmt.body)
         return
     if buffer.name in kernel_ctx.tiles:

@@ -16,19 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...core.dtypes import INDEX
-from ...ir.expr import (
-    Compare,
-    CompareOp,
-    Expr,
-    Load,
-    Select,
-    Unary,
-    UnaryOp,
-    Var,
-    index,
-    logical_and,
-    walk,
-)
+from ...ir.expr import Compare, CompareOp, Expr, Load, Select, Unary, UnaryOp, Var, index, logical_and, walk
 from ...ir.linear_form import LinearForm, linear_form
 from ...ir.rewrite import free_variables, map_expr, map_expressions, map_statements
 from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, expressions, seq, walk_statements

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...core.dtypes import DType, float32
-from ...ir.buffer import Buffer, Scope
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.build import Writer
 from ...ir.expr import (
     WARP_LANES,
@@ -37,7 +37,8 @@ from ...ir.expr import (
     index,
     logical_and,
 )
-from ...ir.gpu import ClusterLoadWait, Level
+from ...ir.gpu.barrier import SyncScope
+from ...ir.gpu.cluster import ClusterLoadWait
 from ...ir.stmt import LoopKind
 
 Combine = Callable[[Sequence[Expr], Sequence[Expr]], Sequence[Expr]]
@@ -62,7 +63,7 @@ def butterfly(
     distances = tuple(distances)
     if not distances:
         return
-    others = [w.allocate(f"{name}_{n}", (), v.dtype, Scope.REGISTER) for n, v in enumerate(values)]
+    others = [w.allocate(f"{name}_{n}", (), v.dtype, MemoryScope.REGISTER) for n, v in enumerate(values)]
     for distance in distances:
         for value, other in zip(values, others, strict=True):
             w.store(other, (), Shuffle(ShuffleMode.XOR, Load(value, at), index(distance)))
@@ -92,7 +93,7 @@ def _combine_into(
     if len(values) == 1:
         w.store(values[0], at, new[0])
         return
-    held = [w.allocate(f"{name}_{n}", (), v.dtype, Scope.REGISTER) for n, v in enumerate(values)]
+    held = [w.allocate(f"{name}_{n}", (), v.dtype, MemoryScope.REGISTER) for n, v in enumerate(values)]
     for register, result in zip(held, new, strict=True):
         w.store(register, (), result)
     for value, register in zip(values, held, strict=True):
@@ -151,11 +152,11 @@ class ThreadGroup:
         return self.thread % self.threads if self.groups > 1 else self.thread
 
     @property
-    def level(self) -> Level:
+    def level(self) -> SyncScope:
         """The barrier at which the whole group synchronises."""
         if self.blocks > 1:
-            return Level.CLUSTER
-        return Level.BLOCK if self.threads > WARP_LANES else Level.WARP
+            return SyncScope.CLUSTER
+        return SyncScope.BLOCK if self.threads > WARP_LANES else SyncScope.WARP
 
 
 def group_scratch(
@@ -169,7 +170,7 @@ def group_scratch(
     if group.partials == 1:
         return ()
     shape = (slots, group.groups * group.warps)
-    return tuple(w.allocate(f"{name}_scratch_{n}", shape, d, Scope.SHARED) for n, d in enumerate(dtypes))
+    return tuple(w.allocate(f"{name}_scratch_{n}", shape, d, MemoryScope.SHARED) for n, d in enumerate(dtypes))
 
 
 def group_scratch_bytes(group_threads: int, groups: int, blocks: int, value_bytes: int, slots: int = 1) -> int:
@@ -205,7 +206,7 @@ def group_reduce(
             w.store(cell, (at, warp), Load(value, ()))
     w.barrier(group.level)
     width = min(group.partials, WARP_LANES)
-    partials = [w.allocate(f"{name}_partial_{n}", (), v.dtype, Scope.REGISTER) for n, v in enumerate(values)]
+    partials = [w.allocate(f"{name}_partial_{n}", (), v.dtype, MemoryScope.REGISTER) for n, v in enumerate(values)]
     for start in range(0, group.partials, WARP_LANES):
         number = lane % width + start if start else lane % width
         for cell, partial in zip(scratch, partials if start else values, strict=True):
@@ -249,9 +250,9 @@ class FragmentRowReducer:
         self.reductions = 0
         # two slots of each: the barriers of a reduction stand between two uses of one slot
         if warps > 1:
-            self.of_warps = w.allocate("of_warps", (2, atoms_m * FRAGMENT_ROWS, warps), float32, Scope.SHARED)
+            self.of_warps = w.allocate("of_warps", (2, atoms_m * FRAGMENT_ROWS, warps), float32, MemoryScope.SHARED)
         if cluster > 1:
-            self.of_blocks = w.allocate("of_blocks", (2, atoms_m * FRAGMENT_ROWS), float32, Scope.SHARED)
+            self.of_blocks = w.allocate("of_blocks", (2, atoms_m * FRAGMENT_ROWS), float32, MemoryScope.SHARED)
 
     @contextmanager
     def rows(self) -> Iterator[tuple[Expr, Expr, Expr]]:
@@ -280,7 +281,7 @@ class FragmentRowReducer:
             w.store(partials, (slot, row, self.warp), Load(value, (i, half)))
         w.barrier()
         with self.rows() as (i, half, row):
-            held = w.allocate("of_all_warps", (warps,), float32, Scope.REGISTER)
+            held = w.allocate("of_all_warps", (warps,), float32, MemoryScope.REGISTER)
             width = min(warps, 4)
             for first in range(0, warps, width):
                 vector = Ramp(index(first), 1, width)
@@ -293,7 +294,7 @@ class FragmentRowReducer:
         one = logical_and(Compare(CompareOp.EQ, self.lane % QUAD, index(0)), Compare(CompareOp.EQ, self.warp, index(0)))
         with w.when(one), self.rows() as (i, half, row):
             w.store(partials, (slot, row), Load(value, (i, half)))
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
         with self.rows() as (i, half, row):
             terms = ([ClusterLoad(partials, (slot, row), index(block))] for block in range(self.cluster))
             combine_in_order(w, "block", [value], terms, combine, (i, half))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...ir.buffer import Buffer, Scope
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.build import Writer
 from ...ir.expr import Expr, Load, const
 from ...ir.rewrite import free_variables
@@ -39,7 +39,7 @@ def allocate_registers(
     vector = depends_on(masked, lane_axis)
     name = names.fresh(f"{masked.load.buffer.name}_regs")
     dims = (*shape, lanes) if vector else tuple(shape)
-    return RegisterLoad(masked, w.allocate(name, dims, masked.load.dtype, Scope.REGISTER), vector)
+    return RegisterLoad(masked, w.allocate(name, dims, masked.load.dtype, MemoryScope.REGISTER), vector)
 
 
 def depends_on(masked: MaskedLoad, axis: str) -> bool:

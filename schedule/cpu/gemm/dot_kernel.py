@@ -7,8 +7,8 @@ right one.
 from dataclasses import replace
 
 from ....core.dtypes import uint8
-from ....ir.buffer import Buffer, Scope
-from ....ir.cpu import DOT_ATOMS, TILE_ROWS, Dot, DotAtom, PrefetchLine, TileLoad, TileProduct, TileStore, TileZero
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.cpu import DOT_ATOMS, TILE_ROWS, Dot, DotAtom, PrefetchLine, TileLoad, TileMma, TileStore, TileZero
 from ....ir.expr import Broadcast, Cast, Compare, CompareOp, Expr, Load, Ramp, const, index, minimum
 from ....ir.stmt import Kernel
 from ...problems.gemm import Gemm, Operand
@@ -87,9 +87,9 @@ class SignedDotGemmWriter(DotGemmWriter):
 
     def begin_panel(self, b: OperandPanel) -> None:
         w, s, group, zero = self.w, self.s, self.atom.group, index(0)
-        shift = w.allocate("shift", (group,), uint8, Scope.LOCAL)
+        shift = w.allocate("shift", (group,), uint8, MemoryScope.LOCAL)
         w.store(shift, (Ramp(zero, 1, group),), Broadcast(const(SHIFT, uint8), group))
-        self.excess = w.allocate("excess", (s.nr,), self.dtype, Scope.LOCAL)
+        self.excess = w.allocate("excess", (s.nr,), self.dtype, MemoryScope.LOCAL)
         with w.loop("v", s.vectors, UNROLLED) as v:
             w.store(self.excess, (self.vector(v),), Broadcast(const(0, self.dtype), s.lanes))
         with w.loop("step", s.kc // group) as step, w.loop("v", s.vectors, UNROLLED) as v:
@@ -118,7 +118,7 @@ class AmxGemmWriter(BlockedGemmWriter):
     def register_tile(self, t: RegisterTile) -> None:
         w, s, last = self.w, self.s, self.k_blocks - 1
         shape = (self.tile_rows, s.vectors, TILE_ROWS, s.lanes)
-        accumulators = w.allocate("accumulators", shape, self.dtype, Scope.REGISTER)
+        accumulators = w.allocate("accumulators", shape, self.dtype, MemoryScope.REGISTER)
         with w.loop("r", self.tile_rows, UNROLLED) as r, w.loop("c", s.vectors, UNROLLED) as c:
             w.emit(TileZero(accumulators, (r, c)))
         prefix: tuple[Expr, ...] = ()
@@ -127,7 +127,7 @@ class AmxGemmWriter(BlockedGemmWriter):
             with w.when(Compare(CompareOp.NE, t.k_block, index(0))):
                 self._move_tiles(accumulators, total, prefix, load=True)
         else:
-            total = w.allocate("total", (s.mr, s.nr), self.dtype, Scope.LOCAL)
+            total = w.allocate("total", (s.mr, s.nr), self.dtype, MemoryScope.LOCAL)
         with w.loop("step", s.kc // self.atom.depth) as step:
             self._prefetch_next_row(t, step)
             self._multiply_tiles(accumulators, t, step)
@@ -154,15 +154,15 @@ class AmxGemmWriter(BlockedGemmWriter):
 
     def _multiply_tiles(self, accumulators: Buffer, t: RegisterTile, step: Expr) -> None:
         w, s, atom = self.w, self.s, self.atom
-        a = w.allocate("a_tiles", (self.tile_rows, TILE_ROWS, atom.depth), atom.left, Scope.REGISTER)
-        b = w.allocate("b_tiles", (s.vectors, TILE_ROWS, s.lanes * atom.group), atom.right, Scope.REGISTER)
+        a = w.allocate("a_tiles", (self.tile_rows, TILE_ROWS, atom.depth), atom.left, MemoryScope.REGISTER)
+        b = w.allocate("b_tiles", (s.vectors, TILE_ROWS, s.lanes * atom.group), atom.right, MemoryScope.REGISTER)
         groups = atom.depth // atom.group
         with w.loop("r", self.tile_rows, UNROLLED) as r:
             w.emit(TileLoad(a, (r,), *t.a.group(r * TILE_ROWS, step * groups)))
         with w.loop("c", s.vectors, UNROLLED) as c:
             w.emit(TileLoad(b, (c,), *t.b.group(c * s.lanes, step * groups)))
             with w.loop("r", self.tile_rows, UNROLLED) as r:
-                w.emit(TileProduct(atom.name, accumulators, (r, c), a, (r,), b, (c,)))
+                w.emit(TileMma(atom.name, accumulators, (r, c), a, (r,), b, (c,)))
 
     def _move_tiles(self, accumulators: Buffer, memory: Buffer, prefix: tuple[Expr, ...], *, load: bool) -> None:
         """All accumulators of a register tile to memory, or back (``load``)."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, const, index, logical_and
 from ....ir.stmt import Kernel, LoopKind
 from ...problems.convolution import PIXEL, ROW, ConvolutionColumns
@@ -59,7 +59,7 @@ class Im2colOperand(BlockedOperand):
         # A panel may see beyond the last row by some pixels of a window, and by lanes that count for nothing.
         pixels = self._rows(panels) * self.images.width + self.images.width + self.lanes
         shape = (self.kc // self.images.steps, -(-pixels // self.lanes) * self.lanes)
-        return w.allocate(name, shape, self.images.body.dtype, Scope.LOCAL)
+        return w.allocate(name, shape, self.images.body.dtype, MemoryScope.LOCAL)
 
     def pack_block(
         self, w: FreshNameWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, Var, const, index
 from ....ir.rewrite import free_variables
 from ....ir.stmt import Kernel, LoopKind
@@ -123,15 +123,15 @@ class BlockedGemmWriter:
                     packed[axis] = operand.allocate_block(w, f"{axis}_block", count)
             if self.k_blocks > 1 and self.accumulating_output is None:
                 shape = (s.tiles, s.panels, s.mr, s.nr)
-                self.partial_sums = w.allocate("partial_sums", shape, self.dtype, Scope.LOCAL)
+                self.partial_sums = w.allocate("partial_sums", shape, self.dtype, MemoryScope.LOCAL)
             with w.loop("k_block", self.k_blocks) as k_block:
                 for operand, first, count in blocks:
                     if operand.packing == TASK:
                         operand.pack_block(w, packed[operand.axis.name], batch, first, count, k_block * s.kc)
                 self._register_tiles(packed, batch, k_block, (m_task, n_task))
         outputs = tuple(r.tensor for r in p.results)
-        streamed = frozenset(b.name for b in outputs if s.non_temporal)
-        return Kernel(name, p.inputs, outputs, workspace, w.finish(), streamed, minimal_passes=self.minimal_passes)
+        non_temporal = frozenset(b.name for b in outputs if s.non_temporal)
+        return Kernel(name, p.inputs, outputs, workspace, w.finish(), non_temporal, minimal_passes=self.minimal_passes)
 
     def _register_tiles(
         self, packed: Mapping[str, Buffer], batch: Mapping[str, Expr], k_block: Expr, task: tuple[Expr, Expr]
@@ -173,7 +173,7 @@ class BlockedGemmWriter:
     def register_tile(self, t: RegisterTile) -> None:
         """What one block of ``k`` adds to a register tile, and its outputs after the last block."""
         w, s = self.w, self.s
-        accumulators = w.allocate("accumulators", (s.mr, s.nr), self.dtype, Scope.REGISTER)
+        accumulators = w.allocate("accumulators", (s.mr, s.nr), self.dtype, MemoryScope.REGISTER)
         with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
             w.store(accumulators, (i, self.vector(v)), Broadcast(const(0, self.dtype), s.lanes))
         last = self.k_blocks - 1
@@ -190,7 +190,7 @@ class BlockedGemmWriter:
             with w.when(Compare(CompareOp.NE, t.k_block, index(last))):
                 self._move_accumulators(accumulators, t, load=False)
         with w.when(Compare(CompareOp.EQ, t.k_block, index(last)) if last else None):
-            whole = w.allocate("total", (s.mr, s.nr), self.dtype, Scope.LOCAL)
+            whole = w.allocate("total", (s.mr, s.nr), self.dtype, MemoryScope.LOCAL)
             with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
                 w.store(whole, (i, self.vector(v)), Load(accumulators, (i, self.vector(v))))
             self.epilogue(whole, (), t)
@@ -206,7 +206,7 @@ class BlockedGemmWriter:
     def rank_update(self, accumulators: Buffer, t: RegisterTile, step: Expr) -> None:
         """Add the products of one step of ``k`` to the accumulators of a register tile."""
         w, s = self.w, self.s
-        row = w.allocate("b_row", (s.nr,), self.dtype, Scope.REGISTER)
+        row = w.allocate("b_row", (s.nr,), self.dtype, MemoryScope.REGISTER)
         with w.loop("v", s.vectors, UNROLLED) as v:
             w.store(row, (self.vector(v),), t.b.vector(v * s.lanes, step))
         with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.cpu import Transpose
 from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, const, index, logical_and, minimum
 from ....ir.rewrite import substitute
@@ -83,7 +83,7 @@ class BlockedOperand:
 
     def allocate_block(self, w: FreshNameWriter, name: str, panels: int) -> Buffer:
         """Memory for one packed block of ``panels``."""
-        return w.allocate(name, (panels, *self.panel_shape(self.kc)), self.operand.body.dtype, Scope.LOCAL)
+        return w.allocate(name, (panels, *self.panel_shape(self.kc)), self.operand.body.dtype, MemoryScope.LOCAL)
 
     def pack_block(
         self, w: FreshNameWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
@@ -195,7 +195,7 @@ class OperandPanel:
                 self._put(w, (row, Ramp(v * lanes, 1, lanes)), self._along_own(v * lanes, self.k0 + k))
             return
         with w.loop("step", steps // group) as step, w.loop("vector", vectors, UNROLLED) as v:
-            rows = w.allocate("rows", (group, lanes), self.of.operand.body.dtype, Scope.LOCAL)
+            rows = w.allocate("rows", (group, lanes), self.of.operand.body.dtype, MemoryScope.LOCAL)
             with w.loop("row", group, UNROLLED) as i:
                 value = self._along_own(v * lanes, self.k0 + step * group + i)
                 w.store(rows, (i, Ramp(index(0), 1, lanes)), value)
@@ -206,7 +206,7 @@ class OperandPanel:
         lanes, group = self.of.lanes, self.of.k_group
         vector = lanes * group
         with w.loop("vector", -(-steps // vector)) as v, w.loop("rows", -(-self.of.size // lanes)) as rows:
-            square = w.allocate("square", (lanes, vector), self.of.operand.body.dtype, Scope.LOCAL)
+            square = w.allocate("square", (lanes, vector), self.of.operand.body.dtype, MemoryScope.LOCAL)
             with w.loop("row", lanes, UNROLLED) as i:
                 w.store(square, (i, Ramp(index(0), 1, vector)), self._along_k(rows * lanes + i, v * vector))
             pitch = self.of.panel_shape(self.of.kc)[1]

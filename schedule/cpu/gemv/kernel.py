@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Generic, TypeVar
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Expr, Load, Ramp, Select, Var, const, index
 from ....ir.stmt import Kernel, LoopKind
 from ...problems.gemm import Gemm
@@ -74,7 +74,7 @@ class CpuGemvWriter:
         with w.loop("task", s.tasks, LoopKind.PARALLEL) as task:
             block, part = (task // s.split_k, task % s.split_k) if partial_sums is not None else (task, index(0))
             at = self._at(block)
-            accumulators = w.allocate("accumulators", (p.m.extent, s.nc), p.accumulator.dtype, Scope.LOCAL)
+            accumulators = w.allocate("accumulators", (p.m.extent, s.nc), p.accumulator.dtype, MemoryScope.LOCAL)
             self._multiply(accumulators, at, part)
             with w.loop("row", p.m.extent) as m, w.loop("vector", s.nc // s.lanes) as vector:
                 columns = self._vector(vector)
@@ -105,7 +105,7 @@ class CpuGemvWriter:
             w.store(accumulators, (m, self._vector(vector)), Broadcast(const(0, accumulators.dtype), s.lanes))
         with w.loop("step", steps) as step:
             first = (part * steps + step) * s.k_unroll
-            a = w.allocate("a_elements", (p.m.extent, s.k_unroll, s.lanes), accumulators.dtype, Scope.REGISTER)
+            a = w.allocate("a_elements", (p.m.extent, s.k_unroll, s.lanes), accumulators.dtype, MemoryScope.REGISTER)
             with w.loop("row", p.m.extent, UNROLLED) as m, w.loop("k", s.k_unroll, UNROLLED) as k:
                 element = scalar_at(p.a.body, {**at, "m": m, "k": first + k})
                 w.store(a, (m, k, lane), Broadcast(element, s.lanes))
@@ -142,7 +142,7 @@ class CpuGemvWriter:
         with w.loop("block", blocks, kind) as block:
             at = self._at(block)
             with w.loop("row", rows) as m, w.loop("vector", columns // s.lanes) as vector:
-                total = w.allocate("total", (s.lanes,), partial_sums.dtype, Scope.REGISTER)
+                total = w.allocate("total", (s.lanes,), partial_sums.dtype, MemoryScope.REGISTER)
                 value: Expr = Load(partial_sums, (index(0), block, m, self._vector(vector)))
                 for part in range(1, split_k):
                     value = value + Load(partial_sums, (index(part), block, m, self._vector(vector)))

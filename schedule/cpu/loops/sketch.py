@@ -108,9 +108,9 @@ class CpuLoopsPlan(Plan):
             settings.append(_GroupSetting(group, tuple({**DEFAULTS, **taken}.items()), not own))
         nest = loop_nest(chosen.workload)
         kernel = _lower_separately(nest, settings) or _lowered(nest, tuple(settings), frozenset())
-        streamed = workload.outputs if values.get("store") == NON_TEMPORAL else ()
+        non_temporal = workload.outputs if values.get("store") == NON_TEMPORAL else ()
         only_maps = not any(group.reductions for group in chosen.groups)  # vectors in, vectors out
-        return replace(kernel, streamed=frozenset(streamed), minimal_passes=only_maps)
+        return replace(kernel, non_temporal=frozenset(non_temporal), minimal_passes=only_maps)
 
     def _takes(self, group: FusedGroup, columns: Columns) -> bool:
         """Whether another group takes the setting of the main one. It has the same knobs, the setting is legal for it,

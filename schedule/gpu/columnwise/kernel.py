@@ -12,9 +12,10 @@ one thread for each column: combine the states of the warps, then
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, ClusterLoad, Expr, Load, Shuffle, ShuffleMode, index, logical_and
-from ....ir.gpu import ClusterLoadWait, Level
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Workload
 from ...problems.columnwise import ColumnwiseProblem
@@ -64,8 +65,10 @@ def _write_first_launch(writer: ColumnwiseWriter, partials: Sequence[State]) -> 
     if clustered:
         bounds.append((writer.name("rank"), s.splits, HardwareAxis.CLUSTER))
     bounds.append((writer.name("t"), s.threads, HardwareAxis.THREAD))
-    streamed = [b.name for b in p.inputs]
-    with writer.w.launch(writer.name("columns"), bounds, min_blocks=s.min_ctas_per_sm, streamed=streamed) as variables:
+    evict_first = [b.name for b in p.inputs]
+    with writer.w.launch(
+        writer.name("columns"), bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first
+    ) as variables:
         block, thread = variables[0], variables[-1]
         split: Expr = variables[1] if clustered else block % s.splits if s.splits > 1 else index(0)
         if not clustered:
@@ -88,7 +91,7 @@ def warp_states(writer: ColumnwiseWriter, states: Sequence[State], thread: Expr)
     warps = -(-s.threads // max(s.threads_x, WARP_LANES))
     shared = [
         tuple(
-            w.allocate(writer.name(f"met{n}_{k}"), (warps, s.columns_per_cta), b.dtype, Scope.SHARED)
+            w.allocate(writer.name(f"met{n}_{k}"), (warps, s.columns_per_cta), b.dtype, MemoryScope.SHARED)
             for k, b in enumerate(state)
         )
         for n, state in enumerate(states)
@@ -101,7 +104,7 @@ def warp_states(writer: ColumnwiseWriter, states: Sequence[State], thread: Expr)
                 w.store(
                     cell, contiguous_vector(indices, s.vector), Load(buffer, contiguous_vector((index(0),), s.vector))
                 )
-    w.barrier(Level.BLOCK)
+    w.barrier(SyncScope.BLOCK)
     return list(shared)
 
 
@@ -113,7 +116,7 @@ def _combine_lanes(writer: ColumnwiseWriter, states: Sequence[State]) -> None:
             for n, (how, state) in enumerate(zip(writer.accumulations, states, strict=True)):
                 own = [Load(b, (v,)) for b in state]
                 names = [writer.name(f"lane{n}_{k}_{distance}") for k in range(len(state))]
-                other = [w.allocate(a, (), b.dtype, Scope.REGISTER) for a, b in zip(names, state, strict=True)]
+                other = [w.allocate(a, (), b.dtype, MemoryScope.REGISTER) for a, b in zip(names, state, strict=True)]
                 for buffer, load in zip(other, own, strict=True):
                     w.store(buffer, (), Shuffle(ShuffleMode.XOR, load, index(distance)))
                 store_state(w, state, (v,), how.combine(own, [Load(b, ()) for b in other]))
@@ -170,9 +173,9 @@ class ColumnTile:
             writer.write_outputs(states, self.outer, self.first_column + slot)
 
         self._each_column("keep", self.first_column, keep)
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
         self._each_column("gather", self.first_column + rank * share, gather, share)
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
 
     def _states_of(self, slot: Expr) -> list[list[Buffer]]:
         """The state of every reduction for column ``slot`` of the CTA, from all its warps."""
@@ -239,7 +242,9 @@ def _second_shared(writer: ColumnwiseWriter, states: Sequence[State], thread: Ex
     s, w = writer.sizes, writer.w
     shared = [
         tuple(
-            w.allocate(writer.name(f"end_met{n}_{k}"), (s.second_threads_y, SECOND_THREADS_X), b.dtype, Scope.SHARED)
+            w.allocate(
+                writer.name(f"end_met{n}_{k}"), (s.second_threads_y, SECOND_THREADS_X), b.dtype, MemoryScope.SHARED
+            )
             for k, b in enumerate(state)
         )
         for n, state in enumerate(states)
@@ -247,5 +252,5 @@ def _second_shared(writer: ColumnwiseWriter, states: Sequence[State], thread: Ex
     for state, cells in zip(states, shared, strict=True):
         for buffer, cell in zip(state, cells, strict=True):
             w.store(cell, (thread // SECOND_THREADS_X, thread % SECOND_THREADS_X), Load(buffer, ()))
-    w.barrier(Level.BLOCK)
+    w.barrier(SyncScope.BLOCK)
     return list(shared)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr, Load, Var, index, minimum
 from ....ir.linear_form import affine_form
 from ....ir.stmt import LoopKind
@@ -67,7 +67,7 @@ class ThreadRows:
         writer, s, w = self.writer, self.writer.sizes, self.writer.w
         states = [
             [
-                w.allocate(writer.name(f"sum{n}_{k}"), (s.vector,), d, Scope.REGISTER)
+                w.allocate(writer.name(f"sum{n}_{k}"), (s.vector,), d, MemoryScope.REGISTER)
                 for k, d in enumerate(how.state_dtypes)
             ]
             for n, how in enumerate(writer.accumulations)
@@ -85,7 +85,7 @@ class ThreadRows:
         given, only those below it."""
         writer, s, w, p = self.writer, self.writer.sizes, self.writer.w, self.writer.problem
         loaded = {
-            b.name: w.allocate(writer.name(f"{name}_own{n}"), (s.unroll, s.vector), b.dtype, Scope.REGISTER)
+            b.name: w.allocate(writer.name(f"{name}_own{n}"), (s.unroll, s.vector), b.dtype, MemoryScope.REGISTER)
             for n, b in enumerate(p.inputs)
         }
         with w.loop(writer.name(f"{name}_load"), s.unroll, LoopKind.UNROLLED) as u:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, index
 from ....te.workload import Workload
@@ -39,7 +39,9 @@ class ColumnwiseWriter:
     def combined(self, name: str, n: int, first: Sequence[Expr], others: Sequence[Sequence[Expr]]) -> list[Buffer]:
         """One state of reduction ``n`` from several, in registers: ``first`` and then each of ``others``."""
         w, how = self.w, self.accumulations[n]
-        state = [w.allocate(self.name(f"{name}{n}_{k}"), (), d, Scope.REGISTER) for k, d in enumerate(how.state_dtypes)]
+        state = [
+            w.allocate(self.name(f"{name}{n}_{k}"), (), d, MemoryScope.REGISTER) for k, d in enumerate(how.state_dtypes)
+        ]
         for buffer, value in zip(state, first, strict=True):
             w.store(buffer, (), value)
         for other in others:

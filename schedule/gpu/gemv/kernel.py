@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from ....core.dtypes import DType
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import (
     WARP_LANES,
     BinaryOp,
@@ -32,7 +32,7 @@ from ....ir.expr import (
     logical_and,
     minimum,
 )
-from ....ir.gpu import Level
+from ....ir.gpu.barrier import SyncScope
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
 from ...tile.contiguous import contiguous_vector
@@ -67,7 +67,7 @@ class _GemvWriter(ABC):
             ("lane", WARP_LANES, HardwareAxis.LANE),
         ]
         read_once = () if p.b.load is None else (p.b.load.buffer.name,)
-        with w.launch(self.name, bounds, min_blocks=s.min_blocks, streamed=read_once) as axes:
+        with w.launch(self.name, bounds, min_blocks=s.min_blocks, evict_first=read_once) as axes:
             self.block, self.warp, self.lane = axes
             self.warp_along_n = self.warp // s.warps_k if s.warps_n > 1 else index(0)
             self.warp_along_k = self.warp % s.warps_k if s.warps_k > 1 else index(0)
@@ -82,7 +82,7 @@ class _GemvWriter(ABC):
 
     def zeros(self, count: int) -> Buffer:
         """Accumulators in registers."""
-        accumulators = self.w.allocate("accumulators", (count,), self.dtype, Scope.REGISTER)
+        accumulators = self.w.allocate("accumulators", (count,), self.dtype, MemoryScope.REGISTER)
         with self.w.loop("zero", count, UNROLLED) as zero:
             self.w.store(accumulators, (zero,), const(0, self.dtype))
         return accumulators
@@ -90,15 +90,15 @@ class _GemvWriter(ABC):
     def partials(self) -> Buffer:
         """Shared memory for the accumulators of all warps: (warp along k, m, n in the block)."""
         s = self.s
-        return self.w.allocate("partials", (s.warps_k, self.p.m.extent, s.block_n), self.dtype, Scope.SHARED)
+        return self.w.allocate("partials", (s.warps_k, self.p.m.extent, s.block_n), self.dtype, MemoryScope.SHARED)
 
     def add_partials(self, partials: Buffer) -> None:
         """Add up the partial accumulators of the block, one output a thread, and store the outputs."""
         p, s, w = self.p, self.s, self.w
-        w.barrier(Level.BLOCK if s.warps > 1 else Level.WARP)
+        w.barrier(SyncScope.BLOCK if s.warps > 1 else SyncScope.WARP)
         columns = partials.shape[2]
         first, items = self.block * columns, p.m.extent * columns
-        total = w.allocate("total", (), self.dtype, Scope.REGISTER)
+        total = w.allocate("total", (), self.dtype, MemoryScope.REGISTER)
         with w.loop("round", -(-items // s.threads)) as turn:
             item = turn * s.threads + self.thread
             n = first + item % columns
@@ -171,8 +171,8 @@ class _BAlongKWriter(_GemvWriter):
         before the first product. The first ``inside`` of them surely lie inside the row."""
         p, s, w, vector = self.p, self.s, self.w, self.vector
         m_extent, dtype, rows = p.m.extent, self.dtype, s.rows_per_warp
-        b = w.allocate("b", (vectors, rows, vector), _kept_as(p.b, vector, dtype), Scope.REGISTER)
-        a = w.allocate("a", (vectors, m_extent, vector), _kept_as(p.a, vector, dtype), Scope.REGISTER)
+        b = w.allocate("b", (vectors, rows, vector), _kept_as(p.b, vector, dtype), MemoryScope.REGISTER)
+        a = w.allocate("a", (vectors, m_extent, vector), _kept_as(p.a, vector, dtype), MemoryScope.REGISTER)
 
         def load(held: Buffer, operand: Operand, axis: str, count: int, place: Callable[[Expr], Expr]) -> None:
             for start, stop, masked in ((0, inside, False), (inside, vectors, True)):
@@ -222,8 +222,8 @@ class _BAlongNWriter(_GemvWriter):
         p, s, w, vector, dtype = self.p, self.s, self.w, self.vector, self.dtype
         lanes_k, m_extent = WARP_LANES // s.lanes_n, p.m.extent
         k_is_whole, n_is_whole = p.k.extent % s.step_k == 0, p.n.extent % vector == 0
-        b = w.allocate("b", (s.unroll, vector), _held_as(p.b), Scope.REGISTER)
-        a = w.allocate("a", (m_extent, s.unroll), _held_as(p.a), Scope.REGISTER)
+        b = w.allocate("b", (s.unroll, vector), _held_as(p.b), MemoryScope.REGISTER)
+        a = w.allocate("a", (m_extent, s.unroll), _held_as(p.a), MemoryScope.REGISTER)
         k = ((step * s.warps_k + self.warp_along_k) * lanes_k + self.lane // s.lanes_n) * s.unroll
         n = minimum(first_n, index(p.n.extent - vector)) if n_is_whole else first_n
         with w.loop("uw", s.unroll, UNROLLED) as u:

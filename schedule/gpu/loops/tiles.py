@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Select, const, index, logical_and
 from ....ir.linear_form import LinearForm, affine_form
@@ -193,7 +193,7 @@ def _stage(w: Writer, frame: _TileFrame, load: Load, number: int) -> tuple[Buffe
     """Copy what the block reads of ``load`` during this step to shared memory. Returns the shared buffer and the
     indices from which its first element comes. Elements outside the tensor become zeros, which no output uses."""
     shape = footprint(load, frame.sizes.extents(frame.axes))
-    shared = w.allocate(f"{frame.prefix}staged{number}", shape, load.buffer.dtype, Scope.SHARED)
+    shared = w.allocate(f"{frame.prefix}staged{number}", shape, load.buffer.dtype, MemoryScope.SHARED)
     base = tuple(_base(frame, _affine(e)) for e in load.indices)
     threads, total = frame.sizes.threads, prod(shape)
     with w.loop(f"{frame.prefix}copy{number}", -(-total // threads)) as turn:

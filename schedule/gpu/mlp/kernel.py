@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from ....core.dtypes import float32
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import (
     WARP_LANES,
     Binary,
@@ -38,7 +38,10 @@ from ....ir.expr import (
     logical_and,
     minimum,
 )
-from ....ir.gpu import CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level, LoadMatrix, Mma
+from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.ldmatrix import LoadMatrix
+from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...loop_nest.nest import identity
@@ -94,7 +97,7 @@ class _MlpWriter:
                 with w.scope():
                     self._layer(number)
             if s.cluster_n > 1:
-                w.barrier(Level.CLUSTER)  # others may still read this block's statistics
+                w.barrier(SyncScope.CLUSTER)  # others may still read this block's statistics
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
     # --- shared memory
@@ -107,7 +110,9 @@ class _MlpWriter:
         self.a = self._tiles("a_tiles", a_shape)
         self.vectors = [
             {
-                load: w.allocate(f"{load.buffer.name}_near", (self.columns(layer),), load.buffer.dtype, Scope.SHARED)
+                load: w.allocate(
+                    f"{load.buffer.name}_near", (self.columns(layer),), load.buffer.dtype, MemoryScope.SHARED
+                )
                 for load in column_vectors_of(p, layer)
             }
             for layer in p.layers
@@ -123,7 +128,7 @@ class _MlpWriter:
         return self.rank * self.columns(layer)
 
     def _tiles(self, name: str, shape: tuple[int, int, int]) -> Buffer:
-        return self.w.allocate(name, shape, self.p.dtype, Scope.SHARED, tile_layout(shape))
+        return self.w.allocate(name, shape, self.p.dtype, MemoryScope.SHARED, tile_layout(shape))
 
     def _prologue(self) -> None:
         """Start the copies of A, of the vectors along ``n``, and of B for the first tiles of ``k``."""
@@ -244,7 +249,7 @@ class _MlpLayerWriter:
         self.atoms_n = -(-(self.last_atom + 1) // self.s.warps_n)
         self.uneven = self.atoms_n * self.s.warps_n > self.last_atom + 1
         shape = (self.s.atoms_m, self.atoms_n, 4)
-        self.accumulators = self.w.allocate("accumulators", shape, float32, Scope.REGISTER)
+        self.accumulators = self.w.allocate("accumulators", shape, float32, MemoryScope.REGISTER)
         self.statistics: dict[str, Buffer] = {}
 
     def _atom(self, j: Expr) -> Expr:
@@ -261,14 +266,14 @@ class _MlpLayerWriter:
         s, w, writer, zero = self.s, self.w, self.writer, index(0)
         low, high = self.lane % 8, self.lane // 8
         with w.loop("k_pair", s.tile_k // (2 * ATOM_K), UNROLLED) as pair:
-            a = w.allocate("a", (s.atoms_m, 2, 8), self.p.dtype, Scope.REGISTER)
+            a = w.allocate("a", (s.atoms_m, 2, 8), self.p.dtype, MemoryScope.REGISTER)
             with w.loop("a_atom", s.atoms_m, UNROLLED) as i, w.loop("a_half", 2, UNROLLED) as h:
                 k = pair * (2 * ATOM_K) + h * ATOM_K + high // 2 * 8
                 row = i * ATOM_M + high % 2 * 8 + low
                 source = (stage, row, k) if writer.streams_a else (zero, row, k_tile * s.tile_k + k)
                 w.emit(LoadMatrix(a, (i, h, zero), writer.a, source, 4))
             with w.loop("atom_n", self.atoms_n, UNROLLED) as j:
-                b = w.allocate("b", (8,), self.p.dtype, Scope.REGISTER)
+                b = w.allocate("b", (8,), self.p.dtype, MemoryScope.REGISTER)
                 n, k = self._atom(j) * ATOM_N, pair * (2 * ATOM_K) + high * 8
                 source = (stage, n + low, k) if writer.b_along_k else (stage, k + low, n)
                 w.emit(LoadMatrix(b, (zero,), writer.b_stages, source, 4, not writer.b_along_k))
@@ -304,12 +309,12 @@ class _MlpLayerWriter:
     def reduce(self, statistic: RowStatistic) -> None:
         """Every lane gets a statistic of each of its rows."""
         w, op = self.w, statistic.combine
-        value = w.allocate(statistic.tensor.name, (self.s.atoms_m, 2), float32, Scope.REGISTER)
+        value = w.allocate(statistic.tensor.name, (self.s.atoms_m, 2), float32, MemoryScope.REGISTER)
         nothing = identity(op, float32)
         with self.reducer.rows() as (i, half, row):
             w.store(value, (i, half), nothing)
             with w.loop("column", self.atoms_n, UNROLLED) as j:
-                pair = w.allocate("pair", (2,), float32, Scope.REGISTER)
+                pair = w.allocate("pair", (2,), float32, MemoryScope.REGISTER)
                 at = self._at(row, j)
                 w.store(pair, (Ramp(index(0), 1, 2),), self._pair(statistic.body, at, i, half, j))
                 term: Expr = Binary(op, Load(pair, (index(0),)), Load(pair, (index(1),)))

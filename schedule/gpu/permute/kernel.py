@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import log2, prod
 
-from ....ir.buffer import Buffer, Layout, Scope, Swizzle
+from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Var, index, logical_and
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
@@ -95,7 +95,7 @@ class _PermuteKernelWriter:
         self.options = options
         buffers = (*problem.workload.inputs, *(s.tensor for s in problem.stages))
         moved = {r.load.buffer.name for r in problem.transposed_loads} | {s.name for s in problem.stages}
-        self.streamed = tuple(b.name for b in buffers if b.name in moved) if options.evict_first else ()
+        self.evict_first = tuple(b.name for b in buffers if b.name in moved) if options.evict_first else ()
         self.names = NameSupply({b.name for b in buffers} | {a.name for a in problem.axes})
         self.w = Writer()
 
@@ -109,7 +109,7 @@ class _PermuteKernelWriter:
             (self.names.fresh("block"), prod(a.extent for a in grid), HardwareAxis.GRID_X),
             (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
         ]
-        with w.launch(KERNEL_NAME, bounds, streamed=self.streamed) as (block, thread):
+        with w.launch(KERNEL_NAME, bounds, evict_first=self.evict_first) as (block, thread):
             batch = dict(axis_indices(block, grid))
             position = _Position(batch, batch.pop(tiles_in.name), batch.pop(tiles_out.name))
             self._prefetch(block, thread, position)
@@ -146,7 +146,7 @@ class _PermuteKernelWriter:
             base = round(log2(CHUNK_BYTES // dtype.bytes))
             swizzle, stride = Swizzle(3, base, round(log2(s.tile_in * s.store_width)) - base), row_elements
         shape = (s.tile_out // s.pack, row_elements)
-        return self.w.allocate(name, shape, dtype, Scope.SHARED, Layout((stride, 1), swizzle))
+        return self.w.allocate(name, shape, dtype, MemoryScope.SHARED, Layout((stride, 1), swizzle))
 
     def _load_tile(self, masked: MaskedLoad, tile: Buffer, thread: Expr, position: _Position) -> None:
         """Load the tile by vectors along the input's axis, all of a thread before the first goes to shared memory."""
@@ -155,7 +155,7 @@ class _PermuteKernelWriter:
         total = s.tile_out // s.pack * vectors_of_row
         count = -(-total // s.threads)
         name = self.names.fresh(f"{masked.load.buffer.name}_regs")
-        held = w.allocate(name, (count, s.pack, s.load_width), masked.load.dtype, Scope.REGISTER)
+        held = w.allocate(name, (count, s.pack, s.load_width), masked.load.dtype, MemoryScope.REGISTER)
         with self._unrolled("k", count) as k:
             vector, row, exists = self._share(k, thread, vectors_of_row, total)
             with w.when(exists), self._unrolled("h", s.pack) as h:
@@ -195,7 +195,7 @@ class _PermuteKernelWriter:
                 columns: list[Buffer] = []
                 for masked, tile in zip(problem.transposed_loads, tiles, strict=True):
                     name = self.names.fresh(f"{masked.load.buffer.name}_column")
-                    columns.append(w.allocate(name, (s.store_width,), masked.load.dtype, Scope.REGISTER))
+                    columns.append(w.allocate(name, (s.store_width,), masked.load.dtype, MemoryScope.REGISTER))
                     with self._unrolled("e", s.store_width // s.pack) as e:
                         row = vector * (s.store_width // s.pack) + e
                         with w.loop(self.names.fresh("v"), s.pack, LoopKind.VECTORIZED) as v:

@@ -60,7 +60,7 @@ class _PointwiseKernelWriter:
         self.sizes = sizes
         self.tile_vectors: int = sizes.unroll * sizes.threads
         buffers = (*problem.workload.inputs, *(s.tensor for s in problem.stages))
-        self.streamed = tuple(b.name for b in self._large(buffers)) if evict_first else ()
+        self.evict_first = tuple(b.name for b in self._large(buffers)) if evict_first else ()
         self.names = NameSupply({b.name for b in buffers} | {a.name for a in problem.axes})
         self.w = Writer()
 
@@ -74,7 +74,7 @@ class _PointwiseKernelWriter:
             (self.names.fresh("block"), s.blocks, HardwareAxis.GRID_X),
             (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
         ]
-        with w.launch(KERNEL_NAME, bounds, streamed=self.streamed) as (block, thread):
+        with w.launch(KERNEL_NAME, bounds, evict_first=self.evict_first) as (block, thread):
             self._prefetch(block, thread, following=False)
             tiles_per_block = -(-s.tiles // s.blocks)
             if tiles_per_block == 1:

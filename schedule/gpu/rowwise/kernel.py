@@ -18,9 +18,10 @@ clusters), and each thread has a circular buffer of its own vectors in shared me
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Compare, CompareOp, Expr, Load, Ramp, Select, index, logical_and, minimum
-from ....ir.gpu import CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level
+from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.barrier import SyncScope
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
@@ -44,8 +45,8 @@ def rowwise_kernel(workload: Workload, problem: RowwiseProblem, sizes: RowwiseSi
     bounds.append((name("t"), s.threads, HardwareAxis.THREAD))
     # The cache may keep what clusters write: that is 2 % faster on an H200.
     written = [c.tensor for c in problem.elementwise_outputs] if s.cluster_size == 1 else []
-    streamed = [b.name for b in (*problem.row_inputs, *written)]
-    with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, streamed=streamed) as variables:
+    evict_first = [b.name for b in (*problem.row_inputs, *written)]
+    with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first) as variables:
         prefetch = RowPrefetch(passes, variables[0], grid)
         if s.prefetching_ctas:
             prefetch.own_rows()
@@ -127,7 +128,9 @@ def _load_to_both(vectors: ThreadVectors, row: RowIndex) -> None:
     """Load the first vectors of a thread to registers and copy the others to shared memory, all at once."""
     s, w, tensors = vectors.sizes, vectors.w, vectors.problem.row_inputs
     shared = {
-        t.name: w.allocate(vectors.name(f"rest{n}"), (s.buffered_vectors, s.threads, s.vector), t.dtype, Scope.SHARED)
+        t.name: w.allocate(
+            vectors.name(f"rest{n}"), (s.buffered_vectors, s.threads, s.vector), t.dtype, MemoryScope.SHARED
+        )
         for n, t in enumerate(tensors)
     }
 
@@ -174,7 +177,10 @@ class _CircularBuffer:
         self.vectors, s = self.passes.vectors, self.passes.sizes
         self.stages = {
             t.name: self.passes.w.allocate(
-                self.passes.name(f"queue{n}"), (s.buffered_vectors, s.threads_per_row, s.vector), t.dtype, Scope.SHARED
+                self.passes.name(f"queue{n}"),
+                (s.buffered_vectors, s.threads_per_row, s.vector),
+                t.dtype,
+                MemoryScope.SHARED,
             )
             for n, t in enumerate(self.passes.problem.row_inputs)
         }
@@ -198,7 +204,7 @@ class _CircularBuffer:
                 self.passes.write_passes(row, scratch, iteration % 2)
                 self._move_edges(next_edges, vectors.edge_registers)
         if s.cluster_size > 1:
-            w.barrier(Level.CLUSTER)
+            w.barrier(SyncScope.CLUSTER)
 
     def _move_first_vectors(self, row: RowIndex, iteration: Expr) -> None:
         """Move the vectors that stay in registers there, and say how the passes get and leave the other ones."""
@@ -247,7 +253,7 @@ class _CircularBuffer:
         if not self.passes.sizes.edge_columns:
             return {}
         following = {
-            t.name: w.allocate(self.passes.name(f"next{n}"), (), t.dtype, Scope.REGISTER)
+            t.name: w.allocate(self.passes.name(f"next{n}"), (), t.dtype, MemoryScope.REGISTER)
             for n, t in enumerate(self.passes.problem.row_inputs)
         }
         self._move_edges(vectors.edge_registers, following)

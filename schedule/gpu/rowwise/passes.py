@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....core.dtypes import DType, float32
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import (
     Binary,
     BinaryOp,
@@ -22,7 +22,7 @@ from ....ir.expr import (
     minimum,
     rebuild,
 )
-from ....ir.gpu import Level
+from ....ir.gpu.barrier import SyncScope
 from ....ir.linear_form import affine_form
 from ....ir.rewrite import map_expr, substitute
 from ....ir.stmt import LoopKind
@@ -74,7 +74,7 @@ class RowPasses:
             self._reduce(row, n, reduction, scratch[n], slot)
         if self.sizes.cluster_size > 1 and self.sizes.storage != RowStorage.CIRCULAR_BUFFER:
             # Others may still read this CTA's shared memory. A barrier at the end would wait for the writes as well.
-            self.w.barrier(Level.CLUSTER)
+            self.w.barrier(SyncScope.CLUSTER)
         if self.problem.elementwise_outputs:
             self._write_elementwise(row)
         if self.problem.per_row_outputs:
@@ -89,7 +89,8 @@ class RowPasses:
         how, w, s = reduction.accumulation, self.w, self.sizes
         count = min(s.vector, ACCUMULATORS) if s.vectors_per_thread * s.vector > ACCUMULATORS else 1
         accumulators = [
-            w.allocate(self.name(f"part{n}_{k}"), (count,), d, Scope.REGISTER) for k, d in enumerate(how.state_dtypes)
+            w.allocate(self.name(f"part{n}_{k}"), (count,), d, MemoryScope.REGISTER)
+            for k, d in enumerate(how.state_dtypes)
         ]
         with w.loop(self.name(f"start{n}"), count, LoopKind.UNROLLED) as i:
             for accumulator, identity in zip(accumulators, how.identity, strict=True):
@@ -118,7 +119,9 @@ class RowPasses:
     ) -> Expr:
         """The result of the accumulators of all threads of the row."""
         w = self.w
-        state = [w.allocate(self.name(f"found{n}_{k}"), (), d, Scope.REGISTER) for k, d in enumerate(how.state_dtypes)]
+        state = [
+            w.allocate(self.name(f"found{n}_{k}"), (), d, MemoryScope.REGISTER) for k, d in enumerate(how.state_dtypes)
+        ]
         for value, accumulator in zip(state, accumulators, strict=True):
             w.store(value, (), Load(accumulator, (index(0),)))
         for k in range(1, accumulators[0].shape[0]):
@@ -135,7 +138,7 @@ class RowPasses:
         with self.vectors.each_in_registers(row, "write", last_pass=True) as vector:
             broadcasts = self._load_broadcasts(row, vector, "write", bodies)
             new = [
-                w.allocate(self.name(f"new{n}"), (s.vector,), c.tensor.dtype, Scope.REGISTER)
+                w.allocate(self.name(f"new{n}"), (s.vector,), c.tensor.dtype, MemoryScope.REGISTER)
                 for n, c in enumerate(outputs)
             ]
             with self.vectors.elements("write_v") as v:
@@ -173,7 +176,7 @@ class RowPasses:
         loads = self.problem.output_broadcasts if s.preloaded_vectors else ()
         for n, load in enumerate(loads):
             shape = (s.preloaded_vectors, s.vector)
-            self.preloaded[load] = self.w.allocate(self.name(f"early{n}"), shape, load.dtype, Scope.REGISTER)
+            self.preloaded[load] = self.w.allocate(self.name(f"early{n}"), shape, load.dtype, MemoryScope.REGISTER)
         if loads:
             with self.vectors.each(row, "early") as vector, self.w.when(self._is_preloaded(vector)):
                 for load in loads:
@@ -202,7 +205,7 @@ class RowPasses:
             if preloads and self._is_preloaded(vector) is None:
                 found[load] = RegisterVector(self.preloaded[load], (vector.slot,))
                 continue
-            buffer = self.w.allocate(self.name(f"{name}_beside{n}"), (s.vector,), load.dtype, Scope.REGISTER)
+            buffer = self.w.allocate(self.name(f"{name}_beside{n}"), (s.vector,), load.dtype, MemoryScope.REGISTER)
             whole = contiguous_vector((index(0),), s.vector)
             with self.w.when(vector.slot >= s.preloaded_vectors if preloads else None):
                 self.w.store(buffer, whole, self._broadcast_vector(load, row, vector))
@@ -255,7 +258,9 @@ class RowPasses:
             if isinstance(e, Binary | Unary) and e.dtype.is_float and not has_column_axis(e):
                 dtype = _register_dtype(e.dtype)
                 if e not in computed:
-                    computed[e] = self.w.allocate(self.name(f"{name}_row{len(computed)}"), (), dtype, Scope.REGISTER)
+                    computed[e] = self.w.allocate(
+                        self.name(f"{name}_row{len(computed)}"), (), dtype, MemoryScope.REGISTER
+                    )
                     value = self._value(e, axes, None, index(0), {})
                     self.w.store(computed[e], (), value if dtype == e.dtype else Cast(value, dtype))
                 there = Load(computed[e], ())

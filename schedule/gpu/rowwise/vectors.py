@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Compare, CompareOp, Expr, Load, Logic, LogicOp, Select, Var, index, logical_and, minimum
 from ....ir.stmt import LoopKind
@@ -71,11 +71,11 @@ class ThreadVectors:
         s = self.sizes
         for n, tensor in enumerate(self.problem.row_inputs):
             self.registers[tensor.name] = self.w.allocate(
-                self.name(f"own{n}"), (s.register_vectors, s.vector), tensor.dtype, Scope.REGISTER
+                self.name(f"own{n}"), (s.register_vectors, s.vector), tensor.dtype, MemoryScope.REGISTER
             )
             if s.edge_columns:
                 self.edge_registers[tensor.name] = self.w.allocate(
-                    self.name(f"edge{n}"), (), tensor.dtype, Scope.REGISTER
+                    self.name(f"edge{n}"), (), tensor.dtype, MemoryScope.REGISTER
                 )
 
     def load(self, row: RowIndex, vector: RowVector) -> None:

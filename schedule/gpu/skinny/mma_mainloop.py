@@ -19,9 +19,12 @@ of A.
 from collections.abc import Mapping
 
 from ....core.dtypes import float32
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, const, index, logical_and, minimum
-from ....ir.gpu import CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level, LoadMatrix, Mma
+from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.ldmatrix import LoadMatrix
+from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
@@ -73,7 +76,7 @@ class _SkinnyMmaWriter:
             self.warp_along_k = self.warp % s.warps_k if s.warps_k > 1 else index(0)
             self.a_owner = self.warp_along_k if self.shares_a else self.warp
             self._prefetch()
-            accumulators = w.allocate("accumulators", (s.atoms_n, s.atoms_m, 4), float32, Scope.REGISTER)
+            accumulators = w.allocate("accumulators", (s.atoms_n, s.atoms_m, 4), float32, MemoryScope.REGISTER)
             with w.scope():
                 self._mainloop(accumulators)
             with w.scope():
@@ -97,7 +100,7 @@ class _SkinnyMmaWriter:
     def _stages(self, name: str, owners: int, rows: int, columns: int) -> Buffer:
         """A circular buffer of tiles for each owner: (owner, stage, row, column)."""
         shape = (owners, self.s.stages, rows, columns)
-        return self.w.allocate(name, shape, self.dtype, Scope.SHARED, tile_layout(shape))
+        return self.w.allocate(name, shape, self.dtype, MemoryScope.SHARED, tile_layout(shape))
 
     def _mainloop(self, accumulators: Buffer) -> None:
         s, w = self.s, self.w
@@ -117,7 +120,7 @@ class _SkinnyMmaWriter:
             w.store(accumulators, (i, j, e), const(0.0, float32))
         with w.loop("k_tile", s.k_tiles) as k_tile:
             w.emit(CopyAsyncWait(ahead - 1))
-            w.barrier(Level.BLOCK if self.shares_a else Level.WARP)
+            w.barrier(SyncScope.BLOCK if self.shares_a else SyncScope.WARP)
             if s.k_tiles > ahead:
                 with w.when(k_tile + ahead < s.k_tiles):
                     self._copy(k_tile + ahead, (k_tile + ahead) % s.stages)
@@ -185,8 +188,8 @@ class _SkinnyMmaWriter:
         s, w, lane = self.s, self.w, self.lane
         low, high = lane % 8, lane // 8
         with w.loop("k_pair", s.tile_k // (2 * ATOM_K), UNROLLED) as pair:
-            b = w.allocate("b", (s.atoms_n, 2, 8), self.dtype, Scope.REGISTER)
-            a = w.allocate("a", (s.atoms_m, 8), self.dtype, Scope.REGISTER)
+            b = w.allocate("b", (s.atoms_n, 2, 8), self.dtype, MemoryScope.REGISTER)
+            a = w.allocate("a", (s.atoms_m, 8), self.dtype, MemoryScope.REGISTER)
             with w.loop("b_atom", s.atoms_n, UNROLLED) as i, w.loop("b_half", 2, UNROLLED) as h:
                 k = pair * (2 * ATOM_K) + h * ATOM_K
                 if self.b_along_k:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ....core.dtypes import DType
 from ....ir.buffer import Layout, Swizzle
-from ....ir.gpu import WARP_MMA_ATOMS, MmaAtom
+from ....ir.gpu.mma import WARP_MMA_ATOMS, MmaAtom
 from ...space.columns import Ints
 
 Whole = TypeVar("Whole", int, Ints)

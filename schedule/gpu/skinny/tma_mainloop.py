@@ -14,21 +14,12 @@ from whatever lies behind A, and dropped.
 """
 
 from ....core.dtypes import INDEX, float32
-from ....ir.buffer import Buffer, Layout, Scope
+from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, const, index, logical_and
-from ....ir.gpu import (
-    SWIZZLE_128B,
-    SWIZZLE_128B_ELEMENTS,
-    WARPGROUP_THREADS,
-    WGMMA_M,
-    MbarrierArrive,
-    MbarrierArriveExpectTx,
-    MbarrierInit,
-    MbarrierWait,
-    TmaLoad,
-    WarpgroupMma,
-    WarpgroupMmaWait,
-)
+from ....ir.gpu.barrier import WARPGROUP_THREADS
+from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ....ir.gpu.tma import TmaLoad
+from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
@@ -71,13 +62,13 @@ class _SkinnyTmaWriter:
         if s.split_k == 1:
             del bounds[1]
         read_once = (self.b.buffer.name,)
-        with w.launch(self.name, bounds, min_blocks=s.ctas_per_sm, streamed=read_once) as axes:
+        with w.launch(self.name, bounds, min_blocks=s.ctas_per_sm, evict_first=read_once) as axes:
             self.block, self.warp, self.lane = axes[0], axes[-2], axes[-1]
             self.rank: Expr = axes[1] if s.split_k > 1 else index(0)
             self.warpgroup = self.warp // WARPGROUP_WARPS
             self.is_consumer = self.warp < s.consumer_warpgroups * WARPGROUP_WARPS
             self._prefetch()
-            accumulators = w.allocate("accumulators", (s.wgmma_n // 2,), float32, Scope.REGISTER)
+            accumulators = w.allocate("accumulators", (s.wgmma_n // 2,), float32, MemoryScope.REGISTER)
             with w.scope():
                 self._mainloop(accumulators)
             with w.scope():
@@ -98,13 +89,13 @@ class _SkinnyTmaWriter:
     def _rows(self, name: str, count: int) -> Buffer:
         """Rows of 64 elements along ``k``."""
         layout = Layout((SWIZZLE_128B_ELEMENTS, 1), SWIZZLE_128B)
-        return self.w.allocate(name, (count, SWIZZLE_128B_ELEMENTS), self.dtype, Scope.SHARED, layout)
+        return self.w.allocate(name, (count, SWIZZLE_128B_ELEMENTS), self.dtype, MemoryScope.SHARED, layout)
 
     def _tiles(self, name: str, count: int) -> Buffer:
         """Tiles of 64 elements along ``k`` by 64 along ``n``."""
         side = SWIZZLE_128B_ELEMENTS
         layout = Layout((side * side, side, 1), SWIZZLE_128B)
-        return self.w.allocate(name, (count, side, side), self.dtype, Scope.SHARED, layout)
+        return self.w.allocate(name, (count, side, side), self.dtype, MemoryScope.SHARED, layout)
 
     def _b_at(self, stage: Expr, atom: Expr, unit: Expr) -> tuple[Expr, ...]:
         """The indices of the B of one atom of ``k`` from row or tile ``unit`` of the block on."""
@@ -121,8 +112,8 @@ class _SkinnyTmaWriter:
         b_stages = self._rows if self.b_along_k else self._tiles
         self.b_stages = b_stages("b_stages", atoms * s.block_n // self.b_unit)
         self.a_stages = self._rows("a_stages", atoms * s.a_rows + s.a_spare_rows)
-        self.full = w.allocate("full", (s.stages,), INDEX, Scope.SHARED)
-        self.empty = w.allocate("empty", (s.stages,), INDEX, Scope.SHARED)
+        self.full = w.allocate("full", (s.stages,), INDEX, MemoryScope.SHARED)
+        self.empty = w.allocate("empty", (s.stages,), INDEX, MemoryScope.SHARED)
         elected = Compare(CompareOp.EQ, self.lane, index(0))
         is_producer = Compare(CompareOp.EQ, self.warp, index(s.consumer_warpgroups * WARPGROUP_WARPS))
         self._initialise_barriers(elected)
@@ -188,7 +179,7 @@ class _SkinnyTmaWriter:
                 SWIZZLE_128B_ELEMENTS,
                 a_transposed=b_along_n and swap_ab,
                 b_transposed=b_along_n and not swap_ab,
-                rows=WGMMA_M if swap_ab else s.a_rows,
+                valid_rows=WGMMA_M if swap_ab else s.a_rows,
             )
             w.emit(product)
         w.emit(WarpgroupMmaWait(0))

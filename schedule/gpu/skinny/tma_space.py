@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.gpu import SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ....ir.gpu.tma import MAX_BOX_EXTENT
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.stmt import Kernel
-from ....ir.verify_tma_mma import LARGEST_BOX
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, skinny_gemm_of
@@ -101,7 +101,7 @@ class SkinnyTmaPlan(Plan):
         def boxes(columns: Columns) -> Bools:
             mma_n, warpgroups = columns.ints("mma_n"), columns.ints("consumer_warpgroups")
             if self.b_along_k:
-                return mma_n * warpgroups <= LARGEST_BOX
+                return mma_n * warpgroups <= MAX_BOX_EXTENT
             holds: Bools = mma_n % SWIZZLE_128B_ELEMENTS == 0
             return holds
 
@@ -121,7 +121,7 @@ class SkinnyTmaPlan(Plan):
         return (
             Constraint(f"with swap_ab, mma_n is {WGMMA_M}, the rows of wgmma", ("swap_ab", "mma_n"), left_operand),
             Constraint(
-                f"consumer_warpgroups times mma_n is at most {LARGEST_BOX}, the rows of a TMA box"
+                f"consumer_warpgroups times mma_n is at most {MAX_BOX_EXTENT}, the rows of a TMA box"
                 if self.b_along_k
                 else f"mma_n is a multiple of {SWIZZLE_128B_ELEMENTS}, the side of the TMA boxes of an operand along n",
                 ("mma_n", "consumer_warpgroups"),
@@ -149,7 +149,7 @@ class SkinnyTmaPlan(Plan):
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         p, size = self.product, self.sizes(columns)
-        useful: Bools = (size.block_n - p.n.extent < WGMMA_M) & (size.block_n <= LARGEST_BOX)
+        useful: Bools = (size.block_n - p.n.extent < WGMMA_M) & (size.block_n <= MAX_BOX_EXTENT)
         if p.n.extent * p.k.extent < SMALL:
             useful &= columns.ints("stages") == STAGES[0]
             return useful if useful.any() else columns.plainest

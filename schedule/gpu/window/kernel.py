@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ....core.dtypes import DType, float32
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Logic, LogicOp, Var, index, logical_and
 from ....ir.rewrite import free_variables
@@ -147,7 +147,7 @@ class _WindowKernelWriter:
     def _accumulators(self, name: str, rows: int) -> Buffer:
         """Registers of [rows, tile_w, vector_width] accumulators."""
         shape = (rows, self.tile_w, self.width)
-        return self.w.allocate(self.names.fresh(f"{name}_acc"), shape, self._accumulator_dtype, Scope.REGISTER)
+        return self.w.allocate(self.names.fresh(f"{name}_acc"), shape, self._accumulator_dtype, MemoryScope.REGISTER)
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
         return self.w.loop(self.names.fresh(f"{name}_u"), extent, LoopKind.UNROLLED)
