@@ -32,8 +32,8 @@ class CudaKernel:
         self.parameters = binary.parameters
         self._stream = stream
         self._timer = timer
-        code = LoadedCubin(stream.context, binary.code)
-        self._steps = [(code.function(grid), grid) for grid in binary.launches]
+        cubin = LoadedCubin(stream.context, binary.code)
+        self._steps = [(cubin.function(grid), grid) for grid in binary.launches]
         self._lock = threading.Lock()  # A launch configuration has one stream at a time.
         self._latest: tuple[tuple[int, ...], list[tuple[CudaFunction, KernelParams]]] | None = None
         self._graphs: OrderedDict[tuple[object, ...], CudaGraph] = OrderedDict()
@@ -103,7 +103,7 @@ class CudaKernel:
             )
         addresses = []
         for parameter, memory in zip(self.parameters, arguments, strict=True):
-            if not isinstance(memory, CudaMemory) or memory.ordinal != self._stream.context.card.ordinal:
+            if not isinstance(memory, CudaMemory) or memory.ordinal != self._stream.context.device.ordinal:
                 raise InvalidParameter(f"{parameter.name}: not memory of this device", field="arguments")
             if memory.nbytes != parameter.bytes:
                 raise InvalidParameter(

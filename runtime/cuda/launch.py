@@ -50,8 +50,8 @@ class LoadedCubin:
 class CudaFunction:
     """A device function with its launch configuration."""
 
-    def __init__(self, code: LoadedCubin, handle: Any, grid: LaunchConfig) -> None:
-        self._code = code
+    def __init__(self, cubin: LoadedCubin, handle: Any, grid: LaunchConfig) -> None:
+        self._cubin = cubin
         self._handle = handle
         self._grid = grid
         self._cuda_launch_config = _cuda_launch_config(grid)
