@@ -12,7 +12,7 @@ from ...core.target import Target
 from ..cpu_checks import check_pattern, matches, same_size, wanted_dtype
 from ..device import Comparison, PatternMatches
 from .checks_source import CHECKS
-from .launch import CudaFunction, KernelParams, LoadedCubin
+from .launch import CudaFunction, KernelArguments, LoadedCubin
 from .memory import Bytes, CudaMemory, CudaStream, DeviceAllocation, Transfers, array_bytes
 
 THREADS = 256
@@ -93,7 +93,7 @@ class MemoryChecks:
         most as many as the device holds."""
         blocks = min(max(-(-work // (THREADS * PER_THREAD)), 1), self._target.threads * BLOCKS_PER_MULTIPROCESSOR)
         with self._stream.context:
-            self._function(unit, name, blocks).enqueue(self._stream.handle, KernelParams(arguments))
+            self._function(unit, name, blocks).enqueue(self._stream.handle, KernelArguments(arguments))
             self._stream.wait()
 
     def _function(self, unit: str, name: str, blocks: int) -> CudaFunction:

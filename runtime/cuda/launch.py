@@ -1,4 +1,4 @@
-"""Device functions are loaded from a cubin, launched with packed parameters, captured into CUDA graphs, and timed."""
+"""Device functions are loaded from a cubin, launched with packed arguments, captured into CUDA graphs, and timed."""
 
 import ctypes
 import struct
@@ -58,7 +58,7 @@ class CudaFunction:
         self._stream: Any = None
         self._launch: Callable[..., Any] = attribute("cuLaunchKernelEx")
 
-    def enqueue(self, stream: Any, arguments: "KernelParams") -> None:
+    def enqueue(self, stream: Any, arguments: "KernelArguments") -> None:
         """Put one launch into ``stream`` (a handle), which must belong to the current context."""
         if stream != self._stream:  # The bindings take longer to set it than to launch.
             self._cuda_launch_config.hStream = self._stream = stream
@@ -67,8 +67,8 @@ class CudaFunction:
             raise error_of(int(status), f"launch of {self._grid.function}")
 
 
-class KernelParams:
-    """The parameters of a launch, as the driver takes them. Integers (addresses) and floats (doubles) have eight
+class KernelArguments:
+    """The arguments of a launch, packed as the driver takes them (``kernelParams``). Integers (addresses) and floats (doubles) have eight
     bytes each; the ``blocks`` of bytes after them each begin at a multiple of 64."""
 
     def __init__(self, values: Sequence[int | float], blocks: Sequence[bytes] = ()) -> None:
