@@ -68,8 +68,8 @@ class CudaFunction:
 
 
 class KernelArguments:
-    """The arguments of a launch, packed as the driver takes them (``kernelParams``). Integers (addresses) and floats (doubles) have eight
-    bytes each; the ``blocks`` of bytes after them each begin at a multiple of 64."""
+    """The arguments of a launch, packed as the driver takes them (``kernelParams``). Integers (addresses) and floats
+    (doubles) have eight bytes each; the ``blocks`` of bytes after them each begin at a multiple of 64."""
 
     def __init__(self, values: Sequence[int | float], blocks: Sequence[bytes] = ()) -> None:
         count = len(values)
