@@ -89,13 +89,13 @@ def compare(got: Bytes, dtype: DType, want: Bytes, absolute: float, relative: fl
     largest = 0.0
     for start, block in _blocks(got):
         first = start // dtype.bytes
-        part = values[first : first + len(block) // dtype.bytes]
+        wanted = values[first : first + len(block) // dtype.bytes]
         found = block if dtype.is_bool else block.view(dtype.numpy)
-        errors = _errors(found, part, absolute, relative, dtype)
+        errors = _errors(found, wanted, absolute, relative, dtype)
         worst = float(errors.max())
         if not worst <= 1.0:
             at = int((errors > 1.0).argmax())
-            return Comparison(worst, first + at, found[at], part[at])
+            return Comparison(worst, first + at, found[at], wanted[at])
         largest = max(largest, worst)
     return Comparison(largest)
 
@@ -105,13 +105,13 @@ def _largest_error(got: NDArray[np.float32], want: NDArray[np.float64], absolute
     size = BLOCK_BYTES // got.itemsize
     whole = len(got) // LANES * LANES
 
-    def of_part(start: int, block: Bytes) -> float:
+    def of_block(start: int, block: Bytes) -> float:
         first = start // got.itemsize
         last = min(first + size, whole)
         return largest_error(got[first:last], want[first:last], absolute, relative) if last > first else 0.0
 
     rest = _errors(got[whole:], want[whole:], absolute, relative, float32)
-    return float(np.max([*_map_blocks(got.view(np.uint8), of_part), *rest]))
+    return float(np.max([*_map_blocks(got.view(np.uint8), of_block), *rest]))
 
 
 def _errors(
@@ -178,8 +178,8 @@ def _map_blocks(memory: Bytes, work: Callable[[int, Bytes], R]) -> Sequence[R]:
     if memory.nbytes < LARGE_BYTES:
         return [work(*block) for block in blocks]
     each = -(-len(blocks) // _processors())
-    parts = [blocks[n : n + each] for n in range(0, len(blocks), each)]
-    return [found for part in _threads().map(lambda part: [work(*b) for b in part], parts) for found in part]
+    chunks = [blocks[n : n + each] for n in range(0, len(blocks), each)]
+    return [found for results in _threads().map(lambda chunk: [work(*b) for b in chunk], chunks) for found in results]
 
 
 @cache

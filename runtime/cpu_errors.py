@@ -38,8 +38,8 @@ loop:
   %difference = fsub <8 x double> %g, %w
   %distance = call <8 x double> @llvm.fabs.v8f64(<8 x double> %difference)
   %size = call <8 x double> @llvm.fabs.v8f64(<8 x double> %w)
-  %share = fmul <8 x double> %r, %size
-  %allowed = fadd <8 x double> %a, %share
+  %scaled = fmul <8 x double> %r, %size
+  %allowed = fadd <8 x double> %a, %scaled
   %error = fdiv <8 x double> %distance, %allowed
   %larger = call <8 x double> @llvm.maximum.v8f64(<8 x double> %worst, <8 x double> %error)
   %next = add nuw i64 %i, 8

@@ -204,8 +204,8 @@ def _checked_address(checks: ArgumentChecks, parameter: KernelParameter, argumen
     _check_dtype(checks, name, parameter.dtype, tensor)
     shape, strides = (_field(w, tensor, at, "ptr") for at in (_SHAPE, _STRIDES))
     for dimension, extent in enumerate(parameter.shape):
-        said = f"{name} has extent %lld along dimension {dimension}, needed: {extent}"
-        checks.equal(_field(w, shape, 8 * dimension, "i64"), extent, "ValueError", said)
+        message = f"{name} has extent %lld along dimension {dimension}, needed: {extent}"
+        checks.equal(_field(w, shape, 8 * dimension, "i64"), extent, "ValueError", message)
     _check_strides(checks, name, parameter.shape, strides)
     data, offset = _field(w, tensor, _DATA, "i64"), _field(w, tensor, _BYTE_OFFSET, "i64")
     address = w.op("add", data, offset, hint="address")
@@ -220,11 +220,13 @@ def _check_dtype(checks: ArgumentChecks, name: str, dtype: DType, tensor: LlvmVa
     w, given = checks.w, _field(checks.w, tensor, _DTYPE, "i32")
     code = _DTYPE_CODES["bfloat" if dtype.name == "bfloat16" else dtype.kind]
     wanted = constant(code | dtype.bits << 8 | 1 << 16, "i32")
-    parts = [w.op("and", given, constant(255, "i32"))]
-    parts.append(w.op("and", w.op("lshr", given, constant(8, "i32")), constant(255, "i32")))
-    parts.append(w.op("lshr", given, constant(16, "i32")))
-    said = f"{name} has elements of DLPack type code %d, %d bits, %d lanes; needed: {dtype} ({code}, {dtype.bits}, 1)"
-    checks.require(w.compare("eq", given, wanted), "TypeError", said, *parts)
+    fields = [w.op("and", given, constant(255, "i32"))]
+    fields.append(w.op("and", w.op("lshr", given, constant(8, "i32")), constant(255, "i32")))
+    fields.append(w.op("lshr", given, constant(16, "i32")))
+    message = (
+        f"{name} has elements of DLPack type code %d, %d bits, %d lanes; needed: {dtype} ({code}, {dtype.bits}, 1)"
+    )
+    checks.require(w.compare("eq", given, wanted), "TypeError", message, *fields)
 
 
 def _check_strides(checks: ArgumentChecks, name: str, shape: Sequence[int], strides: LlvmValue) -> None:
@@ -237,8 +239,8 @@ def _check_strides(checks: ArgumentChecks, name: str, shape: Sequence[int], stri
     given = w.select(w.assign(f"icmp eq {strides.typed}, null", "i1"), compact, strides)
     for dimension, (extent, stride) in enumerate(zip(shape, wanted, strict=True)):
         if extent > 1:
-            said = f"{name} is not contiguous: stride %lld along dimension {dimension}, needed: {stride}"
-            checks.equal(_field(w, given, 8 * dimension, "i64"), stride, "ValueError", said)
+            message = f"{name} is not contiguous: stride %lld along dimension {dimension}, needed: {stride}"
+            checks.equal(_field(w, given, 8 * dimension, "i64"), stride, "ValueError", message)
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:

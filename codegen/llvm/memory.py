@@ -50,8 +50,8 @@ def load(
     elif flat.stride == -1 and mask is None:
         first = address(ctx, buffer, flat + (1 - lanes), ev)
         vector = vector_type(element, lanes)
-        ahead = w.assign(f"load {vector}, {first.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
-        found = w.shuffle(ahead, ahead, range(lanes - 1, -1, -1))
+        forward = w.assign(f"load {vector}, {first.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
+        found = w.shuffle(forward, forward, range(lanes - 1, -1, -1))
     elif 2 <= flat.stride <= _LARGEST_SHUFFLED_STRIDE and lanes >= 4 and mask is None:
         found = _deinterleaved_load(ctx, buffer, flat, lanes, ev)
     else:
@@ -125,8 +125,8 @@ def store(
 def _store_non_temporal(w: FunctionWriter, pointer: LlvmValue, store: str, vector: int, element: int) -> None:
     """Store past the caches where the address is a multiple of the vector's size, and normally elsewhere.
     Non-temporal stores need that alignment."""
-    place = w.convert("ptrtoint", pointer, "i64")
-    inside = w.op("and", place, constant(vector - 1, "i64"))
+    address_bits = w.convert("ptrtoint", pointer, "i64")
+    inside = w.op("and", address_bits, constant(vector - 1, "i64"))
     past, through, after = w.label("past"), w.label("through"), w.label("stored")
     w.branch(w.compare("eq", inside, constant(0, "i64")), past, through)
     w.begin_block(past)
@@ -163,11 +163,11 @@ def address(ctx: FunctionContext, buffer: Buffer, flat: LinearForm, ev: Evaluate
         ctx.known_addresses[-1].setdefault(key, base)
     if not flat.constant:
         return base
-    place = ("pointer", base.text, flat.constant)
-    found = ctx.known_address(place) or w.assign(
+    shifted_key = ("pointer", base.text, flat.constant)
+    found = ctx.known_address(shifted_key) or w.assign(
         f"getelementptr {element}, {base.typed}, i64 {flat.constant}", "ptr", 1, f"{buffer.name}.at"
     )
-    ctx.known_addresses[-1].setdefault(place, found)
+    ctx.known_addresses[-1].setdefault(shifted_key, found)
     return found
 
 
@@ -208,8 +208,8 @@ def _lane_pointers(
     total: LlvmValue | None = None
     for index, stride in zip(indices, buffer.strides, strict=True):
         value = w.splat(ev(ctx, index, None), lanes)
-        part = w.op("mul", value, constant(stride, "i64", lanes), "nsw") if stride != 1 else value
-        total = part if total is None else w.op("add", total, part, "nsw")
+        offset = w.op("mul", value, constant(stride, "i64", lanes), "nsw") if stride != 1 else value
+        total = offset if total is None else w.op("add", total, offset, "nsw")
     assert total is not None and INDEX.bits == 64
     base = ctx.pointer(buffer.name)
     return w.assign(f"getelementptr {storage(buffer.dtype)}, {base.typed}, {total.typed}", "ptr", lanes)

@@ -69,8 +69,8 @@ class ModuleWriter:
         return candidate
 
     def text(self) -> str:
-        parts = ["\n".join(self._declarations)] if self._declarations else []
-        return "\n\n".join([*(f for f in self._functions.values() if f), *parts]) + "\n"
+        declarations = ["\n".join(self._declarations)] if self._declarations else []
+        return "\n\n".join([*(f for f in self._functions.values() if f), *declarations]) + "\n"
 
 
 class FunctionWriter:

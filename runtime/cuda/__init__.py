@@ -1,8 +1,8 @@
 """NVIDIA devices.
 
-A cubin comes in (`codegen.backend.Binary`). `device.py` opens a device, and `kernel.py` loads the cubin, launches it
-and times it with CUDA graphs and events; seconds and results of checks go out. `module.py` calls a tuned kernel on
-arrays of PyTorch, CuPy or JAX.
+A cubin comes in, inside a `codegen.backend.Binary`. `device.py` opens a device, and `kernel.py` loads the cubin,
+launches it and times it with CUDA graphs and events; seconds and results of checks go out. `module.py` calls a tuned
+kernel on arrays of PyTorch, CuPy or JAX.
 
 `driver.py` is the only file that loads the CUDA driver, `nvml.py` the only one that reads sensors, and `arrays.py` the
 only one that knows arrays of other libraries. `memory.py` has streams, allocations and transfers; `launch.py` has

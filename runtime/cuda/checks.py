@@ -12,7 +12,7 @@ from ...core.target import Target
 from ..cpu_checks import check_pattern, matches, same_size, wanted_dtype
 from ..device import Comparison, PatternMatches
 from .checks_source import CHECKS
-from .launch import CudaFunction, KernelParams, LoadedCubin
+from .launch import CudaFunction, KernelArguments, LoadedCubin
 from .memory import Bytes, CudaMemory, CudaStream, DeviceAllocation, Transfers, array_bytes
 
 THREADS = 256
@@ -30,7 +30,7 @@ class MemoryChecks:
         self._stream = stream
         self._transfers = transfers
         self._target = target
-        self._codes: dict[str, LoadedCubin] = {}
+        self._cubins: dict[str, LoadedCubin] = {}
         self._functions: dict[tuple[str, int], CudaFunction] = {}
         result = DeviceAllocation(stream.context, 8 * _RESULT_WORDS)
         self._result = CudaMemory(transfers, result.address, result.nbytes, result)
@@ -93,16 +93,16 @@ class MemoryChecks:
         most as many as the device holds."""
         blocks = min(max(-(-work // (THREADS * PER_THREAD)), 1), self._target.threads * BLOCKS_PER_MULTIPROCESSOR)
         with self._stream.context:
-            self._function(unit, name, blocks).enqueue(self._stream.handle, KernelParams(arguments))
+            self._function(unit, name, blocks).enqueue(self._stream.handle, KernelArguments(arguments))
             self._stream.wait()
 
     def _function(self, unit: str, name: str, blocks: int) -> CudaFunction:
         if (name, blocks) not in self._functions:
-            if unit not in self._codes:
+            if unit not in self._cubins:
                 source = Source("cuda-c++", CHECKS[unit], f"tilewright_{unit}", ())
-                self._codes[unit] = LoadedCubin(self._stream.context, compile_source(source, self._target).code)
+                self._cubins[unit] = LoadedCubin(self._stream.context, compile_source(source, self._target).code)
             grid = LaunchConfig(f"tilewright_{name}", (blocks, 1, 1), THREADS)
-            self._functions[name, blocks] = self._codes[unit].function(grid)
+            self._functions[name, blocks] = self._cubins[unit].function(grid)
         return self._functions[name, blocks]
 
 

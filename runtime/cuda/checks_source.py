@@ -13,7 +13,7 @@ typedef unsigned long long u64;
 #define FOR_EACH(i, n)                                                                                     \
     for (u64 base = (u64)blockIdx.x * (THREADS * PER_THREAD); base < (n);                                  \
          base += (u64)gridDim.x * (THREADS * PER_THREAD))                                                  \
-        _Pragma("unroll") for (int n_ = 0; n_ < PER_THREAD; ++n_)                                    \
+        _Pragma("unroll") for (int n_ = 0; n_ < PER_THREAD; ++n_)                                          \
             if (u64 i = base + n_ * THREADS + threadIdx.x; i < (n))
 
 __device__ __noinline__ u64 load_bytes(const u8* at, u32 count)

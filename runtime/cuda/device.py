@@ -56,17 +56,17 @@ class CudaDevice:
         """``target`` defaults to the whole device. One with fewer multiprocessors, or an earlier architecture whose
         code runs here, is allowed. Raises UnsupportedTarget where there is no driver, no such device, or no memory
         for a context."""
-        self._card = DriverDevice(ordinal)
-        host = _target(self._card)
+        self._driver_device = DriverDevice(ordinal)
+        host = _target(self._driver_device)
         self.target = target or host
-        _check_target(self.target, host, self._card.capability)
-        self._info = _info(self._card, self.target)
-        self._context = PrimaryContext(self._card)
+        _check_target(self.target, host, self._driver_device.capability)
+        self._info = _info(self._driver_device, self.target)
+        self._context = PrimaryContext(self._driver_device)
         self._stream = CudaStream(self._context)
         self._timer = EventTimer(self._stream)
         self._transfers = Transfers(self._stream)
         self._checks = MemoryChecks(self._stream, self._transfers, host)
-        self._bus_id = self._card.bus_id
+        self._bus_id = self._driver_device.bus_id
 
     @property
     def info(self) -> DeviceInfo:
@@ -79,7 +79,7 @@ class CudaDevice:
     @property
     def ordinal(self) -> int:
         """The number of the device on this machine, as the driver counts."""
-        return self._card.ordinal
+        return self._driver_device.ordinal
 
     @property
     def context(self) -> PrimaryContext:
@@ -135,7 +135,7 @@ class CudaDevice:
         return CudaKernel(self._stream, self._timer, binary)
 
     def measure_peaks(self) -> dict[str, float]:
-        whole, memory_bytes = _target(self._card), self._card.memory_bytes
+        whole, memory_bytes = _target(self._driver_device), self._driver_device.memory_bytes
         return peaks.measure(MeasurementResources(self._stream, self._transfers, self._timer, whole, memory_bytes))
 
     def _own(self, memory: Memory) -> CudaMemory:
@@ -147,8 +147,8 @@ class CudaDevice:
 def info(ordinal: int = 0) -> DeviceInfo:
     """Describe device ``ordinal`` as a whole, without a context. Raises UnsupportedTarget where there is none, or
     one that nothing can be compiled for."""
-    card = DriverDevice(ordinal)
-    return _info(card, _target(card))
+    device = DriverDevice(ordinal)
+    return _info(device, _target(device))
 
 
 def count() -> int:
@@ -177,12 +177,12 @@ def _fits(arch: str, least: int, minor: int) -> bool:
     return least == minor if arch[-1].isalpha() else least <= minor
 
 
-def _target(card: DriverDevice) -> Target:
-    return Target("cuda", arch_of(card.capability), (), card.number("MULTIPROCESSOR_COUNT"), VECTOR_BYTES)
+def _target(device: DriverDevice) -> Target:
+    return Target("cuda", arch_of(device.capability), (), device.number("MULTIPROCESSOR_COUNT"), VECTOR_BYTES)
 
 
-def _info(card: DriverDevice, target: Target) -> DeviceInfo:
-    return DeviceInfo(card.name, target, _columns(card, target))
+def _info(device: DriverDevice, target: Target) -> DeviceInfo:
+    return DeviceInfo(device.name, target, _columns(device, target))
 
 
 def _check_target(target: Target, host: Target, capability: tuple[int, int]) -> None:
@@ -196,15 +196,15 @@ def _check_target(target: Target, host: Target, capability: tuple[int, int]) -> 
         )
 
 
-def _columns(card: DriverDevice, target: Target) -> dict[str, float]:
+def _columns(device: DriverDevice, target: Target) -> dict[str, float]:
     """Return numbers that tell this device from another of any kind. Memory is in whole GiB, because the system
     takes a share."""
-    major, minor = card.capability
-    columns = {name: float(card.number(attribute)) for name, attribute in _COLUMNS.items()}
-    columns.update({name: 1e3 * card.number(attribute) for name, attribute in _KILOHERTZ.items()})
+    major, minor = device.capability
+    columns = {name: float(device.number(attribute)) for name, attribute in _COLUMNS.items()}
+    columns.update({name: 1e3 * device.number(attribute) for name, attribute in _KILOHERTZ.items()})
     columns["threads"] = float(target.threads)
     columns["vector_bytes"] = float(target.vector_bytes)
     columns["compute_capability"] = major + minor / 10
-    columns["memory_bytes"] = float(card.memory_bytes // _GIB * _GIB)
-    columns["cluster_blocks"] = 16.0 if card.number("CLUSTER_LAUNCH") else 1.0
+    columns["memory_bytes"] = float(device.memory_bytes // _GIB * _GIB)
+    columns["cluster_blocks"] = 16.0 if device.number("CLUSTER_LAUNCH") else 1.0
     return {name: value for name, value in columns.items() if value > 0}

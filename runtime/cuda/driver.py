@@ -147,19 +147,19 @@ class PrimaryContext:
     """A device's primary context, which every library of the process shares. ``with context:`` makes it current on
     this thread. It is released when nothing refers to it any more."""
 
-    def __init__(self, card: DriverDevice) -> None:
+    def __init__(self, device: DriverDevice) -> None:
         """Raises UnsupportedTarget where the device is busy: another process has it in exclusive mode, or its memory
         is so full that no context fits."""
-        self.card = card
+        self.device = device
         try:
-            self.handle = call("cuDevicePrimaryCtxRetain", card.handle)
+            self.handle = call("cuDevicePrimaryCtxRetain", device.handle)
         except (TilewrightError, MemoryError) as error:
             raise UnsupportedTarget(
-                f"cuda device {card.ordinal} is busy (its memory is full, or another process holds it alone): {error}",
+                f"cuda device {device.ordinal} is busy: its memory is full, or another process has it alone: {error}",
                 field="ordinal",
             ) from error
         self._push, self._pop = library().cuCtxPushCurrent, library().cuCtxPopCurrent
-        weakref.finalize(self, release, None, "cuDevicePrimaryCtxRelease", card.handle)
+        weakref.finalize(self, release, None, "cuDevicePrimaryCtxRelease", device.handle)
 
     def __enter__(self) -> "PrimaryContext":
         (status,) = self._push(self.handle)

@@ -8,7 +8,7 @@ from typing import Any
 from ...codegen.backend import CompiledKernel, LaunchConfig
 from ...core.errors import CompileError, InvalidParameter
 from ..device import Memory
-from .launch import CudaFunction, CudaGraph, EventTimer, KernelParams, LoadedCubin
+from .launch import CudaFunction, CudaGraph, EventTimer, KernelArguments, LoadedCubin
 from .memory import CudaMemory, CudaStream
 from .tensor_maps import encode
 
@@ -32,10 +32,10 @@ class CudaKernel:
         self.parameters = binary.parameters
         self._stream = stream
         self._timer = timer
-        code = LoadedCubin(stream.context, binary.code)
-        self._steps = [(code.function(grid), grid) for grid in binary.launches]
+        cubin = LoadedCubin(stream.context, binary.code)
+        self._steps = [(cubin.function(grid), grid) for grid in binary.launches]
         self._lock = threading.Lock()  # A launch configuration has one stream at a time.
-        self._latest: tuple[tuple[int, ...], list[tuple[CudaFunction, KernelParams]]] | None = None
+        self._latest: tuple[tuple[int, ...], list[tuple[CudaFunction, KernelArguments]]] | None = None
         self._graphs: OrderedDict[tuple[object, ...], CudaGraph] = OrderedDict()
 
     def prepare(self, arguments: Sequence[Memory]) -> None:
@@ -51,7 +51,7 @@ class CudaKernel:
         device addresses, one per parameter; the caller must see to their sizes and alignment."""
         with self._lock:
             if self._latest is None or self._latest[0] != addresses:
-                self._latest = (addresses, self._packed_params(addresses))
+                self._latest = (addresses, self._packed_arguments(addresses))
             for function, packed in self._latest[1]:
                 function.enqueue(stream, packed)
 
@@ -75,7 +75,7 @@ class CudaKernel:
         if key in self._graphs:
             self._graphs.move_to_end(key)
             return self._graphs[key]
-        packed = [self._packed_params(addresses) for addresses in sets[:launches]]
+        packed = [self._packed_arguments(addresses) for addresses in sets[:launches]]
 
         def enqueue() -> None:
             for n in range(launches):
@@ -87,12 +87,12 @@ class CudaKernel:
         self._graphs[key] = CudaGraph(self._stream, enqueue)
         return self._graphs[key]
 
-    def _packed_params(self, addresses: Sequence[int]) -> list[tuple[CudaFunction, KernelParams]]:
+    def _packed_arguments(self, addresses: Sequence[int]) -> list[tuple[CudaFunction, KernelArguments]]:
         return [(function, self._arguments(grid, addresses)) for function, grid in self._steps]
 
-    def _arguments(self, grid: LaunchConfig, addresses: Sequence[int]) -> KernelParams:
+    def _arguments(self, grid: LaunchConfig, addresses: Sequence[int]) -> KernelArguments:
         maps = [encode(m, self.parameters[m.parameter], addresses[m.parameter]) for m in grid.tensor_maps]
-        return KernelParams([addresses[n] for n in grid.arguments], maps)
+        return KernelArguments([addresses[n] for n in grid.arguments], maps)
 
     def _addresses(self, arguments: Sequence[Memory]) -> tuple[int, ...]:
         if len(arguments) != len(self.parameters):
@@ -103,7 +103,7 @@ class CudaKernel:
             )
         addresses = []
         for parameter, memory in zip(self.parameters, arguments, strict=True):
-            if not isinstance(memory, CudaMemory) or memory.ordinal != self._stream.context.card.ordinal:
+            if not isinstance(memory, CudaMemory) or memory.ordinal != self._stream.context.device.ordinal:
                 raise InvalidParameter(f"{parameter.name}: not memory of this device", field="arguments")
             if memory.nbytes != parameter.bytes:
                 raise InvalidParameter(

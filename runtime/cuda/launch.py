@@ -1,4 +1,4 @@
-"""Device functions are loaded from a cubin, launched with packed parameters, captured into CUDA graphs, and timed."""
+"""Device functions are loaded from a cubin, launched with packed arguments, captured into CUDA graphs, and timed."""
 
 import ctypes
 import struct
@@ -50,15 +50,15 @@ class LoadedCubin:
 class CudaFunction:
     """A device function with its launch configuration."""
 
-    def __init__(self, code: LoadedCubin, handle: Any, grid: LaunchConfig) -> None:
-        self._code = code
+    def __init__(self, cubin: LoadedCubin, handle: Any, grid: LaunchConfig) -> None:
+        self._cubin = cubin
         self._handle = handle
         self._grid = grid
         self._cuda_launch_config = _cuda_launch_config(grid)
         self._stream: Any = None
         self._launch: Callable[..., Any] = attribute("cuLaunchKernelEx")
 
-    def enqueue(self, stream: Any, arguments: "KernelParams") -> None:
+    def enqueue(self, stream: Any, arguments: "KernelArguments") -> None:
         """Put one launch into ``stream`` (a handle), which must belong to the current context."""
         if stream != self._stream:  # The bindings take longer to set it than to launch.
             self._cuda_launch_config.hStream = self._stream = stream
@@ -67,9 +67,9 @@ class CudaFunction:
             raise error_of(int(status), f"launch of {self._grid.function}")
 
 
-class KernelParams:
-    """The parameters of a launch, as the driver takes them. Integers (addresses) and floats (doubles) have eight
-    bytes each; the ``blocks`` of bytes after them each begin at a multiple of 64."""
+class KernelArguments:
+    """The arguments of a launch, packed as the driver takes them (``kernelParams``). Integers (addresses) and floats
+    (doubles) have eight bytes each; the ``blocks`` of bytes after them each begin at a multiple of 64."""
 
     def __init__(self, values: Sequence[int | float], blocks: Sequence[bytes] = ()) -> None:
         count = len(values)

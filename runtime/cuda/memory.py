@@ -45,7 +45,7 @@ class Transfers:
 
     @property
     def ordinal(self) -> int:
-        return self._stream.context.card.ordinal
+        return self._stream.context.device.ordinal
 
     def upload(self, address: int, data: Bytes) -> None:
         """Copy flat host bytes to the device and wait."""
@@ -153,7 +153,7 @@ class DeviceAllocation:
             except MemoryError as error:
                 free, whole = call("cuMemGetInfo")
                 raise MemoryError(
-                    f"{nbytes} bytes asked of cuda device {context.card.ordinal}, {free} of {whole} are free"
+                    f"{nbytes} bytes asked of cuda device {context.device.ordinal}, {free} of {whole} are free"
                 ) from error
             self.address = int(context.own(self, "cuMemFree", pointer))
 

@@ -11,7 +11,7 @@ from ...codegen.backend import LaunchConfig, Source
 from ...codegen.cuda.compile.compiler import compile_source
 from ...core.streams import stream as random_stream
 from ...core.target import Target
-from .launch import CudaGraph, EventTimer, KernelParams, LoadedCubin
+from .launch import CudaGraph, EventTimer, KernelArguments, LoadedCubin
 from .memory import CudaMemory, CudaStream, DeviceAllocation, Transfers, array_bytes
 from .peaks_source import ACCUMULATORS, PEAKS, ROUNDS, TENSOR_ACCUMULATORS, TENSOR_ROUNDS, UNROLL
 
@@ -86,7 +86,7 @@ def _launch(resources: MeasurementResources, cubin: LoadedCubin) -> float:
 def _best_seconds(
     resources: MeasurementResources, cubin: LoadedCubin, grid: LaunchConfig, addresses: list[int], launches: int = 1
 ) -> float:
-    function, arguments = cubin.function(grid), KernelParams(addresses)
+    function, arguments = cubin.function(grid), KernelArguments(addresses)
 
     def enqueue() -> None:
         for _ in range(launches):

@@ -1,4 +1,4 @@
-"""The CPU as a device: narrower targets, features that are missing, alignment, objects that do not load."""
+"""The CPU as a device: narrower targets, missing features, alignment, and objects that do not load."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Large host memory is judged on all processors, and as NumPy judges small spans."""
+"""Large host memory is compared on all processors, and the result is that of NumPy on small spans."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ ABSOLUTE, RELATIVE = 1e-4, 1e-5
 
 
 def sample() -> tuple[np.ndarray, np.ndarray]:
-    """float32 values, and float64 ones near them."""
+    """Return float32 values, and float64 values near them."""
     draw = stream(3, "checks")
     want = draw.standard_normal(COUNT)
     return (want + 1.5e-5 * draw.standard_normal(COUNT)).astype(np.float32), want

@@ -1,4 +1,4 @@
-"""A kernel in the user's process: NumPy arrays in and out, and errors that say what was wrong with them."""
+"""A kernel in the user's process takes and returns NumPy arrays; errors say what was wrong with them."""
 
 import threading
 
@@ -25,7 +25,7 @@ NO_SCHEDULE = Schedule("plain", 1, ())
 
 
 def workload() -> Workload:
-    """``T = A + B; C = T * 2`` with T in the workspace, and a second output ``D = T - 1``."""
+    """Return ``T = A + B; C = T * 2`` with T in the workspace, and a second output ``D = T - 1``."""
     a, b, t, c, d = (Buffer(name, SHAPE, float32) for name in "ABTCD")
 
     def stage(tensor: Buffer, i: str, j: str, *loads: Buffer) -> Stage:
@@ -100,7 +100,7 @@ def test_out_arrays_must_not_overlap_each_other(module: Module) -> None:
 
 @pytest.fixture(scope="module")
 def layer() -> Module:
-    """A linear layer on vector registers, whose weights are copied before the first call."""
+    """Return a linear layer on vector registers, whose weights are copied before the first call."""
     work = OPERATORS["linear"].workload({"rows": 33, "inputs": 131, "outputs": 97, "constant_weights": True})
     target = host_target("llvm")
     space = CPU_GEMM.space(work, target)
@@ -122,7 +122,7 @@ def test_constants_are_bound_once_for_many_calls(layer: Module) -> None:
         np.testing.assert_allclose(other(given, b)[0], given @ w2.T + b, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(layer(given, w2, b)[0], given @ w2.T + b, rtol=1e-4, atol=1e-4)
     before = one(x, b)[0]
-    w[:] = 0  # against the promise: it shows that the copy is what is read
+    w[:] = 0  # This breaks the promise, and shows that the copy is read.
     np.testing.assert_array_equal(one(x, b)[0], before)
 
 

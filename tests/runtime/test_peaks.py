@@ -1,4 +1,4 @@
-"""The kernels that measure ceilings do what they count."""
+"""The kernels that measure peaks execute the operations that are counted."""
 
 import pytest
 

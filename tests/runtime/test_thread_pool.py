@@ -1,4 +1,5 @@
-"""The native thread pool: every task exactly once, from any thread, at any load, after a fork, and asleep when idle."""
+"""The native thread pool runs every task exactly once, from any thread, at any load and after a fork; idle threads
+sleep."""
 
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def test_idle_threads_use_no_processor_time() -> None:
 def test_a_forked_child_gets_threads_of_its_own() -> None:
     program = (
         "import os\n"
-        "from tilewright.tests.runtime.test_pool import test_every_task_runs_exactly_once as check\n"
+        "from tilewright.tests.runtime.test_thread_pool import test_every_task_runs_exactly_once as check\n"
         "check(3, 1000)\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
@@ -113,7 +114,9 @@ def test_a_forked_child_gets_threads_of_its_own() -> None:
 
 
 def test_a_process_ends_while_threads_sleep_or_spin() -> None:
-    program = "from tilewright.tests.runtime.test_pool import run\nfor _ in range(100): run(4, 64, lambda *_: None)\n"
+    program = (
+        "from tilewright.tests.runtime.test_thread_pool import run\nfor _ in range(100): run(4, 64, lambda *_: None)\n"
+    )
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr

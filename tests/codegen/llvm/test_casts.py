@@ -1,4 +1,5 @@
-"""Roundings to and from every dtype: all 65,536 patterns of the 16-bit floats, and the edges of saturation."""
+"""Roundings to and from every dtype are tested on all 65,536 patterns of the 16-bit floats, and at the edges of
+saturation."""
 
 from typing import Any
 
@@ -21,7 +22,7 @@ DEVICE = CpuDevice()
 
 
 def cast(values: Array, target: np.dtype[Any], lanes: int = 16) -> Array:
-    """``values`` converted by a compiled kernel."""
+    """Convert ``values`` by a compiled kernel."""
     size = len(values)
     assert size % lanes == 0
     source, result = Buffer("X", (size,), dtype_of_numpy(values.dtype)), Buffer("Y", (size,), dtype_of_numpy(target))
@@ -56,7 +57,7 @@ def test_every_16_bit_float_widens_exactly_and_comes_back(narrow: np.dtype[Any],
 @pytest.mark.parametrize("narrow", [HALF, BRAIN], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("lanes", [1, 16])
 def test_float64_rounds_once_ties_to_even(narrow: np.dtype[Any], lanes: int) -> None:
-    """Around every border between two neighbours: on it, and off it by less than a float32 can hold."""
+    """Test around every border between two neighbours: on it, and off it by less than a float32 can hold."""
     every = np.arange(0, 0x7000, 7, dtype=np.uint16).view(narrow).astype(np.float64)
     after = (np.arange(0, 0x7000, 7, dtype=np.uint16) + 1).view(narrow).astype(np.float64)
     middle = (every + after) / 2
@@ -111,7 +112,8 @@ def test_integers_round_once(narrow: np.dtype[Any]) -> None:
 
 
 def _nearest(value: int, narrow: np.dtype[Any]) -> float:
-    """The nearest of all numbers of the dtype; ties to the even pattern; past the largest, infinity."""
+    """Return the nearest number of the dtype. Ties go to the even pattern, and beyond the largest number the result
+    is infinite."""
     if narrow == HALF:
         return float(np.float16(np.float64(value)))
     patterns = np.arange(0, 0x7F80, dtype=np.uint16)

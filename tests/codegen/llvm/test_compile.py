@@ -1,4 +1,4 @@
-"""Source to object code: what the machine code holds, what is refused, and that nothing but the input decides."""
+"""Source becomes object code: what the machine code holds, what is refused, and that only the input decides."""
 
 import re
 import subprocess
@@ -38,7 +38,7 @@ def assembly(kernel: Kernel, target: Target = AVX512) -> str:
 
 
 def micro_kernel(rows: int, columns: int, lanes: int) -> Kernel:
-    """An unrolled matmul of ``rows`` by ``columns * lanes`` in registers, over a serial k."""
+    """Return an unrolled matmul of ``rows`` by ``columns * lanes`` in registers, over a serial k."""
     k, n = 64, columns * lanes
     a, b, c = Buffer("A", (rows, k), float32), Buffer("B", (k, n), float32), Buffer("C", (rows, n), float32)
     acc = Buffer("acc", (rows, n), float32, MemoryScope.REGISTER)

@@ -1,4 +1,4 @@
-"""Instruction counts: each class by a line of assembly, and a whole kernel."""
+"""Instruction counts are tested on a line of assembly for each class, and on a whole kernel."""
 
 import pytest
 

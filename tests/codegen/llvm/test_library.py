@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_refused_and_named(tmp_path: Path) -> None:
 
 
 def undefined(code: bytes) -> set[str]:
-    """Names that an ELF object of 64 bits, little-endian, leaves to others."""
+    """Return the undefined symbols of an ELF object of 64 bits, little-endian."""
     (sections,) = struct.unpack_from("<Q", code, 40)
     count = struct.unpack_from("<H", code, 60)[0]
     headers = [struct.unpack_from("<IIQQQQIIQQ", code, sections + 64 * n) for n in range(count)]

@@ -1,4 +1,4 @@
-"""Our mathematical functions against extended precision, over dense grids and every odd argument."""
+"""Our mathematical functions are compared with extended precision, over dense grids and every special argument."""
 
 import math
 from functools import cache
@@ -27,7 +27,7 @@ ODD += [-745.2, -708.5, 3.4e38, -3.4e38, 1.7e308, -1.7e308]
 
 @cache
 def device(wide: bool) -> CpuDevice:
-    """The whole CPU, or the CPU without AVX-512: the two take different ways to scale by powers of two."""
+    """Open the whole CPU, or the CPU without AVX-512: the two scale by powers of two in different ways."""
     host = host_target()
     if wide:
         return CpuDevice(host)
@@ -36,7 +36,7 @@ def device(wide: bool) -> CpuDevice:
 
 
 def computed(op: UnaryOp | BinaryOp, arguments: list[Array], lanes: int, wide: bool = True) -> Array:
-    """``op`` applied by a compiled kernel."""
+    """Apply ``op`` by a compiled kernel."""
     first = arguments[0]
     padding = -len(first) % lanes
     padded = [np.concatenate([a, np.ones(padding, a.dtype)]) for a in arguments]
@@ -57,8 +57,8 @@ def computed(op: UnaryOp | BinaryOp, arguments: list[Array], lanes: int, wide: b
 
 
 def worst_ulp(got: Array, want: Array) -> float:
-    """The largest distance in units of the last place of ``want`` rounded; infinities and NaN must match exactly,
-    but a value within rounding of the overflow border may go either way."""
+    """Return the largest distance, in units of the last place of ``want`` after rounding. Infinities and NaN must
+    match exactly, but a value within rounding of the overflow border may go either way."""
     dtype = got.dtype
     with np.errstate(all="ignore"):
         rounded = want.astype(dtype)

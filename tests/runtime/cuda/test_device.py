@@ -1,4 +1,4 @@
-"""What CUDA devices do beyond the contract: big transfers, clusters, shared memory, graphs, sensors, faults."""
+"""What CUDA devices do beyond the contract: big transfers, clusters, shared memory, CUDA graphs, sensors and faults."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def device() -> Iterator[CudaDevice]:
 
 
 def result(device: CudaDevice, function: str, blocks: int = 1, threads: int = COUNT, **grid: int) -> list[float]:
-    """Y after one launch on X = 0, 1, 2, …"""
+    """Return Y after one launch on X = 0, 1, 2, …"""
     x = device.hold(np.arange(COUNT, dtype=np.float32))
     y = device.allocate(4 * COUNT)
     device.fill(y, bytes(4))
@@ -84,8 +84,8 @@ def test_code_for_another_architecture_does_not_load(device: CudaDevice) -> None
 
 
 @pytest.mark.parametrize("launches", [1, 5, MOST_CAPTURED - 1, MOST_CAPTURED, 2 * MOST_CAPTURED + 7])
-def test_exactly_as_many_launches_are_timed_in_turn(device: CudaDevice, launches: int) -> None:
-    """Each launch adds X[0] = 1, to the three Ys in turn."""
+def test_exactly_as_many_launches_are_timed_over_rotating_arguments(device: CudaDevice, launches: int) -> None:
+    """Each launch adds X[0] = 1 to one of three Ys, which take turns."""
     kernel = device.load(binary("add_first", device.target))
     x = device.hold(np.ones(COUNT, np.float32))
     outputs = [device.hold(np.zeros(COUNT, np.float32)) for _ in range(3)]

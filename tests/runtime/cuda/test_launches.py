@@ -1,4 +1,4 @@
-"""Hand-written kernels on the device: what they give is what the interpreter gives."""
+"""Hand-written kernels give the same on the device as in the interpreter."""
 
 from collections.abc import Iterator
 
@@ -46,7 +46,7 @@ def test_the_device_and_the_interpreter_agree(device: CudaDevice, name: str) -> 
 
 
 def mirrored(blocks: int, threads: int, asked: int) -> Kernel:
-    """Every block reads what another one wrote, one launch before, having asked for the middle of it."""
+    """Every block reads what another one wrote one launch before, and has prefetched the middle of it."""
     x, y = (Buffer(name, (blocks, threads), float32) for name in "XY")
     w = Writer()
     with w.launch("mirror", (("b", blocks, HardwareAxis.GRID_X), ("t", threads, HardwareAxis.THREAD))) as (b, t):
@@ -60,7 +60,7 @@ def mirrored(blocks: int, threads: int, asked: int) -> Kernel:
 @pytest.mark.parametrize("asked", [0, 256, 253])
 @pytest.mark.parametrize("blocks", [7, 132, 5000])
 def test_launches_that_overlap_see_what_those_before_them_wrote(device: CudaDevice, blocks: int, asked: int) -> None:
-    """Also where they have asked for it, before it was written, to be brought into the cache."""
+    """That holds also where they prefetched the data into the cache before it was written."""
     given = np.arange(blocks * 256, dtype=np.float32).reshape(blocks, 256)
     binary = build_kernel(mirrored(blocks, 256, asked), device.target)
     assert all(grid.programmatic_dependent_launch for grid in binary.launches)

@@ -1,4 +1,4 @@
-"""A kernel on the arrays of torch, CuPy and JAX: no copy, on their stream, and errors that say what was wrong."""
+"""A kernel runs on the arrays of torch, CuPy and JAX without a copy, on their stream; errors say what was wrong."""
 
 import threading
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def module() -> Iterator[CudaModule]:
 
 
 class Foreign:
-    """An array of a library nobody knows, with one of the two protocols."""
+    """An array of an unknown library, with one of the two protocols."""
 
     def __init__(self, array: Any) -> None:
         self.__cuda_array_interface__ = array.__cuda_array_interface__
@@ -65,7 +65,8 @@ def test_results_go_where_they_are_asked_for(module: CudaModule, torch: Any) -> 
 
 
 def test_a_call_follows_what_its_stream_has_to_do(module: CudaModule, torch: Any) -> None:
-    """The inputs are ready only after half a second of other work on the stream; nobody waits; the result is right."""
+    """The inputs are ready only after half a second of other work on the stream. Nobody waits, and the result is
+    right."""
     big = torch.rand(8192, 8192, device="cuda")
     a, b = (torch.zeros(SHAPE, device="cuda") for _ in range(2))
     source = [torch.tensor(x, device="cuda") for x in (A, B)]
@@ -100,7 +101,7 @@ def test_a_call_can_be_captured_into_a_graph(module: CudaModule, torch: Any) -> 
     out = [torch.zeros(SHAPE, device="cuda") for _ in range(2)]
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        module(a, b, out=out)  # allocates the workspace of this stream
+        module(a, b, out=out)  # This allocates the workspace of this stream.
     with torch.cuda.graph(graph, stream=stream):
         module(a, b, out=out)
     a.copy_(torch.tensor(A))

@@ -1,4 +1,4 @@
-"""The kernels that come with the runtime are real CUDA C++ for every architecture, without spills."""
+"""The kernels that come with the runtime compile for every architecture, without spills."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Products of warpgroups and the copy engine on the device: what they give is what the interpreter gives."""
+"""wgmma and TMA give the same on the device as in the interpreter."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from tilewright.tests.ir.tensor_products import FORMS, Form, data, product
 
 pytestmark = pytest.mark.cuda
 RUNS = 20
-"""Of every kernel: what is not ordered may still come out right once."""
+"""How often every kernel runs: a kernel with missing synchronisation may still be right once."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def device() -> Iterator[CudaDevice]:
 
 
 def results(device: CudaDevice, kernel: Kernel, inputs: dict[str, np.ndarray]) -> Iterator[np.ndarray]:
-    """The one output of each of ``RUNS`` runs, its memory filled with something else before."""
+    """Return the one output of each of ``RUNS`` runs, whose memory was filled with something else before."""
     (output,) = kernel.outputs
     given = [device.hold(np.ascontiguousarray(inputs[b.name])) for b in kernel.inputs]
     memory = device.allocate(output.bytes)

@@ -22,7 +22,7 @@ sys.meta_path.insert(0, Hide())
 
 
 def run_hidden(code: str) -> str:
-    """The last line that ``code`` prints in a process where no CUDA library can be imported."""
+    """Return the last line that ``code`` prints in a process where no CUDA library can be imported."""
     done = subprocess.run([sys.executable, "-c", _HIDE + code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]
@@ -112,7 +112,7 @@ def test_statuses_become_other_errors(code: int, kind: type[Exception]) -> None:
 
 
 def test_reasons_of_lower_clocks_have_names() -> None:
-    assert nvml.throttled(0x1) == {}  # idle is no throttling
+    assert nvml.throttled(0x1) == {}  # Idling is no throttling.
     assert nvml.throttled(0x4 | 0x40) == {"throttled_software_power_cap": 1.0, "throttled_hardware_thermal": 1.0}
 
 
