@@ -94,8 +94,8 @@ def test_what_cuda_kernels_are_made_of_compiles_or_is_refused_by_name(name: str)
 @pytest.mark.parametrize("part", ["a", "b", "d"])
 def test_every_element_of_a_fragment_belongs_to_one_lane(atom: MmaAtom, part: str) -> None:
     rows, columns = {"a": (atom.m, atom.k), "b": (atom.k, atom.n), "d": (atom.m, atom.n)}[part]
-    places = {atom.fragment(part, lane, e) for lane in range(WAVEFRONT_LANES) for e in range(atom.elements(part))}
-    assert places == {(row, column) for row in range(rows) for column in range(columns)}
+    indices = {atom.fragment(part, lane, e) for lane in range(WAVEFRONT_LANES) for e in range(atom.elements(part))}
+    assert indices == {(row, column) for row in range(rows) for column in range(columns)}
 
 
 def product(threads: int, guarded: bool) -> Kernel:
