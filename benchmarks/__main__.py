@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from importlib import import_module, metadata
 from pathlib import Path
 
+from benchmarks.environment import clean, libraries
 from benchmarks.suite import Options, Suite, commit
 
 SUITES = {
@@ -52,8 +53,8 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the suite")
     given = parser.parse_args()
     options = Options(given.rows, given.trials, given.seed, dict(s.split("=", 1) for s in given.set))
-    for name, value in ENVIRONMENT.get(given.suite, {}).items():
-        os.environ.setdefault(name, value)
+    removed = clean()
+    os.environ.update(ENVIRONMENT.get(given.suite, {}))
     run: Suite = import_module(SUITES[given.suite]).run
     started = datetime.now(UTC).isoformat(timespec="seconds")
     load = os.getloadavg()
@@ -69,6 +70,8 @@ def main() -> int:
             "started": started,
             "device": {"machine": platform.machine(), "cores": os.cpu_count(), "load_at_start": load, **result.device},
             "toolchain": {"python": platform.python_version(), **_versions(), **result.toolchain},
+            "libraries": libraries(),
+            "environment": {"removed": removed, "set": ENVIRONMENT.get(given.suite, {})},
             "settings": {"rows": options.rows, "trials": options.trials, "seed": options.seed, **result.settings},
             "rows": list(result.rows),
             "summary": {**result.summary, "passed": result.passed},

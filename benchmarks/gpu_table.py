@@ -1,8 +1,9 @@
 """What tables of kernels on one NVIDIA GPU share: rows are tuned as one job of a service, then ours and every peer run
 interleaved in one process on the same rotating buffers, all by graph replay, outputs compared.
 
-Settings of such a suite, besides those of ``tuned``: ``against=FILE`` also times the schedules of another result and
-says whether they are equally fast; ``tune_only=1`` stops after tuning; ``peers=eager`` leaves compiled peers out,
+Settings of such a suite, besides those of ``tuned``: ``against=FILE`` also times the schedules of an earlier result in
+the same run and gives (before / now) of each row; ``tune_only=1`` stops after tuning; ``peers=eager`` leaves compiled
+peers out,
 ``peers=none`` all; ``parts=FILE,FILE`` measures nothing and judges the rows of results that each have some of them.
 """
 
@@ -124,6 +125,24 @@ def _joined(order: list[str], paths: list[str]) -> Table:
     return Table(table, tuned, parts[0]["device"], {"parts": about})
 
 
+AGAINST_BAR = 0.995
+"""The least geometric mean of (before / now), where there is an earlier result."""
+
+
+def against_summary(table: list[dict[str, object]]) -> dict[str, object]:
+    """Geometric mean and minimum of (before / now) over the rows that an earlier result has; empty without one."""
+    ratios = {str(r["row"]): float(str(r["before_ratio"])) for r in table if "before_ratio" in r}
+    if not ratios:
+        return {}
+    apart = [str(r["row"]) for r in table if r.get("same") is False]
+    return {"before_geomean": geometric_mean(list(ratios.values())), "before_min": min(ratios.values()), "apart": apart}
+
+
+def reaches_against_bar(summary: Mapping[str, object]) -> bool:
+    """Whether the schedules of an earlier result, if there is one, are no faster on the whole."""
+    return "before_geomean" not in summary or float(str(summary["before_geomean"])) >= AGAINST_BAR
+
+
 def geometric_mean(values: list[float]) -> float | None:
     """None of nothing; failures, 0, count as nearly nothing."""
     return float(np.exp(np.mean(np.log([max(v, 1e-9) for v in values])))) if values else None
@@ -144,17 +163,17 @@ def _measured(
     spent = _Spent()
     workload = row.workload
     total = minimum_bytes(workload)
-    sets = _sets(workload, total, options.seed)
+    sets = inputs_sets(workload, total, options.seed)
     spent.on("inputs")
     prepared = {id(s): row.prepare(s) for s in sets}
-    calls: dict[str, Call] = {"ours": _ours(workload, tuned.schedules[name])}
+    calls: dict[str, Call] = {"ours": ours(workload, tuned.schedules[name])}
     if other is not None:
-        calls["twin"] = _ours(workload, other)
+        calls["before"] = ours(workload, other)
     theirs: dict[str, Call] = {}
     for peer, call in peers(row.peer).items():
         if options.extra.get("peers") != "eager" or peer == "torch eager":
             theirs[peer] = lambda s, c=call: c(prepared[id(s)])  # type: ignore[misc]
-    wrong = _difference(calls["ours"](sets[0]), theirs["torch eager"](sets[0]))
+    wrong = difference(calls["ours"](sets[0]), theirs["torch eager"](sets[0]))
     if options.extra.get("peers") != "none":
         calls |= theirs
     spent.on("ours and eager")
@@ -202,7 +221,7 @@ def _compared(times: Mapping[str, list[float] | str]) -> dict[str, object]:
     mine = times["ours"]
     if isinstance(mine, str):
         return {"failed": mine}
-    others = {n: t for n, t in times.items() if n not in ("ours", "twin")}
+    others = {n: t for n, t in times.items() if n not in ("ours", "before")}
     timed = {n: median(t) for n, t in others.items() if not isinstance(t, str)}
     best = min(timed, key=lambda n: timed[n], default=None)
     return {
@@ -227,25 +246,25 @@ def _figures(
         "limit_by": "bytes",
         "bytes": total,
         "fraction_of_limit": total / peak / median(mine),
-        "spread": _spread(mine),
+        "spread": spread(mine),
         "difference": wrong,
     }
-    again = times.get("twin", "")
-    if not isinstance(again, str):
-        twin = median(again)
-        band = _SAME + max(_spread(mine), _spread(again))
-        figures |= {"twin_us": 1e6 * twin, "twin_ratio": twin / median(mine), "band": band}
-        figures["same"] = abs(twin / median(mine) - 1) <= band
+    earlier = times.get("before", "")
+    if not isinstance(earlier, str):
+        before = median(earlier)
+        band = _SAME + max(spread(mine), spread(earlier))
+        figures |= {"before_us": 1e6 * before, "before_ratio": before / median(mine), "band": band}
+        figures["same"] = abs(before / median(mine) - 1) <= band
     return figures
 
 
-def _spread(times: list[float]) -> float:
+def spread(times: list[float]) -> float:
     """Relative distance between the quartiles."""
     low, high = np.percentile(np.asarray(times, dtype=np.float64), [25, 75])
     return float((high - low) / np.median(np.asarray(times, dtype=np.float64)))
 
 
-def _sets(workload: Workload, total: int, seed: int) -> list[Tensors]:
+def inputs_sets(workload: Workload, total: int, seed: int) -> list[Tensors]:
     """So many sets of the inputs that one round of launches goes through twice the last-level cache."""
     arrays = random_inputs(workload, seed)
     first = tuple(_tensor(arrays[b.name]) for b in workload.inputs)
@@ -259,12 +278,12 @@ def _tensor(array: Any) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).cuda()
 
 
-def _ours(workload: Workload, schedule: Schedule) -> Call:
+def ours(workload: Workload, schedule: Schedule) -> Call:
     module = load_module(workload, schedule, open_device("cuda").info.target)
     return lambda inputs: module(*inputs)
 
 
-def _difference(ours: Any, theirs: Any) -> float:
+def difference(ours: Any, theirs: Any) -> float:
     """The largest difference of any output element, relative to the largest element of that output."""
     pairs = zip(
         ours if isinstance(ours, tuple) else (ours,), theirs if isinstance(theirs, tuple) else (theirs,), strict=True

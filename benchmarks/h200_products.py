@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu_table import Row, geometric_mean, measured_table
+from benchmarks.gpu_table import Row, against_summary, geometric_mean, measured_table, reaches_against_bar
 from benchmarks.suite import Options, Result
 from benchmarks.tuned import Tuned
 
@@ -134,6 +134,7 @@ def _summary(table: list[dict[str, object]], tuned: Tuned) -> dict[str, object]:
     seconds = [float(str(r["tuning_s"])) for r in table if r.get("tuning_s") is not None]
     return {
         **summary,
+        **against_summary(table),
         "below_bar": below,
         "best_tflops": max((_best_rate(r) for r in table), default=0.0),
         "square_share": _square_share(table),
@@ -166,4 +167,5 @@ def _passed(summary: Mapping[str, object]) -> bool:
     means = all(reaches(f"{p}{n}_geomean", bar) for p in ("", "sustained_") for n, (_, bar, _) in _BARS.items())
     quick = summary["longest_tuning_s"] is None or float(str(summary["longest_tuning_s"])) < _ROW_SECONDS
     quick &= summary["most_trials"] is None or int(str(summary["most_trials"])) <= _TRIALS
-    return means and quick and not summary["below_bar"] and reaches("square_share", _SHARE)
+    own = means and quick and not summary["below_bar"] and reaches("square_share", _SHARE)
+    return own and reaches_against_bar(summary)

@@ -16,7 +16,7 @@ from tilewright.core.streams import stream
 from tilewright.core.trial import Timed, Trial
 from tilewright.cost_model.models import new_model
 from tilewright.runtime.devices import open_device
-from tilewright.search.pool import Pool
+from tilewright.search.pool import CandidatePool
 from tilewright.search.strategies import STRATEGIES
 from tilewright.search.strategy import Problem
 from tilewright.search.tuner import tune
@@ -50,7 +50,7 @@ def run(options: Options) -> Result:
             continue
         workload = OPERATORS[operator].workload(parameters)
         started = time.perf_counter()
-        pool = Pool.of(workload, device, seed=options.seed)
+        pool = CandidatePool.of(workload, device, seed=options.seed)
         enumerated = time.perf_counter()
         features = pool.features
         described = time.perf_counter()
@@ -82,7 +82,7 @@ def _seconds(call: object) -> float:
     return time.perf_counter() - started
 
 
-def _search_seconds(pool: Pool, trials: int, seed: int) -> float:
+def _search_seconds(pool: CandidatePool, trials: int, seed: int) -> float:
     """Mean seconds of search for each candidate of a task of ``trials``."""
     rng = stream(seed, "times")
 

@@ -37,8 +37,8 @@ from tilewright.db.encode import (
 )
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.sketches import sketches_for
-from tilewright.search.drift import noise, steadied
-from tilewright.search.pool import Pool
+from tilewright.search.drift import drift_corrected, noise
+from tilewright.search.pool import CandidatePool
 from tilewright.search.strategies import STRATEGIES
 from tilewright.search.strategy import Problem
 from tilewright.search.tuner import Measure, tune
@@ -80,9 +80,9 @@ class Space:
     trials: Sequence[Trial]
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> CandidatePool:
         """The candidates that were measured, no others."""
-        every = Pool.of(_workload(self.row), self.device, seed=self.seed)
+        every = CandidatePool.of(_workload(self.row), self.device, seed=self.seed)
         found = [every.locate(c) for t in self.trials if (c := every.candidate_of(t.schedule)) is not None]
         kept = [sorted(row for number, row in found if number == n) for n in range(len(every.spaces))]
         spaces = [
@@ -90,12 +90,12 @@ class Space:
             for s, rows in zip(every.spaces, kept, strict=True)
             if rows
         ]
-        return Pool(spaces, every.workload, every.device)
+        return CandidatePool(spaces, every.workload, every.device)
 
     @cached_property
     def outcomes(self) -> Mapping[str, Outcome]:
-        """By the key of the schedule, steadied."""
-        return {t.schedule.key: o for t, o in zip(self.trials, steadied(self.trials), strict=True)}
+        """By the key of the schedule, drift_corrected."""
+        return {t.schedule.key: o for t, o in zip(self.trials, drift_corrected(self.trials), strict=True)}
 
     @property
     def best_seconds(self) -> float:
@@ -170,16 +170,16 @@ class Live:
     def row(self, seeds: Sequence[int], trials: int) -> Json:
         began = time.perf_counter()
         workload = _workload(self.name)
-        every = Pool.of(workload, self.device, seed=self.seed)
+        every = CandidatePool.of(workload, self.device, seed=self.seed)
         random = self._recorded(every)
         recorded = time.perf_counter() - began
         winners = []
         for seed in seeds:
-            pool = Pool.of(workload, self.device, seed=seed)
+            pool = CandidatePool.of(workload, self.device, seed=seed)
             found = list(_searched("model", pool, seed, trials, self._measure))
             lines = "".join(_line(t) for t in found)
             (self.folder / f"{self.name}-model-{seed}.jsonl").write_text(lines, encoding="utf-8")
-            winners.append(_winner(found, wiring.final(workload, self.executor, found)))
+            winners.append(_winner(found, wiring.remeasure(workload, self.executor, found)))
         first, second = self._rematch(workload, [*_fastest(random), *winners])
         best = min(_fastest(random), key=lambda s: first[s.key])
         times = [second[w.key] for w in winners]
@@ -201,7 +201,7 @@ class Live:
             "winners": [w.to_json() for w in winners],
         }
 
-    def _recorded(self, pool: Pool) -> list[Trial]:
+    def _recorded(self, pool: CandidatePool) -> list[Trial]:
         """The random trials: those that an earlier run has in its file, and the rest."""
         path = self.folder / f"{self.name}-random.jsonl"
         space = Space(self.name, self.device, self.seed, [])
@@ -227,7 +227,7 @@ class Live:
         different = list({s.key: s for s in schedules}.values())
         halves = []
         for _ in range(2):
-            played = [self.executor.final(workload, different) for _ in range(PLAYS)]
+            played = [self.executor.remeasure(workload, different) for _ in range(PLAYS)]
             samples = [[t for play in played for t in play[n]] for n in range(len(different))]
             halves.append({s.key: median(x) if x else float("inf") for s, x in zip(different, samples, strict=True)})
         return halves[0], halves[1]
@@ -251,7 +251,7 @@ def _replayed(space: Space, seeds: Sequence[int], trials: int) -> Json:
 
 
 def _searched(
-    strategy: str, pool: Pool, seed: int, trials: int, measure: Measure, resumed: Sequence[Trial] = ()
+    strategy: str, pool: CandidatePool, seed: int, trials: int, measure: Measure, resumed: Sequence[Trial] = ()
 ) -> Iterator[Trial]:
     for finished in tune(pool, STRATEGIES[strategy](Problem(pool, seed)), measure, Budget(trials), resumed=resumed):
         yield finished.trial
@@ -269,7 +269,7 @@ def _winner(trials: Sequence[Trial], changed: Mapping[int, Timed]) -> Schedule:
 
 
 def _fastest(trials: Sequence[Trial]) -> list[Schedule]:
-    outcomes = enumerate(steadied(trials))
+    outcomes = enumerate(drift_corrected(trials))
     timed = sorted((o.seconds, n) for n, o in outcomes if isinstance(o, Timed))
     return [trials[n].schedule for _, n in timed[:REMATCHED]]
 

@@ -40,9 +40,9 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 from tilewright.tests.odd_cases import LARGE, LONG, odd_cases
 from tilewright.tests.sketch_agreement import agree
-from tilewright.workers.bench import Bench, BenchRules
-from tilewright.workers.fixture import Fixture, compute_fixture
-from tilewright.workers.timing import FinalRules, TimingRules
+from tilewright.workers.harness import HarnessRules, MeasurementHarness
+from tilewright.workers.reference_data import ReferenceData, compute_reference
+from tilewright.workers.timing import RemeasureRules, TimingRules
 
 SCHEDULES = 20
 ODD_SHAPES = 24
@@ -156,7 +156,7 @@ def tasks(odd: int, seed: int, rows: str = "*") -> list[Task]:
     return list(found.values())
 
 
-def judged(task: Task, schedule: Schedule, bench: Bench | None, fixture: Fixture) -> str | None:
+def judged(task: Task, schedule: Schedule, bench: MeasurementHarness | None, fixture: ReferenceData) -> str | None:
     """What is wrong with one kernel; None for a right one. ``bench``: where it runs, or None to interpret it. Raises
     ResourcesExceeded for one that does not fit the target."""
     if bench is not None:
@@ -333,9 +333,9 @@ def judged_all(connection: Listener, task: Task, first: int, count: int, seed: i
         workload = task.workload
         space = SKETCHES[task.sketch].space(workload, task.target, seed=seed, limit=10_000)
         chosen = stream(seed, "schedules").permutation(len(space))[:count]
-        fixture = compute_fixture(workload, seed)
-        rules = BenchRules(TimingRules(), FinalRules(), 0, seed)
-        bench = Bench(_device(task.target), workload, fixture, rules) if task.runs_here else None
+        fixture = compute_reference(workload, seed)
+        rules = HarnessRules(TimingRules(), RemeasureRules(), 0, seed)
+        bench = MeasurementHarness(_device(task.target), workload, fixture, rules) if task.runs_here else None
     except Exception as error:
         return {**found, "failures": [_failure(task, seed, None, repr(error))]}
     for number, row in list(enumerate(chosen))[first:]:

@@ -44,7 +44,7 @@ class Timed:
 
     ``final_samples``: those of the final, in which the fastest candidates of a task were timed again in turns; empty
     for one that was not among them. ``final_rank_seconds``: what the final says it is ranked by (see
-    ``search.finals``); None while it is ranked by its own time.
+    ``search.remeasurement``); None while it is ranked by its own time.
     """
 
     samples: tuple[float, ...]

@@ -1,6 +1,6 @@
 """From records to training data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -32,8 +32,10 @@ def labels(outcomes: Sequence[Outcome]) -> NDArray[np.float32]:
     return np.zeros(len(seconds), np.float32) if np.isinf(best) else (best / seconds).astype(np.float32)
 
 
-def experience_data(experiences: Sequence[Experience]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(float32[n, columns], float32[n] labels) of earlier tasks.
+def experience_data(
+    experiences: Sequence[Experience], *, prior: bool = True
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(float32[n, columns], float32[n] labels) of earlier tasks. Without ``prior`` no column holds an estimate.
 
     Schedules of sketches or versions that this program no longer has are left out: their knobs mean nothing now.
     """
@@ -47,14 +49,16 @@ def experience_data(experiences: Sequence[Experience]) -> tuple[NDArray[np.float
             schedules = [experience.results[i][0] for i in rows]
             if not rows or not SKETCHES[sketch].matches(experience.workload, experience.device.target):
                 continue
+            workload, device = experience.workload, experience.device
             try:
-                derived: Mapping[str, NDArray[np.float32]] = SKETCHES[sketch].derive(
-                    experience.workload, experience.device.target, schedules
-                )
+                derived = SKETCHES[sketch].derive(workload, device.target, schedules)
+                estimate = None
+                if prior:
+                    estimate = SKETCHES[sketch].prior_seconds(workload, device.target, schedules, device.measured)
             except IllegalSchedule:
                 continue  # recorded on another target, where other settings are legal
             knobs = [s.knobs for s in schedules]
-            features.append(schedule_features(sketch, derived, knobs, experience.workload, experience.device))
+            features.append(schedule_features(sketch, derived, estimate, knobs, workload, device))
             goals.append(scores[rows])
     return np.concatenate(features), np.concatenate(goals)
 

@@ -20,7 +20,7 @@ from ..schedule.space.space import Space
 from ..te.cost import flops, minimum_bytes
 from ..te.workload import Workload
 
-FEATURE_VERSION = 1
+FEATURE_VERSION = 2
 """Grows whenever a column changes its place or meaning; models of another version are not loaded."""
 
 KNOB_COLUMNS = 24
@@ -59,6 +59,10 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
     Column("device.l3_bytes", "log2 bytes", "last-level cache"),
 )
 
+PRIOR_COLUMNS: tuple[Column, ...] = (
+    Column("prior.nanoseconds", "log2 ns", "the time that the sketch's analytic prior estimates for the device"),
+)
+
 SKETCH_COLUMNS: tuple[Column, ...] = tuple(
     Column(f"{sketch.name}.{q.name}", q.unit, q.meaning) for sketch in SKETCHES.values() for q in sketch.quantities
 )
@@ -66,6 +70,7 @@ SKETCH_COLUMNS: tuple[Column, ...] = tuple(
 COLUMNS: tuple[Column, ...] = (
     *WORKLOAD_COLUMNS,
     *DEVICE_COLUMNS,
+    *PRIOR_COLUMNS,
     *SKETCH_COLUMNS,
     *(
         Column(f"knob.{i}", "log2", f"setting of knob {i}: its value if a number, else its place")
@@ -77,17 +82,20 @@ COLUMNS: tuple[Column, ...] = (
 def space_features(space: Space, workload: Workload | None, device: DeviceInfo | None) -> NDArray[np.float32]:
     """float32[n, len(COLUMNS)] for every row of a space. ``workload`` and ``device`` are None for recorded spaces."""
     knobs = [_knob_numbers(k)[space.codes[:, i]] for i, k in enumerate(space.knobs[:KNOB_COLUMNS])]
-    return _assemble(len(space), space.sketch, space.quantities, knobs, workload, device)
+    return _assemble(len(space), space.sketch, space.quantities, space.prior_seconds, knobs, workload, device)
 
 
 def schedule_features(
     sketch: str,
     quantities: Mapping[str, NDArray[np.float32]],
+    prior_seconds: NDArray[np.float32] | None,
     knobs: Sequence[Sequence[tuple[str, KnobValue]]],
     workload: Workload,
     device: DeviceInfo,
 ) -> NDArray[np.float32]:
-    """float32[n, len(COLUMNS)] for n given schedules of one sketch; ``quantities`` as from ``Sketch.derive``.
+    """float32[n, len(COLUMNS)] for n given schedules of one sketch.
+
+    ``quantities`` are as from ``Sketch.derive``, ``prior_seconds`` as from ``Sketch.prior_seconds``, or None.
 
     String-valued knobs are NaN here: their places belong to a space, not to a schedule.
     """
@@ -97,7 +105,7 @@ def schedule_features(
         for column, (_, value) in enumerate(setting[:width]):
             if isinstance(value, int):
                 table[column, row] = np.log2(1.0 + abs(value))
-    return _assemble(len(knobs), sketch, quantities, list(table), workload, device)
+    return _assemble(len(knobs), sketch, quantities, prior_seconds, list(table), workload, device)
 
 
 def workload_features(workload: Workload) -> NDArray[np.float32]:
@@ -151,6 +159,7 @@ def _assemble(
     rows: int,
     sketch: str,
     quantities: Mapping[str, NDArray[np.float32]],
+    prior_seconds: NDArray[np.float32] | None,
     knobs: Sequence[NDArray[np.float32]],
     workload: Workload | None,
     device: DeviceInfo | None,
@@ -162,6 +171,9 @@ def _assemble(
     if device is not None:
         out[:, start : start + len(DEVICE_COLUMNS)] = _device_features(device)
     start += len(DEVICE_COLUMNS)
+    if prior_seconds is not None:
+        out[:, start] = np.log2(1.0 + 1e9 * prior_seconds)
+    start += len(PRIOR_COLUMNS)
     for place, column in enumerate(SKETCH_COLUMNS):
         owner, _, quantity = column.name.partition(".")
         if owner == sketch and quantity in quantities:

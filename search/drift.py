@@ -1,7 +1,8 @@
-"""Times on a machine that became slower, as it was at first: by the anchor that is timed beside every trial.
+"""Drift correction: times on a machine that became slower are scaled to the speed that it had at first.
 
-A processor that warms up, or that others use too, slows everything down for a while. What was measured then must be
-neither forgotten nor learned from as if it were slow. Records keep what was measured; search sees the steadied times.
+A fixed kernel, the anchor, is timed beside every trial. While a processor warms up, or others use it too, the anchor
+is slower and so is every candidate. Such a trial must not be forgotten, and search must not learn that its candidate is
+slow. Records keep what was measured; search sees the corrected times.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,23 +12,25 @@ from statistics import median
 from ..core.trial import Outcome, Timed, Trial
 
 WINDOW = 5
-"""Anchors of which the least is the speed of the machine: any may have been interrupted."""
+"""How many anchors are looked at together. The least of them is the speed of the machine: any may be disturbed."""
 NOISE = 0.04
-"""Relative changes of the anchor that mean nothing."""
+"""Relative changes of the anchor up to this are noise."""
 MOST = 2.0
-"""Beyond this factor the anchor is not believed: what slows it so far need not slow kernels alike."""
+"""The largest correction. What slows the anchor even more need not slow other kernels as much."""
 
 
 @dataclass
 class Drift:
-    """What the anchors of a task's trials have said so far."""
+    """The anchors of a task's trials so far: the first few and the last few."""
 
     _first: list[float] = field(default_factory=list)
     _last: list[float] = field(default_factory=list)
 
-    def steadied(self, trial: Trial) -> Outcome:
-        """The outcome of the next trial at the speed of the first ones. A function of this trial and those before it:
-        a task that is taken up again sees the same."""
+    def drift_corrected(self, trial: Trial) -> Outcome:
+        """The outcome of the next trial, scaled to the speed of the first trials.
+
+        It depends on this trial and on those before it alone, so that a resumed task sees the same outcomes.
+        """
         anchor = trial.evidence.anchor_seconds
         if anchor is not None:
             self._last = [*self._last, anchor][-WINDOW:]
@@ -41,16 +44,16 @@ class Drift:
         return replace(trial.outcome, samples=tuple(s * factor for s in trial.outcome.samples))
 
 
-def steadied(trials: Iterable[Trial]) -> Iterator[Outcome]:
-    """The outcomes of a task's trials, in their order, at the speed of the first ones."""
+def drift_corrected(trials: Iterable[Trial]) -> Iterator[Outcome]:
+    """The outcomes of a task's trials in their order, scaled to the speed of the first trials."""
     drift = Drift()
     for trial in trials:
-        yield drift.steadied(trial)
+        yield drift.drift_corrected(trial)
 
 
 def noise(trials: Iterable[Trial]) -> float:
-    """By how much the speed of the machine varied: half the distance of the quartiles of the anchors, relative to their
-    median; 0 of less than four."""
+    """How much the speed of the machine varied: half the distance between the quartiles of the anchors, relative to
+    their median. It is 0 for fewer than four anchors."""
     anchors = sorted(a for t in trials if (a := t.evidence.anchor_seconds) is not None)
     if len(anchors) < 4:
         return 0.0

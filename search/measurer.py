@@ -1,4 +1,4 @@
-"""The port through which search meets whatever times schedules: executors, or recorded measurements."""
+"""What search needs of whatever times schedules: an executor, or recorded measurements."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
@@ -12,16 +12,18 @@ class Measurer(Protocol):
     """Builds, checks and times schedules of one workload."""
 
     def measure(self, workload: Workload, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
-        """Yield (position in ``schedules``, trial) once for each, as they finish, in any order.
+        """Yield (position in ``schedules``, trial) once for each schedule, as they finish, in any order.
 
-        ``schedules`` is drawn from, on the thread that iterates, when another one can be begun: some are on their way
-        while results are consumed. A schedule that fails yields a trial whose outcome is Failed. Raises WorkerLost
-        only when the executor itself cannot go on. Closing the iterator early abandons what has not finished.
+        The thread that iterates draws the next schedule whenever another one can begin, so that several are under way
+        while results are consumed. A schedule that fails yields a trial whose outcome is Failed. Raises WorkerLost only
+        when the executor itself cannot go on. Closing the iterator early abandons what has not finished.
         """
         ...
 
-    def final(self, workload: Workload, schedules: Sequence[Schedule]) -> Sequence[tuple[float, ...]]:
-        """Time schedules that were timed before once more, interleaved: one sample of each in turn, round after round,
-        so that whatever the machine does meets all alike. The samples (seconds of a launch) of each, in the order
-        given; none for one that fails now. Raises WorkerLost."""
+    def remeasure(self, workload: Workload, schedules: Sequence[Schedule]) -> Sequence[tuple[float, ...]]:
+        """Time schedules that were timed before once more, interleaved: one sample of each in every round.
+
+        Whatever the machine does then affects all of them equally. Returns the samples of each schedule in seconds of a
+        launch, in the order given; a schedule that fails now has none. Raises WorkerLost.
+        """
         ...

@@ -1,4 +1,4 @@
-"""A pool: the spaces of every sketch that fits a task, joined into one list of candidates."""
+"""The candidate pool: the spaces of every sketch that fits a task, joined into one list of candidates."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -15,16 +15,22 @@ from ..schedule.space.space import Space
 from ..te.workload import Workload
 
 ROWS_PER_SPACE = 65_536
-"""Ranked in whole every round; larger spaces are sampled down to it (a round must cost milliseconds per trial)."""
+"""How many rows of a space are ranked in every round; larger spaces are sampled down to it, since a round may cost
+milliseconds per trial."""
 
 
-class Pool:
+class CandidatePool:
     """Candidates are numbered 0..len-1, space after space. ``workload`` and ``device`` are None for recorded spaces."""
 
     def __init__(
-        self, spaces: Sequence[Space], workload: Workload | None = None, device: DeviceInfo | None = None
+        self,
+        spaces: Sequence[Space],
+        workload: Workload | None = None,
+        device: DeviceInfo | None = None,
+        policy: SpacePolicy = DEFAULT_POLICY,
     ) -> None:
         self.spaces = tuple(spaces)
+        self.policy = policy
         self.workload = workload
         self.device = device
         self._starts = np.cumsum([0, *(len(s) for s in self.spaces)])
@@ -38,7 +44,7 @@ class Pool:
         seed: int,
         limit: int = ROWS_PER_SPACE,
         policy: SpacePolicy = DEFAULT_POLICY,
-    ) -> "Pool":
+    ) -> "CandidatePool":
         """The pool of every sketch that matches, of what ``policy`` keeps of its legal settings.
 
         Each space holds at most ``limit`` settings, sampled by ``seed``. The priors are made from the peaks that were
@@ -47,7 +53,7 @@ class Pool:
         target, peaks = device.target, device.measured
         sketches = sketches_for(workload, target)
         spaces = [s.space(workload, target, seed=seed, limit=limit, policy=policy, peaks=peaks) for s in sketches]
-        return cls(spaces, workload, device)
+        return cls(spaces, workload, device, policy)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -75,6 +81,12 @@ class Pool:
             if row is not None:
                 return int(start) + row
         return None
+
+    @cached_property
+    def prior_seconds(self) -> NDArray[np.float32] | None:
+        """float32[len], the time that the priors estimate for each candidate; None where a space has no prior."""
+        columns = [s.prior_seconds for s in self.spaces]
+        return None if any(c is None for c in columns) else np.concatenate([c for c in columns if c is not None])
 
     @cached_property
     def features(self) -> NDArray[np.float32]:

@@ -15,7 +15,7 @@ from ..core.schedule import KnobValue, Schedule
 from ..core.trial import Clocks, Failed, Outcome, Reason, Stage, Timed, Trial
 from ..schedule.space.knob import Knob
 from ..schedule.space.space import Space
-from .pool import Pool
+from .pool import CandidatePool
 from .t4 import parse_t4, read_document
 
 _REASONS = {"compile": Reason.COMPILE_ERROR, "timeout": Reason.TIMEOUT, "correctness": Reason.WRONG_RESULT}
@@ -30,8 +30,8 @@ class Recorded:
     cost_seconds: NDArray[np.float64]
 
     @property
-    def pool(self) -> Pool:
-        return Pool([self.space])
+    def pool(self) -> CandidatePool:
+        return CandidatePool([self.space])
 
     @property
     def best_seconds(self) -> float:

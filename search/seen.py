@@ -1,4 +1,4 @@
-"""What strategies share: which candidates are known, and drawing from the rest."""
+"""Which candidates a strategy knows already, and draws from the others."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.trial import Timed
-from .pool import Pool
+from .pool import CandidatePool
 from .strategy import Observation
 
 
 class Seen:
     """Observations in order, and the candidates not among them."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: CandidatePool) -> None:
         self._pool = pool
         self.observations: list[Observation] = []
         self.known: NDArray[np.bool_] = np.zeros(len(pool), dtype=np.bool_)

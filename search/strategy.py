@@ -1,4 +1,4 @@
-"""What a strategy is. It asks for candidates to be measured and is told how they did."""
+"""What a strategy is: it is asked for candidates to measure, and is told their outcomes."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from typing import Protocol
 
 from ..core.trial import Outcome
 from ..cost_model.dataset import Experience
-from .pool import Pool
+from .pool import CandidatePool
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """How one candidate of the pool did."""
+    """The outcome of one candidate of the pool."""
 
     candidate: int
     outcome: Outcome
@@ -19,23 +19,29 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a strategy is made for. ``history``: earlier tasks to learn from; ``model``: a name in MODELS."""
+    """What a strategy is made for. It may learn from ``history``, earlier tasks. ``model`` is a name in MODELS."""
 
-    pool: Pool
+    pool: CandidatePool
     seed: int
     history: Sequence[Experience] = field(default=())
     model: str = "xgboost"
 
 
 class Strategy(Protocol):
-    """Its answers are a function of the problem, of what it was told, in order, and of what is pending: never of the
-    clock or of a global generator. So a task resumes by telling the recorded trials to a new strategy."""
+    """Ask and tell, as in Optuna and Nevergrad.
+
+    An answer depends on the problem, on what the strategy was told in which order, and on what is pending. It never
+    depends on the clock or on a global generator. A task therefore resumes by telling its recorded trials to a new
+    strategy.
+    """
 
     def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
-        """At most ``count`` distinct candidates, none of which it was told of and none of ``pending``, whose results
-        are yet to come; fewer only when no more are left."""
+        """At most ``count`` distinct candidates, fewer only when no more are left.
+
+        None of them is known, and none is in ``pending``, the candidates that are being measured.
+        """
         ...
 
     def tell(self, observations: Sequence[Observation]) -> None:
-        """How candidates did, asked for or not."""
+        """Take in the outcomes of candidates, whether they were asked for or not."""
         ...

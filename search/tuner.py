@@ -1,4 +1,4 @@
-"""The tuning loop: ask, measure, tell, until a budget is spent. What is told is steadied against drift."""
+"""The tuning loop: ask, measure, tell, until a budget is spent. Strategies are told drift-corrected outcomes."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -9,7 +9,7 @@ from ..core.budget import Budget, StopReason
 from ..core.schedule import Schedule
 from ..core.trial import Timed, Trial
 from .drift import Drift
-from .pool import Pool
+from .pool import CandidatePool
 from .strategy import Observation, Strategy
 
 Measure = Callable[[Iterable[Schedule]], Iterator[tuple[int, Trial]]]
@@ -31,7 +31,7 @@ class Finished:
 
 
 def tune(
-    pool: Pool,
+    pool: CandidatePool,
     strategy: Strategy,
     measure: Measure,
     budget: Budget,
@@ -52,7 +52,7 @@ def tune(
     sequence, stalled, best = 0, 0, float("inf")
     drift = Drift()
     for trial in resumed:
-        candidate, seen = pool.candidate_of(trial.schedule), drift.steadied(trial)
+        candidate, seen = pool.candidate_of(trial.schedule), drift.drift_corrected(trial)
         if candidate is not None:
             strategy.tell([Observation(candidate, seen)])
         better = isinstance(trial.outcome, Timed) and trial.outcome.seconds < best
@@ -75,7 +75,7 @@ def tune(
             reason = _spent(budget, sequence, stalled, clock() - started, cancelled)
             if reason is not None:
                 return reason
-            strategy.tell([Observation(candidate, drift.steadied(trial))])
+            strategy.tell([Observation(candidate, drift.drift_corrected(trial))])
             asking.pending.discard(candidate)
     return StopReason.EXHAUSTED
 
@@ -85,7 +85,7 @@ class _Asking:
     """What is asked of a strategy as the measurer draws: ``candidates`` in the order they were drawn, the ``seconds``
     of search each cost, and those of them that are ``pending``."""
 
-    pool: Pool
+    pool: CandidatePool
     strategy: Strategy
     most: int
     batch: int

@@ -20,7 +20,7 @@ from ..core.trial import Trial
 from ..cost_model.dataset import Experience
 from ..db.rows import JobRow, NewTrial, TaskRow, TrialRow
 from ..db.store import Store
-from ..search.pool import Pool
+from ..search.pool import CandidatePool
 from ..search.strategy import Strategy
 from ..search.tuner import Finished
 from ..te.json import workload_from_json
@@ -205,7 +205,7 @@ class Conductor:
         """Let the fastest trials meet again, and keep what that says; the seconds it took. It is played anew when a
         job is taken up again."""
         began = time.monotonic()
-        changed = wiring.final(prepared.workload, executor, trials)
+        changed = wiring.remeasure(prepared.workload, executor, trials)
         if changed:
             self.store.add_final(job.id, prepared.task.position, changed)
             self.told()
@@ -252,7 +252,9 @@ class Conductor:
         assert data is not None  # a foreign key holds it
         return workload_from_json(data)
 
-    def _note_limits(self, job: JobRow, task: TaskRow, workload: Workload, pool: Pool, device: DeviceInfo) -> None:
+    def _note_limits(
+        self, job: JobRow, task: TaskRow, workload: Workload, pool: CandidatePool, device: DeviceInfo
+    ) -> None:
         if task.space_size is not None:
             return
         facts: dict[str, object] = {"space_size": pool.total}
@@ -296,7 +298,7 @@ class Prepared:
 
     task: TaskRow
     workload: Workload
-    pool: Pool
+    pool: CandidatePool
     strategy: Strategy
     done: Sequence[TrialRow]
 

@@ -24,9 +24,9 @@ from ..ir.text import kernel_text
 from ..runtime.devices import device_infos, host_target
 from ..schedule.gpu.occupancy import limits_of
 from ..schedule.sketches import sketches_for
-from ..search.drift import noise, steadied
-from ..search.finals import finalists, plays, ranked
-from ..search.pool import Pool
+from ..search.drift import drift_corrected, noise
+from ..search.pool import CandidatePool
+from ..search.remeasurement import ranked, rounds_for, worth_remeasuring
 from ..search.strategies import STRATEGIES
 from ..search.strategy import Problem, Strategy
 from ..search.tuner import BATCH, Finished, tune
@@ -77,7 +77,7 @@ class Executor(Protocol):
 
     def measure(self, workload: Workload, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]: ...
 
-    def final(self, workload: Workload, schedules: Sequence[Schedule]) -> Sequence[tuple[float, ...]]: ...
+    def remeasure(self, workload: Workload, schedules: Sequence[Schedule]) -> Sequence[tuple[float, ...]]: ...
 
     def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None: ...
 
@@ -102,15 +102,15 @@ def open_executor(name: str, target: str, cache: str, settings: Settings) -> Exe
     )
 
 
-def pool_of(workload: Workload, device: DeviceInfo, seed: int) -> Pool:
+def pool_of(workload: Workload, device: DeviceInfo, seed: int) -> CandidatePool:
     """Every candidate for a task. Raises UnsupportedTarget when no sketch fits."""
     if not sketches_for(workload, device.target):
         raise UnsupportedTarget(f"no sketch can write this workload for {device.target}", field="target")
-    return Pool.of(workload, device, seed=seed)
+    return CandidatePool.of(workload, device, seed=seed)
 
 
 def tuning(
-    pool: Pool,
+    pool: CandidatePool,
     strategy: Strategy,
     executor: Executor,
     budget: Budget,
@@ -133,20 +133,20 @@ def tuning(
     )
 
 
-def first_schedules(pool: Pool, strategy: Strategy, budget: Budget) -> list[Schedule]:
+def first_schedules(pool: CandidatePool, strategy: Strategy, budget: Budget) -> list[Schedule]:
     """Those that ``tuning`` with a strategy that was told nothing yet will begin with."""
     return [pool.schedule(candidate) for candidate in strategy.ask(min(BATCH, budget.trials))]
 
 
-def final(workload: Workload, executor: Executor, trials: Sequence[Trial]) -> dict[int, Timed]:
-    """Play the final of a task's trials; the outcomes it changes, by position (see ``search.finals``)."""
+def remeasure(workload: Workload, executor: Executor, trials: Sequence[Trial]) -> dict[int, Timed]:
+    """Play the final of a task's trials; the outcomes it changes, by position (see ``search.remeasurement``)."""
     variation = noise(trials)
-    places = finalists(list(steadied(trials)), variation)
+    places = worth_remeasuring(list(drift_corrected(trials)), variation)
     if not places:
         return {}
     left, samples = list(places), {n: list[float]() for n in places}
-    for _ in range(plays(variation)):
-        for n, found in zip(left, executor.final(workload, [trials[n].schedule for n in left]), strict=True):
+    for _ in range(rounds_for(variation)):
+        for n, found in zip(left, executor.remeasure(workload, [trials[n].schedule for n in left]), strict=True):
             samples[n] = [*samples[n], *found] if found else []
         left = [n for n in left if samples[n]]
         if not left:
@@ -154,7 +154,7 @@ def final(workload: Workload, executor: Executor, trials: Sequence[Trial]) -> di
     return ranked([trial.outcome for trial in trials], {n: tuple(found) for n, found in samples.items()})
 
 
-def strategy_named(name: str, pool: Pool, seed: int, history: Sequence[Experience]) -> Strategy:
+def strategy_named(name: str, pool: CandidatePool, seed: int, history: Sequence[Experience]) -> Strategy:
     """A fresh strategy for a task."""
     return STRATEGIES[name](Problem(pool, seed, history))
 

@@ -88,16 +88,16 @@ __all__ = [
 ]
 
 _fresh = itertools.count()
-"""Numbers for the provisional names of axes; ``workload`` renames them all, so no number is ever seen."""
+"""It numbers the provisional names of axes. ``workload`` renames them all, so that no number is ever seen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor(Buffer):
-    """A tensor under construction; indexing it gives the Load of one element. ``stage`` is None for an input."""
+    """A tensor under construction. Indexing it gives the Load of one element. ``stage`` is None for an input."""
 
     stage: "_Stage | None" = None
     named: bool = False
-    """Whether the user chose the name."""
+    """It says whether the user chose the name."""
 
     __eq__ = object.__eq__  # by identity: two tensors of one shape are two tensors
     __hash__ = object.__hash__
@@ -123,34 +123,38 @@ class _Stage:
 
 @dataclass(frozen=True, slots=True)
 class ReduceAxis(Var):
-    """A range to reduce over, usable as an index."""
+    """A range to reduce over; it can be used as an index."""
 
     extent: int = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """``reducer`` over ``axes`` of ``body``; the whole of what a stage computes, never part of an expression."""
+    """``reducer`` over ``axes`` of ``body``. It is the whole of what a stage computes, and never part of an
+    expression."""
 
     reducer: Reducer
     body: Expr
     axes: tuple[ReduceAxis, ...]
     dtype: DType
-    """Of the result."""
+    """It is the dtype of the result."""
 
 
 _Body: TypeAlias = Callable[..., "Expr | Reduction"]
 
 
 def placeholder(shape: Sequence[int], dtype: str | DType = "float32", name: str | None = None) -> Tensor:
-    """An input of the workload; raises InvalidWorkload for an unknown dtype (shapes are checked by ``workload``)."""
+    """An input of the workload. Raises InvalidWorkload for an unknown dtype; ``workload`` checks the shape."""
     return Tensor(name or "input", tuple(shape), dtype_of(dtype), named=name is not None)
 
 
 def compute(shape: Sequence[int], fn: _Body, name: str | None = None, axes: Sequence[str] | None = None) -> Tensor:
-    """A tensor whose element at indices ``i, j, …`` is ``fn(i, j, …)``: an expression, or one reduction (``sum``,
-    ``prod``, ``max``, ``min``, ``argmax``, ``argmin``). The axes are called ``axes``, or after the
-    parameters of ``fn``. Raises InvalidWorkload when ``fn`` gives neither."""
+    """A tensor whose element at indices ``i, j, …`` is ``fn(i, j, …)``.
+
+    ``fn`` returns an expression, or one reduction: ``sum``, ``prod``, ``max``, ``min``, ``argmax`` or ``argmin``. The
+    axes have the names in ``axes``, else those of the parameters of ``fn``. Raises InvalidWorkload when ``fn`` returns
+    neither.
+    """
     names = _axis_names(fn, len(shape)) if axes is None else axes
     over = tuple(Axis(f"{n}#{next(_fresh)}", e) for n, e in zip(names, shape, strict=True))
     value = fn(*[Var(a.name) for a in over])

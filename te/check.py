@@ -1,4 +1,4 @@
-"""What a legal workload is. Everything behind ``check`` may rely on it."""
+"""The rules that a legal workload keeps. Everything that comes after ``check`` may rely on them."""
 
 import math
 import re
@@ -84,8 +84,11 @@ def check(workload: Workload) -> Workload:
 
 
 def check_size(body: Expr, field: str = "") -> None:
-    """Raises InvalidWorkload when ``body`` has too many nodes or is too deep. Never walks further than the bounds,
-    however large the expression (shared parts count each time they are used)."""
+    """Raise InvalidWorkload when ``body`` has too many nodes or is too deep.
+
+    The walk never goes further than the bounds, however large the expression is. Shared parts count each time they are
+    used.
+    """
     nodes = 0
     todo = [(body, 1)]
     while todo:
@@ -196,7 +199,7 @@ class _StageCheck:
             _check_extent(axis.extent, f"{self.field}/{member}/{n}/extent")
 
     def _expr(self, e: Expr, region: Region, field: str, read: set[str]) -> Expr:
-        """``e`` checked, with its indices respelled. ``region``: where it is evaluated."""
+        """``e``, checked, and with its indices in their one spelling. ``region`` is where it is evaluated."""
         match e:
             case Var(name=name):
                 if name not in region.box:
@@ -258,7 +261,7 @@ class _StageCheck:
 
 
 def checked_index(e: Expr, box: Box, field: str) -> Index:
-    """``e`` as a function of the axes of ``box`` that may be an index; raises InvalidWorkload when it is none."""
+    """``e`` as a function of the axes of ``box``. Raises InvalidWorkload when it cannot be an index."""
     found = index_of(e)
     if found is None:
         raise InvalidWorkload(
@@ -281,7 +284,8 @@ def checked_index(e: Expr, box: Box, field: str) -> Index:
 
 
 def check_constant(value: object, dtype: DType, field: str) -> None:
-    """Raises InvalidWorkload unless ``value`` is a number of ``dtype`` (bool: a bool; float: any but NaN)."""
+    """Raise InvalidWorkload unless ``value`` is a number of ``dtype``: a bool for bool, and any number but NaN for
+    floats."""
     if dtype.is_bool:
         right = isinstance(value, bool)
     elif dtype.is_float:
@@ -302,7 +306,7 @@ def _short(value: object) -> str:
 
 
 def _dtype_fault(e: Expr) -> str:
-    """What is wrong with the dtypes of ``e``'s operands; empty when nothing is."""
+    """A message that says what is wrong with the dtypes of ``e``'s operands. It is empty when nothing is wrong."""
     given = [c.dtype for c in e.children]
     match e:
         case Binary(op=op):

@@ -1,4 +1,5 @@
-"""Sums of products as matrix products: what makes the reference of a matmul or a convolution usable."""
+"""Contractions: sums of products that run as matrix products, so that the reference of a matmul or a convolution is
+quick."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +13,15 @@ from .evaluate import Array, Evaluator
 from .workload import Reducer, Stage
 
 _LIMIT = 1 << 22
-"""Points of the larger operand that a thread holds at once (32 MiB of float64)."""
+"""How many points of the larger operand a thread holds at once: 32 MiB of float64."""
 
 _EXACT = float(1 << 53)
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """``sum of left * right``, where neither depends on all axes. Axis names; ``stage`` gives order and extents."""
+    """A stage as the sum of ``left * right``, where neither factor depends on all axes. The other fields are names of
+    axes."""
 
     stage: Stage
     left: Expr
@@ -31,7 +33,7 @@ class Contraction:
 
 
 def contraction_of(stage: Stage) -> Contraction | None:
-    """The stage as a contraction, or None when it is none, or gains nothing from being one."""
+    """The stage as a contraction. It is None when the stage is no contraction, or gains nothing from being one."""
     if stage.reducer is not Reducer.SUM:
         return None
     groups = _groups(stage.body)
@@ -59,7 +61,8 @@ def contraction_of(stage: Stage) -> Contraction | None:
 
 
 def _groups(body: Expr) -> list[tuple[Expr, set[str]]]:
-    """The factors of a product with the axes they depend on, those that depend on no more than another joined to it."""
+    """The factors of a product, each with the axes that it depends on. A factor whose axes another has too is joined to
+    it."""
     factors = [(f, {v.name for v in walk(f) if isinstance(v, Var)}) for f in _factors(body)]
     factors.sort(key=lambda f: -len(f[1]))
     groups: list[tuple[Expr, set[str]]] = []
@@ -82,8 +85,10 @@ def _factors(e: Expr) -> Iterator[Expr]:
 
 
 def contract(c: Contraction, tensors: Mapping[str, Array], threads: int = 1) -> Array:
-    """The stage's tensor: float64 for floats, exact (modulo the dtype) for integers. Its parts, which do not depend on
-    the number of ``threads``, are computed by that many at once."""
+    """The stage's tensor: float64 for floats, exact for integers (modulo the dtype).
+
+    Its parts do not depend on the number of ``threads``, which compute that many parts at once.
+    """
     stage = c.stage
     dtype = np.dtype(np.float64) if stage.tensor.dtype.is_float else stage.tensor.dtype.numpy
     result = np.empty(stage.tensor.shape, dtype)
@@ -112,7 +117,7 @@ def contract(c: Contraction, tensors: Mapping[str, Array], threads: int = 1) -> 
 
 
 def _parts(c: Contraction, ranges: Mapping[str, tuple[int, int]]) -> Iterator[dict[str, tuple[int, int]]]:
-    """``ranges`` cut along the axes of the output until neither operand has more than ``_LIMIT`` points."""
+    """The boxes of ``ranges`` after cutting the axes of the output until no operand has more than ``_LIMIT`` points."""
     part = dict(ranges)
     length = {n: stop - start for n, (start, stop) in part.items()}
     sides = [(c.rows, math.prod(length[n] for n in (*c.batch, *c.rows, *c.shared)))]
@@ -131,7 +136,8 @@ def _parts(c: Contraction, ranges: Mapping[str, tuple[int, int]]) -> Iterator[di
 def _matrix(
     value: Array, part: Mapping[str, tuple[int, int]], batch: Sequence[str], own: Sequence[str], shared: Sequence[str]
 ) -> Array:
-    """``value`` as [batch, own, shared]; reduction axes that the other operand does not have are summed away."""
+    """``value`` as an array [batch, own, shared]. Reduction axes that the other operand does not have are summed
+    first."""
     names = list(part)
     kept = (*batch, *own, *shared)
     alone = tuple(d for d, n in enumerate(names) if n not in kept)

@@ -1,4 +1,4 @@
-"""What a workload costs at least: arithmetic operations and bytes moved."""
+"""The least that a workload costs: arithmetic operations, and bytes moved."""
 
 from math import prod
 
@@ -7,29 +7,32 @@ from .workload import Stage, Workload
 
 
 def flops(workload: Workload) -> int:
-    """Arithmetic operations of one run: 2MNK for a matrix product.
+    """How many arithmetic operations one run has, such as 2MNK for a matrix product.
 
-    Every arithmetic node and math function of a body counts one for each point, and so does each combination of a
-    reduction; arithmetic on axes alone, conditions, casts and loads count nothing. A select costs its dearer branch.
+    Every arithmetic node and math function of a body counts as one for each point, and so does each combination of a
+    reduction. Arithmetic on axes alone, conditions, casts and loads count as nothing. A select costs as much as its
+    dearer branch.
     """
     return sum(stage_flops(stage) for stage in workload.stages)
 
 
 def stage_flops(stage: Stage) -> int:
-    """The operations of one stage, counted like ``flops``."""
+    """The operations of one stage, counted as in ``flops``."""
     points = prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
     return points * (_operations(stage.body)[0] + (stage.reducer is not None))
 
 
 def minimum_bytes(workload: Workload) -> int:
-    """Bytes that cross the memory bus at least: each input that is read once, each output written once."""
+    """How many bytes cross the memory bus at least: each input that is read is read once, and each output is written
+    once."""
     read = {e.buffer.name for stage in workload.stages for e in walk(stage.body) if isinstance(e, Load)}
     inputs = sum(tensor.bytes for tensor in workload.inputs if tensor.name in read)
     return inputs + sum(tensor.bytes for tensor in workload.output_buffers)
 
 
 def _operations(expr: Expr) -> tuple[int, bool]:
-    """Operations of ``expr``, and whether it reads a tensor (else it is arithmetic on axes, which is for free)."""
+    """The operations of ``expr``, and whether it reads a tensor. What reads none is arithmetic on axes, which costs
+    nothing."""
     if isinstance(expr, Load):
         return 0, True
     below = [_operations(child) for child in expr.children]

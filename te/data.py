@@ -20,9 +20,13 @@ _BLOCK = 1 << 22
 
 
 def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> dict[str, NDArray[Any]]:
-    """The inputs by name: floats uniform in [-1, 1), 8-bit integers over their range, wider ones from -1000 to 1000,
-    bools even. An input depends on the seed and its position alone, not on its name, on the other inputs, or on the
-    number of ``threads`` that draw large ones (None: those this process may run on, at most 16)."""
+    """The inputs by name, drawn at random.
+
+    Floats are uniform in [-1, 1). Integers of 8 bits are drawn from their whole range and wider ones from -1000 to
+    1000. Bools are true half of the time. An input depends on the seed and on its position alone: not on its name, on
+    other inputs, or on the number of ``threads`` that draw large ones. ``threads`` of None means those that this
+    process may run on, at most 16.
+    """
     count = min(MOST_THREADS, available_threads()) if threads is None else threads
     return {t.name: _drawn(t, stream(seed, "inputs", n), count) for n, t in enumerate(workload.inputs)}
 
@@ -61,8 +65,11 @@ def _fill(block: NDArray[Any], draw: np.random.Generator) -> None:
 
 
 def _ahead(draw: np.random.Generator, elements: int, dtype: DType) -> np.random.Generator:
-    """A copy of the fresh ``draw`` that has drawn an even number of ``elements``: one step of the bit generator for
-    each float64, or for two of the float32 that narrower ones are rounded from."""
+    """A copy of the fresh ``draw`` that has already drawn ``elements`` numbers, an even count.
+
+    The bit generator makes one step for each float64, and one for two of the float32 that narrower floats are rounded
+    from.
+    """
     bits = deepcopy(draw.bit_generator)
     assert isinstance(bits, np.random.PCG64)
     return np.random.Generator(bits.advance(elements if dtype.bits == 64 else elements // 2))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _STEPS = 64
-"""LaunchConfig points per unit; the series is used at most half a step away."""
+"""How many grid points there are per unit. The series is used at most half a grid step away from a point."""
 
 _END = 6.0
 """erf(6) is 1 in float64."""

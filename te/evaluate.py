@@ -136,7 +136,7 @@ class Evaluator:
         return result.astype(np.float64, copy=False) if e.dtype.is_float else result
 
     def _view(self, array: Array, e: Load, indices: list[LinearForm]) -> Array:
-        """An affine read inside the array is a view of it, whatever the coefficients: no element moves."""
+        """An affine read inside the array as a view of it, whatever the coefficients are: no element moves."""
         flat = LinearForm({})
         for i, stride in zip(indices, e.buffer.strides, strict=True):
             flat = flat.plus(i, stride)
@@ -146,7 +146,8 @@ class Evaluator:
         return as_strided(array.reshape(-1)[offset:], shape, strides, writeable=False)
 
     def _gathered(self, array: Array, e: Load) -> Array:
-        """Element by element, out-of-bounds indices moved inside: a select drops what is read there."""
+        """The elements one by one. Indices outside the array are moved inside, since a select drops what is read
+        there."""
         flat: Array = np.zeros((1,) * len(self.ranges), dtype=np.int64)
         for i, extent, stride in zip(e.indices, e.buffer.shape, e.buffer.strides, strict=True):
             flat = flat + np.clip(self(i), 0, extent - 1) * stride
@@ -154,12 +155,12 @@ class Evaluator:
 
 
 def rounded(value: Array, dtype: DType) -> Array:
-    """float64 ``value`` rounded to ``dtype`` (nearest, ties to even), still as float64."""
+    """The float64 ``value`` rounded to ``dtype`` (to nearest, ties to even). The result is float64 still."""
     return value if dtype.bits == 64 else value.astype(dtype.numpy).astype(np.float64)
 
 
 def cast_array(value: Array, given: DType, wanted: DType) -> Array:
-    """``value`` of dtype ``given`` by the rules of ``ir.expr.Cast``."""
+    """``value``, which has dtype ``given``, after a cast by the rules of ``ir.expr.Cast``."""
     if wanted.is_bool:
         return np.asarray(value != 0)
     if wanted.is_float:

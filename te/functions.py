@@ -1,5 +1,8 @@
-"""Functions to write expressions with. All are plain functions over the nodes of ``ir.expr``; a number among the
-operands takes the dtype of the first expression."""
+"""Functions to write expressions with.
+
+All are plain functions over the nodes of ``ir.expr``. A number among the operands takes the dtype of the first
+expression.
+"""
 
 from ..core.dtypes import DTYPES, DType
 from ..core.errors import InvalidWorkload
@@ -22,7 +25,8 @@ from ..ir.expr import (
 
 
 def select(condition: Expr, then: Expr | float, otherwise: Expr | float) -> Expr:
-    """``then`` where ``condition`` holds, else ``otherwise``; loads of the branch not taken do not happen."""
+    """``then`` where ``condition`` holds, and ``otherwise`` elsewhere. Loads of the branch that is not taken do not
+    happen."""
     if isinstance(then, Expr):
         return Select(condition, then, as_expr(otherwise, then.dtype))
     if isinstance(otherwise, Expr):
@@ -36,63 +40,63 @@ def constant(value: float, dtype: str | DType) -> Const:
 
 
 def cast(e: Expr, dtype: str | DType) -> Expr:
-    """``e`` as ``dtype`` (rules: ``ir.expr.Cast``); ``e`` itself when it is of that dtype."""
+    """``e`` converted to ``dtype`` by the rules of ``ir.expr.Cast``. It is ``e`` itself where it has that dtype."""
     wanted = dtype_of(dtype)
     return e if e.dtype == wanted else Cast(e, wanted)
 
 
 def exp(e: Expr) -> Expr:
-    """e to the power."""
+    """The exponential function of ``e``."""
     return Unary(UnaryOp.EXP, e)
 
 
 def log(e: Expr) -> Expr:
-    """The natural logarithm."""
+    """The natural logarithm of ``e``."""
     return Unary(UnaryOp.LOG, e)
 
 
 def tanh(e: Expr) -> Expr:
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent of ``e``."""
     return Unary(UnaryOp.TANH, e)
 
 
 def erf(e: Expr) -> Expr:
-    """The error function."""
+    """The error function of ``e``."""
     return Unary(UnaryOp.ERF, e)
 
 
 def sqrt(e: Expr) -> Expr:
-    """The square root."""
+    """The square root of ``e``."""
     return Unary(UnaryOp.SQRT, e)
 
 
 def rsqrt(e: Expr) -> Expr:
-    """One over the square root."""
+    """One over the square root of ``e``."""
     return Unary(UnaryOp.RSQRT, e)
 
 
 def sin(e: Expr) -> Expr:
-    """The sine of radians."""
+    """The sine of ``e`` radians."""
     return Unary(UnaryOp.SIN, e)
 
 
 def cos(e: Expr) -> Expr:
-    """The cosine of radians."""
+    """The cosine of ``e`` radians."""
     return Unary(UnaryOp.COS, e)
 
 
 def absolute(e: Expr) -> Expr:
-    """The absolute value."""
+    """The absolute value of ``e``."""
     return Unary(UnaryOp.ABS, e)
 
 
 def floor(e: Expr) -> Expr:
-    """The greatest whole number not above, as a float."""
+    """The greatest whole number that is not above ``e``, as a float."""
     return Unary(UnaryOp.FLOOR, e)
 
 
 def ceil(e: Expr) -> Expr:
-    """The least whole number not below, as a float."""
+    """The least whole number that is not below ``e``, as a float."""
     return Unary(UnaryOp.CEIL, e)
 
 
@@ -107,22 +111,22 @@ def power(e: Expr, exponent: Expr | float) -> Expr:
 
 
 def maximum(a: Expr, b: Expr | float) -> Expr:
-    """The greater of two; over a range, see ``max``."""
+    """The greater of two expressions. ``max`` is the greatest over a range."""
     return Binary(BinaryOp.MAX, a, as_expr(b, a.dtype))
 
 
 def minimum(a: Expr, b: Expr | float) -> Expr:
-    """The lesser of two; over a range, see ``min``."""
+    """The lesser of two expressions. ``min`` is the least over a range."""
     return Binary(BinaryOp.MIN, a, as_expr(b, a.dtype))
 
 
 def equal(a: Expr, b: Expr | float) -> Expr:
-    """Whether two are equal (``==`` compares the structure of expressions)."""
+    """Whether two expressions have equal values. (``==`` compares their structure.)"""
     return Compare(CompareOp.EQ, a, as_expr(b, a.dtype))
 
 
 def not_equal(a: Expr, b: Expr | float) -> Expr:
-    """Whether two differ."""
+    """Whether two expressions have different values."""
     return Compare(CompareOp.NE, a, as_expr(b, a.dtype))
 
 
@@ -151,7 +155,7 @@ def _joined(op: LogicOp, conditions: tuple[Expr, ...]) -> Expr:
 
 
 def dtype_of(dtype: str | DType) -> DType:
-    """The dtype called so; raises InvalidWorkload naming the allowed ones."""
+    """The dtype of that name. Raises InvalidWorkload, which lists the allowed names."""
     found = dtype if isinstance(dtype, DType) else DTYPES.get(dtype)
     if found is None:
         raise InvalidWorkload(f"{dtype!r} is no dtype; allowed: {', '.join(DTYPES)}", field="dtype")

@@ -29,24 +29,24 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """``affine`` plus the sum of ``coefficient * part``, each part once, no coefficient 0."""
+    """``affine`` plus the sum of ``coefficient * part``. Each part occurs once, and no coefficient is 0."""
 
     affine: LinearForm
     parts: tuple[tuple[Part, int], ...] = ()
 
     @property
     def variables(self) -> set[str]:
-        """The axes it depends on."""
+        """The axes that the index depends on."""
         return set(self.affine.variables).union(*(part.of.variables for part, _ in self.parts))
 
     @property
     def depth(self) -> int:
-        """1 where there are no parts; else one more than the deepest of them."""
+        """How deep quotients and remainders are nested. It is 1 where there are none."""
         return 1 + max((part.of.depth for part, _ in self.parts), default=0)
 
     @property
     def breadth(self) -> int:
-        """Most parts of one sum."""
+        """The largest number of parts in one sum."""
         return max(len(self.parts), *(part.of.breadth for part, _ in self.parts), 0)
 
     @property
@@ -57,7 +57,7 @@ class Index:
             yield from (coefficient, part.divisor, *part.of.numbers)
 
     def bounds(self, region: Region) -> tuple[int, int]:
-        """Inclusive bounds over a region: sound, and exact for what is affine there."""
+        """Inclusive bounds over a region. They are sound, and exact for what is affine there."""
         low, high = region.bounds(self.affine)
         for part, coefficient in self.parts:
             ends = [coefficient * end for end in part.bounds(region)]
@@ -81,7 +81,7 @@ class Index:
 
 
 def part_of(op: BinaryOp, of: Index, divisor: int) -> Index:
-    """``of // divisor`` or ``of % divisor``; a plain number where ``of`` is one, or ``divisor`` is 1."""
+    """``of // divisor`` or ``of % divisor``. It is a plain number where ``of`` is one, or where ``divisor`` is 1."""
     if not of.parts and of.affine.is_constant:
         value = of.affine.constant
         return Index(LinearForm({}, value // divisor if op is BinaryOp.FLOORDIV else value % divisor))

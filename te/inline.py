@@ -1,4 +1,4 @@
-"""The same workload with fewer stages: what is cheap to say twice is said where it is read."""
+"""The same workload with fewer stages: what is cheap to compute twice is inlined where it is read."""
 
 from dataclasses import replace
 
@@ -9,7 +9,8 @@ from .limits import MAX_DEPTH
 from .workload import Stage, Workload
 
 MAX_INLINED_NODES = 1024
-"""Expression nodes of a stage that others were substituted into; beyond it a stage stays."""
+"""How many expression nodes a stage may have after others were inlined into it. A stage that would make it larger
+stays."""
 
 
 def inline_stages(workload: Workload) -> Workload:
@@ -49,7 +50,7 @@ def _without(workload: Workload, stage: Stage) -> Workload | None:
 
 
 def _is_small(body: Expr) -> bool:
-    """Whether ``body`` keeps the bounds on nodes and depth; walks no further than they reach."""
+    """Whether ``body`` keeps the bounds on nodes and depth. The walk goes no further than the bounds."""
     nodes = 0
     todo = [(body, 1)]
     while todo:
@@ -62,7 +63,7 @@ def _is_small(body: Expr) -> bool:
 
 
 def _respelled(body: Expr, stage: Stage) -> Expr:
-    """``body`` with the indices of its loads as ``te.check`` spells them."""
+    """``body`` with the indices of its loads in the spelling of ``te.check``."""
     order = [a.name for a in (*stage.axes, *stage.reduce_axes)]
 
     def spelled(place: Expr) -> Expr:

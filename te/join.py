@@ -1,4 +1,4 @@
-"""Reductions over NumPy arrays, piece by piece: what the reference joins its chunks with."""
+"""Reductions over NumPy arrays in chunks: how the reference combines the results of its chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ COMBINE: dict[Reducer, "np.ufunc"] = {
     Reducer.MAX: np.maximum,
     Reducer.MIN: np.minimum,
 }
-"""How values are joined; positions by comparing the values they stand for."""
+"""The function that combines two values. For positions it combines the values that they stand for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What a part of a reduction gave: a value for each point, and for argmax and argmin also where it stands."""
+    """The result of a part of a reduction: a value for each point, and for argmax and argmin its position too."""
 
     value: Array
     position: Array | None = None
@@ -29,10 +29,10 @@ class Joined:
 def join(
     reducer: Reducer, before: Joined | None, terms: Array, ranges: Sequence[tuple[int, int]], dtype: np.dtype[Any]
 ) -> Joined:
-    """``before`` joined with further ``terms``, whose last dimensions are the reduction ``ranges`` (start, stop).
+    """``before`` combined with further ``terms``, whose last dimensions are the reduction ``ranges`` (start, stop).
 
-    Pieces must come in increasing order: of equal values argmax and argmin take the first. ``dtype``: what is
-    accumulated in, for positions what they are given in.
+    Chunks must come in increasing order, since argmax and argmin take the first of equal values. ``dtype`` is what
+    values are accumulated in; for positions it is their own dtype.
     """
     axes = tuple(range(terms.ndim - len(ranges), terms.ndim))
     if not reducer.is_position:

@@ -58,7 +58,7 @@ _OPERANDS: dict[str, int] = {
     "select": 3,
     "cast": 1,
 }
-"""Every operation of an expression -> how many operands it takes."""
+"""Every operation of an expression, with the number of its operands."""
 _PARTS = {str(op): op for op in (BinaryOp.FLOORDIV, BinaryOp.MOD)}
 
 
@@ -181,7 +181,8 @@ def _axis(data: object, field: str) -> Axis:
 
 @dataclass(slots=True)
 class _ExprReader:
-    """Reads the expressions of one stage; counts nodes, so that no description is walked beyond the bounds."""
+    """It reads the expressions of one stage and counts their nodes, so that no description is walked beyond the
+    bounds."""
 
     tensors: Mapping[str, Buffer]
     axes: list[str]
@@ -351,7 +352,7 @@ def _integer(value: object, field: str) -> int:
 
 
 def _kind(value: object) -> str:
-    """What was given, short enough for an error however large it is."""
+    """A name for what was given that is short enough for an error message, however large the value is."""
     match value:
         case None:
             return "null"

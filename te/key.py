@@ -1,4 +1,4 @@
-"""The identity of a workload: its structure, whatever its tensors and axes are called."""
+"""The identity of a workload: its structure, whatever the names of its tensors and axes are."""
 
 from ..core.keys import content_key
 from .json import workload_to_json

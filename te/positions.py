@@ -25,8 +25,10 @@ class Plain:
 
 
 def without_positions(workload: Workload) -> Plain:
-    """``workload`` with every argmax and argmin as above; itself when there is none. A body that is more than a load,
-    or a cast of one, becomes a stage of its own."""
+    """``workload`` with every argmax and argmin rewritten as above. It is ``workload`` itself where there is none.
+
+    A body that is more than a load, or a cast of a load, becomes a stage of its own.
+    """
     if not any(_finds_position(stage) for stage in workload.stages):
         return Plain(workload)
     taken = {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
@@ -50,7 +52,8 @@ def _finds_position(stage: Stage) -> bool:
 
 
 def _plain(stage: Stage, taken: set[str]) -> Iterator[Stage]:
-    """The stages that ``stage`` becomes, the last of its name; names of new tensors and axes are added to ``taken``."""
+    """The stages that ``stage`` becomes; the last has its name. Names of new tensors and axes are added to
+    ``taken``."""
 
     def fresh(base: str) -> str:
         taken.add(name := fresh_name(base, taken))

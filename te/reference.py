@@ -1,4 +1,4 @@
-"""What a workload computes: the truth that every kernel is compared with."""
+"""The reference: what a workload computes, in float64. Every kernel is compared with it."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,13 +17,13 @@ from .threads import MOST_THREADS, available_threads
 from .workload import Stage, Workload
 
 _CHUNK = 1 << 17
-"""Points evaluated at once: a few arrays of this many float64 stay in a core's cache."""
+"""How many points are evaluated at once. A few float64 arrays of this size stay in a core's cache."""
 
 _LEAST_PART = 64
-"""Points of the result computed together, however long their reductions: neighbours share cache lines."""
+"""How many points of the result are computed together at least, since neighbours share cache lines."""
 
 _WORTH_THREADS = 1 << 21
-"""Points of a stage from which several threads share it."""
+"""The number of points of a stage from which several threads share it."""
 
 
 def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | None = None) -> dict[str, Array]:
@@ -87,7 +87,7 @@ def _dtype(stage: Stage) -> np.dtype[Any]:
 
 
 def _fill(stage: Stage, tensors: Mapping[str, Array], result: Array, box: Sequence[tuple[int, int]]) -> None:
-    """Compute the part ``box`` ((start, stop) for each axis) of the stage's tensor ``result``."""
+    """Compute the part ``box`` of the stage's tensor ``result``. ``box`` has (start, stop) for each axis."""
     names = [a.name for a in (*stage.axes, *stage.reduce_axes)]
     reduced = [a.extent for a in stage.reduce_axes]
     most = max(_LEAST_PART, _CHUNK // math.prod(reduced))

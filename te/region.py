@@ -1,4 +1,4 @@
-"""Where an expression is evaluated: the box of the axes, cut by the conditions of the selects around it."""
+"""The region where an expression is evaluated: the box of the axes, cut by the conditions of enclosing selects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ..ir.linear_form import LinearForm, affine_form
 from .limits import MAX_CONSTRAINTS
 
 Box: TypeAlias = Mapping[str, tuple[int, int]]
-"""Inclusive bounds of each axis."""
+"""The inclusive bounds of each axis."""
 
 _MACHINE = 1 << 63
 
@@ -48,7 +48,7 @@ class Region:
         return any(low > high for low, high in self.box.values())
 
     def bounds(self, f: LinearForm) -> tuple[int, int]:
-        """Inclusive bounds of ``f`` over this region: sound, and exact for the guards people write."""
+        """Inclusive bounds of ``f`` over this region. They are sound, and exact for the guards that people write."""
         low, high = box_bounds(f, self.box)
         for g in self.constraints:
             for name, g_coefficient in g.coefficients.items():
@@ -65,7 +65,7 @@ class Region:
 
 
 def _constraints(condition: Expr, holds: bool, box: Box) -> list[LinearForm]:
-    """Forms that are at least 0 where ``condition`` is ``holds``; those that could leave 64 bits are left out."""
+    """Forms that are at least 0 where ``condition`` is ``holds``. Forms that could leave 64 bits are left out."""
     match condition:
         case Unary(op=UnaryOp.NOT, value=value):
             return _constraints(value, not holds, box)
@@ -105,7 +105,8 @@ _AT_LEAST_ZERO: dict[CompareOp, list[tuple[int, int]]] = {
 
 
 def _tightened(region: Region) -> Box:
-    """The bounds of each axis, from each constraint solved for it with the other axes at their most favourable."""
+    """The bounds of each axis after solving each constraint for it, with the other axes at their most favourable
+    values."""
     box = dict(region.box)
     for g in region.constraints:
         for name, coefficient in g.coefficients.items():

@@ -10,7 +10,8 @@ from .workload import Axis, Stage, Workload
 
 
 def renamed(workload: Workload, names: Mapping[str, str]) -> Workload:
-    """``workload`` with tensors and axes renamed; names not in ``names`` stay. Not checked: keep names unique."""
+    """``workload`` with tensors and axes renamed. Names that are not in ``names`` stay. The caller keeps names
+    unique."""
 
     def tensor(t: Buffer) -> Buffer:
         return replace(t, name=names.get(t.name, t.name))

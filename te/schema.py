@@ -1,4 +1,4 @@
-"""The structure of a workload's JSON, as JSON Schema (2020-12): closed and bounded."""
+"""The structure of a workload's JSON as a JSON Schema (2020-12), closed and bounded."""
 
 from ..core.dtypes import DTYPES
 from ..ir.expr import BinaryOp, CompareOp, LogicOp, UnaryOp
@@ -14,8 +14,11 @@ _COEFFICIENT: Schema = {"type": "integer", "minimum": -MAX_COEFFICIENT, "maximum
 
 
 def workload_schema(definitions: str = "#/$defs") -> Schema:
-    """The schema of a workload. Its references point below ``definitions``, where ``workload_definitions`` has to
-    stand: the default fits the schema alone, ``#/components/schemas`` an OpenAPI document."""
+    """The schema of a workload.
+
+    Its references point below ``definitions``, where ``workload_definitions`` has to stand. The default fits the schema
+    alone, and ``#/components/schemas`` an OpenAPI document.
+    """
     axes = _list({"$ref": f"{definitions}/Axis"}, 0, MAX_RANK)
     stage = _object(
         {
@@ -42,7 +45,7 @@ def workload_schema(definitions: str = "#/$defs") -> Schema:
 
 
 def workload_definitions(definitions: str = "#/$defs") -> dict[str, Schema]:
-    """What ``workload_schema`` refers to: ``Axis``, ``Index`` and ``Expression``."""
+    """The definitions that ``workload_schema`` refers to: ``Axis``, ``Index`` and ``Expression``."""
     expression: Schema = {"$ref": f"{definitions}/Expression"}
     binary = [str(op) for table in (BinaryOp, CompareOp, LogicOp) for op in table]
 

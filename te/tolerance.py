@@ -25,16 +25,17 @@ from .evaluate import BINARY, COMPARE, LOGIC, UNARY, rounded
 from .workload import Reducer, Stage, Workload
 
 _SAFETY = 4.0
-"""Tolerance over estimated error: other orders of summation, faster functions, the tails that a sample misses."""
+"""Tolerance over estimated error. It allows for other orders of summation, faster functions, and tails that a sample
+misses."""
 
 _POINTS = 1024
-"""Sampled points of a stage without reduction."""
+"""How many points of a stage without a reduction are sampled."""
 
 _ROWS, _TERMS = 128, 256
-"""Sampled points of a reduction, and terms of each."""
+"""How many points of a reduction are sampled, and how many terms of each."""
 
 _FUNCTION = 4.0
-"""Error of a fast exp, tanh, …, in units of roundoff."""
+"""The error of a fast exp, tanh and the like, in units of roundoff."""
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -69,7 +70,7 @@ def _input(tensor: Buffer, position: int) -> _Sample:
 
 
 def _roundoff(dtype: DType) -> float:
-    """Half the distance from 1 to the next number; 0 for exact dtypes."""
+    """Half the distance from 1 to the next number of the dtype. It is 0 for exact dtypes."""
     return {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}.get(dtype.name, 0.0)
 
 

@@ -35,7 +35,7 @@ class Reducer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A named range ``0 <= name < extent``; the name appears in expressions as ``Var(name)``."""
+    """A named range ``0 <= name < extent``. The name stands in expressions as ``Var(name)``."""
 
     name: str
     extent: int

@@ -11,7 +11,7 @@ import pytest
 
 from tilewright.benchmarks import sweep
 from tilewright.benchmarks.suite import Options
-from tilewright.workers.fixture import compute_fixture
+from tilewright.workers.reference_data import compute_reference
 
 
 def _options(folder: Path, **extra: str) -> Options:
@@ -48,10 +48,10 @@ def test_a_wrong_kernel_is_named_with_all_that_shows_it_again(runs_here: bool, m
     task = replace(sweep.tasks(0, 0, "softmax")[0], runs_here=runs_here)
 
     def other(workload: Any, seed: int) -> Any:
-        found = compute_fixture(workload, seed)
-        return replace(found, expected=compute_fixture(workload, seed + 1).expected)
+        found = compute_reference(workload, seed)
+        return replace(found, expected=compute_reference(workload, seed + 1).expected)
 
-    monkeypatch.setattr("tilewright.benchmarks.sweep.compute_fixture", other)
+    monkeypatch.setattr("tilewright.benchmarks.sweep.compute_reference", other)
     said: list[Any] = []
 
     class Ear:

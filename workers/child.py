@@ -1,4 +1,5 @@
-"""A spawned child, seen from its parent: requests with a deadline per stage, and a death that is always noticed."""
+"""A spawned child, seen from its parent: requests with a deadline for each stage, and deaths that are always
+noticed."""
 
 import contextlib
 import logging
@@ -23,8 +24,11 @@ _log = logging.getLogger(__name__)
 
 
 class ChildDied(TilewrightError):
-    """The child ended in the middle of a request. ``stage``: the last it tx_expected, and ``item``, of several things,
-    which one it was at; ``signal``: what killed it, 0 when it exited by itself."""
+    """The child ended in the middle of a request.
+
+    ``stage`` is the last stage that it announced, and ``item`` the thing that it worked on where a request has several.
+    ``signal`` is what killed it; it is 0 where the child exited by itself.
+    """
 
     code = "CHILD_DIED"
 
@@ -36,7 +40,7 @@ class ChildDied(TilewrightError):
 
 
 class ChildHung(TilewrightError):
-    """A stage of a request passed its deadline; the child has been killed."""
+    """A stage of a request passed its deadline, and the child has been killed."""
 
     code = "CHILD_HUNG"
 
@@ -47,11 +51,12 @@ class ChildHung(TilewrightError):
 
 
 class Child:
-    """One child process in its own session, started at once; ``greet`` hands it ``setup`` before the first request.
+    """One child process in a session of its own, started at once. ``greet`` gives it ``setup`` before the first
+    request.
 
-    It asks the kernel to be killed when the *thread* that started it ends (PR_SET_PDEATHSIG counts threads), so
-    create it on a thread that lives as long as the child should. ``descriptors`` are inherited. Requests come from
-    one thread; ``kill`` may be called from any.
+    The kernel kills the child when the *thread* that started it ends (PR_SET_PDEATHSIG). So it must be created on a
+    thread that lives as long as the child should. The child inherits ``descriptors``. Requests come from one thread;
+    ``kill`` may be called from any.
     """
 
     def __init__(
@@ -82,13 +87,13 @@ class Child:
 
     @property
     def process_id(self) -> int:
-        """Also the id of its process group and session."""
+        """It is the id of the process group and of the session too."""
         return self._process.pid
 
     def greet(self, deadline_seconds: float) -> None:
-        """Hand over the set-up and wait until the child is ready; before the first request, harmless when repeated.
+        """Give the child its set-up and wait until it is ready. A second call does nothing.
 
-        Raises WorkerLost, and then the child is dead.
+        Raises WorkerLost where the child does not start; it is dead then.
         """
         if self._setup is None:
             return
@@ -104,10 +109,10 @@ class Child:
         self._setup = None
 
     def request(self, frame: Frame, *, first_stage: str, deadlines: Mapping[str, float]) -> Frame:
-        """Send ``frame``, follow the stages the child announces, return its answer.
+        """Send ``frame``, follow the stages that the child announces, and return its answer.
 
-        Each stage gets its own deadline from ``deadlines`` (seconds by stage name). Raises ChildHung, ChildDied, or
-        WorkerLost for an answer that is no frame; then the child is dead and reaped.
+        ``deadlines`` has the seconds of each stage by name. Raises ChildHung, ChildDied, or WorkerLost for an answer
+        that is no frame; the child is dead and reaped then.
         """
         self._words_from = self._words_bytes()
         stage, item = first_stage, None
@@ -129,7 +134,7 @@ class Child:
             raise
 
     def kill(self) -> None:
-        """End the child and its whole group now; harmless when repeated."""
+        """End the child and its whole process group now. A second call does nothing."""
         with self._killing:
             if not self._killed:
                 self._killed = True
@@ -138,7 +143,7 @@ class Child:
                 self._process.wait()
 
     def close(self) -> None:
-        """``kill``, and give back the pipe and the output file."""
+        """Kill the child, and close its pipe and its output file."""
         self.kill()
         self._connection.close()
         self._output.close()
@@ -147,8 +152,8 @@ class Child:
         return receive(self._connection) if self._connection.poll(seconds) else None
 
     def _died(self, stage: str, item: int | None) -> ChildDied:
-        """Reap what the closed pipe tx_expected. The group is killed before its leader is reaped, because until then
-        its number cannot belong to anybody else."""
+        """Reap the child whose pipe was closed. The group is killed before its leader is reaped, because until then no
+        other process can have its number."""
         deadline = time.monotonic() + _REAP_SECONDS
         while time.monotonic() < deadline:
             try:
@@ -167,7 +172,7 @@ class Child:
         return os.fstat(self._output.fileno()).st_size
 
     def _tail(self) -> str:
-        """The last lines the child wrote during this request, a compiler's last words among them."""
+        """The last lines that the child wrote during this request, such as a compiler's message."""
         end = self._words_bytes()
         start = max(self._words_from, end - _TAIL_BYTES)
         # pread: seeking would move the offset that the child writes at, which is the same one.

@@ -1,4 +1,4 @@
-"""The way of a candidate through builders and runner, the same for every executor."""
+"""The executor: it leads every candidate through a builder and the runner, whatever these run on."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
@@ -15,34 +15,34 @@ from ..core.trial import Clocks, Evidence, Failed, Outcome, Timed, Trial
 from ..te.json import workload_to_json
 from ..te.key import workload_key
 from ..te.workload import Workload
-from .crew import Crew, Worker
-from .report import Built, Report
+from .child_supervisor import WorkerSpec
+from .pool import Worker, WorkerPool
+from .report import BuildReport, RunReport
 from .settings import HOST_KINDS
-from .station import Posting
 from .wire import Json
 
 T = TypeVar("T")
 
 QUEUED = 2
-"""Binaries handed to the runner at once: while one is timed, the next one waits at the device."""
+"""How many binaries the runner is given at once: while one is timed, the next one waits at the device."""
 KEPT = 64
-"""Binaries of a workload that are kept for its final."""
+"""How many binaries of a workload are kept for its re-measurement."""
 
 
 class Builder(Worker, Protocol):
-    """Builds one schedule at a time; see BuildStation."""
+    """It builds one schedule at a time; see BuilderSupervisor."""
 
-    def build(self, workload: Json, schedule: Json) -> Built: ...
+    def build(self, workload: Json, schedule: Json) -> BuildReport: ...
 
 
 class Runner(Worker, Protocol):
-    """Has one device and measures one binary at a time; see RunStation."""
+    """It has one device and measures one binary at a time; see RunnerSupervisor."""
 
     def prefetch(self, workload: Json) -> None: ...
 
-    def run(self, workload: Json, binary: CompiledKernel, incumbent_seconds: float | None) -> Report: ...
+    def run(self, workload: Json, binary: CompiledKernel, incumbent_seconds: float | None) -> RunReport: ...
 
-    def final(self, workload: Json, binaries: Sequence[CompiledKernel]) -> list[tuple[float, ...]]: ...
+    def remeasure(self, workload: Json, binaries: Sequence[CompiledKernel]) -> list[tuple[float, ...]]: ...
 
     def describe(self) -> tuple[DeviceInfo, Toolchain]: ...
 
@@ -52,17 +52,17 @@ class Runner(Worker, Protocol):
 
 
 @dataclass
-class _Round:
-    """The candidates of one ``measure`` call on their way; ``drawn``: their schedules, by position."""
+class _InFlight:
+    """The candidates of one ``measure`` call that are under way. ``drawn`` has their schedules, by position."""
 
     key: str
     workload: Json
     source: Iterator[Schedule]
     drawn: list[Schedule] = field(default_factory=list)
     is_drained: bool = False
-    building: dict[Future[Built], int] = field(default_factory=dict)
-    built: dict[int, Built] = field(default_factory=dict)
-    running: dict[Future[Report], tuple[int, Built]] = field(default_factory=dict)
+    building: dict[Future[BuildReport], int] = field(default_factory=dict)
+    built: dict[int, BuildReport] = field(default_factory=dict)
+    running: dict[Future[RunReport], tuple[int, BuildReport]] = field(default_factory=dict)
 
     def draw(self) -> Schedule | None:
         """The next schedule; None when there are no more."""
@@ -74,7 +74,7 @@ class _Round:
         return schedule
 
     def wait(self) -> None:
-        """Until a build or a run has ended."""
+        """Wait until a build or a run has ended."""
         futures: set[Future[Any]] = {*self.building, *self.running}
         if futures:
             wait(futures, return_when=FIRST_COMPLETED)
@@ -85,8 +85,8 @@ class _Round:
 
 
 @dataclass
-class _Known:
-    """What is known of the workload in hand: the fastest time, and the fastest binaries by schedule key."""
+class _TaskCache:
+    """What is kept of the present workload: its fastest time, and its fastest binaries by schedule key."""
 
     key: str
     incumbent_seconds: float | None = None
@@ -103,21 +103,23 @@ class _Known:
 class Executor:
     """A Measurer over builders and one runner. One thread at a time may measure; ``prefetch`` may come from another."""
 
-    def __init__(self, posting: Posting, builders: Sequence[Builder], runner: Runner) -> None:
-        self._posting = posting
-        self._builders = Crew(builders, "builder")
-        self._runner = Crew([runner], "runner")
-        self.overlaps = posting.target.kind not in HOST_KINDS
-        """Whether building, and other work of the processor, may go on while the device is timing."""
-        self._known = _Known("")
-        self._ahead: dict[tuple[str, str], Future[Built]] = {}
+    def __init__(self, spec: WorkerSpec, builders: Sequence[Builder], runner: Runner) -> None:
+        self._spec = spec
+        self._builders = WorkerPool(builders, "builder")
+        self._runner = WorkerPool([runner], "runner")
+        self.overlaps = spec.target.kind not in HOST_KINDS
+        """Whether the processor may build and do other work while the device is timing."""
+        self._known = _TaskCache("")
+        self._ahead: dict[tuple[str, str], Future[BuildReport]] = {}
         self._measured_on: MeasuredOn | None = None
         self._closed = False
 
     def prefetch(self, workload: Workload, schedules: Sequence[Schedule] = ()) -> None:
-        """A workload that will be measured soon, and its first schedules as far as they are known: its inputs and
-        reference are computed and those schedules built meanwhile; where that would disturb timing, nothing is done.
-        Returns at once; whatever fails here fails again when it is measured, and is told then."""
+        """Prepare for a workload that will be measured soon, and build its first schedules as far as they are known.
+
+        Returns at once. Nothing is done where it would disturb timing. What fails here fails again when the workload is
+        measured, and is reported then.
+        """
         self._check_open()
         if not self.overlaps:
             return
@@ -129,12 +131,14 @@ class Executor:
                 self._ahead[place] = self._builders.submit(partial(_build, data, schedule.to_json()))
 
     def measure(self, workload: Workload, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
-        """See ``search.measurer.Measurer``. Where building and timing must not overlap, candidates are built in
-        parallel by the batch and then timed alone."""
+        """See ``search.measurer.Measurer``.
+
+        Where building and timing must not overlap, a batch of candidates is built in parallel, and then timed alone.
+        """
         self._check_open()
-        todo = _Round(workload_key(workload), workload_to_json(workload), iter(schedules))
+        todo = _InFlight(workload_key(workload), workload_to_json(workload), iter(schedules))
         if self._known.key != todo.key:
-            self._known = _Known(todo.key)
+            self._known = _TaskCache(todo.key)
         try:
             self._begin(todo)
             while todo.in_flight:
@@ -149,8 +153,8 @@ class Executor:
                 self._builders.abandon()
                 self._runner.abandon()
 
-    def final(self, workload: Workload, schedules: Sequence[Schedule]) -> list[tuple[float, ...]]:
-        """See ``search.measurer.Measurer``. What is no longer at hand is built again."""
+    def remeasure(self, workload: Workload, schedules: Sequence[Schedule]) -> list[tuple[float, ...]]:
+        """See ``search.measurer.Measurer``. Binaries that are no longer kept are built again."""
         self._check_open()
         data, key = workload_to_json(workload), workload_key(workload)
         kept = self._known.binaries if self._known.key == key else {}
@@ -165,21 +169,23 @@ class Executor:
             if isinstance(result, CompiledKernel):
                 found[n] = result
         order = sorted(found)
-        samples = _result(self._runner.submit(lambda r: r.final(data, [found[n] for n in order])))
+        samples = _result(self._runner.submit(lambda r: r.remeasure(data, [found[n] for n in order])))
         return [samples[order.index(n)] if n in found else () for n in range(len(schedules))]
 
     @property
     def measured_on(self) -> MeasuredOn:
-        """Device, toolchain and profile of all trials. Raises WorkerLost."""
+        """The device, the toolchain and the profile of all trials. Raises WorkerLost."""
         if self._measured_on is None:
             self._check_open()
             device, toolchain = _result(self._runner.submit(lambda r: r.describe()))
-            self._measured_on = MeasuredOn(device, toolchain, self._posting.profile)
+            self._measured_on = MeasuredOn(device, toolchain, self._spec.profile)
         return self._measured_on
 
     def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None:
-        """The operator's NumPy form, timed like a candidate on the same data; None when it cannot be.
-        Raises InvalidParameter for an unknown operator or parameters it cannot take."""
+        """The operator's NumPy form, timed like a candidate on the same data; None when it cannot be timed.
+
+        Raises InvalidParameter for an unknown operator, and for parameters that it cannot take.
+        """
         self._check_open()
         outcome = _result(self._runner.submit(lambda r: r.baseline(operator, dict(parameters))))
         return outcome if isinstance(outcome, Timed) else None
@@ -190,7 +196,7 @@ class Executor:
         return _result(self._runner.submit(lambda r: r.peaks()))
 
     def close(self) -> None:
-        """End all children; nothing of the executor is left running. Harmless when repeated."""
+        """End all children. A second call does nothing."""
         self._closed = True
         self._builders.close()
         self._runner.close()
@@ -205,9 +211,9 @@ class Executor:
         if self._closed:
             raise WorkerLost("this executor is closed")
 
-    def _begin(self, todo: _Round) -> None:
+    def _begin(self, todo: _InFlight) -> None:
         """Start every build and run that may start now."""
-        settings = self._posting.settings
+        settings = self._spec.settings
         self._run_built(todo)
         if self.overlaps or not todo.in_flight:
             most = settings.ahead if self.overlaps else settings.batch
@@ -215,26 +221,26 @@ class Executor:
                 todo.building[self._start_build(todo, schedule)] = len(todo.drawn) - 1
                 self._run_built(todo)
 
-    def _start_build(self, todo: _Round, schedule: Schedule) -> Future[Built]:
+    def _start_build(self, todo: _InFlight, schedule: Schedule) -> Future[BuildReport]:
         begun = self._ahead.pop((todo.key, schedule.key), None)
         if begun is not None and not begun.cancelled():
             return begun
         return self._builders.submit(partial(_build, todo.workload, schedule.to_json()))
 
-    def _run_built(self, todo: _Round) -> None:
-        """Hand binaries to the runner, as many as may wait there, in the order given, however long builds took."""
+    def _run_built(self, todo: _InFlight) -> None:
+        """Give the runner as many binaries as may wait there, in the order in which their schedules were drawn."""
         most = QUEUED if self.overlaps else 1
         while todo.built and len(todo.running) < most and (self.overlaps or not todo.building):
             position = min(todo.built)
             built = todo.built.pop(position)
             todo.running[self._runner.submit(self._run(todo, position, built))] = (position, built)
 
-    def _run(self, todo: _Round, position: int, built: Built) -> Callable[[Runner], Report]:
-        """What the runner's thread does: it knows the incumbent at the moment it begins."""
+    def _run(self, todo: _InFlight, position: int, built: BuildReport) -> Callable[[Runner], RunReport]:
+        """What the runner's thread calls. It looks at the incumbent's time when it begins, not before."""
         known, schedule, binary = self._known, todo.drawn[position], built.result
         assert isinstance(binary, CompiledKernel)
 
-        def run(runner: Runner) -> Report:
+        def run(runner: Runner) -> RunReport:
             report = runner.run(todo.workload, binary, known.incumbent_seconds)
             if isinstance(report.outcome, Timed):
                 known.add(schedule, binary, report.outcome.seconds)
@@ -242,15 +248,15 @@ class Executor:
 
         return run
 
-    def _collect(self, todo: _Round) -> list[tuple[int, Trial]]:
-        """Take what has finished; returns the candidates whose way ends here."""
+    def _collect(self, todo: _InFlight) -> list[tuple[int, Trial]]:
+        """Take in what has finished; returns the trials that are complete."""
         ended: list[tuple[int, Trial]] = []
         for future in [f for f in todo.building if f.done()]:
             position = todo.building.pop(future)
             built = _result(future)
             if isinstance(built.result, Failed):
                 clocks = Clocks(compile=built.seconds, overhead=built.overhead_seconds)
-                evidence = Evidence(input_seed=self._posting.seed)
+                evidence = Evidence(input_seed=self._spec.seed)
                 ended.append((position, Trial(todo.drawn[position], built.result, clocks, evidence)))
             else:
                 todo.built[position] = built
@@ -264,12 +270,12 @@ class Executor:
 
 
 def _result(future: Future[T]) -> T:
-    """What a finished future holds; WorkerLost if another thread closed the executor under it."""
+    """The result of a future. Raises WorkerLost where another thread closed the executor meanwhile."""
     try:
         return future.result()
     except CancelledError as error:
         raise WorkerLost("this executor was closed") from error
 
 
-def _build(workload: Json, schedule: Json, builder: Builder) -> Built:
+def _build(workload: Json, schedule: Json, builder: Builder) -> BuildReport:
     return builder.build(workload, schedule)

@@ -1,11 +1,11 @@
 """The default executor: spawned children on this machine."""
 
 from ..core.target import Profile, Target
-from .builder import BuildStation
+from .builder_supervisor import BuilderSupervisor
+from .child_supervisor import WorkerSpec
 from .executor import Executor
-from .runner import RunStation
+from .runner_supervisor import RunnerSupervisor
 from .settings import ExecutorSettings, builder_count
-from .station import Posting
 
 
 class LocalExecutor(Executor):
@@ -21,6 +21,6 @@ class LocalExecutor(Executor):
         settings: ExecutorSettings | None = None,
         ordinal: int = 0,
     ) -> None:
-        posting = Posting(target, profile or Profile(), seed, settings or ExecutorSettings(), ordinal)
-        builders = [BuildStation(posting) for _ in range(builder_count(posting.settings))]
-        super().__init__(posting, builders, RunStation(posting))
+        spec = WorkerSpec(target, profile or Profile(), seed, settings or ExecutorSettings(), ordinal)
+        builders = [BuilderSupervisor(spec) for _ in range(builder_count(spec.settings))]
+        super().__init__(spec, builders, RunnerSupervisor(spec))

@@ -23,7 +23,11 @@ class Role(Protocol):
     def answer(self, frame: Frame, announce: Announce) -> Frame: ...
 
 
-ROLES = {"build": "building:BuildRole", "prepare": "preparing:PrepareRole", "run": "running:RunRole"}
+ROLES = {
+    "build": "builder_child:BuilderRole",
+    "prepare": "reference_child:ReferenceRole",
+    "run": "runner_child:RunnerRole",
+}
 """Role -> ``module:class`` in this folder, called with the header of the setup frame. Named rather than imported,
 because a builder needs no device and a child that starts quickly is replaced quickly."""
 

@@ -1,6 +1,7 @@
 """The executor on Ray: builder actors, and one runner actor per device.
 
-An actor only carries a station, the same that the local executor uses: hangs and crashes of candidates are met inside
+An actor only carries a supervisor, the same that the local executor uses: hangs and crashes of candidates are met
+inside
 it, by its child, and cost no actor. What is met here is the loss of an actor or of its machine: it is replaced, and
 the call made once more, by us. Ray itself neither retries nor restarts, because it cannot know whether a lost call
 had an effect.
@@ -19,23 +20,23 @@ from ..codegen.backend import CompiledKernel
 from ..core.errors import TilewrightError, WorkerLost
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage
-from .builder import BuildStation
+from .builder_supervisor import BuilderSupervisor
+from .child_supervisor import WorkerSpec
 from .executor import Executor
-from .report import Built, Report
-from .runner import RunStation
+from .report import BuildReport, RunReport
+from .runner_supervisor import RunnerSupervisor
 from .settings import HOST_KINDS, Deadlines, ExecutorSettings, builder_count
-from .station import Posting
 from .wire import Json
 
 _LOSSES = 2
-"""A candidate is given up after this many lost actors: it may be what loses them."""
+"""A candidate is given up after this many lost actors, since it may be what kills them."""
 
 
 class RayExecutor(Executor):
     """Builder actors, wherever Ray has room, and one runner actor on this machine.
 
-    Uses the Ray that this process is connected to, or else starts one for itself, without dashboard and with token
-    authentication, and then stops it in ``close``. Raises WorkerLost when Ray does not start.
+    It uses the Ray that this process is connected to. Where there is none, it starts one without a dashboard and with
+    token authentication, and stops it in ``close``. Raises WorkerLost when Ray does not start.
     """
 
     def __init__(
@@ -47,10 +48,10 @@ class RayExecutor(Executor):
         settings: ExecutorSettings | None = None,
         ordinal: int = 0,
     ) -> None:
-        posting = Posting(target, profile or Profile(), seed, settings or ExecutorSettings(), ordinal)
+        spec = WorkerSpec(target, profile or Profile(), seed, settings or ExecutorSettings(), ordinal)
         self._started_ray = _connect()
-        builders = [RemoteBuilder(_builder_actors(posting), posting) for _ in range(builder_count(posting.settings))]
-        super().__init__(posting, builders, RemoteRunner(_runner_actors(posting), posting))
+        builders = [RemoteBuilder(_builder_actors(spec), spec) for _ in range(builder_count(spec.settings))]
+        super().__init__(spec, builders, RemoteRunner(_runner_actors(spec), spec))
 
     def close(self) -> None:
         super().close()
@@ -60,22 +61,23 @@ class RayExecutor(Executor):
 
 
 class ActorsLost(WorkerLost):
-    """The call and its repetition each lost the actor they were made on."""
+    """A call and its repetition each lost the actor that they were made on."""
 
 
-class RemoteStation:
-    """A station in an actor, seen from the driver. ``make`` creates the actor; ``interrupt`` may come from any thread,
+class RemoteSupervisor:
+    """A supervisor in an actor, seen from the driver. ``make`` creates the actor; ``interrupt`` may come from any
+    thread,
     the rest from one."""
 
-    def __init__(self, make: Callable[[], Any], posting: Posting) -> None:
+    def __init__(self, make: Callable[[], Any], spec: WorkerSpec) -> None:
         self._make = make
-        self._patience_seconds = patience_seconds(posting.settings.deadlines)
+        self._patience_seconds = patience_seconds(spec.settings.deadlines)
         self._actor: Any = None
         self._interrupted = False
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Create the actor, if there is none; it starts in the background."""
+        """Create the actor if there is none. It starts in the background."""
         with self._lock:
             if self._actor is None:
                 self._actor = self._make()
@@ -96,8 +98,11 @@ class RemoteStation:
                 self._actor = None
 
     def _call(self, method: str, *arguments: object) -> Any:
-        """What the actor answers, or its replacement. Raises WorkerLost when that is lost too, when the call is
-        interrupted, and when the station itself raised it."""
+        """The answer of the actor, or of its replacement.
+
+        Raises WorkerLost when the replacement is lost too, when the call is interrupted, and when the supervisor itself
+        raised it.
+        """
         losses: list[str] = []
         while len(losses) < _LOSSES:
             self.start()
@@ -109,7 +114,7 @@ class RemoteStation:
             except ray.exceptions.GetTimeoutError:
                 losses.append(f"no answer within {self._patience_seconds:g} s")
             except ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, TilewrightError):  # the station itself could not go on
+                if isinstance(error.cause, TilewrightError):  # the supervisor itself could not go on
                     raise error.cause from error
                 raise
             except (ray.exceptions.RayActorError, AttributeError) as error:  # None once interrupted
@@ -122,31 +127,31 @@ class RemoteStation:
         raise ActorsLost(f"{_LOSSES} Ray actors in a row were lost in {method}: {'; '.join(losses)}")
 
 
-class RemoteBuilder(RemoteStation):
+class RemoteBuilder(RemoteSupervisor):
     """See ``executor.Builder``."""
 
-    def build(self, workload: Json, schedule: Json) -> Built:
+    def build(self, workload: Json, schedule: Json) -> BuildReport:
         try:
-            return cast(Built, self._call("build", workload, schedule))
+            return cast(BuildReport, self._call("build", workload, schedule))
         except ActorsLost as lost:
-            return Built(Failed(Stage.COMPILE, Reason.WORKER_LOST, lost.message), 0.0, 0.0)
+            return BuildReport(Failed(Stage.COMPILE, Reason.WORKER_LOST, lost.message), 0.0, 0.0)
 
 
-class RemoteRunner(RemoteStation):
+class RemoteRunner(RemoteSupervisor):
     """See ``executor.Runner``."""
 
-    def run(self, workload: Json, binary: CompiledKernel, incumbent_seconds: float | None) -> Report:
+    def run(self, workload: Json, binary: CompiledKernel, incumbent_seconds: float | None) -> RunReport:
         try:
-            return cast(Report, self._call("run", workload, binary, incumbent_seconds))
+            return cast(RunReport, self._call("run", workload, binary, incumbent_seconds))
         except ActorsLost as lost:
-            return Report(Failed(Stage.CHECK, Reason.WORKER_LOST, lost.message), Clocks(), Evidence())
+            return RunReport(Failed(Stage.CHECK, Reason.WORKER_LOST, lost.message), Clocks(), Evidence())
 
     def prefetch(self, workload: Json) -> None:
         self._call("prefetch", workload)
 
-    def final(self, workload: Json, binaries: Sequence[CompiledKernel]) -> list[tuple[float, ...]]:
+    def remeasure(self, workload: Json, binaries: Sequence[CompiledKernel]) -> list[tuple[float, ...]]:
         try:
-            return cast(list[tuple[float, ...]], self._call("final", workload, list(binaries)))
+            return cast(list[tuple[float, ...]], self._call("remeasure", workload, list(binaries)))
         except ActorsLost:
             return [()] * len(binaries)
 
@@ -161,8 +166,11 @@ class RemoteRunner(RemoteStation):
 
 
 def patience_seconds(deadlines: Deadlines) -> float:
-    """When an actor counts as lost although Ray thinks it lives: after everything inside it could have timed out
-    twice. Ray gives a device to one actor at a time, so that none waits long for another program to leave it."""
+    """After how many seconds an actor counts as lost although Ray thinks that it lives.
+
+    Everything inside it could have timed out twice by then. Ray gives a device to one actor at a time, so that none
+    waits long for another program to leave it.
+    """
     return 2 * (sum(seconds for stage, seconds in deadlines.by_stage().items() if stage != "wait") + 10.0)
 
 
@@ -179,20 +187,20 @@ def _connect() -> bool:
     return True
 
 
-def _builder_actors(posting: Posting) -> Callable[[], Any]:
-    return _actors(BuildStation, posting, scheduling_strategy="SPREAD")
+def _builder_actors(spec: WorkerSpec) -> Callable[[], Any]:
+    return _actors(BuilderSupervisor, spec, scheduling_strategy="SPREAD")
 
 
-def _runner_actors(posting: Posting) -> Callable[[], Any]:
+def _runner_actors(spec: WorkerSpec) -> Callable[[], Any]:
     """On this machine, whose device the target describes. A processor is not reserved, since builders and runner take
     turns on it; any other device is, so that no two runners get the same."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     return _actors(
-        RunStation, posting, scheduling_strategy=here, num_gpus=0 if posting.target.kind in HOST_KINDS else 1
+        RunnerSupervisor, spec, scheduling_strategy=here, num_gpus=0 if spec.target.kind in HOST_KINDS else 1
     )
 
 
-def _actors(station: type, posting: Posting, **options: object) -> Callable[[], Any]:
-    remote: Any = ray.remote(station)  # an actor class is made of the class at run time: there is no type for it
+def _actors(supervisor: type, spec: WorkerSpec, **options: object) -> Callable[[], Any]:
+    remote: Any = ray.remote(supervisor)  # an actor class is made of the class at run time: there is no type for it
     actor = remote.options(max_restarts=0, max_task_retries=0, num_cpus=0, **options)
-    return lambda: actor.remote(posting)
+    return lambda: actor.remote(spec)

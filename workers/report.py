@@ -1,4 +1,4 @@
-"""What came of one candidate at each of the two benches it passes."""
+"""What a builder and a runner report of one candidate."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,8 +8,10 @@ from ..core.trial import Clocks, Evidence, Failed, Outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """``seconds``: in the compiler; ``overhead_seconds``: around it (queues, pipes, replaced children)."""
+class BuildReport:
+    """A builder's report. ``seconds`` were spent in the compiler, ``overhead_seconds`` around it: in queues and pipes,
+    and
+    for replaced children."""
 
     result: CompiledKernel | Failed
     seconds: float
@@ -17,8 +19,8 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What the runner says. ``tainted``: its memory may be damaged, so it must be replaced."""
+class RunReport:
+    """A runner's report. ``tainted`` says that its memory may be damaged, so that it must be replaced."""
 
     outcome: Outcome
     clocks: Clocks
@@ -27,9 +29,11 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Final:
-    """What the runner says of finalists: the ``samples`` of each, in the order given; or which one ``failed``, and then
-    there are none. ``tainted``: as in Report."""
+class RemeasureReport:
+    """A runner's report of a re-measurement: the ``samples`` of each binary in seconds, in the order given.
+
+    Where a binary failed, ``failed`` is its position, and there are no samples. ``tainted`` is as in RunReport.
+    """
 
     samples: tuple[tuple[float, ...], ...] = ()
     failed: int | None = None
@@ -37,7 +41,9 @@ class Final:
 
 
 class Announce(Protocol):
-    """How a child says which stage begins, and of several things which one, from 0: this restarts the parent's
-    clock for the stage. ``note``: what people should be told meanwhile."""
+    """How a child says that a ``stage`` begins, which restarts the parent's deadline for it.
+
+    ``item`` counts from 0 where a request has several things. ``note`` is a message for people.
+    """
 
     def __call__(self, stage: str, item: int | None = None, note: str = "") -> None: ...

@@ -7,11 +7,11 @@ from typing import TypeVar
 from ..codegen.backend import KernelParameter
 from ..runtime.device import Device, LoadedKernel, Memory
 from .environment import disturbance
-from .timing import FinalRules, Sample, Timer, TimingRules
+from .timing import RemeasureRules, Sample, Timer, TimingRules
 
 _MOST_SETS = 256
 
-Rules = TypeVar("Rules", TimingRules, FinalRules)
+Rules = TypeVar("Rules", TimingRules, RemeasureRules)
 
 
 class Rotation:

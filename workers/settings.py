@@ -1,36 +1,38 @@
-"""What an executor can be told: deadlines, how children start, and how long timing may take."""
+"""The settings of an executor: deadlines, how children start, and how long timing may take."""
 
 import os
 import sys
 from dataclasses import dataclass, field
 
 from ..core.errors import InvalidParameter
-from .timing import FinalRules, TimingRules
+from .timing import RemeasureRules, TimingRules
 
 HOST_KINDS = ("llvm",)
-"""Target kinds whose device is the processor that also builds: building and timing must not overlap there."""
+"""Target kinds whose device is the processor that builds too. Building and timing must not overlap there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds a stage may take before its child is killed. They bound hangs, so they are generous:
-    a candidate that is merely slow is stopped by the timing rules long before."""
+    """How many seconds a stage may take before its child is killed.
+
+    Deadlines bound hangs and are generous. The timing rules stop a candidate that is merely slow long before.
+    """
 
     start: float = 120.0
-    """From the spawn to the first word of a child."""
+    """The time from the spawn of a child to its first message."""
     compile: float = 60.0
-    """Lowering included."""
+    """It includes lowering."""
     ask: float = 30.0
-    """Questions that need no work: which device, which toolchain."""
+    """It is for questions that need no work: which device and which toolchain there are."""
     prepare: float = 600.0
-    """Random inputs and the float64 reference, once per workload."""
+    """It is for random inputs and the float64 reference of a workload."""
     load: float = 20.0
     check: float = 20.0
     time: float = 30.0
     baseline: float = 120.0
     peaks: float = 120.0
     wait: float = 86_400.0
-    """For a device that another program is timing on."""
+    """It is for waiting until another program leaves the device."""
 
     def by_stage(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in Deadlines.__slots__}
@@ -38,17 +40,20 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
-    """``builder``: ``module:function`` with the signature ``(workload, target, schedule) -> CompiledKernel`` that
-    builder children call. ``python_path``: where children look for modules (the parent's own path).
-    ``batch``: how many candidates are built before they are timed where the two must not overlap; ``ahead``: how many
-    are on their way at once where they do. ``builders``: children that build (None: as many as the processor has
-    threads). ``builder_memory_bytes``: address space of a builder child, so that a runaway compile hurts nobody else.
-    ``final``: how finalists are timed."""
+    """How an executor works.
+
+    ``builder``: ``module:function`` with the signature ``(workload, target, schedule) -> CompiledKernel``; builder
+    children call it. ``python_path``: where children look for modules, by default where the parent does. ``batch``: how
+    many candidates are built before they are timed, where the two must not overlap. ``ahead``: how many candidates are
+    under way at once, where building and timing overlap. ``builders``: how many children build; None means one for each
+    thread of the processor. ``builder_memory_bytes``: the address space of a builder child, so that a runaway compiler
+    hurts nobody else. ``timing`` and ``final``: how candidates are timed, and how the fastest are timed again.
+    """
 
     builder: str = "tilewright.codegen.lowering:build"
     deadlines: Deadlines = field(default_factory=Deadlines)
     timing: TimingRules = field(default_factory=TimingRules)
-    final: FinalRules = field(default_factory=FinalRules)
+    final: RemeasureRules = field(default_factory=RemeasureRules)
     batch: int = 8
     ahead: int = 12
     builders: int | None = None
@@ -65,14 +70,18 @@ class ExecutorSettings:
 
 
 def settings_for(kind: str, deadlines: Deadlines) -> ExecutorSettings:
-    """What suits devices of a kind. A graphics processor is quiet, so that samples agree soon, and it does nothing else
-    meanwhile: it is given the same time for each candidate, some three times what goes on around it. Finals are played
-    hot and rested there (see ``FinalRules``)."""
-    if kind in HOST_KINDS:  # where other work disturbs, a trial takes all of its time; finalists meet again
+    """The settings that suit devices of a kind.
+
+    A GPU is quiet: samples agree soon, and every candidate gets the same time, about three times what the work around
+    it
+    takes. Re-measurement there is done on a hot and on a rested chip (see ``RemeasureRules``). A processor is disturbed
+    by other work, so that a trial takes all of its time.
+    """
+    if kind in HOST_KINDS:
         timing = TimingRules(least_samples=5, most_seconds=0.04, slower_ratio=1.25)
-        return ExecutorSettings(deadlines=deadlines, timing=timing, final=FinalRules(most_seconds=1.0), batch=12)
+        return ExecutorSettings(deadlines=deadlines, timing=timing, final=RemeasureRules(most_seconds=1.0), batch=12)
     timing = TimingRules(sample_seconds=3e-3, least_samples=9, most_seconds=0.06, slow_seconds=1.0, spread=0.0)
-    final = FinalRules(most_seconds=3.0, rest_seconds=0.01)
+    final = RemeasureRules(most_seconds=3.0, rest_seconds=0.01)
     builders = max(1, len(os.sched_getaffinity(0)) - 3)  # for the program, the data child and the runner
     return ExecutorSettings(deadlines=deadlines, timing=timing, final=final, builders=builders)
 

@@ -37,7 +37,7 @@ class TimingRules:
 
 
 @dataclass(frozen=True, slots=True)
-class FinalRules:
+class RemeasureRules:
     """``sample_seconds``, ``most_launches``, ``launch_step``: as in TimingRules. Rounds end after ``most_seconds``, or
     after ``most_rounds``, but there are at least ``least_rounds``. ``rest_seconds``: how long the device rests before
     each sample of a second half, which has as many rounds as the first (there is time for both in ``most_seconds``); 0:
@@ -121,9 +121,9 @@ def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float |
     return Timing(timed, disturbed, spent, launched, noisy=timed.spread > rules.noisy_spread, hopeless=False)
 
 
-def take_turns(
+def interleaved_samples(
     timers: Sequence[Timer],
-    rules: FinalRules,
+    rules: RemeasureRules,
     begin: Callable[[int], None],
     rest: Callable[[float], None] = time.sleep,
 ) -> list[tuple[float, ...]]:
@@ -175,7 +175,7 @@ def _both(first: Sample, second: Sample) -> Sample:
     return Sample(first.seconds + second.seconds, first.launches + second.launches, waiting_seconds)
 
 
-def _warm_up(timer: Timer, rules: TimingRules | FinalRules) -> tuple[float, float]:
+def _warm_up(timer: Timer, rules: TimingRules | RemeasureRules) -> tuple[float, float]:
     """(seconds spent, seconds per launch): doubles the launches until they last half a sample."""
     spent, launches = 0.0, 1
     while True:
@@ -187,7 +187,7 @@ def _warm_up(timer: Timer, rules: TimingRules | FinalRules) -> tuple[float, floa
         launches = _launches(max(2 * launches, launches * min(grow, 64.0)), rules)
 
 
-def _launches(wanted: float, rules: TimingRules | FinalRules) -> int:
+def _launches(wanted: float, rules: TimingRules | RemeasureRules) -> int:
     """``wanted`` launches, as far as the rules allow."""
     steps = max(1, math.ceil(wanted / rules.launch_step))
     return min(steps * rules.launch_step, rules.most_launches)

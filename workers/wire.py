@@ -9,8 +9,8 @@ from ..core.dtypes import dtype_named
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
 from .frames import Frame
-from .report import Report
-from .timing import FinalRules, TimingRules
+from .report import RunReport
+from .timing import RemeasureRules, TimingRules
 
 Json = dict[str, object]
 
@@ -113,7 +113,7 @@ def profile_from_json(data: object) -> Profile:
     return Profile(str(fields["cache"]), cast(int, fields["protocol"]))
 
 
-def rules_to_json(rules: TimingRules | FinalRules) -> Json:
+def rules_to_json(rules: TimingRules | RemeasureRules) -> Json:
     return asdict(rules)
 
 
@@ -121,8 +121,8 @@ def rules_from_json(data: object) -> TimingRules:
     return TimingRules(**cast(dict[str, float], data))  # type: ignore[arg-type]
 
 
-def final_from_json(data: object) -> FinalRules:
-    return FinalRules(**cast(dict[str, float], data))  # type: ignore[arg-type]
+def final_from_json(data: object) -> RemeasureRules:
+    return RemeasureRules(**cast(dict[str, float], data))  # type: ignore[arg-type]
 
 
 def outcome_to_json(outcome: Outcome) -> Json:
@@ -155,7 +155,7 @@ def evidence_from_json(data: object) -> Evidence:
     return Evidence(**cast(dict[str, float], data))  # type: ignore[arg-type]
 
 
-def report_to_json(report: Report) -> Json:
+def report_to_json(report: RunReport) -> Json:
     return {
         "outcome": outcome_to_json(report.outcome),
         "clocks": clocks_to_json(report.clocks),
@@ -164,9 +164,9 @@ def report_to_json(report: Report) -> Json:
     }
 
 
-def report_from_json(data: Json) -> Report:
+def report_from_json(data: Json) -> RunReport:
     """The inverse of ``report_to_json``; raises KeyError or ValueError for what is no report."""
-    return Report(
+    return RunReport(
         outcome_from_json(data["outcome"]),
         clocks_from_json(data["clocks"]),
         evidence_from_json(data["evidence"]),

@@ -1,21 +1,21 @@
-"""Evolution: the fastest schedules so far are crossed and mutated."""
+"""Evolution: crossover and mutation of the fastest schedules so far."""
 
 from collections.abc import Collection, Sequence
 
 from ...core.streams import stream
-from ..breeding import offspring
+from ..crossover import crossover
 from ..seen import Seen
 from ..strategy import Observation, Problem
 
 _FIRST = 16
-"""Random candidates before there are parents to speak of."""
+"""How many random candidates come before the first crossover."""
 _PARENTS = 12
 _RANDOM_SHARE = 0.1
 
 
 class Evolution:
-    """Rank-weighted parents, uniform crossover between two of one sketch, then each knob moves with a small
-    probability: usually a step to a neighbouring value, sometimes anywhere. A tenth of every batch is random."""
+    """Parents are drawn by rank, two of one sketch are crossed knob by knob, and each knob then mutates with a small
+    probability: usually to a neighbouring value, sometimes to any. A tenth of every batch is random."""
 
     def __init__(self, problem: Problem) -> None:
         self._pool = problem.pool
@@ -29,8 +29,8 @@ class Evolution:
         chosen: list[int] = []
         if told >= _FIRST and len(parents) >= 2:
             wanted = count - int(rng.binomial(count, _RANDOM_SHARE))
-            for _ in range(8):  # offspring are often illegal or known already
-                children = offspring(self._pool, parents, 8 * count, rng)
+            for _ in range(8):  # crossover are often illegal or known already
+                children = crossover(self._pool, parents, 8 * count, rng)
                 chosen += self._seen.fresh(children, wanted - len(chosen), [*pending, *chosen])
                 if len(chosen) >= wanted:
                     break

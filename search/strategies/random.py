@@ -1,4 +1,4 @@
-"""Uniform random search without replacement: the baseline every other strategy must beat."""
+"""Uniform random search without replacement: the baseline that every other strategy must beat."""
 
 from collections.abc import Collection, Sequence
 

@@ -1,15 +1,7 @@
-"""What every sketch owes: legal spaces, and kernels that compute what the expression says, interpreted and compiled.
-
-Each case (an operator's example, or a random expression) is worked through by a pool of processes while the tests
-wait for their own case, so that interpreter and compiler keep all cores busy.
-"""
+"""The contract of sketches: legal spaces, and kernels that compute what the expression says, however they are run."""
 
 import json
-import os
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from functools import cache
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -33,10 +25,7 @@ OPERATOR_SCHEDULES = 4
 DEVICE_SCHEDULES = 20
 """The same for sketches of one class, which take few of them."""
 GROUP = 10
-"""Random expressions that one test works through."""
-
-Answers = dict[tuple[str, str], list["Future[int]"]]
-
+"""How many random expressions one test works through."""
 
 TARGETS = {
     "llvm": host_target("llvm"),
@@ -49,6 +38,7 @@ TARGETS = {
 are interpreted."""
 
 
+@cache
 def _target(sketch: str) -> Target:
     """The target that a sketch is for, this machine if possible."""
     fitting = [t for t in TARGETS.values() if any(SKETCHES[sketch].matches(w, t) for w in _workloads())]
@@ -70,45 +60,23 @@ def _matched(sketch: str) -> list[Workload]:
     return [w for w in _workloads() if SKETCHES[sketch].matches(w, _target(sketch))]
 
 
-@pytest.fixture(scope="module")
-def answers(request: pytest.FixtureRequest) -> Iterator[Answers]:
-    """All cases that are asked for, under way: (sketch, operator or group of seeds) -> how many kernels agreed."""
-    asked = {
-        (item.callspec.params["sketch"], item.callspec.params["case"])
-        for item in request.session.items
-        if isinstance(item, pytest.Function)
-        and hasattr(item, "callspec")
-        and {"sketch", "case"} <= set(item.callspec.params)
-    }
-    with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=get_context("spawn")) as pool:
-        found: Answers = {}
-        for sketch in SKETCHES:
-            target = _target(sketch)
-            count = OPERATOR_SCHEDULES if SKETCHES[sketch].generic else DEVICE_SCHEDULES
-            for name, operator in OPERATORS.items():
-                if (sketch, name) not in asked:
-                    continue
-                found[sketch, name] = [
-                    pool.submit(check_operator, sketch, target, name, case, count) for case in operator.few_cases()
-                ]
-            for seed in range(RANDOM_EXPRESSIONS):
-                if (sketch, _group(seed)) not in asked:
-                    continue
-                group = found.setdefault((sketch, _group(seed)), [])
-                group.append(pool.submit(check_random, sketch, target, seed, RANDOM_SCHEDULES[target.kind]))
-        yield found
-        pool.shutdown(cancel_futures=True)
-
-
-def _group(seed: int) -> str:
-    return f"seeds {seed // GROUP * GROUP} to {seed // GROUP * GROUP + GROUP - 1}"
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("sketch", SKETCHES)
+def test_kernels_of_an_operator_agree_with_the_reference(sketch: str, operator: str) -> None:
+    generic = SKETCHES[sketch].generic
+    count = OPERATOR_SCHEDULES if generic else DEVICE_SCHEDULES
+    cases = OPERATORS[operator].few_cases()
+    compared = [check_operator(sketch, _target(sketch), operator, case, count) for case in cases]
+    assert not generic or all(n >= 1 for n in compared)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*OPERATORS, *dict.fromkeys(_group(s) for s in range(RANDOM_EXPRESSIONS))])
+@pytest.mark.parametrize("seeds", [range(s, s + GROUP) for s in range(0, RANDOM_EXPRESSIONS, GROUP)], ids=str)
 @pytest.mark.parametrize("sketch", SKETCHES)
-def test_reference_interpreter_and_compiled_kernel_agree(answers: Answers, sketch: str, case: str) -> None:
-    compared = [answer.result(timeout=280) for answer in answers[sketch, case]]
+def test_kernels_of_random_expressions_agree_with_the_reference(sketch: str, seeds: range) -> None:
+    target = _target(sketch)
+    compared = [check_random(sketch, target, seed, RANDOM_SCHEDULES[target.kind]) for seed in seeds]
     assert not SKETCHES[sketch].generic or all(n >= 1 for n in compared)
 
 

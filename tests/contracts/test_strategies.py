@@ -9,7 +9,7 @@ import pytest
 from tilewright.core.budget import Budget, StopReason
 from tilewright.core.trial import Failed, Reason, Stage, Timed, Trial
 from tilewright.cost_model.models import MODELS
-from tilewright.search.pool import Pool
+from tilewright.search.pool import CandidatePool
 from tilewright.search.recorded import Recorded, read_table
 from tilewright.search.strategies import STRATEGIES
 from tilewright.search.strategy import Observation, Problem
@@ -57,7 +57,7 @@ def test_resuming_from_the_records_goes_on_as_if_undisturbed(strategy: str, mode
 def test_exhausts_a_small_pool_and_stops(strategy: str, model: str) -> None:
     space = recorded().space
     small = type(space)(space.sketch, space.version, space.knobs, space.codes[:30])
-    pool = Pool([small])
+    pool = CandidatePool([small])
     steps = tune(pool, STRATEGIES[strategy](Problem(pool, 0, model=model)), recorded().measure, Budget(1000))
     seen = []
     while True:

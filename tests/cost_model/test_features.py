@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tilewright.core.policy import SpacePolicy
 from tilewright.core.streams import stream
 from tilewright.core.trial import Failed, Outcome, Reason, Stage, Timed
 from tilewright.cost_model.dataset import Experience, experience_data, labels
@@ -29,12 +30,25 @@ def test_schedules_alone_give_the_features_of_their_space(sketch: str, operator:
     rows = stream(0, "rows").choice(len(space), size=min(20, len(space)), replace=False)
     schedules = [space.schedule(int(r)) for r in rows]
     derived = SKETCHES[sketch].derive(workload, DEVICE.target, schedules)
-    alone = schedule_features(sketch, derived, [s.knobs for s in schedules], workload, DEVICE)
+    prior = SKETCHES[sketch].prior_seconds(workload, DEVICE.target, schedules)
+    alone = schedule_features(sketch, derived, prior, [s.knobs for s in schedules], workload, DEVICE)
     whole = space_features(space, workload, DEVICE)[rows]
     numeric = ~np.isnan(alone)
     assert np.array_equal(alone[numeric], whole[numeric])
     textual = sum(isinstance(k.values[0], str) for k in space.knobs[:KNOB_COLUMNS])
     assert (np.isnan(alone).sum(axis=1) - np.isnan(whole).sum(axis=1) == textual).all()
+
+
+def test_without_a_prior_no_feature_holds_an_estimate() -> None:
+    workload = OPERATORS["matmul"].workload({"m": 64, "n": 64, "k": 64})
+    sketch = sketches_for(workload, DEVICE.target)[0]
+    column = next(i for i, c in enumerate(COLUMNS) if c.name == "prior.nanoseconds")
+    space = sketch.space(workload, DEVICE.target, limit=50, policy=SpacePolicy(prior=False))
+    experience = Experience(workload, DEVICE, [(space.schedule(i), Timed((1.0 + i,))) for i in range(3)])
+    assert space.prior_seconds is None
+    assert np.isnan(space_features(space, workload, DEVICE)[:, column]).all()
+    assert np.isnan(experience_data([experience], prior=False)[0][:, column]).all()
+    assert np.isfinite(experience_data([experience])[0][:, column]).all()
 
 
 def test_labels_compare_with_the_best_and_failures_get_nothing() -> None:

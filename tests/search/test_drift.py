@@ -4,8 +4,8 @@ import pytest
 
 from tilewright.core.schedule import Schedule
 from tilewright.core.trial import Evidence, Failed, Outcome, Reason, Stage, Timed, Trial
-from tilewright.search.drift import NOISE, WINDOW, noise, steadied
-from tilewright.search.finals import finalists
+from tilewright.search.drift import NOISE, WINDOW, drift_corrected, noise
+from tilewright.search.remeasurement import worth_remeasuring
 
 FAILED = Failed(Stage.CHECK, Reason.WRONG_RESULT)
 
@@ -17,7 +17,7 @@ def _trial(seconds: float, speed: float = 1.0, anchor: float | None = 1e-5, outc
 
 
 def _seconds(trials: list[Trial]) -> list[float]:
-    return [o.seconds for o in steadied(trials) if isinstance(o, Timed)]
+    return [o.seconds for o in drift_corrected(trials) if isinstance(o, Timed)]
 
 
 def test_times_of_a_slow_phase_are_those_of_the_first() -> None:
@@ -29,8 +29,8 @@ def test_times_of_a_slow_phase_are_those_of_the_first() -> None:
 
 def test_the_fastest_reaches_the_final_though_it_came_in_a_slow_phase() -> None:
     trials = [_trial(1.1) for _ in range(10)] + [_trial(1.2, 1.3) for _ in range(10)] + [_trial(1.0, 1.3)]
-    assert 20 not in finalists([t.outcome for t in trials])
-    assert finalists(list(steadied(trials))) == []  # alone in front: nothing to decide
+    assert 20 not in worth_remeasuring([t.outcome for t in trials])
+    assert worth_remeasuring(list(drift_corrected(trials))) == []  # alone in front: nothing to decide
     assert min(range(21), key=lambda n: _seconds(trials)[n]) == 20
 
 
@@ -42,12 +42,12 @@ def test_noise_of_the_anchor_changes_nothing() -> None:
 
 def test_what_comes_later_changes_nothing_that_was_seen() -> None:
     trials = [_trial(1.0 + n / 100, 1.0 + n / 50) for n in range(30)]
-    assert list(steadied(trials))[:17] == list(steadied(trials[:17]))
+    assert list(drift_corrected(trials))[:17] == list(drift_corrected(trials[:17]))
 
 
 def test_failures_and_trials_without_an_anchor_stay_as_they_are() -> None:
     trials = [_trial(1.0), _trial(2.0, anchor=None), _trial(1.0, 5.0, outcome=FAILED)]
-    assert list(steadied(trials)) == [t.outcome for t in trials]
+    assert list(drift_corrected(trials)) == [t.outcome for t in trials]
 
 
 def test_an_anchor_gone_wild_is_not_believed() -> None:

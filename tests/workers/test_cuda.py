@@ -80,7 +80,7 @@ def test_a_good_trial_brings_the_devices_evidence(executor: Executor) -> None:
 
 @pytest.mark.cuda
 def test_finalists_meet_on_the_device(executor: Executor) -> None:
-    good, late, slow = executor.final(
+    good, late, slow = executor.remeasure(
         add_one(), [schedule("good"), schedule("faults_after_many_launches"), schedule("slow")]
     )
     assert len(good) >= 5 and late == () and min(slow) > 5 * max(good)

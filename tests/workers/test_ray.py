@@ -45,7 +45,7 @@ def trial(executor: Executor, fault: str) -> Trial:
     return found
 
 
-def stations(marker: Path, role: str) -> list[tuple[psutil.Process, psutil.Process]]:
+def supervisors(marker: Path, role: str) -> list[tuple[psutil.Process, psutil.Process]]:
     """(actor, its child) for every child whose module path has ``marker`` in it and whose actor's class is ``role``."""
     found = []
     for process in psutil.process_iter():
@@ -63,7 +63,9 @@ def test_its_own_cluster_demands_a_token(executor: Executor) -> None:
     assert os.environ["RAY_AUTH_MODE"] == "token"
 
 
-@pytest.mark.parametrize(("role", "fault"), [("RunStation", "loops_for_ever"), ("BuildStation", "builder_hangs")])
+@pytest.mark.parametrize(
+    ("role", "fault"), [("RunnerSupervisor", "loops_for_ever"), ("BuilderSupervisor", "builder_hangs")]
+)
 def test_a_killed_actor_takes_its_child_along_and_is_replaced(
     executor: Executor, marker: Path, role: str, fault: str
 ) -> None:
@@ -71,7 +73,7 @@ def test_a_killed_actor_takes_its_child_along_and_is_replaced(
     assert isinstance(trial(executor, "good").outcome, Timed)
     with ThreadPoolExecutor(1) as background:
         hanging = background.submit(trial, executor, fault)
-        before = stations(marker, role)
+        before = supervisors(marker, role)
         assert before
         for actor, _ in before:
             actor.send_signal(signal.SIGKILL)

@@ -9,7 +9,7 @@ import pytest
 from tilewright.core.streams import stream
 from tilewright.core.trial import median_interval
 from tilewright.workers.settings import Deadlines, settings_for
-from tilewright.workers.timing import FinalRules, Sample, TimingRules, take_samples, take_turns
+from tilewright.workers.timing import RemeasureRules, Sample, TimingRules, interleaved_samples, take_samples
 from tilewright.workers.wire import final_from_json, rules_to_json
 
 RULES = TimingRules()
@@ -121,8 +121,8 @@ def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
 def test_finalists_take_turns_in_every_round_whatever_their_place() -> None:
     order: list[int] = []
     clocks = [Clock(1e-3), Clock(2e-3), Clock(5e-6)]
-    rules = FinalRules(most_rounds=6)
-    samples = take_turns(clocks, rules, order.append)
+    rules = RemeasureRules(most_rounds=6)
+    samples = interleaved_samples(clocks, rules, order.append)
     assert [s[0] for s in samples] == pytest.approx([1e-3, 2e-3, 5e-6])
     assert all(len(s) == 6 for s in samples)
     rounds = [order[3 + 3 * n : 6 + 3 * n] for n in range(6)]
@@ -131,24 +131,24 @@ def test_finalists_take_turns_in_every_round_whatever_their_place() -> None:
 
 
 def test_a_final_of_slow_kernels_has_its_least_rounds_and_drops_the_disturbed() -> None:
-    samples = take_turns([Clock(1.0, waits=[0.0, 0.5])], FinalRules(most_seconds=0.0), lambda n: None)
-    assert len(samples[0]) == FinalRules().least_rounds
+    samples = interleaved_samples([Clock(1.0, waits=[0.0, 0.5])], RemeasureRules(most_seconds=0.0), lambda n: None)
+    assert len(samples[0]) == RemeasureRules().least_rounds
 
 
 def test_who_is_faster_rested_by_more_than_it_is_slower_hot_wins_the_final() -> None:
     """What wakes the device is a hundred times slower here, and must not count."""
-    rules = FinalRules(most_rounds=7, most_seconds=60.0, rest_seconds=0.01)
+    rules = RemeasureRules(most_rounds=7, most_seconds=60.0, rest_seconds=0.01)
     steady = Clock(1e-3, [1.0] * 8 + [100.0, 1.0] * 7)
     bursts = Clock(1e-3, [1.0] + [1.02] * 7 + [100.0, 0.94] * 7)
-    samples = take_turns([steady, bursts], rules, lambda n: None, lambda seconds: None)
+    samples = interleaved_samples([steady, bursts], rules, lambda n: None, lambda seconds: None)
     assert samples[0] == pytest.approx([1e-3] * 7) and samples[1] == pytest.approx([0.98e-3] * 7)
     assert len(steady.calls) == len(bursts.calls) == 1 + 7 + 2 * 7
 
 
 def test_the_rested_rounds_are_those_without_a_rest_again_and_every_turn_begins_with_a_rest() -> None:
     turns: list[int | float] = []
-    rules = FinalRules(most_rounds=6, rest_seconds=0.01)
-    take_turns([Clock(1e-3), Clock(2e-3), Clock(5e-6)], rules, turns.append, turns.append)
+    rules = RemeasureRules(most_rounds=6, rest_seconds=0.01)
+    interleaved_samples([Clock(1e-3), Clock(2e-3), Clock(5e-6)], rules, turns.append, turns.append)
     hot, rested = turns[3 : 3 + 18], turns[3 + 18 :]
     assert hot[:6] == [0, 1, 2, 2, 1, 0] and hot[6:9] == [1, 2, 0]
     assert rested == [word for n in hot for word in (n, 0.01)]
@@ -159,15 +159,15 @@ def test_a_final_with_rests_has_as_many_rounds_as_there_is_time_for() -> None:
 
     def rounds(contestants: int, seconds: float, most_seconds: float) -> int:
         rests: list[float] = []
-        rules = FinalRules(most_seconds=most_seconds, rest_seconds=0.01)
-        samples = take_turns([Clock(seconds) for _ in range(contestants)], rules, lambda n: None, rests.append)
+        rules = RemeasureRules(most_seconds=most_seconds, rest_seconds=0.01)
+        samples = interleaved_samples([Clock(seconds) for _ in range(contestants)], rules, lambda n: None, rests.append)
         assert len(rests) == contestants * len(samples[0]) and len({len(s) for s in samples}) == 1
         return len(samples[0])
 
-    assert rounds(16, 1e-3, 60.1 * 0.24) == FinalRules().most_rounds
+    assert rounds(16, 1e-3, 60.1 * 0.24) == RemeasureRules().most_rounds
     assert rounds(16, 1e-3, 12.1 * 0.24) == 12
-    assert rounds(2, 1e-3, 12.1 * 0.24) == FinalRules().most_rounds
-    assert rounds(16, 1.0, 3.0) == FinalRules().least_rounds
+    assert rounds(2, 1e-3, 12.1 * 0.24) == RemeasureRules().most_rounds
+    assert rounds(16, 1.0, 3.0) == RemeasureRules().least_rounds
 
 
 @pytest.mark.parametrize(("most_launches", "waking", "sampled"), [(100_000, 128, 256), (64, 64, 64)])
@@ -175,8 +175,8 @@ def test_launches_that_wake_are_whole_steps_and_no_more_than_allowed(
     most_launches: int, waking: int, sampled: int
 ) -> None:
     clock = Clock(1e-5)
-    rules = FinalRules(most_rounds=5, rest_seconds=0.01, launch_step=64, most_launches=most_launches)
-    samples = take_turns([clock], rules, lambda n: None, lambda seconds: None)
+    rules = RemeasureRules(most_rounds=5, rest_seconds=0.01, launch_step=64, most_launches=most_launches)
+    samples = interleaved_samples([clock], rules, lambda n: None, lambda seconds: None)
     assert clock.calls[-15:] == [sampled] * 5 + [waking, sampled] * 5
     assert samples[0] == pytest.approx([1e-5] * 5)
 
@@ -184,8 +184,8 @@ def test_launches_that_wake_are_whole_steps_and_no_more_than_allowed(
 def test_a_sample_that_was_disturbed_takes_its_counterpart_along() -> None:
     factors = [1.0, *[1.0, 2.0, 3.0, 4.0], *[9.0, 5.0, 9.0, 6.0, 9.0, 7.0, 9.0, 8.0]]
     waits = [0.0, *[0.9, 0.0, 0.0, 0.0], *[0.9, 0.0, 0.9, 0.0, 0.9, 0.9, 0.9, 0.0]]
-    rules = FinalRules(least_rounds=2, most_rounds=4, most_seconds=60.0, rest_seconds=0.01)
-    samples = take_turns([Clock(1e-3, factors, waits)], rules, lambda n: None, lambda seconds: None)
+    rules = RemeasureRules(least_rounds=2, most_rounds=4, most_seconds=60.0, rest_seconds=0.01)
+    samples = interleaved_samples([Clock(1e-3, factors, waits)], rules, lambda n: None, lambda seconds: None)
     assert samples[0] == pytest.approx([4e-3, 6e-3])
 
 
@@ -193,8 +193,8 @@ def test_finals_rest_on_graphics_processors_and_never_on_the_host() -> None:
     assert settings_for("cuda", Deadlines()).final.rest_seconds > 0
     rests: list[float] = []
     clock = Clock(1e-3)
-    take_turns([clock], settings_for("llvm", Deadlines()).final, lambda n: None, rests.append)
-    assert rests == [] and clock.calls == [1] + [2] * FinalRules().most_rounds
+    interleaved_samples([clock], settings_for("llvm", Deadlines()).final, lambda n: None, rests.append)
+    assert rests == [] and clock.calls == [1] + [2] * RemeasureRules().most_rounds
 
 
 def test_rules_of_a_final_cross_to_a_child() -> None:

@@ -1,4 +1,7 @@
-"""A station owns one child, replaces it when it dies, and turns deaths into outcomes. All calls block."""
+"""A supervisor owns one child process, replaces it when it dies, and turns its death into an outcome.
+
+All calls block.
+"""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -16,9 +19,9 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.
 
 
 @dataclass(frozen=True, slots=True)
-class Posting:
-    """What a station needs to know to work: the same for all stations of an executor. ``ordinal``: which of the
-    machine's devices of the target's kind."""
+class WorkerSpec:
+    """What all supervisors of an executor have to know. ``ordinal`` says which of the machine's devices of the target's
+    kind is meant."""
 
     target: Target
     profile: Profile
@@ -27,16 +30,19 @@ class Posting:
     ordinal: int = 0
 
 
-class Station:
-    """One child and its replacement. Calls come from one thread, which must live as long as the station (see Child);
-    ``interrupt`` may come from any."""
+class ChildSupervisor:
+    """One child, and its replacement after it dies.
+
+    Calls come from one thread, which must live as long as the supervisor; ``Child`` says why. ``interrupt`` may come
+    from any thread.
+    """
 
     def __init__(
-        self, setup: Json, posting: Posting, *, environment: Mapping[str, str], descriptors: tuple[int, ...] = ()
+        self, setup: Json, spec: WorkerSpec, *, environment: Mapping[str, str], descriptors: tuple[int, ...] = ()
     ) -> None:
         self._setup = Frame(setup)
-        self._posting = posting
-        self._deadlines = posting.settings.deadlines.by_stage()
+        self._spec = spec
+        self._deadlines = spec.settings.deadlines.by_stage()
         self._environment = environment
         self._descriptors = descriptors
         self._child: Child | None = None
@@ -44,18 +50,18 @@ class Station:
         self._interrupted = False
 
     def start(self) -> None:
-        """Spawn a child if there is none; its start-up is awaited by the first request."""
+        """Spawn a child if there is none. The first request waits until it has started."""
         if self._child is None:
             self._candidates = 0
             self._child = Child(
                 self._setup,
-                python_path=self._posting.settings.python_path,
+                python_path=self._spec.settings.python_path,
                 environment=self._environment,
                 descriptors=self._descriptors,
             )
 
     def resume(self) -> None:
-        """Forget earlier interruptions: a new call begins."""
+        """Forget earlier interruptions, since a new call begins."""
         self._interrupted = False
 
     def interrupt(self) -> None:
@@ -72,10 +78,10 @@ class Station:
     def _candidate(
         self, frame: Frame, first_stage: Stage, before: Callable[[], None], deadlines: Mapping[str, float] | None = None
     ) -> Frame | Failed:
-        """The answer to one candidate, or how it killed the child.
+        """The answer to one candidate, or a failure that says how the candidate killed the child.
 
-        A candidate that crashes a child which served others before it gets a second chance in a fresh one: memory
-        that an earlier candidate damaged must not be blamed on it. So does one whose child was killed from outside.
+        A candidate gets a second attempt in a new child in two cases: the child that it crashed had served other
+        candidates, which may have damaged its memory; or the child was killed from outside.
         """
         for attempt in (1, 2):
             before()
@@ -94,7 +100,7 @@ class Station:
         raise AssertionError("unreachable: the second attempt returns")
 
     def _ask(self, frame: Frame, first_stage: str, deadlines: Mapping[str, float] | None = None) -> Frame:
-        """One request; whatever kills the child also drops it."""
+        """The answer to one request. A child that dies of it is dropped."""
         child = self._greeted()
         try:
             return child.request(frame, first_stage=first_stage, deadlines=deadlines or self._deadlines)
@@ -105,7 +111,7 @@ class Station:
             raise
 
     def _greeted(self) -> Child:
-        """The child, ready. One that was killed while it started is replaced once. Raises WorkerLost."""
+        """The child, once it is ready. A child that was killed while it started is replaced once. Raises WorkerLost."""
         for attempt in (1, 2):
             self.start()
             assert self._child is not None
@@ -127,8 +133,11 @@ class Station:
             self._child = None
 
     def _question(self, question: Json, stage: str) -> Json:
-        """Raises WorkerLost with the child's own words when there is no answer, OutOfMemory when those say so. A child
-        killed from outside is replaced and asked once more."""
+        """The answer to a question that is about no candidate.
+
+        A child that was killed from outside is replaced and asked once more. Raises OutOfMemory where the child says
+        so, and WorkerLost with the child's own message where there is no answer.
+        """
         for attempt in (1, 2):
             try:
                 answer = self._ask(Frame(question), stage).header
@@ -145,7 +154,7 @@ class Station:
 
 
 def library_threads(count: int) -> dict[str, str]:
-    """How many threads NumPy's libraries use in a child: they read it when they are loaded."""
+    """Environment variables that say how many threads NumPy's libraries use; a child reads them when it loads these."""
     return {name: str(count) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 

@@ -1,4 +1,4 @@
-"""A device is timed by one program at a time: who times holds its lock."""
+"""The lock of a device: one program at a time may measure on it."""
 
 import fcntl
 import os
@@ -8,17 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-class Lease:
-    """A lock that all programs on this machine share. It is gone with the process that holds it, however that ends."""
+class DeviceLock:
+    """A file lock that all programs on this machine share. The kernel releases it when the process that holds it
+    ends."""
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
-        """``name``: the device's own, among all of this machine; empty: nothing is locked. ``folder``: where the lock
-        lies; by default the one for temporary files."""
+        """``name`` is unique among the devices of this machine; an empty name locks nothing. ``folder`` is where the
+        lock file lies, by default the folder for temporary files."""
         self._descriptor = None if not name else _opened((folder or Path(tempfile.gettempdir())) / _file_name(name))
 
     @contextmanager
     def held(self, waiting: Callable[[], None]) -> Iterator[None]:
-        """Inside, the device is ours; ``waiting`` is called once when another program has it."""
+        """Hold the lock inside the block. ``waiting`` is called once where another program holds it."""
         if self._descriptor is None:
             yield
             return
@@ -38,7 +39,7 @@ def _file_name(name: str) -> str:
 
 
 def _opened(path: Path) -> int:
-    """Only for reading, which suffices to lock: it may be another user's."""
+    """A descriptor for reading, which suffices to lock a file that may belong to another user."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

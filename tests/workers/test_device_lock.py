@@ -5,13 +5,13 @@ import sys
 import threading
 from pathlib import Path
 
-from tilewright.workers.lease import Lease
+from tilewright.workers.device_lock import DeviceLock
 
 HOLDER = """
 import sys
 from pathlib import Path
-from tilewright.workers.lease import Lease
-with Lease("gpu 0", Path(sys.argv[1])).held(lambda: None):
+from tilewright.workers.device_lock import DeviceLock
+with DeviceLock("gpu 0", Path(sys.argv[1])).held(lambda: None):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -25,7 +25,7 @@ def test_another_program_is_waited_for_and_said_so_even_if_it_is_killed(tmp_path
     waiting, entered = threading.Event(), threading.Event()
 
     def take() -> None:
-        with Lease("gpu 0", tmp_path).held(waiting.set):
+        with DeviceLock("gpu 0", tmp_path).held(waiting.set):
             entered.set()
 
     thread = threading.Thread(target=take)
@@ -39,10 +39,10 @@ def test_another_program_is_waited_for_and_said_so_even_if_it_is_killed(tmp_path
 
 def test_a_free_device_and_one_without_a_name_are_ours_at_once(tmp_path: Path) -> None:
     told: list[int] = []
-    lease = Lease("gpu 1", tmp_path)
+    lease = DeviceLock("gpu 1", tmp_path)
     for _ in range(2):
         with lease.held(lambda: told.append(1)):
             pass
-    with Lease("", tmp_path).held(lambda: told.append(2)), Lease("", tmp_path).held(lambda: told.append(3)):
+    with DeviceLock("", tmp_path).held(lambda: told.append(2)), DeviceLock("", tmp_path).held(lambda: told.append(3)):
         pass
     assert told == [] and [p.name for p in tmp_path.iterdir()] == ["tilewright-device-gpu-1.lock"]

@@ -1,4 +1,4 @@
-"""A runner: binaries to reports, in the child that has the device."""
+"""The supervisor of a runner child, which owns the device and turns binaries into reports."""
 
 import hashlib
 import time
@@ -11,11 +11,11 @@ from ..core.errors import InvalidParameter
 from ..core.target import DeviceInfo, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Stage
 from .child import Child, ChildDied, ChildHung
-from .fixtures import Fixtures
+from .child_supervisor import ChildSupervisor, WorkerSpec, library_threads
 from .frames import Frame
-from .report import Report
+from .reference_cache import ReferenceCache
+from .report import RunReport
 from .settings import HOST_KINDS
-from .station import Posting, Station, library_threads
 from .wire import (
     Json,
     binaries_to_frame,
@@ -31,43 +31,49 @@ _SLOWER = 500.0
 _AROUND_LAUNCHES_SECONDS = 6.0
 
 
-class RunStation(Station):
-    """See ``executor.Runner``. It remembers which workload its child is set up for; the fixtures outlive the child."""
+class RunnerSupervisor(ChildSupervisor):
+    """See ``executor.Runner``. It remembers which workload its child is set up for; the reference_data outlive the
+    child."""
 
-    def __init__(self, posting: Posting) -> None:
-        self._fixtures = Fixtures(posting)
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._references = ReferenceCache(spec)
         setup: Json = {
             "role": "run",
-            "target": posting.target.to_json(),
-            "ordinal": posting.ordinal,
-            "profile": profile_to_json(posting.profile),
-            "timing": rules_to_json(posting.settings.timing),
-            "final": rules_to_json(posting.settings.final),
-            "seed": posting.seed,
+            "target": spec.target.to_json(),
+            "ordinal": spec.ordinal,
+            "profile": profile_to_json(spec.profile),
+            "timing": rules_to_json(spec.settings.timing),
+            "final": rules_to_json(spec.settings.final),
+            "seed": spec.seed,
         }
-        threads = posting.target.threads if posting.target.kind in HOST_KINDS else 1
-        descriptors = self._fixtures.descriptors
-        super().__init__(setup, posting, environment=library_threads(threads), descriptors=descriptors)
+        threads = spec.target.threads if spec.target.kind in HOST_KINDS else 1
+        descriptors = self._references.descriptors
+        super().__init__(setup, spec, environment=library_threads(threads), descriptors=descriptors)
         self._workload: Json | None = None
         self._ready: Child | None = None
 
     def interrupt(self) -> None:
         super().interrupt()
-        self._fixtures.abandon()
+        self._references.abandon()
 
     def close(self) -> None:
         super().close()
-        self._fixtures.close()
+        self._references.close()
 
     def prefetch(self, workload: Json) -> None:
-        """Have the inputs and the reference of a workload computed by the time they are needed; returns at once.
-        Where the device is the processor, which that would disturb, nothing is done before."""
-        if self._posting.target.kind not in HOST_KINDS:
-            self._fixtures.prepare(workload)
+        """Begin to compute the inputs and the reference of a workload; returns at once.
 
-    def run(self, workload: Json, binary: CompiledKernel, incumbent_seconds: float | None) -> Report:
-        """Check and time ``binary``. ``workload`` is JSON. Raises WorkerLost when interrupted, or when the workload
-        cannot be prepared, OutOfMemory when it does not fit: then no candidate of it can be measured here."""
+        Nothing is done ahead where the device is the processor itself, since that would disturb what is timed there.
+        """
+        if self._spec.target.kind not in HOST_KINDS:
+            self._references.prepare(workload)
+
+    def run(self, workload: Json, binary: CompiledKernel, incumbent_seconds: float | None) -> RunReport:
+        """Check and time ``binary``; ``workload`` is JSON.
+
+        Raises WorkerLost when the call is interrupted or the workload cannot be prepared, and OutOfMemory when its data
+        do not fit. No candidate of the workload can be measured here after OutOfMemory.
+        """
         frame = binary_to_frame(binary, {"ask": "run", "incumbent_seconds": incumbent_seconds})
         started = time.perf_counter()
         deadlines = launch_deadlines(self._deadlines, incumbent_seconds)
@@ -76,22 +82,24 @@ class RunStation(Station):
         if isinstance(answer, Failed):
             clocks = Clocks(time=wall) if answer.stage is Stage.TIME else Clocks(check=wall)
             key = hashlib.sha256(binary.code).hexdigest()
-            evidence = Evidence(input_seed=self._posting.seed, binary_key=key, binary_bytes=len(binary.code))
-            return Report(answer, clocks, evidence)
+            evidence = Evidence(input_seed=self._spec.seed, binary_key=key, binary_bytes=len(binary.code))
+            return RunReport(answer, clocks, evidence)
         report = report_from_json(answer.header)
         if report.tainted:
             self._replace()
         overhead = max(0.0, wall - report.clocks.check - report.clocks.time)
         return replace(report, clocks=replace(report.clocks, overhead=overhead))
 
-    def final(self, workload: Json, binaries: Sequence[CompiledKernel]) -> list[tuple[float, ...]]:
-        """The samples of each binary, all timed interleaved; none for one that failed, which the others repeat
-        without. Raises as ``run``."""
+    def remeasure(self, workload: Json, binaries: Sequence[CompiledKernel]) -> list[tuple[float, ...]]:
+        """The samples of each binary in seconds, all timed interleaved.
+
+        A binary that fails has no samples, and the others are timed again without it. Raises as ``run`` does.
+        """
         samples: list[tuple[float, ...]] = [()] * len(binaries)
         left = list(range(len(binaries)))
         while left:
             self._prepare(workload)
-            frame = binaries_to_frame([binaries[n] for n in left], {"ask": "final"})
+            frame = binaries_to_frame([binaries[n] for n in left], {"ask": "remeasure"})
             try:
                 answer = self._ask(frame, Stage.LOAD.value).header
             except (ChildDied, ChildHung) as error:
@@ -110,14 +118,16 @@ class RunStation(Station):
         return samples
 
     def describe(self) -> tuple[DeviceInfo, Toolchain]:
-        """The device for this target, and what would build for it."""
+        """The device of this target, and the toolchain that builds for it."""
         answer = self._question({"ask": "describe"}, "ask")
         components = cast(dict[str, str], answer["toolchain"])
         return device_from_json(answer["device"]), Toolchain(components)
 
     def baseline(self, operator: str, parameters: Json) -> Outcome | None:
-        """The operator's NumPy form timed on the data that candidates get; None when that dies or takes too long.
-        Raises InvalidParameter for an unknown operator or parameters it cannot take."""
+        """The operator's NumPy form, timed on the data that candidates get; None when it crashes or takes too long.
+
+        Raises InvalidParameter for an unknown operator, and for parameters that it cannot take.
+        """
         question: Json = {"ask": "baseline", "operator": operator, "parameters": parameters}
         try:
             answer = self._ask(Frame(question), "baseline").header
@@ -132,22 +142,25 @@ class RunStation(Station):
         return cast(dict[str, float], self._question({"ask": "peaks"}, "peaks")["peaks"])
 
     def _prepare(self, workload: Json) -> None:
-        """Set up the child for ``workload``, unless it is."""
+        """Set up the child for ``workload``, unless it is set up for it."""
         if self._child is not None and self._ready is self._child and self._workload == workload:
             return
-        layout = self._fixtures.layout(workload)
+        layout = self._references.layout(workload)
         self._question({"ask": "prepare", "workload": workload, "layout": layout}, "prepare")
         self._workload, self._ready = workload, self._child
 
     def _replace(self) -> None:
-        """Another child, because this one's device or memory may be damaged."""
+        """Replace the child, because its device context or its memory may be damaged."""
         self._drop()
         self.start()
 
 
 def launch_deadlines(deadlines: Mapping[str, float], incumbent_seconds: float | None) -> dict[str, float]:
-    """Tighter deadlines once it is known what a good kernel takes: one that is hundreds of times slower is not worth
-    waiting for, while work around the launches (filling, comparing, a busy machine) gets its seconds."""
+    """Deadlines by stage in seconds, tighter once it is known how long a good kernel takes.
+
+    A kernel that is hundreds of times slower is not worth waiting for. Work around the launches, such as filling and
+    comparing buffers, still gets its seconds.
+    """
     if incumbent_seconds is None:
         return dict(deadlines)
     limit = _AROUND_LAUNCHES_SECONDS + _SLOWER * incumbent_seconds

@@ -1,4 +1,4 @@
-"""Fixtures of workloads, computed by a child of their own, ahead of the time they are needed at.
+"""ReferenceCache of workloads, computed by a child of their own, ahead of the time they are needed at.
 
 They lie in a few anonymous files that every child of a runner inherits. When all are in use, the one that was asked
 for longest ago, and is not that of the workload in hand, makes room.
@@ -8,32 +8,32 @@ import os
 from concurrent.futures import CancelledError, Future
 
 from ..core.errors import WorkerLost
-from .crew import Crew
-from .fixture import anonymous_file
-from .station import Posting, Station, library_threads
+from .child_supervisor import ChildSupervisor, WorkerSpec, library_threads
+from .pool import WorkerPool
+from .reference_data import anonymous_file
 from .wire import Json
 
 SLOTS = 3
-"""Fixtures kept: that of the workload in hand, that of the next, and one that is being computed."""
+"""ReferenceCache kept: that of the workload in hand, that of the next, and one that is being computed."""
 _THREADS = 4
 
 
-class Fixtures:
+class ReferenceCache:
     """``prepare`` and ``layout`` come from one thread, ``abandon`` from any."""
 
-    def __init__(self, posting: Posting) -> None:
+    def __init__(self, spec: WorkerSpec) -> None:
         self.descriptors = tuple(anonymous_file() for _ in range(SLOTS))
         self._free = list(self.descriptors)
-        self._kept: list[_Kept] = []
-        self._current: _Kept | None = None
-        self._crew = Crew([DataStation(posting, self.descriptors)], "data")
+        self._slots: list[_Slot] = []
+        self._current: _Slot | None = None
+        self._pool = WorkerPool([ReferenceSupervisor(spec, self.descriptors)], "data")
 
     def prepare(self, workload: Json) -> None:
         """Begin with a workload, unless it has been begun with; returns at once."""
         self._find(workload)
 
     def layout(self, workload: Json) -> Json:
-        """Where the fixture of ``workload`` is: what ``map_fixture`` takes. Waits for it.
+        """Where the reference_data of ``workload`` is: what ``map_reference`` takes. Waits for it.
 
         Raises WorkerLost or OutOfMemory when there is none."""
         kept = self._current = self._find(workload)
@@ -48,39 +48,41 @@ class Fixtures:
 
     def abandon(self) -> None:
         """Stop what is being computed."""
-        self._crew.abandon()
+        self._pool.abandon()
 
     def close(self) -> None:
-        self._crew.close()
+        self._pool.close()
         for descriptor in self.descriptors:
             os.close(descriptor)
 
-    def _find(self, workload: Json) -> "_Kept":
-        """The fixture of ``workload``, done or begun, now the one that was needed last."""
-        for kept in self._kept:
+    def _find(self, workload: Json) -> "_Slot":
+        """The reference_data of ``workload``, done or begun, now the one that was needed last."""
+        for kept in self._slots:
             if kept.workload == workload and not kept.layout.cancelled():
-                self._kept.remove(kept)
-                self._kept.append(kept)
+                self._slots.remove(kept)
+                self._slots.append(kept)
                 return kept
-        for stale in [k for k in self._kept if k.layout.cancelled()]:
+        for stale in [k for k in self._slots if k.layout.cancelled()]:
             self._forget(stale)
         if not self._free:
-            oldest = next(k for k in self._kept if k is not self._current)  # that one is being read
+            oldest = next(k for k in self._slots if k is not self._current)  # that one is being read
             oldest.layout.cancel()
             self._forget(oldest)
         descriptor = self._free.pop()
         # the one child works in the order it is asked, so a file is never written by two, nor while it is still read
-        kept = _Kept(workload, descriptor, self._crew.submit(lambda station: station.prepare(workload, descriptor)))
-        self._kept.append(kept)
+        kept = _Slot(
+            workload, descriptor, self._pool.submit(lambda supervisor: supervisor.prepare(workload, descriptor))
+        )
+        self._slots.append(kept)
         return kept
 
-    def _forget(self, kept: "_Kept") -> None:
-        self._kept.remove(kept)
+    def _forget(self, kept: "_Slot") -> None:
+        self._slots.remove(kept)
         self._free.append(kept.descriptor)
 
 
-class _Kept:
-    """A fixture and its file; ``layout`` is there once it is computed."""
+class _Slot:
+    """A reference_data and its file; ``layout`` is there once it is computed."""
 
     def __init__(self, workload: Json, descriptor: int, layout: Future[Json]) -> None:
         self.workload = workload
@@ -88,15 +90,15 @@ class _Kept:
         self.layout = layout
 
 
-class DataStation(Station):
-    """Workloads to fixtures, in a child without a device."""
+class ReferenceSupervisor(ChildSupervisor):
+    """Workloads to reference_data, in a child without a device."""
 
-    def __init__(self, posting: Posting, descriptors: tuple[int, ...]) -> None:
-        setup: Json = {"role": "prepare", "seed": posting.seed}
-        super().__init__(setup, posting, environment=library_threads(_THREADS), descriptors=descriptors)
+    def __init__(self, spec: WorkerSpec, descriptors: tuple[int, ...]) -> None:
+        setup: Json = {"role": "prepare", "seed": spec.seed}
+        super().__init__(setup, spec, environment=library_threads(_THREADS), descriptors=descriptors)
 
     def prepare(self, workload: Json, descriptor: int) -> Json:
-        """Compute the fixture into the file and say where it is. Raises WorkerLost, OutOfMemory."""
+        """Compute the reference_data into the file and say where it is. Raises WorkerLost, OutOfMemory."""
         question: Json = {"ask": "prepare", "workload": workload, "descriptor": descriptor}
         layout = self._question(question, "prepare")["layout"]
         assert isinstance(layout, dict)

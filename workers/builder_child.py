@@ -1,4 +1,4 @@
-"""The builder child: schedules in, binaries out."""
+"""The builder child turns schedules into binaries."""
 
 import gc
 import resource
@@ -26,13 +26,13 @@ from .report import Announce
 from .wire import Json, binary_to_frame, outcome_to_json, target_from_json
 
 _COLLECTED = 64
-"""Builds between two collections of what else there is."""
+"""How many builds come between two garbage collections."""
 
 Build = Callable[[Workload, Target, Schedule], CompiledKernel]
 
 
-class BuildRole:
-    """Answers ``{workload, schedule}`` with a binary or a Failed, and ``seconds``."""
+class BuilderRole:
+    """It answers ``{workload, schedule}`` with a binary or a failure, and with the ``seconds`` that this took."""
 
     def __init__(self, setup: Json) -> None:
         memory = cast(int, setup["builder_memory_bytes"])
@@ -41,7 +41,7 @@ class BuildRole:
         module, name = str(setup["builder"]).split(":")
         self._build: Build = getattr(import_module(module), name)
         self._workload: tuple[object, Workload] | None = None
-        gc.freeze()  # a kernel is a million small objects, none of them in a ring: they go when they are let go of
+        gc.freeze()  # the million objects of a kernel form no cycles: reference counts free them
         gc.disable()
         self._answered = 0
 
@@ -74,7 +74,7 @@ class BuildRole:
             return Failed(Stage.COMPILE, Reason.COMPILE_ERROR, f"{type(error).__name__}: {error}")
 
     def _parsed(self, data: object) -> Workload:
-        """Candidates of one workload come in a row: it is parsed once."""
+        """The parsed workload. Candidates of one workload follow each other, so the last one is kept."""
         if self._workload is None or self._workload[0] != data:
             self._workload = (data, workload_from_json(data))
         return self._workload[1]

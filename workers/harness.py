@@ -14,11 +14,11 @@ from ..te.workload import Workload
 from .buffers import GuardedBuffer
 from .check import Expected, Truth, Verdict, check, check_again
 from .environment import disturbance, load, stolen_seconds
-from .fixture import Fixture
-from .report import Final, Report
+from .reference_data import ReferenceData
+from .report import RemeasureReport, RunReport
 from .rotation import Rotation
 from .settings import HOST_KINDS
-from .timing import FinalRules, Timer, TimingRules, take_samples, take_turns
+from .timing import RemeasureRules, Timer, TimingRules, interleaved_samples, take_samples
 
 _SLOW_LAUNCH_SECONDS = 0.25
 _FAULTS = {
@@ -30,27 +30,27 @@ _FAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class BenchRules:
+class HarnessRules:
     """``cold_bytes``: how much memory launches go through before they meet the same again (0: none, warm caches)."""
 
     timing: TimingRules
-    final: FinalRules
+    final: RemeasureRules
     cold_bytes: int
     seed: int
 
 
-class Bench:
+class MeasurementHarness:
     """Buffers of inputs and outputs are allocated once and shared by all candidates, so that memory placement does
     not differ between them; workspace is the candidate's own."""
 
-    def __init__(self, device: Device, workload: Workload, fixture: Fixture, rules: BenchRules) -> None:
+    def __init__(self, device: Device, workload: Workload, reference_data: ReferenceData, rules: HarnessRules) -> None:
         self._device = device
         self._rules = rules
         self._is_host = device.info.target.kind in HOST_KINDS
         self._truth = Truth(
             device,
-            {name: device.hold(array) for name, array in fixture.inputs.items()},
-            {n: Expected(device.hold(e.values), e.absolute, e.relative) for n, e in fixture.expected.items()},
+            {name: device.hold(array) for name, array in reference_data.inputs.items()},
+            {n: Expected(device.hold(e.values), e.absolute, e.relative) for n, e in reference_data.expected.items()},
         )
         inputs = [KernelParameter(b.name, "input", b.shape, b.dtype) for b in workload.inputs]
         outputs = [KernelParameter(b.name, "output", b.shape, b.dtype) for b in workload.output_buffers]
@@ -68,7 +68,7 @@ class Bench:
         announce: Callable[[Stage], None],
         anchor: Anchor | None,
         incumbent_seconds: float | None,
-    ) -> Report:
+    ) -> RunReport:
         """Load, check and time ``binary``; ``announce`` is told each stage as it begins."""
         evidence = Evidence(
             input_seed=self._rules.seed,
@@ -98,7 +98,7 @@ class Bench:
             checked = time.perf_counter()
             if incumbent_seconds is not None and verdict.launch_seconds > self._patience_seconds(incumbent_seconds):
                 evidence = replace(evidence, environment={**evidence.environment, "stopped_early": 1.0})
-                return Report(Timed((verdict.launch_seconds,)), Clocks(check=checked - started), evidence)
+                return RunReport(Timed((verdict.launch_seconds,)), Clocks(check=checked - started), evidence)
             enter(Stage.TIME)
             outcome, evidence = self._time(kernel, buffers, evidence, anchor, incumbent_seconds)
             timed = time.perf_counter()
@@ -114,7 +114,7 @@ class Bench:
         except TilewrightError as error:
             return self._failed(Failed(at, Reason.LAUNCH_ERROR, error.message), started, evidence, checked)
         clocks = Clocks(check=checked - started + time.perf_counter() - timed, time=timed - checked)
-        return Report(outcome, clocks, evidence, tainted=_taints(outcome))
+        return RunReport(outcome, clocks, evidence, tainted=_taints(outcome))
 
     def judge(self, binary: CompiledKernel) -> Verdict:
         """Load and check ``binary`` without timing it. Raises DeviceFault, CompileError, InvalidParameter."""
@@ -130,7 +130,7 @@ class Bench:
             relative_tolerance=max(e.relative for e in self._truth.expected.values()),
         )
 
-    def final(self, binaries: Sequence[CompiledKernel], begin: Callable[[int], None]) -> Final:
+    def remeasure(self, binaries: Sequence[CompiledKernel], begin: Callable[[int], None]) -> RemeasureReport:
         """Time binaries that were checked before, interleaved; ``begin`` is told which one is next."""
         timers: list[Timer] = []
         at = 0
@@ -144,9 +144,9 @@ class Bench:
             for n, binary in enumerate(binaries):
                 next_is(n)
                 timers.append(self._timer(self._device.load(binary), self._arguments(binary.parameters)))
-            return Final(tuple(take_turns(timers, self._rotation.rules(self._rules.final), next_is)))
+            return RemeasureReport(tuple(interleaved_samples(timers, self._rotation.rules(self._rules.final), next_is)))
         except (TilewrightError, MemoryError) as error:
-            return Final(failed=at, tainted=isinstance(error, DeviceFault) and error.lost)
+            return RemeasureReport(failed=at, tainted=isinstance(error, DeviceFault) and error.lost)
 
     def _timer(self, kernel: LoadedKernel, buffers: Sequence[GuardedBuffer]) -> Timer:
         workspace = {b.parameter.name: b.payload for b in buffers if b.parameter.role == "workspace"}
@@ -220,11 +220,11 @@ class Bench:
         checked: float | None = None,
         *,
         tainted: bool = False,
-    ) -> Report:
+    ) -> RunReport:
         """``checked``: when its check ended well, if it did."""
         ended = time.perf_counter()
         clocks = Clocks(check=(checked or ended) - started, time=0.0 if checked is None else ended - checked)
-        return Report(failed, clocks, evidence, tainted or _taints(failed))
+        return RunReport(failed, clocks, evidence, tainted or _taints(failed))
 
 
 def resources(binary: CompiledKernel) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Stations at work: one thread each, fed from one queue."""
+"""A worker pool: one thread for each supervisor, all fed from one queue."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,12 +11,13 @@ from ..core.errors import WorkerLost
 
 
 class Worker(Protocol):
-    """What a crew needs of a station. ``interrupt`` comes from another thread, the rest from the station's own."""
+    """What a pool needs of a supervisor. ``interrupt`` comes from another thread, the rest from the supervisor's
+    own."""
 
     def start(self) -> None: ...
 
     def resume(self) -> None:
-        """A new call begins; it is not meant by earlier interruptions."""
+        """A new call begins, to which earlier interruptions do not apply."""
         ...
 
     def interrupt(self) -> None:
@@ -30,25 +31,28 @@ S = TypeVar("S", bound=Worker)
 R = TypeVar("R")
 
 
-class Crew(Generic[S]):
-    """Each station is started, used and closed on a thread of its own that lives until ``close``, because a child
-    dies with the thread that spawned it. The threads are daemons: a program may end without closing."""
+class WorkerPool(Generic[S]):
+    """Supervisors, each of which is started, used and closed on a thread of its own that lives until ``close``.
 
-    def __init__(self, stations: Sequence[S], name: str) -> None:
-        self._stations = tuple(stations)
+    A child dies with the thread that spawned it, so the thread must live as long as the supervisor. The threads are
+    daemons, so that a program may end without closing the pool.
+    """
+
+    def __init__(self, supervisors: Sequence[S], name: str) -> None:
+        self._supervisors = tuple(supervisors)
         self._queue: SimpleQueue[tuple[Future[Any], Callable[[S], Any]] | None] = SimpleQueue()
         self._pending: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._threads = [
             threading.Thread(target=self._work, args=(s,), name=f"{name}-{i}", daemon=True)
-            for i, s in enumerate(self._stations)
+            for i, s in enumerate(self._supervisors)
         ]
         for thread in self._threads:
             thread.start()
 
     def submit(self, work: Callable[[S], R]) -> Future[R]:
-        """Have the next free station do ``work``. Raises WorkerLost once the crew is closed."""
+        """Have the next free supervisor do ``work``. Raises WorkerLost once the pool is closed."""
         future: Future[R] = Future()
         with self._lock:
             if self._closed:
@@ -59,17 +63,17 @@ class Crew(Generic[S]):
         return future
 
     def abandon(self) -> None:
-        """Cancel what has not begun, interrupt what has, and wait until every station is free."""
+        """Cancel what has not begun, interrupt what has, and wait until every supervisor is free."""
         pending = list(self._pending)
         begun = [future for future in pending if not future.cancel()]
         if begun:
-            for station in self._stations:
-                station.interrupt()
+            for supervisor in self._supervisors:
+                supervisor.interrupt()
         for future in begun:
             future.exception()
 
     def close(self) -> None:
-        """Abandon everything and end the stations; harmless when repeated."""
+        """Abandon everything and end the supervisors. A second call does nothing."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -79,17 +83,17 @@ class Crew(Generic[S]):
         for thread in self._threads:
             thread.join()
 
-    def _work(self, station: S) -> None:
+    def _work(self, supervisor: S) -> None:
         try:
-            with suppress(OSError):  # a station that cannot start says so to its first caller, who can handle it
-                station.start()
+            with suppress(OSError):  # a supervisor that cannot start says so to its first caller, who can handle it
+                supervisor.start()
             while (item := self._queue.get()) is not None:
                 future, work = item
-                station.resume()  # before the future runs: from then on an interruption means this call
+                supervisor.resume()  # before the future runs: from then on an interruption means this call
                 if future.set_running_or_notify_cancel():
                     try:
-                        future.set_result(work(station))
+                        future.set_result(work(supervisor))
                     except BaseException as error:
                         future.set_exception(error)
         finally:
-            station.close()
+            supervisor.close()

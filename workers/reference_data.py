@@ -36,7 +36,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixture:
+class ReferenceData:
     """``inputs``: native dtypes, by name; ``expected``: the outputs with their tolerances, by name."""
 
     inputs: Mapping[str, NDArray[np.generic]]
@@ -46,13 +46,14 @@ class Fixture:
 def anonymous_file() -> int:
     """The descriptor of an empty file without a name, gone with the last process that holds it."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("tilewright-fixture")
+        return os.memfd_create("tilewright-reference_data")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
 
 def needed_bytes(workload: Workload) -> int:
-    """About what computing a fixture takes: inputs, every stage in the reference's types, and both once more in the
+    """About what computing a reference_data takes: inputs, every stage in the reference's types, and both once more in
+    the
     file."""
     inputs = sum(b.elements * b.dtype.bytes for b in workload.inputs)
     tensors = [stage.tensor for stage in workload.stages]
@@ -69,7 +70,7 @@ def available_bytes() -> int | None:
         return None
 
 
-def compute_fixture(workload: Workload, seed: int) -> Fixture:
+def compute_reference(workload: Workload, seed: int) -> ReferenceData:
     """Inputs drawn under ``seed`` and what the workload makes of them. Raises MemoryError where they do not fit: asked
     beforehand, because a system that promises more memory than it has kills who uses it."""
     needed, available = needed_bytes(workload), available_bytes()
@@ -78,18 +79,18 @@ def compute_fixture(workload: Workload, seed: int) -> Fixture:
     inputs = random_inputs(workload, seed)
     tolerances = tolerance(workload)
     outputs = reference(workload, inputs)
-    return Fixture(inputs, {name: Reference(values, *tolerances[name]) for name, values in outputs.items()})
+    return ReferenceData(inputs, {name: Reference(values, *tolerances[name]) for name, values in outputs.items()})
 
 
-def store_fixture(fixture: Fixture, descriptor: int) -> dict[str, object]:
-    """Write ``fixture`` to the file and return where everything is: JSON that ``map_fixture`` takes."""
+def store_reference(reference_data: ReferenceData, descriptor: int) -> dict[str, object]:
+    """Write ``reference_data`` to the file and return where everything is: JSON that ``map_reference`` takes."""
     entries: list[list[object]] = []
     offset = 0
     os.ftruncate(descriptor, 0)
-    for name, array in fixture.inputs.items():
+    for name, array in reference_data.inputs.items():
         entries.append(["input", name, dtype_of_numpy(array.dtype).name, list(array.shape), offset, 0.0, 0.0])
         offset = _write(descriptor, array, offset)
-    for name, e in fixture.expected.items():
+    for name, e in reference_data.expected.items():
         dtype = dtype_of_numpy(e.values.dtype).name
         entries.append(["output", name, dtype, list(e.values.shape), offset, e.absolute, e.relative])
         offset = _write(descriptor, e.values, offset)
@@ -97,8 +98,8 @@ def store_fixture(fixture: Fixture, descriptor: int) -> dict[str, object]:
     return {"entries": entries, "bytes": max(offset, 1), "descriptor": descriptor}
 
 
-def map_fixture(layout: Mapping[str, object]) -> Fixture:
-    """The arrays that ``store_fixture`` wrote, as read-only views of the file."""
+def map_reference(layout: Mapping[str, object]) -> ReferenceData:
+    """The arrays that ``store_reference`` wrote, as read-only views of the file."""
     size = cast(int, layout["bytes"])
     data = mmap.mmap(cast(int, layout["descriptor"]), size, prot=mmap.PROT_READ)
     inputs: dict[str, NDArray[np.generic]] = {}
@@ -110,7 +111,7 @@ def map_fixture(layout: Mapping[str, object]) -> Fixture:
             inputs[name] = flat.reshape(shape)
         else:
             expected[name] = Reference(flat.reshape(shape), absolute, relative)
-    return Fixture(inputs, expected)
+    return ReferenceData(inputs, expected)
 
 
 def _write(descriptor: int, array: NDArray[np.generic], offset: int) -> int:

@@ -1,4 +1,4 @@
-"""The runner child: it owns the device and checks and times binaries on it, one after the other."""
+"""The runner child owns the device. It checks and times binaries on it, one after the other."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,11 +14,11 @@ from ..runtime.devices import open_device
 from ..te.data import random_inputs
 from ..te.json import workload_from_json
 from ..te.operators import OPERATORS
-from .bench import Bench, BenchRules
+from .device_lock import DeviceLock
 from .environment import disturbance
-from .fixture import map_fixture
 from .frames import Frame
-from .lease import Lease
+from .harness import HarnessRules, MeasurementHarness
+from .reference_data import map_reference
 from .report import Announce
 from .timing import Sample, take_samples
 from .wire import (
@@ -36,30 +36,30 @@ from .wire import (
 
 _ASSUMED_CACHE_BYTES = 64 << 20
 
-TIMED = ("prepare", "run", "final", "peaks")
-"""Questions for which the device must be ours: they time on it, or would disturb who does."""
+TIMED = ("prepare", "run", "remeasure", "peaks")
+"""The questions for which the device must be locked: they time on it, or would disturb another program that does."""
 
 
-class RunRole:
-    """Answers ``{ask: ...}``; every answer is an object, ``error`` in it says why there is nothing else."""
+class RunnerRole:
+    """It answers ``{ask: ...}`` with an object. ``error`` in the object says why there is nothing else in it."""
 
     def __init__(self, setup: Json) -> None:
         self._target = target_from_json(setup["target"])
         self._device = open_device(self._target.kind, self._target, cast(int, setup["ordinal"]))
-        self._lease = Lease(self._device.lock_name)
+        self._device_lock = DeviceLock(self._device.lock_name)
         self._profile = profile_from_json(setup["profile"])
         self._timing = rules_from_json(setup["timing"])
         self._final = final_from_json(setup["final"])
         self._seed = cast(int, setup["seed"])
         self._anchor = load_anchor(self._device)
-        self._bench: Bench | None = None
+        self._harness: MeasurementHarness | None = None
 
     def answer(self, frame: Frame, announce: Announce) -> Frame:
         question = str(frame.header["ask"])
         if question not in TIMED:
             return self._answer(question, frame, announce)
-        with self._lease.held(partial(self._tell_of_waiting, announce)):
-            announce("load" if question in ("run", "final") else question)
+        with self._device_lock.held(partial(self._tell_of_waiting, announce)):
+            announce("load" if question in ("run", "remeasure") else question)
             return self._answer(question, frame, announce)
 
     def _tell_of_waiting(self, announce: Announce) -> None:
@@ -67,10 +67,10 @@ class RunRole:
         announce("wait", note=f"waiting for {name}: another program is timing on it ({self._device.lock_name})")
 
     def _answer(self, question: str, frame: Frame, announce: Announce) -> Frame:
-        if question in ("run", "final"):
-            if self._bench is None:
+        if question in ("run", "remeasure"):
+            if self._harness is None:
                 raise WorkerLost("a binary came before its workload")
-            return Frame((self._run if question == "run" else self._play)(self._bench, frame, announce))
+            return Frame((self._run if question == "run" else self._play)(self._harness, frame, announce))
         answers: Mapping[str, Callable[[Json], Json]] = {
             "describe": self._describe,
             "prepare": self._prepare,
@@ -91,21 +91,21 @@ class RunRole:
         return {"device": device_to_json(self._device.info), "toolchain": dict(toolchain.components)}
 
     def _prepare(self, request: Json) -> Json:
-        """Set the bench up for a workload, whose fixture is where ``layout`` says."""
-        self._bench = None  # the memory of the last workload goes before that of the next comes
+        """Set up the harness for a workload, whose reference data are where ``layout`` says."""
+        self._harness = None  # frees the memory of the last workload before the next one needs some
         workload = workload_from_json(request["workload"])
-        fixture = map_fixture(cast(Json, request["layout"]))
-        rules = BenchRules(self._timing, self._final, cold_bytes(self._device.info, self._profile), self._seed)
-        self._bench = Bench(self._device, workload, fixture, rules)
+        reference_data = map_reference(cast(Json, request["layout"]))
+        rules = HarnessRules(self._timing, self._final, cold_bytes(self._device.info, self._profile), self._seed)
+        self._harness = MeasurementHarness(self._device, workload, reference_data, rules)
         return {}
 
-    def _run(self, bench: Bench, frame: Frame, announce: Announce) -> Json:
+    def _run(self, bench: MeasurementHarness, frame: Frame, announce: Announce) -> Json:
         incumbent = cast(float | None, frame.header["incumbent_seconds"])
         report = bench.run(binary_from_frame(frame), lambda stage: announce(stage.value), self._anchor, incumbent)
         return report_to_json(report)
 
-    def _play(self, bench: Bench, frame: Frame, announce: Announce) -> Json:
-        final = bench.final(binaries_from_frame(frame), lambda n: announce(Stage.TIME.value, n))
+    def _play(self, bench: MeasurementHarness, frame: Frame, announce: Announce) -> Json:
+        final = bench.remeasure(binaries_from_frame(frame), lambda n: announce(Stage.TIME.value, n))
         return {"samples": [list(s) for s in final.samples], "failed": final.failed, "tainted": final.tainted}
 
     def _baseline(self, request: Json) -> Json:
@@ -132,7 +132,8 @@ class RunRole:
 
 
 def cold_bytes(info: DeviceInfo, profile: Profile) -> int:
-    """How much memory must pass through the caches until they are cold: twice the last level. 0 for a warm profile."""
+    """How many bytes must pass through the caches until they are cold: twice the last level, and 0 for a warm
+    profile."""
     if profile.cache == "warm":
         return 0
     caches = [size for name, size in info.hardware.items() if name in ("l2_bytes", "l3_bytes", "l4_bytes")]

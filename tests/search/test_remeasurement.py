@@ -1,7 +1,7 @@
 """Who meets again, and what that changes."""
 
 from tilewright.core.trial import Failed, Outcome, Reason, Stage, Timed
-from tilewright.search.finals import BAND, MOST, MOST_PLAYS, finalists, plays, ranked
+from tilewright.search.remeasurement import BAND, MOST, MOST_PLAYS, ranked, rounds_for, worth_remeasuring
 
 BROKEN = Failed(Stage.CHECK, Reason.WRONG_RESULT)
 
@@ -12,18 +12,24 @@ def around(seconds: float) -> tuple[float, ...]:
 
 def test_finalists_are_the_fastest_within_the_band_fastest_first() -> None:
     outcomes: list[Outcome] = [Timed((1.05,)), BROKEN, Timed((1.0,)), Timed((1.0 + BAND + 0.01,)), Timed((1.01,))]
-    assert finalists(outcomes) == [2, 4, 0]
-    assert len(finalists([Timed((1.0,))] * 40)) == MOST
+    assert worth_remeasuring(outcomes) == [2, 4, 0]
+    assert len(worth_remeasuring([Timed((1.0,))] * 40)) == MOST
 
 
 def test_on_a_noisy_machine_more_may_be_the_fastest() -> None:
     outcomes: list[Outcome] = [Timed((1.0,)), Timed((1.3,)), Timed((1.5,))]
-    assert finalists(outcomes) == [] and finalists(outcomes, 0.15) == [0, 1] and finalists(outcomes, 0.25) == [0, 1, 2]
-    assert [plays(noise) for noise in (0.0, 0.04, 0.12, 9.0)] == [1, 1, 3, MOST_PLAYS]
+    assert (
+        worth_remeasuring(outcomes) == []
+        and worth_remeasuring(outcomes, 0.15) == [0, 1]
+        and worth_remeasuring(outcomes, 0.25) == [0, 1, 2]
+    )
+    assert [rounds_for(noise) for noise in (0.0, 0.04, 0.12, 9.0)] == [1, 1, 3, MOST_PLAYS]
 
 
 def test_one_alone_plays_no_final() -> None:
-    assert finalists([]) == finalists([BROKEN]) == finalists([Timed((1.0,)), Timed((2.0,))]) == []
+    assert (
+        worth_remeasuring([]) == worth_remeasuring([BROKEN]) == worth_remeasuring([Timed((1.0,)), Timed((2.0,))]) == []
+    )
 
 
 def test_the_final_turns_the_order_round() -> None:

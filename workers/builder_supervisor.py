@@ -1,0 +1,38 @@
+"""The supervisor of a builder child, which turns schedules into binaries and needs no device."""
+
+import time
+from typing import cast
+
+from ..core.trial import Failed, Stage, Timed
+from .child_supervisor import ChildSupervisor, WorkerSpec, library_threads
+from .frames import Frame
+from .report import BuildReport
+from .wire import Json, binary_from_frame, outcome_from_json
+
+
+class BuilderSupervisor(ChildSupervisor):
+    """See ``executor.Builder``."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        setup: Json = {
+            "role": "build",
+            "target": spec.target.to_json(),
+            "builder": spec.settings.builder,
+            "builder_memory_bytes": spec.settings.builder_memory_bytes,
+        }
+        super().__init__(setup, spec, environment=library_threads(1))
+
+    def build(self, workload: Json, schedule: Json) -> BuildReport:
+        """Build one schedule; ``workload`` and ``schedule`` are JSON.
+
+        Raises WorkerLost when the call is interrupted or when no child starts.
+        """
+        started = time.perf_counter()
+        answer = self._candidate(Frame({"workload": workload, "schedule": schedule}), Stage.COMPILE, lambda: None)
+        wall = time.perf_counter() - started
+        if isinstance(answer, Failed):
+            return BuildReport(answer, wall, 0.0)
+        seconds = cast(float, answer.header["seconds"])
+        result = binary_from_frame(answer) if answer.blobs else outcome_from_json(answer.header["outcome"])
+        assert not isinstance(result, Timed)
+        return BuildReport(result, seconds, wall - seconds)
