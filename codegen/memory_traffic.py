@@ -5,9 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from math import prod
 
-from ..ir.buffer import Buffer, Scope
+from ..ir.buffer import Buffer, MemoryScope
 from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Var
-from ..ir.gpu import MMA_ATOMS, WARPGROUP_THREADS, WGMMA_M, BulkCopy, CopyAsync, Mma, TmaLoad, TmaStore, WarpgroupMma
+from ..ir.gpu.async_copy import CopyAsync
+from ..ir.gpu.barrier import WARPGROUP_THREADS
+from ..ir.gpu.bulk_copy import BulkCopy
+from ..ir.gpu.mma import MMA_ATOMS, Mma
+from ..ir.gpu.tma import TmaLoad, TmaStore
+from ..ir.gpu.wgmma import WGMMA_M, WarpgroupMma
 from ..ir.stmt import Allocate, For, If, Kernel, Launch, Seq, Stmt, Store, expressions
 
 
@@ -33,9 +38,9 @@ def _total(stmt: Stmt, extents: Mapping[str, int], own: Callable[[Stmt], Fractio
             return sum((_total(s, extents, own) for s in statements), Fraction(0))
         case For(var=var, extent=extent, body=body):
             return extent * _total(body, {**extents, var: extent}, own)
-        case Launch(bounds=bounds, body=body):
-            inside = {**extents, **{b.var: b.extent for b in bounds}}
-            return prod(b.extent for b in bounds) * _total(body, inside, own)
+        case Launch(axes=axes, body=body):
+            inside = {**extents, **{a.var: a.extent for a in axes}}
+            return prod(a.extent for a in axes) * _total(body, inside, own)
         case If(condition=condition, then=then):
             return own(stmt) + _fraction(condition, extents) * _total(then, extents, own)
         case Allocate(body=body):
@@ -64,13 +69,13 @@ def _multiply_adds(stmt: Stmt) -> Fraction:
         case Mma(atom=atom):
             known = MMA_ATOMS[atom]
             return Fraction(2 * known.m * known.n * known.k, known.lanes)
-        case WarpgroupMma(columns=columns, depth=depth):
-            return Fraction(2 * WGMMA_M * columns * depth, WARPGROUP_THREADS)
+        case WarpgroupMma(n=n, k=k):
+            return Fraction(2 * WGMMA_M * n * k, WARPGROUP_THREADS)
     return Fraction(0)
 
 
 def _global_bytes(buffer: Buffer, elements: int) -> Fraction:
-    return Fraction(elements * buffer.dtype.bytes if buffer.scope is Scope.GLOBAL else 0)
+    return Fraction(elements * buffer.dtype.bytes if buffer.scope is MemoryScope.GLOBAL else 0)
 
 
 def _loaded_bytes(roots: Iterable[Expr]) -> Fraction:

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..ir.buffer import Buffer, Scope
-from ..ir.gpu import Barrier, BulkCopy, Level, TmaLoad, TmaStore
+from ..ir.buffer import Buffer, MemoryScope
+from ..ir.gpu.barrier import Barrier, SyncScope
+from ..ir.gpu.bulk_copy import BulkCopy
+from ..ir.gpu.tma import TmaLoad, TmaStore
 from ..ir.stmt import Allocate, For, Seq, Stmt, substatements, walk_statements
 
 _VECTOR_ALIGNMENT, _BULK_ALIGNMENT = 16, 128
@@ -58,10 +60,10 @@ class _SharedAllocator:
     def allocate(self, stmt: Stmt, start: int, *, once: bool) -> int:
         """Allocate the buffers of ``stmt`` from ``start`` on; return the end. ``once`` says that no loop repeats it."""
         match stmt:
-            case Allocate(buffer=buffer, body=body) if buffer.scope is Scope.SHARED:
+            case Allocate(buffer=buffer, body=body) if buffer.scope is MemoryScope.SHARED:
                 together = [buffer]
                 while isinstance(body, Allocate):
-                    if body.buffer.scope is Scope.SHARED:
+                    if body.buffer.scope is MemoryScope.SHARED:
                         together.append(body.buffer)
                     body = body.body
                 # The strictest alignment comes first, counting the buffers below too. That leaves no gaps.
@@ -92,14 +94,16 @@ class _SharedAllocator:
 
 
 def _shared_within(body: Stmt) -> tuple[Buffer, ...]:
-    return tuple(s.buffer for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is Scope.SHARED)
+    return tuple(
+        s.buffer for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is MemoryScope.SHARED
+    )
 
 
 def _ends_in_barrier(stmt: Stmt) -> bool:
     """Return whether ``stmt`` ends in a barrier of the block or the cluster."""
     match stmt:
-        case Barrier(level=level):
-            return level in (Level.BLOCK, Level.CLUSTER)
+        case Barrier(scope=scope):
+            return scope in (SyncScope.BLOCK, SyncScope.CLUSTER)
         case Allocate(body=body):
             return _ends_in_barrier(body)
         case Seq(statements=statements):

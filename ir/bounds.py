@@ -1,4 +1,4 @@
-"""Bounds of integer and bool expressions: which values one can take when its variables stay in given ranges."""
+"""Bounds of integer and bool expressions: the values that one can have while its variables stay in given ranges."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from .linear_form import LinearForm, affine_form
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The whole numbers from ``low`` to ``high``, both included; never empty. A bool is 0 or 1."""
+    """The whole numbers from ``low`` to ``high``, both included. It is never empty. A bool is 0 or 1."""
 
     low: int
     high: int
@@ -70,17 +70,17 @@ class Interval:
 
 
 Ranges = Mapping[str, Interval]
-"""What is known of variables, by name."""
+"""The range of each variable, by name."""
 
 UNKNOWN_VARIABLE = Interval(-(1 << 47), 1 << 47)
-"""The range of a variable nothing is known of. Loop variables count things in memory, and address spaces end at 2^47
-bytes; so sums of such variables with small coefficients are known not to wrap around."""
+"""The range of a variable of which nothing is known. Loop variables count things in memory, and address spaces end at
+2^47 bytes. So sums of such variables with small coefficients are known not to wrap around."""
 
 BOOL = Interval(0, 1)
 
 
 def dtype_interval(dtype: DType) -> Interval:
-    """All values of an integer or bool dtype; raises InvalidKernel for a float one."""
+    """All values of an integer or bool dtype. Raises InvalidKernel for a float one."""
     found = _DTYPE_INTERVALS.get((dtype.kind, dtype.bits))
     if found is None:
         raise InvalidKernel(f"only integers and bools have bounds, not {dtype}")
@@ -111,10 +111,10 @@ def affine_interval(form: LinearForm, ranges: Ranges) -> Interval:
 
 
 def interval_of(expr: Expr, ranges: Ranges) -> Interval:
-    """Bounds of an integer or bool expression over all its lanes, sound though not always tight.
+    """Bounds of an integer or bool expression over all its lanes. They are sound, though not always tight.
 
-    Exact for affine expressions. Variables missing from ``ranges`` lie in ``UNKNOWN_VARIABLE``. Where arithmetic
-    could wrap around, the answer is all of the dtype. Raises InvalidKernel for a float expression.
+    They are exact for affine expressions. Variables missing from ``ranges`` lie in ``UNKNOWN_VARIABLE``. Where
+    arithmetic could wrap around, the answer is all of the dtype. Raises InvalidKernel for a float expression.
     """
     if isinstance(expr, Binary):
         form = affine_form(expr)
@@ -135,7 +135,7 @@ def floordiv_interval(a: Interval, b: Interval) -> Interval | None:
 
 
 def mod_interval(a: Interval, b: Interval) -> Interval | None:
-    """Bounds of ``a % b`` (the remainder has the sign of ``b``); None where ``b`` may be 0."""
+    """Bounds of ``a % b``, which has the sign of ``b``; None where ``b`` may be 0."""
     if 0 in b:
         return None
     if b.is_point and a.low // b.low == a.high // b.low:
@@ -146,7 +146,7 @@ def mod_interval(a: Interval, b: Interval) -> Interval | None:
 
 
 def compare_interval(op: CompareOp, a: Interval, b: Interval) -> Interval:
-    """0, 1 or both: what comparing a number of ``a`` with one of ``b`` can say."""
+    """The values that comparing a number of ``a`` with one of ``b`` can have: 0, 1 or both."""
     if op in (CompareOp.GT, CompareOp.GE):
         a, b = b, a
         op = CompareOp.LT if op is CompareOp.GT else CompareOp.LE

@@ -7,10 +7,14 @@ from math import prod
 from ..core.dtypes import DType
 
 
-class Scope(StrEnum):
-    """Where a buffer lives. ``global``: parameters and workspace. ``shared``: one for all threads of a block (inside
-    a Launch only). ``local``: private to one thread or iteration, on its stack. ``register``: local, and every access
-    must have constant indices once loops are unrolled."""
+class MemoryScope(StrEnum):
+    """Where a buffer lives.
+
+    - ``global``: parameters and workspace of the kernel.
+    - ``shared``: one copy for all threads of a block (inside a Launch only).
+    - ``local``: private to one thread or iteration, on its stack.
+    - ``register``: private likewise; every access must have constant indices once loops are unrolled.
+    """
 
     GLOBAL = "global"
     SHARED = "shared"
@@ -20,21 +24,25 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Swizzle:
-    """An exchange of places that spreads columns over memory banks: the place ``p`` (in elements) becomes
-    ``p ^ (((p >> (base + shift)) & (2**bits - 1)) << base)``. Its own inverse where ``shift >= bits``."""
+    """A permutation of offsets that spreads columns over the banks of shared memory.
+
+    The offset ``p`` (in elements) becomes ``p ^ (((p >> (base + shift)) & (2**bits - 1)) << base)``: CUTLASS writes it
+    ``Swizzle<bits, base, shift>``. It is its own inverse where ``shift >= bits``.
+    """
 
     bits: int
     base: int
     shift: int
 
-    def place(self, p: int) -> int:
+    def offset(self, p: int) -> int:
+        """Where the element at offset ``p`` is moved to."""
         return p ^ (((p >> (self.base + self.shift)) & ((1 << self.bits) - 1)) << self.base)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the element at indices lies: ``swizzle(sum of index * stride)``, in elements from the start.
-    Strides larger than the shape needs are padding."""
+    """Where the element at some indices lies: ``swizzle(sum of index * stride)``, in elements from the start. Strides
+    larger than the shape needs leave padding."""
 
     strides: tuple[int, ...]
     swizzle: Swizzle | None = None
@@ -42,13 +50,13 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory of ``shape`` elements, row-major unless a ``layout`` says otherwise (shared memory only); told apart by
-    name within a kernel. Zero dimensions: one element."""
+    """Memory of ``shape`` elements. It is row-major unless a ``layout`` says otherwise, which only shared memory has.
+    Buffers are told apart by name within a kernel. One with no dimensions has one element."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
-    scope: Scope = Scope.GLOBAL
+    scope: MemoryScope = MemoryScope.GLOBAL
     layout: Layout | None = None
 
     @property
@@ -57,12 +65,12 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
-        """Of the storage, padding included."""
+        """How many bytes of storage it takes, padding included."""
         return self.span * self.dtype.bytes
 
     @property
     def span(self) -> int:
-        """Elements from the first place to the last, that one included; a swizzle needs whole periods."""
+        """How many elements lie from the first to the last, both included; a swizzle needs whole periods."""
         if self.layout is None:
             return self.elements
         last = sum((extent - 1) * stride for extent, stride in zip(self.shape, self.layout.strides, strict=True))
@@ -74,7 +82,7 @@ class Buffer:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Elements between neighbours along each dimension, before any swizzle."""
+        """How many elements lie between neighbours along each dimension, before any swizzle."""
         if self.layout is not None:
             return self.layout.strides
         strides = [1] * len(self.shape)

@@ -1,8 +1,9 @@
-"""Write kernels statement by statement: blocks nest by ``with``, and what a tile sketch does reads in program order.
+"""Write kernels statement by statement. Blocks nest by ``with``, so that what a tile sketch does reads in program
+order.
 
 w = Writer()
 with w.loop("i", 4) as i:
-    x = w.allocate("x", (8,), float32, Scope.REGISTER)
+    x = w.allocate("x", (8,), float32, MemoryScope.REGISTER)
     with w.loop("v", 8, LoopKind.UNROLLED) as v:
         w.store(x, (v,), Load(a, (i, v)))
 body = w.finish()
@@ -12,14 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..core.dtypes import DType
-from .buffer import Buffer, Layout, Scope
+from .buffer import Buffer, Layout, MemoryScope
 from .expr import Expr, Var
-from .gpu import Barrier, Level
-from .stmt import Allocate, Bound, For, HardwareAxis, If, Launch, LoopKind, Stmt, Store, seq
+from .gpu.barrier import Barrier, SyncScope
+from .stmt import Allocate, AxisBinding, For, HardwareAxis, If, Launch, LoopKind, Stmt, Store, seq
 
 
 class Writer:
-    """Statements in the order they are written. Names must be unique within a kernel: the caller sees to it."""
+    """The statements of a kernel in the order in which they are written. The caller sees to it that names are unique
+    within a kernel."""
 
     def __init__(self) -> None:
         self._open: list[list[_Item]] = [[]]
@@ -31,11 +33,11 @@ class Writer:
     def store(self, buffer: Buffer, indices: Sequence[Expr], value: Expr, mask: Expr | None = None) -> None:
         self.emit(Store(buffer, tuple(indices), value, mask))
 
-    def barrier(self, level: Level = Level.BLOCK) -> None:
-        self.emit(Barrier(level))
+    def barrier(self, scope: SyncScope = SyncScope.BLOCK) -> None:
+        self.emit(Barrier(scope))
 
     def allocate(
-        self, name: str, shape: Sequence[int], dtype: DType, scope: Scope, layout: Layout | None = None
+        self, name: str, shape: Sequence[int], dtype: DType, scope: MemoryScope, layout: Layout | None = None
     ) -> Buffer:
         """A buffer that lives until the end of the block that is open now."""
         buffer = Buffer(name, tuple(shape), dtype, scope, layout)
@@ -49,13 +51,13 @@ class Writer:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Statements in a row; what is allocated among them lives no longer."""
+        """Statements in a row. What is allocated among them lives no longer than they do."""
         with self._block(lambda body: body):
             yield
 
     @contextmanager
     def when(self, condition: Expr | None) -> Iterator[None]:
-        """Statements under a condition; None is no condition."""
+        """Statements that run where ``condition`` holds; always, where it is None."""
         if condition is None:
             yield
             return
@@ -66,18 +68,18 @@ class Writer:
     def launch(
         self,
         name: str,
-        bounds: Sequence[tuple[str, int, HardwareAxis]],
+        axes: Sequence[tuple[str, int, HardwareAxis]],
         *,
         min_blocks: int = 0,
-        streamed: Sequence[str] = (),
+        evict_first: Sequence[str] = (),
     ) -> Iterator[tuple[Var, ...]]:
-        """A device function; gives the variables of ``bounds`` (name, extent, axis), in their order."""
-        axes = tuple(Bound(*b) for b in bounds)
-        with self._block(lambda body: Launch(name, axes, body, min_blocks, tuple(streamed))):
-            yield tuple(Var(b.var) for b in axes)
+        """A device function; gives the variables of ``axes`` (name, extent, axis), in their order."""
+        bindings = tuple(AxisBinding(*a) for a in axes)
+        with self._block(lambda body: Launch(name, bindings, body, min_blocks, tuple(evict_first))):
+            yield tuple(Var(b.var) for b in bindings)
 
     def finish(self) -> Stmt:
-        """All that was written, once every block is closed."""
+        """All that was written. Every block must be closed."""
         assert len(self._open) == 1, "a block is still open"
         return _closed(self._open[0])
 
@@ -92,7 +94,7 @@ _Item = Stmt | Buffer
 
 
 def _closed(items: Sequence[_Item]) -> Stmt:
-    """The items in order, what follows a buffer standing inside its allocation."""
+    """The items in order. What follows a buffer stands inside its allocation."""
     body: list[Stmt] = []
     for item in reversed(items):
         if isinstance(item, Buffer):

@@ -1,5 +1,5 @@
-"""Operations of processors, outside of launches: turning blocks of elements in registers, dot products of neighbours
-in every lane, and matrix instructions on tiles.
+"""Operations of processors, which stand outside of launches: transposes of blocks in registers, dot products in every
+lane (AVX512-VNNI and AVX512-BF16), and matrix instructions on tiles (AMX).
 
 A tile is ``TILE_ROWS`` rows of ``TILE_BYTES`` in a register of its own kind: the last two dimensions of a register
 buffer that only operations on tiles touch. ``TILES`` of them may be alive at once. They belong to the thread.
@@ -19,10 +19,12 @@ TILE_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Transpose(Operation):
-    """Elements, in units of ``unit`` neighbours, from rows to columns: the unit ``c`` of row ``r`` becomes the unit
-    ``r`` of row ``c``, for ``rows`` x ``columns`` units. Row ``r`` begins ``r * pitch`` elements behind the indices
-    given, on either side. Either ``rows == columns``, or the rows of the target follow one another without a gap.
-    Both are powers of two."""
+    """Transposes ``rows`` x ``columns`` units of ``unit`` contiguous elements each: unit ``c`` of row ``r`` of the
+    source becomes unit ``r`` of row ``c`` of the target.
+
+    Row ``r`` begins ``r * pitch`` elements behind the indices given, on either side. ``rows`` and ``columns`` are
+    powers of two. Either they are equal, or the rows of the target follow one another without a gap.
+    """
 
     target: Buffer
     target_indices: tuple[Expr, ...]
@@ -37,8 +39,9 @@ class Transpose(Operation):
 
 @dataclass(frozen=True, slots=True)
 class DotAtom:
-    """A sum of ``group`` products of neighbours: types of the left and the right factors, and of the sum. ``feature``:
-    the extension of the instruction set that has it on vectors; ``tile_feature``: on tiles."""
+    """A dot product of ``group`` contiguous elements: the dtypes of the left and right factors and of the accumulator.
+    ``feature`` names the extension of the instruction set that has it on vectors, ``tile_feature`` the one that has it
+    on tiles."""
 
     name: str
     left: DType
@@ -50,7 +53,7 @@ class DotAtom:
 
     @property
     def depth(self) -> int:
-        """Elements in a row of a tile of the left factor: steps of the sum that one product of tiles makes."""
+        """How many elements a row of a tile of the left factor has: as many steps of k does one TileMma."""
         return TILE_BYTES // self.left.bytes
 
 
@@ -62,14 +65,14 @@ DOT_ATOMS: dict[str, DotAtom] = {
         DotAtom("u8s8", uint8, int8, int32, 4, "avx512vnni", "amx-int8"),
     )
 }
-"""Name -> instruction ("" as its feature: there is none on vectors). Integer sums wrap; 16-bit floats that are too
-small to be normal count as zero."""
+"""Name -> instruction. Where its feature is "" there is none on vectors. Integer accumulators wrap. 16-bit floats that
+are too small to be normal count as zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dot(Operation):
-    """``d[l] += sum over p of a[p] * b[l * group + p]`` for ``lanes`` neighbours ``l``, with ``p`` below the atom's
-    group; all from the indices given on, along the last dimension."""
+    """``d[l] += sum over p of a[p] * b[l * group + p]`` for ``lanes`` contiguous lanes ``l``, with ``p`` below the
+    atom's group. All three begin at the indices given and go along the last dimension."""
 
     atom: str
     d: Buffer
@@ -83,7 +86,7 @@ class Dot(Operation):
 
 @dataclass(frozen=True, slots=True)
 class TileZero(Operation):
-    """All elements of a tile are 0; ``tile_indices`` are those of the dimensions before its last two."""
+    """Makes all elements of a tile 0. ``tile_indices`` are those of the dimensions before its last two."""
 
     tile: Buffer
     tile_indices: tuple[Expr, ...]
@@ -91,7 +94,7 @@ class TileZero(Operation):
 
 @dataclass(frozen=True, slots=True)
 class TileLoad(Operation):
-    """A tile from memory: its rows are those of the last two dimensions of ``source`` from the indices given on."""
+    """Loads a tile: its rows are those of the last two dimensions of ``source`` from the indices given on."""
 
     tile: Buffer
     tile_indices: tuple[Expr, ...]
@@ -101,7 +104,7 @@ class TileLoad(Operation):
 
 @dataclass(frozen=True, slots=True)
 class TileStore(Operation):
-    """A tile to memory, as in ``TileLoad``."""
+    """Stores a tile to memory, which lies as in ``TileLoad``."""
 
     target: Buffer
     target_indices: tuple[Expr, ...]
@@ -110,9 +113,9 @@ class TileStore(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class TileProduct(Operation):
-    """``d[i, j] += sum over p of a[i, p] * b[p // group, j * group + p % group]``: 16 x 16 sums of ``atom.depth``
-    products each."""
+class TileMma(Operation):
+    """``d[i, j] += sum over p of a[i, p] * b[p // group, j * group + p % group]``: 16 x 16 accumulators, each with
+    ``atom.depth`` products (``tdpbf16ps``, ``tdpbssd``, ``tdpbusd``)."""
 
     atom: str
     d: Buffer
@@ -125,27 +128,27 @@ class TileProduct(Operation):
 
 @dataclass(frozen=True, slots=True)
 class PrefetchLine(Operation):
-    """Asks for the line of the caches that ``source[source_indices]`` lies in to be brought to the second level.
-    Nothing is read by it."""
+    """Asks for the cache line that ``source[source_indices]`` lies in to be brought into the L2 cache. Nothing is read
+    by it."""
 
     source: Buffer
     source_indices: tuple[Expr, ...]
 
 
-PROCESSOR_OPERATIONS = (Transpose, Dot, TileZero, TileLoad, TileStore, TileProduct, PrefetchLine)
-TILE_OPERATIONS = (TileZero, TileLoad, TileStore, TileProduct)
+PROCESSOR_OPERATIONS = (Transpose, Dot, TileZero, TileLoad, TileStore, TileMma, PrefetchLine)
+TILE_OPERATIONS = (TileZero, TileLoad, TileStore, TileMma)
 
 
 def tiles_of(stmt: Operation) -> tuple[tuple[Buffer, tuple[Expr, ...]], ...]:
-    """The tiles among the operands of an operation, with their indices."""
+    """The tiles among the operands of an operation, each with its indices."""
     match stmt:
         case TileZero() | TileLoad() | TileStore():
             return ((stmt.tile, stmt.tile_indices),)
-        case TileProduct():
+        case TileMma():
             return ((stmt.d, stmt.d_indices), (stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices))
     return ()
 
 
 def written_by(stmt: Operation) -> tuple[Buffer, ...]:
-    """The buffers that an operation of processors writes to: the first of its fields, if any."""
+    """The buffers that an operation of processors writes to: its first one, or none."""
     return () if isinstance(stmt, PrefetchLine) else stmt.buffers[:1]

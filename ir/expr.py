@@ -1,9 +1,9 @@
-"""Expressions of the kernel IR, shared with tensor expressions (``te`` uses the scalar ones).
+"""Expressions of the kernel IR. Tensor expressions (``te``) share the scalar ones.
 
-Values are frozen and compare by structure. An expression has a dtype and a number of ``lanes``: 1 is a scalar,
-more is a vector. Loop variables are told apart by name alone, so names are unique within a kernel (the verifier
-checks it). Arithmetic on float16 and bfloat16 may be carried out in float32; stores and casts round. Integer
-arithmetic wraps. ``select`` guards: a load in the branch not taken is never performed, lane by lane.
+Expressions are frozen and compare by structure. Each has a dtype and a number of ``lanes``: one lane is a scalar, more
+are a vector. Loop variables are told apart by name alone, so names are unique within a kernel; the verifier checks it.
+Arithmetic on float16 and bfloat16 may be carried out in float32; stores and casts round. Integer arithmetic wraps. A
+Select guards its branches: a load in the branch not taken is never performed, lane by lane.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from .buffer import Buffer
 
 
 class BinaryOp(StrEnum):
-    """Both operands have one dtype, which is the result's. ``div`` is for floats; ``floordiv`` and ``mod`` are for
-    integers and round towards minus infinity (the remainder has the divisor's sign)."""
+    """Both operands have one dtype, which is the result's too. ``div`` is for floats. ``floordiv`` and ``mod`` are for
+    integers and round towards minus infinity: the remainder has the sign of the divisor."""
 
     ADD = "add"
     SUB = "sub"
@@ -32,7 +32,7 @@ class BinaryOp(StrEnum):
 
 
 class CompareOp(StrEnum):
-    """Operands of one dtype, result bool."""
+    """Both operands have one dtype; the result is a bool."""
 
     LT = "lt"
     LE = "le"
@@ -43,14 +43,15 @@ class CompareOp(StrEnum):
 
 
 class LogicOp(StrEnum):
-    """Operands and result bool."""
+    """Operands and result are bools."""
 
     AND = "and"
     OR = "or"
 
 
 class UnaryOp(StrEnum):
-    """``not`` takes bool; ``neg`` and ``abs`` any number; the rest floats. The result has the operand's dtype."""
+    """``not`` takes a bool, ``neg`` and ``abs`` take any number, the rest take floats. The result has the operand's
+    dtype."""
 
     NEG = "neg"
     ABS = "abs"
@@ -68,13 +69,13 @@ class UnaryOp(StrEnum):
 
 
 WARP_LANES = 32
-"""Lanes of a warp."""
+"""How many lanes a warp has."""
 
 FLOAT_ONLY = frozenset(UnaryOp) - {UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT}
 
 
 class Expr:
-    """Base of all expressions; ``+ - * / // %`` build expressions, ``==`` compares structure."""
+    """Base of all expressions. ``+ - * / // %`` and the orders build expressions; ``==`` compares structure."""
 
     __slots__ = ()
 
@@ -155,7 +156,7 @@ class Var(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(Expr):
-    """``value`` is an int for integers, a float for floats (infinities allowed, NaN not), a bool for bool.
+    """``value`` is an int for integers, a float for floats (infinities are allowed, NaN is not), a bool for bool.
 
     0.0 and -0.0 are different constants, so that a table keyed by expressions never mixes them up.
     """
@@ -256,7 +257,7 @@ class Unary(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Select(Expr):
-    """``then`` where ``condition`` holds, ``otherwise`` elsewhere; loads of the branch not taken do not happen."""
+    """``then`` where ``condition`` holds, ``otherwise`` elsewhere. Loads of the branch not taken do not happen."""
 
     condition: Expr
     then: Expr
@@ -277,8 +278,8 @@ class Select(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Cast(Expr):
-    """To float: nearest, ties to even. Float to integer: towards zero, saturating, NaN to 0. Integer to integer: wraps.
-    To bool: ``!= 0``."""
+    """A cast to a float rounds to nearest, ties to even. One from float to integer rounds towards zero, saturates and
+    makes NaN 0. One from integer to integer wraps. One to bool is ``!= 0``."""
 
     value: Expr
     type: DType
@@ -298,9 +299,9 @@ class Cast(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Load(Expr):
-    """``buffer[indices]``. Lanes are those of the indices (all indices have the same number, or 1).
+    """``buffer[indices]``. It has the lanes of its indices; each index has that number of lanes, or one.
 
-    Where ``mask`` (bool, same lanes) is false nothing is read and the lane is zero.
+    Where ``mask``, a bool with the same lanes, is false nothing is read and the lane is zero.
     """
 
     buffer: Buffer
@@ -322,7 +323,7 @@ class Load(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Ramp(Expr):
-    """The index vector ``base, base + stride, …`` of ``count`` lanes."""
+    """The index vector ``base, base + stride, …`` with ``count`` lanes."""
 
     base: Expr
     stride: int
@@ -343,7 +344,7 @@ class Ramp(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Broadcast(Expr):
-    """The scalar ``value`` in every one of ``count`` lanes."""
+    """The scalar ``value`` in each of ``count`` lanes."""
 
     value: Expr
     count: int
@@ -378,8 +379,9 @@ class ReduceLanes(Expr):
 
 
 class ShuffleMode(StrEnum):
-    """Which lane's value a lane gets: the one whose number is its own xor ``lane``, its own plus ``lane``, or ``lane``
-    itself; within its group of ``width`` lanes. ``down`` past the group's end gives a lane its own value."""
+    """Whose value a lane gets, within its group of ``width`` lanes: that of the lane whose number is its own xor
+    ``lane``, its own plus ``lane``, or ``lane`` itself. ``down`` past the end of the group gives a lane its own
+    value."""
 
     XOR = "xor"
     DOWN = "down"
@@ -388,7 +390,7 @@ class ShuffleMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shuffle(Expr):
-    """``value`` as another lane of the same warp has it; all 32 lanes take part. ``value`` is a scalar."""
+    """The scalar ``value`` as another lane of the same warp has it (``shfl.sync``). All 32 lanes take part."""
 
     mode: ShuffleMode
     value: Expr
@@ -406,8 +408,11 @@ class Shuffle(Expr):
 
 @dataclass(frozen=True, slots=True)
 class ClusterLoad(Expr):
-    """``buffer[indices]`` (shared, one scalar or a vector as in Load) of the block number ``block`` of this cluster.
-    That block must stay alive: a cluster's barrier stands between the last ClusterLoad and the end."""
+    """``buffer[indices]`` of the block with rank ``block`` in this cluster (distributed shared memory).
+
+    The buffer is shared; the value is a scalar or a vector as in Load. That block must stay alive: a barrier of the
+    cluster stands between the last ClusterLoad and the end.
+    """
 
     buffer: Buffer
     indices: tuple[Expr, ...]
@@ -427,14 +432,14 @@ class ClusterLoad(Expr):
 
 
 def as_expr(value: Expr | int | float | bool, dtype: DType) -> Expr:
-    """``value`` itself, or a constant of ``dtype``; raises InvalidKernel for a number the dtype cannot hold."""
+    """``value`` itself, or a constant of ``dtype``. Raises InvalidKernel for a number that the dtype cannot hold."""
     if isinstance(value, Expr):
         return value
     return const(value, dtype)
 
 
 def const(value: int | float | bool, dtype: DType) -> Const:
-    """A constant of ``dtype``. Raises InvalidKernel for NaN and for numbers the dtype does not hold."""
+    """A constant of ``dtype``. Raises InvalidKernel for NaN and for numbers that the dtype cannot hold."""
     if isinstance(value, float) and value != value:
         raise InvalidKernel("NaN is no constant")
     if dtype.is_float:
@@ -481,7 +486,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def rebuild(expr: Expr, children: Sequence[Expr]) -> Expr:
-    """``expr`` with its children replaced, in the order of ``children``; itself when none changed."""
+    """``expr`` with its children replaced by ``children``, in their order; ``expr`` itself where none changed."""
     old = expr.children
     if len(old) == len(children) and all(map(is_, children, old)):
         return expr

@@ -1,4 +1,5 @@
-"""Arithmetic on constants, exactly as a kernel would carry it out; None where that must be left to the kernel."""
+"""Constant folding: arithmetic on constants, exactly as a kernel would carry it out. The answer is None where that must
+be left to the kernel."""
 
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ Number = int | float
 
 
 def wrap(value: int, dtype: DType) -> int:
-    """``value`` as an integer of ``dtype`` keeps it: modulo 2^bits."""
+    """``value`` as an integer of ``dtype`` holds it: modulo 2^bits."""
     low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
     return (value - low) % (1 << dtype.bits) + low
 
@@ -55,7 +56,7 @@ def fold_binary(expr: Binary) -> Const | None:
 
 def _fold_float(op: BinaryOp, a: Const, b: Const) -> Const | None:
     ufunc = _FLOATS.get(op)
-    if ufunc is None or a.type.bits < 32:  # 16-bit floats may be computed wider: where they round is not ours to say
+    if ufunc is None or a.type.bits < 32:  # 16-bit floats may be computed wider, and the kernel says where they round
         return None
     with np.errstate(all="ignore"):
         value = float(ufunc(a.type.numpy.type(a.value), a.type.numpy.type(b.value)))
@@ -70,7 +71,7 @@ def fold_compare(expr: Compare) -> bool | None:
 
 
 def fold_unary(expr: Unary) -> Const | None:
-    """The constant that ``neg``, ``abs`` or ``not`` of a constant gives; other functions are left to the kernel."""
+    """The constant that ``neg``, ``abs`` or ``not`` of a constant gives. Other functions are left to the kernel."""
     value = expr.value
     if not isinstance(value, Const):
         return None
@@ -83,7 +84,7 @@ def fold_unary(expr: Unary) -> Const | None:
 
 
 def fold_cast(expr: Cast) -> Const | None:
-    """The constant that casting a constant gives, where it is exact in every reading."""
+    """The constant that a cast of a constant gives, where every way to compute it agrees."""
     value, dtype = expr.value, expr.type
     if not isinstance(value, Const):
         return None

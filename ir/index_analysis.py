@@ -46,8 +46,8 @@ class IndexAnalysis:
         return found
 
     def fits(self, form: LinearForm) -> bool:
-        """Whether the form stays so far from wrapping around that its value is what it says, and that the same
-        holds for the sum and the difference of two such forms."""
+        """Whether the form stays so far from wrapping around that its value is what it says, and that the same holds
+        for the sum and the difference of two such forms."""
         if not self.interval(form).within(_SAFE) or form.constant not in _SAFE:
             return False
         return all(c in _SAFE for c in form.terms.values())
@@ -59,7 +59,7 @@ class IndexAnalysis:
         return any(self.interval(form - fact).low >= 0 for fact in self.facts)
 
     def assuming(self, facts: Iterable[LinearForm]) -> "IndexAnalysis":
-        """This knowledge and more facts; variables' ranges shrink where the new facts bound them."""
+        """This analysis with more facts. The ranges of variables shrink where the new facts bound them."""
         added = tuple(facts)
         ranges = dict(self.ranges)
         for fact in added:
@@ -77,12 +77,12 @@ class IndexAnalysis:
             low = max(low, -(most // c))
         else:
             high = min(high, most // -c)
-        if low <= high:  # otherwise this place is never reached; any range will do
+        if low <= high:  # otherwise this place is never reached, and any range will do
             ranges[name] = Interval(low, high)
 
     # Division --------------------------------------------------------------------------------------------------
 
-    def _parted(self, form: LinearForm, divisor: int) -> tuple[LinearForm, LinearForm]:
+    def _split(self, form: LinearForm, divisor: int) -> tuple[LinearForm, LinearForm]:
         """``form = divisor * quotient + rest``: the terms the divisor divides, and the others."""
         quotient: dict[Expr, int] = {}
         rest: dict[Expr, int] = {}
@@ -100,7 +100,7 @@ class IndexAnalysis:
             return form
         if not self.fits(form):
             return None
-        quotient, rest = self._parted(form, divisor)
+        quotient, rest = self._split(form, divisor)
         bounds = self.interval(rest)
         if bounds.low // divisor == bounds.high // divisor:
             return quotient + bounds.low // divisor
@@ -124,7 +124,7 @@ class IndexAnalysis:
         then ``form // divisor`` is ``high // (divisor // step)``."""
         for step in sorted({gcd(c, divisor) for c in form.terms.values()}, reverse=True):
             if step > 1:
-                high, low = self._parted(form, step)
+                high, low = self._split(form, step)
                 bounds = self.interval(low)
                 if 0 <= bounds.low and bounds.high < step and self.fits(high):
                     return step, high, low
@@ -136,7 +136,7 @@ class IndexAnalysis:
             return LinearForm({}, 0, form.lanes)
         if not self.fits(form):
             return None
-        _, rest = self._parted(form, divisor)
+        _, rest = self._split(form, divisor)
         terms = {atom: c % divisor if c > 0 else -(-c % divisor) for atom, c in rest.terms.items()}
         rest = LinearForm(terms, rest.constant, rest.lanes)
         bounds = self.interval(rest)
@@ -189,7 +189,7 @@ class IndexAnalysis:
     # Order -----------------------------------------------------------------------------------------------------
 
     def smaller(self, a: LinearForm, b: LinearForm) -> LinearForm | None:
-        """Whichever of the two is known never to exceed the other, in all lanes; None where neither is."""
+        """Whichever of the two never exceeds the other, in all lanes; None where that is not known of either."""
         if self.fits(a) and self.fits(b):
             if self.not_negative(b - a):
                 return a.widened(max(a.lanes, b.lanes))
@@ -239,8 +239,8 @@ class IndexAnalysis:
         if self.not_negative(difference.scaled(-1) - 1):
             return truth(op is CompareOp.LT, difference.lanes)
         for divisor in sorted({abs(c) for c in difference.terms.values() if abs(c) > 1}):
-            # d < 0 just where d // divisor < 0; worth it where the quotient drops terms or common factors
-            quotient, rest = self._parted(difference, divisor)
+            # d < 0 just where d // divisor < 0; it pays where the quotient drops terms or common factors
+            quotient, rest = self._split(difference, divisor)
             bounds = self.interval(rest)
             if quotient.terms and 0 <= bounds.low and bounds.high < divisor:
                 return self._order(op, quotient)
@@ -259,7 +259,7 @@ class IndexAnalysis:
         return Compare(op, left.to_expr(), right.to_expr())
 
     def facts_of(self, condition: Expr, a: LinearForm, b: LinearForm) -> tuple[LinearForm, ...]:
-        """What the comparison ``condition`` of the forms ``a`` and ``b`` says when true: forms that are >= 0."""
+        """The forms that are >= 0 where the comparison ``condition`` of the forms ``a`` and ``b`` is true."""
         if not isinstance(condition, Compare) or not (self.fits(a) and self.fits(b)):
             return ()
         difference = a - b

@@ -1,8 +1,8 @@
 """The interpreter: runs a kernel on NumPy arrays and finds what a compiled kernel would do silently.
 
-A kernel is first turned into closures (one per node, so that nothing is looked at twice), then run. Iterations of a
-parallel loop run in order, while a ``Watch`` sees whether they could have run in any other. What launches do is in
-``simt``.
+A kernel is first turned into closures, one for each node, so that no node is looked at twice; then these run. The
+iterations of a parallel loop run in order, while a ``LoopRaceDetector`` finds whether they could have run in any other.
+``ir.simt`` runs launches.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ from ..core.errors import InvalidParameter, KernelFault
 from .bounds import loop_range
 from .buffer import Buffer
 from .cpu import PROCESSOR_OPERATIONS, written_by
-from .interpret_access import scalar_store, vector_store
-from .interpret_cpu import OPERATIONS
-from .interpret_expr import expr_code
-from .interpret_scope import Code, Env, Scope
-from .memory import Array, Cells, Watch
-from .simt.run import Launches
+from .interpreter.access import scalar_store, vector_store
+from .interpreter.context import Closure, Env, InterpreterContext
+from .interpreter.cpu import OPERATIONS
+from .interpreter.expressions import expr_closure
+from .interpreter.memory import Array, BufferContents, LoopRaceDetector
+from .simt.run import LaunchInterpreter
 from .stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, walk_statements
 from .verify import verify
 
@@ -27,37 +27,42 @@ from .verify import verify
 def interpret(kernel: Kernel, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs of ``kernel`` by name, in their buffers' shapes and dtypes.
 
-    ``inputs`` holds one array per input buffer, of its shape and dtype. Runs kernels before and after the passes:
-    vectorised and unrolled loops run like serial ones. float16 and bfloat16 are computed in float32 and rounded at
-    stores and casts; integers wrap; casts from float to integer saturate.
+    ``inputs`` holds one array per input buffer, of its shape and dtype. Kernels may be those before or after the
+    passes: vectorised and unrolled loops run like serial ones. float16 and bfloat16 are computed in float32 and rounded
+    at stores and casts; integers wrap; casts from float to integer saturate.
 
-    Raises InvalidKernel for a kernel the verifier refuses, InvalidParameter for inputs that do not fit it, and
-    KernelFault for an access out of bounds, a read of an element never written (in an output, the workspace or an
-    allocation, whose elements are forgotten at every entry), an output element left unwritten, two iterations of a
-    parallel loop touching one element where one of them writes, and an integer divided by zero. In launches also for
-    two threads touching one element where one of them writes and nothing orders them, barriers and operations of whole
-    warps that only a part of a group reaches, waits without end, misaligned copies, and elements touched while an
-    asynchronous copy of them is under way; those copies arrive as late as they can.
+    Raises InvalidKernel for a kernel that the verifier refuses, InvalidParameter for inputs that do not fit it, and
+    KernelFault for
+
+    - an access out of bounds, and an integer divided by zero;
+    - a read of an element that was never written, in an output, the workspace or an allocation, whose elements are
+      uninitialised at every entry;
+    - an element of an output that is left unwritten;
+    - two iterations of a parallel loop that access one element, where one of them writes;
+    - in launches: two threads that access one element, where one of them writes and nothing orders them; a barrier or
+      an operation of a whole warp that only some threads of the group reach; a wait that never ends; a misaligned copy;
+      an element that is accessed while an asynchronous copy of it is in flight. Such copies complete as late as they
+      can.
     """
     verify(kernel)
-    scope = Scope(kernel.name)
+    context = InterpreterContext(kernel.name)
     for buffer in kernel.inputs:
-        scope.cells[buffer.name] = Cells(buffer, _input(buffer, inputs))
+        context.contents[buffer.name] = BufferContents(buffer, _input(buffer, inputs))
     for name in inputs:
-        if name not in scope.cells:
+        if name not in context.contents:
             raise InvalidParameter(f"{name} is no input of kernel {kernel.name}", field=name)
     for buffer in kernel.outputs + kernel.workspace:
-        scope.cells[buffer.name] = Cells(buffer)
+        context.contents[buffer.name] = BufferContents(buffer)
     with np.errstate(all="ignore"):
         if kernel.launches:
-            device = Launches(kernel.name, scope.cells)
+            device = LaunchInterpreter(kernel.name, context.contents)
             for launch in kernel.launches:
                 device.run(launch)
         else:
-            _statement(kernel.body, scope)([None] * scope.slot_count)
+            _statement(kernel.body, context)([None] * context.slot_count)
     for buffer in kernel.outputs:
-        _check_written(scope.cells[buffer.name])
-    return {buffer.name: scope.cells[buffer.name].result() for buffer in kernel.outputs}
+        _check_written(context.contents[buffer.name])
+    return {buffer.name: context.contents[buffer.name].result() for buffer in kernel.outputs}
 
 
 def _input(buffer: Buffer, inputs: Mapping[str, Array]) -> Array:
@@ -72,25 +77,25 @@ def _input(buffer: Buffer, inputs: Mapping[str, Array]) -> Array:
     return array
 
 
-def _check_written(cells: Cells) -> None:
-    assert cells.written is not None
-    missing = cells.written.count(0)
+def _check_written(contents: BufferContents) -> None:
+    assert contents.written is not None
+    missing = contents.written.count(0)
     if missing:
-        first = cells.place(cells.written.find(0))
+        buffer, first = contents.buffer, contents.element_name(contents.written.find(0))
         raise KernelFault(
-            f"output {cells.buffer.name}: {missing} of {cells.buffer.elements} elements left unwritten, first {first}",
-            field=cells.buffer.name,
+            f"output {buffer.name}: {missing} of {buffer.elements} elements left unwritten, first {first}",
+            field=buffer.name,
         )
 
 
-def _statement(stmt: Stmt, scope: Scope) -> Code:
-    return _STATEMENTS[type(stmt)](stmt, scope)
+def _statement(stmt: Stmt, context: InterpreterContext) -> Closure:
+    return _STATEMENTS[type(stmt)](stmt, context)
 
 
-def _for(stmt: For, scope: Scope) -> Code:
+def _for(stmt: For, context: InterpreterContext) -> Closure:
     extent = stmt.extent
-    watch = _watch(stmt, scope) if stmt.kind is LoopKind.PARALLEL else None
-    inner = scope.with_loop(stmt.var, loop_range(extent), watch)
+    detector = _race_detector(stmt, context) if stmt.kind is LoopKind.PARALLEL else None
+    inner = context.with_loop(stmt.var, loop_range(extent), detector)
     slot = inner.slots[stmt.var]
     body = _statement(stmt.body, inner)
 
@@ -99,36 +104,40 @@ def _for(stmt: For, scope: Scope) -> Code:
             env[slot] = i
             body(env)
 
-    def run_watched(env: Env) -> None:
-        assert watch is not None
-        watch.enter()
+    def run_checked(env: Env) -> None:
+        assert detector is not None
+        detector.enter()
         for i in range(extent):
-            watch.current += 1
+            detector.current += 1
             env[slot] = i
             body(env)
 
-    return run if watch is None else run_watched
+    return run if detector is None else run_checked
 
 
-def _watch(stmt: For, scope: Scope) -> Watch:
-    """Watches what the loop stores to and its iterations share."""
-    watch = Watch(stmt.var)
+def _race_detector(stmt: For, context: InterpreterContext) -> LoopRaceDetector:
+    """A detector of races on what the loop stores to and its iterations share."""
+    detector = LoopRaceDetector(stmt.var)
     inside = list(walk_statements(stmt.body))
     private = {s.buffer.name for s in inside if isinstance(s, Allocate)}
     written = [s.buffer for s in inside if isinstance(s, Store)]
     written += [b for s in inside if isinstance(s, PROCESSOR_OPERATIONS) for b in written_by(s)]
     for buffer in written:
-        if buffer.name not in private | watch.writers.keys():
-            watch.add(buffer)
-    return watch
+        if buffer.name not in private | detector.writers.keys():
+            detector.add(buffer)
+    return detector
 
 
-def _store(stmt: Store, scope: Scope) -> Code:
-    return scalar_store(stmt, scope, expr_code) if stmt.value.lanes == 1 else vector_store(stmt, scope, expr_code)
+def _store(stmt: Store, context: InterpreterContext) -> Closure:
+    return (
+        scalar_store(stmt, context, expr_closure)
+        if stmt.value.lanes == 1
+        else vector_store(stmt, context, expr_closure)
+    )
 
 
-def _if(stmt: If, scope: Scope) -> Code:
-    condition, then = expr_code(stmt.condition, scope), _statement(stmt.then, scope)
+def _if(stmt: If, context: InterpreterContext) -> Closure:
+    condition, then = expr_closure(stmt.condition, context), _statement(stmt.then, context)
 
     def run(env: Env) -> None:
         if condition(env):
@@ -137,8 +146,8 @@ def _if(stmt: If, scope: Scope) -> Code:
     return run
 
 
-def _seq(stmt: Seq, scope: Scope) -> Code:
-    steps = tuple(_statement(s, scope) for s in stmt.statements)
+def _seq(stmt: Seq, context: InterpreterContext) -> Closure:
+    steps = tuple(_statement(s, context) for s in stmt.statements)
     if len(steps) == 2:
         first, second = steps
 
@@ -155,18 +164,18 @@ def _seq(stmt: Seq, scope: Scope) -> Code:
     return run
 
 
-def _allocate(stmt: Allocate, scope: Scope) -> Code:
-    cells = scope.cells[stmt.buffer.name] = Cells(stmt.buffer)
-    body = _statement(stmt.body, scope)
+def _allocate(stmt: Allocate, context: InterpreterContext) -> Closure:
+    contents = context.contents[stmt.buffer.name] = BufferContents(stmt.buffer)
+    body = _statement(stmt.body, context)
 
     def run(env: Env) -> None:
-        cells.forget()
+        contents.forget()
         body(env)
 
     return run
 
 
-_STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Code]] = {
+_STATEMENTS: dict[type[Stmt], Callable[[Any, InterpreterContext], Closure]] = {
     For: _for,
     Store: _store,
     If: _if,
@@ -174,4 +183,4 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Code]] = {
     Allocate: _allocate,
     **OPERATIONS,
 }
-"""How each class of statement is run."""
+"""The closure of each class of statement."""

@@ -1,11 +1,11 @@
-"""Vectors whose lanes are all the same, and what they stand for."""
+"""Vectors whose lanes are all the same, and the scalars that they stand for."""
 
 from ..core.dtypes import boolean
 from .expr import Broadcast, Const, Expr
 
 
 def scalar_of(expr: Expr) -> Expr:
-    """The scalar in every lane of a Broadcast; any other expression itself."""
+    """The scalar in every lane of a Broadcast. Any other expression stands for itself."""
     return expr.value if isinstance(expr, Broadcast) else expr
 
 
@@ -21,6 +21,6 @@ def truth(value: bool, lanes: int = 1) -> Expr:
 
 
 def truth_value(expr: Expr) -> bool | None:
-    """What a bool constant, or a vector of one, says; None for everything else."""
+    """The value of a bool constant, or of a vector of one; None for everything else."""
     scalar = scalar_of(expr)
     return bool(scalar.value) if isinstance(scalar, Const) and scalar.type.is_bool else None

@@ -1,15 +1,18 @@
-"""What a kernel makes of constant inputs alone, such as a copy of weights in another order: done once, it serves for
-all calls on the same workspace."""
+"""The prologue of a kernel: what it computes of constant inputs alone, such as a copy of weights in another order. Done
+once, it serves for all calls on the same workspace."""
 
-from .buffer import Buffer, Scope
+from .buffer import Buffer, MemoryScope
 from .cpu import PROCESSOR_OPERATIONS, written_by
 from .rewrite import loads_of
 from .stmt import Kernel, Operation, Seq, Stmt, Store, expressions, seq, walk_statements
 
 
 def split_prologue(kernel: Kernel) -> tuple[Stmt | None, Stmt]:
-    """The statements at the top level of a kernel for a processor, in two parts: the first (None: there is none) reads
-    constant inputs alone and what it has written itself, which is workspace that the second only reads."""
+    """The prologue and the rest of a kernel for a processor. The prologue is None where there is none.
+
+    Both are statements of the top level. The prologue reads only constant inputs and what it has written itself. What
+    it writes is workspace that the rest only reads.
+    """
     top = kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,)
     accesses = [_accesses(s) for s in top]
     workspace = {b.name for b in kernel.workspace}
@@ -32,7 +35,7 @@ def _accesses(stmt: Stmt) -> tuple[set[str], set[str]]:
     written: set[str] = set()
 
     def note(names: set[str], *buffers: Buffer) -> None:
-        names |= {b.name for b in buffers if b.scope is Scope.GLOBAL}
+        names |= {b.name for b in buffers if b.scope is MemoryScope.GLOBAL}
 
     for s in walk_statements(stmt):
         note(read, *(load.buffer for e in expressions(s) for load in loads_of(e)))

@@ -1,7 +1,7 @@
-"""Rewriting expressions and statements: mapping, substituting, renaming, asking what is free.
+"""Rewriting expressions and statements: mapping, substituting, renaming, and asking what is free.
 
-Every function is pure, and gives back the very same object where nothing changed. Within one call a node that is
-shared is rewritten once.
+Every function is pure, and gives back the very same object where nothing changed. Within one call a shared node is
+rewritten once.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -14,16 +14,16 @@ from .stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, expres
 
 
 def map_expr(expr: Expr, f: Callable[[Expr], Expr]) -> Expr:
-    """``expr`` rewritten bottom-up: ``f`` gets every node after its children were rewritten."""
+    """``expr`` rewritten bottom-up: ``f`` is given every node after its children were rewritten."""
     return _ExprMapper(f).visit(expr)
 
 
 class _ExprMapper:
-    """One bottom-up rewriting; remembers shared nodes by identity while it lives."""
+    """One bottom-up rewriting. It remembers shared nodes by their ids while it lives."""
 
     def __init__(self, f: Callable[[Expr], Expr]) -> None:
         self.f = f
-        self.done: dict[int, tuple[Expr, Expr]] = {}  # the key's object is kept, so that its id stays its own
+        self.done: dict[int, tuple[Expr, Expr]] = {}  # by id; the node is kept, so that its id stays its own
 
     def visit(self, expr: Expr) -> Expr:
         found = self.done.get(id(expr))
@@ -36,9 +36,9 @@ class _ExprMapper:
 
 
 def map_statements(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
-    """``stmt`` rewritten bottom-up: ``f`` gets every statement after those below it were rewritten.
+    """``stmt`` rewritten bottom-up: ``f`` is given every statement after those below it were rewritten.
 
-    Sequences are flattened, and what ``f`` empties disappears from them.
+    Sequences are flattened, and statements that ``f`` makes empty disappear from them.
     """
     match stmt:
         case For(body=body) | Allocate(body=body) | Launch(body=body):
@@ -56,7 +56,7 @@ def map_statements(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
 
 
 def map_expressions(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
-    """Every whole expression of every statement (indices, values, masks, conditions) replaced by ``f`` of it."""
+    """``stmt`` with every whole expression (indices, values, masks, conditions) replaced by ``f`` of it."""
 
     def at(s: Stmt) -> Stmt:
         match s:
@@ -83,7 +83,7 @@ def map_loads(node: Expr, f: Callable[[Load], Expr]) -> Expr: ...
 @overload
 def map_loads(node: Stmt, f: Callable[[Load], Expr]) -> Stmt: ...
 def map_loads(node: Expr | Stmt, f: Callable[[Load], Expr]) -> Expr | Stmt:
-    """Every load in an expression or a statement replaced by ``f`` of it (its indices already rewritten)."""
+    """``node`` with every load replaced by ``f`` of it. The indices of the load are rewritten already."""
     mapper = _ExprMapper(lambda e: f(e) if isinstance(e, Load) else e)
     if isinstance(node, Expr):
         return mapper.visit(node)
@@ -95,10 +95,10 @@ def substitute(node: Expr, values: Mapping[str, Expr]) -> Expr: ...
 @overload
 def substitute(node: Stmt, values: Mapping[str, Expr]) -> Stmt: ...
 def substitute(node: Expr | Stmt, values: Mapping[str, Expr]) -> Expr | Stmt:
-    """Every variable named in ``values`` replaced by its expression.
+    """``node`` with every variable named in ``values`` replaced by its expression.
 
-    Below a loop that binds one of the names that name is left alone. Only for scalar values: replacing a variable
-    by a vector needs its surroundings widened too.
+    Below a loop that binds one of the names, that name is left alone. The values are scalars: replacing a variable by a
+    vector needs its surroundings widened too.
     """
     if not values:
         return node
@@ -115,8 +115,8 @@ def _substitute_statement(stmt: Stmt, values: Mapping[str, Expr], mapper: _ExprM
                 return replace(stmt, body=substitute(body, {k: v for k, v in values.items() if k != var}))
             new = _substitute_statement(body, values, mapper)
             return stmt if new is body else replace(stmt, body=new)
-        case Launch(bounds=bounds, body=body) if any(b.var in values for b in bounds):
-            bound = {b.var for b in bounds}
+        case Launch(axes=axes, body=body) if any(a.var in values for a in axes):
+            bound = {a.var for a in axes}
             return replace(stmt, body=substitute(body, {k: v for k, v in values.items() if k not in bound}))
         case Allocate(body=body) | Launch(body=body):
             new = _substitute_statement(body, values, mapper)
@@ -132,14 +132,14 @@ def _substitute_statement(stmt: Stmt, values: Mapping[str, Expr], mapper: _ExprM
 
 
 def rename(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
-    """Loop variables renamed, where they are bound and where they are used."""
+    """``stmt`` with variables renamed, where they are bound and where they are used."""
     if not names:
         return stmt
     mapper = _ExprMapper(lambda e: Var(names.get(e.name, e.name)) if isinstance(e, Var) else e)
 
     def binder(s: Stmt) -> Stmt:
         if isinstance(s, Launch):
-            return replace(s, bounds=tuple(replace(b, var=names.get(b.var, b.var)) for b in s.bounds))
+            return replace(s, axes=tuple(replace(a, var=names.get(a.var, a.var)) for a in s.axes))
         return replace(s, var=names[s.var]) if isinstance(s, For) and s.var in names else s
 
     return map_statements(map_expressions(stmt, mapper.visit), binder)
@@ -150,7 +150,8 @@ def replace_buffers(node: Expr, buffers: Mapping[str, Buffer]) -> Expr: ...
 @overload
 def replace_buffers(node: Stmt, buffers: Mapping[str, Buffer]) -> Stmt: ...
 def replace_buffers(node: Expr | Stmt, buffers: Mapping[str, Buffer]) -> Expr | Stmt:
-    """Loads, stores and allocations of the named buffers turned to other buffers, with the indices they had."""
+    """``node`` with loads, stores and allocations of the named buffers turned to other buffers, with the indices that
+    they had."""
 
     def load(e: Expr) -> Expr:
         if isinstance(e, (Load, ClusterLoad)) and e.buffer.name in buffers:
@@ -171,14 +172,14 @@ def replace_buffers(node: Expr | Stmt, buffers: Mapping[str, Buffer]) -> Expr | 
 
 
 def free_variables(node: Expr | Stmt) -> frozenset[str]:
-    """The names of the variables used and not bound by a loop inside ``node``."""
+    """The names of the variables that ``node`` uses and does not bind."""
     if isinstance(node, Expr):
         return frozenset(e.name for e in walk(node) if isinstance(e, Var))
     match node:
         case For(var=var, body=body):
             return free_variables(body) - {var}
-        case Launch(bounds=bounds, body=body):
-            return free_variables(body) - {b.var for b in bounds}
+        case Launch(axes=axes, body=body):
+            return free_variables(body) - {a.var for a in axes}
         case Allocate(body=body):
             return free_variables(body)
         case If(condition=condition, then=then):
@@ -200,8 +201,8 @@ def loads_of(node: Expr | Stmt) -> tuple[Load, ...]:
     return tuple(load for s in walk_statements(node) for e in expressions(s) for load in loads_of(e))
 
 
-def is_steady(expr: Expr) -> bool:
-    """Whether its variables alone decide what ``expr`` is: no memory, and no other lane."""
+def is_pure(expr: Expr) -> bool:
+    """Whether the variables of ``expr`` alone decide its value: it reads no memory and no other lane."""
     return not any(isinstance(e, (Load, ClusterLoad, Shuffle)) for e in walk(expr))
 
 
@@ -211,7 +212,7 @@ def stores_of(stmt: Stmt) -> tuple[Store, ...]:
 
 
 def fresh_name(base: str, taken: Collection[str]) -> str:
-    """``base``, or ``base_2``, ``base_3``, … : the first that is not taken."""
+    """The first of ``base``, ``base_2``, ``base_3``, … that is not taken."""
     if base not in taken:
         return base
     number = 2

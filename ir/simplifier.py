@@ -1,8 +1,8 @@
-"""The rules of the simplifier: one per node class, in a table.
+"""The rules of the simplifier, one for each class of node, in a table.
 
 A ``Simplifier`` holds what is known at one place of a kernel and remembers what it has simplified there. Index
-expressions are taken apart into linear forms and written again; other arithmetic is only touched where the result
-is the same bit for bit.
+expressions become linear forms and are written again from them. Other arithmetic is only changed where the result is
+the same bit for bit.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def _is_index(dtype: DType) -> bool:
 
 
 class Simplifier:
-    """Simplifies expressions under one ``Knowledge``; each node once, however often it is shared or asked for."""
+    """Simplifies expressions under one ``IndexAnalysis``. Each node is simplified once, however often it is shared."""
 
     def __init__(self, analysis: IndexAnalysis) -> None:
         self.analysis = analysis
@@ -62,7 +62,7 @@ class Simplifier:
         self._sides: dict[Expr, tuple[LinearForm, LinearForm]] = {}  # the forms compared by a comparison made here
 
     def simplify(self, expr: Expr) -> Expr:
-        """The simplest expression found with the value of ``expr`` wherever the knowledge holds."""
+        """The simplest expression found that has the value of ``expr`` wherever the analysis holds."""
         found = self._simple.get(id(expr))
         if found is not None:
             return found[1]
@@ -82,7 +82,7 @@ class Simplifier:
         return result
 
     def _form_of_simple(self, expr: Expr) -> LinearForm:
-        """The form of a simple expression, which may be one that no rule takes apart."""
+        """The form of a simplified expression, which may be of a class without a rule for forms."""
         if isinstance(expr, (Select, Load, ReduceLanes, Cast, Shuffle, ClusterLoad)):
             return LinearForm({expr: 1}, 0, expr.lanes)
         return self.form(expr)
@@ -251,7 +251,7 @@ class Simplifier:
             return truth(not absorbing, expr.lanes)
         result = terms[0]
         for term in terms[1:]:
-            result = _joined(expr.op, result, term)
+            result = _combined(expr.op, result, term)
         return result
 
     def _terms(self, expr: Expr, op: LogicOp) -> list[Expr]:
@@ -264,7 +264,7 @@ class Simplifier:
         return [simple]
 
     def _redundant(self, op: LogicOp, terms: list[Expr], term: Expr) -> bool:
-        """Whether ``term`` adds nothing beside ``terms``."""
+        """Whether ``term`` adds nothing to ``terms``."""
         if op is LogicOp.AND:
             return any(t == term or self.implies(t, term) for t in terms)
         return any(t == term or self.implies(term, t) for t in terms)
@@ -304,7 +304,7 @@ class Simplifier:
         return self._converted(self.simplify(expr.value), expr.type, expr)
 
     def _converted(self, value: Expr, dtype: DType, old: Cast | None = None) -> Expr:
-        # A 16-bit float still in flight may be wider than its type, and casting it to its own type rounds it.
+        # A 16-bit float in a register may be wider than its type, and casting it to its own type rounds it.
         exact = not dtype.is_float or dtype.bits > 16 or isinstance(value, (Load, Const, Cast))
         if value.dtype == dtype and exact:
             return value
@@ -331,7 +331,8 @@ class Simplifier:
         return Load(expr.buffer, indices, mask)
 
     def indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Indices of one access simplified; where one of them varies over the lanes, uniform ones become scalars."""
+        """The simplified indices of one access. Where one of them varies over the lanes, uniform ones become
+        scalars."""
         simple = tuple(self.simplify(i) for i in indices)
         if any(varies(i) for i in simple):
             return tuple(scalar_of(i) for i in simple)
@@ -361,11 +362,11 @@ class Simplifier:
         value, lane = self.simplify(expr.value), self.simplify(expr.lane)
         return value if isinstance(value, Const) else rebuild(expr, (value, lane))
 
-    def _peer_load(self, expr: ClusterLoad) -> Expr:
+    def _cluster_load(self, expr: ClusterLoad) -> Expr:
         return rebuild(expr, (*self.indices(expr.indices), self.simplify(expr.block)))
 
 
-def _joined(op: LogicOp, a: Expr, b: Expr) -> Expr:
+def _combined(op: LogicOp, a: Expr, b: Expr) -> Expr:
     if isinstance(a, Broadcast) and isinstance(b, Broadcast):
         return Broadcast(Logic(op, a.value, b.value), a.count)
     return Logic(op, a, b)
@@ -386,9 +387,9 @@ _RULES: dict[type[Expr], _Rule] = {
     Broadcast: Simplifier._broadcast,
     ReduceLanes: Simplifier._reduce_lanes,
     Shuffle: Simplifier._shuffle,
-    ClusterLoad: Simplifier._peer_load,
+    ClusterLoad: Simplifier._cluster_load,
 }
-"""How to simplify each class of node."""
+"""The rule for each class of node."""
 
 _FORMS: dict[type[Expr], Callable[[Simplifier, Any], LinearForm]] = {
     Var: Simplifier._form_var,
@@ -404,4 +405,4 @@ _FORMS: dict[type[Expr], Callable[[Simplifier, Any], LinearForm]] = {
     Shuffle: Simplifier._form_other,
     ClusterLoad: Simplifier._form_other,
 }
-"""How to take each class of index expression apart."""
+"""The linear form of each class of index expression."""

@@ -1,10 +1,10 @@
-"""Simplifying expressions and kernels under integer bounds. Never changes what a legal kernel computes."""
+"""Simplifying expressions and kernels under integer bounds. It never changes what a legal kernel computes."""
 
 from dataclasses import replace
 
 from .bounds import Ranges, loop_range
 from .expr import ClusterLoad, Const, Expr, Load, walk
-from .gpu import CopyAsync
+from .gpu.async_copy import CopyAsync
 from .index_analysis import IndexAnalysis
 from .lanes import truth_value
 from .simplifier import Simplifier
@@ -16,10 +16,10 @@ NOTHING = Seq(())
 def simplify(expr: Expr, ranges: Ranges) -> Expr:
     """The simplest form found of ``expr`` when its variables lie in ``ranges``.
 
-    Index arithmetic becomes a normal form: terms collected, ``(x*8 + y)//8`` to ``x`` and ``(x*8 + y)%8`` to ``y``
-    where 0 <= y < 8, decidable comparisons and what hangs on them decided, vectors written as one Ramp or
-    Broadcast. Float arithmetic stays as it is but for steps that give the same bits. Variables missing from
-    ``ranges`` are taken to lie within ±2^47. Use one ``Simplifier`` for many expressions of one place.
+    Index arithmetic becomes a normal form: terms are collected, ``(x*8 + y)//8`` becomes ``x`` and ``(x*8 + y)%8``
+    becomes ``y`` where 0 <= y < 8, comparisons are decided where they can be, and a vector is written as one Ramp or
+    Broadcast. Float arithmetic stays as it is but for steps that give the same bits. Variables missing from ``ranges``
+    are taken to lie within ±2^47. Use one ``Simplifier`` for many expressions of one place.
     """
     return Simplifier(IndexAnalysis(ranges)).simplify(expr)
 
@@ -31,9 +31,9 @@ def prove(condition: Expr, ranges: Ranges) -> bool | None:
 
 
 def simplify_kernel(kernel: Kernel) -> Kernel:
-    """``kernel`` with every expression simplified under the ranges of its loops and the conditions it stands under.
+    """``kernel`` with every expression simplified under the ranges of its loops and the conditions of its guards.
 
-    Guards that always hold disappear, and so does what can never run, loops without a body or with one iteration,
+    Guards that always hold disappear. So do statements that can never run, loops without a body or with one iteration,
     stores to local buffers that nothing reads, and unused allocations.
     """
     body = simplify_statement(kernel.body, {})
@@ -41,13 +41,13 @@ def simplify_kernel(kernel: Kernel) -> Kernel:
 
 
 def simplify_statement(stmt: Stmt, ranges: Ranges) -> Stmt:
-    """``stmt`` simplified as in ``simplify_kernel``, with the loops around it described by ``ranges``."""
+    """``stmt`` simplified as in ``simplify_kernel``. ``ranges`` are those of the loops around it."""
     known = dict(ranges)
     for loop in walk_statements(stmt):
         if isinstance(loop, For) and loop.extent >= 1:  # names are unique, so all ranges can be known from the start
             known[loop.var] = loop_range(loop.extent)
         elif isinstance(loop, Launch):
-            known.update((b.var, loop_range(b.extent)) for b in loop.bounds if b.extent >= 1)
+            known.update((b.var, loop_range(b.extent)) for b in loop.axes if b.extent >= 1)
     return _statement(stmt, Simplifier(IndexAnalysis(known)))
 
 
@@ -100,7 +100,7 @@ def _allocated(stmt: Allocate, simplifier: Simplifier) -> Stmt:
 
 
 def _reads(stmt: Stmt, name: str) -> bool:
-    """Whether anything below ``stmt`` but a plain store needs the buffer."""
+    """Whether anything below ``stmt`` but a plain store needs the buffer ``name``."""
     return any(
         (isinstance(s, Operation) and any(b.name == name for b in s.buffers))
         or any(isinstance(e, (Load, ClusterLoad)) and e.buffer.name == name for x in expressions(s) for e in walk(x))

@@ -1,4 +1,4 @@
-"""Statements and kernels. All frozen; a transformation returns a new value."""
+"""Statements and kernels. All of them are frozen: a transformation returns a new value."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,8 +11,8 @@ from .expr import Expr
 
 
 class LoopKind(StrEnum):
-    """How the iterations of a loop run. ``parallel`` iterations may run at once on different threads; ``vectorized``
-    ones become the lanes of a vector; ``unrolled`` ones are written out one after the other."""
+    """How the iterations of a loop run. ``parallel`` ones may run at once on different threads, ``vectorized`` ones
+    become the lanes of a vector, ``unrolled`` ones are written out one after the other."""
 
     SERIAL = "serial"
     UNROLLED = "unrolled"
@@ -28,7 +28,8 @@ class Stmt:
 
 @dataclass(frozen=True, slots=True)
 class For(Stmt):
-    """``for var in range(extent)``; extents are constants (shapes are), remainders are guarded by If or peeled."""
+    """``for var in range(extent)``. Extents are constants because shapes are; remainders are guarded by If or
+    peeled."""
 
     var: str
     extent: int
@@ -38,7 +39,7 @@ class For(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Store(Stmt):
-    """``buffer[indices] = value``; lanes as in Load. Where ``mask`` is false nothing is written."""
+    """``buffer[indices] = value``, with lanes as in Load. Where ``mask`` is false nothing is written."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
@@ -48,7 +49,7 @@ class Store(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class If(Stmt):
-    """``condition`` is a scalar bool."""
+    """``then`` runs where ``condition``, a scalar bool, holds."""
 
     condition: Expr
     then: Stmt
@@ -56,15 +57,15 @@ class If(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Seq(Stmt):
-    """One after the other; the empty sequence does nothing."""
+    """The statements run one after the other. The empty sequence does nothing."""
 
     statements: tuple[Stmt, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Allocate(Stmt):
-    """``buffer`` (local or register scope) exists, uninitialised, while ``body`` runs; one per loop iteration
-    that reaches it, so each iteration of an enclosing parallel loop has its own."""
+    """``buffer`` exists, uninitialised, while ``body`` runs. Each loop iteration that reaches it has a buffer of its
+    own, also each iteration of a parallel loop; a shared buffer is one for the threads of a block."""
 
     buffer: Buffer
     body: Stmt
@@ -72,8 +73,8 @@ class Allocate(Stmt):
 
 class HardwareAxis(StrEnum):
     """What an axis of a launch counts. The threads of a block are counted either by ``thread`` alone, or by ``warp``
-    and ``lane`` (32 of them); thread ``t`` is lane ``t % 32`` of warp ``t // 32``. With ``cluster`` present,
-    ``grid_x`` counts clusters, and ``cluster`` the blocks in each (its extent 2, 4, 8 or 16)."""
+    and ``lane`` (32 of them): thread ``t`` is lane ``t % 32`` of warp ``t // 32``. Where there is a ``cluster`` axis,
+    ``grid_x`` counts clusters, and ``cluster`` the blocks in each; its extent is 2, 4, 8 or 16."""
 
     GRID_X = "grid_x"
     GRID_Y = "grid_y"
@@ -85,8 +86,8 @@ class HardwareAxis(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """The variable ``var`` runs over ``extent`` places of a hardware axis."""
+class AxisBinding:
+    """The variable ``var`` is bound to a hardware axis of ``extent`` indices."""
 
     var: str
     extent: int
@@ -95,26 +96,26 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Launch(Stmt):
-    """One device function and its launch: ``body`` runs once for every combination of ``bounds``.
+    """One device function and its launch: ``body`` runs once for every combination of the indices of ``axes``.
 
-    A top-level statement of a kernel; nothing else at the top level of a kernel that has one. ``min_blocks``: how
-    many blocks must fit on one multiprocessor at once (0: no wish; bounds the registers). ``streamed`` names global
-    buffers whose data is touched once, so that caches need not keep it.
+    It is a top-level statement of a kernel, and a kernel that has one has nothing else at its top level. ``min_blocks``
+    says how many blocks must fit on one multiprocessor at once, which bounds the registers; 0 says nothing.
+    ``evict_first`` names global buffers whose data is touched once, so that it may leave the caches first.
     """
 
     name: str
-    bounds: tuple[Bound, ...]
+    axes: tuple[AxisBinding, ...]
     body: Stmt
     min_blocks: int = 0
-    streamed: tuple[str, ...] = ()
+    evict_first: tuple[str, ...] = ()
 
     def extent(self, axis: HardwareAxis) -> int:
-        """Places along ``axis``; 1 where it is not bound."""
-        return next((b.extent for b in self.bounds if b.axis is axis), 1)
+        """How many indices ``axis`` has; 1 where it is not bound."""
+        return next((b.extent for b in self.axes if b.axis is axis), 1)
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """How many threads a block has."""
         return self.extent(HardwareAxis.THREAD) * self.extent(HardwareAxis.WARP) * self.extent(HardwareAxis.LANE)
 
     @property
@@ -125,7 +126,7 @@ class Launch(Stmt):
 
 
 class Operation(Stmt):
-    """Base of statements that hold no others: what they are made of is in their fields."""
+    """Base of statements that hold no others. What they are made of is found in their fields, in order."""
 
     __slots__ = ()
 
@@ -143,8 +144,8 @@ class Operation(Stmt):
         return tuple(value for value in self._values() if isinstance(value, Buffer))
 
     @property
-    def places(self) -> tuple[tuple[Buffer, tuple[Expr, ...]], ...]:
-        """The buffers with the indices that follow them in the fields."""
+    def accesses(self) -> tuple[tuple[Buffer, tuple[Expr, ...]], ...]:
+        """The buffers, each with the indices that follow it in the fields."""
         values = self._values()
         found: list[tuple[Buffer, tuple[Expr, ...]]] = []
         for value, following in pairwise(values):
@@ -183,14 +184,15 @@ class Operation(Stmt):
 class Kernel:
     """The lowered form of one schedule.
 
-    ``inputs`` are only read, ``outputs`` are written in full, ``workspace`` is uninitialised global scratch that
-    the runtime provides. Each top-level statement of ``body`` (the items of its Seq) is one launch on a device
-    with launches (a Launch); on a CPU they run in order inside one call. Global buffers never alias. ``streamed``:
-    outputs that on a CPU go past the caches, as far as whole vectors of them are stored. ``constants``: inputs that
-    stay the same from call to call, so that what is made of them alone may be kept (``ir.prologue``).
-    ``minimal_passes``:
-    each statement is what the machine should do, sums in registers and nothing said twice, so that a compiler need not
-    look for better.
+    ``inputs`` are only read, ``outputs`` are written in full, ``workspace`` is uninitialised global memory that the
+    runtime provides. Global buffers never alias. On a device with launches each top-level statement of ``body`` (the
+    items of its Seq) is a Launch; on a CPU they run in order inside one call.
+
+    - ``non_temporal`` names outputs that on a CPU are stored past the caches, as far as whole vectors of them are.
+    - ``constants`` names inputs that stay the same from call to call, so that what is made of them alone may be kept
+      (``ir.prologue``).
+    - ``minimal_passes`` says that each statement is what the machine should do: accumulators are in registers and
+      nothing is computed twice, so that a compiler need not look for better.
     """
 
     name: str
@@ -198,24 +200,24 @@ class Kernel:
     outputs: tuple[Buffer, ...]
     workspace: tuple[Buffer, ...]
     body: Stmt
-    streamed: frozenset[str] = frozenset()
+    non_temporal: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     minimal_passes: bool = False
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:
-        """The buffers a launch is given, in this order: inputs, outputs, workspace."""
+        """The buffers that a launch is given: inputs, outputs, workspace, in this order."""
         return self.inputs + self.outputs + self.workspace
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """The device functions in the order in which they run; none on a CPU."""
+        """The device functions in the order in which they run; a kernel for a CPU has none."""
         top = self.body.statements if isinstance(self.body, Seq) else (self.body,)
         return tuple(s for s in top if isinstance(s, Launch))
 
 
 def seq(*statements: Stmt) -> Stmt:
-    """The statements in order, nested sequences flattened; a single one stands alone."""
+    """The statements in order, with nested sequences flattened. A single statement stands alone."""
     flat: list[Stmt] = []
     for s in statements:
         if isinstance(s, Seq):
@@ -227,7 +229,7 @@ def seq(*statements: Stmt) -> Stmt:
 
 def substatements(stmt: Stmt) -> tuple[Stmt, ...]:
     """The statements directly below ``stmt``."""
-    if isinstance(stmt, Store):  # first what there is most of: every walk comes here
+    if isinstance(stmt, Store):  # the most frequent statement first: every walk comes here
         return ()
     if isinstance(stmt, Seq):
         return stmt.statements

@@ -1,10 +1,11 @@
 """The text form of kernels: stable, unambiguous, pleasant to read. Golden files and ``explain`` show it.
 
-Constants of the index type and of float32 stand bare; others carry a suffix (``1i32``, ``0.5f16``, ``0.5bf16``).
-``float32(x)`` is a cast. ``ramp(b, n)`` is the vector ``b, b+1, …`` of n lanes (``ramp(b, n, s)`` with stride s),
-``splat(x, n)`` the scalar x in n lanes, ``masked(load, m)`` a load under a mask, ``lanes_add(v)`` a vector's sum.
-A launch names its axes (``launch f(grid_x b in 8, thread t in 128):``); operations of graphics processors read as
-calls (``copy_async(S[0], A[i], 8)``), ``B@c[i]`` is the element of the cluster's block c.
+- Constants of the index type and of float32 stand bare; others have a suffix (``1i32``, ``0.5f16``, ``0.5bf16``).
+- ``float32(x)`` is a cast, ``masked(load, m)`` is a load under a mask, ``lanes_add(v)`` is the sum of a vector's lanes.
+- ``ramp(b, n)`` is the vector ``b, b+1, …`` of n lanes, ``ramp(b, n, s)`` the one with stride s. ``splat(x, n)`` is the
+  scalar x in n lanes.
+- A launch names its axes: ``launch f(grid_x b in 8, thread t in 128):``.
+- Operations read as calls: ``copy_async(S[0], A[i], 8)``. ``B@c[i]`` is the element of block c of the cluster.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 from ..core.dtypes import DType
 from ..core.errors import InvalidKernel
 from .buffer import Buffer
-from .cpu import Dot, PrefetchLine, TileLoad, TileProduct, TileStore, TileZero, Transpose
+from .cpu import Dot, PrefetchLine, TileLoad, TileMma, TileStore, TileZero, Transpose
 from .expr import (
     WARP_LANES,
     Binary,
@@ -37,31 +38,17 @@ from .expr import (
     UnaryOp,
     Var,
 )
-from .gpu import (
-    AsyncProxyFence,
-    Barrier,
-    BulkCopy,
-    ClusterLoadWait,
-    CopyAsync,
-    CopyAsyncCommit,
-    CopyAsyncWait,
-    LoadMatrix,
-    MbarrierArrive,
-    MbarrierArriveExpectTx,
-    MbarrierInit,
-    MbarrierWait,
-    Mma,
-    Prefetch,
-    SetMaxRegisters,
-    StoreMatrix,
-    TmaLoad,
-    TmaPrefetch,
-    TmaStore,
-    TmaStoreCommit,
-    TmaStoreWait,
-    WarpgroupMma,
-    WarpgroupMmaWait,
-)
+from .gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from .gpu.barrier import Barrier
+from .gpu.bulk_copy import BulkCopy, Prefetch
+from .gpu.cluster import ClusterLoadWait
+from .gpu.fence import AsyncProxyFence
+from .gpu.ldmatrix import LoadMatrix, StoreMatrix
+from .gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from .gpu.mma import Mma
+from .gpu.setmaxnreg import SetMaxRegisters
+from .gpu.tma import TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
+from .gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from .stmt import Allocate, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
 
 _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _NEGATION, _ATOM = range(8)
@@ -101,19 +88,19 @@ def expr_text(expr: Expr) -> str:
 
 
 def kernel_text(kernel: Kernel) -> str:
-    """``kernel`` as indented lines, ending in a line break."""
+    """``kernel`` as indented lines. The last one ends in a line break."""
     signature = ", ".join(map(_declaration, kernel.inputs))
     outputs = ", ".join(map(_declaration, kernel.outputs))
     lines = [f"kernel {kernel.name}({signature}) -> ({outputs}):"]
     lines += [f"  workspace {_declaration(buffer)}" for buffer in kernel.workspace]
-    lines += [f"  streamed {name}" for name in sorted(kernel.streamed)]
+    lines += [f"  non_temporal {name}" for name in sorted(kernel.non_temporal)]
     lines += [f"  constant {name}" for name in sorted(kernel.constants)]
     _statement(kernel.body, 1, lines)
     return "\n".join(lines) + "\n"
 
 
 def statement_text(stmt: Stmt) -> str:
-    """``stmt`` as indented lines, ending in a line break."""
+    """``stmt`` as indented lines. The last one ends in a line break."""
     lines: list[str] = []
     _statement(stmt, 0, lines)
     return "\n".join(lines) + "\n"
@@ -182,11 +169,11 @@ def _unary(expr: Unary) -> _Text:
 
 
 def _load(expr: Load) -> _Text:
-    text = _place(expr.buffer, expr.indices)
+    text = _element(expr.buffer, expr.indices)
     return (text if expr.mask is None else f"masked({text}, {expr_text(expr.mask)})"), _ATOM
 
 
-def _place(buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+def _element(buffer: Buffer, indices: tuple[Expr, ...]) -> str:
     return f"{buffer.name}[{', '.join(map(expr_text, indices))}]"
 
 
@@ -211,7 +198,10 @@ _EXPRESSIONS: dict[type[Expr], Callable[[Any], _Text]] = {
     Shuffle: lambda e: _call(
         f"shuffle_{e.mode.value}", e.value, e.lane, *(() if e.width == WARP_LANES else (e.width,))
     ),
-    ClusterLoad: lambda e: (_place(replace(e.buffer, name=f"{e.buffer.name}@{_at(e.block, _ATOM)}"), e.indices), _ATOM),
+    ClusterLoad: lambda e: (
+        _element(replace(e.buffer, name=f"{e.buffer.name}@{_at(e.block, _ATOM)}"), e.indices),
+        _ATOM,
+    ),
 }
 
 
@@ -230,7 +220,7 @@ def _for(stmt: For, depth: int, lines: list[str]) -> None:
 
 def _store(stmt: Store, depth: int, lines: list[str]) -> None:
     mask = "" if stmt.mask is None else f" where {expr_text(stmt.mask)}"
-    lines.append(f"{'  ' * depth}{_place(stmt.buffer, stmt.indices)} = {expr_text(stmt.value)}{mask}")
+    lines.append(f"{'  ' * depth}{_element(stmt.buffer, stmt.indices)} = {expr_text(stmt.value)}{mask}")
 
 
 def _if(stmt: If, depth: int, lines: list[str]) -> None:
@@ -251,21 +241,21 @@ def _allocate(stmt: Allocate, depth: int, lines: list[str]) -> None:
 
 
 def _launch(stmt: Launch, depth: int, lines: list[str]) -> None:
-    axes = ", ".join(f"{b.axis.value} {b.var} in {b.extent}" for b in stmt.bounds)
-    wishes = f" min_blocks {stmt.min_blocks}" if stmt.min_blocks else ""
-    wishes += f" streamed {' '.join(stmt.streamed)}" if stmt.streamed else ""
-    lines.append(f"{'  ' * depth}launch {stmt.name}({axes}){wishes}:")
+    axes = ", ".join(f"{b.axis.value} {b.var} in {b.extent}" for b in stmt.axes)
+    hints = f" min_blocks {stmt.min_blocks}" if stmt.min_blocks else ""
+    hints += f" evict_first {' '.join(stmt.evict_first)}" if stmt.evict_first else ""
+    lines.append(f"{'  ' * depth}launch {stmt.name}({axes}){hints}:")
     _statement(stmt.body, depth + 1, lines)
 
 
 _OPERATIONS: dict[type[Operation], str] = {
     Dot: "dot",
     TileLoad: "tile_load",
-    TileProduct: "tile_product",
+    TileMma: "tile_mma",
     TileStore: "tile_store",
     TileZero: "tile_zero",
     Transpose: "transpose",
-    MbarrierArrive: "arrive",
+    MbarrierArrive: "mbarrier_arrive",
     MbarrierArriveExpectTx: "mbarrier_arrive_expect_tx",
     MbarrierWait: "mbarrier_wait",
     CopyAsyncWait: "copy_async_wait",
@@ -292,7 +282,7 @@ _OPERATIONS: dict[type[Operation], str] = {
 
 
 def _operation(stmt: Operation, depth: int, lines: list[str]) -> None:
-    """As a call; a buffer and the indices that follow it are one place."""
+    """The operation as a call. A buffer and the indices that follow it are one argument."""
     arguments: list[str] = []
     buffer: Buffer | None = None
     for f in fields(stmt):  # type: ignore[arg-type]
@@ -301,10 +291,10 @@ def _operation(stmt: Operation, depth: int, lines: list[str]) -> None:
             case Buffer():
                 buffer = value
             case tuple() if buffer is not None:
-                arguments.append(_place(buffer, value))
+                arguments.append(_element(buffer, value))
                 buffer = None
             case Expr() if buffer is not None:
-                arguments.append(_place(buffer, (value,)))
+                arguments.append(_element(buffer, (value,)))
                 buffer = None
             case Expr():
                 arguments.append(f"{f.name} {expr_text(value)}")
@@ -318,7 +308,7 @@ def _operation(stmt: Operation, depth: int, lines: list[str]) -> None:
 
 
 def _barrier(stmt: Barrier, depth: int, lines: list[str]) -> None:
-    lines.append(f"{'  ' * depth}barrier {stmt.level.value}")
+    lines.append(f"{'  ' * depth}barrier {stmt.scope.value}")
 
 
 _STATEMENTS: dict[type[Stmt], Callable[[Any, int, list[str]], None]] = {

@@ -1,15 +1,16 @@
-"""Who decides alike: whether all threads of a warp, block or cluster find the same value for an expression.
+"""Uniformity analysis: whether all threads of a warp, warpgroup, block or cluster find the same value for an
+expression.
 
-Barriers and operations of whole warps and warpgroups may only stand under conditions that all who must meet decide
-alike. Thread ``t`` of a launch is taken apart into its warpgroup, warp and lane here, so that conditions like
-``t < 64`` or ``t // 32 == 0`` are known to be the same in all lanes of a warp.
+Barriers, and operations of whole warps and warpgroups, may only stand under conditions that are uniform across all the
+threads that they synchronise. The number of a thread is written here as a sum over its warpgroup, its warp and its
+lane, so that conditions like ``t < 64`` or ``t // 32 == 0`` are known to be the same in all lanes of a warp.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .bounds import Interval, Ranges, loop_range
-from .buffer import Scope
+from .buffer import MemoryScope
 from .expr import (
     WARP_LANES,
     Binary,
@@ -26,158 +27,169 @@ from .expr import (
     index,
     walk,
 )
-from .gpu import (
-    MFMA_ATOMS,
-    WARPGROUP_THREADS,
-    Barrier,
-    Level,
-    LoadMatrix,
-    Mma,
-    SetMaxRegisters,
-    StoreMatrix,
-    WarpgroupMma,
-    WarpgroupMmaWait,
-)
+from .gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
+from .gpu.ldmatrix import LoadMatrix, StoreMatrix
+from .gpu.mma import MFMA_ATOMS, Mma
+from .gpu.setmaxnreg import SetMaxRegisters
+from .gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from .index_analysis import IndexAnalysis
 from .rewrite import substitute
 from .simplifier import Simplifier
-from .stmt import Bound, HardwareAxis, Launch, Stmt, expressions
+from .stmt import AxisBinding, HardwareAxis, Launch, Stmt, expressions
 
-_WIDTH = {Level.WARP: 0, Level.WARPGROUP: 1, Level.BLOCK: 2, Level.CLUSTER: 3}
-_GROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
-_SPREADS = {  # the smallest group within which an axis takes different values
-    HardwareAxis.THREAD: Level.WARP,
-    HardwareAxis.LANE: Level.WARP,
-    HardwareAxis.CLUSTER: Level.CLUSTER,
+_WIDTH = {SyncScope.WARP: 0, SyncScope.WARPGROUP: 1, SyncScope.BLOCK: 2, SyncScope.CLUSTER: 3}
+_WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
+_DIVERGES_WITHIN = {  # the smallest group of threads within which an axis has different values
+    HardwareAxis.THREAD: SyncScope.WARP,
+    HardwareAxis.LANE: SyncScope.WARP,
+    HardwareAxis.CLUSTER: SyncScope.CLUSTER,
 }
 
 
-def meeting(stmt: Stmt) -> Iterator[tuple[Level, str]]:
-    """What of ``stmt`` itself must be reached by whole groups: (the group, its name). Shuffles are found by
-    ``shuffles``."""
+def convergent_scopes(stmt: Stmt) -> Iterator[tuple[SyncScope, str]]:
+    """The groups of threads that must reach ``stmt`` together, with what it is called in messages. The shuffles in its
+    expressions are found by ``guarded_shuffles``."""
     match stmt:
-        case Barrier(level=level):
-            yield level, f"a barrier of the {level.value}"
+        case Barrier(scope=scope):
+            yield scope, f"a barrier of the {scope.value}"
         case Mma(atom=atom) if atom in MFMA_ATOMS:
-            yield Level.BLOCK, "a matrix operation of a wave"
+            yield SyncScope.BLOCK, "an mma of waves"
         case Mma() | LoadMatrix() | StoreMatrix():
-            yield Level.WARP, "a matrix operation"
+            yield SyncScope.WARP, "a matrix operation"
         case WarpgroupMma() | WarpgroupMmaWait():
-            yield Level.WARPGROUP, "a product of a warpgroup"
+            yield SyncScope.WARPGROUP, "a wgmma"
         case SetMaxRegisters():
-            yield Level.WARPGROUP, "a change of registers"
+            yield SyncScope.WARPGROUP, "a setmaxnreg"
 
 
-def shuffles(stmt: Stmt) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:
-    """Every shuffle in the expressions of ``stmt`` itself, with the conditions of the selects it is a branch of."""
+def guarded_shuffles(stmt: Stmt) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:
+    """Every shuffle in the expressions of ``stmt`` itself, with the conditions of the selects in a branch of which it
+    stands."""
     for expr in expressions(stmt):
         if any(isinstance(e, Shuffle) for e in walk(expr)):
-            yield from _shuffles(expr, ())
+            yield from _guarded_shuffles(expr, ())
 
 
-def _shuffles(expr: Expr, under: tuple[Expr, ...]) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:
+def _guarded_shuffles(expr: Expr, guards: tuple[Expr, ...]) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:
     if isinstance(expr, Shuffle):
-        yield expr, under
+        yield expr, guards
     if isinstance(expr, Select):
-        yield from _shuffles(expr.condition, under)
+        yield from _guarded_shuffles(expr.condition, guards)
         for branch in (expr.then, expr.otherwise):
-            yield from _shuffles(branch, (*under, expr.condition))
+            yield from _guarded_shuffles(branch, (*guards, expr.condition))
         return
     for child in expr.children:
-        yield from _shuffles(child, under)
+        yield from _guarded_shuffles(child, guards)
 
 
 @dataclass(frozen=True)
-class Divergence:
-    """What is known of one launch. ``ranges``: of the loops inside."""
+class UniformityAnalysis:
+    """The analysis of one launch. ``ranges`` are those of the loops inside."""
 
     launch: Launch
     ranges: Ranges
 
-    def varies(self, expr: Expr, level: Level) -> bool:
-        """Whether threads of one group at ``level`` may find different values; sound, so True where unknown."""
+    def is_divergent(self, expr: Expr, scope: SyncScope) -> bool:
+        """Whether threads of one group of ``scope`` may find different values. It is sound: True where unknown."""
         values: dict[str, Expr] = {}
         ranges: dict[str, Interval] = {**self.ranges}
-        spread: dict[str, Level] = {}
-        for bound in self.launch.bounds:
-            ranges[bound.var] = loop_range(bound.extent)
-            parts = _parts(bound)
-            if parts:
-                values[bound.var] = sum((Var(n) * weight for n, weight, _, _ in parts), start=index(0))
-            for name, _, extent, level_of in parts:
-                ranges[name], spread[name] = loop_range(extent), level_of
-            if not parts and bound.axis in _SPREADS:
-                spread[bound.var] = _SPREADS[bound.axis]
-        together = {Level.WARP: (WARP_LANES,), Level.WARPGROUP: (WARPGROUP_THREADS, _GROUP_WARPS)}.get(level)
-        judge = _Judge(Simplifier(IndexAnalysis(ranges)), spread, level, together or (self.launch.threads,))
-        return judge.varies(substitute(expr, values))
+        diverges: dict[str, SyncScope] = {}
+        for binding in self.launch.axes:
+            ranges[binding.var] = loop_range(binding.extent)
+            digits = _thread_digits(binding)
+            if digits:
+                values[binding.var] = sum((Var(d.name) * d.stride for d in digits), start=index(0))
+            for d in digits:
+                ranges[d.name], diverges[d.name] = loop_range(d.extent), d.diverges
+            if not digits and binding.axis in _DIVERGES_WITHIN:
+                diverges[binding.var] = _DIVERGES_WITHIN[binding.axis]
+        granules = {SyncScope.WARP: (WARP_LANES,), SyncScope.WARPGROUP: (WARPGROUP_THREADS, _WARPGROUP_WARPS)}
+        simplifier = Simplifier(IndexAnalysis(ranges))
+        divergence = _Divergence(simplifier, diverges, scope, granules.get(scope, (self.launch.threads,)))
+        return divergence.of(substitute(expr, values))
 
 
-def _parts(bound: Bound) -> list[tuple[str, int, int, Level]]:
-    """A thread's or warp's number as a sum: (name of the part, what it is multiplied with, extent, the smallest group
-    within which it differs); nothing where it is not taken apart."""
-    var, extent = bound.var, bound.extent
-    match bound.axis:
+@dataclass(frozen=True)
+class _ThreadDigit:
+    """One addend ``name * stride`` of the number of a thread or a warp. ``diverges`` is the smallest group of threads
+    within which it differs."""
+
+    name: str
+    stride: int
+    extent: int
+    diverges: SyncScope
+
+
+def _thread_digits(binding: AxisBinding) -> list[_ThreadDigit]:
+    """The number of a thread or a warp as a sum over warpgroups, warps and lanes; empty for any other axis."""
+    var, extent = binding.var, binding.extent
+    match binding.axis:
         case HardwareAxis.THREAD if extent % WARP_LANES == 0:
-            groups = (f"{var}.group", WARPGROUP_THREADS, -(-extent // WARPGROUP_THREADS), Level.BLOCK)
-            warps = (f"{var}.warp", WARP_LANES, min(extent // WARP_LANES, _GROUP_WARPS), Level.WARPGROUP)
-            return [groups, warps, (f"{var}.lane", 1, WARP_LANES, Level.WARP)]
+            groups, warps = -(-extent // WARPGROUP_THREADS), min(extent // WARP_LANES, _WARPGROUP_WARPS)
+            return [
+                _ThreadDigit(f"{var}.group", WARPGROUP_THREADS, groups, SyncScope.BLOCK),
+                _ThreadDigit(f"{var}.warp", WARP_LANES, warps, SyncScope.WARPGROUP),
+                _ThreadDigit(f"{var}.lane", 1, WARP_LANES, SyncScope.WARP),
+            ]
         case HardwareAxis.WARP:
-            groups = (f"{var}.group", _GROUP_WARPS, -(-extent // _GROUP_WARPS), Level.BLOCK)
-            return [groups, (f"{var}.warp", 1, min(extent, _GROUP_WARPS), Level.WARPGROUP)]
+            groups = -(-extent // _WARPGROUP_WARPS)
+            return [
+                _ThreadDigit(f"{var}.group", _WARPGROUP_WARPS, groups, SyncScope.BLOCK),
+                _ThreadDigit(f"{var}.warp", 1, min(extent, _WARPGROUP_WARPS), SyncScope.WARPGROUP),
+            ]
     return []
 
 
 @dataclass(frozen=True)
-class _Judge:
-    """``spread``: variables, with the smallest group within which they differ. ``together``: numbers of threads or
-    warps, any of which a comparison of their numbers may tell apart in groups only."""
+class _Divergence:
+    """Whether expressions differ within groups of ``scope``. ``diverges`` has the smallest group within which each
+    variable differs. ``granules`` are numbers of threads or warps: a comparison of their numbers that only ever splits
+    them at a multiple of one of these is the same in a whole group."""
 
     simplifier: Simplifier
-    spread: Mapping[str, Level]
-    level: Level
-    together: tuple[int, ...]
+    diverges: Mapping[str, SyncScope]
+    scope: SyncScope
+    granules: tuple[int, ...]
 
-    def reaches(self, level: Level) -> bool:
-        """Whether what differs within groups of ``level`` differs within those asked about."""
-        return _WIDTH[level] <= _WIDTH[self.level]
-
-    def varies(self, expr: Expr) -> bool:
+    def of(self, expr: Expr) -> bool:
         simple = self.simplifier.simplify(expr)
-        if not self.node(simple):
+        if not self._reads_divergent(simple):
             return False
-        if isinstance(simple, Compare) and _counts(simple):
+        if isinstance(simple, Compare) and _compares_indices(simple):
             return all(
-                any(self.node(self.simplifier.simplify(form)) for form in _thresholds(simple, together))
-                for together in self.together
+                any(self._reads_divergent(self.simplifier.simplify(form)) for form in _thresholds(simple, granule))
+                for granule in self.granules
             )
         if simple.dtype.is_bool and not isinstance(simple, (Load, ClusterLoad, Shuffle)):
-            return any(map(self.varies, simple.children))
+            return any(map(self.of, simple.children))
         return True
 
-    def node(self, expr: Expr) -> bool:
+    def _reads_divergent(self, expr: Expr) -> bool:
         """Whether ``expr``, as it stands, reads something that differs."""
         match expr:
             case Var(name=name):
-                return name in self.spread and self.reaches(self.spread[name])
-            case Load(buffer=buffer) if buffer.scope in (Scope.LOCAL, Scope.REGISTER):
+                return name in self.diverges and self._is_within(self.diverges[name])
+            case Load(buffer=buffer) if buffer.scope in (MemoryScope.LOCAL, MemoryScope.REGISTER):
                 return True
-            case Load(buffer=buffer) if buffer.scope is Scope.SHARED and self.reaches(Level.CLUSTER):
+            case Load(buffer=buffer) if buffer.scope is MemoryScope.SHARED and self._is_within(SyncScope.CLUSTER):
                 return True
             case Shuffle(mode=ShuffleMode.INDEX, lane=lane, width=width) if width == WARP_LANES:
-                if self.level is Level.WARP:
-                    return self.node(lane)
-        return any(map(self.node, expr.children))
+                if self.scope is SyncScope.WARP:
+                    return self._reads_divergent(lane)
+        return any(map(self._reads_divergent, expr.children))
+
+    def _is_within(self, scope: SyncScope) -> bool:
+        """Whether what differs within groups of ``scope`` differs within those asked about."""
+        return _WIDTH[scope] <= _WIDTH[self.scope]
 
 
-def _counts(compare: Compare) -> bool:
-    """Whether scalar indices are compared."""
+def _compares_indices(compare: Compare) -> bool:
     return compare.a.dtype.name == "int64" and compare.lanes == 1
 
 
-def _thresholds(compare: Compare, together: int) -> tuple[Expr, ...]:
-    """Index expressions that decide a comparison: it is the same in all threads if these are. ``f >= 0`` holds exactly
-    if ``f // 32 >= 0`` does, in which the lanes often cancel out."""
+def _thresholds(compare: Compare, granule: int) -> tuple[Expr, ...]:
+    """Index expressions that decide a comparison: it is uniform if they are. ``f >= 0`` holds exactly if
+    ``f // granule >= 0`` does, in which the lanes often cancel out."""
     a, b = compare.a, compare.b
     forms: tuple[Expr, ...]
     match compare.op:
@@ -191,4 +203,4 @@ def _thresholds(compare: Compare, together: int) -> tuple[Expr, ...]:
             forms = (a - b,)
         case _:
             forms = (a - b, b - a)
-    return tuple(Binary(BinaryOp.FLOORDIV, f, index(together)) for f in forms)
+    return tuple(Binary(BinaryOp.FLOORDIV, f, index(granule)) for f in forms)

@@ -14,7 +14,7 @@ from ..codegen.backends import backend_for
 from ..core.dtypes import float32
 from ..core.errors import UnsupportedTarget
 from ..core.streams import stream
-from ..ir.buffer import Buffer, Scope
+from ..ir.buffer import Buffer, MemoryScope
 from ..ir.build import Writer
 from ..ir.expr import Broadcast, Expr, Load, Ramp, Var, const, index
 from ..ir.stmt import For, HardwareAxis, Kernel, LoopKind, Store, seq
@@ -62,7 +62,7 @@ def grid_anchor() -> Kernel:
     w = Writer()
     bounds = (("i", GRID_SIZE, HardwareAxis.GRID_X), ("j", GRID_SIZE, HardwareAxis.THREAD))
     with w.launch("anchor", bounds) as (i, j):
-        total = w.allocate("total", (1,), float32, Scope.REGISTER)
+        total = w.allocate("total", (1,), float32, MemoryScope.REGISTER)
         w.store(total, (index(0),), const(0.0, float32))
         with w.loop("k", GRID_SIZE) as k:
             w.store(total, (index(0),), Load(total, (index(0),)) + Load(a, (i, k)) * Load(b, (k, j)))

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..codegen.backends import backend_for
 from ..core.dtypes import DType, float32, float64
-from ..ir.buffer import Buffer, Scope
+from ..ir.buffer import Buffer, MemoryScope
 from ..ir.build import Writer
-from ..ir.cpu import DOT_ATOMS, TILE_ROWS, DotAtom, TileLoad, TileProduct, TileStore, TileZero
+from ..ir.cpu import DOT_ATOMS, TILE_ROWS, DotAtom, TileLoad, TileMma, TileStore, TileZero
 from ..ir.expr import BinaryOp, Broadcast, Expr, Load, Ramp, ReduceLanes, Var, const, index
 from ..ir.stmt import Allocate, For, Kernel, LoopKind, Store, seq
 from .device import Device, Memory
@@ -54,7 +54,7 @@ def arithmetic_kernel(dtype: DType, lanes: int, threads: int) -> Kernel:
     """Each of ``threads`` tasks runs ``ACCUMULATORS`` chains of ``a = a * x + y`` for ``ROUNDS`` steps."""
     source = Buffer("X", (2,), dtype)
     result = Buffer("Y", (threads, ACCUMULATORS, lanes), dtype)
-    registers = Buffer("acc", (ACCUMULATORS, lanes), dtype, Scope.REGISTER)
+    registers = Buffer("acc", (ACCUMULATORS, lanes), dtype, MemoryScope.REGISTER)
     every = Ramp(index(0), 1, lanes)
     x, y = (Broadcast(Load(source, (index(n),)), lanes) for n in range(2))
 
@@ -77,9 +77,9 @@ def tile_kernel(atom: DotAtom, threads: int) -> Kernel:
     w, start, side = Writer(), (index(0), index(0)), range(TILE_SIDE)
     places = [(index(r), index(c)) for r in side for c in side]
     with w.loop("task", threads, LoopKind.PARALLEL) as task:
-        sums = w.allocate("sums", result.shape[1:], atom.accumulator, Scope.REGISTER)
-        a = w.allocate("a", (TILE_SIDE, *left.shape), atom.left, Scope.REGISTER)
-        b = w.allocate("b", (TILE_SIDE, *right.shape), atom.right, Scope.REGISTER)
+        sums = w.allocate("sums", result.shape[1:], atom.accumulator, MemoryScope.REGISTER)
+        a = w.allocate("a", (TILE_SIDE, *left.shape), atom.left, MemoryScope.REGISTER)
+        b = w.allocate("b", (TILE_SIDE, *right.shape), atom.right, MemoryScope.REGISTER)
         for n in side:
             w.emit(TileLoad(a, (index(n),), left, start))
             w.emit(TileLoad(b, (index(n),), right, start))
@@ -87,7 +87,7 @@ def tile_kernel(atom: DotAtom, threads: int) -> Kernel:
             w.emit(TileZero(sums, place))
         with w.loop("round", ROUNDS):
             for r, c in places:
-                w.emit(TileProduct(atom.name, sums, (r, c), a, (r,), b, (c,)))
+                w.emit(TileMma(atom.name, sums, (r, c), a, (r,), b, (c,)))
         for place in places:
             w.emit(TileStore(result, (task, *place, *start), sums, place))
     return Kernel("tiles", (left, right), (result,), (), w.finish())
@@ -106,7 +106,7 @@ def read_kernel(lanes: int, nbytes: int) -> Kernel:
     source = _traffic("X", nbytes)
     result = Buffer("Y", (source.shape[0],), float32)
     unroll = 4
-    registers = Buffer("acc", (unroll, lanes), float32, Scope.REGISTER)
+    registers = Buffer("acc", (unroll, lanes), float32, MemoryScope.REGISTER)
     every, block, step = Ramp(index(0), 1, lanes), Var("block"), Var("step")
 
     def partial(n: int) -> Expr:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.dtypes import DType, int32, int64
 from ..core.errors import InvalidWorkload
-from ..ir.buffer import Buffer, Scope
+from ..ir.buffer import Buffer, MemoryScope
 from ..ir.expr import (
     FLOAT_ONLY,
     Binary,
@@ -127,7 +127,7 @@ def _check_tensor(tensor: Buffer, field: str, taken: set[str]) -> None:
         _check_extent(extent, f"{field}/shape/{d}")
     if tensor.elements >= MAX_ELEMENTS:
         raise InvalidWorkload(f"{tensor.elements} elements; allowed: under {MAX_ELEMENTS}", field=f"{field}/shape")
-    if tensor.scope is not Scope.GLOBAL:
+    if tensor.scope is not MemoryScope.GLOBAL:
         raise InvalidWorkload(f"scope {tensor.scope}; tensors of a workload are global", field=field)
 
 

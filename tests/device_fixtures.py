@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.core.dtypes import float32
 from tilewright.core.errors import UnsupportedTarget
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Load, const, index
 from tilewright.ir.stmt import HardwareAxis, Kernel
@@ -35,7 +35,7 @@ def matmul_on_a_grid(m: int, n: int, k: int) -> Kernel:
     a, b, c = (Buffer(name, shape, float32) for name, shape in zip("ABC", ((m, k), (k, n), (m, n)), strict=True))
     w = Writer()
     with w.launch("matmul", (("i", m, HardwareAxis.GRID_X), ("j", n, HardwareAxis.THREAD))) as (i, j):
-        total = w.allocate("total", (1,), float32, Scope.REGISTER)
+        total = w.allocate("total", (1,), float32, MemoryScope.REGISTER)
         w.store(total, (index(0),), const(0.0, float32))
         with w.loop("k", k) as step:
             w.store(total, (index(0),), Load(total, (index(0),)) + Load(a, (i, step)) * Load(b, (step, j)))

@@ -7,7 +7,7 @@ The source for address spaces, calling conventions and intrinsics is the "User G
 from ...core.errors import CompileError
 from ...core.target import Target
 from ...ir.expr import WARP_LANES
-from ...ir.stmt import Bound, HardwareAxis, Kernel, Launch, Seq
+from ...ir.stmt import AxisBinding, HardwareAxis, Kernel, Launch, Seq
 from ...schedule.gpu.occupancy import limits_of
 from ..backend import LaunchConfig, Source, parameters_of
 from ..llvm.body import Body
@@ -49,7 +49,7 @@ def _emit_launch(module: ModuleWriter, kernel: Kernel, launch: Launch, target: T
     for buffer, pointer in zip(kernel.parameters, given, strict=True):
         body.pointers[buffer.name] = w.assign(f"addrspacecast {pointer.typed} to ptr", "ptr", hint=buffer.name)
     _declare_shared(body, name, plan)
-    for bound in launch.bounds:
+    for bound in launch.axes:
         body.variables[bound.var] = _variable(w, bound)
         body.extents[bound.var] = bound.extent
     emit_statement(Place(module, name, Frame({}, 0), 1, operation=emit_operation), body, launch.body)
@@ -90,7 +90,7 @@ def _declare_shared(body: Body, name: str, plan: SharedMemoryPlan) -> None:
         body.pointers[buffer.name] = w.assign(f"getelementptr i8, {start.typed}, i64 {at}", "ptr", hint=buffer.name)
 
 
-def _variable(w: FunctionWriter, bound: Bound) -> Value:
+def _variable(w: FunctionWriter, bound: AxisBinding) -> Value:
     """Return a variable of the launch, such as the index of a block or a lane, as an index of the IR."""
     if bound.extent == 1:
         return constant(0, "i64")

@@ -4,7 +4,8 @@ IR."""
 from ...core.errors import CompileError
 from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Shuffle, ShuffleMode
-from ...ir.gpu import MFMA_ATOMS, WAVEFRONT_LANES, Barrier, Level, Mma, MmaAtom
+from ...ir.gpu.barrier import Barrier, SyncScope
+from ...ir.gpu.mma import MFMA_ATOMS, WAVEFRONT_LANES, Mma, MmaAtom
 from ...ir.linear_form import flat_form
 from ...ir.stmt import Operation
 from ..llvm.body import Body
@@ -23,14 +24,14 @@ _MFMA_INTRINSICS = {
 def emit_operation(body: Body, stmt: Operation) -> None:
     """Emit ``stmt``. Raises CompileError for an operation that these processors do not have."""
     match stmt:
-        case Barrier(level=Level.BLOCK):
+        case Barrier(scope=SyncScope.BLOCK):
             _barrier(body.w, "workgroup", "llvm.amdgcn.s.barrier")
-        case Barrier(level=Level.WARP):
+        case Barrier(scope=SyncScope.WARP):
             _barrier(body.w, "wavefront", "llvm.amdgcn.wave.barrier")
         case Mma(atom=atom) if atom in _MFMA_INTRINSICS:
             _mfma(body, stmt, MFMA_ATOMS[atom])
         case _:
-            what = f"a barrier of the {stmt.level}" if isinstance(stmt, Barrier) else type(stmt).__name__
+            what = f"a barrier of the {stmt.scope}" if isinstance(stmt, Barrier) else type(stmt).__name__
             raise CompileError(f"{what} cannot be expressed for AMD's processors")
 
 

@@ -10,7 +10,7 @@ from math import prod
 
 from ...core.errors import CompileError
 from ...ir.buffer import Buffer
-from ...ir.cpu import DOT_ATOMS, TILE_BYTES, TILE_ROWS, TILES, TileLoad, TileProduct, TileStore, TileZero
+from ...ir.cpu import DOT_ATOMS, TILE_BYTES, TILE_ROWS, TILES, TileLoad, TileMma, TileStore, TileZero
 from ...ir.expr import Const, Expr
 from ...ir.linear_form import flat_form
 from ...ir.stmt import Operation
@@ -80,7 +80,7 @@ def emit_tile_operation(body: Body, stmt: Operation) -> None:
         case TileStore():
             number = _number(body, stmt.tile, stmt.tile_indices)
             _memory(body, "tilestored64", number, stmt.target, stmt.target_indices)
-        case TileProduct():
+        case TileMma():
             atom = DOT_ATOMS[stmt.atom]
             if atom.tile_feature not in body.w.module.features:
                 raise CompileError(f"products of tiles {stmt.atom} need {atom.tile_feature}, which the target lacks")

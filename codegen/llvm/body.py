@@ -22,7 +22,7 @@ class Body:
     these registers up. ``addresses`` and ``results`` are stacks of what has been computed already: an inner scope (a
     loop body, a branch) sees what dominates it, and its own entries vanish with it. ``results`` holds the expression
     too, so that its identity stays taken. ``exchange``: how lanes of a warp get each other's values, where there are
-    any. ``streamed``: buffers whose vectors are stored past the caches.
+    any. ``non_temporal``: buffers whose vectors are stored past the caches.
     """
 
     w: FunctionWriter
@@ -34,7 +34,7 @@ class Body:
     tile_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     tiles_ready: bool = False
     exchange: Exchange | None = None
-    streamed: frozenset[str] = frozenset()
+    non_temporal: frozenset[str] = frozenset()
     addresses: list[dict[object, Value]] = field(default_factory=lambda: [{}])
     results: list[dict[tuple[int, str], tuple[Expr, Value]]] = field(default_factory=lambda: [{}])
 

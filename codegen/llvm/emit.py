@@ -48,7 +48,7 @@ def _define(place: Place, kernel: Kernel, given: Sequence[Buffer], stmt: Stmt) -
     module, entry = place.module, place.entry
     main = module.unique(f"{entry}.main")
     w = FunctionWriter(module)
-    body = Body(w, streamed=kernel.streamed)
+    body = Body(w, non_temporal=kernel.non_temporal)
     for buffer in given:
         if buffer.name in body.pointers:
             raise CompileError(f"two parameters are called {buffer.name}")

@@ -14,7 +14,7 @@ from .writer import FunctionWriter
 _MOST_WINDOWS = 4
 """Lanes up to this many elements apart are picked from whole vectors; farther ones are gathered."""
 
-_STREAMED_BYTES = (16, 32, 64)
+_NON_TEMPORAL_BYTES = (16, 32, 64)
 
 Evaluate = Callable[[Body, Expr, Value | None], Value]
 """How an expression is computed under a lane mask (``expressions.evaluate``, passed in: the two need each other)."""
@@ -100,8 +100,8 @@ def store(
         pointer = address(body, buffer, flat, ev)
         if mask is None:
             plain = f"store {data.typed}, {pointer.typed}, align"
-            if buffer.name in body.streamed and lanes * buffer.dtype.bytes in _STREAMED_BYTES:
-                _store_past_caches(w, pointer, plain, lanes * buffer.dtype.bytes, buffer.dtype.bytes)
+            if buffer.name in body.non_temporal and lanes * buffer.dtype.bytes in _NON_TEMPORAL_BYTES:
+                _store_non_temporal(w, pointer, plain, lanes * buffer.dtype.bytes, buffer.dtype.bytes)
             else:
                 w.line(f"{plain} {buffer.dtype.bytes}")
             return
@@ -120,7 +120,7 @@ def store(
     w.line(f"call void @{name}({data.typed}, {aligned}, {where.typed})")
 
 
-def _store_past_caches(w: FunctionWriter, pointer: Value, store: str, vector: int, element: int) -> None:
+def _store_non_temporal(w: FunctionWriter, pointer: Value, store: str, vector: int, element: int) -> None:
     """Where a vector lies at a multiple of its size: only so can it go past the caches."""
     place = w.convert("ptrtoint", pointer, "i64")
     inside = w.op("and", place, constant(vector - 1, "i64"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from ...core.dtypes import float32
 from ...core.errors import CompileError
-from ...ir.buffer import Scope
+from ...ir.buffer import MemoryScope
 from ...ir.cpu import TILE_OPERATIONS, Dot, PrefetchLine, Transpose
 from ...ir.expr import Cast, Expr, Load, Var
 from ...ir.stmt import (
@@ -195,7 +195,7 @@ def _move(body: Body, stmt: Store, lanes: int) -> None:
 
 def _allocate(place: Place, body: Body, stmt: Allocate) -> None:
     w, buffer = body.w, stmt.buffer
-    if buffer.scope is Scope.SHARED:  # the block has it from the start
+    if buffer.scope is MemoryScope.SHARED:  # the block has it from the start
         emit_statement(place, body, stmt.body)
         return
     if buffer.name in place.tiles:
@@ -263,13 +263,15 @@ def _known_task(place: Place, body: Body, loop: For) -> Task | None:
 
 def _same_place(place: Place, body: Body, first: str, second: str) -> bool:
     """Whether two buffers are alike in what is not said where they are used."""
-    offsets, streamed, tiles = place.frame.offsets, body.streamed, place.tiles
-    return offsets.get(first) == offsets.get(second) and all((first in s) == (second in s) for s in (streamed, tiles))
+    offsets, non_temporal, tiles = place.frame.offsets, body.non_temporal, place.tiles
+    return offsets.get(first) == offsets.get(second) and all(
+        (first in s) == (second in s) for s in (non_temporal, tiles)
+    )
 
 
 def _write_task(place: Place, body: Body, loop: For, name: str, buffers: list[str], variables: list[str]) -> None:
     inner = FunctionWriter(place.module)
-    task = Body(inner, in_parallel=True, streamed=body.streamed)
+    task = Body(inner, in_parallel=True, non_temporal=body.non_temporal)
     signature = []
     for b in buffers:
         task.pointers[b] = inner.parameter(b, "ptr")
@@ -294,7 +296,7 @@ def _write_task(place: Place, body: Body, loop: For, name: str, buffers: list[st
 
 def await_streams(body: Body) -> None:
     """What went past the caches is in order with nothing that follows until then."""
-    if body.streamed:
+    if body.non_temporal:
         body.w.line("fence seq_cst")
 
 

@@ -17,7 +17,7 @@ def bound_names(stmt: Stmt) -> set[str]:
         elif isinstance(below, Allocate):
             names.add(below.buffer.name)
         elif isinstance(below, Launch):
-            names.update(b.var for b in below.bounds)
+            names.update(b.var for b in below.axes)
     return names
 
 

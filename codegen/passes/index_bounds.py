@@ -14,7 +14,7 @@ def extents_of(stmt: Stmt) -> dict[str, int]:
         if isinstance(below, For):
             extents[below.var] = below.extent
         elif isinstance(below, Launch):
-            extents.update({b.var: b.extent for b in below.bounds})
+            extents.update({b.var: b.extent for b in below.axes})
     return extents
 
 

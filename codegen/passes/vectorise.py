@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ...core.dtypes import INDEX, DType
-from ...ir.buffer import Buffer, Scope
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import (
     Binary,
     BinaryOp,
@@ -89,7 +89,9 @@ class _KernelFacts:
 def _unmasked_buffers(body: Stmt) -> frozenset[str]:
     """Return the register buffers whose every access is guarded lane by lane, so that nobody reads disabled lanes."""
     registers = {
-        s.buffer.name for s in walk_statements(body) if isinstance(s, Allocate) and s.buffer.scope is Scope.REGISTER
+        s.buffer.name
+        for s in walk_statements(body)
+        if isinstance(s, Allocate) and s.buffer.scope is MemoryScope.REGISTER
     }
     used: set[str] = set()
 
@@ -173,7 +175,7 @@ class _LoopVectoriser:
                 return For(var, extent, kind, self.statement(body, mask))
             case Seq(statements=statements):
                 return seq(*(self.statement(s, mask) for s in statements))
-            case Allocate(buffer=buffer, body=body) if buffer.scope is not Scope.SHARED:
+            case Allocate(buffer=buffer, body=body) if buffer.scope is not MemoryScope.SHARED:
                 lanes = Buffer(buffer.name, (*buffer.shape, self.count), buffer.dtype, buffer.scope)
                 self.privatised[buffer.name] = lanes
                 return Allocate(lanes, self.statement(body, mask))

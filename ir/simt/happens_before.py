@@ -1,10 +1,12 @@
-"""What orders the threads of a launch, and who touched an element since.
+"""The happens-before order of the threads of a launch, and the access history that races are found by.
 
-Time is a counter that every meeting of threads moves on. A thread's *epoch* at a level (launch, cluster, block, warp;
-warpgroup where those meet) is the time at which it last met all others of that group; an access is ordered before one
-that follows it by another thread exactly if it is older than the epoch of the smallest group that holds both. Threads
-are numbered so that every group is a range of numbers; hence the lowest and the highest reader since a group's last
-meeting tell whether anybody outside a smaller group has read.
+Time is a counter that every synchronisation of threads moves on. The *epoch* of a thread at a level (launch, cluster,
+block, warpgroup where those synchronise, warp) is the time at which it last synchronised with all others of that group.
+An access by another thread happened before now exactly if it is older than the epoch of the smallest group that holds
+both. Mbarriers order single threads besides: what they order is kept as vector clocks.
+
+Threads are numbered so that every group is a range of numbers. Hence the lowest and the highest reader since the last
+synchronisation of a group tell whether any thread outside of a smaller group has read.
 """
 
 from dataclasses import dataclass
@@ -12,33 +14,34 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..expr import WARP_LANES
-from ..gpu import WARPGROUP_THREADS
-from ..memory import Array
+from ..gpu.barrier import WARPGROUP_THREADS
+from ..interpreter.memory import Array
 
 SHIFT = 36
-"""Keys hold an epoch above, and a thread's number in the lowest ``SHIFT`` bits."""
+"""A key holds an epoch, and the number of a thread in its lowest ``SHIFT`` bits."""
 _NUMBERS = (1 << SHIFT) - 1
 
-NOBODY = -1
-"""The writer of what no thread wrote."""
+NO_WRITER = -1
+"""The writer of an element that no thread wrote. Numbers below it stand for completed phases of mbarriers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
-    """How threads are numbered: ``block``, ``cluster`` numbers make one of each. ``sizes``: from the widest group to
-    the warp, of the next smaller group each."""
+class ThreadHierarchy:
+    """How threads are numbered. ``block`` and ``cluster`` say how many numbers each of them has. ``sizes`` goes from
+    the widest group to the warp; each is the size of the next smaller group."""
 
     block: int
     cluster: int
     sizes: tuple[int, ...]
 
     @staticmethod
-    def of(threads: int, blocks: int, warpgroups: bool) -> "Groups":
-        """For blocks of ``threads`` in clusters of ``blocks``; ``warpgroups``: whether those meet, too."""
+    def of(threads: int, blocks: int, warpgroups: bool) -> "ThreadHierarchy":
+        """The hierarchy of blocks of ``threads`` in clusters of ``blocks``. ``warpgroups`` says whether warpgroups
+        synchronise, too."""
         smaller = (WARPGROUP_THREADS, WARP_LANES) if warpgroups else (WARP_LANES,)
         block = -(-threads // smaller[0]) * smaller[0]
         wider = (block * blocks, block) if blocks > 1 else (block,)
-        return Groups(block, block * blocks, (*wider, *smaller, 1))
+        return ThreadHierarchy(block, block * blocks, (*wider, *smaller, 1))
 
     @property
     def block_level(self) -> int:
@@ -46,29 +49,34 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """The end of a phase of an arrival barrier, which brought data. ``waited``: bool[threads], who has waited for it
-    (changes as they do); ``block``: whose, within the chunk. Such data is written by ``-2 - number of the delivery``.
+class PhaseCompletion:
+    """The end of a phase of an mbarrier that brought data.
+
+    ``waited`` is bool[threads]: who has waited for the phase, which changes as they do. ``block`` is the block of the
+    mbarrier within the chunk. The writer of such data is ``-2 - number of the completion``.
     """
 
     waited: Array
     block: int
 
 
-class Order:
-    """The epochs of the threads of one chunk. ``ids``: int64[threads], their numbers; ``levels``: from the widest
-    group to the warp, each with the size of the next smaller group. ``known``: int64[threads, kinds, threads of a
-    cluster], what arrival barriers told besides (see ``clocks``); None for nothing yet. ``fences``: when threads made
-    what they had written visible to copy engine and matrix units: (time, bool[threads] or None for all)."""
+class HappensBefore:
+    """What is ordered among the threads of one chunk.
 
-    def __init__(self, ids: Array, groups: Groups, launch: int, now: int) -> None:
+    ``ids`` is int64[threads]: the numbers of the threads. ``epochs`` has an int64[threads] for each level, from the
+    widest group to the warp. ``known`` is int64[threads, kinds, threads of a cluster]: the vector clocks that mbarriers
+    brought (see ``vector_clocks``), None while there are none. ``fences`` lists the proxy fences: (time, bool[threads]
+    or None for all threads).
+    """
+
+    def __init__(self, ids: Array, groups: ThreadHierarchy, launch: int, now: int) -> None:
         self.ids = ids
         self.groups = groups
         self.now = now
         self.sizes = groups.sizes
         self.epochs = [np.full(len(ids), now, dtype=np.int64) for _ in self.sizes]
         self.epochs[0][:] = launch
-        self.deliveries: list[Delivery] = []
+        self.completions: list[PhaseCompletion] = []
         self.known: Array | None = None
         self.kinds = 1 if groups.cluster == groups.block else 2
         self.fences: list[tuple[int, Array | None]] = []
@@ -82,23 +90,8 @@ class Order:
     def warp_level(self) -> int:
         return len(self.sizes) - 1
 
-    def fence(self, who: Array | None) -> None:
-        """What threads (of ``who``, bool[threads]) wrote before now may be read by copy engine and matrix units."""
-        self.now += 1
-        self.fences.append((self.now, who))
-
-    def fenced(self, writer: Array, time: Array) -> Array:
-        """The time of the first fence of the threads numbered ``writer`` after ``time``; -1 where there is none."""
-        found = np.full(len(writer), -1, dtype=np.int64)
-        first, places = time.min(initial=self.now), np.searchsorted(self.ids, writer)
-        for moment, who in reversed(self.fences):
-            if moment <= first:
-                break
-            found[(time < moment) & (True if who is None else who[places])] = moment
-        return found
-
-    def meet(self, level: int, who: Array | None) -> None:
-        """All threads (of ``who``, bool[threads]) meet the others of their group at ``level``."""
+    def synchronise(self, level: int, who: Array | None) -> None:
+        """All threads (those of ``who``, bool[threads]) synchronise with the others of their group at ``level``."""
         self.now += 1
         for k in range(level, len(self.sizes)):
             if who is None:
@@ -106,6 +99,21 @@ class Order:
             else:
                 self.epochs[k][who] = self.now
             self._keys[k] = None
+
+    def fence(self, who: Array | None) -> None:
+        """What all threads (those of ``who``, bool[threads]) wrote before now may be read by the asynchronous proxy."""
+        self.now += 1
+        self.fences.append((self.now, who))
+
+    def fenced(self, writer: Array, time: Array) -> Array:
+        """When the threads numbered ``writer`` first fenced after ``time``; -1 where they did not."""
+        found = np.full(len(writer), -1, dtype=np.int64)
+        first, positions = time.min(initial=self.now), np.searchsorted(self.ids, writer)
+        for moment, who in reversed(self.fences):
+            if moment <= first:
+                break
+            found[(time < moment) & (True if who is None else who[positions])] = moment
+        return found
 
     def keys(self, level: int) -> tuple[Array, Array, Array, int]:
         """(epoch key, key that is highest for the highest reader, key that is highest for the lowest, earliest
@@ -116,10 +124,12 @@ class Order:
             found = self._keys[level] = (base, base + self.ids, base + (_NUMBERS - self.ids), int(base.min()) >> SHIFT)
         return found
 
-    def clocks(self, who: Array) -> Array:
-        """What the threads at the places ``who`` know: int64[who, kinds, threads of a cluster], the times up to which
-        all that the others of their cluster did is ordered before now. The first kind is of what those wrote, the last
-        of what they read; there is one for both where there are no clusters."""
+    def vector_clocks(self, who: Array) -> Array:
+        """The vector clocks of the threads at the positions ``who``: int64[who, kinds, threads of a cluster].
+
+        Each entry is the time up to which all that one thread of the cluster did happened before now. The first kind is
+        of what it wrote, the last of what it read; where there are no clusters one kind stands for both.
+        """
         self.now += 1
         ids, size = self.ids[who], self.groups.cluster
         first = ids // size * size
@@ -134,15 +144,15 @@ class Order:
         clocks: Array = np.where((others == ids[:, None])[:, None], self.now, bounds)
         return clocks
 
-    def learn(self, who: Array, clock: Array) -> None:
-        """The threads at the places ``who`` now know what ``clock`` (as ``clocks`` gives) says, too."""
+    def acquire(self, who: Array, clock: Array) -> None:
+        """The threads at the positions ``who`` join ``clock``, one of ``vector_clocks``, to their own."""
         if self.known is None:
             self.known = np.full((len(self.ids), self.kinds, self.groups.cluster), -1, dtype=np.int64)
         self.known[who] = np.maximum(self.known[who], clock)
 
-    def told(self, who: Array, other: Array, *, reads: bool = False) -> Array:
-        """Up to which time arrival barriers order what the threads numbered ``other`` wrote (or read), for those at the
-        places ``who``; -1 for not at all."""
+    def acquired_until(self, who: Array, other: Array, *, reads: bool = False) -> Array:
+        """Up to which time mbarriers order what the threads numbered ``other`` wrote (or read) before what those at the
+        positions ``who`` do now; -1 for not at all."""
         if self.known is None:
             return np.full(len(who), -1, dtype=np.int64)
         size = self.groups.cluster
@@ -151,42 +161,45 @@ class Order:
         return known
 
     def unordered(self, who: Array, other: Array, time: Array, *, reads: bool = False) -> Array:
-        """Whether writes (or reads) at ``time`` by the threads numbered ``other`` are not ordered before now, for the
-        threads at the places ``who``."""
+        """Whether writes (or reads) at ``time`` by the threads numbered ``other`` did not happen before what the
+        threads at the positions ``who`` do now."""
         ids = self.ids[who]
         bound = self.epochs[0][who]
         for k in range(1, len(self.sizes)):
             same = ids // self.sizes[k - 1] == other // self.sizes[k - 1]
             bound = np.where(same, self.epochs[k][who], bound)
-        bound = np.maximum(bound, self.told(who, other, reads=reads))
+        bound = np.maximum(bound, self.acquired_until(who, other, reads=reads))
         found: Array = (ids != other) & (time >= bound)
-        for number in np.unique(other[other < NOBODY]).tolist():
-            delivery, at = self.deliveries[-2 - number], np.flatnonzero(other == number)
-            there = (ids[at] - self.ids[0]) // self.groups.block == delivery.block
+        for number in np.unique(other[other < NO_WRITER]).tolist():
+            completion, at = self.completions[-2 - number], np.flatnonzero(other == number)
+            there = (ids[at] - self.ids[0]) // self.groups.block == completion.block
             bound_there = np.where(there, self.epochs[self.block_level][who[at]], self.epochs[1][who[at]])
-            found[at] = ~delivery.waited[who[at]] & (time[at] >= bound_there)
+            found[at] = ~completion.waited[who[at]] & (time[at] >= bound_there)
         return found
 
 
-class Touches:
-    """Who touched the elements of one memory. ``outer``: the widest level at which threads share it. ``products``: by
-    number of the warpgroup in its block, when products of which it has awaited last read an element, and the number of
-    the thread that speaks for it (int64[2, elements])."""
+class AccessHistory:
+    """Who last wrote and who read the elements of one memory.
 
-    def __init__(self, elements: int, order: Order, outer: int) -> None:
+    ``outer`` is the widest level at which threads share the memory. ``wgmma_reads`` has an int64[2, elements] for each
+    warpgroup of a block, by its number: when the youngest WarpgroupMma that it has awaited read an element, and the
+    number of the thread that stands for the warpgroup.
+    """
+
+    def __init__(self, elements: int, order: HappensBefore, outer: int) -> None:
         self.outer = outer
-        self.writer = np.full(elements, NOBODY, dtype=np.int64)
+        self.writer = np.full(elements, NO_WRITER, dtype=np.int64)
         self.time = np.full(elements, -1, dtype=np.int64)
         levels = len(order.sizes) - outer
         self.highest = np.zeros((levels, elements), dtype=np.int64)
         self.lowest = np.zeros((levels, elements), dtype=np.int64)
         self.read_time = np.full(elements, -1, dtype=np.int64)
         self.was_read = False
-        self.products: dict[int, Array] = {}
+        self.wgmma_reads: dict[int, Array] = {}
 
-    def written_by(self, order: Order, flat: Array, who: Array) -> int | None:
-        """The position in ``flat`` of an element that another thread wrote with nothing ordering it before ``who``
-        (places of threads)."""
+    def racing_writer(self, order: HappensBefore, flat: Array, who: Array) -> int | None:
+        """The position in ``flat`` of an element that another thread wrote, where that did not happen before what the
+        threads at the positions ``who`` do now."""
         time = self.time[flat]
         recent = time >= order.keys(self.outer)[3]
         if not recent.any():
@@ -195,9 +208,9 @@ class Touches:
         bad = order.unordered(who[at], self.writer[flat[at]], time[at])
         return int(at[bad.argmax()]) if bad.any() else None
 
-    def read_by(self, order: Order, flat: Array, who: Array) -> tuple[int, int] | None:
+    def racing_reader(self, order: HappensBefore, flat: Array, who: Array) -> tuple[int, int] | None:
         """(position in ``flat``, number of the thread) of an element that another thread read, likewise."""
-        for group in self.products.values():
+        for group in self.wgmma_reads.values():
             time, reader = group[:, flat]
             at = np.flatnonzero(time >= 0)
             bad = order.unordered(who[at], reader[at], time[at], reads=True)
@@ -215,13 +228,15 @@ class Touches:
             size = order.sizes[level]
             mine = order.ids[who[at]] // size
             for reader in (highest[at] & _NUMBERS, _NUMBERS - (self.lowest[row][flat[at]] & _NUMBERS)):
-                bad = (reader // size != mine) & (self.read_time[flat[at]] >= order.told(who[at], reader, reads=True))
+                acquired = order.acquired_until(who[at], reader, reads=True)
+                bad = (reader // size != mine) & (self.read_time[flat[at]] >= acquired)
                 if bad.any():
                     first = int(bad.argmax())
                     return int(at[first]), int(reader[first])
         return None
 
-    def note_read(self, order: Order, flat: Array, who: Array) -> None:
+    def record_read(self, order: HappensBefore, flat: Array, who: Array) -> None:
+        """The threads at the positions ``who`` read the elements ``flat``."""
         self.was_read = True
         self.read_time[flat] = order.now
         for row, level in enumerate(range(self.outer, len(order.sizes))):
@@ -229,21 +244,21 @@ class Touches:
             np.maximum.at(self.highest[row], flat, high[who])
             np.maximum.at(self.lowest[row], flat, low[who])
 
-    def note_products(self, order: Order, flat: Array, leaders: Array) -> None:
-        """Note that products of the warpgroups whose first threads are at the places ``leaders`` read
-        ``flat`` (int64[groups, elements]), and were awaited."""
-        for places, reader in zip(flat, order.ids[leaders].tolist(), strict=True):
+    def record_wgmma_reads(self, order: HappensBefore, flat: Array, leaders: Array) -> None:
+        """The warpgroups whose first threads are at the positions ``leaders`` have awaited WarpgroupMma statements that
+        read ``flat`` (int64[warpgroups, elements])."""
+        for elements, reader in zip(flat, order.ids[leaders].tolist(), strict=True):
             group = reader % order.groups.block // WARPGROUP_THREADS
-            if group not in self.products:
-                self.products[group] = np.full((2, len(self.writer)), -1, dtype=np.int64)
-            self.products[group][0, places] = order.now
-            self.products[group][1, places] = reader
+            if group not in self.wgmma_reads:
+                self.wgmma_reads[group] = np.full((2, len(self.writer)), -1, dtype=np.int64)
+            self.wgmma_reads[group][0, elements] = order.now
+            self.wgmma_reads[group][1, elements] = reader
 
-    def note_write(self, order: Order, flat: Array, who: Array) -> int | None:
-        """Note that ``who`` write; the position of an element that two of them write at once. What was read before is
-        ordered before this, and need not be looked at again."""
+    def record_write(self, order: HappensBefore, flat: Array, who: Array) -> int | None:
+        """The threads at the positions ``who`` write the elements ``flat``. Gives the position of an element that two
+        of them write at once. Reads of before happened before this write, and need not be looked at again."""
         ids = order.ids[who]
-        for group in self.products.values():
+        for group in self.wgmma_reads.values():
             group[0, flat] = -1
         if self.was_read:
             self.highest[:, flat] = self.lowest[:, flat] = 0

@@ -1,42 +1,47 @@
-"""Arrival barriers of the interpreter of launches, and the copies that complete on them.
+"""``mbarrier`` in the interpreter of launches: phases, arrivals, expected bytes, and what waiting orders.
 
-Such copies arrive when the phase they belong to is first awaited. What an arrival barrier is awaited for must have been
-started earlier in program order: threads run in lockstep. Waiting orders what those who arrived did before.
+Copies that belong to a phase complete when a thread first waits for the phase. What a phase waits for must have been
+started earlier in program order, because threads run in lockstep. Waiting orders what the threads that arrived did
+before: they release their vector clocks, and those that wait acquire them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..buffer import Buffer
 from ..expr import Expr
-from ..gpu import BulkCopy, MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait, TmaLoad, TmaPrefetch
-from ..memory import Array
-from .access import check_fenced, check_read, check_write, spread
+from ..gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ..interpreter.memory import Array
 from .address import shared_flat
-from .async_copies import Action, Flight, memories, source_run, take_off, target_run
-from .happens_before import Delivery
+from .async_copy import CopiesInFlight
+from .context import LaunchAction, LaunchContext, LaunchState
+from .expressions import value_closure
+from .happens_before import PhaseCompletion
 from .memory import SharedMemory
-from .scope import Machine, Scope
-from .tma_boxes import box_places, tile_places
-from .values import value_code
+from .race_check import check_write, spread
 
 
 @dataclass
-class Told:
-    """What those who arrived in one phase knew: ``clock`` as ``Order.clocks`` gives it, and deliveries."""
+class ReleasedClock:
+    """What the threads that arrived in one phase release: their joined vector clock (``HappensBefore.vector_clocks``),
+    and the numbers of the completions that they had waited for."""
 
     clock: Array
-    deliveries: set[int] = field(default_factory=set)
+    completions: set[int] = field(default_factory=set)
 
 
 @dataclass
-class Phases:
-    """The arrival barriers of one buffer, by place: arrivals of the phase under way, bytes that it expects and that are
-    on their way, and number of that phase."""
+class Mbarriers:
+    """The mbarriers of one buffer, by offset.
+
+    ``count`` is how many arrivals a phase needs, ``phase`` the number of the phase under way. ``arrived``, ``expected``
+    and ``bytes`` are its arrivals, the bytes that it expects and the bytes that copies in flight bring; ``copies`` are
+    those copies. ``releasing`` is what its arrivals released. ``completed`` and ``released`` are the number of the
+    completion, and the released clock, of the phase that ended last.
+    """
 
     memory: SharedMemory
     count: Array
@@ -44,253 +49,195 @@ class Phases:
     expected: Array
     bytes: Array
     phase: Array
-    flights: dict[int, list[Flight]]
-    last: dict[int, int]  # the delivery of the phase that ended last
-    telling: dict[int, Told]  # of the phase under way
-    told: dict[int, Told]  # of the phase that ended last
+    copies: dict[int, list[CopiesInFlight]] = field(default_factory=dict)
+    completed: dict[int, int] = field(default_factory=dict)
+    releasing: dict[int, ReleasedClock] = field(default_factory=dict)
+    released: dict[int, ReleasedClock] = field(default_factory=dict)
+
+    def initialise(self, flat: Array, count: int) -> None:
+        self.count[flat], self.arrived[flat], self.phase[flat] = count, 0, 0
+        self.expected[flat] = self.bytes[flat] = 0
+        for offset in flat.tolist():
+            self.copies.pop(offset, None)
+            self.completed.pop(offset, None)
+            self.releasing.pop(offset, None)
+            self.released.pop(offset, None)
+
+    def arrive(self, offset: int, thread: int, state: LaunchState, context: LaunchContext) -> None:
+        """Count an arrival of the thread at the position ``thread``."""
+        if self.arrived[offset] == self.count[offset]:
+            name, count = self.memory.name(offset), int(self.count[offset])
+            what = f"a phase of mbarrier {name} gets more than its {count} arrivals before any thread waits for it"
+            raise context.fault(what, state, thread, self.memory.buffer.name)
+        self.arrived[offset] += 1
+
+    def arrive_expect(self, offsets: Array, who: Array, size: int, state: LaunchState, context: LaunchContext) -> None:
+        """Copies of ``size`` bytes that the threads ``who`` start arrive at the mbarriers, which expect their bytes."""
+        for offset, thread in zip(offsets.tolist(), who.tolist(), strict=True):
+            self.arrive(offset, thread, state, context)
+            self.expected[offset] += size
+
+    def start(self, offsets: Array, copies: CopiesInFlight, state: LaunchState, context: LaunchContext) -> None:
+        """Copies are in flight. Each counts its bytes at the mbarrier at its offset."""
+        size = copies.target.shape[1] * copies.memory.buffer.dtype.bytes
+        for i, offset in enumerate(offsets.tolist()):
+            if self.arrived[offset] == self.count[offset] and self.bytes[offset] == self.expected[offset]:
+                what = f"a phase of mbarrier {self.memory.name(offset)} gets bytes after its end"
+                thread = int(copies.who[i])
+                raise context.fault(f"{what}, before any thread waits for it", state, thread, self.memory.buffer.name)
+            self.bytes[offset] += size
+            self.copies.setdefault(offset, []).append(copies.subset(np.array([i])))
+
+    def end_phase(self, offset: int, state: LaunchState, context: LaunchContext, first: int) -> None:
+        """All that the phase under way waits for arrives. Raises KernelFault where that can never be; ``first`` is a
+        thread that waits."""
+        phase, name = int(self.phase[offset]), self.memory.name(offset)
+        arrived, count = int(self.arrived[offset]), int(self.count[offset])
+        if arrived != count:
+            what = f"a wait that never ends: phase {phase} of {name} has {arrived} of {count} arrivals"
+            raise context.fault(what, state, first, self.memory.buffer.name)
+        there, wanted = int(self.bytes[offset]), int(self.expected[offset])
+        if there != wanted:
+            what = f"a wait that never ends: phase {phase} of {name} gets {there} of {wanted} bytes"
+            raise context.fault(what, state, first, self.memory.buffer.name)
+        waited = np.zeros(state.threads, dtype=np.bool_)
+        state.order.completions.append(PhaseCompletion(waited, offset // self.memory.span))
+        self.completed[offset] = len(state.order.completions) - 1
+        self.released.pop(offset, None)
+        if offset in self.releasing:
+            self.released[offset] = self.releasing.pop(offset)
+        for copies in self.copies.pop(offset, []):
+            copies.complete(state, self.completed[offset])
+        self.arrived[offset] = self.expected[offset] = self.bytes[offset] = 0
+        self.phase[offset] += 1
 
 
-def _phases(m: Machine, memory: SharedMemory) -> Phases:
-    found = m.phases.get(memory.buffer.name)
+def mbarriers_of(state: LaunchState, memory: SharedMemory) -> Mbarriers:
+    """The mbarriers in a buffer of shared memory."""
+    found = state.mbarriers.get(memory.buffer.name)
     if found is None:
-        count, arrived, expected, there, phase = np.zeros((5, len(memory.data)), dtype=np.int64)
-        found = Phases(memory, count, arrived, expected, there, phase, {}, {}, {}, {})
-        m.phases[memory.buffer.name] = found
+        found = Mbarriers(memory, *np.zeros((5, len(memory.data)), dtype=np.int64))
+        state.mbarriers[memory.buffer.name] = found
+    assert isinstance(found, Mbarriers)
     return found
 
 
-def _barrier_places(barriers: Buffer, index: Expr, scope: Scope) -> tuple[SharedMemory, Callable[[Machine], Any]]:
-    memory = scope.shared[barriers.name]
+def mbarrier_offsets(
+    barriers: Buffer, index: Expr, context: LaunchContext
+) -> tuple[SharedMemory, Callable[[LaunchState], Any]]:
+    """The shared memory of an mbarrier, and a closure that gives its offset."""
+    memory = context.shared[barriers.name]
     assert isinstance(memory, SharedMemory)
-    return memory, shared_flat((index,), memory, scope, value_code)
+    return memory, shared_flat((index,), memory, context, value_closure)
 
 
-def mbarrier_init(stmt: MbarrierInit, scope: Scope) -> Action:
-    memory, address = _barrier_places(stmt.barriers, stmt.index, scope)
+def check_initialised(
+    memory: SharedMemory, state: LaunchState, context: LaunchContext, flat: Array, who: Array
+) -> None:
+    """Raise where an mbarrier was not initialised, or the threads of its block have not synchronised since. For the
+    mbarrier of another block those of the cluster must have."""
+    assert memory.written is not None and memory.history is not None
+    here = flat // memory.span == state.block[who]
+    synchronised = np.where(here, state.order.epochs[state.order.block_level][who], state.order.epochs[1][who])
+    ready = memory.written[flat] & (memory.history.time[flat] < synchronised)
+    if not ready.all():
+        at = int(ready.argmin())
+        never = not memory.written[flat[at]]
+        when = "before it is initialised" if never else "before all who use it have synchronised"
+        what = f"mbarrier {memory.name(int(flat[at]))} is used {when}"
+        raise context.fault(what, state, int(who[at]), memory.buffer.name)
 
-    def run(m: Machine) -> None:
-        flat, who = spread(m, address(m), 1)
+
+def mbarrier_init(stmt: MbarrierInit, context: LaunchContext) -> LaunchAction:
+    memory, offset = mbarrier_offsets(stmt.barriers, stmt.index, context)
+
+    def run(state: LaunchState) -> None:
+        flat, who = spread(state, offset(state), 1)
         assert memory.written is not None
         if memory.written[flat].any():
             at = int(memory.written[flat].argmax())
-            what = f"arrival barrier {memory.name(int(flat[at]))} is prepared twice"
-            raise scope.fault(what, m, int(who[at]), memory.buffer.name)
-        check_write(memory, m, scope, flat, who)
-        phases = _phases(m, memory)
-        phases.count[flat], phases.arrived[flat], phases.phase[flat] = stmt.count, 0, 0
-        phases.expected[flat] = phases.bytes[flat] = 0
-        for place in flat.tolist():
-            phases.flights.pop(place, None)
-            for known in (phases.last, phases.telling, phases.told):
-                known.pop(place, None)
+            what = f"mbarrier {memory.name(int(flat[at]))} is initialised twice"
+            raise context.fault(what, state, int(who[at]), memory.buffer.name)
+        check_write(memory, state, context, flat, who)
+        mbarriers_of(state, memory).initialise(flat, stmt.count)
 
     return run
 
 
-def _check_prepared(memory: SharedMemory, m: Machine, scope: Scope, flat: Array, who: Array) -> None:
-    """Raise where an arrival barrier was not prepared, or its block has not met since (the cluster, for the barrier of
-    another block)."""
-    assert memory.written is not None and memory.touches is not None
-    here = flat // memory.span == m.block[who]
-    met = np.where(here, m.order.epochs[m.order.block_level][who], m.order.epochs[1][who])
-    ready = memory.written[flat] & (memory.touches.time[flat] < met)
-    if not ready.all():
-        at = int(ready.argmin())
-        name = memory.name(int(flat[at]))
-        never = not memory.written[flat[at]]
-        what = f"arrival barrier {name} is used " + (
-            "before it is prepared" if never else "before all who use it have met"
-        )
-        raise scope.fault(what, m, int(who[at]), memory.buffer.name)
+def mbarrier_arrive(stmt: MbarrierArrive, context: LaunchContext) -> LaunchAction:
+    return _arrive(stmt.barriers, stmt.index, stmt.rank, 0, context)
 
 
-def bulk_copy(stmt: BulkCopy, scope: Scope) -> Action:
-    elements, size = stmt.elements, stmt.elements * stmt.target.dtype.bytes
-    memory, origin = memories(stmt.target, stmt.source, scope)
-    target_of = target_run(stmt.target_indices, memory, elements, min(size, 16), scope)
-    source_of = source_run(stmt.source_indices, origin, elements, min(size, 16), scope)
-    barriers, barrier_address = _barrier_places(stmt.barriers, stmt.index, scope)
-    steps = np.arange(elements, dtype=np.int64)
-
-    def run(m: Machine) -> None:
-        places, who = spread(m, barrier_address(m), 1)
-        _check_prepared(barriers, m, scope, places, who)
-        target, source = target_of(m)[0][:, None] + steps, source_of(m)[0][:, None] + steps
-        check_read(origin, m, scope, source.ravel(), np.repeat(who, elements))
-        origin.mark(source.ravel(), 1)
-        take_off(m, scope, memory, target, who)
-        _announce(_phases(m, barriers), places, who, size, m, scope)
-        _fly(_phases(m, barriers), places, Flight(memory, origin, who, target, source, who), m, scope)
-
-    return run
+def mbarrier_arrive_expect_tx(stmt: MbarrierArriveExpectTx, context: LaunchContext) -> LaunchAction:
+    return _arrive(stmt.barriers, stmt.index, None, stmt.bytes, context)
 
 
-def tma_load(stmt: TmaLoad, scope: Scope) -> Action:
-    memory, origin = memories(stmt.target, stmt.source, scope)
-    tile_of, box_of = tile_places(stmt.target, stmt.target_indices, prod(stmt.box), scope), box_places(stmt, scope)
-    barriers, barrier_address = _barrier_places(stmt.barriers, stmt.index, scope)
-    blocks_of = None if stmt.multicast is None else value_code(stmt.multicast, scope)
-    size = prod(stmt.box) * stmt.target.dtype.bytes
+def _arrive(barriers: Buffer, index: Expr, rank: Expr | None, bytes: int, context: LaunchContext) -> LaunchAction:
+    memory, offset_of = mbarrier_offsets(barriers, index, context)
+    rank_of = None if rank is None else value_closure(rank, context)
 
-    def run(m: Machine) -> None:
-        places, who = spread(m, barrier_address(m), 1)
-        target, source = tile_of(m, who), box_of(m, who)
-        inside = source >= 0
-        check_read(origin, m, scope, source[inside], np.broadcast_to(who[:, None], source.shape)[inside])
-        here = (np.arange(len(who)), np.zeros(len(who), dtype=np.int64))
-        for chosen, away in [here] if blocks_of is None else _blocks(blocks_of(m), who, m, scope):
-            at, by = places[chosen] + away * barriers.span, who[chosen]
-            tile = target[chosen] + (away * memory.span)[:, None]
-            _check_prepared(barriers, m, scope, at, by)
-            origin.mark(source[chosen][inside[chosen]], 1)
-            check_fenced(memory, m, scope, tile.ravel(), np.repeat(by, tile.shape[1]))
-            take_off(m, scope, memory, tile, by)
-            if not stmt.tx_expected:
-                _announce(_phases(m, barriers), at, by, size, m, scope)
-            _fly(_phases(m, barriers), at, Flight(memory, origin, by, tile, source[chosen], by), m, scope)
-
-    return run
-
-
-def _blocks(mask: Any, who: Array, m: Machine, scope: Scope) -> list[tuple[Array, Array]]:
-    """To which blocks the threads ``who`` send: which of them to one, and how many blocks away each of those has it."""
-    blocks, own = np.broadcast_to(mask, (m.threads,))[who], m.block[who] % m.cluster
-    wrong = (blocks <= 0) | (blocks >= 1 << m.cluster)
-    if wrong.any():
-        at = int(wrong.argmax())
-        raise scope.fault(f"a multicast to blocks {int(blocks[at]):#b} of a cluster of {m.cluster}", m, int(who[at]))
-    m.peer_uses[who] = m.order.now
-    sent = [np.flatnonzero(blocks >> rank & 1) for rank in range(m.cluster)]
-    return [(chosen, rank - own[chosen]) for rank, chosen in enumerate(sent) if len(chosen)]
-
-
-def tma_prefetch(stmt: TmaPrefetch, scope: Scope) -> Action:
-    """Nothing is read; where the box begins is all there is to check."""
-    box_of = box_places(stmt, scope)
-
-    def run(m: Machine) -> None:
-        box_of(m, spread(m, np.int64(0), 1)[1])
-
-    return run
-
-
-def arrive(stmt: MbarrierArrive, scope: Scope) -> Action:
-    return _arriving(stmt.barriers, stmt.index, stmt.rank, 0, scope)
-
-
-def mbarrier_arrive_expect_tx(stmt: MbarrierArriveExpectTx, scope: Scope) -> Action:
-    return _arriving(stmt.barriers, stmt.index, None, stmt.bytes, scope)
-
-
-def _arriving(barriers: Buffer, index: Expr, rank: Expr | None, bytes: int, scope: Scope) -> Action:
-    memory, address = _barrier_places(barriers, index, scope)
-    rank_of = None if rank is None else value_code(rank, scope)
-
-    def run(m: Machine) -> None:
-        places, who = spread(m, address(m), 1)
+    def run(state: LaunchState) -> None:
+        offsets, who = spread(state, offset_of(state), 1)
         if rank_of is not None:
-            block, _ = spread(m, rank_of(m), 1)
-            wrong = (block < 0) | (block >= m.cluster)
+            block, _ = spread(state, rank_of(state), 1)
+            wrong = (block < 0) | (block >= state.cluster)
             if wrong.any():
                 at = int(wrong.argmax())
-                raise scope.fault(f"block {int(block[at])} is none of a cluster of {m.cluster}", m, int(who[at]))
-            places = places + (block - m.block[who] % m.cluster) * memory.span
-            m.peer_uses[who] = m.order.now
-        _check_prepared(memory, m, scope, places, who)
-        phases = _phases(m, memory)
-        np.add.at(phases.expected, places, bytes)
-        span = memory.span * m.cluster
-        recent: dict[int, list[int]] = {}
-        for known in m.phases.values():
-            for place, delivery in known.last.items():
-                recent.setdefault(place // (known.memory.span * m.cluster), []).append(delivery)
-        clocks = m.order.clocks(who)
+                what = f"block {int(block[at])} is none of a cluster of {state.cluster}"
+                raise context.fault(what, state, int(who[at]))
+            offsets = offsets + (block - state.block[who] % state.cluster) * memory.span
+            state.cluster_uses[who] = state.order.now
+        check_initialised(memory, state, context, offsets, who)
+        mbarriers = mbarriers_of(state, memory)
+        np.add.at(mbarriers.expected, offsets, bytes)
+        span = memory.span * state.cluster
+        completed = _completed_by_cluster(state)
+        clocks = state.order.vector_clocks(who)
         if rank_of is not None:
-            clocks[:, 0] = -1  # of writes it says nothing
-        for place, thread, clock in zip(places.tolist(), who.tolist(), clocks, strict=True):
-            _count(phases, place, thread, m, scope)
-            told = phases.telling.setdefault(place, Told(clock))
-            told.clock = np.maximum(told.clock, clock)
-            deliveries = recent.get(place // span, ())
-            told.deliveries.update(d for d in deliveries if m.order.deliveries[d].waited[thread])
+            clocks[:, 0] = -1  # an arrival at another block says nothing of writes
+        for offset, thread, clock in zip(offsets.tolist(), who.tolist(), clocks, strict=True):
+            mbarriers.arrive(offset, thread, state, context)
+            released = mbarriers.releasing.setdefault(offset, ReleasedClock(clock))
+            released.clock = np.maximum(released.clock, clock)
+            known = completed.get(offset // span, ())
+            released.completions.update(c for c in known if state.order.completions[c].waited[thread])
 
     return run
 
 
-def _fly(phases: Phases, places: Array, flight: Flight, m: Machine, scope: Scope) -> None:
-    """Copies are on their way, each to count its bytes at the barrier at its place."""
-    size = flight.target.shape[1] * flight.memory.buffer.dtype.bytes
-    for i, place in enumerate(places.tolist()):
-        if phases.arrived[place] == phases.count[place] and phases.bytes[place] == phases.expected[place]:
-            what = f"a phase of arrival barrier {phases.memory.name(place)} gets bytes after its end"
-            raise scope.fault(f"{what}, before anybody awaits it", m, int(flight.who[i]), phases.memory.buffer.name)
-        phases.bytes[place] += size
-        phases.flights.setdefault(place, []).append(flight.part(np.array([i])))
+def _completed_by_cluster(state: LaunchState) -> dict[int, list[int]]:
+    """Number of a cluster within the chunk -> the completions of the phases that ended last on its mbarriers."""
+    found: dict[int, list[int]] = {}
+    for mbarriers in state.mbarriers.values():
+        for offset, completion in mbarriers.completed.items():
+            found.setdefault(offset // (mbarriers.memory.span * state.cluster), []).append(completion)
+    return found
 
 
-def _announce(phases: Phases, places: Array, who: Array, size: int, m: Machine, scope: Scope) -> None:
-    """Copies arrive at the barriers at ``places``, which expect their bytes."""
-    for place, thread in zip(places.tolist(), who.tolist(), strict=True):
-        _count(phases, place, thread, m, scope)
-        phases.expected[place] += size
+def mbarrier_wait(stmt: MbarrierWait, context: LaunchContext) -> LaunchAction:
+    memory, offset_of = mbarrier_offsets(stmt.barriers, stmt.index, context)
+    parity_closure = value_closure(stmt.parity, context)
 
-
-def _count(phases: Phases, place: int, thread: int, m: Machine, scope: Scope) -> None:
-    """One more arrival."""
-    if phases.arrived[place] == phases.count[place]:
-        name, count = phases.memory.name(place), int(phases.count[place])
-        what = f"a phase of arrival barrier {name} gets more than its {count} arrivals before anybody awaits it"
-        raise scope.fault(what, m, thread, phases.memory.buffer.name)
-    phases.arrived[place] += 1
-
-
-def mbarrier_wait(stmt: MbarrierWait, scope: Scope) -> Action:
-    memory, address = _barrier_places(stmt.barriers, stmt.index, scope)
-    parity_code = value_code(stmt.parity, scope)
-
-    def run(m: Machine) -> None:
-        places, who = spread(m, address(m), 1)
-        _check_prepared(memory, m, scope, places, who)
-        parity, _ = spread(m, parity_code(m), 1)
+    def run(state: LaunchState) -> None:
+        offsets, who = spread(state, offset_of(state), 1)
+        check_initialised(memory, state, context, offsets, who)
+        parity, _ = spread(state, parity_closure(state), 1)
         wrong = (parity != 0) & (parity != 1)
         if wrong.any():
             at = int(wrong.argmax())
-            raise scope.fault(f"a wait for parity {int(parity[at])}", m, int(who[at]), memory.buffer.name)
-        phases = _phases(m, memory)
-        for place in np.unique(places).tolist():
-            here = places == place
-            waiting = here & ((phases.phase[place] & 1) == parity)
+            raise context.fault(f"a wait for parity {int(parity[at])}", state, int(who[at]), memory.buffer.name)
+        mbarriers, order = mbarriers_of(state, memory), state.order
+        for offset in np.unique(offsets).tolist():
+            here = offsets == offset
+            waiting = here & ((mbarriers.phase[offset] & 1) == parity)
             if waiting.any():
-                _end_phase(phases, place, m, scope, int(who[waiting][0]))
-            last, told = phases.last.get(place), phases.told.get(place)
-            if last is not None:
-                m.order.deliveries[last].waited[who[here]] = True
-            if told is not None:
-                m.order.learn(who[here], told.clock)
-                for delivery in told.deliveries:
-                    m.order.deliveries[delivery].waited[who[here]] = True
+                mbarriers.end_phase(offset, state, context, int(who[waiting][0]))
+            completed, released = mbarriers.completed.get(offset), mbarriers.released.get(offset)
+            if completed is not None:
+                order.completions[completed].waited[who[here]] = True
+            if released is not None:
+                order.acquire(who[here], released.clock)
+                for completion in released.completions:
+                    order.completions[completion].waited[who[here]] = True
 
     return run
-
-
-def _end_phase(phases: Phases, place: int, m: Machine, scope: Scope, first: int) -> None:
-    """Everything that the phase under way waits for arrives; raises KernelFault where that can never be."""
-    arrived, count = int(phases.arrived[place]), int(phases.count[place])
-    if arrived != count:
-        name = phases.memory.name(place)
-        what = f"a wait that never ends: phase {int(phases.phase[place])} of {name} has {arrived} of {count} arrivals"
-        raise scope.fault(what, m, first, phases.memory.buffer.name)
-    there, wanted = int(phases.bytes[place]), int(phases.expected[place])
-    if there != wanted:
-        name = phases.memory.name(place)
-        what = f"a wait that never ends: phase {int(phases.phase[place])} of {name} gets {there} of {wanted} bytes"
-        raise scope.fault(what, m, first, phases.memory.buffer.name)
-    m.order.deliveries.append(Delivery(np.zeros(m.threads, dtype=np.bool_), place // phases.memory.span))
-    phases.last[place] = len(m.order.deliveries) - 1
-    phases.told.pop(place, None)
-    if place in phases.telling:
-        phases.told[place] = phases.telling.pop(place)
-    for flight in phases.flights.pop(place, []):
-        flight.land(m, phases.last[place])
-    phases.arrived[place] = phases.expected[place] = phases.bytes[place] = 0
-    phases.phase[place] += 1

@@ -1,16 +1,20 @@
-"""The memory of a launch: buffers that threads share (global, shared) and buffers that each thread has to itself."""
+"""The memory of a launch: global and shared memory, whose accesses are checked for races, and private memory.
+
+An element of shared memory is named by its *offset*: its position in the storage after the swizzle, padding included.
+Elements that an asynchronous operation reads or writes are counted while it is in flight.
+"""
 
 from itertools import product
 
 import numpy as np
 
 from ..buffer import Buffer
-from ..memory import Array, Cells, computed
-from .happens_before import Order, Touches
+from ..interpreter.memory import Array, BufferContents, computed
+from .happens_before import AccessHistory, HappensBefore
 
 
 def element_name(buffer: Buffer, flat: int) -> str:
-    """``name[i, j]`` of the element numbered ``flat``, row-major."""
+    """The element numbered ``flat``, row-major, as ``name[i, j]``."""
     indices = []
     for extent in reversed(buffer.shape):
         indices.append(str(flat % extent))
@@ -19,138 +23,148 @@ def element_name(buffer: Buffer, flat: int) -> str:
 
 
 class GlobalMemory:
-    """A parameter of the kernel: lives through all launches; ``cells`` hold it. Inputs are not watched."""
+    """A parameter of the kernel, which lives through all launches; its ``contents`` hold it. Accesses to inputs are not
+    checked, because inputs never change.
 
-    def __init__(self, cells: Cells) -> None:
-        self.buffer = cells.buffer
-        self.data = cells.data
-        self.written = None if cells.written is None else cells.written_view.view(np.bool_)
-        self.touches: Touches | None = None
-        self.under_way = 0
-        self._leaving = np.zeros(0, dtype=np.int32)  # asynchronous copies under way from an element
-        self._landing: Array | None = None  # what this launch stores asynchronously
+    ``_reads_in_flight`` counts the asynchronous copies in flight from each element, ``total_in_flight`` all of them.
+    ``_stored_async`` is bool[elements]: what TmaStore statements of this launch wrote.
+    """
 
-    def enter(self) -> None:
-        """A launch starts: all that was done before is ordered."""
-        self.touches = None
-        self._landing = None
+    def __init__(self, contents: BufferContents) -> None:
+        self.buffer = contents.buffer
+        self.data = contents.data
+        self.written = None if contents.written is None else contents.written_view.view(np.bool_)
+        self.history: AccessHistory | None = None
+        self.total_in_flight = 0
+        self._reads_in_flight = np.zeros(0, dtype=np.int32)
+        self._stored_async: Array | None = None
 
-    def begin(self, order: Order) -> None:
+    def enter_launch(self) -> None:
+        """A launch starts: all that was done before happened before it."""
+        self.history = None
+        self._stored_async = None
+
+    def enter_chunk(self, order: HappensBefore) -> None:
         """A chunk of a launch starts."""
-        if self.written is not None and self.touches is None:
-            self.touches = Touches(self.buffer.elements, order, 0)
+        if self.written is not None and self.history is None:
+            self.history = AccessHistory(self.buffer.elements, order, 0)
 
-    def mark(self, flat: Array, change: int) -> None:
-        """Count copies under way from elements."""
+    def count_reads(self, flat: Array, change: int) -> None:
+        """``change`` more copies in flight read each of the elements."""
         if self.written is None:
             return  # an input never changes
-        if not len(self._leaving):
-            self._leaving = np.zeros(len(self.data), dtype=np.int32)
-        np.add.at(self._leaving, flat, change)
-        self.under_way += change * len(flat)
+        if not len(self._reads_in_flight):
+            self._reads_in_flight = np.zeros(len(self.data), dtype=np.int32)
+        np.add.at(self._reads_in_flight, flat, change)
+        self.total_in_flight += change * len(flat)
 
-    def land(self, flat: Array) -> None:
+    def store_async(self, flat: Array) -> None:
         """Elements are stored asynchronously: they are there when the launch has ended."""
-        if self._landing is None:
-            self._landing = np.zeros(len(self.data), dtype=np.bool_)
-        self._landing[flat] = True
+        if self._stored_async is None:
+            self._stored_async = np.zeros(len(self.data), dtype=np.bool_)
+        self._stored_async[flat] = True
 
-    def copied(self, flat: Array) -> Array:
-        """Whether it is a copy that makes elements busy."""
+    def is_copied(self, flat: Array) -> Array:
+        """Whether it is an asynchronous copy that forbids to access each element."""
         return np.ones(len(flat), dtype=np.bool_)
 
-    def busy(self, flat: Array, writing: bool) -> Array | None:
-        """The elements that a copy under way forbids to read, or to write; None for none."""
-        if self._landing is not None:
-            return self._landing[flat] | (writing and bool(self.under_way) and self._leaving[flat] > 0)
-        return self._leaving[flat] > 0 if self.under_way and writing else None
+    def forbidden(self, flat: Array, writing: bool) -> Array | None:
+        """Which elements an asynchronous operation in flight forbids to read, or to write; None for none."""
+        if self._stored_async is not None:
+            reads = writing and bool(self.total_in_flight) and self._reads_in_flight[flat] > 0
+            return self._stored_async[flat] | reads
+        return self._reads_in_flight[flat] > 0 if self.total_in_flight and writing else None
 
     def name(self, flat: int) -> str:
         return element_name(self.buffer, flat)
 
 
 class SharedMemory:
-    """One buffer of every block of a chunk, block after block, by places (see ``Layout``), padding included."""
+    """One buffer of every block of a chunk, block after block, by offset.
+
+    ``writes_in_flight`` and ``reads_in_flight`` are int32[offsets]: how many asynchronous copies in flight write each
+    element, and how many TmaStore and WarpgroupMma statements in flight read it. The totals count all of them.
+    """
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
         self.span = buffer.span
         self.data: Array = np.zeros(0)
         self.written: Array | None = None
-        self.touches: Touches | None = None
-        self.landing = np.zeros(0, dtype=np.int32)  # asynchronous copies under way to a place
-        self.under_way = 0
-        self.leaving = np.zeros(0, dtype=np.int32)  # stores and products under way that read a place
-        self.being_read = 0
-        self._order: Order | None = None
+        self.history: AccessHistory | None = None
+        self.writes_in_flight = np.zeros(0, dtype=np.int32)
+        self.total_writes_in_flight = 0
+        self.reads_in_flight = np.zeros(0, dtype=np.int32)
+        self.total_reads_in_flight = 0
+        self._order: HappensBefore | None = None
         self._names: dict[int, tuple[int, ...]] = {}
 
-    def begin(self, order: Order, blocks: int) -> None:
-        """The buffer is entered; for the first time in a chunk, nothing is known of it."""
+    def enter(self, order: HappensBefore, blocks: int) -> None:
+        """The allocation is entered. When that is for the first time in a chunk, nothing is known of the memory."""
         if self._order is order:
             return
         self._order = order
-        places = blocks * self.span
-        self.data = np.zeros(places, dtype=computed(self.buffer.dtype))
-        self.written = np.zeros(places, dtype=np.bool_)
-        self.touches = Touches(places, order, 1)
-        self.landing, self.leaving = np.zeros((2, places), dtype=np.int32)
-        self.under_way = self.being_read = 0
+        elements = blocks * self.span
+        self.data = np.zeros(elements, dtype=computed(self.buffer.dtype))
+        self.written = np.zeros(elements, dtype=np.bool_)
+        self.history = AccessHistory(elements, order, 1)
+        self.writes_in_flight, self.reads_in_flight = np.zeros((2, elements), dtype=np.int32)
+        self.total_writes_in_flight = self.total_reads_in_flight = 0
 
     def forget(self, who: Array | None) -> None:
-        """Nothing is written any more in the blocks of ``who`` (bool[blocks]). Who touched what is remembered: the
-        storage is the same."""
+        """From now on nothing counts as written in the blocks of ``who`` (bool[blocks]). The access history stays,
+        because the storage is the same."""
         assert self.written is not None
         if who is None:
             self.written[:] = False
         else:
             self.written.reshape(-1, self.span)[who] = False
 
-    def mark(self, flat: Array, change: int) -> None:
-        """Count copies under way to places."""
-        np.add.at(self.landing, flat, change)
-        self.under_way += change * len(flat)
+    def count_writes(self, flat: Array, change: int) -> None:
+        """``change`` more asynchronous copies in flight write each of the elements."""
+        np.add.at(self.writes_in_flight, flat, change)
+        self.total_writes_in_flight += change * len(flat)
 
-    def mark_read(self, flat: Array, change: int) -> None:
-        """Count stores and products under way that read places."""
-        np.add.at(self.leaving, flat, change)
-        self.being_read += change * len(flat)
+    def count_reads(self, flat: Array, change: int) -> None:
+        """``change`` more TmaStore and WarpgroupMma statements in flight read each of the elements."""
+        np.add.at(self.reads_in_flight, flat, change)
+        self.total_reads_in_flight += change * len(flat)
 
-    def copied(self, flat: Array) -> Array:
-        """Whether it is a copy to places that makes them busy."""
-        found: Array = self.landing[flat] > 0
+    def is_copied(self, flat: Array) -> Array:
+        """Whether it is an asynchronous copy that forbids to access each element."""
+        found: Array = self.writes_in_flight[flat] > 0
         return found
 
-    def busy(self, flat: Array, writing: bool) -> Array | None:
-        """The places that something under way forbids to touch; None for none."""
-        if writing and self.being_read:
-            return (self.landing[flat] > 0) | (self.leaving[flat] > 0)
-        return self.landing[flat] > 0 if self.under_way else None
+    def forbidden(self, flat: Array, writing: bool) -> Array | None:
+        """Which elements an asynchronous operation in flight forbids to read, or to write; None for none."""
+        if writing and self.total_reads_in_flight:
+            return (self.writes_in_flight[flat] > 0) | (self.reads_in_flight[flat] > 0)
+        return self.writes_in_flight[flat] > 0 if self.total_writes_in_flight else None
 
     def name(self, flat: int) -> str:
-        """The element at a place, which may be in any block."""
+        """The element at an offset, in whichever block it is."""
         if self.buffer.layout is None:
             return element_name(self.buffer, flat % self.span)
         if not self._names:
-            self._names = {place_of(self.buffer, i): i for i in product(*map(range, self.buffer.shape))}
+            self._names = {offset_of(self.buffer, i): i for i in product(*map(range, self.buffer.shape))}
         indices = self._names.get(flat % self.span)
         if indices is None:
-            return f"the padding of {self.buffer.name} (place {flat % self.span})"
+            return f"the padding of {self.buffer.name} (offset {flat % self.span})"
         return f"{self.buffer.name}[{', '.join(map(str, indices))}]"
 
 
-def place_of(buffer: Buffer, indices: tuple[int, ...]) -> int:
+def offset_of(buffer: Buffer, indices: tuple[int, ...]) -> int:
     """Where an element of a buffer lies, in elements from its start."""
-    place = sum(i * stride for i, stride in zip(indices, buffer.strides, strict=True))
+    offset = sum(i * stride for i, stride in zip(indices, buffer.strides, strict=True))
     if buffer.layout is None or buffer.layout.swizzle is None:
-        return place
-    return buffer.layout.swizzle.place(place)
+        return offset
+    return buffer.layout.swizzle.offset(offset)
 
 
 class PrivateMemory:
-    """A buffer that every thread has to itself: ``data`` is [elements, threads].
+    """A buffer that every thread has for itself: ``data`` is [elements, threads].
 
-    ``full`` says for each element that all threads have written it: nothing to look up.
+    ``full`` says for each element whether all threads have written it, so that nothing need be looked up.
     """
 
     def __init__(self, buffer: Buffer) -> None:
@@ -159,14 +173,14 @@ class PrivateMemory:
         self.written: Array = np.zeros((0, 0), dtype=np.bool_)
         self.full: list[bool] = []
 
-    def begin(self, threads: int) -> None:
-        """A chunk of a launch starts."""
+    def enter(self, threads: int) -> None:
+        """The allocation is entered for the first time in a chunk."""
         self.data = np.zeros((self.buffer.elements, threads), dtype=computed(self.buffer.dtype))
         self.written = np.zeros((self.buffer.elements, threads), dtype=np.bool_)
         self.full = [False] * self.buffer.elements
 
     def forget(self, who: Array | None) -> None:
-        """Nothing is written any more, in the threads of ``who``."""
+        """From now on nothing counts as written in the threads of ``who``."""
         if who is None:
             self.written[:] = False
         else:

@@ -1,71 +1,72 @@
-"""Running a launch, chunk after chunk of its blocks."""
+"""Running the launches of a kernel, a chunk of blocks at a time."""
 
 from ..bounds import loop_range
-from ..buffer import Scope as Storage
-from ..memory import Cells
+from ..buffer import MemoryScope
+from ..interpreter.memory import BufferContents
 from ..stmt import Allocate, HardwareAxis, Launch, walk_statements
+from .context import LaunchContext, LaunchState
 from .memory import GlobalMemory
-from .scope import Machine, Scope
 from .setmaxnreg import check_registers
-from .statements import statement_code
+from .statements import statement_closure
 
 CHUNK_THREADS = 8192
-"""How many threads run side by side at most (never less than a cluster)."""
+"""How many threads run side by side at most. A cluster is never split."""
 CHUNK_BYTES = 1 << 26
-"""What the private and shared memory of those takes at most, likewise."""
+"""How many bytes their private and shared memory takes at most. A cluster is never split."""
 _SHARED_BYTES, _PRIVATE_BYTES = 80, 9  # about what the interpreter keeps for one element
 
 
-class Launches:
-    """Runs the launches of one kernel on its global memory. ``now`` is the time (see ``order``), which never stops."""
+class LaunchInterpreter:
+    """Runs the launches of one kernel on its global memory. ``now`` is the time (see ``happens_before``), which goes on
+    from launch to launch."""
 
-    def __init__(self, kernel: str, cells: dict[str, Cells]) -> None:
+    def __init__(self, kernel: str, contents: dict[str, BufferContents]) -> None:
         self.kernel = kernel
-        self.memory = {name: GlobalMemory(c) for name, c in cells.items()}
+        self.memory = {name: GlobalMemory(c) for name, c in contents.items()}
         self.now = 0
 
     def run(self, launch: Launch) -> None:
-        """All blocks of ``launch``; raises KernelFault."""
-        scope = Scope(self.kernel, launch)
-        scope.shared.update(self.memory)
-        for bound in launch.bounds:
-            scope = scope.with_variable(bound.var, loop_range(bound.extent))
-        body = statement_code(launch.body, scope)
+        """Run all blocks of ``launch``. Raises KernelFault."""
+        context = LaunchContext(self.kernel, launch)
+        context.shared.update(self.memory)
+        for binding in launch.axes:
+            context = context.with_variable(binding.var, loop_range(binding.extent))
+        body = statement_closure(launch.body, context)
         x, y, z = launch.blocks
-        blocks, step = x * y * z, _blocks_at_once(launch)
+        blocks, step = x * y * z, _chunk_blocks(launch)
         self.now += 1
         epoch = self.now
         for memory in self.memory.values():
-            memory.enter()
+            memory.enter_launch()
         for first in range(0, blocks, step):
             self.now += 1
-            m = Machine(launch, first, min(step, blocks - first), scope.counter[0], epoch, self.now)
+            state = LaunchState(launch, first, min(step, blocks - first), context.counter[0], epoch, self.now)
             for memory in self.memory.values():
-                memory.begin(m.order)
-            for bound in launch.bounds:
-                m.env[scope.slots[bound.var]] = 0 if bound.extent == 1 else m.axis(bound.axis)
-            for slot, code in scope.prologue:
-                m.env[slot] = code(m)
-            body(m)
-            _check_end(m, scope)
-            check_registers(m, scope)
-            self.now = m.order.now
+                memory.enter_chunk(state.order)
+            for binding in launch.axes:
+                state.env[context.slots[binding.var]] = 0 if binding.extent == 1 else state.axis(binding.axis)
+            for slot, closure in context.prologue:
+                state.env[slot] = closure(state)
+            body(state)
+            _check_cluster_uses(state, context)
+            check_registers(state, context)
+            self.now = state.order.now
 
 
-def _check_end(m: Machine, scope: Scope) -> None:
-    """No block may end while another one of its cluster uses its shared memory."""
-    early = m.order.epochs[1] <= m.peer_uses
+def _check_cluster_uses(state: LaunchState, context: LaunchContext) -> None:
+    """Raise where a block ends while another block of its cluster may still use its shared memory."""
+    early = state.order.epochs[1] <= state.cluster_uses
     if early.any():
-        what = "the cluster does not meet between a use of another block's memory and the end"
-        raise scope.fault(what, m, int(early.argmax()))
+        what = "there is no barrier of the cluster between a use of another block's memory and the end"
+        raise context.fault(what, state, int(early.argmax()))
 
 
-def _blocks_at_once(launch: Launch) -> int:
-    """Blocks of a chunk: whole clusters, within the limits of threads and bytes."""
+def _chunk_blocks(launch: Launch) -> int:
+    """How many blocks a chunk has: whole clusters, within the limits of threads and bytes."""
     per_block = 0
     for stmt in walk_statements(launch.body):
         if isinstance(stmt, Allocate):
-            shared = stmt.buffer.scope is Storage.SHARED
+            shared = stmt.buffer.scope is MemoryScope.SHARED
             per_block += stmt.buffer.span * (_SHARED_BYTES if shared else launch.threads * _PRIVATE_BYTES)
     most = min(CHUNK_THREADS // launch.threads, CHUNK_BYTES // max(per_block, 1))
     cluster = launch.extent(HardwareAxis.CLUSTER)

@@ -1,194 +1,181 @@
-"""Statements of the interpreter of launches: loops, conditions, allocations, barriers; the table of all."""
+"""Statements in the interpreter of launches: loops, conditions, allocations, barriers; and the table of all of them."""
 
 from collections.abc import Callable
 from typing import Any
 
 from ...core.errors import InvalidKernel
 from ..bounds import loop_range
-from ..buffer import Scope as Storage
+from ..buffer import MemoryScope
 from ..expr import WARP_LANES
-from ..gpu import (
-    AsyncProxyFence,
-    Barrier,
-    BulkCopy,
-    ClusterLoadWait,
-    CopyAsync,
-    CopyAsyncCommit,
-    CopyAsyncWait,
-    Level,
-    LoadMatrix,
-    MbarrierArrive,
-    MbarrierArriveExpectTx,
-    MbarrierInit,
-    MbarrierWait,
-    Mma,
-    Prefetch,
-    SetMaxRegisters,
-    StoreMatrix,
-    TmaLoad,
-    TmaPrefetch,
-    TmaStore,
-    TmaStoreCommit,
-    TmaStoreWait,
-    WarpgroupMma,
-    WarpgroupMmaWait,
-)
+from ..gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ..gpu.barrier import Barrier, SyncScope
+from ..gpu.bulk_copy import BulkCopy, Prefetch
+from ..gpu.cluster import ClusterLoadWait
+from ..gpu.fence import AsyncProxyFence
+from ..gpu.ldmatrix import LoadMatrix, StoreMatrix
+from ..gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ..gpu.mma import Mma
+from ..gpu.setmaxnreg import SetMaxRegisters
+from ..gpu.tma import TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
+from ..gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from ..stmt import Allocate, For, If, Seq, Stmt, Store
-from .access import store_code, under
+from .access import store_closure, under
 from .address import is_uniform
-from .async_copies import copy_async, copy_async_commit, copy_async_wait, prefetch
-from .mbarrier import arrive, bulk_copy, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, tma_load, tma_prefetch
+from .async_copy import copy_async, copy_async_commit, copy_async_wait
+from .bulk_copy import bulk_copy, prefetch
+from .context import LaunchAction, LaunchContext, LaunchState
+from .expressions import value_closure
+from .ldmatrix import load_matrix, store_matrix
+from .mbarrier import mbarrier_arrive, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait
 from .memory import PrivateMemory, SharedMemory
-from .scope import Machine, Scope
+from .mma import mma
 from .setmaxnreg import set_max_registers
-from .tma_stores import async_proxy_fence, tma_store, tma_store_commit, tma_store_wait
-from .values import value_code
-from .warp_mma import load_matrix, mma, store_matrix
+from .tma_load import tma_load, tma_prefetch
+from .tma_store import async_proxy_fence, tma_store, tma_store_commit, tma_store_wait
 from .wgmma import warpgroup_mma, warpgroup_mma_wait
 
-Action = Callable[[Machine], None]
 
-
-def statement_code(stmt: Stmt, scope: Scope) -> Action:
-    """``stmt`` as code; raises InvalidKernel for a statement that no launch holds."""
+def statement_closure(stmt: Stmt, context: LaunchContext) -> LaunchAction:
+    """``stmt`` as a closure. Raises InvalidKernel for a statement that no launch holds."""
     handler = _STATEMENTS.get(type(stmt))
     if handler is None:
         raise InvalidKernel(f"{type(stmt).__name__} cannot be interpreted in a launch")
-    return handler(stmt, scope)
+    return handler(stmt, context)
 
 
-def _for(stmt: For, scope: Scope) -> Action:
-    inner = scope.with_variable(stmt.var, loop_range(stmt.extent))
+def _for(stmt: For, context: LaunchContext) -> LaunchAction:
+    inner = context.with_variable(stmt.var, loop_range(stmt.extent))
     slot, extent = inner.slots[stmt.var], stmt.extent
-    body = statement_code(stmt.body, inner)
+    body = statement_closure(stmt.body, inner)
 
-    def run(m: Machine) -> None:
+    def run(state: LaunchState) -> None:
         for i in range(extent):
-            m.env[slot] = i
-            body(m)
+            state.env[slot] = i
+            body(state)
 
     return run
 
 
-def _if(stmt: If, scope: Scope) -> Action:
-    condition, then = value_code(stmt.condition, scope), statement_code(stmt.then, scope)
+def _if(stmt: If, context: LaunchContext) -> LaunchAction:
+    condition, then = value_closure(stmt.condition, context), statement_closure(stmt.then, context)
 
-    def run(m: Machine) -> None:
-        holds = condition(m)
+    def run(state: LaunchState) -> None:
+        holds = condition(state)
         if is_uniform(holds):
             if holds:
-                then(m)
+                then(state)
             return
-        if m.active is None and holds.all():
-            then(m)
+        if state.active is None and holds.all():
+            then(state)
             return
-        outer = m.active
-        if under(m, holds):
-            then(m)
-        m.active = outer
+        outer = state.active
+        if under(state, holds):
+            then(state)
+        state.active = outer
 
     return run
 
 
-def _seq(stmt: Seq, scope: Scope) -> Action:
-    steps = tuple(statement_code(s, scope) for s in stmt.statements)
+def _seq(stmt: Seq, context: LaunchContext) -> LaunchAction:
+    steps = tuple(statement_closure(s, context) for s in stmt.statements)
 
-    def run(m: Machine) -> None:
+    def run(state: LaunchState) -> None:
         for step in steps:
-            step(m)
+            step(state)
 
     return run
 
 
-def _allocate(stmt: Allocate, scope: Scope) -> Action:
+def _allocate(stmt: Allocate, context: LaunchContext) -> LaunchAction:
     buffer = stmt.buffer
-    if buffer.scope is Storage.SHARED:
-        return _allocate_shared(stmt, scope)
-    memory = scope.private[buffer.name] = PrivateMemory(buffer)
-    body = statement_code(stmt.body, scope)
+    if buffer.scope is MemoryScope.SHARED:
+        return _allocate_shared(stmt, context)
+    memory = context.private[buffer.name] = PrivateMemory(buffer)
+    body = statement_closure(stmt.body, context)
 
-    def run(m: Machine) -> None:
-        if memory.data.shape[1] != m.threads:
-            memory.begin(m.threads)
-        memory.forget(m.active)
-        body(m)
-        if any(product.sums is memory for product in m.products):
-            what = f"a product that adds to {buffer.name} is still under way where {buffer.name} ends"
-            raise scope.fault(what, m, 0, buffer.name)
-
-    return run
-
-
-def _allocate_shared(stmt: Allocate, scope: Scope) -> Action:
-    memory = SharedMemory(stmt.buffer)
-    scope.shared[stmt.buffer.name] = memory
-    body = statement_code(stmt.body, scope)
-
-    def run(m: Machine) -> None:
-        memory.begin(m.order, m.blocks)
-        who = m.divided(m.launch.threads, f"the allocation of {stmt.buffer.name}", scope)
-        memory.forget(None if who is None else who.reshape(m.blocks, -1)[:, 0])
-        body(m)
-        if memory.under_way:
-            at = int((memory.landing > 0).argmax())
-            what = f"an asynchronous copy to {memory.name(at)} is still under way where {stmt.buffer.name} ends"
-            raise scope.fault(what, m, at // memory.span * m.launch.threads, stmt.buffer.name)
-        if memory.being_read:
-            at = int((memory.leaving > 0).argmax())
-            what = f"{memory.name(at)} is still being read asynchronously where {stmt.buffer.name} ends"
-            raise scope.fault(what, m, at // memory.span * m.launch.threads, stmt.buffer.name)
+    def run(state: LaunchState) -> None:
+        if memory.data.shape[1] != state.threads:
+            memory.enter(state.threads)
+        memory.forget(state.active)
+        body(state)
+        if any(wgmma.accumulators is memory for wgmma in state.wgmmas):
+            what = f"a wgmma that accumulates in {buffer.name} is still in flight where {buffer.name} ends"
+            raise context.fault(what, state, 0, buffer.name)
 
     return run
 
 
-def _barrier(stmt: Barrier, scope: Scope) -> Action:
-    what = f"a barrier of the {stmt.level.value}"
+def _allocate_shared(stmt: Allocate, context: LaunchContext) -> LaunchAction:
+    name = stmt.buffer.name
+    memory = context.shared[name] = SharedMemory(stmt.buffer)
+    body = statement_closure(stmt.body, context)
 
-    def run(m: Machine) -> None:
-        match stmt.level:
-            case Level.WARP:
-                group, level = min(WARP_LANES, m.launch.threads), m.order.warp_level
-            case Level.WARPGROUP:
-                m.warpgroups(what, scope)
-                m.order.meet(m.order.block_level + 1, m.running((m.threads,)))
+    def run(state: LaunchState) -> None:
+        memory.enter(state.order, state.blocks)
+        who = state.converged(state.launch.threads, f"the allocation of {name}", context)
+        memory.forget(None if who is None else who.reshape(state.blocks, -1)[:, 0])
+        body(state)
+        if memory.total_writes_in_flight:
+            at = int((memory.writes_in_flight > 0).argmax())
+            what = f"an asynchronous copy to {memory.name(at)} is still in flight where {name} ends"
+            raise context.fault(what, state, at // memory.span * state.launch.threads, name)
+        if memory.total_reads_in_flight:
+            at = int((memory.reads_in_flight > 0).argmax())
+            what = f"{memory.name(at)} is still being read asynchronously where {name} ends"
+            raise context.fault(what, state, at // memory.span * state.launch.threads, name)
+
+    return run
+
+
+def _barrier(stmt: Barrier, context: LaunchContext) -> LaunchAction:
+    what = f"a barrier of the {stmt.scope.value}"
+
+    def run(state: LaunchState) -> None:
+        order, threads = state.order, state.launch.threads
+        match stmt.scope:
+            case SyncScope.WARP:
+                group, level = min(WARP_LANES, threads), order.warp_level
+            case SyncScope.WARPGROUP:
+                state.warpgroups(what, context)
+                order.synchronise(order.block_level + 1, state.running((state.threads,)))
                 return
-            case Level.BLOCK:
-                group, level = m.launch.threads, m.order.block_level
-            case Level.CLUSTER:
-                group, level = m.launch.threads * m.cluster, 1
-        m.order.meet(level, m.divided(group, what, scope))
+            case SyncScope.BLOCK:
+                group, level = threads, order.block_level
+            case SyncScope.CLUSTER:
+                group, level = threads * state.cluster, 1
+        order.synchronise(level, state.converged(group, what, context))
 
     return run
 
 
-_STATEMENTS: dict[type[Stmt], Callable[[Any, Scope], Action]] = {
+_STATEMENTS: dict[type[Stmt], Callable[[Any, LaunchContext], LaunchAction]] = {
     For: _for,
-    Store: lambda stmt, scope: store_code(stmt, scope, value_code),
+    Store: lambda stmt, context: store_closure(stmt, context, value_closure),
     If: _if,
     Seq: _seq,
     Allocate: _allocate,
     Barrier: _barrier,
+    ClusterLoadWait: lambda stmt, context: lambda state: None,  # loads are done at once here
     CopyAsync: copy_async,
-    Prefetch: prefetch,
     CopyAsyncCommit: copy_async_commit,
     CopyAsyncWait: copy_async_wait,
-    MbarrierInit: mbarrier_init,
     BulkCopy: bulk_copy,
+    Prefetch: prefetch,
+    MbarrierInit: mbarrier_init,
+    MbarrierArrive: mbarrier_arrive,
+    MbarrierArriveExpectTx: mbarrier_arrive_expect_tx,
     MbarrierWait: mbarrier_wait,
-    Mma: mma,
-    WarpgroupMma: warpgroup_mma,
-    LoadMatrix: load_matrix,
     TmaLoad: tma_load,
     TmaPrefetch: tma_prefetch,
-    MbarrierArrive: arrive,
-    MbarrierArriveExpectTx: mbarrier_arrive_expect_tx,
-    WarpgroupMmaWait: warpgroup_mma_wait,
-    ClusterLoadWait: lambda stmt, scope: lambda m: None,  # loads are done at once here
-    StoreMatrix: store_matrix,
     TmaStore: tma_store,
     TmaStoreCommit: tma_store_commit,
     TmaStoreWait: tma_store_wait,
     AsyncProxyFence: async_proxy_fence,
+    Mma: mma,
+    LoadMatrix: load_matrix,
+    StoreMatrix: store_matrix,
+    WarpgroupMma: warpgroup_mma,
+    WarpgroupMmaWait: warpgroup_mma_wait,
     SetMaxRegisters: set_max_registers,
 }
-"""How each class of statement is run."""
+"""The closure of each class of statement."""

@@ -1,6 +1,7 @@
-"""Products of warpgroups in the interpreter of launches.
+"""``wgmma`` in the interpreter of launches.
 
-They are worked out at once, but what they add to and what they read is given up until they have been awaited.
+A product is computed at once. Until it has been awaited, though, nothing may access its accumulators but another wgmma
+on the very same ones, and what it reads must not change.
 """
 
 from collections.abc import Callable
@@ -10,159 +11,164 @@ import numpy as np
 
 from ..buffer import Buffer
 from ..expr import WARP_LANES, Expr
-from ..gpu import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WARPGROUP_THREADS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
-from ..memory import Array
-from .access import check_fenced, check_private, check_read, write_private
+from ..gpu.barrier import WARPGROUP_THREADS
+from ..gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
+from ..interpreter.memory import Array
+from .access import check_private, write_private
 from .address import shared_flat
+from .context import LaunchAction, LaunchContext, LaunchState
+from .expressions import value_closure
 from .memory import PrivateMemory, SharedMemory
-from .scope import Machine, Scope
-from .values import value_code
-from .warp_mma import fragment, fragment_rows
+from .mma import fragment, fragment_rows
+from .race_check import check_fenced, check_read
 
-Action = Callable[[Machine], None]
-_WHOLE = SWIZZLE_128B_ELEMENTS << SWIZZLE_128B.bits  # elements until the swizzle begins anew
+_SWIZZLE_PERIOD = SWIZZLE_128B_ELEMENTS << SWIZZLE_128B.bits  # elements until the swizzle begins anew
 
 
 @dataclass(frozen=True)
-class _Operand:
-    """What groups read of one operand: [groups, elements] places."""
+class WgmmaOperand:
+    """What warpgroups read of one operand: int64[warpgroups, elements] offsets."""
 
     memory: SharedMemory
     flat: Array
 
-    def note(self, m: Machine, leaders: Array) -> None:
-        """The first threads of the groups have awaited it."""
-        self.memory.mark_read(self.flat.ravel(), -1)
-        assert self.memory.touches is not None
-        self.memory.touches.note_products(m.order, self.flat, leaders)
+    def awaited(self, state: LaunchState, leaders: Array) -> None:
+        """The warpgroups whose first threads are at the positions ``leaders`` have awaited the wgmma."""
+        self.memory.count_reads(self.flat.ravel(), -1)
+        assert self.memory.history is not None
+        self.memory.history.record_wgmma_reads(state.order, self.flat, leaders)
 
 
 @dataclass(frozen=True)
-class _Product:
-    """Products of one statement under way. ``leaders``: int64[groups], ``number``: int64[groups], how many their groups
-    had started before; ``threads``: bool[threads], all of those groups."""
+class WgmmaInFlight:
+    """A WarpgroupMma in flight, for all warpgroups that started it.
+
+    ``leaders`` is int64[warpgroups]: the positions of their first threads. ``number`` is int64[warpgroups]: how many
+    wgmmas each had started before. ``threads`` is bool[threads]: all threads of those warpgroups. ``rows`` are those of
+    the private buffer ``accumulators``.
+    """
 
     leaders: Array
     number: Array
     threads: Array
-    sums: PrivateMemory
+    accumulators: PrivateMemory
     rows: slice
-    operands: tuple[_Operand, ...]
+    operands: tuple[WgmmaOperand, ...]
 
-    def part(self, chosen: Array) -> "_Product":
-        operands = tuple(_Operand(o.memory, o.flat[chosen]) for o in self.operands)
+    def subset(self, chosen: Array) -> "WgmmaInFlight":
+        operands = tuple(WgmmaOperand(o.memory, o.flat[chosen]) for o in self.operands)
         leaders = self.leaders[chosen]
         threads = np.zeros_like(self.threads)
-        threads[_lanes(leaders)] = True
-        return _Product(leaders, self.number[chosen], threads, self.sums, self.rows, operands)
+        threads[_warpgroup_threads(leaders)] = True
+        return WgmmaInFlight(leaders, self.number[chosen], threads, self.accumulators, self.rows, operands)
 
 
-def warpgroup_mma(stmt: WarpgroupMma, scope: Scope) -> Action:
-    sums, rows_of = fragment_rows(stmt.d, stmt.d_indices, stmt.columns // 2, stmt.d.shape[-1], scope, sums=True)
-    a = _operand(stmt.a, stmt.a_indices, (stmt.rows, WGMMA_M), stmt.depth, stmt.a_transposed, scope)
-    b = _operand(stmt.b, stmt.b_indices, (stmt.columns,) * 2, stmt.depth, stmt.b_transposed, scope)
-    accumulates = value_code(stmt.accumulates, scope) if isinstance(stmt.accumulates, Expr) else None
+def warpgroup_mma(stmt: WarpgroupMma, context: LaunchContext) -> LaunchAction:
+    d, rows_of = fragment_rows(stmt.d, stmt.d_indices, stmt.n // 2, stmt.d.shape[-1], context, accumulators=True)
+    a_of = _operand(stmt.a, stmt.a_indices, (stmt.valid_rows, WGMMA_M), stmt.k, stmt.a_transposed, context)
+    b_of = _operand(stmt.b, stmt.b_indices, (stmt.n, stmt.n), stmt.k, stmt.b_transposed, context)
+    accumulates = value_closure(stmt.accumulates, context) if isinstance(stmt.accumulates, Expr) else None
     rows, columns = fragment("m16n8k16_f16", "d")  # of every warp's 16 rows and every 8 columns
-    tiles = stmt.columns // 8
 
-    def run(m: Machine) -> None:
-        who = m.running((m.threads,))
-        leaders = m.warpgroups("a product of a warpgroup", scope)
-        lanes = _lanes(leaders)
-        m.order.meet(m.order.warp_level, who)
-        left, right = a(m, leaders), b(m, leaders)
-        products = np.full((len(leaders), WGMMA_M, stmt.columns), np.nan, dtype=np.float32)
-        transposed = _matrix(right, stmt.columns, stmt.depth).transpose(0, 2, 1)
-        products[:, : stmt.rows] = _matrix(left, stmt.rows, stmt.depth) @ transposed
-        place = rows_of(m)
-        adds = np.broadcast_to(np.asarray(stmt.accumulates if accumulates is None else accumulates(m)), (m.threads,))
+    def run(state: LaunchState) -> None:
+        who = state.running((state.threads,))
+        leaders = state.warpgroups("a wgmma", context)
+        lanes = _warpgroup_threads(leaders)
+        state.order.synchronise(state.order.warp_level, who)
+        a, b = a_of(state, leaders), b_of(state, leaders)
+        product = np.full((len(leaders), WGMMA_M, stmt.n), np.nan, dtype=np.float32)
+        product[:, : stmt.valid_rows] = _matrix(a, stmt.valid_rows, stmt.k) @ _matrix(b, stmt.n, stmt.k).transpose(
+            0, 2, 1
+        )
+        at = rows_of(state)
+        scale_d = stmt.accumulates if accumulates is None else accumulates(state)
+        adds = np.broadcast_to(np.asarray(scale_d), (state.threads,))
         adds = adds if who is None else adds & who
-        if adds.any() and not all(sums.full[place]):
-            check_private(sums, m, scope, place, adds)
-        by_tile = products.reshape(-1, 16, tiles, 8)[:, rows, :, columns]  # [32, 4, warps, tiles]
-        value = np.where(adds, sums.data[place].reshape(-1, m.threads), 0)
-        value[:, lanes.ravel()] += by_tile.transpose(3, 1, 2, 0).reshape(stmt.columns // 2, -1)
-        write_private(sums, m, place, value)
-        for operand in (left, right):
-            operand.memory.mark_read(operand.flat.ravel(), 1)
-        threads = np.ones(m.threads, dtype=np.bool_) if who is None else who
-        m.products.append(_Product(leaders, m.started[leaders], threads, sums, place, (left, right)))
-        m.started[leaders] += 1
-        m.order.meet(m.order.warp_level, who)
+        if adds.any() and not all(d.full[at]):
+            check_private(d, state, context, at, adds)
+        by_tile = product.reshape(-1, 16, stmt.n // 8, 8)[:, rows, :, columns]  # [32, 4, warps, n // 8]
+        value = np.where(adds, d.data[at].reshape(-1, state.threads), 0)
+        value[:, lanes.ravel()] += by_tile.transpose(3, 1, 2, 0).reshape(stmt.n // 2, -1)
+        write_private(d, state, at, value)
+        for operand in (a, b):
+            operand.memory.count_reads(operand.flat.ravel(), 1)
+        threads = np.ones(state.threads, dtype=np.bool_) if who is None else who
+        state.wgmmas.append(WgmmaInFlight(leaders, state.started_wgmmas[leaders], threads, d, at, (a, b)))
+        state.started_wgmmas[leaders] += 1
+        state.order.synchronise(state.order.warp_level, who)
 
     return run
 
 
-def warpgroup_mma_wait(stmt: WarpgroupMmaWait, scope: Scope) -> Action:
-    def run(m: Machine) -> None:
-        who = m.running((m.threads,))
-        waiting = np.zeros(m.threads, dtype=np.bool_)
-        waiting[m.warpgroups("a wait for products", scope)] = True
-        m.order.meet(m.order.warp_level, who)
-        under_way: list[_Product] = []
-        for product in m.products:
-            done = waiting[product.leaders] & (product.number < m.started[product.leaders] - stmt.pending)
-            ended = product.part(done)
+def warpgroup_mma_wait(stmt: WarpgroupMmaWait, context: LaunchContext) -> LaunchAction:
+    def run(state: LaunchState) -> None:
+        who = state.running((state.threads,))
+        waiting = np.zeros(state.threads, dtype=np.bool_)
+        waiting[state.warpgroups("a wait for wgmmas", context)] = True
+        state.order.synchronise(state.order.warp_level, who)
+        left: list[WgmmaInFlight] = []
+        for wgmma in state.wgmmas:
+            done = waiting[wgmma.leaders] & (wgmma.number < state.started_wgmmas[wgmma.leaders] - stmt.pending)
+            ended = wgmma.subset(done)
             for operand in ended.operands:
-                operand.note(m, ended.leaders)
+                operand.awaited(state, ended.leaders)
             if not done.all():
-                under_way.append(product.part(~done))
-        m.products[:] = under_way
-        m.order.meet(m.order.warp_level, who)
+                left.append(wgmma.subset(~done))
+        state.wgmmas[:] = left
+        state.order.synchronise(state.order.warp_level, who)
 
     return run
 
 
-def _lanes(leaders: Array) -> Array:
-    """int64[groups, 128]: all threads of groups."""
+def _warpgroup_threads(leaders: Array) -> Array:
+    """int64[warpgroups, 128]: the positions of all threads of warpgroups."""
     threads: Array = leaders[:, None] + np.arange(WARPGROUP_THREADS)
     return threads
 
 
-def _matrix(operand: _Operand, rows: int, depth: int) -> Array:
-    values: Array = operand.memory.data[operand.flat].astype(np.float32).reshape(-1, rows, depth)
+def _matrix(operand: WgmmaOperand, rows: int, k: int) -> Array:
+    values: Array = operand.memory.data[operand.flat].astype(np.float32).reshape(-1, rows, k)
     return values
 
 
 def _operand(
-    buffer: Buffer, indices: tuple[Expr, ...], counts: tuple[int, int], depth: int, transposed: bool, scope: Scope
-) -> Callable[[Machine, Array], _Operand]:
-    """Code that gives the operand of the warpgroups with some first threads, row by row; ``counts``: of rows that count
-    and of rows that must be there."""
-    memory = scope.shared[buffer.name]
+    buffer: Buffer, indices: tuple[Expr, ...], rows: tuple[int, int], k: int, transposed: bool, context: LaunchContext
+) -> Callable[[LaunchState, Array], WgmmaOperand]:
+    """A closure that gives the operand of the warpgroups with some first threads, row by row. ``rows`` are how many
+    rows count, and how many must be there."""
+    memory = context.shared[buffer.name]
     assert isinstance(memory, SharedMemory)
-    address = shared_flat(indices, memory, scope, value_code)
-    row, column = np.arange(counts[1], dtype=np.int64)[:, None], np.arange(depth, dtype=np.int64)
-    run = row * SWIZZLE_128B_ELEMENTS + column
+    address = shared_flat(indices, memory, context, value_closure)
+    row, column = np.arange(rows[1], dtype=np.int64)[:, None], np.arange(k, dtype=np.int64)
+    steps = row * SWIZZLE_128B_ELEMENTS + column  # [rows, k], before the swizzle
     if transposed:
-        apart = buffer.strides[-3] if len(buffer.shape) > 2 else 0
-        run = row // SWIZZLE_128B_ELEMENTS * apart + row % SWIZZLE_128B_ELEMENTS + column * SWIZZLE_128B_ELEMENTS
-    end = int(run.max())
-    run = run[: counts[0]]
+        stride = buffer.strides[-3] if len(buffer.shape) > 2 else 0
+        steps = row // SWIZZLE_128B_ELEMENTS * stride + row % SWIZZLE_128B_ELEMENTS + column * SWIZZLE_128B_ELEMENTS
+    end = int(steps.max())
+    steps = steps[: rows[0]]
 
-    def places(m: Machine, leaders: Array) -> _Operand:
-        begin = np.broadcast_to(address(m), (m.threads,))[_lanes(leaders)]
+    def operand(state: LaunchState, leaders: Array) -> WgmmaOperand:
+        begin = np.broadcast_to(address(state), (state.threads,))[_warpgroup_threads(leaders)]
         first = begin[:, 0]
-        inside = first % memory.span
-        wrong = (begin != first[:, None]).any(axis=1) | (inside % _WHOLE >= SWIZZLE_128B_ELEMENTS) | (inside % 16 != 0)
-        wrong |= (
-            inside % SWIZZLE_128B_ELEMENTS + (SWIZZLE_128B_ELEMENTS if transposed else depth) > SWIZZLE_128B_ELEMENTS
-        )
-        wrong |= inside + end >= memory.span
+        offset = first % memory.span
+        in_line = offset % SWIZZLE_128B_ELEMENTS
+        wrong = (begin != first[:, None]).any(axis=1) | (offset % 16 != 0)
+        wrong |= offset % _SWIZZLE_PERIOD >= SWIZZLE_128B_ELEMENTS
+        wrong |= in_line + (SWIZZLE_128B_ELEMENTS if transposed else k) > SWIZZLE_128B_ELEMENTS
+        wrong |= offset + end >= memory.span
         if wrong.any():
             at = int(wrong.argmax())
-            what = f"an operand of a warpgroup at {memory.name(int(first[at]))}, place {int(inside[at])}"
-            raise scope.fault(
-                f"{what}: not aligned, not the same in its threads, or too near the end", m, int(leaders[at])
-            )
-        logical = inside[:, None, None] + run
+            what = f"an operand of a wgmma at {memory.name(int(first[at]))}, offset {int(offset[at])}"
+            what = f"{what}: not aligned, not the same in its threads, or too near the end"
+            raise context.fault(what, state, int(leaders[at]))
+        linear = offset[:, None, None] + steps
         mask = (1 << SWIZZLE_128B.bits) - 1
-        place = logical ^ (((logical >> (SWIZZLE_128B.base + SWIZZLE_128B.shift)) & mask) << SWIZZLE_128B.base)
-        flat = ((first - inside)[:, None, None] + place).reshape(len(leaders), -1)
-        for warp in range(0, WARPGROUP_THREADS, WARP_LANES):  # each warp must know of all of it
-            told = np.repeat(leaders + warp, flat.shape[1])
-            check_read(memory, m, scope, flat.ravel(), told, note=False)
-            check_fenced(memory, m, scope, flat.ravel(), told)
-        return _Operand(memory, flat)
+        swizzled = linear ^ (((linear >> (SWIZZLE_128B.base + SWIZZLE_128B.shift)) & mask) << SWIZZLE_128B.base)
+        flat = ((first - offset)[:, None, None] + swizzled).reshape(len(leaders), -1)
+        for warp in range(0, WARPGROUP_THREADS, WARP_LANES):  # all of it must be ordered before each warp
+            who = np.repeat(leaders + warp, flat.shape[1])
+            check_read(memory, state, context, flat.ravel(), who, record=False)
+            check_fenced(memory, state, context, flat.ravel(), who)
+        return WgmmaOperand(memory, flat)
 
-    return places
+    return operand

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...core.dtypes import DType
-from ...ir.buffer import Buffer, Scope
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.build import Writer
 from ...ir.expr import (
     WARP_LANES,
@@ -29,7 +29,8 @@ from ...ir.expr import (
     ShuffleMode,
     index,
 )
-from ...ir.gpu import ClusterLoadWait, Level
+from ...ir.gpu.barrier import SyncScope
+from ...ir.gpu.cluster import ClusterLoadWait
 
 Combine = Callable[[Sequence[Expr], Sequence[Expr]], Sequence[Expr]]
 """What two partial results make together, value by value. Must be commutative and associative but for rounding."""
@@ -82,11 +83,11 @@ class Team:
         return self.thread % self.threads if self.teams > 1 else self.thread
 
     @property
-    def level(self) -> Level:
+    def level(self) -> SyncScope:
         """Who must meet so that the whole team has met."""
         if self.blocks > 1:
-            return Level.CLUSTER
-        return Level.BLOCK if self.threads > WARP_LANES else Level.WARP
+            return SyncScope.CLUSTER
+        return SyncScope.BLOCK if self.threads > WARP_LANES else SyncScope.WARP
 
 
 def team_scratch(w: Writer, name: str, team: Team, dtypes: Sequence[DType], slots: int = 1) -> tuple[Buffer, ...]:
@@ -97,7 +98,7 @@ def team_scratch(w: Writer, name: str, team: Team, dtypes: Sequence[DType], slot
     if team.entries == 1:
         return ()
     places = (slots, team.teams * team.warps)
-    return tuple(w.allocate(f"{name}_scratch_{n}", places, d, Scope.SHARED) for n, d in enumerate(dtypes))
+    return tuple(w.allocate(f"{name}_scratch_{n}", places, d, MemoryScope.SHARED) for n, d in enumerate(dtypes))
 
 
 def scratch_bytes(team_threads: int, teams: int, blocks: int, value_bytes: int, slots: int = 1) -> int:
@@ -129,7 +130,7 @@ def team_reduce(
             w.store(cell, (at, warp), Load(value, ()))
     w.barrier(team.level)
     width = min(team.entries, WARP_LANES)
-    partials = [w.allocate(f"{name}_partial_{n}", (), v.dtype, Scope.REGISTER) for n, v in enumerate(values)]
+    partials = [w.allocate(f"{name}_partial_{n}", (), v.dtype, MemoryScope.REGISTER) for n, v in enumerate(values)]
     for start in range(0, team.entries, WARP_LANES):
         entry = lane % width + start if start else lane % width
         for cell, partial in zip(scratch, partials if start else values, strict=True):
@@ -154,7 +155,7 @@ def _across_lanes(w: Writer, name: str, values: Sequence[Buffer], combine: Combi
     """``values`` of groups of ``width`` lanes combined; every lane of a group has the result."""
     if width == 1:
         return
-    others = [w.allocate(f"{name}_{n}", (), v.dtype, Scope.REGISTER) for n, v in enumerate(values)]
+    others = [w.allocate(f"{name}_{n}", (), v.dtype, MemoryScope.REGISTER) for n, v in enumerate(values)]
     distance = width // 2
     while distance:
         for value, other in zip(values, others, strict=True):
@@ -169,7 +170,7 @@ def _combine_into(w: Writer, name: str, values: Sequence[Buffer], others: Sequen
     if len(values) == 1:
         w.store(values[0], (), new[0])
         return
-    held = [w.allocate(f"{name}_{n}", (), v.dtype, Scope.REGISTER) for n, v in enumerate(values)]
+    held = [w.allocate(f"{name}_{n}", (), v.dtype, MemoryScope.REGISTER) for n, v in enumerate(values)]
     for place, result in zip(held, new, strict=True):
         w.store(place, (), result)
     for value, place in zip(values, held, strict=True):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...ir.buffer import Buffer
 from ...ir.build import Writer
 from ...ir.expr import Expr, Load, index, logical_and, minimum
-from ...ir.gpu import Prefetch
+from ...ir.gpu.bulk_copy import Prefetch
 from ...ir.rewrite import substitute
 from ...ir.stmt import LoopKind
 from ..problems.gemm import Gemm

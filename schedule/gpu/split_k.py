@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.dtypes import DType
-from ...ir.buffer import Buffer, Layout, Scope
+from ...ir.buffer import Buffer, Layout, MemoryScope
 from ...ir.build import Writer
 from ...ir.expr import Broadcast, ClusterLoad, Compare, CompareOp, Expr, Load, Ramp, Var, index, logical_and
-from ...ir.gpu import ClusterLoadWait, Level
+from ...ir.gpu.barrier import SyncScope
+from ...ir.gpu.cluster import ClusterLoadWait
 from ...ir.stmt import LoopKind
 from ..problems.gemm import Gemm
 from ..tile.stage_body import vector_at
@@ -46,7 +47,7 @@ def partial_sums(w: Writer, p: Gemm, parts: int, columns: int, dtype: DType) -> 
     """Shared memory for sums: (part, m, n within the block)."""
     pitch = columns + PADDING
     layout = Layout((p.m.extent * pitch, pitch, 1))
-    return w.allocate("partials", (parts, p.m.extent, columns), dtype, Scope.SHARED, layout)
+    return w.allocate("partials", (parts, p.m.extent, columns), dtype, MemoryScope.SHARED, layout)
 
 
 def partial_bytes(m: int, parts: Whole, columns: Whole) -> NDArray[np.int64]:
@@ -58,9 +59,9 @@ def partial_bytes(m: int, parts: Whole, columns: Whole) -> NDArray[np.int64]:
 def add_up(w: Writer, share: Share, partials: Buffer, parts: int) -> None:
     """Once every thread has written its ``partials``: add the ``parts`` of all blocks of the cluster, store outputs."""
     p, split = share.product, share.split
-    w.barrier(Level.CLUSTER if split > 1 else Level.BLOCK)
+    w.barrier(SyncScope.CLUSTER if split > 1 else SyncScope.BLOCK)
     width = 4 if p.n.extent % 4 == 0 else 1
-    total = w.allocate("total", (width,), partials.dtype, Scope.REGISTER)
+    total = w.allocate("total", (width,), partials.dtype, MemoryScope.REGISTER)
     run = (_run(index(0), width),)
     with _items(w, share, width) as (m, column):
         for number in range(split * parts):
@@ -73,7 +74,7 @@ def add_up(w: Writer, share: Share, partials: Buffer, parts: int) -> None:
         with w.when(Compare(CompareOp.LT, n, index(p.n.extent)) if p.n.extent % share.columns else None):
             store_outputs(w, p, {"m": m, "n": n}, total, width)
     if split > 1:
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
 
 
 @contextmanager
@@ -114,7 +115,7 @@ def add_up_tile(w: Writer, share: TileShare, partials: Buffer) -> None:
     width = gcd(p.n.extent, columns, 8)
     items = lines * columns // width
     at_once = min(AT_ONCE, -(-items // threads))
-    total = w.allocate("total", (at_once, width), partials.dtype, Scope.REGISTER)
+    total = w.allocate("total", (at_once, width), partials.dtype, MemoryScope.REGISTER)
 
     def place(item: Expr) -> tuple[Expr, Expr]:
         return share.rank * lines + item // (columns // width), item % (columns // width) * width

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ...core.errors import IllegalSchedule
 from ...ir.bounds import Interval
-from ...ir.buffer import Buffer, Scope
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import Expr, Load, Var, walk
 from ...ir.rewrite import free_variables, loads_of, stores_of
 from ...ir.stmt import (
@@ -276,9 +276,9 @@ def require_no_output(kernel: Kernel, tensor: str, *, primitive: str) -> None:
         )
 
 
-def require_local(scope: Scope, *, primitive: str) -> None:
+def require_local(scope: MemoryScope, *, primitive: str) -> None:
     """Raises IllegalSchedule unless ``scope`` is one of the scopes private to an iteration."""
-    if scope not in (Scope.LOCAL, Scope.REGISTER):
+    if scope not in (MemoryScope.LOCAL, MemoryScope.REGISTER):
         raise IllegalSchedule(f"{primitive}: scope is {scope!s}; allowed: local, register", field="scope")
 
 

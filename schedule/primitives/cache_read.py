@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ...core.errors import IllegalSchedule
-from ...ir.buffer import Buffer, Scope
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import Expr, Load, Var
 from ...ir.rewrite import fresh_name
 from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, Store, seq
@@ -21,7 +21,7 @@ from ..loop_nest.tree import (
 )
 
 
-def cache_read(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.LOCAL) -> Kernel:
+def cache_read(kernel: Kernel, tensor: str, loop: str, *, scope: MemoryScope = MemoryScope.LOCAL) -> Kernel:
     """Copies the box of ``tensor`` that one iteration of ``loop`` reads to a local buffer, and reads that instead.
 
     ::
@@ -47,7 +47,7 @@ def cache_read(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.L
         problem = "is written" if found else "is not read"
         raise IllegalSchedule(f"cache_read: tensor is {tensor!r}, which {problem} inside {loop!r}", field="tensor")
     old = found[0].buffer
-    if old.scope is not Scope.GLOBAL:
+    if old.scope is not MemoryScope.GLOBAL:
         raise IllegalSchedule(
             f"cache_read: tensor is {tensor!r}, in {old.scope} scope; allowed: global", field="tensor"
         )

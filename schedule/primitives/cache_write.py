@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...core.errors import IllegalSchedule
-from ...ir.buffer import Buffer, Scope
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import Compare, CompareOp, Const, Expr, Load, Var
 from ...ir.linear_form import linear_form
 from ...ir.rewrite import free_variables, fresh_name, stores_of, substitute
@@ -31,7 +31,7 @@ from ..loop_nest.tree import (
 )
 
 
-def cache_write(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.REGISTER) -> Kernel:
+def cache_write(kernel: Kernel, tensor: str, loop: str, *, scope: MemoryScope = MemoryScope.REGISTER) -> Kernel:
     """Inside ``loop``, gathers what is written to ``tensor`` in a local buffer, written back at the end of the body.
 
     Where the whole reduction of an element happens inside one iteration, its start value is set there too and the

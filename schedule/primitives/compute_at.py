@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...core.errors import IllegalSchedule
-from ...ir.buffer import Buffer, Scope
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import Var
 from ...ir.rewrite import loads_of, stores_of, substitute
 from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, seq, substatements, walk_statements
@@ -25,7 +25,7 @@ from ..loop_nest.tree import (
 )
 
 
-def compute_at(kernel: Kernel, tensor: str, loop: str, *, scope: Scope = Scope.LOCAL) -> Kernel:
+def compute_at(kernel: Kernel, tensor: str, loop: str, *, scope: MemoryScope = MemoryScope.LOCAL) -> Kernel:
     """Moves all nests that compute ``tensor`` to the start of the body of ``loop``, which must hold every read of
     it; what they compute shrinks to the box that one iteration of ``loop`` reads, and so does the buffer.
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ...core.errors import IllegalSchedule
-from ...ir.buffer import Buffer, Scope
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Var
 from ...ir.rewrite import free_variables, fresh_name, stores_of, substitute
 from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Stmt, Store, seq
@@ -85,7 +85,7 @@ def rfactor(kernel: Kernel, tensor: str, loop: str, *, name: str | None = None, 
     combine = _combine_nest(producer, op, names, partial, Axis(fresh(f"{loop}_combine"), lane.extent), taken, first)
     changed = replaced(update, place.loop, replaced(place.loop, store, accumulate))
     nests = seq(nested(_with_lane(tuple(axes), lane, first), start), changed, combine)
-    if old.scope is not Scope.GLOBAL:
+    if old.scope is not MemoryScope.GLOBAL:
         return replace(kernel, body=replaced(kernel.body, update, Allocate(partial, nests)))
     return replace(kernel, body=replaced(kernel.body, update, nests), workspace=(*kernel.workspace, partial))
 
@@ -115,7 +115,7 @@ def _combine_nest(
         partly = Load(partial, _with_lane(indices, Var(lane.name), first))
         return nested((lane,), Store(tensor, indices, Binary(op, Load(tensor, indices), partly)))
 
-    if tensor.scope is Scope.GLOBAL:
+    if tensor.scope is MemoryScope.GLOBAL:
         axes = [Axis(fresh_name(f"{n}_combine", taken), extent) for n, extent in zip(names, tensor.shape, strict=True)]
         taken.update(axis.name for axis in axes)
         return nested(axes, combined(_variables(axes)))

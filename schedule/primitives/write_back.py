@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ...core.errors import IllegalSchedule
-from ...ir.buffer import Buffer, Scope
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import Load, Var
 from ...ir.rewrite import fresh_name, replace_buffers
 from ...ir.stmt import Kernel, Store, seq
@@ -31,7 +31,7 @@ def write_back(kernel: Kernel, tensor: str, *, name: str | None = None) -> Kerne
     """
     producer = find_producer(kernel, tensor, primitive="write_back")
     old = producer.buffer
-    if old.scope is not Scope.GLOBAL:
+    if old.scope is not MemoryScope.GLOBAL:
         raise IllegalSchedule(
             f"write_back: tensor is {tensor!r}, in {old.scope} scope; allowed: global", field="tensor"
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ...core.dtypes import DType
-from ...ir.buffer import Buffer, Layout, Scope
+from ...ir.buffer import Buffer, Layout, MemoryScope
 from ...ir.build import Writer
 from ...ir.expr import Var
 from ...ir.stmt import HardwareAxis, LoopKind
@@ -23,7 +23,7 @@ class NamingWriter(Writer):
         return self._names.fresh(name)
 
     def allocate(
-        self, name: str, shape: Sequence[int], dtype: DType, scope: Scope, layout: Layout | None = None
+        self, name: str, shape: Sequence[int], dtype: DType, scope: MemoryScope, layout: Layout | None = None
     ) -> Buffer:
         return super().allocate(self._names.fresh(name), shape, dtype, scope, layout)
 
@@ -36,11 +36,11 @@ class NamingWriter(Writer):
     def launch(
         self,
         name: str,
-        bounds: Sequence[tuple[str, int, HardwareAxis]],
+        axes: Sequence[tuple[str, int, HardwareAxis]],
         *,
         min_blocks: int = 0,
-        streamed: Sequence[str] = (),
+        evict_first: Sequence[str] = (),
     ) -> Iterator[tuple[Var, ...]]:
-        named = [(self._names.fresh(axis), extent, kind) for axis, extent, kind in bounds]
-        with super().launch(name, named, min_blocks=min_blocks, streamed=streamed) as axes:
-            yield axes
+        named = [(self._names.fresh(axis), extent, kind) for axis, extent, kind in axes]
+        with super().launch(name, named, min_blocks=min_blocks, evict_first=evict_first) as variables:
+            yield variables

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...ir.buffer import Buffer, Scope
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.build import Writer
 from ...ir.expr import Expr, Load, const
 from ...ir.linear_form import LinearForm, affine_form
@@ -75,7 +75,7 @@ def hold(w: Writer, names: Names, read: Read, shape: Sequence[int], lane_axis: s
     wide = follows(read, lane_axis)
     name = names.fresh(f"{read.load.buffer.name}_held")
     dims = (*shape, lanes) if wide else tuple(shape)
-    return Held(read, w.allocate(name, dims, read.load.dtype, Scope.REGISTER), wide)
+    return Held(read, w.allocate(name, dims, read.load.dtype, MemoryScope.REGISTER), wide)
 
 
 def follows(read: Read, axis: str) -> bool:

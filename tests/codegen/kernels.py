@@ -15,7 +15,7 @@ from tilewright.core.dtypes import (
     int64,
     uint8,
 )
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import (
     FLOAT_ONLY,
     Binary,
@@ -201,7 +201,7 @@ def lane_reductions(dtype: DType, lanes: int) -> Kernel:
 def matmul(m: int, n: int, k: int, lanes: int, dtype: DType = float32) -> Kernel:
     """Return a product of parallel rows and whole vectors of columns. ``n`` is a multiple of ``lanes``."""
     a, b, c = Buffer("A", (m, k), dtype), Buffer("B", (k, n), dtype), Buffer("C", (m, n), dtype)
-    acc = Buffer("acc", (lanes,), dtype, Scope.REGISTER)
+    acc = Buffer("acc", (lanes,), dtype, MemoryScope.REGISTER)
     columns, every = Ramp(Var("j") * lanes, 1, lanes), Ramp(index(0), 1, lanes)
     product = Broadcast(Load(a, (Var("i"), Var("k"))), lanes) * Load(b, (Var("k"), columns))
     body = Allocate(
@@ -220,7 +220,10 @@ def large_locals() -> Kernel:
     iterations."""
     size = 1 << 18
     source, result = Buffer("A", (8,), float32), Buffer("O", (8, 8), float32)
-    shared, own = Buffer("shared", (size,), float32, Scope.LOCAL), Buffer("own", (size,), float32, Scope.LOCAL)
+    shared, own = (
+        Buffer("shared", (size,), float32, MemoryScope.LOCAL),
+        Buffer("own", (size,), float32, MemoryScope.LOCAL),
+    )
     fill = serial("s", 8, Store(shared, (Var("s") * (size // 8),), Load(source, (Var("s"),)) * 2.0))
     write = serial("w", 8, Store(own, (Var("w") * (size // 8) + 3,), Load(shared, (Var("w") * (size // 8),)) + 1.0))
     read = serial("t", 8, Store(result, (Var("p"), Var("t")), Load(own, (Var("t") * (size // 8) + 3,))))

@@ -1,7 +1,7 @@
 """Kernels for the tests of the IR, written by hand."""
 
 from tilewright.core.dtypes import float32
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import (
     BinaryOp,
     Broadcast,
@@ -39,7 +39,7 @@ def zero() -> Expr:
 def tiled_matmul(m: int, n: int, k: int, tile: int = 8) -> Kernel:
     """A[m, k] B[k, n] with rows in parallel, columns in guarded vectorised tiles, accumulated locally."""
     a, b, c = Buffer("A", (m, k), float32), Buffer("B", (k, n), float32), Buffer("C", (m, n), float32)
-    acc = Buffer("acc", (tile,), float32, Scope.LOCAL)
+    acc = Buffer("acc", (tile,), float32, MemoryScope.LOCAL)
     i, jo, kk = Var("i"), Var("jo"), Var("k")
     ji, jz, jw = Var("ji"), Var("jz"), Var("jw")
     inside = jo * tile + ji < index(n)
@@ -67,7 +67,7 @@ def tiled_matmul(m: int, n: int, k: int, tile: int = 8) -> Kernel:
 def vector_matmul(m: int, n: int, k: int, lanes: int = 8) -> Kernel:
     """The same after vectorising: ramps, masks and a vector accumulator."""
     a, b, c = Buffer("A", (m, k), float32), Buffer("B", (k, n), float32), Buffer("C", (m, n), float32)
-    acc = Buffer("acc", (lanes,), float32, Scope.REGISTER)
+    acc = Buffer("acc", (lanes,), float32, MemoryScope.REGISTER)
     i, jo, kk = Var("i"), Var("jo"), Var("k")
     columns, all_lanes = Ramp(jo * lanes, 1, lanes), Ramp(index(0), 1, lanes)
     mask = Compare(CompareOp.LT, columns, Broadcast(index(n), lanes))

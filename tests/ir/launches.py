@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.core.dtypes import INDEX, float16, float32
 from tilewright.core.streams import stream
-from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
+from tilewright.ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import (
     Broadcast,
@@ -26,18 +26,12 @@ from tilewright.ir.expr import (
     index,
     logical_and,
 )
-from tilewright.ir.gpu import (
-    WARP_MMA_ATOMS,
-    BulkCopy,
-    CopyAsync,
-    CopyAsyncCommit,
-    CopyAsyncWait,
-    Level,
-    LoadMatrix,
-    MbarrierInit,
-    MbarrierWait,
-    Mma,
-)
+from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from tilewright.ir.gpu.barrier import SyncScope
+from tilewright.ir.gpu.bulk_copy import BulkCopy
+from tilewright.ir.gpu.ldmatrix import LoadMatrix
+from tilewright.ir.gpu.mbarrier import MbarrierInit, MbarrierWait
+from tilewright.ir.gpu.mma import WARP_MMA_ATOMS, Mma
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 
 Z = index(0)
@@ -61,9 +55,9 @@ def row_sum(fault: str = "") -> Kernel:
     rows, columns, threads = 5, 1000, 128
     a, o = Buffer("A", (rows, columns), float32), Buffer("O", (rows,), float32)
     w = Writer()
-    with w.launch("row_sum", [("b", rows, X), ("t", threads, THREAD)], min_blocks=2, streamed=("A",)) as (b, t):
-        total = w.allocate("total", (1,), float32, Scope.REGISTER)
-        parts = w.allocate("parts", (threads // 32,), float32, Scope.SHARED)
+    with w.launch("row_sum", [("b", rows, X), ("t", threads, THREAD)], min_blocks=2, evict_first=("A",)) as (b, t):
+        total = w.allocate("total", (1,), float32, MemoryScope.REGISTER)
+        parts = w.allocate("parts", (threads // 32,), float32, MemoryScope.SHARED)
         w.store(total, (Z,), const(0.0, float32))
         with w.loop("i", -(-columns // threads)) as i:
             place = i * threads + t
@@ -95,7 +89,7 @@ def two_launches(fault: str = "") -> Kernel:
 
     def second(s: int) -> None:
         with w.launch("combine", [("t2", columns, THREAD)]) as (t,):
-            whole = w.allocate("whole", (1,), float32, Scope.REGISTER)
+            whole = w.allocate("whole", (1,), float32, MemoryScope.REGISTER)
             w.store(whole, (Z,), const(0.0, float32))
             with w.loop("s2", s) as n:
                 w.store(whole, (Z,), Load(whole, (Z,)) + Load(parts, (n, t)))
@@ -103,7 +97,7 @@ def two_launches(fault: str = "") -> Kernel:
 
     with w.launch("partial", [("s", split, X), ("t", columns // 2, THREAD)]) as (s, t):
         columns_of = Ramp(t * 2, 1, 2)
-        total = w.allocate("total", (2,), float32, Scope.REGISTER)
+        total = w.allocate("total", (2,), float32, MemoryScope.REGISTER)
         both = Ramp(Z, 1, 2)
         w.store(total, (both,), Broadcast(const(0.0, float32), 2))
         with w.loop("i", rows // split) as i:
@@ -120,7 +114,7 @@ def pipelined(fault: str = "") -> Kernel:
     a, o = Buffer("A", (blocks, tiles * tile), float32), Buffer("O", (blocks, tiles * tile), float32)
     w = Writer()
     with w.launch("reverse", [("b", blocks, X), ("u", 1, WARP), ("l", threads, LANE)]) as (b, _, t):
-        stages = w.allocate("stages", (2, tile), float32, Scope.SHARED)
+        stages = w.allocate("stages", (2, tile), float32, MemoryScope.SHARED)
 
         def fetch(number: Expr, stage: Expr, mask: Expr | None = None) -> None:
             at = t * 4 + (2 if fault == "misaligned" else 0)
@@ -139,27 +133,27 @@ def pipelined(fault: str = "") -> Kernel:
                 w.store(o, (b, n * tile + place), Load(stages, (n % 2, index(tile - 1) - place)))
             if fault != "overwritten too early":
                 w.barrier()
-        if fault != "still under way":
+        if fault != "still in flight":
             w.emit(CopyAsyncWait(0))
     return Kernel("reverse", (a,), (o,), (), w.finish())
 
 
 def bulk(fault: str = "") -> Kernel:
-    """The same by bulk copies of whole tiles, started by one thread and awaited on arrival barriers."""
+    """The same by bulk copies of whole tiles, started by one thread and awaited on mbarriers."""
     blocks, tiles, tile, threads = 3, 5, 128, 64
     a, o = Buffer("A", (blocks, tiles * tile), float32), Buffer("O", (blocks, tiles * tile), float32)
     w = Writer()
     with w.launch("reverse", [("b", blocks, X), ("t", threads, THREAD)]) as (b, t):
-        stages = w.allocate("stages", (2, tile), float32, Scope.SHARED)
-        full = w.allocate("full", (2,), INDEX, Scope.SHARED)
+        stages = w.allocate("stages", (2, tile), float32, MemoryScope.SHARED)
+        full = w.allocate("full", (2,), INDEX, MemoryScope.SHARED)
 
         def fetch(number: Expr, name: str) -> None:
             with w.when(logical_and(equal(t, 0), number < index(tiles))):
                 w.emit(BulkCopy(stages, (number % 2, Z), a, (b, number * tile), tile, full, number % 2))
 
-        with w.when(equal(t, 0)), w.loop("s", 1 if fault == "not prepared" else 2) as s:
+        with w.when(equal(t, 0)), w.loop("s", 1 if fault == "not initialised" else 2) as s:
             w.emit(MbarrierInit(full, s, 2 if fault == "too many expected" else 1))
-        if fault != "not met after preparing":
+        if fault != "not synchronised after preparing":
             w.barrier()
         fetch(Z, "first")
         with w.loop("n", tiles) as n:
@@ -186,19 +180,19 @@ def cluster_sum(fault: str = "") -> Kernel:
     a, o = Buffer("A", (rows, cluster * per_block), float32), Buffer("O", (rows,), float32)
     w = Writer()
     with w.launch("cluster_sum", [("g", rows, X), ("c", cluster, CLUSTER), ("t", per_block, THREAD)]) as (g, c, t):
-        total = w.allocate("total", (1,), float32, Scope.REGISTER)
-        parts = w.allocate("parts", (per_block // 32,), float32, Scope.SHARED)
+        total = w.allocate("total", (1,), float32, MemoryScope.REGISTER)
+        parts = w.allocate("parts", (per_block // 32,), float32, MemoryScope.SHARED)
         warp_sum(Load(a, (g, c * per_block + t)), w, total)
         with w.when(equal(t % 32, 0)):
             w.store(parts, (t // 32,), Load(total, (Z,)))
-        w.barrier(Level.BLOCK if fault == "missing cluster barrier" else Level.CLUSTER)
+        w.barrier(SyncScope.BLOCK if fault == "missing cluster barrier" else SyncScope.CLUSTER)
         with w.when(logical_and(equal(t, 0), equal(c, 0))):
             w.store(total, (Z,), const(0.0, float32))
             with w.loop("p", cluster + 1 if fault == "no such block" else cluster) as p, w.loop("q", 2) as q:
                 w.store(total, (Z,), Load(total, (Z,)) + ClusterLoad(parts, (q,), p))
             w.store(o, (g,), Load(total, (Z,)))
         if fault != "ends too early":
-            w.barrier(Level.CLUSTER)
+            w.barrier(SyncScope.CLUSTER)
     return Kernel("cluster_sum", (a,), (o,), (), w.finish())
 
 
@@ -210,7 +204,7 @@ def transpose(fault: str = "") -> Kernel:
     w = Writer()
     bounds = [("x", columns // tile, X), ("y", rows // tile, HardwareAxis.GRID_Y), ("t", 256, THREAD)]
     with w.launch("transpose", bounds) as (x, y, t):
-        staged = w.allocate("staged", (tile, tile), float32, Scope.SHARED, Layout((tile, 1), swizzle))
+        staged = w.allocate("staged", (tile, tile), float32, MemoryScope.SHARED, Layout((tile, 1), swizzle))
         four = Ramp(t % 8 * 4, 1, 4)
         w.store(staged, (t // 8, four), Load(a, (y * tile + t // 8, Ramp(x * tile + t % 8 * 4, 1, 4))))
         w.barrier()
@@ -229,16 +223,16 @@ def product(fault: str = "") -> Kernel:
     rows = Layout((k, 1), Swizzle(3, 2 if fault == "wrong swizzle" else 3, 4 if fault == "wrong swizzle" else 3))
     w = Writer()
     with w.launch("product", [("warp", 2, WARP), ("lane", 32, LANE)]) as (warp, lane):
-        left = w.allocate("left", (m, k), float16, Scope.SHARED, rows)
-        right = w.allocate("right", (n, k), float16, Scope.SHARED, rows)
+        left = w.allocate("left", (m, k), float16, MemoryScope.SHARED, rows)
+        right = w.allocate("right", (n, k), float16, MemoryScope.SHARED, rows)
         _stage(w, a, left, warp * 32 + lane)
         _stage(w, b, right, warp * 32 + lane)
         w.emit(CopyAsyncCommit())
         w.emit(CopyAsyncWait(0))
         w.barrier()
-        sums = w.allocate("sums", (2, 4), float32, Scope.REGISTER)
-        fa = w.allocate("fa", (8,), float16, Scope.REGISTER)
-        fb = w.allocate("fb", (2, 4), float16, Scope.REGISTER)
+        sums = w.allocate("sums", (2, 4), float32, MemoryScope.REGISTER)
+        fa = w.allocate("fa", (8,), float16, MemoryScope.REGISTER)
+        fb = w.allocate("fb", (2, 4), float16, MemoryScope.REGISTER)
         with w.loop("z", 2, LoopKind.UNROLLED) as z:
             if fault != "not cleared":
                 w.store(sums, (z, Ramp(Z, 1, 4)), Broadcast(const(0.0, float32), 4))
@@ -271,10 +265,10 @@ def exchange(fault: str = "") -> Kernel:
     a, o = Buffer("A", (threads,), float32), Buffer("O", (threads,), float32)
     w = Writer()
     with w.launch("exchange", [("t", threads, THREAD)]) as (t,):
-        kept = w.allocate("kept", (threads,), float16, Scope.SHARED)
+        kept = w.allocate("kept", (threads,), float16, MemoryScope.SHARED)
         w.store(kept, (t,), Cast(Load(a, (t,)), float16))
         if fault != "dropped barrier":
-            w.barrier(Level.WARP)
+            w.barrier(SyncScope.WARP)
         turned = (t + 1) % threads if fault == "another warp's" else t // 32 * 32 + (t + 1) % 32
         w.store(o, (t,), Cast(Load(kept, (turned,)), float32))
     return Kernel("exchange", (a,), (o,), (), w.finish())
@@ -293,29 +287,29 @@ FAULTS: dict[Build, dict[str, str]] = {
         "blocks race": r"race on P\[0, 0\]: written here and .*by thread",
     },
     pipelined: {
-        "missing wait": r"stages\[0, .*\] is read while an asynchronous copy to it is under way",
-        "wait too short": r"stages\[0, .*\] is read while an asynchronous copy to it is under way",
+        "missing wait": r"stages\[0, .*\] is read while an asynchronous copy to it is in flight",
+        "wait too short": r"stages\[0, .*\] is read while an asynchronous copy to it is in flight",
         "dropped barrier": r"race on stages\[0, .*\]: read here, written by thread",
         "overwritten too early": r"race on stages\[0, .*\]: written here, read by thread",
-        "still under way": r"copy to stages\[0, 0\] is still under way where stages ends",
+        "still in flight": r"copy to stages\[0, 0\] is still in flight where stages ends",
         "misaligned": r"A is accessed at bytes that are no multiple of 16",
     },
     bulk: {
-        "not prepared": r"arrival barrier full\[1\] is used before it is prepared",
-        "not met after preparing": r"arrival barrier full\[0\] is used before all who use it have met",
+        "not initialised": r"mbarrier full\[1\] is used before it is initialised",
+        "not synchronised after preparing": r"mbarrier full\[0\] is used before all who use it have synchronised",
         "too many expected": r"a wait that never ends: phase 0 of full\[0\] has 1 of 2 arrivals",
-        "wrong parity": r"stages\[0, .*\] is read while an asynchronous copy to it is under way",
-        "missing wait": r"stages\[0, .*\] is read while an asynchronous copy to it is under way",
+        "wrong parity": r"stages\[0, .*\] is read while an asynchronous copy to it is in flight",
+        "missing wait": r"stages\[0, .*\] is read while an asynchronous copy to it is in flight",
         "one warp waits": r"race on stages\[0, .*\]: read here, written by a bulk copy",
         "overwritten too early": r"race on stages\[0, .*\]: written here, read by thread",
     },
     cluster_sum: {
         "missing cluster barrier": r"race on parts\[0\]: read here, written by thread 0 of block 1",
-        "ends too early": "the cluster does not meet between a use of another block's memory and the end",
+        "ends too early": "there is no barrier of the cluster between a use of another block's memory and the end",
         "no such block": "block 4 is none of a cluster of 4",
     },
     transpose: {
-        "wrong swizzle": "two elements of staged lie at one place",
+        "wrong swizzle": "two elements of staged lie at one offset",
         "off by one": r"staged\[32, 0\] in lane 3 is out of bounds \[32, 32\]",
         "output unwritten": r"output O: 192 of 6144 elements left unwritten, first O\[0, 31\]",
     },

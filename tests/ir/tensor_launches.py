@@ -7,23 +7,14 @@ import numpy as np
 
 from tilewright.core.dtypes import INDEX, float16, float32
 from tilewright.core.streams import stream
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import ClusterLoad, Compare, CompareOp, Expr, Load, Ramp, const, index, logical_and
-from tilewright.ir.gpu import (
-    AsyncProxyFence,
-    Level,
-    LoadMatrix,
-    MbarrierArrive,
-    MbarrierArriveExpectTx,
-    MbarrierInit,
-    MbarrierWait,
-    StoreMatrix,
-    TmaLoad,
-    TmaStore,
-    TmaStoreCommit,
-    TmaStoreWait,
-)
+from tilewright.ir.gpu.barrier import SyncScope
+from tilewright.ir.gpu.fence import AsyncProxyFence
+from tilewright.ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
+from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from tilewright.ir.gpu.tma import TmaLoad, TmaStore, TmaStoreCommit, TmaStoreWait
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 
 Z = index(0)
@@ -41,14 +32,14 @@ def matrices(fault: str = "") -> Kernel:
     a, o = Buffer("A", shape, float16), Buffer("O", shape, float16)
     w = Writer()
     with w.launch("matrices", [("t", 64, THREAD)]) as (t,):
-        kept = w.allocate("kept", (2, *shape), float16, Scope.SHARED)
-        back = w.allocate("back", (2, *shape), float16, Scope.SHARED)
-        held = w.allocate("held", (8,), float16, Scope.REGISTER)
+        kept = w.allocate("kept", (2, *shape), float16, MemoryScope.SHARED)
+        back = w.allocate("back", (2, *shape), float16, MemoryScope.SHARED)
+        held = w.allocate("held", (8,), float16, MemoryScope.REGISTER)
         warp, lane = t // 32, t % 32
         at = (lane // 8, lane % 8, Ramp(Z, 1, 8))
         for v, (count, transposed) in enumerate(MATRICES):
             w.store(kept, (warp, index(v), *at), Load(a, (index(v), *at)))
-            w.barrier(Level.WARP)
+            w.barrier(SyncScope.WARP)
             row = (warp, index(v), lane // 8, lane % 8, index(4) if fault == "misaligned" and v == 3 else Z)
             for first in range(0, 4, count):
                 place = (*row[:2], (lane // 8 + first) % 4, *row[3:])
@@ -56,7 +47,7 @@ def matrices(fault: str = "") -> Kernel:
                 if fault != "never loaded" or v:
                     w.emit(StoreMatrix(back, place, held, (index(6 if fault == "too few" else 0),), count, transposed))
             if fault != "dropped barrier":
-                w.barrier(Level.WARP)
+                w.barrier(SyncScope.WARP)
             with w.when(equal(warp, 1)):
                 turned = (lane // 8, (lane + 1) % 8, Ramp(Z, 1, 8))
                 w.store(o, (index(v), *turned), Load(back, (warp, index(v), *turned)))
@@ -69,11 +60,11 @@ def exchange(fault: str = "") -> Kernel:
     a, o = Buffer("A", (threads,), float32), Buffer("O", (threads,), float32)
     w = Writer()
     with w.launch("exchange", [("t", threads, THREAD)]) as (t,):
-        kept = w.allocate("kept", (threads,), float32, Scope.SHARED)
+        kept = w.allocate("kept", (threads,), float32, MemoryScope.SHARED)
         w.store(kept, (t,), Load(a, (t,)))
         with w.when(t < index(160 if fault == "torn" else 256)):
             if fault != "dropped barrier":
-                w.barrier(Level.WARP if fault == "warps alone" else Level.WARPGROUP)
+                w.barrier(SyncScope.WARP if fault == "warps alone" else SyncScope.WARPGROUP)
             turned = (t + 1) % 256 if fault == "another group's" else t // 128 * 128 + (t + 1) % 128
             w.store(o, (t,), Load(kept, (turned,)))
         with w.when(t >= index(256)):
@@ -87,7 +78,7 @@ def stored(fault: str = "") -> Kernel:
     a, o = Buffer("A", shape, float32), Buffer("O", shape, float32)
     w = Writer()
     with w.launch("stored", [("p", 2, X), ("t", 128, THREAD)]) as (p, t):
-        stages = w.allocate("stages", (2, *tile), float32, Scope.SHARED)
+        stages = w.allocate("stages", (2, *tile), float32, MemoryScope.SHARED)
         with w.loop("i", 5) as i, w.loop("j", 3) as j:
             corner = (p * 2, i * 8, j * 8)
             stage = (i * 3 + j) % 2
@@ -122,13 +113,13 @@ def passed_on(fault: str = "") -> Kernel:
     o = Buffer("O", (clusters, turns, cluster, part), float32)
     w = Writer()
     with w.launch("passed_on", [("g", clusters, X), ("c", cluster, CLUSTER), ("t", part, THREAD)]) as (g, c, t):
-        parts = w.allocate("parts", (cluster, part), float32, Scope.SHARED)
-        full, free = (w.allocate(name, (1,), INDEX, Scope.SHARED) for name in ("full", "free"))
-        total = w.allocate("total", (1,), float32, Scope.REGISTER)
+        parts = w.allocate("parts", (cluster, part), float32, MemoryScope.SHARED)
+        full, free = (w.allocate(name, (1,), INDEX, MemoryScope.SHARED) for name in ("full", "free"))
+        total = w.allocate("total", (1,), float32, MemoryScope.REGISTER)
         with w.when(equal(t, 0)):
             w.emit(MbarrierInit(full, Z, 1))
             w.emit(MbarrierInit(free, Z, 1 if fault == "one is enough" else cluster))
-        w.barrier(Level.BLOCK if fault == "not met before" else Level.CLUSTER)
+        w.barrier(SyncScope.BLOCK if fault == "not synchronised before" else SyncScope.CLUSTER)
         with w.loop("n", turns) as n:
             with w.when(equal(t, 0)):
                 if fault != "room not awaited":
@@ -142,11 +133,11 @@ def passed_on(fault: str = "") -> Kernel:
             with w.loop("p", cluster, LoopKind.UNROLLED) as p:
                 w.store(total, (Z,), Load(total, (Z,)) + Load(parts, (p, t)))
             w.store(o, (g, n, c, t), Load(total, (Z,)))
-            w.barrier(Level.WARP)
+            w.barrier(SyncScope.WARP)
             with w.when(t < index(cluster)):
                 w.emit(MbarrierArrive(free, Z, t + 1 if fault == "no such block" else t))
         if fault != "ends too early":
-            w.barrier(Level.CLUSTER)
+            w.barrier(SyncScope.CLUSTER)
     return Kernel("passed_on", (a,), (o,), (), w.finish())
 
 
@@ -155,19 +146,19 @@ def published(fault: str = "") -> Kernel:
     a, o = Buffer("A", (2, 32), float32), Buffer("O", (2, 32), float32)
     w = Writer()
     with w.launch("published", [("c", 2, CLUSTER), ("t", 32, THREAD)]) as (c, t):
-        kept, seen = (w.allocate(name, (32,), float32, Scope.SHARED) for name in ("kept", "seen"))
-        there = w.allocate("there", (1,), INDEX, Scope.SHARED)
+        kept, seen = (w.allocate(name, (32,), float32, MemoryScope.SHARED) for name in ("kept", "seen"))
+        there = w.allocate("there", (1,), INDEX, MemoryScope.SHARED)
         with w.when(equal(t, 0)):
             w.emit(MbarrierInit(there, Z, 32))
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
         w.store(kept, (t,), Load(a, (c, t)))
         w.emit(MbarrierArrive(there, Z, index(1) - c))
         w.emit(MbarrierWait(there, Z, Z))
         if fault != "arrivals alone":
-            w.barrier(Level.CLUSTER)
+            w.barrier(SyncScope.CLUSTER)
         w.store(seen, (t,), ClusterLoad(kept, (t,), index(1) - c))
         w.store(o, (c, t), Load(seen, (t,)))
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
     return Kernel("published", (a,), (o,), (), w.finish())
 
 
@@ -183,25 +174,25 @@ FAULTS: dict[Build, dict[str, str]] = {
         "dropped barrier": r"race on kept\[1\]: read here, written by thread 1 of block 0",
         "warps alone": r"race on kept\[32\]: read here, written by thread 32 of block 0",
         "another group's": r"race on kept\[128\]: read here, written by thread 128 of block 0",
-        "torn": "a barrier of the group under `t < 160`, which differs within a group",
+        "torn": "a barrier of the warpgroup under `t < 160`, which differs within a warpgroup",
     },
     stored: {
-        "no fence": r"stages\[0, 0, 0, 0\] is touched asynchronously, was written by thread 0 .* no async_proxy_fence",
+        "no fence": r"stages\[0, 0, 0, 0\] is accessed asynchronously, was written by thread 0 .* no async_proxy_fence",
         "no barrier": r"race on stages\[0, 0, 0, 1\]: read here, written by thread 1 of block 0",
         "blocks race": r"race on O\[0, 0, 0\]: written here and at once by thread 0 of block 1",
-        "wait too short": r"stages\[0, .*\] is written while a product or a store under way reads it",
+        "wait too short": r"stages\[0, .*\] is written while a wgmma or a TMA store in flight reads it",
         "no second barrier": r"stages\[0, .*\] is written while|race on stages\[0, .*\]: written here, read by",
         "never awaited": r"stages\[.*\] is still being read asynchronously where stages ends",
-        "read back": r"O\[0, 0, 0\] is read while an asynchronous copy to it is under way",
+        "read back": r"O\[0, 0, 0\] is read while an asynchronous copy to it is in flight",
     },
     passed_on: {
         "one is enough": r"gets more than its 1 arrivals|race on parts",
-        "not met before": "arrival barrier .* is used before all who use it have met",
+        "not synchronised before": "mbarrier .* is used before all who use it have synchronised",
         "room not awaited": r"race on parts\[.*, 0\]: written here",
         "too many": "a multicast to blocks 0b11111 of a cluster of 4",
         "one left out": r"a wait that never ends: phase 0 of full\[0\] gets 0 of 512 bytes",
         "no such block": "block 4 is none of a cluster of 4",
-        "ends too early": "the cluster does not meet between a use of another block's memory and the end",
+        "ends too early": "there is no barrier of the cluster between a use of another block's memory and the end",
     },
     published: {"arrivals alone": r"race on kept\[0\]: read here, written by thread 0 of block 1"},
 }

@@ -10,26 +10,16 @@ import numpy as np
 
 from tilewright.core.dtypes import INDEX, bfloat16, float32
 from tilewright.core.streams import stream
-from tilewright.ir.buffer import Buffer, Layout, Scope
+from tilewright.ir.buffer import Buffer, Layout, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Cast, Compare, CompareOp, Expr, Load, Ramp, index, logical_and
-from tilewright.ir.gpu import (
-    SWIZZLE_128B,
-    AsyncProxyFence,
-    Level,
-    MbarrierArrive,
-    MbarrierArriveExpectTx,
-    MbarrierInit,
-    MbarrierWait,
-    SetMaxRegisters,
-    StoreMatrix,
-    TmaLoad,
-    TmaStore,
-    TmaStoreCommit,
-    TmaStoreWait,
-    WarpgroupMma,
-    WarpgroupMmaWait,
-)
+from tilewright.ir.gpu.barrier import SyncScope
+from tilewright.ir.gpu.fence import AsyncProxyFence
+from tilewright.ir.gpu.ldmatrix import StoreMatrix
+from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from tilewright.ir.gpu.setmaxnreg import SetMaxRegisters
+from tilewright.ir.gpu.tma import TmaLoad, TmaStore, TmaStoreCommit, TmaStoreWait
+from tilewright.ir.gpu.wgmma import SWIZZLE_128B, WarpgroupMma, WarpgroupMmaWait
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 
 M, N, K = 200, 136, 160
@@ -52,27 +42,27 @@ class Form:
 
 
 FAULTS = {
-    "product not awaited": "d is touched while a product that adds to it is under way",
+    "wgmma not awaited": "d is accessed while a wgmma that accumulates in it is in flight",
     "stage given early": r"race on a\[0, .*\]: written here, read by thread",
     "one group for both": r"race on .*: written here, read by thread 128 of block 0",
-    "data not awaited": "is read while an asynchronous copy to it is under way",
+    "data not awaited": "is read while an asynchronous copy to it is in flight",
     "room not awaited": "is written while|gets more than its|gets bytes after its end|race",
     "wrong parity": "a wait that never ends",
-    "bytes forgotten": r"a phase of arrival barrier full\[0\] gets bytes after its end",
+    "bytes forgotten": r"a phase of mbarrier full\[0\] gets bytes after its end",
     "bytes never sent": r"a wait that never ends: phase 0 of full\[0\] gets 32768 of 65536 bytes",
     "never cleared": r"d\[0\] is read before it is written",
-    "no fence": "is touched asynchronously, was written by .* with no async_proxy_fence after that",
-    "late fence": "is touched asynchronously, was written by .* nothing orders its async_proxy_fence before this",
+    "no fence": "is accessed asynchronously, was written by .* with no async_proxy_fence after that",
+    "late fence": "is accessed asynchronously, was written by .* nothing orders its async_proxy_fence before this",
     "no barrier": r"race on c\[.*\]: read here, written by thread",
-    "store not awaited": "is written while a product or a store under way reads it",
+    "store not awaited": "is written while a wgmma or a TMA store in flight reads it",
     "too many registers": "warpgroups want 240, 240, 40 registers a thread, 504 together are there",
     "no decrease": "no decrease of registers: from 168 to 176",
     "store never awaited": "is still being read asynchronously where c ends",
 }
 """Fault -> what must be said of it."""
 CLUSTER_FAULTS = {
-    "not met before": r"arrival barrier .* is used before all who use it have met",
-    "not met after": "the cluster does not meet between a use of another block's memory and the end",
+    "not synchronised before": r"mbarrier .* is used before all who use it have synchronised",
+    "not synchronised after": "there is no barrier of the cluster between a use of another block's memory and the end",
     "room here alone": r"race on b\[0, .*\]: written here",
     "half of the mask": r"a wait that never ends: phase 0 of full\[0\] gets .* of 32768 bytes",
 }
@@ -107,9 +97,9 @@ class _Program:
             self.rank: Expr = variables[1] if form.cluster > 1 else ZERO
             self.row = (block * form.cluster + self.rank) * ROWS
             self._shared()
-            together = Level.CLUSTER if form.cluster > 1 else Level.BLOCK
-            w.barrier(Level.BLOCK if self.fault == "not met before" else together)
-            d = w.allocate("d", (COLUMNS // 2,), float32, Scope.REGISTER)
+            together = SyncScope.CLUSTER if form.cluster > 1 else SyncScope.BLOCK
+            w.barrier(SyncScope.BLOCK if self.fault == "not synchronised before" else together)
+            d = w.allocate("d", (COLUMNS // 2,), float32, MemoryScope.REGISTER)
             with w.when(self.warp >= index(8)):
                 w.emit(SetMaxRegisters(176 if self.fault == "no decrease" else 40, False))
             with w.when(self.warp < index(8)):
@@ -122,20 +112,20 @@ class _Program:
             if self.fault != "store never awaited":
                 with w.when(logical_and(self.warp < index(8), self.first_of_group)):
                     w.emit(TmaStoreWait(0))
-            if form.cluster > 1 and self.fault != "not met after":
-                w.barrier(Level.CLUSTER)
+            if form.cluster > 1 and self.fault != "not synchronised after":
+                w.barrier(SyncScope.CLUSTER)
         return Kernel("k", (self.a, self.b), (self.result,), (), w.finish())
 
     def _shared(self) -> None:
         w, form = self.w, self.form
         shape, layout = _ring(ROWS, form.a_across)
-        self.left = w.allocate("a", shape, bfloat16, Scope.SHARED, layout)
+        self.left = w.allocate("a", shape, bfloat16, MemoryScope.SHARED, layout)
         shape, layout = _ring(COLUMNS, form.b_across)
-        self.right = w.allocate("b", shape, bfloat16, Scope.SHARED, layout)
+        self.right = w.allocate("b", shape, bfloat16, MemoryScope.SHARED, layout)
         layout = Layout((64 * COLUMNS, 64 * 64, 64, 1), SWIZZLE_128B)
-        self.staged = w.allocate("c", (2, COLUMNS // 64, 64, 64), bfloat16, Scope.SHARED, layout)
-        self.full = w.allocate("full", (STAGES,), INDEX, Scope.SHARED)
-        self.free = w.allocate("free", (STAGES,), INDEX, Scope.SHARED)
+        self.staged = w.allocate("c", (2, COLUMNS // 64, 64, 64), bfloat16, MemoryScope.SHARED, layout)
+        self.full = w.allocate("full", (STAGES,), INDEX, MemoryScope.SHARED)
+        self.free = w.allocate("free", (STAGES,), INDEX, MemoryScope.SHARED)
         self.first = Compare(CompareOp.EQ, self.lane, ZERO)
         self.first_of_group = logical_and(Compare(CompareOp.EQ, self.warp % 4, ZERO), self.first)
         self.copies = logical_and(Compare(CompareOp.EQ, self.warp, index(8)), self.first)
@@ -195,26 +185,26 @@ class _Program:
     def _finish(self, d: Buffer, tile: Expr) -> None:
         w, fault, staged = self.w, self.fault, self.staged
         group = self.warp // 4
-        if fault != "product not awaited":
+        if fault != "wgmma not awaited":
             w.emit(WarpgroupMmaWait(0))
         if self.form.pending and fault != "stage given early":
             self._give((tile * STEPS + STEPS - 1) % STAGES, None)
-        half = w.allocate("h", (COLUMNS // 2,), bfloat16, Scope.REGISTER)
+        half = w.allocate("h", (COLUMNS // 2,), bfloat16, MemoryScope.REGISTER)
         with w.loop("e", COLUMNS // 4, LoopKind.UNROLLED) as e:
             w.store(half, (Ramp(e * 2, 1, 2),), Cast(Load(d, (Ramp(e * 2, 1, 2),)), bfloat16))
         if fault != "store not awaited":
             with w.when(self.first_of_group):
                 w.emit(TmaStoreWait(0))
-        w.barrier(Level.WARPGROUP)
+        w.barrier(SyncScope.WARPGROUP)
         with w.loop("j", COLUMNS // 16, LoopKind.UNROLLED) as j:
             row, column = self.warp % 4 * 16 + self.lane % 16, j % 4 * 16 + self.lane // 16 * 8
             w.emit(StoreMatrix(staged, (group, j // 4, row, column), half, (j * 8,), 4))
         if fault == "late fence":
-            w.barrier(Level.WARPGROUP)
+            w.barrier(SyncScope.WARPGROUP)
         if fault != "no fence":
             w.emit(AsyncProxyFence())
         if fault not in ("no barrier", "late fence"):
-            w.barrier(Level.WARPGROUP)
+            w.barrier(SyncScope.WARPGROUP)
         with w.when(self.first_of_group):
             with w.loop("slab", COLUMNS // 64, LoopKind.UNROLLED) as slab:
                 at = (self.row + group * 64, tile * COLUMNS + slab * 64)

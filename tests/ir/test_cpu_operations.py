@@ -8,9 +8,9 @@ import pytest
 
 from tilewright.core.dtypes import bfloat16, float32, int8, int32
 from tilewright.core.errors import InvalidKernel, KernelFault
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
-from tilewright.ir.cpu import Dot, PrefetchLine, TileLoad, TileProduct, TileStore, TileZero, Transpose
+from tilewright.ir.cpu import Dot, PrefetchLine, TileLoad, TileMma, TileStore, TileZero, Transpose
 from tilewright.ir.expr import Broadcast, Load, Ramp, const, index
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import Kernel, Operation, Store
@@ -92,14 +92,14 @@ def _tile_kernel(*, zero: bool = True, load_row: int = 0) -> Kernel:
     a, b, c = Buffer("a", (16, 64), int8), Buffer("b", (16, 64), int8), Buffer("c", (16, 16), int32)
     w = Writer()
     w.store(c, (ZERO, ZERO), const(0, int32))
-    left = w.allocate("left", (16, 64), int8, Scope.REGISTER)
-    right = w.allocate("right", (1, 16, 64), int8, Scope.REGISTER)
-    sums = w.allocate("sums", (2, 16, 16), int32, Scope.REGISTER)
+    left = w.allocate("left", (16, 64), int8, MemoryScope.REGISTER)
+    right = w.allocate("right", (1, 16, 64), int8, MemoryScope.REGISTER)
+    sums = w.allocate("sums", (2, 16, 16), int32, MemoryScope.REGISTER)
     if zero:
         w.emit(TileZero(sums, (index(1),)))
     w.emit(TileLoad(left, (), a, (index(load_row), ZERO)))
     w.emit(TileLoad(right, (ZERO,), b, (ZERO, ZERO)))
-    w.emit(TileProduct("s8s8", sums, (index(1),), left, (), right, (ZERO,)))
+    w.emit(TileMma("s8s8", sums, (index(1),), left, (), right, (ZERO,)))
     w.emit(TileStore(c, (ZERO, ZERO), sums, (index(1),)))
     return Kernel("k", (a, b), (c,), (), w.finish())
 
@@ -124,14 +124,14 @@ def test_tiles_are_16_rows_of_64_bytes_of_the_right_types() -> None:
     kernel = _tile_kernel()
     verify(kernel, final=True)
     w = Writer()
-    tile = w.allocate("tile", (16, 32), int8, Scope.REGISTER)
+    tile = w.allocate("tile", (16, 32), int8, MemoryScope.REGISTER)
     w.emit(TileZero(tile, ()))
     w.store(kernel.outputs[0], (ZERO, ZERO), const(0, int32))
     with pytest.raises(InvalidKernel, match="16 rows of 64 bytes"):
         verify(replace(kernel, body=w.finish()))
     w = Writer()
-    tile = w.allocate("tile", (16, 64), int8, Scope.REGISTER)
-    w.emit(TileProduct("s8s8", tile, (), tile, (), tile, ()))
+    tile = w.allocate("tile", (16, 64), int8, MemoryScope.REGISTER)
+    w.emit(TileMma("s8s8", tile, (), tile, (), tile, ()))
     w.store(kernel.outputs[0], (ZERO, ZERO), Load(kernel.outputs[0], (ZERO, ZERO)))
     with pytest.raises(InvalidKernel, match="is int8, not int32"):
         verify(replace(kernel, body=w.finish()))
@@ -145,5 +145,5 @@ def test_asking_for_a_line_reads_and_writes_nothing_but_must_be_inside() -> None
     np.testing.assert_array_equal(interpret(kernel, data)["columns"], data["source"].T)
     with pytest.raises(KernelFault, match="out of bounds"):
         interpret(_kernel((SOURCE,), COLUMNS, _turn(), PrefetchLine(SOURCE, (index(4), ZERO))), data)
-    with pytest.raises(InvalidKernel, match="several places"):
+    with pytest.raises(InvalidKernel, match="several elements"):
         verify(_kernel((SOURCE,), COLUMNS, PrefetchLine(SOURCE, (Broadcast(ZERO, 2), Ramp(ZERO, 1, 2)))))

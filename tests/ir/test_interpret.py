@@ -10,7 +10,7 @@ from tests.ir.kernels import load, loop, padded_shift, store, tiled_matmul, vect
 from tilewright.core.dtypes import DTYPES, INDEX, bfloat16, boolean, float16, float32, float64, int8, int32, uint8
 from tilewright.core.errors import InvalidParameter, KernelFault
 from tilewright.core.streams import stream
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import (
     Binary,
     BinaryOp,
@@ -188,7 +188,7 @@ def test_bfloat16_is_rounded_at_stores_only() -> None:
     assert interpret(Kernel("k", (source,), (out,), (), store(out, (), total)), {"S": data})["O"] == 1.5
 
 
-LOCAL = Buffer("L", (4,), float32, Scope.LOCAL)
+LOCAL = Buffer("L", (4,), float32, MemoryScope.LOCAL)
 WORK = Buffer("W", (8,), float32)
 LANES = Ramp(index(4), 1, 8)
 FAULTS: dict[str, tuple[Kernel, str]] = {

@@ -9,10 +9,10 @@ import pytest
 from tilewright.core.dtypes import INDEX, float32
 from tilewright.core.errors import KernelFault
 from tilewright.core.streams import stream
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import ClusterLoad, Load, Var, const, index
-from tilewright.ir.gpu import Level
+from tilewright.ir.gpu.barrier import SyncScope
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import HardwareAxis, Kernel
 
@@ -35,8 +35,8 @@ class Step:
 def draw(seed: int, cluster: int) -> list[Step]:
     """A few steps, most of which touch few elements in few threads, so that about half of all programs are right."""
     rng = stream(seed, "races")
-    kinds = ["load", "store", "global load", "global store", Level.WARP, Level.BLOCK, Level.BLOCK]
-    kinds += ["peer", Level.CLUSTER, Level.CLUSTER] if cluster > 1 else []
+    kinds = ["load", "store", "global load", "global store", SyncScope.WARP, SyncScope.BLOCK, SyncScope.BLOCK]
+    kinds += ["peer", SyncScope.CLUSTER, SyncScope.CLUSTER] if cluster > 1 else []
     steps = []
     for _ in range(int(rng.integers(3, 12))):
         kind = kinds[int(rng.integers(len(kinds)))]
@@ -68,15 +68,15 @@ def kernel_of(steps: list[Step], cluster: int) -> tuple[Kernel, dict[str, np.nda
     with w.launch("steps", bounds):
         t = Var("t")
         block = Var("b") * cluster + Var("c") if cluster > 1 else Var("b")
-        shared = w.allocate("S", (ELEMENTS,), float32, Scope.SHARED)
-        held = w.allocate("R", (1,), float32, Scope.REGISTER)
+        shared = w.allocate("S", (ELEMENTS,), float32, MemoryScope.SHARED)
+        held = w.allocate("R", (1,), float32, MemoryScope.REGISTER)
         with w.when(t < index(ELEMENTS)):
             w.store(shared, (t,), const(1.0, float32))
-        w.barrier(Level.CLUSTER if cluster > 1 else Level.BLOCK)
+        w.barrier(SyncScope.CLUSTER if cluster > 1 else SyncScope.BLOCK)
         for n, step in enumerate(steps):
             place = (Load(at, (index(n), block, t)),)
-            if step.kind in tuple(Level):
-                w.barrier(Level(step.kind))
+            if step.kind in tuple(SyncScope):
+                w.barrier(SyncScope(step.kind))
                 continue
             with w.when(Load(who, (index(n), block, t)) > index(0)):
                 match step.kind:
@@ -91,7 +91,7 @@ def kernel_of(steps: list[Step], cluster: int) -> tuple[Kernel, dict[str, np.nda
                     case _:
                         w.store(kept, place, const(2.0, float32))
         if cluster > 1:
-            w.barrier(Level.CLUSTER)
+            w.barrier(SyncScope.CLUSTER)
     data = {
         name: np.array([getattr(s, name) for s in steps], dtype=np.int64).reshape(shape)
         for name in ("who", "at", "peer")
@@ -102,7 +102,7 @@ def kernel_of(steps: list[Step], cluster: int) -> tuple[Kernel, dict[str, np.nda
 def accesses(steps: list[Step], cluster: int) -> Iterator[tuple[int, tuple[int, int], tuple[str, int, int], bool]]:
     """(number of the step, (block, thread), what it touches, whether it writes)."""
     for n, step in enumerate(steps):
-        if step.kind in tuple(Level):
+        if step.kind in tuple(SyncScope):
             continue
         for block, thread in np.argwhere(step.who).tolist():
             element = int(step.at[block, thread])
@@ -132,11 +132,11 @@ def races(steps: list[Step], cluster: int) -> bool:
 
 def meets(kind: str, one: tuple[int, int], other: tuple[int, int], cluster: int) -> bool:
     match kind:
-        case Level.WARP:
+        case SyncScope.WARP:
             return one[0] == other[0] and one[1] // 32 == other[1] // 32
-        case Level.BLOCK:
+        case SyncScope.BLOCK:
             return one[0] == other[0]
-        case Level.CLUSTER:
+        case SyncScope.CLUSTER:
             return one[0] // cluster == other[0] // cluster
     return False
 

@@ -1,7 +1,7 @@
 """Rewriting: what is replaced, what keeps its identity, and what counts as free."""
 
 from tilewright.core.dtypes import float32
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import Expr, Load, Var, index
 from tilewright.ir.rewrite import (
     free_variables,
@@ -64,7 +64,7 @@ def test_rename_renames_binders_and_uses() -> None:
 
 
 def test_replace_buffers_turns_loads_stores_and_allocations() -> None:
-    local, other = Buffer("L", (8,), float32, Scope.LOCAL), Buffer("M", (8,), float32, Scope.LOCAL)
+    local, other = Buffer("L", (8,), float32, MemoryScope.LOCAL), Buffer("M", (8,), float32, MemoryScope.LOCAL)
     stmt = Allocate(local, seq(Store(local, (P,), Load(A, (P,))), Store(C, (P,), Load(local, (P,)))))
     assert statement_text(replace_buffers(stmt, {"L": other})) == "local M: float32[8]:\n  M[i] = A[i]\n  C[i] = M[i]\n"
 

@@ -10,7 +10,7 @@ from tests.ir.integers import Draw, lanes_of
 from tests.ir.kernels import load, loop, store
 from tilewright.core.dtypes import INDEX, float16, float32, int8, int32
 from tilewright.ir.bounds import Interval, interval_of
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import (
     BinaryOp,
     Broadcast,
@@ -227,7 +227,7 @@ def test_simplifying_a_kernel_never_changes_what_it_computes(seed: int, depth: i
 def test_conditions_around_are_used_and_what_is_dead_goes() -> None:
     """Guards known from the loops or from outer guards go, and with them dead stores, loops and allocations."""
     out = Buffer("O", (64,), float32)
-    scratch = Buffer("L", (8,), float32, Scope.LOCAL)
+    scratch = Buffer("L", (8,), float32, MemoryScope.LOCAL)
     i, j, one = Var("i"), Var("j"), Var("one")
     write = store(out, (i * 8 + j,), load(A, one, i * 8 + j))
     nest = If(

@@ -6,10 +6,12 @@ from tests.golden import check_golden
 from tests.ir.launches import FAULTS, Build
 from tilewright.core.dtypes import float16, float32
 from tilewright.ir.bounds import Interval, interval_of
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import ClusterLoad, Expr, Load, Select, Shuffle, ShuffleMode, Var, const, index
-from tilewright.ir.gpu import CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level, LoadMatrix
+from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from tilewright.ir.gpu.barrier import SyncScope
+from tilewright.ir.gpu.ldmatrix import LoadMatrix
 from tilewright.ir.simplify import prove, simplify, simplify_kernel
 from tilewright.ir.stmt import HardwareAxis, Kernel, walk_statements
 from tilewright.ir.text import kernel_text
@@ -50,8 +52,8 @@ def test_launch_variables_have_ranges() -> None:
 def test_operations_are_simplified() -> None:
     w = Writer()
     with w.launch("f", [("b", 4, X), ("t", 64, THREAD)]) as (b, t):
-        s = w.allocate("S", (2, 256), float32, Scope.SHARED)
-        kept = w.allocate("unread", (64,), float32, Scope.SHARED)
+        s = w.allocate("S", (2, 256), float32, MemoryScope.SHARED)
+        kept = w.allocate("unread", (64,), float32, MemoryScope.SHARED)
         for stage in range(2):
             mask = [t < index(64), t < index(60)][stage]
             w.emit(CopyAsync(s, (index(stage) + t // 64, t * 4 + 0), A, (b, t % 64 * 4), 4, mask))
@@ -78,12 +80,12 @@ def test_operations_are_simplified() -> None:
 def test_what_operations_and_other_blocks_read_is_kept() -> None:
     w = Writer()
     with w.launch("f", [("b", 2, X), ("c", 2, CLUSTER), ("t", 32, THREAD)]) as (b, c, t):
-        r = w.allocate("R", (2,), float16, Scope.REGISTER)
-        s = w.allocate("S", (8, 8), float16, Scope.SHARED)
-        p = w.allocate("P", (32,), float32, Scope.SHARED)
+        r = w.allocate("R", (2,), float16, MemoryScope.REGISTER)
+        s = w.allocate("S", (8, 8), float16, MemoryScope.SHARED)
+        p = w.allocate("P", (32,), float32, MemoryScope.SHARED)
         w.store(s, (t // 4, t % 4), const(0.0, float16))
         w.store(p, (t,), const(0.0, float32))
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
         w.emit(LoadMatrix(r, (Z,), s, (t % 8, Z), 1))
         w.store(OUT, (b * 2 + c, t), ClusterLoad(p, (t,), index(1) - c))
     text = body_of(w)
@@ -103,7 +105,7 @@ def test_exchanges_between_lanes() -> None:
     assert prove(shuffled(t) < index(64), ranges) is True
     assert prove(shuffled(t) < t + 64, ranges) is True
     assert prove(shuffled(t) < t + 63, ranges) is None
-    whole = Buffer("N", (4,), float32, Scope.SHARED)
+    whole = Buffer("N", (4,), float32, MemoryScope.SHARED)
     peer = ClusterLoad(whole, (t // 64,), t // 64)
     assert simplify(Select(t < index(64), peer, peer + peer), ranges) == ClusterLoad(whole, (Z,), Z)
 

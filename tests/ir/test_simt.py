@@ -9,7 +9,7 @@ import pytest
 from tilewright.core.dtypes import INDEX, bfloat16, boolean, float16, float32, int8, int32
 from tilewright.core.errors import KernelFault
 from tilewright.core.streams import stream
-from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
+from tilewright.ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import (
     Binary,
@@ -31,19 +31,14 @@ from tilewright.ir.expr import (
     const,
     index,
 )
-from tilewright.ir.gpu import (
-    BulkCopy,
-    CopyAsync,
-    CopyAsyncCommit,
-    CopyAsyncWait,
-    Level,
-    LoadMatrix,
-    MbarrierInit,
-    Mma,
-    Prefetch,
-)
+from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from tilewright.ir.gpu.barrier import SyncScope
+from tilewright.ir.gpu.bulk_copy import BulkCopy, Prefetch
+from tilewright.ir.gpu.ldmatrix import LoadMatrix
+from tilewright.ir.gpu.mbarrier import MbarrierInit
+from tilewright.ir.gpu.mma import Mma
 from tilewright.ir.interpret import interpret
-from tilewright.ir.simt.run import Launches
+from tilewright.ir.simt.run import LaunchInterpreter
 from tilewright.ir.stmt import HardwareAxis, Kernel, Launch, LoopKind
 from tilewright.ir.verify import verify
 
@@ -161,7 +156,7 @@ def test_conditions_within_conditions() -> None:
 
 def test_private_buffers_take_any_index() -> None:
     def write(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
-        local = w.allocate("L", (4, 3), float32, Scope.LOCAL)
+        local = w.allocate("L", (4, 3), float32, MemoryScope.LOCAL)
         rows = Ramp(Z, 1, 4)
         with w.loop("i", 3) as i:
             w.store(local, (rows, i), Load(a, (rows, t)) + Broadcast(Cast(i, float32) * 100.0, 4))
@@ -195,7 +190,7 @@ def test_more_threads_than_run_side_by_side() -> None:
     data = np.arange(blocks * threads, dtype=np.float32)
     w = Writer()
     with w.launch("many", [("b", blocks, X), ("t", threads, THREAD)]) as (b, t):
-        kept = w.allocate("S", (threads,), float32, Scope.SHARED)
+        kept = w.allocate("S", (threads,), float32, MemoryScope.SHARED)
         w.store(kept, (t,), Load(a, (b * threads + t,)))
         w.barrier()
         w.store(o, (b * threads + t,), Load(kept, (index(threads - 1) - t,)))
@@ -208,12 +203,12 @@ def test_another_blocks_memory_is_loaded_in_vectors_through_a_swizzle() -> None:
     o = Buffer("O", (4, 4, 32), INDEX)
     w = Writer()
     with w.launch("peers", [("g", 2, X), ("c", 2, CLUSTER), ("t", 32, THREAD)]) as (g, c, t):
-        kept = w.allocate("S", (8, 16), INDEX, Scope.SHARED, Layout((16, 1), Swizzle(2, 1, 3)))
+        kept = w.allocate("S", (8, 16), INDEX, MemoryScope.SHARED, Layout((16, 1), Swizzle(2, 1, 3)))
         w.store(kept, (t // 4, Ramp(t % 4 * 4, 1, 4)), Ramp((g * 2 + c) * 1000 + t * 4, 1, 4))
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
         other = ClusterLoad(kept, (t // 4, Ramp(t % 4 * 4, 1, 4)), index(1) - c)
         w.store(o, (g * 2 + c, Ramp(Z, 1, 4), t), other)
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
     result = interpret(Kernel("peers", (), (o,), (), w.finish()), {})["O"]
     block, lane, thread = np.indices((4, 4, 32))
     np.testing.assert_array_equal(result, (block ^ 1) * 1000 + thread * 4 + lane)
@@ -225,14 +220,14 @@ def test_matrices_are_loaded_transposed_and_multiplied_in_bfloat16() -> None:
     left, right, out = Buffer("A", (16, 16), bfloat16), Buffer("B", (16, 8), bfloat16), Buffer("C", (16, 8), float32)
     w = Writer()
     with w.launch("mma", [("t", 32, THREAD)]) as (t,):
-        sa = w.allocate("sa", (16, 16), bfloat16, Scope.SHARED)
-        sb = w.allocate("sb", (16, 8), bfloat16, Scope.SHARED)
+        sa = w.allocate("sa", (16, 16), bfloat16, MemoryScope.SHARED)
+        sb = w.allocate("sb", (16, 8), bfloat16, MemoryScope.SHARED)
         w.store(sa, (t // 2, Ramp(t % 2 * 8, 1, 8)), Load(left, (t // 2, Ramp(t % 2 * 8, 1, 8))))
         w.store(sb, (t // 2, Ramp(t % 2 * 4, 1, 4)), Load(right, (t // 2, Ramp(t % 2 * 4, 1, 4))))
-        w.barrier(Level.WARP)
-        fa = w.allocate("fa", (8,), bfloat16, Scope.REGISTER)
-        fb = w.allocate("fb", (4,), bfloat16, Scope.REGISTER)
-        d = w.allocate("d", (4,), float32, Scope.REGISTER)
+        w.barrier(SyncScope.WARP)
+        fa = w.allocate("fa", (8,), bfloat16, MemoryScope.REGISTER)
+        fb = w.allocate("fb", (4,), bfloat16, MemoryScope.REGISTER)
+        d = w.allocate("d", (4,), float32, MemoryScope.REGISTER)
         w.store(d, (Ramp(Z, 1, 4),), Broadcast(const(1.0, float32), 4))
         w.emit(LoadMatrix(fa, (Z,), sa, (t % 16, t // 16 * 8), 4))
         w.emit(LoadMatrix(fb, (Z,), sb, (t % 16, Z), 2, transposed=True))
@@ -247,7 +242,7 @@ def test_matrices_are_loaded_transposed_and_multiplied_in_bfloat16() -> None:
 
 def test_masked_copies_bring_zeros() -> None:
     def write(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
-        kept = w.allocate("S", (THREADS,), float32, Scope.SHARED)
+        kept = w.allocate("S", (THREADS,), float32, MemoryScope.SHARED)
         w.emit(CopyAsync(kept, (t,), a, (t % 5, t), 1, t % 5 < index(4)))
         w.emit(CopyAsyncCommit())
         w.emit(CopyAsyncWait(0))
@@ -263,7 +258,7 @@ Write = Callable[[Writer, Buffer, Buffer, Expr], None]
 
 
 def unwritten_lane(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
-    r = w.allocate("R", (4,), float32, Scope.REGISTER)
+    r = w.allocate("R", (4,), float32, MemoryScope.REGISTER)
     with w.when(t < index(40)):
         w.store(r, (index(1),), given(a, t))
     w.store(o, (Z, t), Load(r, (index(1),)))
@@ -271,7 +266,7 @@ def unwritten_lane(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
 
 def forgotten(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
     with w.loop("i", 2) as i:
-        s = w.allocate("S", (THREADS,), float32, Scope.SHARED)
+        s = w.allocate("S", (THREADS,), float32, MemoryScope.SHARED)
         with w.when(eq(i, 0)):
             w.store(s, (t,), given(a, t))
         w.store(o, (Z, t), Load(s, (t,)))
@@ -279,7 +274,7 @@ def forgotten(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
 
 def forgotten_register(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
     with w.loop("i", 2) as i:
-        r = w.allocate("R", (2,), float32, Scope.REGISTER)
+        r = w.allocate("R", (2,), float32, MemoryScope.REGISTER)
         with w.when(eq(i, 0)):
             w.store(r, (Z,), given(a, t))
         w.store(o, (Z, t), Load(r, (Z,)))
@@ -287,7 +282,7 @@ def forgotten_register(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
 
 def next_round(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
     with w.loop("i", 2):
-        s = w.allocate("S", (THREADS,), float32, Scope.SHARED)
+        s = w.allocate("S", (THREADS,), float32, MemoryScope.SHARED)
         w.store(s, (t,), given(a, t))
         w.barrier()
         w.store(o, (Z, t), Load(s, (index(THREADS - 1) - t,)))
@@ -298,24 +293,24 @@ def divided(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
 
 
 def uneven_copy(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
-    s = w.allocate("S", (THREADS, 5), float32, Scope.SHARED)
+    s = w.allocate("S", (THREADS, 5), float32, MemoryScope.SHARED)
     w.emit(CopyAsync(s, (t, Z), a, (Z, t // 4 * 4), 4))
 
 
 def long_copy(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
-    s = w.allocate("S", (THREADS, 4), float32, Scope.SHARED)
+    s = w.allocate("S", (THREADS, 4), float32, MemoryScope.SHARED)
     w.emit(CopyAsync(s, (t, Z), a, (index(3), (t + 1) // 4 * 4), 4))
 
 
 def uncommitted(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
-    s = w.allocate("S", (THREADS,), float32, Scope.SHARED)
+    s = w.allocate("S", (THREADS,), float32, MemoryScope.SHARED)
     w.emit(CopyAsync(s, (t,), a, (Z, t), 1))
     w.emit(CopyAsyncWait(0))
     w.store(o, (Z, t), Load(s, (t,)))
 
 
 def overwritten(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
-    s = w.allocate("S", (THREADS,), float32, Scope.SHARED)
+    s = w.allocate("S", (THREADS,), float32, MemoryScope.SHARED)
     w.emit(CopyAsync(s, (t,), a, (Z, t), 1))
     w.store(s, (t,), const(0.0, float32))
 
@@ -333,14 +328,14 @@ def lane_away(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
 
 
 def prepared_twice(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
-    full = w.allocate("full", (1,), INDEX, Scope.SHARED)
+    full = w.allocate("full", (1,), INDEX, MemoryScope.SHARED)
     with w.when(eq(t, 0)), w.loop("i", 2):
         w.emit(MbarrierInit(full, Z, 1))
 
 
 def too_many_arrive(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
-    full = w.allocate("full", (1,), INDEX, Scope.SHARED)
-    s = w.allocate("S", (THREADS, 4), float32, Scope.SHARED)
+    full = w.allocate("full", (1,), INDEX, MemoryScope.SHARED)
+    s = w.allocate("S", (THREADS, 4), float32, MemoryScope.SHARED)
     with w.when(eq(t, 0)):
         w.emit(MbarrierInit(full, Z, 1))
     w.barrier()
@@ -348,8 +343,8 @@ def too_many_arrive(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
 
 
 def different_fragments(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
-    r = w.allocate("R", (8,), float16, Scope.REGISTER)
-    s = w.allocate("S", (8, 8), float16, Scope.SHARED)
+    r = w.allocate("R", (8,), float16, MemoryScope.REGISTER)
+    s = w.allocate("S", (8, 8), float16, MemoryScope.SHARED)
     with w.loop("i", 8) as i:
         w.store(s, (i, t % 8), const(0.0, float16), t < index(8))
     w.barrier()
@@ -366,13 +361,13 @@ def different_fragments(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
         (divided, r"7 floordiv 0 at t=9"),
         (uneven_copy, r"a copy of 16 bytes at S\[1, 0\], which is byte 20: not aligned at t=1"),
         (long_copy, r"A\[3, 64\] is out of bounds \[4, 64\] at t=63"),
-        (uncommitted, r"S\[0\] is read while an asynchronous copy to it is under way"),
-        (overwritten, r"S\[0\] is written while an asynchronous copy of it is under way"),
+        (uncommitted, r"S\[0\] is read while an asynchronous copy to it is in flight"),
+        (overwritten, r"S\[0\] is written while an asynchronous copy of it is in flight"),
         (asked_beyond, r"a copy of 8 elements from A\[3, 60\] on is out of bounds at t=60"),
         (same_place, r"race on O\[0, 0\]: written here and at once by thread 1 of block 0"),
         (lane_away, r"a shuffle asks for lane 32 at t=31"),
-        (prepared_twice, r"arrival barrier full\[0\] is prepared twice at t=0, i=1"),
-        (too_many_arrive, r"arrival barrier full\[0\] gets more than its 1 arrivals before anybody awaits it at t=1"),
+        (prepared_twice, r"mbarrier full\[0\] is initialised twice at t=0, i=1"),
+        (too_many_arrive, r"mbarrier full\[0\] gets more than its 1 arrivals before any thread waits for it at t=1"),
         (different_fragments, r"a fragment of R begins elsewhere in other threads"),
     ],
 )
@@ -388,7 +383,7 @@ def test_faults_are_found(write: Write, message: str) -> None:
 def test_barriers_stand_under_conditions_on_data_that_all_threads_share() -> None:
 
     def write(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
-        flag = w.allocate("F", (2,), boolean, Scope.SHARED)
+        flag = w.allocate("F", (2,), boolean, MemoryScope.SHARED)
         with w.when(t < index(2)):
             w.store(flag, (t,), eq(t, 0))
         w.barrier()
@@ -400,12 +395,12 @@ def test_barriers_stand_under_conditions_on_data_that_all_threads_share() -> Non
     np.testing.assert_array_equal(each(write)[0], DATA[0] + 1)
 
 
-@pytest.mark.parametrize("level", [Level.WARP, Level.BLOCK, Level.CLUSTER])
-def test_a_barrier_that_only_some_reach_is_found(level: Level) -> None:
+@pytest.mark.parametrize("level", [SyncScope.WARP, SyncScope.BLOCK, SyncScope.CLUSTER])
+def test_a_barrier_that_only_some_reach_is_found(level: SyncScope) -> None:
     """The verifier refuses such kernels; should it ever miss one, the interpreter does not."""
     w = Writer()
     with w.launch("f", [("b", 2, X), ("c", 2, CLUSTER), ("t", THREADS, THREAD)]) as (b, c, t):
-        whole = index({Level.WARP: 32, Level.BLOCK: THREADS, Level.CLUSTER: 2 * THREADS}[level])
+        whole = index({SyncScope.WARP: 32, SyncScope.BLOCK: THREADS, SyncScope.CLUSTER: 2 * THREADS}[level])
         number = c * THREADS + t
         with w.when(number < whole):
             w.barrier(level)
@@ -414,19 +409,19 @@ def test_a_barrier_that_only_some_reach_is_found(level: Level) -> None:
     launch = w.finish()
     assert isinstance(launch, Launch)
     with pytest.raises(KernelFault, match=f"a barrier of the {level} is reached by .* of .* threads .* at b=1"):
-        Launches("k", {}).run(launch)
+        LaunchInterpreter("k", {}).run(launch)
 
 
 def test_a_source_must_not_change_under_a_copy() -> None:
     o, work = Buffer("O", (THREADS,), float32), Buffer("W", (THREADS,), float32)
     w = Writer()
     with w.launch("source", [("t", THREADS, THREAD)]) as (t,):
-        s = w.allocate("S", (THREADS,), float32, Scope.SHARED)
+        s = w.allocate("S", (THREADS,), float32, MemoryScope.SHARED)
         w.store(work, (t,), const(1.0, float32))
         w.emit(CopyAsync(s, (t,), work, (t,), 1))
         w.store(work, (t,), const(2.0, float32))
         w.store(o, (t,), const(0.0, float32))
-    with pytest.raises(KernelFault, match=r"W\[0\] is written while an asynchronous copy of it is under way"):
+    with pytest.raises(KernelFault, match=r"W\[0\] is written while an asynchronous copy of it is in flight"):
         interpret(Kernel("source", (), (o,), (work,), w.finish()), {})
 
 

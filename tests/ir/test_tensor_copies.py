@@ -13,20 +13,12 @@ from tilewright.core.dtypes import INDEX, bfloat16, float32
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault
 from tilewright.core.streams import stream
 from tilewright.core.target import Target
-from tilewright.ir.buffer import Buffer, Layout, Scope
+from tilewright.ir.buffer import Buffer, Layout, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Compare, CompareOp, Load, const, index, logical_and
-from tilewright.ir.gpu import (
-    SWIZZLE_128B,
-    MbarrierArrive,
-    MbarrierInit,
-    MbarrierWait,
-    TmaLoad,
-    TmaPrefetch,
-    WarpgroupMma,
-    WarpgroupMmaWait,
-    tma_swizzle,
-)
+from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierInit, MbarrierWait
+from tilewright.ir.gpu.tma import TmaLoad, TmaPrefetch, tma_swizzle
+from tilewright.ir.gpu.wgmma import SWIZZLE_128B, WarpgroupMma, WarpgroupMmaWait
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 from tilewright.ir.text import kernel_text
@@ -49,17 +41,17 @@ def product(fault: str = "", *, box: tuple[int, ...] = (64, 64), layout: Layout 
     """``A @ B.T`` with zeros where they end, 64 rows a block: one warp copies, a warpgroup multiplies."""
     w = Writer()
     axes = [("b", 2, HardwareAxis.GRID_X), ("u", 5, HardwareAxis.WARP), ("l", 32, HardwareAxis.LANE)]
-    with w.launch("f", axes, streamed=("A",)) as (b, u, lane):
-        a = w.allocate("a", (STAGES, 64, 64), bfloat16, Scope.SHARED, layout or stages(64))
-        o = w.allocate("o", (STAGES, 24, 64), bfloat16, Scope.SHARED, stages(24))
-        full = w.allocate("full", (STAGES,), INDEX, Scope.SHARED)
-        free = w.allocate("free", (STAGES,), INDEX, Scope.SHARED)
+    with w.launch("f", axes, evict_first=("A",)) as (b, u, lane):
+        a = w.allocate("a", (STAGES, 64, 64), bfloat16, MemoryScope.SHARED, layout or stages(64))
+        o = w.allocate("o", (STAGES, 24, 64), bfloat16, MemoryScope.SHARED, stages(24))
+        full = w.allocate("full", (STAGES,), INDEX, MemoryScope.SHARED)
+        free = w.allocate("free", (STAGES,), INDEX, MemoryScope.SHARED)
         first, copies = Compare(CompareOp.EQ, lane, ZERO), Compare(CompareOp.EQ, u, index(4))
         with w.when(logical_and(copies, first)), w.loop("i", STAGES) as i:
             w.emit(MbarrierInit(full, i, 2))
             w.emit(MbarrierInit(free, i, 4))
         w.barrier()
-        d = w.allocate("d", (12,), float32, Scope.REGISTER)
+        d = w.allocate("d", (12,), float32, MemoryScope.REGISTER)
         with w.loop("e", 12, LoopKind.UNROLLED) as e:
             w.store(d, (e,), const(0.0, float32))
         with w.loop("s", STEPS) as s:
@@ -113,8 +105,8 @@ def test_boxes_are_copied_and_multiplied() -> None:
         ("room not awaited", "gets more than its|race"),
         ("wrong parity", r"a wait that never ends: phase 0 of free\[0\] has 0 of 4 arrivals"),
         ("between pieces, somewhere", "a box of A begins at 65 in a row, no multiple of 16 bytes"),
-        ("misplaced", "a box of 4096 elements for a from place 256 on: not a multiple of 512"),
-        ("data not awaited", "is read while an asynchronous copy to it is under way"),
+        ("misplaced", "a box of 4096 elements for a from offset 256 on: not a multiple of 512"),
+        ("data not awaited", "is read while an asynchronous copy to it is in flight"),
         ("room given early", r"race on a\[0, .*\]: written here, read by thread"),
         ("room never given", r"a wait that never ends: phase 0 of free\[0\] has 0 of 4 arrivals"),
     ],
@@ -127,13 +119,13 @@ def test_the_interpreter_finds(fault: str, what: str) -> None:
 @pytest.mark.parametrize(
     ("kernel", "what"),
     [
-        (product(box=(64, 32)), "takes rows of 64 bytes; 128 only"),
+        (product(box=(64, 32)), "takes rows of 64 bytes; only 128"),
         (product(box=(64, 64, 1)), "a box of 3 dimensions of A"),
         (product(box=(512, 64)), "256 a dimension at most"),
         (product(box=(64, 60)), "no multiples of 16 bytes"),
         (product("between pieces"), "a box of A begins between multiples of 16 bytes of a row"),
-        (product(layout=Layout((64 * 64, 64, 1), replace(SWIZZLE_128B, bits=2))), "128 only"),
-        (product("half a group"), "a product of a warpgroup under `u < 2`, which differs within a group"),
+        (product(layout=Layout((64 * 64, 64, 1), replace(SWIZZLE_128B, bits=2))), "only 128 are allowed"),
+        (product("half a group"), "a wgmma under `u < 2`, which differs within a warpgroup"),
     ],
     ids=["row", "dimensions", "extent", "bytes", "corner", "swizzle", "half"],
 )
@@ -144,7 +136,7 @@ def test_the_verifier_refuses(kernel: Kernel, what: str) -> None:
 
 def test_the_swizzle_moves_pieces_of_16_bytes() -> None:
     assert tma_swizzle(bfloat16) == SWIZZLE_128B
-    assert tma_swizzle(float32).place(32 * 5) == 32 * 5 + 4 * 5  # row 5 begins in its sixth piece
+    assert tma_swizzle(float32).offset(32 * 5) == 32 * 5 + 4 * 5  # row 5 begins in its sixth piece
 
 
 def test_they_become_tensor_instructions() -> None:
@@ -168,8 +160,8 @@ def asking(box: tuple[int, ...], begin: int = 0) -> Kernel:
     """The first lane asks for a box from column ``begin`` on (not known before it runs), then copies one."""
     w = Writer()
     with w.launch("f", [("u", 1, HardwareAxis.WARP), ("l", 32, HardwareAxis.LANE)]) as (_, lane):
-        a = w.allocate("a", (64, 64), bfloat16, Scope.SHARED, Layout((64, 1), SWIZZLE_128B))
-        full = w.allocate("full", (1,), INDEX, Scope.SHARED)
+        a = w.allocate("a", (64, 64), bfloat16, MemoryScope.SHARED, Layout((64, 1), SWIZZLE_128B))
+        full = w.allocate("full", (1,), INDEX, MemoryScope.SHARED)
         first = Compare(CompareOp.EQ, lane, ZERO)
         with w.when(first):
             w.emit(TmaPrefetch(A, (ZERO, index(begin) + lane), box))

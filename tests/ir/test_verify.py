@@ -8,7 +8,7 @@ from tests.ir.kernels import load, loop, padded_shift, store, tiled_matmul, vect
 from tests.ir.test_verify_launch import BROKEN as BROKEN_LAUNCHES
 from tilewright.core.dtypes import INDEX, boolean, float16, float32, float64, int8, int32
 from tilewright.core.errors import InvalidKernel
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import (
     Binary,
     BinaryOp,
@@ -35,8 +35,8 @@ from tilewright.ir.verify import RULES, verify
 P = Var("p")
 IN, OUT = Buffer("I", (8,), float32), Buffer("O", (8,), float32)
 WIDE = Buffer("W", (8, 8), float32)
-LOCAL = Buffer("L", (8,), float32, Scope.LOCAL)
-REGISTER = Buffer("R", (8,), float32, Scope.REGISTER)
+LOCAL = Buffer("L", (8,), float32, MemoryScope.LOCAL)
+REGISTER = Buffer("R", (8,), float32, MemoryScope.REGISTER)
 LANES = Ramp(index(0), 1, 8)
 X = const(1.0, float32)
 TRUE = const(True, boolean)
@@ -63,7 +63,7 @@ BROKEN: list[tuple[str, str, Kernel]] = [
     ("names", "O is bound twice", kernel(loop("O", 8, PUT))),
     ("names", "'p.0' is no identifier", kernel(loop("p.0", 8, PUT))),
     ("parameters", "there is no output", replace(GOOD, outputs=(), workspace=(OUT,))),
-    ("parameters", "I has scope local", replace(GOOD, inputs=(replace(IN, scope=Scope.LOCAL),))),
+    ("parameters", "I has scope local", replace(GOOD, inputs=(replace(IN, scope=MemoryScope.LOCAL),))),
     ("parameters", r"I has shape \[0\]", replace(GOOD, inputs=(replace(IN, shape=(0,)),))),
     ("written", "nothing stores to output O", kernel(store(WIDE, (index(0), index(0)), X))),
     ("extent", "loop p has extent 0", kernel(loop("p", 0, PUT))),
@@ -108,8 +108,8 @@ BROKEN: list[tuple[str, str, Kernel]] = [
     ("mask", "the mask of I is float32, the access has 1", put(load(IN, P, mask=X))),
     ("mask", "the mask of O is bool, the access has 8", kernel(store(OUT, (LANES,), EIGHT, TRUE))),
     ("store", "a int64 is stored to O, which holds float32", put(P)),
-    ("store", "8 lanes are stored to 1 places", put(EIGHT)),
-    ("store", "1 lanes are stored to 8 places", put(X, at=LANES)),
+    ("store", "8 lanes are stored to 1 elements", put(EIGHT)),
+    ("store", "1 lanes are stored to 8 elements", put(X, at=LANES)),
     ("inputs", "I is an input", kernel(PUT, store(IN, (index(0),), X))),
     ("condition", "the condition is int64 in 1", kernel(If(index(1), PUT))),
     ("condition", "the condition is bool in 8", kernel(If(Broadcast(TRUE, 8), PUT))),

@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.core.dtypes import INDEX, float16, float32
 from tilewright.core.errors import InvalidKernel
-from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
+from tilewright.ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import (
     Binary,
@@ -26,27 +26,15 @@ from tilewright.ir.expr import (
     const,
     index,
 )
-from tilewright.ir.gpu import (
-    Barrier,
-    BulkCopy,
-    CopyAsync,
-    CopyAsyncWait,
-    Level,
-    LoadMatrix,
-    MbarrierArrive,
-    MbarrierArriveExpectTx,
-    MbarrierInit,
-    MbarrierWait,
-    Mma,
-    Prefetch,
-    SetMaxRegisters,
-    StoreMatrix,
-    TmaLoad,
-    TmaStore,
-    TmaStoreWait,
-    WarpgroupMma,
-    WarpgroupMmaWait,
-)
+from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncWait
+from tilewright.ir.gpu.barrier import Barrier, SyncScope
+from tilewright.ir.gpu.bulk_copy import BulkCopy, Prefetch
+from tilewright.ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
+from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from tilewright.ir.gpu.mma import Mma
+from tilewright.ir.gpu.setmaxnreg import SetMaxRegisters
+from tilewright.ir.gpu.tma import TmaLoad, TmaStore, TmaStoreWait
+from tilewright.ir.gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from tilewright.ir.stmt import Allocate, For, HardwareAxis, If, Kernel, LoopKind, Operation, Stmt, Store, seq
 from tilewright.ir.verify import verify
 
@@ -61,23 +49,23 @@ THREADS: Axes = (GRID, ("t", 128, HardwareAxis.THREAD))
 CLUSTERS: Axes = (GRID, ("c", 2, HardwareAxis.CLUSTER), ("t", 128, HardwareAxis.THREAD))
 
 
-def shared(name: str, *shape: int, layout: Layout | None = None, scope: Scope = Scope.SHARED) -> Buffer:
+def shared(name: str, *shape: int, layout: Layout | None = None, scope: MemoryScope = MemoryScope.SHARED) -> Buffer:
     return Buffer(name, shape, float16, scope, layout)
 
 
-S, R = shared("S", 64, 64), shared("R", 16, scope=Scope.REGISTER)
-D = Buffer("D", (4,), float32, Scope.REGISTER)
-SUMS = Buffer("SUMS", (64,), float32, Scope.REGISTER)
+S, R = shared("S", 64, 64), shared("R", 16, scope=MemoryScope.REGISTER)
+D = Buffer("D", (4,), float32, MemoryScope.REGISTER)
+SUMS = Buffer("SUMS", (64,), float32, MemoryScope.REGISTER)
 TILE = shared("tile", 64, 64, layout=Layout((64, 1), Swizzle(3, 3, 3)))
 SMALL: Axes = (("t", 64, HardwareAxis.THREAD),)
-FULL = Buffer("full", (2,), INDEX, Scope.SHARED)
+FULL = Buffer("full", (2,), INDEX, MemoryScope.SHARED)
 
 
-def kernel(body: Stmt, *buffers: Buffer, axes: Axes = THREADS, streamed: tuple[str, ...] = ()) -> Kernel:
+def kernel(body: Stmt, *buffers: Buffer, axes: Axes = THREADS, evict_first: tuple[str, ...] = ()) -> Kernel:
     for buffer in buffers:
         body = Allocate(buffer, body)
     w = Writer()
-    with w.launch("f", axes, streamed=streamed):
+    with w.launch("f", axes, evict_first=evict_first):
         w.emit(PUT)
         w.emit(body)
     return Kernel("k", (IN,), (OUT,), (), w.finish())
@@ -132,7 +120,7 @@ def axes(*bounds: tuple[str, int, HardwareAxis]) -> Kernel:
 H = HardwareAxis
 LOAD = Load(S, (Z, Z))
 BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
-    ("launch", "stands beside launches", beside),
+    ("launch", "stands next to launches", beside),
     ("launch", "launch f is not at the top level", inside_loop),
     ("launch", "binds an axis twice", lambda: axes(("t", 2, H.THREAD), ("u", 2, H.THREAD))),
     ("launch", "binds thread, warp, lane", lambda: axes(("t", 2, H.THREAD), ("u", 2, H.WARP), ("v", 32, H.LANE))),
@@ -141,9 +129,9 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     ("launch", "has 1056 threads a block, 1024", lambda: axes(("u", 33, H.WARP), ("v", 32, H.LANE))),
     ("launch", "has clusters of 3", lambda: axes(GRID, ("c", 3, H.CLUSTER), ("t", 32, H.THREAD))),
     ("launch", "has 65536 blocks along y", lambda: axes(("y", 65536, H.GRID_Y))),
-    ("launch", "streams X, no parameter", lambda: kernel(PUT, streamed=("I", "X"))),
+    ("launch", "evicts X first, which is no parameter", lambda: kernel(PUT, evict_first=("I", "X"))),
     ("launch", "Barrier outside of a launch", lambda: Kernel("k", (IN,), (OUT,), (), seq(PUT, Barrier()))),
-    ("launch", "a barrier of the cluster where there are no clusters", lambda: kernel(Barrier(Level.CLUSTER))),
+    ("launch", "a barrier of the cluster where there are no clusters", lambda: kernel(Barrier(SyncScope.CLUSTER))),
     (
         "launch",
         "S of another block is loaded where there are no clusters",
@@ -153,17 +141,17 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     ("names", "t is bound twice", lambda: axes(("t", 2, H.THREAD), ("t", 2, H.GRID_X))),
     ("nesting", "parallel loop i is inside a launch", lambda: kernel(For("i", 2, LoopKind.PARALLEL, PUT))),
     ("allocation", "S has scope shared", lambda: Kernel("k", (IN,), (OUT,), (), Allocate(S, PUT))),
-    ("meeting", "the allocation of S under `t < 32`", lambda: kernel(under(T < index(32), Allocate(S, PUT)))),
+    ("uniformity", "the allocation of S under `t < 32`", lambda: kernel(under(T < index(32), Allocate(S, PUT)))),
     (
         "layout",
         "R has a layout and scope register",
-        lambda: kernel(PUT, shared("R", 4, layout=Layout((1,)), scope=Scope.REGISTER)),
+        lambda: kernel(PUT, shared("R", 4, layout=Layout((1,)), scope=MemoryScope.REGISTER)),
     ),
     ("layout", "S of 2 dimensions has strides", lambda: kernel(PUT, shared("S", 4, 4, layout=Layout((1,))))),
-    ("layout", "two elements of S lie at one place", lambda: kernel(PUT, shared("S", 4, 4, layout=Layout((3, 1))))),
+    ("layout", "two elements of S lie at one offset", lambda: kernel(PUT, shared("S", 4, 4, layout=Layout((3, 1))))),
     (
         "layout",
-        "two elements of S lie at one place",
+        "two elements of S lie at one offset",
         lambda: kernel(PUT, shared("S", 4, 8, layout=Layout((8, 1), Swizzle(2, 0, 0)))),
     ),
     (
@@ -174,21 +162,25 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     ("warps", "a matrix operation in blocks of 48", lambda: kernel(mma(), D, R, axes=(("t", 48, H.THREAD),))),
     ("types", "a shuffle within groups of 12", lambda: kernel(shuffled(ONE, 12))),
     ("types", "from a lane numbered by float32", lambda: kernel(shuffled(ONE, lane=ONE))),
-    ("meeting", "a barrier of the block under `t < 32`, which", lambda: kernel(under(T < index(32)))),
-    ("meeting", "a barrier of the block under `t%32 == 0`", lambda: kernel(under(eq(T % 32, 0)))),
-    ("meeting", "a barrier of the warp under `t < 33`", lambda: kernel(under(T < index(33), Barrier(Level.WARP)))),
+    ("uniformity", "a barrier of the block under `t < 32`, which", lambda: kernel(under(T < index(32)))),
+    ("uniformity", "a barrier of the block under `t%32 == 0`", lambda: kernel(under(eq(T % 32, 0)))),
     (
-        "meeting",
-        "a barrier of the cluster under `c == 0`",
-        lambda: kernel(under(eq(C, 0), Barrier(Level.CLUSTER)), axes=CLUSTERS),
+        "uniformity",
+        "a barrier of the warp under `t < 33`",
+        lambda: kernel(under(T < index(33), Barrier(SyncScope.WARP))),
     ),
-    ("meeting", "a shuffle under `t == 0`", lambda: kernel(under(eq(T, 0), shuffled(ONE)))),
     (
-        "meeting",
+        "uniformity",
+        "a barrier of the cluster under `c == 0`",
+        lambda: kernel(under(eq(C, 0), Barrier(SyncScope.CLUSTER)), axes=CLUSTERS),
+    ),
+    ("uniformity", "a shuffle under `t == 0`", lambda: kernel(under(eq(T, 0), shuffled(ONE)))),
+    (
+        "uniformity",
         "a shuffle under `t < 8`",
         lambda: kernel(Store(OUT, (Z,), Select(T < index(8), Shuffle(ShuffleMode.XOR, ONE, Z), ONE))),
     ),
-    ("meeting", "a matrix operation under `R.0. < ", lambda: kernel(under(Load(R, (Z,)) < 0.0, mma()), D, R)),
+    ("uniformity", "a matrix operation under `R.0. < ", lambda: kernel(under(Load(R, (Z,)) < 0.0, mma()), D, R)),
     ("operation", "an asynchronous copy of 6 bytes", lambda: kernel(copy(S, (Z, Z), (Z, Z), 3), S)),
     (
         "operation",
@@ -203,13 +195,13 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     ("operation", "R has scope register, not shared", lambda: kernel(copy(R, (Z,), (Z, Z), 8), R)),
     (
         "operation",
-        "the swizzle of S tears runs of 16 bytes",
+        "the swizzle of S splits 16 contiguous bytes",
         lambda: kernel(
             copy(shared("S", 8, 64, layout=Layout((64, 1), Swizzle(3, 2, 4))), (Z, Z), (Z, Z), 8),
             shared("S", 8, 64, layout=Layout((64, 1), Swizzle(3, 2, 4))),
         ),
     ),
-    ("operation", "I has no 0 neighbours", lambda: kernel(Prefetch(IN, (Z, Z), 0))),
+    ("operation", "I has no 0 contiguous", lambda: kernel(Prefetch(IN, (Z, Z), 0))),
     ("operation", "S has scope shared, not global", lambda: kernel(Prefetch(S, (Z, Z), 8), S)),
     ("operation", "a bulk copy of 24 bytes", lambda: kernel(bulk(S, (Z, Z), (Z, Z), 12), S, FULL)),
     (
@@ -221,16 +213,16 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
             FULL,
         ),
     ),
-    ("operation", "arrival barriers S of float16", lambda: kernel(MbarrierInit(shared("S", 2), Z, 1), shared("S", 2))),
+    ("operation", "mbarriers S of float16", lambda: kernel(MbarrierInit(shared("S", 2), Z, 1), shared("S", 2))),
     (
         "operation",
-        "a barrier for 0 arrivals".replace("a barrier", "an arrival barrier"),
+        "an mbarrier for 0 arrivals",
         lambda: kernel(MbarrierInit(FULL, Z, 0), FULL),
     ),
     ("operation", "the parity of a wait", lambda: kernel(MbarrierWait(FULL, Z, ONE), FULL)),
     (
         "operation",
-        "arrival barriers full are accessed as data",
+        "mbarriers full are accessed as data",
         lambda: kernel(seq(MbarrierInit(FULL, Z, 1), Store(FULL, (Z,), index(1))), FULL),
     ),
     ("operation", "a wait for all but -1", lambda: kernel(CopyAsyncWait(-1))),
@@ -239,39 +231,39 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     ("operation", "8 elements of R do not fit", lambda: kernel(mma(at=index(9)), D, R)),
     ("operation", "3 matrices are moved at once", lambda: kernel(StoreMatrix(S, (Z, Z), R, (Z,), 3), R, S)),
     ("operation", "16 elements of D do not fit", lambda: kernel(warpgroup_mma(columns=32), D, TILE)),
-    ("operation", "d of a warpgroup's product is float16", lambda: kernel(warpgroup_mma(d=R), R, TILE)),
+    ("operation", "d of a wgmma is float16", lambda: kernel(warpgroup_mma(d=R), R, TILE)),
     (
         "operation",
-        "16 runs of 128 rows do not fit tile",
+        "16 lines of 128 rows do not fit tile",
         lambda: kernel(warpgroup_mma(SUMS, 128, True), SUMS, TILE),
     ),
-    ("operation", "whether a warpgroup's product accumulates", lambda: kernel(warpgroup_mma(adds=T), D, TILE)),
+    ("operation", "whether a wgmma accumulates is", lambda: kernel(warpgroup_mma(adds=T), D, TILE)),
     (
-        "meeting",
-        "a product that accumulates under `t < 64`",
+        "uniformity",
+        "whether a wgmma accumulates under `t < 64`",
         lambda: kernel(warpgroup_mma(adds=T < index(64)), D, TILE),
     ),
-    ("operation", "a wait for all but 8 products", lambda: kernel(WarpgroupMmaWait(8))),
-    ("meeting", "a product of a warpgroup under `t < 64`", lambda: kernel(under(T < index(64), WarpgroupMmaWait(0)))),
+    ("operation", "a wait for all but 8 wgmmas", lambda: kernel(WarpgroupMmaWait(8))),
+    ("uniformity", "a wgmma under `t < 64`", lambda: kernel(under(T < index(64), WarpgroupMmaWait(0)))),
     (
         "warps",
-        "a change of registers in blocks of 64 threads, not whole",
+        "a setmaxnreg in blocks of 64 threads, not whole",
         lambda: kernel(SetMaxRegisters(40, False), axes=SMALL),
     ),
     ("operation", "44 registers; 24 to 240", lambda: kernel(SetMaxRegisters(44, True))),
     (
-        "meeting",
-        "a barrier of the group under `t < 64`",
-        lambda: kernel(under(T < index(64), Barrier(Level.WARPGROUP))),
+        "uniformity",
+        "a barrier of the warpgroup under `t < 64`",
+        lambda: kernel(under(T < index(64), Barrier(SyncScope.WARPGROUP))),
     ),
     (
         "operation",
-        "the block of an arrival are no scalar",
+        "the block of an arrival is no scalar",
         lambda: kernel(MbarrierArrive(FULL, Z, ONE), FULL, axes=CLUSTERS),
     ),
     ("launch", "the block of an arrival where there are no", lambda: kernel(MbarrierArrive(FULL, Z, Z), FULL)),
-    ("operation", "24 bytes are tx_expected", lambda: kernel(MbarrierArriveExpectTx(FULL, Z, 24), FULL)),
-    ("launch", "the blocks of a multicast where there are no", lambda: kernel(boxed(multicast=Z), TILE, FULL)),
+    ("operation", "24 bytes are expected", lambda: kernel(MbarrierArriveExpectTx(FULL, Z, 24), FULL)),
+    ("launch", "the block mask of a multicast where there are no", lambda: kernel(boxed(multicast=Z), TILE, FULL)),
     (
         "operation",
         "a multicast of I that is not tx_expected",
@@ -293,19 +285,19 @@ def test_a_broken_rule_is_named(rule: str, detail: str, build: Callable[[], Kern
 
 def test_conditions_that_all_decide_alike_are_known() -> None:
     for condition, body, axes in (
-        (T < index(64), Barrier(Level.WARP), THREADS),
+        (T < index(64), Barrier(SyncScope.WARP), THREADS),
         (eq(T // 32, 1), shuffled(ONE), THREADS),
         (T % 64 < index(32), shuffled(ONE), THREADS),
         ((B * 128 + T) // 32 < index(9), shuffled(ONE), THREADS),
         (B * 128 + T < index(320), mma(), THREADS),
         (B * 128 + T < index(256), Barrier(), THREADS),
-        (Select(B < index(3), T < index(64), T < index(96)), Barrier(Level.WARP), THREADS),
+        (Select(B < index(3), T < index(64), T < index(96)), Barrier(SyncScope.WARP), THREADS),
         (T >= index(96), mma(), THREADS),
         (T < index(128), Barrier(), THREADS),
         (eq(B, 1), Barrier(), THREADS),
         (eq(C, 1), Barrier(), CLUSTERS),
         (Load(S, (Z, B)) < 1.0, Barrier(), THREADS),
-        (Load(IN, (Z, B)) < 1.0, Barrier(Level.CLUSTER), CLUSTERS),
+        (Load(IN, (Z, B)) < 1.0, Barrier(SyncScope.CLUSTER), CLUSTERS),
     ):
         verify(kernel(under(condition, body), D, R, S, axes=axes))
 

@@ -12,10 +12,11 @@ from tilewright.core.dtypes import bfloat16, float32
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault
 from tilewright.core.streams import stream
 from tilewright.core.target import Target
-from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
+from tilewright.ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Broadcast, Load, Ramp, const, index
-from tilewright.ir.gpu import SWIZZLE_128B, AsyncProxyFence, WarpgroupMma, WarpgroupMmaWait
+from tilewright.ir.gpu.fence import AsyncProxyFence
+from tilewright.ir.gpu.wgmma import SWIZZLE_128B, WarpgroupMma, WarpgroupMmaWait
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 from tilewright.ir.text import kernel_text
@@ -40,8 +41,8 @@ def product(
     ``rows`` are there."""
     w = Writer()
     with w.launch("f", [("t", threads, HardwareAxis.THREAD)]) as (t,):
-        a = w.allocate("a", (128, 64), bfloat16, Scope.SHARED, layout)
-        b = w.allocate("b", (24, 64), bfloat16, Scope.SHARED, layout)
+        a = w.allocate("a", (128, 64), bfloat16, MemoryScope.SHARED, layout)
+        b = w.allocate("b", (24, 64), bfloat16, MemoryScope.SHARED, layout)
         with w.loop("i", 1024 // threads) as i:
             row, column = (i * threads + t) // 8, (i * threads + t) % 8 * 8
             with w.when(row % 64 < index(rows) if rows < 64 else None):
@@ -52,10 +53,12 @@ def product(
         w.emit(AsyncProxyFence())
         if barrier:
             w.barrier()
-        d = w.allocate("d", (12,), float32, Scope.REGISTER)
+        d = w.allocate("d", (12,), float32, MemoryScope.REGISTER)
         w.store(d, (Ramp(ZERO, 1, 12),), Broadcast(const(1.0, float32), 12))
         w.emit(
-            WarpgroupMma(d, (ZERO,), a, (t // 128 * 64, index(first)), b, (ZERO, index(first)), columns, 48, rows=rows)
+            WarpgroupMma(
+                d, (ZERO,), a, (t // 128 * 64, index(first)), b, (ZERO, index(first)), columns, 48, valid_rows=rows
+            )
         )
         w.emit(WarpgroupMmaWait(0))
         with w.loop("j", 3, LoopKind.UNROLLED) as j, w.loop("h", 2, LoopKind.UNROLLED) as h:
@@ -95,7 +98,7 @@ def test_the_interpreter_finds(kernel: Kernel, what: str) -> None:
 @pytest.mark.parametrize(
     ("kernel", "what"),
     [
-        (product(columns=12), "12 columns; 8 to 256"),
+        (product(columns=12), "n = 12; 8 to 256"),
         (product(layout=Layout((64, 1), Swizzle(3, 3, 4))), "does not lie as"),
         (product(threads=64), "blocks of 64 threads"),
         (product(rows=0), "0 rows count"),

@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.core.dtypes import boolean, float32, int32, int64
 from tilewright.core.errors import InvalidWorkload
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import Const, Expr, Load, Ramp, Var, index
 from tilewright.te import build as te
 from tilewright.te.check import check
@@ -74,7 +74,7 @@ I = Var("i")  # noqa: E741
         (_of(_read(I), inputs=(X, Buffer("z", (1 << 31,), float32))), "/inputs/1/shape/0", "extent"),
         (_of(_read(I), inputs=(X, Buffer("z", (1 << 20, 1 << 20), float32))), "/inputs/1/shape", "elements"),
         (_of(_read(I), inputs=(X, Buffer("z", (1,) * 9, float32))), "/inputs/1/shape", "9 dimensions"),
-        (_of(_read(I), inputs=(X, Buffer("z", (1,), float32, Scope.LOCAL))), "/inputs/1", "global"),
+        (_of(_read(I), inputs=(X, Buffer("z", (1,), float32, MemoryScope.LOCAL))), "/inputs/1", "global"),
         (Workload((X,), (Stage(Y, (Axis("i", 4),), _read(I)),), ()), "/outputs", "0 outputs"),
         (Workload((X,), (Stage(Y, (Axis("i", 4),), _read(I)),), ("x",)), "/outputs/0", "not computed"),
         (Workload((X,), (Stage(Y, (Axis("i", 4),), _read(I)),), ("y", "y")), "/outputs/1", "twice"),

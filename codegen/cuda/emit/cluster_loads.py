@@ -2,7 +2,8 @@
 away."""
 
 from ....ir.expr import ClusterLoad, walk
-from ....ir.gpu import Barrier, ClusterLoadWait, Level
+from ....ir.gpu.barrier import Barrier, SyncScope
+from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.stmt import Allocate, For, If, Seq, Stmt, expressions
 
 
@@ -25,7 +26,7 @@ def awaits_cluster_loads(body: Stmt) -> bool:
 def _in_flight(stmt: Stmt, before: bool) -> bool:
     """Return whether loads may be in flight after ``stmt``, given whether some may be ``before`` it."""
     match stmt:
-        case Barrier(level=Level.CLUSTER):
+        case Barrier(scope=SyncScope.CLUSTER):
             if before:
                 raise _NotAwaited
             return False

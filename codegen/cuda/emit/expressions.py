@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 from ....core.errors import CompileError
-from ....ir.buffer import Scope
+from ....ir.buffer import MemoryScope
 from ....ir.expr import (
     Binary,
     Broadcast,
@@ -89,7 +89,7 @@ class ExpressionEmitter:
     def _is_free(expr: Expr) -> bool:
         """Return whether computing ``expr`` anew costs nothing."""
         if isinstance(expr, Load):
-            return expr.mask is None and expr.buffer.scope is Scope.REGISTER and not is_packed(expr.buffer)
+            return expr.mask is None and expr.buffer.scope is MemoryScope.REGISTER and not is_packed(expr.buffer)
         return isinstance(expr, (Const, Var, Broadcast, Ramp))
 
     def _find(self, expr: Expr) -> CppValue | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ....core.errors import CompileError
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import ClusterLoad, Expr, Load
 from ....ir.stmt import Stmt
 from ...backend import TensorMap
@@ -20,7 +20,7 @@ class EmittedFunction:
         arch: Which architecture the function is for.
         ranges: Which values loop variables and the indices of blocks and threads take.
         read_only: Which global buffers the launch never writes.
-        streamed: Which global buffers have elements that are touched once, so that caches need not keep them.
+        evict_first: Which global buffers have elements that are touched once, so that caches evict them first.
         fast_math: Whether fast approximations are exact enough (see ``arithmetic``).
         parameters: What the kernel's parameters are called.
         tensor_maps: Which tensor maps the function takes, and what they are called.
@@ -40,7 +40,7 @@ class EmittedFunction:
     arch: str
     ranges: IndexRanges
     read_only: frozenset[str]
-    streamed: frozenset[str]
+    evict_first: frozenset[str]
     fast_math: bool
     taken: set[str]
     parameters: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class EmittedFunction:
         found = self._reads_memory.get(id(expr))
         if found is None:
             is_load = isinstance(expr, ClusterLoad) or (
-                isinstance(expr, Load) and expr.buffer.scope is not Scope.REGISTER
+                isinstance(expr, Load) and expr.buffer.scope is not MemoryScope.REGISTER
             )
             result = is_load or any(self.reads_memory(child) for child in expr.children)
             self._reads_memory[id(expr)] = found = (expr, result)
@@ -106,4 +106,4 @@ class EmittedFunction:
 
 def is_packed(buffer: Buffer) -> bool:
     """Return whether a buffer lies in registers that hold two elements of 16 bits each."""
-    return buffer.scope is Scope.REGISTER and is_half(buffer.dtype)
+    return buffer.scope is MemoryScope.REGISTER and is_half(buffer.dtype)

@@ -14,9 +14,12 @@ from dataclasses import replace
 from ....core.errors import CompileError
 from ....core.target import Target
 from ....ir.bounds import Interval, loop_range
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr, Load
-from ....ir.gpu import WARPGROUP_THREADS, BulkCopy, CopyAsync, Prefetch, TmaLoad, TmaPrefetch, TmaStore
+from ....ir.gpu.async_copy import CopyAsync
+from ....ir.gpu.barrier import WARPGROUP_THREADS
+from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
+from ....ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import (
     Allocate,
@@ -108,7 +111,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         target.arch,
         IndexRanges(_ranges(launch)),
         read_only=frozenset(b.name for _, b in arguments) - written,
-        streamed=frozenset(launch.streamed),
+        evict_first=frozenset(launch.evict_first),
         fast_math=uses_fast_math(kernel),
         taken=set(_RESERVED) | {name},
         parameters=tuple(b.name for b in kernel.parameters),
@@ -182,14 +185,14 @@ def _capability(target: Target) -> int:
 
 def _ranges(launch: Launch) -> dict[str, Interval]:
     loops = {s.var: s.extent for s in walk_statements(launch.body) if isinstance(s, For)}
-    return {name: loop_range(n) for name, n in {**{b.var: b.extent for b in launch.bounds}, **loops}.items()}
+    return {name: loop_range(n) for name, n in {**{b.var: b.extent for b in launch.axes}, **loops}.items()}
 
 
 def _declare_indices(fn: EmittedFunction, text: CppText, launch: Launch) -> None:
     """Declare the launch's variables: the indices of CTA, cluster rank, warp, lane and thread."""
     used = free_variables(launch.body)
     cluster = launch.extent(HardwareAxis.CLUSTER)
-    for bound in launch.bounds:
+    for bound in launch.axes:
         if bound.var not in used:
             continue
         source = _GRID.get(bound.axis, "threadIdx.x")
@@ -256,13 +259,13 @@ def _first_global_access(body: Stmt) -> Stmt:
 def _accesses_global(body: Stmt) -> bool:
     """Return whether anything in ``body`` reads or writes global memory. A prefetch does neither."""
     return any(
-        (isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL)
+        (isinstance(s, Store) and s.buffer.scope is MemoryScope.GLOBAL)
         or (
             isinstance(s, Operation)
             and not isinstance(s, Prefetch | TmaPrefetch)
-            and any(b.scope is Scope.GLOBAL for b in s.buffers)
+            and any(b.scope is MemoryScope.GLOBAL for b in s.buffers)
         )
-        or any(load.buffer.scope is Scope.GLOBAL for load in _loads(*expressions(s)))
+        or any(load.buffer.scope is MemoryScope.GLOBAL for load in _loads(*expressions(s)))
         for s in walk_statements(body)
     )
 
@@ -295,5 +298,5 @@ def _loads(*roots: Expr) -> list[Load]:
 
 def _written(body: Stmt) -> list[Buffer]:
     """Return the global buffers that are stored to."""
-    found = [s.buffer for s in walk_statements(body) if isinstance(s, Store) and s.buffer.scope is Scope.GLOBAL]
+    found = [s.buffer for s in walk_statements(body) if isinstance(s, Store) and s.buffer.scope is MemoryScope.GLOBAL]
     return found + [s.target for s in walk_statements(body) if isinstance(s, TmaStore)]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ....core.dtypes import DType
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Cast, ClusterLoad, Const, Expr, Load, Select, index
 from .access import StridedOffset, lane_offsets, split_multiples, strided_offset, uniform_mask, vector_accesses
 from .arithmetic import from_bits
@@ -190,7 +190,7 @@ def _is_vectorised(expr: Load | ClusterLoad) -> bool:
     mask = expr.mask if isinstance(expr, Load) else None
     if found is None or (mask is not None and uniform_mask(mask) is None):
         return False
-    if expr.buffer.scope in (Scope.REGISTER, Scope.LOCAL) and not is_packed(expr.buffer):
+    if expr.buffer.scope in (MemoryScope.REGISTER, MemoryScope.LOCAL) and not is_packed(expr.buffer):
         return False
     sizes = [size for _, size in vector_accesses([(expr.buffer, found.base)], expr.lanes)]
     if is_half(expr.buffer.dtype):
@@ -247,8 +247,8 @@ def load_bits(
     source = f"{fn.use('recast')}<{VECTOR_TYPES[size]}>({pointer})"
     if isinstance(expr, ClusterLoad):
         return f"{fn.use('ld_shared_cluster')}({source}, {emitter.value(expr.block).text})"
-    read_only = buffer.scope is Scope.GLOBAL and buffer.name in fn.read_only
-    no_allocate = "_no_allocate" if buffer.name in fn.streamed else ""
+    read_only = buffer.scope is MemoryScope.GLOBAL and buffer.name in fn.read_only
+    no_allocate = "_no_allocate" if buffer.name in fn.evict_first else ""
     if test is not None:
         if read_only and size >= 4:
             return f"{fn.use(f'ld_global{no_allocate}_if')}({source}, {test.text})"

@@ -1,9 +1,11 @@
 """Writes matrix instructions: ``mma.sync`` with ``ldmatrix`` and ``stmatrix`` for warps, ``wgmma`` for warpgroups."""
 
 from ....core.errors import CompileError
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr
-from ....ir.gpu import WARP_MMA_ATOMS, LoadMatrix, Mma, StoreMatrix, WarpgroupMma, WarpgroupMmaWait
+from ....ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
+from ....ir.gpu.mma import WARP_MMA_ATOMS, Mma
+from ....ir.gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from ..prelude.wgmma import WGMMA_TYPES, wgmma_name
 from .access import divisibility, strided_offset
 from .expressions import ExpressionEmitter
@@ -42,11 +44,11 @@ def _mma(emitter: ExpressionEmitter, stmt: Mma) -> str:
 
 
 def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:
-    function = emitter.fn.use_sm_90a(wgmma_name(WGMMA_TYPES[stmt.a.dtype.name], stmt.columns))
+    function = emitter.fn.use_sm_90a(wgmma_name(WGMMA_TYPES[stmt.a.dtype.name], stmt.n))
     d = _fragment(emitter, stmt.d, stmt.d_indices, 1)
     a = _descriptor(emitter, stmt.a, stmt.a_indices, stmt.a_transposed)
     b = _descriptor(emitter, stmt.b, stmt.b_indices, stmt.b_transposed)
-    flags = f"{stmt.depth}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}"
+    flags = f"{stmt.k}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}"
     match stmt.accumulates:
         case Expr() as expr:
             return f"{function}<{flags}>({d}, {a}, {b}, {emitter.value(expr).text});"
@@ -79,7 +81,7 @@ def _matrix_fragment(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[
 def _fragment(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], per_register: int) -> str:
     """Return a pointer to the first register of a fragment, each of which holds ``per_register`` elements."""
     found = strided_offset(indices, buffer.strides)
-    if buffer.scope is not Scope.REGISTER or found is None:
+    if buffer.scope is not MemoryScope.REGISTER or found is None:
         raise CompileError(f"a fragment lies in a register buffer, {buffer.name} is {buffer.scope}")
     if divisibility(found.base) % per_register:
         raise CompileError(f"a fragment of {buffer.name} begins in the middle of a register")

@@ -4,32 +4,17 @@ of their own (``tma``, ``mma``)."""
 from ....core.errors import CompileError
 from ....ir.buffer import Buffer
 from ....ir.expr import Expr
-from ....ir.gpu import (
-    AsyncProxyFence,
-    Barrier,
-    BulkCopy,
-    ClusterLoadWait,
-    CopyAsync,
-    CopyAsyncCommit,
-    CopyAsyncWait,
-    Level,
-    LoadMatrix,
-    MbarrierArrive,
-    MbarrierArriveExpectTx,
-    MbarrierInit,
-    MbarrierWait,
-    Mma,
-    Prefetch,
-    SetMaxRegisters,
-    StoreMatrix,
-    TmaLoad,
-    TmaPrefetch,
-    TmaStore,
-    TmaStoreCommit,
-    TmaStoreWait,
-    WarpgroupMma,
-    WarpgroupMmaWait,
-)
+from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.barrier import Barrier, SyncScope
+from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
+from ....ir.gpu.cluster import ClusterLoadWait
+from ....ir.gpu.fence import AsyncProxyFence
+from ....ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
+from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ....ir.gpu.mma import Mma
+from ....ir.gpu.setmaxnreg import SetMaxRegisters
+from ....ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
+from ....ir.gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from ....ir.stmt import Operation
 from . import mma, tma
 from .access import WIDEST_BYTES, divisibility, strided_offset
@@ -50,8 +35,8 @@ def emit_operation(fn: EmittedFunction, text: CppText, stmt: Operation) -> None:
 def _operation(emitter: ExpressionEmitter, stmt: Operation, is_last: bool) -> str:
     """Return the C++ statement of ``stmt``."""
     match stmt:
-        case Barrier(level=level):
-            return _barrier(emitter.fn, level, is_last)
+        case Barrier(scope=scope):
+            return _barrier(emitter.fn, scope, is_last)
         case ClusterLoadWait(value=value):
             return f"{emitter.fn.use_sm_90('cluster_load_wait')}({emitter.value(value).text});"
         case AsyncProxyFence():
@@ -69,13 +54,13 @@ def _operation(emitter: ExpressionEmitter, stmt: Operation, is_last: bool) -> st
     raise CompileError(f"{type(stmt).__name__} cannot be expressed in CUDA C++")
 
 
-def _barrier(fn: EmittedFunction, level: Level, is_last: bool) -> str:
-    match level:
-        case Level.WARP:
+def _barrier(fn: EmittedFunction, scope: SyncScope, is_last: bool) -> str:
+    match scope:
+        case SyncScope.WARP:
             return "__syncwarp();"
-        case Level.WARPGROUP:
+        case SyncScope.WARPGROUP:
             return f"{fn.use('warpgroup_sync')}();"
-        case Level.BLOCK:
+        case SyncScope.BLOCK:
             return "__syncthreads();"
     if is_last and fn.awaits_cluster_loads:  # it only keeps the shared memory alive that other CTAs read
         return f"{fn.use_sm_90('cluster_sync_relaxed')}();"

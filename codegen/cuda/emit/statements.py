@@ -1,10 +1,10 @@
 """Writes statements: loops, conditions, allocations. ``operations`` writes what only graphics processors have."""
 
 from ....core.errors import CompileError
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Binary, BinaryOp, Compare, CompareOp, Expr, Load, Var, index
-from ....ir.gpu import WarpgroupMma
-from ....ir.rewrite import free_variables, is_steady
+from ....ir.gpu.wgmma import WarpgroupMma
+from ....ir.rewrite import free_variables, is_pure
 from ....ir.stmt import Allocate, For, If, LoopKind, Operation, Seq, Stmt, Store, expressions, walk_statements
 from .expressions import ExpressionEmitter, interned, use_counts
 from .function import EmittedFunction, is_packed
@@ -31,7 +31,7 @@ def emit_statement(fn: EmittedFunction, text: CppText, stmt: Stmt) -> None:
             with text.block(f"if ({test})") as inside:
                 emit_statement(fn, inside, then)
         case Allocate(buffer=buffer, body=body):
-            if buffer.scope is not Scope.SHARED:
+            if buffer.scope is not MemoryScope.SHARED:
                 text.line(_declaration(fn, buffer))
             accumulates = any(isinstance(s, WarpgroupMma) and s.d == buffer for s in walk_statements(body))
             if accumulates:
@@ -85,7 +85,7 @@ def _bound(loop: For) -> tuple[Expr | None, Stmt]:
     match loop:
         case For(kind=LoopKind.SERIAL, body=If(condition=Compare(op=CompareOp.LT, a=a, b=b) as test, then=then)):
             rest = _without(a, loop.var)
-            if rest is not None and is_steady(test) and loop.var not in free_variables(b) | free_variables(rest):
+            if rest is not None and is_pure(test) and loop.var not in free_variables(b) | free_variables(rest):
                 return b if rest == index(0) else b - rest, then
     return None, loop.body
 
@@ -131,10 +131,10 @@ def check_register_indices(fn: EmittedFunction, stmt: Stmt) -> None:
     match stmt:
         case Store(buffer=buffer, indices=indices):
             accesses.append((buffer, indices))
-        case Operation(places=places):
-            accesses += places
+        case Operation(accesses=found):
+            accesses += found
     for buffer, indices in accesses:
-        if buffer.scope is Scope.REGISTER and not all(_is_constant(fn, i) for i in indices):
+        if buffer.scope is MemoryScope.REGISTER and not all(_is_constant(fn, i) for i in indices):
             raise CompileError(f"register buffer {buffer.name} is accessed at an index that varies")
 
 

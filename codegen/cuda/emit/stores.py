@@ -1,6 +1,6 @@
 """Writes stores. What is only moved is copied as bits, in the widest accesses that both ends allow."""
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Cast, ClusterLoad, Expr, Load, walk
 from ....ir.stmt import Store
 from .access import WIDEST_BYTES, divisibility, uniform_mask, vector_accesses
@@ -51,7 +51,7 @@ def _store(emitter: ExpressionEmitter, stmt: Store) -> None:
         if _copy_bits(emitter, stmt, target.base, lanes):
             return
         widest = max(size for _, size in vector_accesses([(stmt.buffer, target.base)], lanes))
-        in_memory = stmt.buffer.scope not in (Scope.REGISTER, Scope.LOCAL)
+        in_memory = stmt.buffer.scope not in (MemoryScope.REGISTER, MemoryScope.LOCAL)
         if widest > stmt.buffer.dtype.bytes and (in_memory or is_packed(stmt.buffer)):
             if _store_vector(emitter, stmt, target.base, lanes):
                 return
@@ -125,7 +125,7 @@ def _store_cell(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr,
     at = offset(emitter, buffer, indices)
     if is_packed(buffer):
         return f"{fn.use('insert_u16')}({name}, {at.text}, {cell.text});"
-    if buffer.name in fn.streamed and buffer.scope is Scope.GLOBAL:
+    if buffer.name in fn.evict_first and buffer.scope is MemoryScope.GLOBAL:
         type = storage_type(buffer.dtype)
         return f"__stcs(&{name}[{at.text}], ({type}){cell.unary});"
     return f"{name}[{at.text}] = {cell.text};"
@@ -163,7 +163,7 @@ def _is_unaligned(fn: EmittedFunction, load: Load, first: Expr) -> bool:
     """Return whether a load without a mask takes pairs of 16-bit elements from read-only global memory, at an offset
     that may be odd."""
     buffer = load.buffer
-    readable = buffer.scope is Scope.GLOBAL and buffer.name in fn.read_only and buffer.name not in fn.streamed
+    readable = buffer.scope is MemoryScope.GLOBAL and buffer.name in fn.read_only and buffer.name not in fn.evict_first
     is_pairs = is_half(buffer.dtype) and load.lanes % 2 == 0 and load.mask is None
     return readable and is_pairs and divisibility(first) % 2 == 1
 
@@ -176,7 +176,7 @@ def _copy_unaligned(emitter: ExpressionEmitter, target: Buffer, base: Expr, load
         source = f"{fn.name_of(load.buffer.name)}, {offset_of_lane(emitter, load.buffer, first, 0).text}"
         emitter.text.line(f"{fn.use('load_unaligned')}<{lanes // 2}>({words}, {source});")
         return True
-    if target.scope is Scope.GLOBAL and vector_accesses([(target, base)], lanes) == [(0, WIDEST_BYTES)]:
+    if target.scope is MemoryScope.GLOBAL and vector_accesses([(target, base)], lanes) == [(0, WIDEST_BYTES)]:
         at, chunk = offset_of_lane(emitter, load.buffer, first, 0), WIDEST_BYTES // load.buffer.dtype.bytes
         source = f"{fn.name_of(load.buffer.name)}, {at.text}, {load.buffer.elements // chunk * chunk}"
         _store_bits(emitter, target, base, 0, WIDEST_BYTES, f"{fn.use('load_unaligned_x8')}({source})")
@@ -191,7 +191,7 @@ def _store_bits(emitter: ExpressionEmitter, buffer: Buffer, base: Expr, lane: in
     if is_packed(buffer):
         where = f"&{emitter.fn.name_of(buffer.name)}[{word_index(at)}]"
     pointer = f"{emitter.fn.use('recast')}<{VECTOR_TYPES[size]}>({where})"
-    if buffer.name in emitter.fn.streamed and buffer.scope is Scope.GLOBAL and size >= _WORD_BYTES:
+    if buffer.name in emitter.fn.evict_first and buffer.scope is MemoryScope.GLOBAL and size >= _WORD_BYTES:
         emitter.text.line(f"__stcs({pointer}, {bits});")
     else:
         emitter.text.line(f"*{pointer} = {bits};")

@@ -5,7 +5,7 @@ from math import prod
 from ....core.errors import CompileError
 from ....ir.buffer import Buffer
 from ....ir.expr import Expr
-from ....ir.gpu import TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
+from ....ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
 from ...backend import TensorMap
 from .expressions import ExpressionEmitter
 from .function import EmittedFunction
@@ -66,7 +66,7 @@ def _coordinates(emitter: ExpressionEmitter, indices: tuple[Expr, ...]) -> str:
 
 
 def _evict_first(fn: EmittedFunction, tensor: Buffer) -> str:
-    return "true" if tensor.name in fn.streamed else "false"
+    return "true" if tensor.name in fn.evict_first else "false"
 
 
 def global_tensor(stmt: TmaLoad | TmaPrefetch | TmaStore) -> Buffer:
@@ -83,5 +83,5 @@ def tensor_map(fn: EmittedFunction, stmt: TmaLoad | TmaStore) -> TensorMap:
     """
     tile, tensor = (stmt.target if isinstance(stmt, TmaLoad) else stmt.source), global_tensor(stmt)
     swizzled = tile.layout is not None and tile.layout.swizzle is not None
-    again = swizzled and isinstance(stmt, TmaLoad) and tensor.name not in fn.streamed
+    again = swizzled and isinstance(stmt, TmaLoad) and tensor.name not in fn.evict_first
     return TensorMap(fn.parameters.index(tensor.name), stmt.box, swizzled, 256 if again else 128)

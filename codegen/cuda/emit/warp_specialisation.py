@@ -20,12 +20,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ....ir.bounds import Interval, loop_range
-from ....ir.buffer import Scope
+from ....ir.buffer import MemoryScope
 from ....ir.expr import WARP_LANES, Expr, Var, index, logical_and
-from ....ir.gpu import WARPGROUP_THREADS, Barrier, Level, TmaLoad, WarpgroupMma
-from ....ir.rewrite import free_variables, is_steady
+from ....ir.gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
+from ....ir.gpu.tma import TmaLoad
+from ....ir.gpu.wgmma import WarpgroupMma
+from ....ir.rewrite import free_variables, is_pure
 from ....ir.simplify import prove, simplify_statement
-from ....ir.stmt import Allocate, Bound, For, HardwareAxis, If, Launch, Seq, Stmt, seq, walk_statements
+from ....ir.stmt import Allocate, AxisBinding, For, HardwareAxis, If, Launch, Seq, Stmt, seq, walk_statements
 from ...passes.conditions import conjuncts
 
 _WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
@@ -34,7 +36,7 @@ _WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 def specialise_warps(launch: Launch) -> Stmt:
     """Return the body of ``launch`` with a branch for each role. It stays as it is where the launch has no axis of
     warps or no ``wgmma``, or where all warpgroups do the same."""
-    warp = next((b for b in launch.bounds if b.axis is HardwareAxis.WARP), None)
+    warp = next((b for b in launch.axes if b.axis is HardwareAxis.WARP), None)
     if warp is None or not any(isinstance(s, WarpgroupMma) for s in walk_statements(launch.body)):
         return launch.body
     return _WarpSpecialiser(launch, warp).split(launch.body)
@@ -45,7 +47,7 @@ class _WarpSpecialiser:
     """``warp`` is the axis of the launch that counts warps."""
 
     launch: Launch
-    warp: Bound
+    warp: AxisBinding
 
     def split(self, stmt: Stmt) -> Stmt:
         """Return ``stmt`` with branches in place of each sequence of statements that has no barrier of the block."""
@@ -71,7 +73,7 @@ class _WarpSpecialiser:
         roles = self._roles(stmt)
         if len(roles) == 1:
             return stmt
-        ranges = {b.var: loop_range(b.extent) for b in self.launch.bounds}
+        ranges = {b.var: loop_range(b.extent) for b in self.launch.axes}
         branches = []
         for role in roles:
             body = _hoist_conditions(simplify_statement(stmt, {**ranges, self.warp.var: role}))
@@ -133,7 +135,7 @@ def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
     match stmt:
         case If(condition=condition, then=then):
             inner = _conditions(then)
-            return tuple(dict.fromkeys((*(t for t in conjuncts(condition) if is_steady(t)), *inner)))
+            return tuple(dict.fromkeys((*(t for t in conjuncts(condition) if is_pure(t)), *inner)))
         case Seq(statements=(first, *others)):
             return tuple(t for t in _conditions(first) if all(t in _conditions(s) for s in others))
         case For(var=var, body=body):
@@ -159,7 +161,7 @@ def _may_diverge(stmt: Stmt) -> bool:
     """Return whether warps may run ``stmt`` independently: it has no barrier of the block or the cluster, and allocates
     no shared memory."""
     return not any(
-        (isinstance(s, Barrier) and s.level in (Level.BLOCK, Level.CLUSTER))
-        or (isinstance(s, Allocate) and s.buffer.scope is Scope.SHARED)
+        (isinstance(s, Barrier) and s.scope in (SyncScope.BLOCK, SyncScope.CLUSTER))
+        or (isinstance(s, Allocate) and s.buffer.scope is MemoryScope.SHARED)
         for s in walk_statements(stmt)
     )

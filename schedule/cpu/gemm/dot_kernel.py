@@ -7,8 +7,8 @@ made neighbours.
 from dataclasses import replace
 
 from ....core.dtypes import uint8
-from ....ir.buffer import Buffer, Scope
-from ....ir.cpu import DOT_ATOMS, TILE_ROWS, Dot, DotAtom, PrefetchLine, TileLoad, TileProduct, TileStore, TileZero
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.cpu import DOT_ATOMS, TILE_ROWS, Dot, DotAtom, PrefetchLine, TileLoad, TileMma, TileStore, TileZero
 from ....ir.expr import Broadcast, Cast, Compare, CompareOp, Expr, Load, Ramp, const, index, minimum
 from ....ir.stmt import Kernel
 from ...problems.gemm import Gemm, Operand
@@ -79,9 +79,9 @@ class _ShiftedDots(_Dots):
 
     def begin_panel(self, right: Panel) -> None:
         w, s, group, zero = self.w, self.s, self.atom.group, index(0)
-        shift = w.allocate("shift", (group,), uint8, Scope.LOCAL)
+        shift = w.allocate("shift", (group,), uint8, MemoryScope.LOCAL)
         w.store(shift, (Ramp(zero, 1, group),), Broadcast(const(SHIFT, uint8), group))
-        self.excess = w.allocate("excess", (s.columns,), self.dtype, Scope.LOCAL)
+        self.excess = w.allocate("excess", (s.columns,), self.dtype, MemoryScope.LOCAL)
         with w.loop("v", s.vectors, UNROLLED) as v:
             w.store(self.excess, (self.run(v),), Broadcast(const(0, self.dtype), s.lanes))
         with w.loop("step", s.depth // group) as step, w.loop("v", s.vectors, UNROLLED) as v:
@@ -108,7 +108,7 @@ class _Tiles(GemmProgram):
     def tile(self, t: TilePlace) -> None:
         w, s, last = self.w, self.s, self.blocks - 1
         shape = (self.tile_rows, s.vectors, TILE_ROWS, s.lanes)
-        sums = w.allocate("sums", shape, self.dtype, Scope.REGISTER)
+        sums = w.allocate("sums", shape, self.dtype, MemoryScope.REGISTER)
         with w.loop("r", self.tile_rows, UNROLLED) as r, w.loop("c", s.vectors, UNROLLED) as c:
             w.emit(TileZero(sums, (r, c)))
         place: tuple[Expr, ...] = ()
@@ -117,7 +117,7 @@ class _Tiles(GemmProgram):
             with w.when(Compare(CompareOp.NE, t.block, index(0))):
                 self._exchange_tiles(sums, waiting, place, back=True)
         else:
-            waiting = w.allocate("whole_sums", (s.rows, s.columns), self.dtype, Scope.LOCAL)
+            waiting = w.allocate("whole_sums", (s.rows, s.columns), self.dtype, MemoryScope.LOCAL)
         with w.loop("step", s.depth // self.atom.depth) as step:
             self._ask_ahead(t, step)
             self._multiply_tiles(sums, t, step)
@@ -141,15 +141,15 @@ class _Tiles(GemmProgram):
 
     def _multiply_tiles(self, sums: Buffer, t: TilePlace, step: Expr) -> None:
         w, s, atom = self.w, self.s, self.atom
-        left = w.allocate("left", (self.tile_rows, TILE_ROWS, atom.depth), atom.left, Scope.REGISTER)
-        right = w.allocate("right", (s.vectors, TILE_ROWS, s.lanes * atom.group), atom.right, Scope.REGISTER)
+        left = w.allocate("left", (self.tile_rows, TILE_ROWS, atom.depth), atom.left, MemoryScope.REGISTER)
+        right = w.allocate("right", (s.vectors, TILE_ROWS, s.lanes * atom.group), atom.right, MemoryScope.REGISTER)
         groups = atom.depth // atom.group
         with w.loop("r", self.tile_rows, UNROLLED) as r:
             w.emit(TileLoad(left, (r,), *t.a.group(r * TILE_ROWS, step * groups)))
         with w.loop("c", s.vectors, UNROLLED) as c:
             w.emit(TileLoad(right, (c,), *t.b.group(c * s.lanes, step * groups)))
             with w.loop("r", self.tile_rows, UNROLLED) as r:
-                w.emit(TileProduct(atom.name, sums, (r, c), left, (r,), right, (c,)))
+                w.emit(TileMma(atom.name, sums, (r, c), left, (r,), right, (c,)))
 
     def _exchange_tiles(self, sums: Buffer, memory: Buffer, prefix: tuple[Expr, ...], *, back: bool) -> None:
         """All sums of a tile to memory, or ``back``."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, const, index, logical_and
 from ....ir.stmt import Kernel, LoopKind
 from ...problems.convolution import PIXEL, ROW, Image
@@ -56,7 +56,7 @@ class ImageOperand(GemmOperand):
         # A panel may see beyond the last row by some pixels of a window, and by lanes that count for nothing.
         width = self._rows(panels) * self.layers.pixels + self.layers.pixels + self.lanes
         shape = (self.depth // self.layers.steps, -(-width // self.lanes) * self.lanes)
-        return w.allocate(name, shape, self.layers.body.dtype, Scope.LOCAL)
+        return w.allocate(name, shape, self.layers.body.dtype, MemoryScope.LOCAL)
 
     def copy_block(
         self, w: NamingWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr

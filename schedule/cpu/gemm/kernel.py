@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, Var, const, index
 from ....ir.rewrite import free_variables
 from ....ir.stmt import Kernel, LoopKind
@@ -113,7 +113,9 @@ class GemmProgram:
             blocks = ((a, tm * s.tiles, s.tiles), (b, tn * s.panels, s.panels))
             copies |= {o.axis.name: o.allocate(w, f"{o.axis.name}_block", n) for o, _, n in blocks if o.mode == TASK}
             if self.blocks > 1 and self.home is None:
-                self.partial = w.allocate("partial", (s.tiles, s.panels, s.rows, s.columns), self.dtype, Scope.LOCAL)
+                self.partial = w.allocate(
+                    "partial", (s.tiles, s.panels, s.rows, s.columns), self.dtype, MemoryScope.LOCAL
+                )
             with w.loop("block", self.blocks) as block:
                 for o, first, count in blocks:
                     if o.mode == TASK:
@@ -154,7 +156,7 @@ class GemmProgram:
     def tile(self, t: TilePlace) -> None:
         """What one block of ``k`` adds to a tile, and its outputs after the last."""
         w, s = self.w, self.s
-        sums = w.allocate("sums", (s.rows, s.columns), self.dtype, Scope.REGISTER)
+        sums = w.allocate("sums", (s.rows, s.columns), self.dtype, MemoryScope.REGISTER)
         with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
             w.store(sums, (i, self.run(v)), Broadcast(const(0, self.dtype), s.lanes))
         last = self.blocks - 1
@@ -170,7 +172,7 @@ class GemmProgram:
             with w.when(Compare(CompareOp.NE, t.block, index(last))):
                 self._exchange(sums, t, back=False)
         with w.when(Compare(CompareOp.EQ, t.block, index(last)) if last else None):
-            whole = w.allocate("whole_sums", (s.rows, s.columns), self.dtype, Scope.LOCAL)
+            whole = w.allocate("whole_sums", (s.rows, s.columns), self.dtype, MemoryScope.LOCAL)
             with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
                 w.store(whole, (i, self.run(v)), Load(sums, (i, self.run(v))))
             self.finish(whole, (), t)
@@ -186,7 +188,7 @@ class GemmProgram:
     def multiply(self, sums: Buffer, t: TilePlace, step: Expr) -> None:
         """Add the products of one step to the sums of a tile."""
         w, s = self.w, self.s
-        row = w.allocate("b_row", (s.columns,), self.dtype, Scope.REGISTER)
+        row = w.allocate("b_row", (s.columns,), self.dtype, MemoryScope.REGISTER)
         with w.loop("v", s.vectors, UNROLLED) as v:
             w.store(row, (self.run(v),), t.b.vector(v * s.lanes, step))
         with w.loop("i", s.rows, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.cpu import Transpose
 from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, const, index, logical_and, minimum
 from ....ir.rewrite import substitute
@@ -76,7 +76,7 @@ class GemmOperand:
 
     def allocate(self, w: NamingWriter, name: str, panels: int) -> Buffer:
         """Memory for one block of ``panels``."""
-        return w.allocate(name, (panels, *self.shape(self.depth)), self.operand.body.dtype, Scope.LOCAL)
+        return w.allocate(name, (panels, *self.shape(self.depth)), self.operand.body.dtype, MemoryScope.LOCAL)
 
     def copy_block(
         self, w: NamingWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
@@ -183,7 +183,7 @@ class Panel:
                 self._put(w, (self.start + k, Ramp(part * lanes, 1, lanes)), self._along_own(part * lanes, self.k0 + k))
             return
         with w.loop("step", steps // group) as step, w.loop("part", parts, UNROLLED) as part:
-            rows = w.allocate("rows", (group, lanes), self.of.operand.body.dtype, Scope.LOCAL)
+            rows = w.allocate("rows", (group, lanes), self.of.operand.body.dtype, MemoryScope.LOCAL)
             with w.loop("line", group, UNROLLED) as i:
                 value = self._along_own(part * lanes, self.k0 + step * group + i)
                 w.store(rows, (i, Ramp(index(0), 1, lanes)), value)
@@ -194,7 +194,7 @@ class Panel:
         lanes, group = self.of.lanes, self.of.group
         vector = lanes * group
         with w.loop("run", -(-steps // vector)) as run, w.loop("part", -(-self.of.size // lanes)) as part:
-            square = w.allocate("square", (lanes, vector), self.of.operand.body.dtype, Scope.LOCAL)
+            square = w.allocate("square", (lanes, vector), self.of.operand.body.dtype, MemoryScope.LOCAL)
             with w.loop("line", lanes, UNROLLED) as i:
                 w.store(square, (i, Ramp(index(0), 1, vector)), self._along_k(part * lanes + i, run * vector))
             pitch = self.of.shape(self.of.depth)[1]

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Expr, Load, Ramp, Select, Var, const, index
 from ....ir.stmt import Kernel, LoopKind
 from ...problems.gemm import Gemm
@@ -59,7 +59,7 @@ class _Program:
         with w.loop("task", s.parts * prod(self.extents), LoopKind.PARALLEL) as task:
             block, part = (task // s.parts, task % s.parts) if parts is not None else (task, index(0))
             at = self._at(block)
-            sums = w.allocate("sums", (p.m.extent, s.columns), p.accumulator.dtype, Scope.LOCAL)
+            sums = w.allocate("sums", (p.m.extent, s.columns), p.accumulator.dtype, MemoryScope.LOCAL)
             self._add_rows(sums, at, part)
             with w.loop("row", p.m.extent) as m, w.loop("vector", s.columns // s.lanes) as vector:
                 if parts is None:
@@ -87,7 +87,7 @@ class _Program:
             w.store(sums, (m, self._run(vector)), Broadcast(const(0, sums.dtype), s.lanes))
         with w.loop("step", steps) as step:
             first = (part * steps + step) * s.rows
-            factors = w.allocate("factors", (p.m.extent, s.rows, s.lanes), sums.dtype, Scope.REGISTER)
+            factors = w.allocate("factors", (p.m.extent, s.rows, s.lanes), sums.dtype, MemoryScope.REGISTER)
             with w.loop("row", p.m.extent, UNROLLED) as m, w.loop("k", s.rows, UNROLLED) as k:
                 factor = value_at(p.a.body, {**at, "m": m, "k": first + k})
                 w.store(factors, (m, k, lane), Broadcast(factor, s.lanes))
@@ -124,7 +124,7 @@ class _Program:
         with w.loop("block", blocks, kind) as block:
             at = self._at(block)
             with w.loop("row", rows) as m, w.loop("vector", columns // s.lanes) as vector:
-                total = w.allocate("total", (s.lanes,), parts.dtype, Scope.REGISTER)
+                total = w.allocate("total", (s.lanes,), parts.dtype, MemoryScope.REGISTER)
                 value: Expr = Load(parts, (index(0), block, m, self._run(vector)))
                 for part in range(1, count):
                     value = value + Load(parts, (index(part), block, m, self._run(vector)))

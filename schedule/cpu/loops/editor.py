@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence, Set
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.rewrite import fresh_name
 from ....ir.stmt import Allocate, For, Kernel, Stmt, Store, substatements, walk_statements
 from ...loop_nest.tree import find_loop, names_in
@@ -78,13 +78,13 @@ class Editor:
     def unroll(self, loop: str) -> None:
         self.kernel = unroll(self.kernel, loop)
 
-    def compute_at(self, tensor: str, loop: str, scope: Scope) -> None:
+    def compute_at(self, tensor: str, loop: str, scope: MemoryScope) -> None:
         self.kernel = compute_at(self.kernel, tensor, loop, scope=scope)
 
     def cache_read(self, tensor: str, loop: str) -> str:
         """The name of the buffer that holds the copy."""
         before = {b.name for b in _allocated(self.kernel)}
-        self.kernel = cache_read(self.kernel, tensor, loop, scope=Scope.LOCAL)
+        self.kernel = cache_read(self.kernel, tensor, loop, scope=MemoryScope.LOCAL)
         return next(b.name for b in _allocated(self.kernel) if b.name not in before)
 
     def rfactor(self, tensor: str, loop: str) -> str:

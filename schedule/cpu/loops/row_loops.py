@@ -11,7 +11,7 @@ for task in parallel(..):
 
 from dataclasses import dataclass
 
-from ....ir.buffer import Scope
+from ....ir.buffer import MemoryScope
 from ....te.workload import Stage
 from .editor import Editor
 from .fusion import Group
@@ -33,7 +33,7 @@ def lower_rows(editor: Editor, group: Group, setting: RowSetting) -> None:
     leading = editor.fuse([a.name for a in group.root.axes[: group.depth]], editor.fresh("all_rows"))
     task, row = editor.split(leading, setting.rows, "task", "row")
     for member in reversed(group.members):
-        editor.compute_at(member.name, row, Scope.LOCAL)
+        editor.compute_at(member.name, row, MemoryScope.LOCAL)
     for stage in group.stages:
         vectorise_stage(editor, stage, row, setting, skip=group.depth if stage is group.root else 0)
     if group.work >= PARALLEL_WORK:

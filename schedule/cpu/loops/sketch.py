@@ -106,7 +106,7 @@ class LoopsPlan(Plan):
         kernel = _lower_apart(nest, works) or _lowered(nest, tuple(works), frozenset())
         streamed = workload.outputs if values.get("store") == STREAMED else ()
         only_maps = not any(group.reductions for group in chosen.groups)  # vectors in, vectors out
-        return replace(kernel, streamed=frozenset(streamed), minimal_passes=only_maps)
+        return replace(kernel, non_temporal=frozenset(streamed), minimal_passes=only_maps)
 
 
 @lru_cache(maxsize=16)

@@ -12,7 +12,7 @@ for task in parallel(..):                     # blocks of tiles, and the axes th
 
 from dataclasses import dataclass
 
-from ....ir.buffer import Scope
+from ....ir.buffer import MemoryScope
 from ....te.workload import Stage
 from .editor import Editor
 from .inner_loops import mark, split_column, unrolled_reduction
@@ -54,7 +54,7 @@ def lower_tiles(editor: Editor, tiles: Tiles, setting: TileSetting) -> None:
     task = editor.fuse(tasks, editor.fresh("task"))
     attach = tile_loops[-1][1]
     for member in reversed(tiles.group.members):
-        editor.compute_at(member.name, attach, Scope.REGISTER)
+        editor.compute_at(member.name, attach, MemoryScope.REGISTER)
     for member in tiles.group.members:
         if member.reducer is None:
             (loops,) = editor.nests(member.name, attach)

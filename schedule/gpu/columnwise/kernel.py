@@ -9,10 +9,11 @@ launch.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import WARP_LANES, ClusterLoad, Expr, Load, Shuffle, ShuffleMode, Var, index, logical_and, minimum
-from ....ir.gpu import ClusterLoadWait, Level
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.linear_form import affine_form
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind, Stmt
 from ....te.workload import Workload
@@ -114,8 +115,8 @@ class _Program:
         if clustered:
             bounds.append((self.name("rank"), s.splits, HardwareAxis.CLUSTER))
         bounds.append((self.name("t"), s.threads, HardwareAxis.THREAD))
-        streamed = [b.name for b in self.form.held]
-        with w.launch(self.name("columns"), bounds, min_blocks=s.resident, streamed=streamed) as variables:
+        evict_first = [b.name for b in self.form.held]
+        with w.launch(self.name("columns"), bounds, min_blocks=s.resident, evict_first=evict_first) as variables:
             block, thread = variables[0], variables[-1]
             part: Expr = variables[1] if clustered else block % s.splits if s.splits > 1 else index(0)
             if not clustered:
@@ -162,7 +163,10 @@ class _Program:
         """What each thread finds: for each reduction the numbers of its state, a vector of columns each."""
         s, w, form = self.setting, self.w, self.form
         sums = [
-            [w.allocate(self.name(f"sum{n}_{k}"), (s.vector,), d, Scope.REGISTER) for k, d in enumerate(how.dtypes)]
+            [
+                w.allocate(self.name(f"sum{n}_{k}"), (s.vector,), d, MemoryScope.REGISTER)
+                for k, d in enumerate(how.dtypes)
+            ]
             for n, how in enumerate(self.hows)
         ]
         with w.loop(self.name("start"), s.vector, LoopKind.UNROLLED) as v:
@@ -210,7 +214,7 @@ class _Program:
         """``unroll`` rows, ``step`` apart, loaded and then taken in; only those before ``end``."""
         s, w, form = self.setting, self.w, self.form
         own = {
-            b.name: w.allocate(self.name(f"{name}_own{n}"), (s.unroll, s.vector), b.dtype, Scope.REGISTER)
+            b.name: w.allocate(self.name(f"{name}_own{n}"), (s.unroll, s.vector), b.dtype, MemoryScope.REGISTER)
             for n, b in enumerate(form.held)
         }
         with w.loop(self.name(f"{name}_load"), s.unroll, LoopKind.UNROLLED) as u:
@@ -255,7 +259,7 @@ class _Program:
         self.across_lanes(sums)
         shared = [
             tuple(
-                w.allocate(self.name(f"met{n}_{k}"), (s.entries, s.columns), b.dtype, Scope.SHARED)
+                w.allocate(self.name(f"met{n}_{k}"), (s.entries, s.columns), b.dtype, MemoryScope.SHARED)
                 for k, b in enumerate(buffers)
             )
             for n, buffers in enumerate(sums)
@@ -266,7 +270,7 @@ class _Program:
                 for buffer, cell in zip(buffers, cells, strict=True):
                     place = (thread // max(s.width, WARP_LANES), lane * s.vector)
                     w.store(cell, run_of(place, s.vector), Load(buffer, run_of((index(0),), s.vector)))
-        w.barrier(Level.BLOCK)
+        w.barrier(SyncScope.BLOCK)
         return shared
 
     def across_lanes(self, sums: Sequence[Sequence[Buffer]]) -> None:
@@ -277,7 +281,9 @@ class _Program:
                 for n, (how, buffers) in enumerate(zip(self.hows, sums, strict=True)):
                     mine = [Load(b, (v,)) for b in buffers]
                     names = [self.name(f"lane{n}_{k}_{distance}") for k in range(len(buffers))]
-                    theirs = [w.allocate(a, (), b.dtype, Scope.REGISTER) for a, b in zip(names, buffers, strict=True)]
+                    theirs = [
+                        w.allocate(a, (), b.dtype, MemoryScope.REGISTER) for a, b in zip(names, buffers, strict=True)
+                    ]
                     for buffer, load in zip(theirs, mine, strict=True):
                         w.store(buffer, (), Shuffle(ShuffleMode.XOR, load, index(distance)))
                     new = how.combined(mine, [Load(b, ()) for b in theirs])
@@ -301,7 +307,7 @@ class _Program:
     def state(self, name: str, n: int, first: Sequence[Expr], others: Sequence[Sequence[Expr]]) -> list[Buffer]:
         """The state that partial ones of reduction ``n`` make together, in registers."""
         w, how = self.w, self.hows[n]
-        found = [w.allocate(self.name(f"{name}{n}_{k}"), (), d, Scope.REGISTER) for k, d in enumerate(how.dtypes)]
+        found = [w.allocate(self.name(f"{name}{n}_{k}"), (), d, MemoryScope.REGISTER) for k, d in enumerate(how.dtypes)]
         for buffer, value in zip(found, first, strict=True):
             w.store(buffer, (), value)
         for other in others:
@@ -364,10 +370,10 @@ class _Program:
             self.finish(found, outer, first + slot)
 
         self.columns_of("keep", thread, first, keep)
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
         mine = s.columns // s.splits
         self.columns_of("gather", thread, first + rank * mine, gather, mine)
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
 
     def second_launch(self) -> None:
         """Adds up the parts in workspace."""
@@ -408,7 +414,7 @@ class _Program:
         s, w = self.setting, self.w
         shared = [
             tuple(
-                w.allocate(self.name(f"end_met{n}_{k}"), (s.final_depth, FINAL_WIDTH), b.dtype, Scope.SHARED)
+                w.allocate(self.name(f"end_met{n}_{k}"), (s.final_depth, FINAL_WIDTH), b.dtype, MemoryScope.SHARED)
                 for k, b in enumerate(buffers)
             )
             for n, buffers in enumerate(states)
@@ -416,5 +422,5 @@ class _Program:
         for buffers, cells in zip(states, shared, strict=True):
             for buffer, cell in zip(buffers, cells, strict=True):
                 w.store(cell, (thread // FINAL_WIDTH, thread % FINAL_WIDTH), Load(buffer, ()))
-        w.barrier(Level.BLOCK)
+        w.barrier(SyncScope.BLOCK)
         return shared

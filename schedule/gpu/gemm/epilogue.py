@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
-from ....ir.buffer import Buffer, Layout, Scope
+from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import (
     WARP_LANES,
@@ -24,19 +24,12 @@ from ....ir.expr import (
     minimum,
     walk,
 )
-from ....ir.gpu import (
-    SWIZZLE_128B,
-    SWIZZLE_128B_ELEMENTS,
-    WARPGROUP_THREADS,
-    WGMMA_M,
-    AsyncProxyFence,
-    ClusterLoadWait,
-    Level,
-    StoreMatrix,
-    TmaStore,
-    TmaStoreCommit,
-    TmaStoreWait,
-)
+from ....ir.gpu.barrier import WARPGROUP_THREADS, SyncScope
+from ....ir.gpu.cluster import ClusterLoadWait
+from ....ir.gpu.fence import AsyncProxyFence
+from ....ir.gpu.ldmatrix import StoreMatrix
+from ....ir.gpu.tma import TmaStore, TmaStoreCommit, TmaStoreWait
+from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import LoopKind
 from ...problems.gemm import Gemm, Result
@@ -102,7 +95,7 @@ class ResultWriter:
 
     def _staging(self, name: str, columns: int, layout: Layout | None) -> Buffer:
         shape = (self.groups, self.boxes, WGMMA_M, columns)
-        return self.w.allocate(name, shape, self.p.results[0].tensor.dtype, Scope.SHARED, layout)
+        return self.w.allocate(name, shape, self.p.results[0].tensor.dtype, MemoryScope.SHARED, layout)
 
     def read_ahead(self, at: Mapping[str, Expr]) -> L2Prefetch:
         """Start to read what the first outputs of ``write`` need besides the sums, which may still be under way."""
@@ -151,8 +144,8 @@ class ResultWriter:
         items = lines * columns // width
         turns = -(-items // threads)
         at_once = min(turns, max(1, LOADS_AHEAD // split))
-        read = w.allocate("read", (at_once, split, width), partials.dtype, Scope.REGISTER)
-        total, run = w.allocate("total", (width,), partials.dtype, Scope.REGISTER), run_of((index(0),), width)
+        read = w.allocate("read", (at_once, split, width), partials.dtype, MemoryScope.REGISTER)
+        total, run = w.allocate("total", (width,), partials.dtype, MemoryScope.REGISTER), run_of((index(0),), width)
         zero = const(0.0, partials.dtype)
 
         def held(one: Expr, number: int) -> tuple[Expr, ...]:
@@ -246,7 +239,9 @@ class ResultWriter:
         w, ahead = self.w, dict[Load, Buffer]()
         for load in _further(self.p, box.result):
             halves = _halves(load)
-            ahead[load] = w.allocate("ahead", (box.piece.columns // 4 * halves,), load.buffer.dtype, Scope.REGISTER)
+            ahead[load] = w.allocate(
+                "ahead", (box.piece.columns // 4 * halves,), load.buffer.dtype, MemoryScope.REGISTER
+            )
             with (
                 w.loop("ahead_column", box.piece.columns // 8, UNROLLED) as c,
                 w.loop("ahead_half", halves, UNROLLED) as half,
@@ -267,7 +262,7 @@ class ResultWriter:
         """A box: computed, staged, and sent off, or stored by the warps that staged it."""
         w, result, piece, row = self.w, box.result, box.piece, box.row
         with w.scope():
-            out = w.allocate("out", (piece.columns // 2,), result.tensor.dtype, Scope.REGISTER)
+            out = w.allocate("out", (piece.columns // 2,), result.tensor.dtype, MemoryScope.REGISTER)
             with w.loop("out_column", piece.columns // 8, UNROLLED) as c, w.loop("out_half", 2, UNROLLED) as half:
                 inside = self._inside(box, at, c, half)
                 near = {load: (held, c * 4 + half * 2 if _halves(load) == 2 else c * 2) for load, held in ahead.items()}
@@ -275,18 +270,18 @@ class ResultWriter:
                 value = self._value(sums, row, first, result, inside, 2, near)
                 w.store(out, (Ramp(c * 4 + half * 2, 1, 2),), value)
             if self.by_rows:
-                w.barrier(Level.WARP)
+                w.barrier(SyncScope.WARP)
                 self._stage(out, piece, 0)
-                w.barrier(Level.WARP)
+                w.barrier(SyncScope.WARP)
                 self._by_lines(result, {**at, "m": at["m"] + row * WGMMA_M, "n": at["n"] + piece.first}, piece)
                 return
             if number == 0 or number >= self.boxes:
                 with w.when(self.leads):
                     w.emit(TmaStoreWait(0 if number == 0 else self.boxes - 1))
-                w.barrier(Level.WARPGROUP)
+                w.barrier(SyncScope.WARPGROUP)
             self._stage(out, piece, number % self.boxes)
             w.emit(AsyncProxyFence())
-            w.barrier(Level.WARPGROUP)
+            w.barrier(SyncScope.WARPGROUP)
             place = {**at, "m": at["m"] + row * WGMMA_M, "n": at["n"] + piece.first}
             extents = tuple(WGMMA_M if i == Var("m") else piece.columns if i == Var("n") else 1 for i in result.indices)
             corner = tuple(vector_at(i, place, "n", 1) for i in result.indices)

@@ -11,22 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....core.dtypes import INDEX, float32
-from ....ir.buffer import Buffer, Layout, Scope
+from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, index, logical_and
-from ....ir.gpu import (
-    SWIZZLE_128B,
-    SWIZZLE_128B_ELEMENTS,
-    WARPGROUP_THREADS,
-    WGMMA_M,
-    Level,
-    MbarrierArrive,
-    MbarrierArriveExpectTx,
-    MbarrierInit,
-    MbarrierWait,
-    SetMaxRegisters,
-    WarpgroupMma,
-    WarpgroupMmaWait,
-)
+from ....ir.gpu.barrier import WARPGROUP_THREADS, SyncScope
+from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ....ir.gpu.setmaxnreg import SetMaxRegisters
+from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel
 from ...problems.gemm import Gemm, Operand
@@ -153,7 +143,7 @@ class _Program:
                 with w.scope():  # in the place of the rings
                     self._add_up()
             if s.cluster > 1:
-                w.barrier(Level.CLUSTER)
+                w.barrier(SyncScope.CLUSTER)
         if s.share:
             add_parts(w, p, self.grid, self.shares, self.parts)
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
@@ -162,13 +152,13 @@ class _Program:
 
     def _allocate(self) -> None:
         s, w = self.s, self.w
-        self.full = w.allocate("full", (s.stages,), INDEX, Scope.SHARED)
-        self.free = w.allocate("free", (s.stages,), INDEX, Scope.SHARED)
+        self.full = w.allocate("full", (s.stages,), INDEX, MemoryScope.SHARED)
+        self.free = w.allocate("free", (s.stages,), INDEX, MemoryScope.SHARED)
         if s.in_turn:
-            self.turns = w.allocate("turns", (s.groups,), INDEX, Scope.SHARED)
+            self.turns = w.allocate("turns", (s.groups,), INDEX, MemoryScope.SHARED)
         # sums of their own for groups with tiles of their own: else one group's would be alive while another's are made
         self.sums = [
-            w.allocate("sums", (s.rows, s.wide // 2), float32, Scope.REGISTER)
+            w.allocate("sums", (s.rows, s.wide // 2), float32, MemoryScope.REGISTER)
             for _ in range(s.groups if s.in_turn else 1)
         ]
 
@@ -188,7 +178,7 @@ class _Program:
         )
         slab = shape[0] * strides[0]
         layout = Layout((s.slabs * slab, slab, *strides), SWIZZLE_128B)
-        buffer = self.w.allocate(name, (s.stages, s.slabs, *shape), loads[0].buffer.dtype, Scope.SHARED, layout)
+        buffer = self.w.allocate(name, (s.stages, s.slabs, *shape), loads[0].buffer.dtype, MemoryScope.SHARED, layout)
         return Ring(buffer, loads, axis, extent, along_k, *self._shared_by(axis))
 
     def _shared_by(self, axis: str) -> tuple[int, Expr, Expr | None]:
@@ -215,7 +205,7 @@ class _Program:
             if s.in_turn:
                 for group in range(s.groups):
                     w.emit(MbarrierInit(self.turns, index(group), WARPGROUP_WARPS))
-        w.barrier(Level.CLUSTER if s.cluster > 1 else Level.BLOCK)
+        w.barrier(SyncScope.CLUSTER if s.cluster > 1 else SyncScope.BLOCK)
         if s.registers:
             with w.when(self.copies):
                 w.emit(SetMaxRegisters(COPYING_REGISTERS, increase=False))
@@ -311,10 +301,10 @@ class _Program:
         """Sums of one tile from all blocks that share it: each stages its own and stores a part of the outputs."""
         s, w = self.s, self.w
         layout = Layout((s.wide + PARTIAL_PADDING, 1))
-        partials = w.allocate("partials", (s.tile_m, s.wide), float32, Scope.SHARED, layout)
+        partials = w.allocate("partials", (s.tile_m, s.wide), float32, MemoryScope.SHARED, layout)
         with w.when(self.multiplies):
             self.results.stage_sums(self.sums[0], partials)
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
         at, first = self.grid.place(self.worker, self.of_tile), self.of_tile * s.split
         self.results.add_up(partials, at, first, self.of_k, s.split, s.warps * WARP_LANES)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ....ir.buffer import Buffer
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Var, index
-from ....ir.gpu import SWIZZLE_128B_ELEMENTS, TmaLoad, TmaPrefetch
+from ....ir.gpu.tma import TmaLoad, TmaPrefetch
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 
 

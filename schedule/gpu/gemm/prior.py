@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....core.target import Target
-from ....ir.gpu import SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Columns, Ints
 from .epilogue import can_store_boxes

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.expr import WARP_LANES, Cast, Load, Var
-from ....ir.gpu import SWIZZLE_128B_ELEMENTS, WARPGROUP_THREADS, WGMMA_M
+from ....ir.gpu.barrier import WARPGROUP_THREADS
+from ....ir.gpu.tma import MAX_BOX_EXTENT
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.stmt import Kernel
-from ....ir.verify_tma_mma import LARGEST_BOX
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import LARGEST_SKINNY_M, Gemm, gemm_of
@@ -250,7 +251,7 @@ class ProductPlan(Plan):
         fits &= (size["stages"] >= np.minimum(LEAST_STAGES, size["uses"])) & (
             size["sums"] + self._spare <= size["thread_registers"]
         )
-        fits &= size["tile_m"] // size["cluster_n"] <= LARGEST_BOX
+        fits &= size["tile_m"] // size["cluster_n"] <= MAX_BOX_EXTENT
         fits &= (columns.ints("in_turn") == 0) | (size["tiles"] > self.target.threads)
         split = columns.ints("split")
         fits &= (split == 1) | ((size["laps"] == 1) & (size["steps"] >= 2))

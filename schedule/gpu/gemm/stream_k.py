@@ -5,7 +5,7 @@ up of one tile, a second launch adds, always in the order of ``k``."""
 from dataclasses import dataclass
 
 from ....core.dtypes import float32
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Expr, Load, Select, const, index, logical_and, maximum, minimum
 from ....ir.stmt import HardwareAxis, LoopKind
 from ...problems.gemm import Gemm
@@ -95,8 +95,8 @@ def add_parts(w: NamingWriter, p: Gemm, grid: TileGrid, shares: EvenShares, part
         at = {**at, "m": at["m"] + line, "n": at["n"] + column}
         inside = [others > 0, at["m"] < p.m.extent, at["n"] < p.n.extent]
         inside += [item < items] if items % THREADS else []
-        total = w.allocate("total", (width,), float32, Scope.REGISTER)
-        read = w.allocate("read", (shares.sharers - 1, width), float32, Scope.REGISTER)
+        total = w.allocate("total", (width,), float32, MemoryScope.REGISTER)
+        read = w.allocate("read", (shares.sharers - 1, width), float32, MemoryScope.REGISTER)
         run, zero = run_of((index(0),), width), const(0.0, float32)
         with w.when(logical_and(*inside)):
             w.store(total, run, Load(partials, run_of((first * 2 + 1, line, column), width)))

@@ -8,9 +8,9 @@ the end the sums go through shared memory, so that whole rows of results are sto
 from dataclasses import dataclass
 
 from ....core.dtypes import float32
-from ....ir.buffer import Buffer, Layout, Scope
+from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import Broadcast, Expr, Load, const, index, minimum
-from ....ir.gpu import MFMA_ATOMS, WAVEFRONT_LANES, Mma
+from ....ir.gpu.mma import MFMA_ATOMS, WAVEFRONT_LANES, Mma
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
 from ...tile.contiguous import run_of
@@ -88,7 +88,7 @@ class _Program:
             self.at = grid.place(tile, index(0))
             self.own_m = wave // s.waves_n * (s.rows * SIDE) if s.waves_m > 1 else index(0)
             self.own_n = wave % s.waves_n * (s.columns * SIDE) if s.waves_n > 1 else index(0)
-            sums = w.allocate("sums", (s.rows, s.columns, RUN), float32, Scope.REGISTER)
+            sums = w.allocate("sums", (s.rows, s.columns, RUN), float32, MemoryScope.REGISTER)
             with w.scope():
                 self._multiply(sums)
             with w.scope():
@@ -101,7 +101,7 @@ class _Program:
         assert operand.load is not None
         piece, along_k = piece_of(self.p, operand, axis)
         layout = Layout((self.s.depth + PADDING, 1))
-        memory = self.w.allocate(name, (extent, self.s.depth), self.dtype, Scope.SHARED, layout)
+        memory = self.w.allocate(name, (extent, self.s.depth), self.dtype, MemoryScope.SHARED, layout)
         return _Tile(operand.load, memory, axis, piece, along_k)
 
     def _bring(self, tile: _Tile, step: Expr) -> None:
@@ -116,7 +116,7 @@ class _Program:
                     row, k = item // (depth // tile.piece), item % (depth // tile.piece) * tile.piece
                 else:
                     k, row = item // (rows // tile.piece), item % (rows // tile.piece) * tile.piece
-                held = w.allocate("held", (tile.piece,), self.dtype, Scope.REGISTER)
+                held = w.allocate("held", (tile.piece,), self.dtype, MemoryScope.REGISTER)
                 self._load(tile, held, row, step * s.depth + k)
                 if tile.along_k:
                     w.store(tile.memory, run_of((row, k), tile.piece), Load(held, run_of((index(0),), tile.piece)))
@@ -164,7 +164,7 @@ class _Program:
     def _fragments(self, name: str, memory: Buffer, own: Expr, count: int, part: Expr) -> Buffer:
         """What this lane holds of ``count`` times 16 rows, at the places of ``k`` that an instruction takes."""
         w, run = self.w, self.atom.elements("a")
-        held = w.allocate(name, (count, run), self.dtype, Scope.REGISTER)
+        held = w.allocate(name, (count, run), self.dtype, MemoryScope.REGISTER)
         with w.loop("fragment", count, UNROLLED) as i:
             place = (own + i * SIDE + self.lane % SIDE, part * self.atom.k + self.lane // SIDE * run)
             w.store(held, run_of((i, index(0)), run), Load(memory, run_of(place, run)))
@@ -175,7 +175,7 @@ class _Program:
     def _finish(self, sums: Buffer) -> None:
         s, w = self.s, self.w
         layout = Layout((s.tile_n + PADDING, 1))
-        partials = w.allocate("partials", (s.tile_m, s.tile_n), float32, Scope.SHARED, layout)
+        partials = w.allocate("partials", (s.tile_m, s.tile_n), float32, MemoryScope.SHARED, layout)
         with (
             w.loop("row", s.rows, UNROLLED) as i,
             w.loop("column", s.columns, UNROLLED) as j,

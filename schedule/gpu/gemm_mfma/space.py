@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.gpu import WAVEFRONT_LANES
+from ....ir.gpu.mma import WAVEFRONT_LANES
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME

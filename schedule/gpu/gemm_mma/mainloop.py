@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from math import gcd
 
 from ....core.dtypes import float32
-from ....ir.buffer import Buffer, Layout, Scope, Swizzle
+from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, Unary, UnaryOp, Var, const, index, logical_and, minimum
-from ....ir.gpu import WARP_MMA_ATOMS, CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level, LoadMatrix, Mma
+from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.ldmatrix import LoadMatrix
+from ....ir.gpu.mma import WARP_MMA_ATOMS, Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand, flat_steps
@@ -122,7 +125,7 @@ class _Program:
             self.at = grid.place(axes[0], index(0))
             self.own_m = self.warp // s.warps_n * (s.rows * ROWS) if s.warps_m > 1 else index(0)
             self.own_n = self.warp % s.warps_n * (s.columns * COLUMNS) if s.warps_n > 1 else index(0)
-            sums = w.allocate("sums", (s.rows, 2 * s.columns, 4), float32, Scope.REGISTER)
+            sums = w.allocate("sums", (s.rows, 2 * s.columns, 4), float32, MemoryScope.REGISTER)
             with w.scope():
                 self._multiply(sums)
             with w.scope():
@@ -145,11 +148,11 @@ class _Program:
         bits = columns.bit_length() - 1
         swizzle = Swizzle(min(bits - 3, 3), 3, max(bits, 6) - 3) if pitch == columns else None
         layout = Layout((rows * pitch, pitch, 1), swizzle)
-        ring = self.w.allocate(name, (s.stages, rows, columns), self.dtype, Scope.SHARED, layout)
+        ring = self.w.allocate(name, (s.stages, rows, columns), self.dtype, MemoryScope.SHARED, layout)
         held = None
         if piece == 1:
             turns = -(-rows * columns // (NARROW * s.threads))
-            held = self.w.allocate(f"{name}_held", (turns, NARROW), self.dtype, Scope.REGISTER)
+            held = self.w.allocate(f"{name}_held", (turns, NARROW), self.dtype, MemoryScope.REGISTER)
         outer, inner = (axis, "k") if along_k else ("k", axis)
         return _Tile(operand.load, ring, outer, inner, piece, held)
 
@@ -225,8 +228,8 @@ class _Program:
         s, w = self.s, self.w
         self.left = self._tile("left", self.p.a, "m", s.tile_m)
         self.right = self._tile("right", self.p.b, "n", s.tile_n)
-        self.a = w.allocate("a", (2, s.rows, 8), self.dtype, Scope.REGISTER)
-        self.b = w.allocate("b", (2, s.columns, 8), self.dtype, Scope.REGISTER)
+        self.a = w.allocate("a", (2, s.rows, 8), self.dtype, MemoryScope.REGISTER)
+        self.b = w.allocate("b", (2, s.columns, 8), self.dtype, MemoryScope.REGISTER)
         with w.loop("early", self.ahead, UNROLLED) as early:
             for tile in (self.left, self.right):
                 self._fill(tile, early, early)
@@ -338,14 +341,14 @@ class _Program:
     def _stage_results(self, sums: Buffer) -> None:
         s, w = self.s, self.w
         layout = Layout((s.tile_n + PARTIAL_PADDING, 1))
-        partials = w.allocate("partials", (s.tile_m, s.tile_n), float32, Scope.SHARED, layout)
+        partials = w.allocate("partials", (s.tile_m, s.tile_n), float32, MemoryScope.SHARED, layout)
         with self._pairs() as (m, n, (i, j), first):
             value = Load(sums, (Broadcast(i, 2), Broadcast(j, 2), Ramp(first, 1, 2)))
             w.store(partials, (Broadcast(m, 2), Ramp(n, 1, 2)), value)
-        w.barrier(Level.CLUSTER if s.split > 1 else Level.BLOCK)
+        w.barrier(SyncScope.CLUSTER if s.split > 1 else SyncScope.BLOCK)
         add_up_tile(w, TileShare(self.p, self.at, self.rank, s.split, self.thread, s.threads), partials)
         if s.split > 1:
-            w.barrier(Level.CLUSTER)
+            w.barrier(SyncScope.CLUSTER)
 
 
 def tile_pitch(columns: int) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....core.dtypes import DType
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import (
     WARP_LANES,
@@ -32,7 +32,7 @@ from ....ir.expr import (
     logical_and,
     minimum,
 )
-from ....ir.gpu import Level
+from ....ir.gpu.barrier import SyncScope
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
 from ...tile.contiguous import run_of
@@ -122,8 +122,8 @@ def lower_gemv(p: Gemm, name: str, s: GemvSetting) -> Kernel:
         ("warp", s.warps, HardwareAxis.WARP),
         ("lane", WARP_LANES, HardwareAxis.LANE),
     ]
-    streamed = () if p.b.load is None else (p.b.load.buffer.name,)
-    with w.launch(name, bounds, min_blocks=s.resident, streamed=streamed) as (block, warp, lane):
+    evict_first = () if p.b.load is None else (p.b.load.buffer.name,)
+    with w.launch(name, bounds, min_blocks=s.resident, evict_first=evict_first) as (block, warp, lane):
         first = (block * s.warps_n + _of(warp, s.warps_k, s.warps_n)) * width
         if along_k:
             _, unroll = even_steps(p, s.warps_k, s.unroll)
@@ -181,8 +181,8 @@ def _add_step(w: Writer, p: Gemm, s: GemvSetting, sums: Buffer, first: Expr, k: 
     of the first product. The first ``inside`` of them surely lie inside the row."""
     piece, m_extent, dtype = piece_elements(p), p.m.extent, p.accumulator.dtype
     apart = s.warps_k * WARP_LANES * piece
-    weights = w.allocate("weight", (pieces, s.rows, piece), _kept(p.b, piece, dtype), Scope.REGISTER)
-    tokens = w.allocate("token", (pieces, m_extent, piece), _kept(p.a, piece, dtype), Scope.REGISTER)
+    weights = w.allocate("weight", (pieces, s.rows, piece), _kept(p.b, piece, dtype), MemoryScope.REGISTER)
+    tokens = w.allocate("token", (pieces, m_extent, piece), _kept(p.a, piece, dtype), MemoryScope.REGISTER)
 
     def read(held: Buffer, operand: Operand, axis: str, rows: int, place: Callable[[Expr], Expr]) -> None:
         for start, stop, masked in ((0, inside, False), (inside, pieces, True)):
@@ -215,8 +215,8 @@ def _along_n(w: Writer, p: Gemm, s: GemvSetting, first: Expr, warp: Expr, lane: 
     column = (lane % s.lanes_n) * piece
     sums = _zeros_of(w, m_extent * piece, dtype)
     with w.loop("step", steps) as step:
-        weights = w.allocate("weight", (s.unroll, piece), _held(p.b), Scope.REGISTER)
-        tokens = w.allocate("token", (m_extent, s.unroll), _held(p.a), Scope.REGISTER)
+        weights = w.allocate("weight", (s.unroll, piece), _held(p.b), MemoryScope.REGISTER)
+        tokens = w.allocate("token", (m_extent, s.unroll), _held(p.a), MemoryScope.REGISTER)
         base = ((step * s.warps_k + own) * lanes_k + lane // s.lanes_n) * s.unroll
         aligned = p.n.extent % piece == 0
         n = minimum(first + column, index(p.n.extent - piece)) if aligned else first + column
@@ -259,16 +259,16 @@ def _along_n(w: Writer, p: Gemm, s: GemvSetting, first: Expr, warp: Expr, lane: 
 
 def _partials(w: Writer, p: Gemm, s: GemvSetting, width: int) -> Buffer:
     """Where the sums of the warps of a block meet, each with ``width`` outputs."""
-    return w.allocate("partials", (s.warps_k, p.m.extent, s.warps_n * width), p.accumulator.dtype, Scope.SHARED)
+    return w.allocate("partials", (s.warps_k, p.m.extent, s.warps_n * width), p.accumulator.dtype, MemoryScope.SHARED)
 
 
 def _finish(w: Writer, p: Gemm, s: GemvSetting, block: Expr, warp: Expr, lane: Expr, partials: Buffer) -> None:
     """The partial sums of a block added up, one output a thread, and what is made of them stored."""
-    w.barrier(Level.BLOCK if s.warps > 1 else Level.WARP)
+    w.barrier(SyncScope.BLOCK if s.warps > 1 else SyncScope.WARP)
     columns = partials.shape[2]
     first, thread = block * columns, warp * WARP_LANES + lane
     items, threads = p.m.extent * columns, s.warps * WARP_LANES
-    total = w.allocate("total", (), p.accumulator.dtype, Scope.REGISTER)
+    total = w.allocate("total", (), p.accumulator.dtype, MemoryScope.REGISTER)
     with w.loop("round", -(-items // threads)) as turn:
         item = turn * threads + thread
         n = first + item % columns
@@ -341,7 +341,7 @@ def _ramp(lanes: int) -> Expr:
 
 def _zeros_of(w: Writer, count: int, dtype: DType) -> Buffer:
     """Registers for sums."""
-    sums = w.allocate("sums", (count,), dtype, Scope.REGISTER)
+    sums = w.allocate("sums", (count,), dtype, MemoryScope.REGISTER)
     with w.loop("zero", count, UNROLLED) as zero:
         w.store(sums, (zero,), const(0, dtype))
     return sums

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ....ir.buffer import Scope
+from ....ir.buffer import MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load
 from ....te.workload import Stage
@@ -21,7 +21,8 @@ class Results:
         self._axis = stage.reduce_axes[0].name
         self._kind = Accumulation(stage.reducer, stage.body.dtype, stage.tensor.dtype)
         self._state = [
-            w.allocate(f"{name}_{n}", tuple(shape), dtype, Scope.REGISTER) for n, dtype in enumerate(self._kind.dtypes)
+            w.allocate(f"{name}_{n}", tuple(shape), dtype, MemoryScope.REGISTER)
+            for n, dtype in enumerate(self._kind.dtypes)
         ]
 
     def start(self, at: Sequence[Expr]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Select, const, index, logical_and
 from ....ir.linear_form import LinearForm, affine_form
@@ -176,7 +176,7 @@ def _stage(w: Writer, tile: _Tile, load: Load, number: int) -> tuple[Buffer, tup
     """Copy what the block reads of ``load`` during this chunk; the shared buffer and where its first element comes
     from. Places outside the tensor get zeros: nothing that counts reads them."""
     shape = spans(load, tile.setting.ranges(tile.axes))
-    shared = w.allocate(f"{tile.prefix}staged{number}", shape, load.buffer.dtype, Scope.SHARED)
+    shared = w.allocate(f"{tile.prefix}staged{number}", shape, load.buffer.dtype, MemoryScope.SHARED)
     base = tuple(_base(tile, _affine(e)) for e in load.indices)
     threads, total = tile.setting.threads_y * tile.setting.threads_x, prod(shape)
     with w.loop(f"{tile.prefix}copy{number}", -(-total // threads)) as turn:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ....core.dtypes import float32
-from ....ir.buffer import Buffer, Layout, Scope, Swizzle
+from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.expr import (
     WARP_LANES,
     Binary,
@@ -29,7 +29,10 @@ from ....ir.expr import (
     logical_and,
     minimum,
 )
-from ....ir.gpu import WARP_MMA_ATOMS, CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level, LoadMatrix, Mma
+from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.ldmatrix import LoadMatrix
+from ....ir.gpu.mma import WARP_MMA_ATOMS, Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...loop_nest.nest import identity
@@ -104,7 +107,7 @@ class _Program:
                 with w.scope():
                     self._layer(number)
             if s.cluster > 1:
-                w.barrier(Level.CLUSTER)  # others may still read what this block found
+                w.barrier(SyncScope.CLUSTER)  # others may still read what this block found
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
     # --- shared memory
@@ -118,7 +121,9 @@ class _Program:
         self.a = self._tiles("tokens", held)
         self.vectors = [
             {
-                load: w.allocate(f"{load.buffer.name}_near", (self.columns(layer),), load.buffer.dtype, Scope.SHARED)
+                load: w.allocate(
+                    f"{load.buffer.name}_near", (self.columns(layer),), load.buffer.dtype, MemoryScope.SHARED
+                )
                 for load in vectors_of(p, layer)
             }
             for layer in p.layers
@@ -138,7 +143,7 @@ class _Program:
         _, rows, columns = shape
         pitch = tile_pitch(columns)
         swizzle = Swizzle(3, 3, columns.bit_length() - 4) if pitch == columns else None
-        return self.w.allocate(name, shape, self.p.dtype, Scope.SHARED, Layout((rows * pitch, pitch, 1), swizzle))
+        return self.w.allocate(name, shape, self.p.dtype, MemoryScope.SHARED, Layout((rows * pitch, pitch, 1), swizzle))
 
     def _begin(self) -> None:
         """Start the copies of what comes in, of vectors, and of the weights of the first steps."""
@@ -256,7 +261,7 @@ class _Work:
         self.last_tile = program.columns(self.layer) // COLUMNS - 1
         self.tiles = -(-(self.last_tile + 1) // self.s.warps)
         self.padded = self.tiles * self.s.warps > self.last_tile + 1
-        self.sums = self.w.allocate("sums", (self.s.rows, self.tiles, 4), float32, Scope.REGISTER)
+        self.sums = self.w.allocate("sums", (self.s.rows, self.tiles, 4), float32, MemoryScope.REGISTER)
         self.found: dict[str, Buffer] = {}
 
     def _tile(self, j: Expr) -> Expr:
@@ -272,14 +277,14 @@ class _Work:
         s, w, program, zero = self.s, self.w, self.program, index(0)
         low, high = self.lane % 8, self.lane // 8
         with w.loop("pair", s.chunk // (2 * DEPTH), UNROLLED) as pair:
-            a = w.allocate("a", (s.rows, 2, 8), self.p.dtype, Scope.REGISTER)
+            a = w.allocate("a", (s.rows, 2, 8), self.p.dtype, MemoryScope.REGISTER)
             with w.loop("a_row", s.rows, UNROLLED) as i, w.loop("a_half", 2, UNROLLED) as h:
                 k = pair * (2 * DEPTH) + h * DEPTH + high // 2 * 8
                 row = i * ROWS + high % 2 * 8 + low
                 source = (stage, row, k) if program.streams else (zero, row, step * s.chunk + k)
                 w.emit(LoadMatrix(a, (i, h, zero), program.a, source, 4))
             with w.loop("tile", self.tiles, UNROLLED) as j:
-                b = w.allocate("b", (8,), self.p.dtype, Scope.REGISTER)
+                b = w.allocate("b", (8,), self.p.dtype, MemoryScope.REGISTER)
                 n, k = self._tile(j) * COLUMNS, pair * (2 * DEPTH) + high * 8
                 place = (stage, n + low, k) if program.along_k else (stage, k + low, n)
                 w.emit(LoadMatrix(b, (zero,), program.ring, place, 4, not program.along_k))
@@ -314,12 +319,12 @@ class _Work:
     def reduce(self, statistic: Statistic) -> None:
         """Every lane gets a statistic of each of its rows."""
         w, op = self.w, statistic.combine
-        value = w.allocate(statistic.tensor.name, (self.s.rows, 2), float32, Scope.REGISTER)
+        value = w.allocate(statistic.tensor.name, (self.s.rows, 2), float32, MemoryScope.REGISTER)
         nothing = identity(op, float32)
         with self.reducer.lines() as (i, half, row):
             w.store(value, (i, half), nothing)
             with w.loop("column", self.tiles, UNROLLED) as j:
-                pair = w.allocate("pair", (2,), float32, Scope.REGISTER)
+                pair = w.allocate("pair", (2,), float32, MemoryScope.REGISTER)
                 at = self._at(row, j)
                 w.store(pair, (Ramp(index(0), 1, 2),), self._pair(statistic.body, at, i, half, j))
                 term: Expr = Binary(op, Load(pair, (index(0),)), Load(pair, (index(1),)))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ....core.dtypes import float32
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import (
     Binary,
@@ -21,7 +21,8 @@ from ....ir.expr import (
     index,
     logical_and,
 )
-from ....ir.gpu import ClusterLoadWait, Level
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.stmt import LoopKind
 
 QUAD = 4
@@ -39,9 +40,9 @@ class RowReducer:
         self.reductions = 0
         # two of each: the barriers of a reduction stand between two uses of one
         if warps > 1:
-            self.of_warps = w.allocate("of_warps", (2, rows * FRAGMENT_ROWS, warps), float32, Scope.SHARED)
+            self.of_warps = w.allocate("of_warps", (2, rows * FRAGMENT_ROWS, warps), float32, MemoryScope.SHARED)
         if cluster > 1:
-            self.of_blocks = w.allocate("of_blocks", (2, rows * FRAGMENT_ROWS), float32, Scope.SHARED)
+            self.of_blocks = w.allocate("of_blocks", (2, rows * FRAGMENT_ROWS), float32, MemoryScope.SHARED)
 
     @contextmanager
     def lines(self) -> Iterator[tuple[Expr, Expr, Expr]]:
@@ -69,7 +70,7 @@ class RowReducer:
             w.store(parts, (slot, row, self.warp), Load(value, (i, half)))
         w.barrier()
         with self.lines() as (i, half, row):
-            together = w.allocate("together", (warps,), float32, Scope.REGISTER)
+            together = w.allocate("together", (warps,), float32, MemoryScope.REGISTER)
             width = min(warps, 4)
             for first in range(0, warps, width):
                 run = Ramp(index(first), 1, width)
@@ -84,7 +85,7 @@ class RowReducer:
         one = logical_and(Compare(CompareOp.EQ, self.lane % QUAD, index(0)), Compare(CompareOp.EQ, self.warp, index(0)))
         with w.when(one), self.lines() as (i, half, row):
             w.store(parts, (slot, row), Load(value, (i, half)))
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
         with self.lines() as (i, half, row):
             total: Expr = ClusterLoad(parts, (slot, row), index(0))
             for number in range(1, self.cluster):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.buffer import Buffer, Layout, Scope, Swizzle
+from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Var, index, logical_and
 from ....ir.linear_form import LinearForm
@@ -220,7 +220,7 @@ class _Program:
         self.swizzled, self.order = setting["layout"] == "swizzle", str(setting["order"])
         buffers = (*plan.workload.inputs, *(s.tensor for s in plan.stages))
         moved = {r.load.buffer.name for r in plan.turned} | {s.name for s in plan.stages}
-        self.streamed = tuple(b.name for b in buffers if b.name in moved) if setting["stream"] else ()
+        self.evict_first = tuple(b.name for b in buffers if b.name in moved) if setting["stream"] else ()
         self.names = Names({b.name for b in buffers} | {a.name for a in plan.axes})
         self.w = Writer()
         self.source, self.sink = plan.extents
@@ -234,7 +234,7 @@ class _Program:
             (self.names.fresh("block"), prod(a.extent for a in counted), HardwareAxis.GRID_X),
             (self.names.fresh("thread"), self.threads, HardwareAxis.THREAD),
         ]
-        with w.launch(KERNEL_NAME, bounds, streamed=self.streamed) as (block, thread):
+        with w.launch(KERNEL_NAME, bounds, evict_first=self.evict_first) as (block, thread):
             at = dict(places(block, counted))
             i0, j0 = at.pop("source#"), at.pop("sink#")
             self._ask(block, thread, at, i0, j0)
@@ -270,7 +270,7 @@ class _Program:
             base = round(log2(MAX_VECTOR_BYTES // dtype.bytes))
             swizzle = Swizzle(3, base, round(log2(self.cells * self.write)) - base)
         layout = Layout((width if self.swizzled else width + group, 1), swizzle)
-        return self.w.allocate(name, (self.rows // group, width), dtype, Scope.SHARED, layout)
+        return self.w.allocate(name, (self.rows // group, width), dtype, MemoryScope.SHARED, layout)
 
     def _fill(self, read: Read, tile: Buffer, thread: Expr, at: Mapping[str, Expr], i0: Expr, j0: Expr) -> None:
         """Read the tile by vectors along the source, all before the first is put down."""
@@ -279,7 +279,7 @@ class _Program:
         total = self.rows // group * chunks
         count = -(-total // self.threads)
         name = self.names.fresh(f"{read.load.buffer.name}_held")
-        held = w.allocate(name, (count, group, self.read), read.load.dtype, Scope.REGISTER)
+        held = w.allocate(name, (count, group, self.read), read.load.dtype, MemoryScope.REGISTER)
         with self._unrolled("k", count) as k:
             chunk, row, some = self._places(k, thread, chunks, total)
             with w.when(some), self._unrolled("h", group) as h:
@@ -318,7 +318,7 @@ class _Program:
                 turned: list[Buffer] = []
                 for read, tile in zip(plan.turned, tiles, strict=True):
                     name = self.names.fresh(f"{read.load.buffer.name}_turned")
-                    turned.append(w.allocate(name, (self.write,), read.load.dtype, Scope.REGISTER))
+                    turned.append(w.allocate(name, (self.write,), read.load.dtype, MemoryScope.REGISTER))
                     with self._unrolled("e", self.write // group) as e:
                         row = chunk * (self.write // group) + e
                         with w.loop(self.names.fresh("v"), group, LoopKind.VECTORIZED) as v:

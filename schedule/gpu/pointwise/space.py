@@ -161,7 +161,7 @@ class _Program:
         self.blocks = int(blocks[0])
         self.ahead = int(plan.early(threads, registers)[0])
         buffers = (*plan.workload.inputs, *(s.tensor for s in plan.stages))
-        self.streamed = tuple(b.name for b in self._large(buffers)) if setting["stream"] else ()
+        self.evict_first = tuple(b.name for b in self._large(buffers)) if setting["stream"] else ()
         self.names = Names({b.name for b in buffers} | {a.name for a in plan.axes})
         self.w = Writer()
 
@@ -176,7 +176,7 @@ class _Program:
             (self.names.fresh("block"), self.blocks, HardwareAxis.GRID_X),
             (self.names.fresh("thread"), self.threads, HardwareAxis.THREAD),
         ]
-        with w.launch(KERNEL_NAME, bounds, streamed=self.streamed) as (block, thread):
+        with w.launch(KERNEL_NAME, bounds, evict_first=self.evict_first) as (block, thread):
             self._ask(block, thread, following=False)
             trips = -(-self.tiles // self.blocks)
             if trips == 1:

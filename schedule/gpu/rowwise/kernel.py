@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Compare, CompareOp, Expr, Load, Ramp, Select, index, logical_and, minimum
-from ....ir.gpu import CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level
+from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.barrier import SyncScope
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
@@ -29,8 +30,8 @@ def row_kernel(workload: Workload, form: RowForm, setting: RowSetting) -> Kernel
     bounds.append((do.name("t"), setting.threads, HardwareAxis.THREAD))
     # What clusters write the cache may keep: 2 % faster on an H200.
     written = [c.tensor for c in form.wide] if setting.cluster == 1 else []
-    streamed = [b.name for b in (*form.held, *written)]
-    with w.launch(KERNEL_NAME, bounds, min_blocks=setting.resident, streamed=streamed) as variables:
+    evict_first = [b.name for b in (*form.held, *written)]
+    with w.launch(KERNEL_NAME, bounds, min_blocks=setting.resident, evict_first=evict_first) as variables:
         asks = _Rows(do, variables[0], grid)
         if setting.ahead:
             asks.own()
@@ -103,7 +104,7 @@ def _split(do: RowThread, row: Row) -> None:
     """The first vectors of a thread into registers, the others into shared memory of its own, all at once."""
     s, w = do.setting, do.w
     places = {
-        t.name: w.allocate(do.name(f"rest{n}"), (s.slots, s.lanes * s.teams, s.vector), t.dtype, Scope.SHARED)
+        t.name: w.allocate(do.name(f"rest{n}"), (s.slots, s.lanes * s.teams, s.vector), t.dtype, MemoryScope.SHARED)
         for n, t in enumerate(do.form.held)
     }
 
@@ -136,7 +137,7 @@ def _queue(do: RowThread, block: Expr, grid: int) -> None:
     s, w, form, chunks = do.setting, do.w, do.form, do.shape.chunks
     rows, place = form.row_count, do.team.place
     queues = {
-        t.name: w.allocate(do.name(f"queue{n}"), (s.slots, s.lanes, s.vector), t.dtype, Scope.SHARED)
+        t.name: w.allocate(do.name(f"queue{n}"), (s.slots, s.lanes, s.vector), t.dtype, MemoryScope.SHARED)
         for n, t in enumerate(form.held)
     }
     scratch = do.scratches(2)
@@ -185,7 +186,7 @@ def _queue(do: RowThread, block: Expr, grid: int) -> None:
             do.passes(row, scratch, turn % 2)
             _moved(do, following, do.edge)
     if s.cluster > 1:
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
 
 
 def _next_edges(do: RowThread, row: Row) -> dict[str, Buffer]:
@@ -193,7 +194,8 @@ def _next_edges(do: RowThread, row: Row) -> dict[str, Buffer]:
     if not do.shape.edges:
         return {}
     following = {
-        t.name: do.w.allocate(do.name(f"next{n}"), (), t.dtype, Scope.REGISTER) for n, t in enumerate(do.form.held)
+        t.name: do.w.allocate(do.name(f"next{n}"), (), t.dtype, MemoryScope.REGISTER)
+        for n, t in enumerate(do.form.held)
     }
     _moved(do, do.edge, following)
     with do.w.when(row.at < do.form.row_count):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ....core.dtypes import DType, float32
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import (
     Binary,
@@ -30,7 +30,7 @@ from ....ir.expr import (
     rebuild,
     walk,
 )
-from ....ir.gpu import Level
+from ....ir.gpu.barrier import SyncScope
 from ....ir.linear_form import affine_form
 from ....ir.rewrite import map_expr, substitute
 from ....ir.stmt import LoopKind
@@ -113,10 +113,10 @@ class RowThread:
         chunks = self.setting.unroll if self.setting.hold == MEMORY else min(self.kept + 1, self.shape.chunks)
         for n, tensor in enumerate(self.form.held):
             self.raw[tensor.name] = self.w.allocate(
-                self.name(f"own{n}"), (chunks, self.setting.vector), tensor.dtype, Scope.REGISTER
+                self.name(f"own{n}"), (chunks, self.setting.vector), tensor.dtype, MemoryScope.REGISTER
             )
             if self.shape.edges:
-                self.edge[tensor.name] = self.w.allocate(self.name(f"edge{n}"), (), tensor.dtype, Scope.REGISTER)
+                self.edge[tensor.name] = self.w.allocate(self.name(f"edge{n}"), (), tensor.dtype, MemoryScope.REGISTER)
 
     def load_chunk(self, row: Row, chunk: Chunk) -> None:
         for tensor in self.form.held:
@@ -227,7 +227,7 @@ class RowThread:
         for n, reduced in enumerate(self.form.reductions):
             self.reduce(row, n, reduced, scratch[n], slot)
         if self.setting.cluster > 1 and self.setting.hold != QUEUE:
-            self.w.barrier(Level.CLUSTER)  # before the writes: at the end it would wait for them
+            self.w.barrier(SyncScope.CLUSTER)  # before the writes: at the end it would wait for them
         if self.form.wide:
             self.write(row)
         if self.form.narrow:
@@ -236,7 +236,9 @@ class RowThread:
     def reduce(self, row: Row, n: int, reduced: Reduced, scratch: Sequence[Buffer], slot: Expr | None) -> None:
         how, w, s = accumulation(reduced), self.w, self.setting
         width = min(s.vector, _PARTS) if self.shape.chunks * s.vector > _PARTS else 1
-        parts = [w.allocate(self.name(f"part{n}_{k}"), (width,), d, Scope.REGISTER) for k, d in enumerate(how.dtypes)]
+        parts = [
+            w.allocate(self.name(f"part{n}_{k}"), (width,), d, MemoryScope.REGISTER) for k, d in enumerate(how.dtypes)
+        ]
         with w.loop(self.name(f"start{n}"), width, LoopKind.UNROLLED) as i:
             for part, neutral in zip(parts, how.neutral, strict=True):
                 w.store(part, (i,), neutral)
@@ -263,7 +265,7 @@ class RowThread:
     ) -> Expr:
         """The result that a team's parts make together."""
         w = self.w
-        state = [w.allocate(self.name(f"found{n}_{k}"), (), d, Scope.REGISTER) for k, d in enumerate(how.dtypes)]
+        state = [w.allocate(self.name(f"found{n}_{k}"), (), d, MemoryScope.REGISTER) for k, d in enumerate(how.dtypes)]
         for value, part in zip(state, parts, strict=True):
             w.store(value, (), Load(part, (index(0),)))
         for k in range(1, parts[0].shape[0]):
@@ -279,7 +281,7 @@ class RowThread:
         with self.held_chunks(row, "write", last=True) as chunk:
             beside = self.load_beside(row, chunk, "write", bodies)
             new = [
-                w.allocate(self.name(f"new{n}"), (s.vector,), c.tensor.dtype, Scope.REGISTER)
+                w.allocate(self.name(f"new{n}"), (s.vector,), c.tensor.dtype, MemoryScope.REGISTER)
                 for n, c in enumerate(self.form.wide)
             ]
             with self.lanes("write_v") as v:
@@ -335,7 +337,7 @@ class RowThread:
         read = self.beside_of([c.body for c in self.form.wide]) if self.setting.early else []
         for n, load in enumerate(read):
             shape = (self.setting.early, self.setting.vector)
-            self.early[load] = self.w.allocate(self.name(f"early{n}"), shape, load.dtype, Scope.REGISTER)
+            self.early[load] = self.w.allocate(self.name(f"early{n}"), shape, load.dtype, MemoryScope.REGISTER)
         if read:
             with self.chunks(row, "early") as chunk, self.w.when(self.is_early(chunk)):
                 for load in read:
@@ -366,7 +368,7 @@ class RowThread:
                 found[load] = _Lanes(self.early[load], (chunk.slot,))
                 continue
             vector = self.setting.vector
-            buffer = self.w.allocate(self.name(f"{name}_beside{n}"), (vector,), load.dtype, Scope.REGISTER)
+            buffer = self.w.allocate(self.name(f"{name}_beside{n}"), (vector,), load.dtype, MemoryScope.REGISTER)
             whole = run_of((index(0),), vector)
             with self.w.when(chunk.slot >= self.setting.early if early else None):
                 self.w.store(buffer, whole, self.beside_at(load, row, chunk))
@@ -404,7 +406,9 @@ class RowThread:
         def worked_out(e: Expr) -> Expr:
             if isinstance(e, Binary | Unary) and e.dtype.is_float and not _in_columns(e):
                 if e not in held:
-                    held[e] = self.w.allocate(self.name(f"{name}_row{len(held)}"), (), _wide(e.dtype), Scope.REGISTER)
+                    held[e] = self.w.allocate(
+                        self.name(f"{name}_row{len(held)}"), (), _wide(e.dtype), MemoryScope.REGISTER
+                    )
                     value = self.value(e, at, None, index(0), {})
                     self.w.store(held[e], (), value if _wide(e.dtype) == e.dtype else Cast(value, _wide(e.dtype)))
                 there = Load(held[e], ())

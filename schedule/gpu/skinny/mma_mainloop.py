@@ -9,9 +9,12 @@ from its other blocks, always added in the same order.
 from dataclasses import dataclass
 
 from ....core.dtypes import float32
-from ....ir.buffer import Buffer, Layout, Scope, Swizzle
+from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, const, index, logical_and, minimum
-from ....ir.gpu import WARP_MMA_ATOMS, CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level, LoadMatrix, Mma
+from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.ldmatrix import LoadMatrix
+from ....ir.gpu.mma import WARP_MMA_ATOMS, Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
@@ -99,7 +102,7 @@ class _Program:
             self.warp_n = self.warp // s.warps_k if s.warps_n > 1 else index(0)
             self.warp_k = self.warp % s.warps_k if s.warps_k > 1 else index(0)
             self._ask_ahead()
-            sums = w.allocate("sums", (s.rows, self.token_tiles, 4), float32, Scope.REGISTER)
+            sums = w.allocate("sums", (s.rows, self.token_tiles, 4), float32, MemoryScope.REGISTER)
             with w.scope():
                 self._multiply(sums)
             with w.scope():
@@ -125,7 +128,7 @@ class _Program:
         stages, pitch = self.s.stages, tile_pitch(columns)
         swizzle = Swizzle(3, 3, columns.bit_length() - 4) if pitch == columns else None
         layout = Layout((stages * rows * pitch, rows * pitch, pitch, 1), swizzle)
-        return self.w.allocate(name, (owners, stages, rows, columns), self.dtype, Scope.SHARED, layout)
+        return self.w.allocate(name, (owners, stages, rows, columns), self.dtype, MemoryScope.SHARED, layout)
 
     def _multiply(self, sums: Buffer) -> None:
         s, w = self.s, self.w
@@ -147,7 +150,7 @@ class _Program:
             w.store(sums, (i, j, e), const(0.0, float32))
         with w.loop("step", self.steps) as step:
             w.emit(CopyAsyncWait(ahead - 1))
-            w.barrier(Level.BLOCK if self.shared_tokens else Level.WARP)
+            w.barrier(SyncScope.BLOCK if self.shared_tokens else SyncScope.WARP)
             if self.steps > ahead:
                 with w.when(step + ahead < self.steps):
                     self._copy(step + ahead, (step + ahead) % s.stages)
@@ -219,8 +222,8 @@ class _Program:
         owner = self.warp_k if self.shared_tokens else self.warp
         low, high = lane % 8, lane // 8
         with w.loop("pair", s.chunk // (2 * DEPTH), UNROLLED) as pair:
-            a = w.allocate("a", (s.rows, 2, 8), self.dtype, Scope.REGISTER)
-            b = w.allocate("b", (self.token_tiles, 8), self.dtype, Scope.REGISTER)
+            a = w.allocate("a", (s.rows, 2, 8), self.dtype, MemoryScope.REGISTER)
+            b = w.allocate("b", (self.token_tiles, 8), self.dtype, MemoryScope.REGISTER)
             with w.loop("a_row", s.rows, UNROLLED) as i, w.loop("a_half", 2, UNROLLED) as h:
                 k = pair * (2 * DEPTH) + h * DEPTH
                 if self.along_k:

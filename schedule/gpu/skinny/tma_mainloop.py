@@ -8,21 +8,12 @@ another but on the ring's arrival barriers. The blocks of a cluster share out ``
 from dataclasses import dataclass
 
 from ....core.dtypes import INDEX, float32
-from ....ir.buffer import Buffer, Layout, Scope
+from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, const, index, logical_and
-from ....ir.gpu import (
-    SWIZZLE_128B,
-    SWIZZLE_128B_ELEMENTS,
-    WARPGROUP_THREADS,
-    WGMMA_M,
-    MbarrierArrive,
-    MbarrierArriveExpectTx,
-    MbarrierInit,
-    MbarrierWait,
-    TmaLoad,
-    WarpgroupMma,
-    WarpgroupMmaWait,
-)
+from ....ir.gpu.barrier import WARPGROUP_THREADS
+from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ....ir.gpu.tma import TmaLoad
+from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
@@ -104,13 +95,13 @@ class _Program:
         if s.split == 1:
             del bounds[1]
         once = (self.b.buffer.name,)
-        with w.launch(self.name, bounds, min_blocks=s.resident, streamed=once) as axes:
+        with w.launch(self.name, bounds, min_blocks=s.resident, evict_first=once) as axes:
             self.block, self.warp, self.lane = axes[0], axes[-2], axes[-1]
             self.rank: Expr = axes[1] if s.split > 1 else index(0)
             self.group = self.warp // WARPGROUP_WARPS
             self.multiplies = self.warp < s.groups * WARPGROUP_WARPS
             self._ask_ahead()
-            sums = w.allocate("sums", (self.columns // 2,), float32, Scope.REGISTER)
+            sums = w.allocate("sums", (self.columns // 2,), float32, MemoryScope.REGISTER)
             with w.scope():
                 self._multiply(sums)
             with w.scope():
@@ -129,13 +120,13 @@ class _Program:
     def _rows(self, name: str, count: int) -> Buffer:
         """Rows of 64 places of ``k``."""
         layout = Layout((SWIZZLE_128B_ELEMENTS, 1), SWIZZLE_128B)
-        return self.w.allocate(name, (count, SWIZZLE_128B_ELEMENTS), self.dtype, Scope.SHARED, layout)
+        return self.w.allocate(name, (count, SWIZZLE_128B_ELEMENTS), self.dtype, MemoryScope.SHARED, layout)
 
     def _tiles(self, name: str, count: int) -> Buffer:
         """Tiles of 64 places of ``k`` by 64 of ``n``."""
         layout = Layout((SWIZZLE_128B_ELEMENTS * SWIZZLE_128B_ELEMENTS, SWIZZLE_128B_ELEMENTS, 1), SWIZZLE_128B)
         return self.w.allocate(
-            name, (count, SWIZZLE_128B_ELEMENTS, SWIZZLE_128B_ELEMENTS), self.dtype, Scope.SHARED, layout
+            name, (count, SWIZZLE_128B_ELEMENTS, SWIZZLE_128B_ELEMENTS), self.dtype, MemoryScope.SHARED, layout
         )
 
     def _weights_at(self, stage: Expr, slab: Expr, unit: Expr) -> tuple[Expr, ...]:
@@ -152,8 +143,8 @@ class _Program:
         weights = self._rows if self.along_k else self._tiles
         self.weight_ring = weights("weight_ring", slabs * s.block_n // self.unit)
         self.token_ring = self._rows("token_ring", slabs * self.rows + beyond)
-        self.full = w.allocate("full", (s.stages,), INDEX, Scope.SHARED)
-        self.free = w.allocate("free", (s.stages,), INDEX, Scope.SHARED)
+        self.full = w.allocate("full", (s.stages,), INDEX, MemoryScope.SHARED)
+        self.free = w.allocate("free", (s.stages,), INDEX, MemoryScope.SHARED)
         first = Compare(CompareOp.EQ, self.lane, index(0))
         copies = Compare(CompareOp.EQ, self.warp, index(s.groups * WARPGROUP_WARPS))
         with w.when(first), w.loop("turn", -(-s.stages // s.warps)) as turn:  # one by one in a warp, whoever does it
@@ -213,7 +204,7 @@ class _Program:
                 SWIZZLE_128B_ELEMENTS,
                 a_transposed=along_n and not s.swapped,
                 b_transposed=along_n and s.swapped,
-                rows=self.rows if s.swapped else WGMMA_M,
+                valid_rows=self.rows if s.swapped else WGMMA_M,
             )
             w.emit(product)
         w.emit(WarpgroupMmaWait(0))

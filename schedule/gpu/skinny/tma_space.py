@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
-from ....ir.gpu import SWIZZLE_128B_ELEMENTS, WARPGROUP_THREADS, WGMMA_M
+from ....ir.gpu.barrier import WARPGROUP_THREADS
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME

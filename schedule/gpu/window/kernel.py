@@ -7,7 +7,7 @@ from math import prod
 
 from ....core.dtypes import DType, float32
 from ....core.schedule import KnobValue
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Logic, LogicOp, Var, index, logical_and
 from ....ir.rewrite import free_variables
@@ -111,7 +111,7 @@ class _Program:
 
     def _totals(self, name: str, rows: int) -> Buffer:
         shape = (rows, self.run, self.vector)
-        return self.w.allocate(self.names.fresh(f"{name}_held"), shape, self._wide, Scope.REGISTER)
+        return self.w.allocate(self.names.fresh(f"{name}_held"), shape, self._wide, MemoryScope.REGISTER)
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
         return self.w.loop(self.names.fresh(f"{name}_u"), extent, LoopKind.UNROLLED)

@@ -13,10 +13,10 @@ from tilewright.codegen.lowering import LoweringStages, build, build_kernel, low
 from tilewright.core.dtypes import float16, float32
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault, UnsupportedTarget
 from tilewright.core.target import Target
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Compare, CompareOp, Load, const, index
-from tilewright.ir.gpu import MFMA_ATOMS, WAVEFRONT_LANES, Mma, MmaAtom
+from tilewright.ir.gpu.mma import MFMA_ATOMS, WAVEFRONT_LANES, Mma, MmaAtom
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.ir.verify import verify
@@ -104,8 +104,8 @@ def product(threads: int, guarded: bool) -> Kernel:
     result = Buffer("O", (threads, 4), float32)
     w = Writer()
     with w.launch("product", [("t", threads, HardwareAxis.THREAD)]) as (t,):
-        a, b = (w.allocate(n, (4,), float16, Scope.REGISTER) for n in "ab")
-        d = w.allocate("d", (4,), float32, Scope.REGISTER)
+        a, b = (w.allocate(n, (4,), float16, MemoryScope.REGISTER) for n in "ab")
+        d = w.allocate("d", (4,), float32, MemoryScope.REGISTER)
         for e in range(4):
             for buffer, value in ((a, 1.0), (b, 2.0), (d, 0.0)):
                 w.store(buffer, (index(e),), const(value, buffer.dtype))
@@ -121,7 +121,7 @@ def test_wavefronts_are_whole() -> None:
     assert (sums == 32.0).all()
     with pytest.raises(KernelFault, match="blocks that are no multiple"):
         interpret(product(96, guarded=False), {})
-    with pytest.raises(InvalidKernel, match="a matrix operation of a wave under"):
+    with pytest.raises(InvalidKernel, match="an mma of waves under"):
         verify(product(128, guarded=True))
     source = AmdgpuBackend().emit(product(128, guarded=False), GFX942)
     assert source.text.count("call <4 x float> @llvm.amdgcn.mfma.f32.16x16x16f16(") == 1

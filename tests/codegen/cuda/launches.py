@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tilewright.core.dtypes import DType, bfloat16, boolean, float16, float32, float64, int8, int32, int64
-from tilewright.ir.buffer import Buffer, Layout, Scope, Swizzle
+from tilewright.ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import (
     Binary,
@@ -25,19 +25,14 @@ from tilewright.ir.expr import (
     const,
     index,
 )
-from tilewright.ir.gpu import (
-    BulkCopy,
-    CopyAsync,
-    CopyAsyncCommit,
-    CopyAsyncWait,
-    Level,
-    LoadMatrix,
-    MbarrierInit,
-    MbarrierWait,
-    Mma,
-)
+from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from tilewright.ir.gpu.barrier import SyncScope
+from tilewright.ir.gpu.bulk_copy import BulkCopy
+from tilewright.ir.gpu.ldmatrix import LoadMatrix
+from tilewright.ir.gpu.mbarrier import MbarrierInit, MbarrierWait
+from tilewright.ir.gpu.mma import Mma
 from tilewright.ir.rewrite import map_statements
-from tilewright.ir.stmt import Bound, For, HardwareAxis, Kernel, Launch, LoopKind, Stmt
+from tilewright.ir.stmt import AxisBinding, For, HardwareAxis, Kernel, Launch, LoopKind, Stmt
 
 X, THREAD, WARP, LANE = HardwareAxis.GRID_X, HardwareAxis.THREAD, HardwareAxis.WARP, HardwareAxis.LANE
 UNROLLED = LoopKind.UNROLLED
@@ -52,7 +47,7 @@ def launched(kernel: Kernel) -> Kernel:
         is_parallel = isinstance(stmt, For) and stmt.kind is LoopKind.PARALLEL
         return replace(stmt, kind=LoopKind.SERIAL) if is_parallel else stmt  # type: ignore[type-var]
 
-    bounds = (Bound("one_thread", 1, HardwareAxis.THREAD),)
+    bounds = (AxisBinding("one_thread", 1, HardwareAxis.THREAD),)
     return replace(kernel, body=Launch(kernel.name, bounds, map_statements(kernel.body, serial)))
 
 
@@ -61,10 +56,10 @@ def softmax(rows: int, columns: int, dtype: DType) -> Kernel:
     threads, vectors = columns // 32, 4
     source, result = Buffer("A", (rows, columns), dtype), Buffer("O", (rows, columns), dtype)
     w = Writer()
-    with w.launch("softmax", [("row", rows, X), ("t", threads, THREAD)], streamed=("A", "O")) as (row, t):
-        x = w.allocate("x", (vectors, 8), float32, Scope.REGISTER)
-        value = w.allocate("value", (2,), float32, Scope.REGISTER)
-        partials = w.allocate("partials", (2, threads // 32), float32, Scope.SHARED)
+    with w.launch("softmax", [("row", rows, X), ("t", threads, THREAD)], evict_first=("A", "O")) as (row, t):
+        x = w.allocate("x", (vectors, 8), float32, MemoryScope.REGISTER)
+        value = w.allocate("value", (2,), float32, MemoryScope.REGISTER)
+        partials = w.allocate("partials", (2, threads // 32), float32, MemoryScope.SHARED)
         with w.loop("i", vectors, UNROLLED) as i:
             at = (row, Ramp((i * threads + t) * 8, 1, 8))
             w.store(x, (i, EVERY), Cast(Load(source, at), float32))
@@ -103,8 +98,8 @@ def transpose(rows: int, columns: int, dtype: DType, layout: Layout | None) -> K
     bounds = [("bx", columns // tile, X), ("by", rows // tile, HardwareAxis.GRID_Y), ("t", 256, THREAD)]
     steps = tile * wide // 256
     with w.launch("transpose", bounds) as (bx, by, t):
-        block = w.allocate("tile", (tile, tile), dtype, Scope.SHARED, layout)
-        stage = w.allocate("stage", (lanes,), dtype, Scope.REGISTER)
+        block = w.allocate("tile", (tile, tile), dtype, MemoryScope.SHARED, layout)
+        stage = w.allocate("stage", (lanes,), dtype, MemoryScope.REGISTER)
         every = Ramp(ZERO, 1, lanes)
         with w.loop("i", steps, UNROLLED) as i:
             row, column = (i * 256 + t) // wide, (i * 256 + t) % wide * lanes
@@ -146,23 +141,23 @@ def cluster_sum(blocks: int) -> Kernel:
     w = Writer()
     bounds = [("row", 3, X), ("rank", blocks, HardwareAxis.CLUSTER), ("t", 64, THREAD)]
     with w.launch("cluster_sum", bounds) as (row, rank, t):
-        values = w.allocate("values", (64,), float32, Scope.SHARED)
-        partials = w.allocate("partials", (4,), float32, Scope.SHARED)
+        values = w.allocate("values", (64,), float32, MemoryScope.SHARED)
+        partials = w.allocate("partials", (4,), float32, MemoryScope.SHARED)
         w.store(values, (t,), Load(source, (row, rank, t)))
         w.barrier()
         with w.when(t < 4):
             lanes = Load(values, (Ramp(t * 16, 1, 16),))
             w.store(partials, (t,), ReduceLanes(BinaryOp.ADD, lanes))
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
         with w.when(t < 1):
-            total = w.allocate("total", (4,), float32, Scope.REGISTER)
+            total = w.allocate("total", (4,), float32, MemoryScope.REGISTER)
             four = Ramp(ZERO, 1, 4)
             w.store(total, (four,), Broadcast(const(0.0, float32), 4))
             with w.loop("other", blocks) as other:
                 w.store(total, (four,), Load(total, (four,)) + ClusterLoad(partials, (four,), other))
             first = ClusterLoad(partials, (index(1),), (rank + 1) % blocks)
             w.store(result, (row, rank, four), Load(total, (four,)) + Broadcast(first, 4))
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
     return Kernel("cluster_sum", (source,), (result,), (), w.finish())
 
 
@@ -174,7 +169,7 @@ def copied(dtype: DType) -> Kernel:
     source, result = Buffer("A", (rows, width), dtype), Buffer("O", (rows + 1, width), dtype)
     w = Writer()
     with w.launch("copied", [("t", threads, THREAD)]) as (t,):
-        stages = w.allocate("stages", (2, width), dtype, Scope.SHARED)
+        stages = w.allocate("stages", (2, width), dtype, MemoryScope.SHARED)
 
         def start(row: Expr) -> None:
             to, start = (row % 2, t * lanes), (row, t * lanes)
@@ -200,8 +195,8 @@ def bulk(dtype: DType) -> Kernel:
     source, result = Buffer("A", (rows, width), dtype), Buffer("O", (rows, width), dtype)
     w = Writer()
     with w.launch("bulk", [("t", 64, THREAD)]) as (t,):
-        stages = w.allocate("stages", (2, width), dtype, Scope.SHARED)
-        ready = w.allocate("ready", (2,), int64, Scope.SHARED)
+        stages = w.allocate("stages", (2, width), dtype, MemoryScope.SHARED)
+        ready = w.allocate("ready", (2,), int64, MemoryScope.SHARED)
 
         def start(row: Expr) -> None:
             w.emit(BulkCopy(stages, (row % 2, ZERO), source, (row, ZERO), width, ready, row % 2))
@@ -232,11 +227,11 @@ def matrix(dtype: DType) -> Kernel:
     atom = "m16n8k16_f16" if dtype == float16 else "m16n8k16_bf16"
     w = Writer()
     with w.launch("matrix", [("warp", 1, WARP), ("lane", 32, LANE)]) as (_, lane):
-        rows = w.allocate("a_tile", (16, 32), dtype, Scope.SHARED, Layout((32, 1), Swizzle(2, 3, 3)))
-        columns = w.allocate("b_tile", (32, 8), dtype, Scope.SHARED, Layout((16, 1)))
-        left = w.allocate("left", (8,), dtype, Scope.REGISTER)
-        right = w.allocate("right", (8,), dtype, Scope.REGISTER)
-        total = w.allocate("total", (4,), float32, Scope.REGISTER)
+        rows = w.allocate("a_tile", (16, 32), dtype, MemoryScope.SHARED, Layout((32, 1), Swizzle(2, 3, 3)))
+        columns = w.allocate("b_tile", (32, 8), dtype, MemoryScope.SHARED, Layout((16, 1)))
+        left = w.allocate("left", (8,), dtype, MemoryScope.REGISTER)
+        right = w.allocate("right", (8,), dtype, MemoryScope.REGISTER)
+        total = w.allocate("total", (4,), float32, MemoryScope.REGISTER)
         with w.loop("i", 2, UNROLLED) as i:
             row, column = (i * 32 + lane) // 4, (i * 32 + lane) % 4 * 8
             w.store(rows, (row, Ramp(column, 1, 8)), Load(a, (row, Ramp(column, 1, 8))))
@@ -260,7 +255,7 @@ def two_launches() -> Kernel:
     result = Buffer("O", (columns,), float32)
     w = Writer()
     with w.launch("partial_sums", [("b", blocks, X), ("t", 32, THREAD)], min_blocks=2) as (b, t):
-        total = w.allocate("total", (4,), float32, Scope.REGISTER)
+        total = w.allocate("total", (4,), float32, MemoryScope.REGISTER)
         four, at = Ramp(ZERO, 1, 4), Ramp(t * 4, 1, 4)
         inside = Compare(CompareOp.LT, at, Broadcast(index(columns), 4))
         w.store(total, (four,), Broadcast(const(0.0, float32), 4))
@@ -268,7 +263,7 @@ def two_launches() -> Kernel:
             w.store(total, (four,), Load(total, (four,)) + Load(source, (b * (rows // blocks) + r, at), inside))
         w.store(partials, (b, at), Load(total, (four,)), inside)
     with w.launch("column_sums", [("t2", columns, THREAD)]) as (t2,):
-        whole = w.allocate("sum", (1,), float32, Scope.REGISTER)
+        whole = w.allocate("sum", (1,), float32, MemoryScope.REGISTER)
         w.store(whole, (ZERO,), const(0.0, float32))
         with w.loop("p", blocks, UNROLLED) as p:
             w.store(whole, (ZERO,), Load(whole, (ZERO,)) + Load(partials, (p, t2)))
@@ -282,8 +277,8 @@ def halves(dtype: DType) -> Kernel:
     source, result = Buffer("A", (count,), dtype), Buffer("O", (4, count), dtype)
     w = Writer()
     with w.launch("halves", [("t", 8, THREAD)]) as (t,):
-        x = w.allocate("x", (8,), dtype, Scope.REGISTER)
-        y = w.allocate("y", (8,), dtype, Scope.REGISTER)
+        x = w.allocate("x", (8,), dtype, MemoryScope.REGISTER)
+        y = w.allocate("y", (8,), dtype, MemoryScope.REGISTER)
         at = Ramp(t * 8, 1, 8)
         w.store(x, (EVERY,), Load(source, (at,)))
         with w.loop("i", 8, UNROLLED) as i:
@@ -326,7 +321,7 @@ def unaligned_loads(dtype: DType) -> Kernel:
     source, result = Buffer("A", (9, 13), dtype), Buffer("O", (9, 3, 4), dtype)
     w = Writer()
     with w.launch("unaligned_loads", [("t", 27, THREAD)]) as (t,):
-        held = w.allocate("held", (4,), dtype, Scope.REGISTER)
+        held = w.allocate("held", (4,), dtype, MemoryScope.REGISTER)
         every = Ramp(ZERO, 1, 4)
         w.store(held, (every,), Load(source, (t // 3, Ramp(t % 3 * 4 + 1, 1, 4))))
         w.store(result, (t // 3, t % 3, every), Load(held, (every,)))

@@ -20,7 +20,7 @@ from tilewright.core.dtypes import float16, float32
 from tilewright.core.errors import CompileError, ResourcesExceeded, UnsupportedTarget
 from tilewright.core.streams import stream
 from tilewright.core.target import Target
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Load, Ramp, index
 from tilewright.ir.stmt import HardwareAxis, Kernel, Launch, LoopKind, Store
@@ -47,7 +47,7 @@ def many_registers(values: int, threads: int) -> Kernel:
     result = Buffer("O", (values, threads), float32)
     w = Writer()
     with w.launch("hold", [("t", threads, HardwareAxis.THREAD)]) as (t,):
-        x = w.allocate("x", (values,), float32, Scope.REGISTER)
+        x = w.allocate("x", (values,), float32, MemoryScope.REGISTER)
         with w.loop("i", values, LoopKind.UNROLLED) as i:
             w.store(x, (i,), Load(result, (i, t)))
         w.barrier()
@@ -98,7 +98,7 @@ def test_too_much_shared_memory_is_refused() -> None:
     result = Buffer("O", (32,), float32)
     w = Writer()
     with w.launch("large", [("t", 32, HardwareAxis.THREAD)]) as (t,):
-        tile = w.allocate("tile", (60_000,), float32, Scope.SHARED)
+        tile = w.allocate("tile", (60_000,), float32, MemoryScope.SHARED)
         w.store(tile, (t,), Load(tile, (t,)))
         w.store(result, (t,), Load(tile, (t,)))
     with pytest.raises(ResourcesExceeded, match="240000 bytes of shared memory a block; sm_90a has 232448"):
@@ -177,10 +177,10 @@ def test_keys_tell_texts_options_and_compilers_apart() -> None:
 
 def test_an_index_of_a_register_buffer_that_varies_is_refused() -> None:
     result = Buffer("O", (8,), float16)
-    x = Buffer("x", (8,), float16, Scope.REGISTER)
+    x = Buffer("x", (8,), float16, MemoryScope.REGISTER)
     w = Writer()
     with w.launch("varies", [("t", 8, HardwareAxis.THREAD)]) as (t,):
-        w.allocate("x", (8,), float16, Scope.REGISTER)
+        w.allocate("x", (8,), float16, MemoryScope.REGISTER)
         w.store(x, (Ramp(index(0), 1, 8),), Load(result, (Ramp(index(0), 1, 8),)))
         w.store(result, (t,), Load(x, (t,)))
     with pytest.raises(CompileError, match="register buffer x is accessed at an index that varies"):

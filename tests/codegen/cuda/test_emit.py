@@ -8,10 +8,12 @@ from tilewright.codegen.cuda.compile.resources import parse_log
 from tilewright.codegen.lowering import finish, lower
 from tilewright.core.dtypes import INDEX, float32
 from tilewright.core.target import Target
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import ClusterLoad, Load, const, index
-from tilewright.ir.gpu import ClusterLoadWait, Level, Prefetch
+from tilewright.ir.gpu.barrier import SyncScope
+from tilewright.ir.gpu.bulk_copy import Prefetch
+from tilewright.ir.gpu.cluster import ClusterLoadWait
 from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.operators import OPERATORS
@@ -42,22 +44,20 @@ def test_clusters_wait_for_stores_to_global_memory_only_where_they_must(how: str
     source, result = Buffer("A", (2, 64), float32), Buffer("O", (2, 2, 64), float32)
     w = Writer()
     with w.launch("turned", [("rank", 2, HardwareAxis.CLUSTER), ("t", 64, HardwareAxis.THREAD)]) as (rank, t):
-        values, held = (
-            w.allocate("values", (64,), float32, Scope.SHARED),
-            w.allocate("held", (), float32, Scope.REGISTER),
-        )
+        values = w.allocate("values", (64,), float32, MemoryScope.SHARED)
+        held = w.allocate("held", (), float32, MemoryScope.REGISTER)
         w.store(values, (t,), Load(source, (rank, t)))
         w.store(result, (index(0), rank, t), Load(source, (rank, t)))
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
         other = (
             Load(result, (index(0), 1 - rank, t)) if how == "through memory" else ClusterLoad(values, (t,), 1 - rank)
         )
         w.store(held, (), other)
         if how == "awaited":
             w.emit(ClusterLoadWait(Load(held, ())))
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
         w.store(result, (index(1), rank, t), Load(held, ()))
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
     kernel = Kernel("turned", (source,), (result,), (), w.finish())
     backend = backend_for(SM90A)
     emitted = backend.emit(kernel, SM90A)
@@ -111,7 +111,8 @@ def test_a_guarded_loop_ends_where_its_guard_does(held: bool) -> None:
     source, result = Buffer("A", (32,), float32), Buffer("O", (32,), float32)
     w = Writer()
     with w.launch("guarded", [("b", 5, HardwareAxis.GRID_X), ("t", 32, HardwareAxis.THREAD)]) as (b, t):
-        total, most = w.allocate("total", (), float32, Scope.REGISTER), w.allocate("most", (), INDEX, Scope.REGISTER)
+        total = w.allocate("total", (), float32, MemoryScope.REGISTER)
+        most = w.allocate("most", (), INDEX, MemoryScope.REGISTER)
         w.store(total, (), const(0.0, float32))
         w.store(most, (), b)
         with w.loop("step", 7) as step, w.when(step + 1 < (Load(most, ()) if held else b * 2)):

@@ -8,7 +8,9 @@ import pytest
 
 from tilewright.codegen.cuda.emit.warp_specialisation import specialise_warps
 from tilewright.ir.expr import Const, Expr, index
-from tilewright.ir.gpu import Barrier, Level, TmaLoad, WarpgroupMma
+from tilewright.ir.gpu.barrier import Barrier, SyncScope
+from tilewright.ir.gpu.tma import TmaLoad
+from tilewright.ir.gpu.wgmma import WarpgroupMma
 from tilewright.ir.rewrite import free_variables, map_expressions, substitute
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, walk_statements
@@ -59,7 +61,7 @@ def test_every_warp_does_what_it_did(form: Form) -> None:
     branches = specialise_warps(launch)
     assert branches != launch.body
     for warp, lane in cases(range(12), (0, 1)):
-        values = {"u": index(warp), LANE: index(lane), **{b.var: index(0) for b in launch.bounds if b.extent == 1}}
+        values = {"u": index(warp), LANE: index(lane), **{b.var: index(0) for b in launch.axes if b.extent == 1}}
         assert list(trace(branches, values)) == list(trace(launch.body, values)), (warp, lane)
 
 
@@ -86,7 +88,7 @@ def test_statements_with_a_barrier_of_the_block_are_not_split() -> None:
     launch = launch_of(Form())
     synchronised = replace(launch, body=_with_barriers(launch.body))
     branches = specialise_warps(synchronised)
-    assert sum(isinstance(s, Barrier) and s.level is Level.BLOCK for s in walk_statements(branches)) == 2
+    assert sum(isinstance(s, Barrier) and s.scope is SyncScope.BLOCK for s in walk_statements(branches)) == 2
     assert any(
         isinstance(s, For) and {WarpgroupMma, TmaLoad} <= {type(b) for b in walk_statements(s)}
         for s in walk_statements(branches)

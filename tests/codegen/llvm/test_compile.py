@@ -15,7 +15,7 @@ from tilewright.codegen.llvm.lanes import pieces
 from tilewright.core.dtypes import float32
 from tilewright.core.errors import CompileError, UnsupportedTarget
 from tilewright.core.target import Target
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import Broadcast, Load, Ramp, Var, const, index
 from tilewright.ir.stmt import Allocate, For, Kernel, LoopKind, Store, seq
 from tilewright.runtime.hardware import host_target
@@ -41,7 +41,7 @@ def micro_kernel(rows: int, columns: int, lanes: int) -> Kernel:
     """An unrolled matmul of ``rows`` by ``columns * lanes`` in registers, over a serial k."""
     k, n = 64, columns * lanes
     a, b, c = Buffer("A", (rows, k), float32), Buffer("B", (k, n), float32), Buffer("C", (rows, n), float32)
-    acc = Buffer("acc", (rows, n), float32, Scope.REGISTER)
+    acc = Buffer("acc", (rows, n), float32, MemoryScope.REGISTER)
     places = [(index(i), Ramp(index(v * lanes), 1, lanes)) for i in range(rows) for v in range(columns)]
     step = [Load(acc, p) + Broadcast(Load(a, (p[0], Var("k"))), lanes) * Load(b, (Var("k"), p[1])) for p in places]
     start = [Store(acc, p, Broadcast(const(0.0, float32), lanes)) for p in places]
@@ -107,7 +107,7 @@ def test_large_buffers_are_not_on_the_stack() -> None:
 
 def test_more_scratch_than_allowed_is_refused() -> None:
     result = Buffer("O", (1,), float32)
-    huge = Buffer("huge", (SCRATCH_BYTES // 4 + 16,), float32, Scope.LOCAL)
+    huge = Buffer("huge", (SCRATCH_BYTES // 4 + 16,), float32, MemoryScope.LOCAL)
     body = Allocate(
         huge, seq(Store(huge, (index(0),), const(1.0, float32)), Store(result, (index(0),), Load(huge, (index(0),))))
     )

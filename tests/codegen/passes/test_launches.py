@@ -9,7 +9,7 @@ from tilewright.codegen.cuda.passes import run_passes
 from tilewright.codegen.passes.partition import partition
 from tilewright.codegen.passes.vectorise import vectorise
 from tilewright.core.dtypes import float32
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Load, Shuffle, ShuffleMode, index
 from tilewright.ir.interpret import interpret
@@ -24,7 +24,7 @@ def guarded_vectors() -> Kernel:
     a, o = Buffer("A", (n,), float32), Buffer("O", (n,), float32)
     w = Writer()
     with w.launch("tail", [("b", 2, HardwareAxis.GRID_X), ("t", threads, HardwareAxis.THREAD)]) as (b, t):
-        kept = w.allocate("S", (threads * lanes,), float32, Scope.SHARED)
+        kept = w.allocate("S", (threads * lanes,), float32, MemoryScope.SHARED)
         for name, shared_to_global in (("v", False), ("u", True)):
             with w.loop(name, lanes, LoopKind.VECTORIZED) as v:
                 at = b * (threads * lanes) + t * lanes + v

@@ -5,7 +5,7 @@ import numpy as np
 from tests.codegen.passes.nests import guarded_copy
 from tilewright.codegen.passes.unroll import MOST_STATEMENTS, stores, unroll
 from tilewright.core.dtypes import float32
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import Load, Var, index
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import Allocate, For, Kernel, LoopKind, Seq, Store, walk_statements
@@ -23,7 +23,7 @@ def test_bodies_are_written_out() -> None:
 
 def test_loops_and_buffers_inside_get_names_of_their_own() -> None:
     a, c = Buffer("A", (3, 5), float32), Buffer("C", (3, 5), float32)
-    local = Buffer("L", (1,), float32, Scope.LOCAL)
+    local = Buffer("L", (1,), float32, MemoryScope.LOCAL)
     inner = Seq(
         (
             Store(local, (index(0),), Load(a, (Var("i"), Var("j")))),

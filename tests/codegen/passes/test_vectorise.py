@@ -6,7 +6,7 @@ import pytest
 from tests.codegen.passes.nests import guarded_copy
 from tilewright.codegen.passes.vectorise import vectorise
 from tilewright.core.dtypes import float32, int32
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import Binary, BinaryOp, Expr, Load, Select, Var, const, index, maximum
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, walk_statements
@@ -97,7 +97,7 @@ def test_a_load_with_one_index_is_not_done_for_no_lane() -> None:
 
 
 def test_a_buffer_inside_the_loop_has_a_copy_for_each_lane() -> None:
-    local = Buffer("L", (2,), float32, Scope.LOCAL)
+    local = Buffer("L", (2,), float32, MemoryScope.LOCAL)
     steps = Seq(
         (
             Store(local, (index(0),), Load(A, (J,))),
@@ -106,7 +106,7 @@ def test_a_buffer_inside_the_loop_has_a_copy_for_each_lane() -> None:
         )
     )
     after = _checked(_kernel(Seq((_loop(Allocate(local, steps)), _rest(8)))))
-    assert Buffer("L", (2, 8), float32, Scope.LOCAL) in [
+    assert Buffer("L", (2, 8), float32, MemoryScope.LOCAL) in [
         s.buffer for s in walk_statements(after.body) if isinstance(s, Allocate)
     ]
 

@@ -12,7 +12,7 @@ from tilewright.core.dtypes import float32
 from tilewright.ir.buffer import Buffer
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Load, index
-from tilewright.ir.gpu import Prefetch
+from tilewright.ir.gpu.bulk_copy import Prefetch
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.runtime.cuda.device import CudaDevice

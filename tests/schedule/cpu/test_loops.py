@@ -12,7 +12,7 @@ from tilewright.codegen.passes.pipeline import run_passes
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Target
-from tilewright.ir.buffer import Scope
+from tilewright.ir.buffer import MemoryScope
 from tilewright.ir.stmt import Allocate, For, LoopKind, walk_statements
 from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
@@ -153,7 +153,7 @@ def test_settings_that_do_not_fit_together_are_refused() -> None:
 
 
 def test_accumulators_are_registers_and_rows_are_local() -> None:
-    for name, scope in (("matmul", Scope.REGISTER), ("softmax", Scope.LOCAL)):
+    for name, scope in (("matmul", MemoryScope.REGISTER), ("softmax", MemoryScope.LOCAL)):
         kernel = CPU_LOOPS.lower(GOLDEN[name][0], AVX512, GOLDEN[name][1])
         scopes = {s.buffer.scope for s in walk_statements(kernel.body) if isinstance(s, Allocate)}
         assert scope in scopes

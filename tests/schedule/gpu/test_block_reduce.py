@@ -5,17 +5,17 @@ from collections.abc import Sequence
 import pytest
 
 from tilewright.core.dtypes import float32
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import BinaryOp, ClusterLoad, Expr, Load, Shuffle, Var, walk
-from tilewright.ir.gpu import Barrier, Level
+from tilewright.ir.gpu.barrier import Barrier, SyncScope
 from tilewright.ir.stmt import Stmt, expressions, walk_statements
 from tilewright.schedule.gpu.block_reduce import Team, combine_of, scratch_bytes, team_reduce, team_scratch
 
 
 def _written(team: Team) -> tuple[Stmt, Sequence[Buffer]]:
     w = Writer()
-    value = w.allocate("value", (), float32, Scope.REGISTER)
+    value = w.allocate("value", (), float32, MemoryScope.REGISTER)
     scratch = team_scratch(w, "sum", team, [float32])
     team_reduce(w, "sum", team, [value], combine_of(BinaryOp.ADD), scratch)
     return w.finish(), scratch
@@ -32,19 +32,19 @@ def _found(body: Stmt, kind: type[Expr]) -> list[Expr]:
         (1, 1, 0, None),
         (8, 1, 3, None),
         (32, 1, 5, None),
-        (64, 1, 6, Level.BLOCK),
-        (1024, 1, 10, Level.BLOCK),
-        (32, 4, 7, Level.CLUSTER),
-        (512, 8, 10, Level.CLUSTER),
+        (64, 1, 6, SyncScope.BLOCK),
+        (1024, 1, 10, SyncScope.BLOCK),
+        (32, 4, 7, SyncScope.CLUSTER),
+        (512, 8, 10, SyncScope.CLUSTER),
     ],
 )
 def test_lanes_shuffle_then_warps_meet_in_shared_memory(
-    threads: int, blocks: int, shuffles: int, level: Level | None
+    threads: int, blocks: int, shuffles: int, level: SyncScope | None
 ) -> None:
     team = Team(Var("t"), threads, blocks=blocks)
     body, scratch = _written(team)
     assert len(_found(body, Shuffle)) == shuffles
-    assert [s.level for s in walk_statements(body) if isinstance(s, Barrier)] == ([] if level is None else [level])
+    assert [s.scope for s in walk_statements(body) if isinstance(s, Barrier)] == ([] if level is None else [level])
     entries = max(1, threads // 32) * blocks
     reads = _found(body, ClusterLoad) if blocks > 1 else [e for e in _found(body, Load) if e.buffer in scratch]  # type: ignore[attr-defined]
     assert len(reads) == (0 if entries == 1 else -(-entries // 32))

@@ -11,7 +11,7 @@ from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
 from tilewright.core.target import Target
 from tilewright.ir.expr import Const, Expr, index
-from tilewright.ir.gpu import TmaLoad, TmaPrefetch
+from tilewright.ir.gpu.tma import TmaLoad, TmaPrefetch
 from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import free_variables, substitute
 from tilewright.ir.simplify import simplify
@@ -205,8 +205,8 @@ def all_asked_for(workload: Workload, target: Target, **knobs: int) -> tuple[lis
     kernel = ALL.lower(workload, target, schedule_of(ALL, workload, target, **knobs))
     launch = kernel.launches[-1]
     found = []
-    for places in product(*(range(b.extent if b.axis is not HardwareAxis.LANE else 2) for b in launch.bounds)):
-        at = {b.var: index(n) for b, n in zip(launch.bounds, places, strict=True)}
+    for places in product(*(range(b.extent if b.axis is not HardwareAxis.LANE else 2) for b in launch.axes)):
+        at = {b.var: index(n) for b, n in zip(launch.axes, places, strict=True)}
         for name, corner, box in asked_for(launch.body, at):
             assert box[1] == 64
             found += [(name, (corner[0] + n, corner[1])) for n in range(box[0])]

@@ -8,7 +8,7 @@ import pytest
 from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
 from tilewright.codegen.lowering import finish
 from tilewright.core.schedule import KnobValue
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import Const, Expr, Load, Ramp, index
 from tilewright.ir.rewrite import free_variables, loads_of, stores_of, substitute
 from tilewright.ir.simplify import simplify
@@ -92,7 +92,7 @@ def _conflicts(tile: Buffer, indices: tuple[Expr, ...], thread: str) -> int:
                 _number(i, values, lane) * stride for i, stride in zip(indices, tile.layout.strides, strict=True)
             )
             if tile.layout.swizzle is not None:
-                place = tile.layout.swizzle.place(place)
+                place = tile.layout.swizzle.offset(place)
             words.add(place * tile.dtype.bytes // 4)
         lanes.append(words)
     size = max(map(len, lanes))
@@ -124,9 +124,9 @@ def test_columns_spread_over_the_banks(knobs: dict[str, KnobValue], written: int
     schedule = schedule_of(SKETCH, TRANSPOSE, vector=8, threads=256, **knobs)
     kernel = finish(SKETCH.lower(TRANSPOSE, H200, schedule), H200)
     assert isinstance(kernel.body, Launch)
-    thread = kernel.body.bounds[1].var
-    stores = [s for s in stores_of(kernel.body) if s.buffer.scope is Scope.SHARED]
-    loads = [x for x in loads_of(kernel.body) if isinstance(x, Load) and x.buffer.scope is Scope.SHARED]
+    thread = kernel.body.axes[1].var
+    stores = [s for s in stores_of(kernel.body) if s.buffer.scope is MemoryScope.SHARED]
+    loads = [x for x in loads_of(kernel.body) if isinstance(x, Load) and x.buffer.scope is MemoryScope.SHARED]
     assert _conflicts(stores[0].buffer, stores[0].indices, thread) <= written
     assert _conflicts(loads[0].buffer, loads[0].indices, thread) == read
 

@@ -7,7 +7,7 @@ import pytest
 from tests.schedule.gpu.tiles import H200, schedule_of, workload_of
 from tilewright.codegen.cuda.emit.access import strided_offset, vector_accesses
 from tilewright.codegen.lowering import build_kernel, finish
-from tilewright.ir.buffer import Scope
+from tilewright.ir.buffer import MemoryScope
 from tilewright.ir.rewrite import loads_of, stores_of
 from tilewright.schedule.gpu.columnwise.space import CUDA_COLUMNWISE
 from tilewright.schedule.gpu.rowwise.space import CUDA_ROWWISE
@@ -59,7 +59,7 @@ def test_rows_are_read_and_written_sixteen_bytes_at_a_time(workload: Workload) -
     final = finish(CUDA_ROWWISE.lower(workload, H200, schedule), H200)
     accesses = [(load.buffer, load.indices) for load in loads_of(final.body)]
     accesses += [(store.buffer, store.indices) for store in stores_of(final.body)]
-    vectors = [a for a in accesses if a[0].scope is Scope.GLOBAL and a[1][-1].lanes == 8]
+    vectors = [a for a in accesses if a[0].scope is MemoryScope.GLOBAL and a[1][-1].lanes == 8]
     assert {b.name for b, _ in vectors} >= {b.name for b in (*final.inputs, *final.outputs)}
     for buffer, indices in vectors:
         found = strided_offset(indices, buffer.strides)

@@ -6,7 +6,7 @@ import pytest
 from tilewright.codegen.lowering import finish
 from tilewright.core.dtypes import float32
 from tilewright.core.target import Target
-from tilewright.ir.buffer import Buffer, Scope
+from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Load, Shuffle, index, walk
 from tilewright.ir.interpret import interpret
@@ -22,7 +22,7 @@ def _kernel(count: int, apart: int) -> Kernel:
     given, result = Buffer("IN", (32, count), float32), Buffer("OUT", (count, apart), float32)
     w = Writer()
     with w.launch("sums", [("block", 1, HardwareAxis.GRID_X), ("lane", 32, HardwareAxis.THREAD)]) as (_, lane):
-        values = w.allocate("values", (count,), float32, Scope.REGISTER)
+        values = w.allocate("values", (count,), float32, MemoryScope.REGISTER)
         for number in range(count):
             w.store(values, (index(number),), Load(given, (lane, index(number))))
         for held in sum_over_lanes(w, values, lane, apart):

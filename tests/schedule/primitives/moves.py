@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 
 from tilewright.core.errors import IllegalSchedule
-from tilewright.ir.buffer import Scope
+from tilewright.ir.buffer import MemoryScope
 from tilewright.ir.rewrite import loads_of, loop_names
 from tilewright.ir.stmt import For, If, Kernel, Stmt, Store, substatements, walk_statements
 from tilewright.schedule.primitives import (
@@ -56,8 +56,8 @@ def _writers(kernel: Kernel, tensor: str) -> list[str]:
     ]
 
 
-def _scope(draw: np.random.Generator) -> Scope:
-    return Scope.REGISTER if draw.integers(2) else Scope.LOCAL
+def _scope(draw: np.random.Generator) -> MemoryScope:
+    return MemoryScope.REGISTER if draw.integers(2) else MemoryScope.LOCAL
 
 
 def _split(kernel: Kernel, draw: np.random.Generator, new: str) -> Kernel:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.schedule.primitives import workloads
 from tilewright.core.errors import IllegalSchedule
-from tilewright.ir.buffer import Scope
+from tilewright.ir.buffer import MemoryScope
 from tilewright.ir.expr import Const, Expr, Var
 from tilewright.ir.rewrite import map_statements
 from tilewright.ir.stmt import If, Kernel, Stmt, Store
@@ -118,7 +118,12 @@ REFUSED: list[tuple[str, Callable[[], Kernel], str, str]] = [
         "computed inside that loop already",
     ),
     ("move to lanes", lambda: compute_at(vectorise(BIASED, "y"), "C", "y"), "loop", "a vectorised loop"),
-    ("move to global", lambda: compute_at(BIASED, "C", "x", scope=Scope.GLOBAL), "scope", "allowed: local, register"),
+    (
+        "move to global",
+        lambda: compute_at(BIASED, "C", "x", scope=MemoryScope.GLOBAL),
+        "scope",
+        "allowed: local, register",
+    ),
     (
         "move split",
         lambda: compute_at(split(BIASED, "i", 2, outer="a", inner="b"), "C", "x"),
@@ -148,7 +153,12 @@ REFUSED: list[tuple[str, Callable[[], Kernel], str, str]] = [
     ("move parallel", lambda: compute_at(parallelise(BIASED, "i"), "C", "x"), "tensor", "parallelise after moving"),
     ("read elsewhere", lambda: cache_read(PRODUCT, "A", "i_init"), "tensor", "is not read inside 'i_init'"),
     ("read what is written", lambda: cache_read(PRODUCT, "C", "i"), "tensor", "is written inside 'i'"),
-    ("read global", lambda: cache_read(PRODUCT, "A", "i", scope=Scope.GLOBAL), "scope", "allowed: local, register"),
+    (
+        "read global",
+        lambda: cache_read(PRODUCT, "A", "i", scope=MemoryScope.GLOBAL),
+        "scope",
+        "allowed: local, register",
+    ),
     ("read in lanes", lambda: cache_read(vectorise(PRODUCT, "j"), "A", "j"), "loop", "'j' is vectorised"),
     ("write elsewhere", lambda: cache_write(BIASED, "C", "x"), "loop", "this one holds 0"),
     (

@@ -7,7 +7,7 @@ import pytest
 from tests.golden import check_golden
 from tests.schedule.agreement import assert_computes
 from tests.schedule.primitives import workloads
-from tilewright.ir.buffer import Scope
+from tilewright.ir.buffer import MemoryScope
 from tilewright.ir.stmt import Kernel
 from tilewright.ir.text import kernel_text
 from tilewright.schedule.loop_nest.nest import loop_nest
@@ -41,7 +41,7 @@ def tiled(kernel: Kernel) -> Kernel:
     kernel = split(kernel, "x", 2, outer="xo", inner="xi")
     kernel = split(kernel, "y", 4, outer="yo", inner="yi")
     kernel = fuse(reorder(kernel, ["xo", "yo", "xi", "yi"]), "xo", "yo", fused="tile")
-    return compute_at(kernel, "C", "tile", scope=Scope.REGISTER)
+    return compute_at(kernel, "C", "tile", scope=MemoryScope.REGISTER)
 
 
 def finished(kernel: Kernel) -> Kernel:

@@ -1,4 +1,4 @@
-"""The memory of the interpreter: one ``Cells`` per buffer, which knows what was written and by which iteration."""
+"""The memory of the interpreter: what is in each buffer, which elements were written, and by which iteration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.dtypes import DType
-from .buffer import Buffer
+from ...core.dtypes import DType
+from ..buffer import Buffer
 
 Array = NDArray[Any]
 
@@ -17,7 +17,7 @@ _WIDER = {"float16": np.float32, "bfloat16": np.float32}
 
 
 def computed(dtype: DType) -> np.dtype[Any]:
-    """The NumPy dtype values of ``dtype`` are computed in: float32 for 16-bit floats, else the dtype itself."""
+    """The NumPy dtype in which values of ``dtype`` are computed: float32 for 16-bit floats, else the dtype itself."""
     return np.dtype(_WIDER.get(dtype.name, dtype.numpy))
 
 
@@ -30,7 +30,7 @@ def _bfloat(value: Any) -> Any:
 
 
 SCALAR_ROUNDING: dict[str, Callable[[Any], Any]] = {"float16": _half, "bfloat16": _bfloat}
-"""How a computed number is rounded where it is stored, for dtypes that are computed wider."""
+"""How a computed number is rounded where it is stored. Only dtypes that are computed wider are listed."""
 
 VECTOR_ROUNDING: dict[str, Callable[[Array], Array]] = {
     "float16": lambda v: v.astype(np.float16).astype(np.float32),
@@ -39,8 +39,9 @@ VECTOR_ROUNDING: dict[str, Callable[[Array], Array]] = {
 """The same for vectors."""
 
 
-class Cells:
-    """The elements of one buffer, row-major. ``written`` has one byte per element; None for inputs, which all are."""
+class BufferContents:
+    """The elements of one buffer, row-major. ``written`` has one byte per element. It is None for inputs, which are all
+    written."""
 
     def __init__(self, buffer: Buffer, contents: Array | None = None) -> None:
         self.buffer = buffer
@@ -54,7 +55,7 @@ class Cells:
             self.data = np.ascontiguousarray(contents).reshape(-1).astype(computed(buffer.dtype))
 
     def forget(self) -> None:
-        """Nothing is written any more."""
+        """From now on nothing counts as written."""
         assert self.written is not None
         self.written[:] = bytes(len(self.written))
 
@@ -62,8 +63,8 @@ class Cells:
         """The contents in the buffer's own shape and dtype."""
         return self.data.astype(self.buffer.dtype.numpy).reshape(self.buffer.shape)
 
-    def place(self, flat: int) -> str:
-        """``name[i, j]`` of the element number ``flat``."""
+    def element_name(self, flat: int) -> str:
+        """The element number ``flat`` as ``name[i, j]``."""
         indices = []
         for extent, stride in zip(self.buffer.shape, self.buffer.strides, strict=True):
             indices.append(str(flat // stride % extent))
@@ -71,11 +72,12 @@ class Cells:
 
 
 @dataclass
-class Watch:
-    """Which iteration of one parallel loop touched which element.
+class LoopRaceDetector:
+    """Which iterations of one parallel loop read and wrote which elements.
 
-    Iterations are numbered through all runs of the loop; those below ``first`` belong to earlier runs, which had
-    ended. Two different readers are enough to remember: one of them is not the iteration that writes next.
+    Iterations are numbered through all runs of the loop. Those below ``first`` belong to earlier runs, which have
+    ended. Two different readers of an element are enough to remember: one of them is not the iteration that writes
+    next.
     """
 
     loop: str
@@ -85,7 +87,7 @@ class Watch:
     readers: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def add(self, buffer: Buffer) -> None:
-        """Start watching the elements of ``buffer``."""
+        """Watch the elements of ``buffer``."""
         self.writers[buffer.name] = [-1] * buffer.elements
         self.readers[buffer.name] = ([-1] * buffer.elements, [-1] * buffer.elements)
 
@@ -93,8 +95,8 @@ class Watch:
         """The loop starts a new run."""
         self.first = self.current + 1
 
-    def reads(self, name: str, flat: int) -> bool:
-        """Note a read by the current iteration; False where another iteration of this run wrote the element."""
+    def note_read(self, name: str, flat: int) -> bool:
+        """Note a read by the current iteration. False where another iteration of this run wrote the element."""
         now, writer = self.current, self.writers[name][flat]
         one, two = self.readers[name]
         if one[flat] < self.first:
@@ -103,8 +105,9 @@ class Watch:
             two[flat] = now
         return writer == now or writer < self.first
 
-    def writes(self, name: str, flat: int) -> bool:
-        """Note a write; False where another iteration of this run touched the element."""
+    def note_write(self, name: str, flat: int) -> bool:
+        """Note a write by the current iteration. False where another iteration of this run read or wrote the
+        element."""
         now, first = self.current, self.first
         one, two = self.readers[name]
         others = (self.writers[name][flat], one[flat], two[flat])

@@ -1,7 +1,7 @@
-"""Expressions of the interpreter: a handler per node class, one table for scalars and one for vectors.
+"""Expressions of the interpreter: one table of handlers by node class for scalars, and one for vectors.
 
-Scalars of the index type are Python integers, other scalars NumPy scalars of the dtype they are computed in, vectors
-NumPy arrays of that dtype.
+Scalars of the index type are Python integers. Other scalars are NumPy scalars of the dtype in which they are computed,
+and vectors are NumPy arrays of that dtype.
 """
 
 import operator
@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import DType
-from ..core.errors import InvalidKernel
-from .bounds import affine_interval, binary_interval, dtype_interval, interval_of
-from .expr import (
+from ...core.dtypes import DType
+from ...core.errors import InvalidKernel
+from ..bounds import affine_interval, binary_interval, dtype_interval, interval_of
+from ..expr import (
     Binary,
     BinaryOp,
     Broadcast,
@@ -32,21 +32,21 @@ from .expr import (
     UnaryOp,
     Var,
 )
-from .fold import wrap
-from .interpret_access import affine_code, scalar_load, vector_load
-from .interpret_math import SCALAR_FUNCTIONS, VECTOR_FUNCTIONS, scalar_cast, vector_cast
-from .interpret_scope import ACTIVE, Code, Env, Scope
-from .linear_form import affine_form
+from ..fold import wrap
+from ..linear_form import affine_form
+from .access import affine_closure, scalar_load, vector_load
+from .context import ACTIVE, Closure, Env, InterpreterContext
+from .functions import SCALAR_FUNCTIONS, VECTOR_FUNCTIONS, scalar_cast, vector_cast
 from .memory import Array, computed
 
 
-def expr_code(expr: Expr, scope: Scope) -> Code:
-    """``expr`` as code; raises InvalidKernel for a node class the interpreter does not know."""
+def expr_closure(expr: Expr, context: InterpreterContext) -> Closure:
+    """``expr`` as a closure. Raises InvalidKernel for a node class that the interpreter does not know."""
     table = _SCALARS if expr.lanes == 1 else _VECTORS
     handler = table.get(type(expr))
     if handler is None:
         raise InvalidKernel(f"{type(expr).__name__} cannot be interpreted")
-    return handler(expr, scope)
+    return handler(expr, context)
 
 
 def _is_index(dtype: DType) -> bool:
@@ -87,16 +87,16 @@ _COMPARE: dict[CompareOp, Callable[[Any, Any], Any]] = {
 }
 
 
-def _binary(expr: Binary, scope: Scope) -> Code:
+def _binary(expr: Binary, context: InterpreterContext) -> Closure:
     is_index = _is_index(expr.dtype)
     form = affine_form(expr) if is_index else None
-    if form is not None and affine_interval(form, scope.ranges).within(dtype_interval(expr.dtype)):
-        return affine_code(form, scope)
-    a, b = expr_code(expr.a, scope), expr_code(expr.b, scope)
+    if form is not None and affine_interval(form, context.ranges).within(dtype_interval(expr.dtype)):
+        return affine_closure(form, context)
+    a, b = expr_closure(expr.a, context), expr_closure(expr.b, context)
     if expr.op in (BinaryOp.FLOORDIV, BinaryOp.MOD):
-        return _division(expr, a, b, scope)
+        return _division(expr, a, b, context)
     operation = _SCALAR_BINARY[expr.op]
-    if is_index and _may_wrap(expr, scope):
+    if is_index and _may_wrap(expr, context):
         return lambda env: wrap(operation(a(env), b(env)), expr.dtype)
     if expr.op is BinaryOp.ADD:
         return lambda env: a(env) + b(env)
@@ -105,13 +105,13 @@ def _binary(expr: Binary, scope: Scope) -> Code:
     return lambda env: operation(a(env), b(env))
 
 
-def _may_wrap(expr: Binary, scope: Scope) -> bool:
-    """Whether the operation may leave the index type."""
-    bounds = binary_interval(expr.op, interval_of(expr.a, scope.ranges), interval_of(expr.b, scope.ranges))
+def _may_wrap(expr: Binary, context: InterpreterContext) -> bool:
+    """Whether the result may not fit the index type."""
+    bounds = binary_interval(expr.op, interval_of(expr.a, context.ranges), interval_of(expr.b, context.ranges))
     return bounds is None or not bounds.within(dtype_interval(expr.dtype))
 
 
-def _division(expr: Binary, a: Code, b: Code, scope: Scope) -> Code:
+def _division(expr: Binary, a: Closure, b: Closure, context: InterpreterContext) -> Closure:
     operation, is_index = _SCALAR_BINARY[expr.op], _is_index(expr.dtype)
     if isinstance(expr.b, Const) and expr.b.value > 0:
         return lambda env: operation(a(env), b(env))
@@ -119,28 +119,28 @@ def _division(expr: Binary, a: Code, b: Code, scope: Scope) -> Code:
     def divide(env: Env) -> Any:
         dividend, divisor = a(env), b(env)
         if divisor == 0:
-            raise scope.fault(f"{dividend} {expr.op} 0", "", env)
+            raise context.fault(f"{dividend} {expr.op} 0", "", env)
         result = operation(dividend, divisor)
         return wrap(result, expr.dtype) if is_index else result
 
     return divide
 
 
-def _compare(expr: Compare, scope: Scope) -> Code:
-    a, b = expr_code(expr.a, scope), expr_code(expr.b, scope)
+def _compare(expr: Compare, context: InterpreterContext) -> Closure:
+    a, b = expr_closure(expr.a, context), expr_closure(expr.b, context)
     operation = _COMPARE[expr.op]
     return lambda env: operation(a(env), b(env))
 
 
-def _logic(expr: Logic, scope: Scope) -> Code:
-    a, b = expr_code(expr.a, scope), expr_code(expr.b, scope)
+def _logic(expr: Logic, context: InterpreterContext) -> Closure:
+    a, b = expr_closure(expr.a, context), expr_closure(expr.b, context)
     if expr.op is LogicOp.AND:  # both sides are always evaluated: only select guards
         return lambda env: a(env) & b(env)
     return lambda env: a(env) | b(env)
 
 
-def _unary(expr: Unary, scope: Scope) -> Code:
-    value = expr_code(expr.value, scope)
+def _unary(expr: Unary, context: InterpreterContext) -> Closure:
+    value = expr_closure(expr.value, context)
     if _is_index(expr.dtype):
         operation = operator.neg if expr.op is UnaryOp.NEG else abs
         return lambda env: wrap(operation(value(env)), expr.dtype)
@@ -148,32 +148,32 @@ def _unary(expr: Unary, scope: Scope) -> Code:
     return lambda env: function(value(env))
 
 
-def _select(expr: Select, scope: Scope) -> Code:
-    condition = expr_code(expr.condition, scope)
-    then, otherwise = expr_code(expr.then, scope), expr_code(expr.otherwise, scope)
+def _select(expr: Select, context: InterpreterContext) -> Closure:
+    condition = expr_closure(expr.condition, context)
+    then, otherwise = expr_closure(expr.then, context), expr_closure(expr.otherwise, context)
     return lambda env: then(env) if condition(env) else otherwise(env)
 
 
-def _cast(expr: Cast, scope: Scope) -> Code:
-    value, convert = expr_code(expr.value, scope), scalar_cast(expr.value.dtype, expr.type)
+def _cast(expr: Cast, context: InterpreterContext) -> Closure:
+    value, convert = expr_closure(expr.value, context), scalar_cast(expr.value.dtype, expr.type)
     return lambda env: convert(value(env))
 
 
-def _const(expr: Const, scope: Scope) -> Code:
+def _const(expr: Const, context: InterpreterContext) -> Closure:
     value: Any = expr.value
     if not _is_index(expr.type) and not expr.type.is_bool:
         value = scalar_cast(expr.type, expr.type)(computed(expr.type).type(value))
     return lambda env: value
 
 
-def _var(expr: Var, scope: Scope) -> Code:
-    slot = scope.slots[expr.name]
+def _var(expr: Var, context: InterpreterContext) -> Closure:
+    slot = context.slots[expr.name]
     return lambda env: env[slot]
 
 
-def _scalar_alias(expr: Ramp | Broadcast, scope: Scope) -> Code:
+def _scalar_alias(expr: Ramp | Broadcast, context: InterpreterContext) -> Closure:
     """A vector of one lane is a scalar."""
-    return expr_code(expr.base if isinstance(expr, Ramp) else expr.value, scope)
+    return expr_closure(expr.base if isinstance(expr, Ramp) else expr.value, context)
 
 
 _LANE_REDUCTIONS: dict[BinaryOp, np.ufunc] = {
@@ -184,9 +184,9 @@ _LANE_REDUCTIONS: dict[BinaryOp, np.ufunc] = {
 }
 
 
-def _reduce_lanes(expr: ReduceLanes, scope: Scope) -> Code:
+def _reduce_lanes(expr: ReduceLanes, context: InterpreterContext) -> Closure:
     # Its lanes are its own, not those of a select around it.
-    value = expr_code(expr.value, scope.inside_select(False))
+    value = expr_closure(expr.value, context.inside_select(False))
     if expr.value.lanes == 1:
         return value
     ufunc, dtype, is_index = _LANE_REDUCTIONS[expr.op], computed(expr.dtype), _is_index(expr.dtype)
@@ -203,8 +203,8 @@ def _reduce_lanes(expr: ReduceLanes, scope: Scope) -> Code:
 # Vectors -------------------------------------------------------------------------------------------------------
 
 
-def _vector_binary(expr: Binary, scope: Scope) -> Code:
-    a, b = expr_code(expr.a, scope), expr_code(expr.b, scope)
+def _vector_binary(expr: Binary, context: InterpreterContext) -> Closure:
+    a, b = expr_closure(expr.a, context), expr_closure(expr.b, context)
     operation = _VECTOR_BINARY[expr.op]
     if expr.op not in (BinaryOp.FLOORDIV, BinaryOp.MOD):
         return lambda env: operation(a(env), b(env))
@@ -212,30 +212,30 @@ def _vector_binary(expr: Binary, scope: Scope) -> Code:
     def divide(env: Env) -> Array:
         dividend, divisor = a(env), b(env)
         zero = divisor == 0
-        if scope.guarded and env[ACTIVE] is not None:
+        if context.guarded and env[ACTIVE] is not None:
             zero = zero & env[ACTIVE]
         if zero.any():
-            raise scope.fault(f"{dividend[zero.argmax()]} {expr.op} 0 in lane {zero.argmax()}", "", env)
+            raise context.fault(f"{dividend[zero.argmax()]} {expr.op} 0 in lane {zero.argmax()}", "", env)
         result: Array = operation(dividend, divisor)
         return result
 
     return divide
 
 
-def _vector_unary(expr: Unary, scope: Scope) -> Code:
-    value, function = expr_code(expr.value, scope), VECTOR_FUNCTIONS[expr.op]
+def _vector_unary(expr: Unary, context: InterpreterContext) -> Closure:
+    value, function = expr_closure(expr.value, context), VECTOR_FUNCTIONS[expr.op]
     return lambda env: function(value(env))
 
 
-def _vector_select(expr: Select, scope: Scope) -> Code:
-    condition = expr_code(expr.condition, scope)
-    inner = scope.inside_select()
-    branches = expr_code(expr.then, inner), expr_code(expr.otherwise, inner)
+def _vector_select(expr: Select, context: InterpreterContext) -> Closure:
+    condition = expr_closure(expr.condition, context)
+    inner = context.inside_select()
+    branches = expr_closure(expr.then, inner), expr_closure(expr.otherwise, inner)
     nothing = np.zeros(expr.lanes, dtype=computed(expr.dtype))
 
     def select(env: Env) -> Array:
         taken = condition(env)
-        outer = env[ACTIVE] if scope.guarded else None
+        outer = env[ACTIVE] if context.guarded else None
         results = []
         for branch, lanes in zip(branches, (taken, ~taken), strict=True):
             active = lanes if outer is None else lanes & outer
@@ -247,19 +247,19 @@ def _vector_select(expr: Select, scope: Scope) -> Code:
     return select
 
 
-def _vector_cast(expr: Cast, scope: Scope) -> Code:
-    value, convert = expr_code(expr.value, scope), vector_cast(expr.value.dtype, expr.type)
+def _vector_cast(expr: Cast, context: InterpreterContext) -> Closure:
+    value, convert = expr_closure(expr.value, context), vector_cast(expr.value.dtype, expr.type)
     return lambda env: convert(value(env))
 
 
-def _ramp(expr: Ramp, scope: Scope) -> Code:
-    base = expr_code(expr.base, scope)
+def _ramp(expr: Ramp, context: InterpreterContext) -> Closure:
+    base = expr_closure(expr.base, context)
     offsets = np.arange(expr.count, dtype=np.int64) * expr.stride
     return lambda env: offsets + base(env)
 
 
-def _broadcast(expr: Broadcast, scope: Scope) -> Code:
-    value, count, dtype = expr_code(expr.value, scope), expr.count, computed(expr.dtype)
+def _broadcast(expr: Broadcast, context: InterpreterContext) -> Closure:
+    value, count, dtype = expr_closure(expr.value, context), expr.count, computed(expr.dtype)
     if isinstance(expr.value, Const):
         constant = np.full(count, value([]), dtype=dtype)
         constant.flags.writeable = False
@@ -267,7 +267,7 @@ def _broadcast(expr: Broadcast, scope: Scope) -> Code:
     return lambda env: np.full(count, value(env), dtype=dtype)
 
 
-_SCALARS: dict[type[Expr], Callable[[Any, Scope], Code]] = {
+_SCALARS: dict[type[Expr], Callable[[Any, InterpreterContext], Closure]] = {
     Var: _var,
     Const: _const,
     Binary: _binary,
@@ -276,22 +276,22 @@ _SCALARS: dict[type[Expr], Callable[[Any, Scope], Code]] = {
     Unary: _unary,
     Select: _select,
     Cast: _cast,
-    Load: lambda expr, scope: scalar_load(expr, scope, expr_code),
+    Load: lambda expr, context: scalar_load(expr, context, expr_closure),
     Ramp: _scalar_alias,
     Broadcast: _scalar_alias,
     ReduceLanes: _reduce_lanes,
 }
-"""How each class of node is computed in one lane."""
+"""The closure of each class of node with one lane."""
 
-_VECTORS: dict[type[Expr], Callable[[Any, Scope], Code]] = {
+_VECTORS: dict[type[Expr], Callable[[Any, InterpreterContext], Closure]] = {
     Binary: _vector_binary,
     Compare: _compare,
     Logic: _logic,
     Unary: _vector_unary,
     Select: _vector_select,
     Cast: _vector_cast,
-    Load: lambda expr, scope: vector_load(expr, scope, expr_code),
+    Load: lambda expr, context: vector_load(expr, context, expr_closure),
     Ramp: _ramp,
     Broadcast: _broadcast,
 }
-"""How each class of node is computed in several lanes."""
+"""The closure of each class of node with several lanes."""

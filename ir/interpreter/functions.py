@@ -1,4 +1,4 @@
-"""Functions and conversions of the interpreter, on the values described in ``interpret_expr``."""
+"""Functions and conversions of the interpreter, on the values that ``expressions`` describes."""
 
 import math
 import operator
@@ -8,10 +8,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..core.dtypes import DType
-from .bounds import dtype_interval
-from .expr import UnaryOp
-from .fold import wrap
+from ...core.dtypes import DType
+from ..bounds import dtype_interval
+from ..expr import UnaryOp
+from ..fold import wrap
 from .memory import Array, computed
 
 
@@ -42,7 +42,7 @@ SCALAR_FUNCTIONS: dict[UnaryOp, Callable[[Any], Any]] = {
     UnaryOp.FLOOR: np.floor,
     UnaryOp.CEIL: np.ceil,
 }
-"""What each operation does to a scalar that is no index."""
+"""The function of each operation on a scalar that is no index."""
 
 VECTOR_FUNCTIONS: dict[UnaryOp, Callable[[Array], Array]] = {
     **SCALAR_FUNCTIONS,
@@ -55,7 +55,7 @@ VECTOR_FUNCTIONS: dict[UnaryOp, Callable[[Array], Array]] = {
 
 
 def scalar_cast(source: DType, target: DType) -> Callable[[Any], Any]:
-    """The conversion of a scalar, as ``Cast`` says."""
+    """The conversion of a scalar, as ``ir.expr.Cast`` says."""
     if target.is_bool:
         return lambda value: bool(value != 0)
     if target.name == "float16":
@@ -82,7 +82,7 @@ def scalar_cast(source: DType, target: DType) -> Callable[[Any], Any]:
 
 
 def vector_cast(source: DType, target: DType) -> Callable[[Array], Array]:
-    """The conversion of a vector, as ``Cast`` says."""
+    """The conversion of a vector, as ``ir.expr.Cast`` says."""
     if target.is_bool:
         return lambda value: value != 0
     if target.name == "float16":

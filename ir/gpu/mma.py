@@ -1,0 +1,81 @@
+"""Matrix instructions of a warp (``mma.sync``), and of a wave of AMD's processors (MFMA), on fragments in registers."""
+
+from dataclasses import dataclass
+
+from ...core.dtypes import DType, bfloat16, float16, float32
+from ..buffer import Buffer
+from ..expr import WARP_LANES, Expr
+from ..stmt import Operation
+
+WAVEFRONT_LANES = 2 * WARP_LANES
+"""How many lanes a wave of AMD's processors has: two warps."""
+
+
+@dataclass(frozen=True, slots=True)
+class MmaAtom:
+    """A matrix instruction of a whole warp or wave: ``D[m, n] += A[m, k] @ B[k, n]`` on fragments in registers of its
+    ``lanes``.
+
+    Every lane holds ``m*k/lanes`` elements of A, ``k*n/lanes`` of B and ``m*n/lanes`` of D; ``fragment`` says which
+    (PTX ISA, "Matrix Fragments for mma.m16n8k16"; AMD Instinct MI300 ISA, "Matrix Arithmetic Instructions").
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    operand: DType
+    accumulator: DType
+    lanes: int = WARP_LANES
+
+    def elements(self, matrix: str) -> int:
+        """How many elements of a matrix (``a``, ``b`` or ``d``) a lane holds."""
+        rows, columns = {"a": (self.m, self.k), "b": (self.k, self.n), "d": (self.m, self.n)}[matrix]
+        return rows * columns // self.lanes
+
+    def fragment(self, matrix: str, lane: int, element: int) -> tuple[int, int]:
+        """(row, column) in a matrix (``a``, ``b`` or ``d``) of one element of one lane."""
+        if self.lanes == WAVEFRONT_LANES:
+            outer, inner = lane % 16, self.elements(matrix) * (lane // 16) + element
+            return (outer, inner) if matrix == "a" else (inner, outer)
+        group, within = lane // 4, lane % 4
+        low, half = element % 2, element // 2
+        match matrix:
+            case "a":
+                return (group + 8 * (half % 2), 2 * within + low + 8 * (half // 2))
+            case "b":
+                return (2 * within + low + 8 * half, group)
+            case _:
+                return (group + 8 * half, 2 * within + low)
+
+
+WARP_MMA_ATOMS: dict[str, MmaAtom] = {
+    "m16n8k16_f16": MmaAtom("m16n8k16_f16", 16, 8, 16, float16, float32),
+    "m16n8k16_bf16": MmaAtom("m16n8k16_bf16", 16, 8, 16, bfloat16, float32),
+}
+"""Name -> matrix instruction of a warp. All are there from sm_80 on."""
+MFMA_ATOMS: dict[str, MmaAtom] = {
+    "wave_m16n16k16_f16": MmaAtom("wave_m16n16k16_f16", 16, 16, 16, float16, float32, WAVEFRONT_LANES),
+    "wave_m16n16k16_bf16": MmaAtom("wave_m16n16k16_bf16", 16, 16, 16, bfloat16, float32, WAVEFRONT_LANES),
+    "wave_m16n16k4_f32": MmaAtom("wave_m16n16k4_f32", 16, 16, 4, float32, float32, WAVEFRONT_LANES),
+}
+"""Name -> matrix instruction of a wave. All are there on gfx942."""
+MMA_ATOMS: dict[str, MmaAtom] = WARP_MMA_ATOMS | MFMA_ATOMS
+
+
+@dataclass(frozen=True, slots=True)
+class Mma(Operation):
+    """``d += a @ b`` by one warp, or by each wave of a block.
+
+    ``a``, ``b`` and ``d`` are register buffers. Each fragment is the ``atom.elements(matrix)`` contiguous elements that
+    begin at the indices given, along the last dimension. A wave is two neighbouring warps, the first with an even
+    number; an Mma of waves orders nothing else that they do, and all threads of a block must reach it.
+    """
+
+    atom: str
+    d: Buffer
+    d_indices: tuple[Expr, ...]
+    a: Buffer
+    a_indices: tuple[Expr, ...]
+    b: Buffer
+    b_indices: tuple[Expr, ...]

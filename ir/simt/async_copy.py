@@ -1,0 +1,168 @@
+"""``cp.async`` in the interpreter of launches, and what all asynchronous copies to shared memory share.
+
+Copies complete as late as they can: when a thread waits for them. Until then nothing may access their target, and
+their source must not change.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..buffer import Buffer
+from ..expr import Expr
+from ..gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ..interpreter.memory import Array
+from .access import under
+from .address import CheckedMemory, address_of, shared_flat
+from .context import LaunchAction, LaunchContext, LaunchState
+from .expressions import value_closure
+from .memory import GlobalMemory, SharedMemory
+from .race_check import check_read, check_write, spread
+
+
+@dataclass(frozen=True)
+class CopiesInFlight:
+    """Copies of one statement in flight.
+
+    ``who`` is int64[copies]: the positions of the threads that started them. ``target`` and ``source`` are
+    int64[copies, elements]: offsets in shared memory, and elements of global memory, -1 where a zero arrives. ``group``
+    is int64[copies]: the group of copies that each belongs to.
+    """
+
+    memory: SharedMemory
+    origin: GlobalMemory
+    who: Array
+    target: Array
+    source: Array
+    group: Array
+
+    def subset(self, chosen: Array) -> "CopiesInFlight":
+        fields = (self.who, self.target, self.source, self.group)
+        return CopiesInFlight(self.memory, self.origin, *(f[chosen] for f in fields))
+
+    def complete(self, state: LaunchState, completion: int | None = None) -> None:
+        """The data is there: for the threads that started the copies, or for those that wait for a phase of an mbarrier
+        (``completion`` is its number)."""
+        values = self.origin.data[np.maximum(self.source, 0)]
+        target, history = self.target.ravel(), self.memory.history
+        assert history is not None and self.memory.written is not None
+        self.memory.data[target] = np.where(self.source >= 0, values, 0).ravel()
+        self.memory.written[target] = True
+        self.memory.count_writes(target, -1)
+        self.origin.count_reads(self.source[self.source >= 0], -1)
+        ids = np.repeat(state.order.ids[self.who], self.target.shape[1])
+        history.writer[target] = ids if completion is None else -2 - completion
+        history.time[target] = state.order.now
+
+
+def source_elements(
+    indices: tuple[Expr, ...], memory: GlobalMemory, elements: int, size: int, context: LaunchContext
+) -> Callable[[LaunchState], tuple[Array, Array]]:
+    """A closure that gives the first element in global memory of each copy, and who starts it. It raises where
+    ``elements`` elements from there on are out of bounds, or not aligned to ``size`` bytes."""
+    address = address_of(indices, memory.buffer, context, value_closure).flat
+    return _first_elements(address, memory, elements, size, memory.buffer.elements, context)
+
+
+def target_elements(
+    indices: tuple[Expr, ...], memory: SharedMemory, elements: int, size: int, context: LaunchContext
+) -> Callable[[LaunchState], tuple[Array, Array]]:
+    """A closure that gives the first offset in shared memory of each copy, likewise."""
+    address = shared_flat(indices, memory, context, value_closure)
+    return _first_elements(address, memory, elements, size, memory.span, context)
+
+
+def _first_elements(
+    address: Callable[[LaunchState], Any],
+    memory: CheckedMemory,
+    elements: int,
+    size: int,
+    end: int,
+    context: LaunchContext,
+) -> Callable[[LaunchState], tuple[Array, Array]]:
+    element = memory.buffer.dtype.bytes
+
+    def first(state: LaunchState) -> tuple[Array, Array]:
+        flat, who = spread(state, address(state), 1)
+        local = flat % memory.span if isinstance(memory, SharedMemory) else flat
+        wrong = local * element % size != 0
+        if wrong.any():
+            at = int(wrong.argmax())
+            what = f"a copy of {size} bytes at {memory.name(int(flat[at]))}, which is byte {int(local[at]) * element}"
+            raise context.fault(f"{what}: not aligned", state, int(who[at]), memory.buffer.name)
+        wrong = end - local < elements
+        if wrong.any():
+            at = int(wrong.argmax())
+            what = f"a copy of {elements} elements from {memory.name(int(flat[at]))} on is out of bounds"
+            raise context.fault(what, state, int(who[at]), memory.buffer.name)
+        return flat, who
+
+    return first
+
+
+def copy_memories(target: Buffer, source: Buffer, context: LaunchContext) -> tuple[SharedMemory, GlobalMemory]:
+    """The shared memory and the global memory of a copy."""
+    shared, origin = context.shared[target.name], context.shared[source.name]
+    assert isinstance(shared, SharedMemory) and isinstance(origin, GlobalMemory)
+    return shared, origin
+
+
+def begin_copy(state: LaunchState, context: LaunchContext, memory: SharedMemory, target: Array, who: Array) -> None:
+    """Copies to ``target`` start: from now on nothing may access it until they have completed."""
+    flat = target.ravel()
+    check_write(memory, state, context, flat, np.repeat(who, target.shape[1]))
+    memory.count_writes(flat, 1)
+
+
+def copy_async(stmt: CopyAsync, context: LaunchContext) -> LaunchAction:
+    elements, size = stmt.elements, stmt.elements * stmt.target.dtype.bytes
+    memory, origin = copy_memories(stmt.target, stmt.source, context)
+    target_of = target_elements(stmt.target_indices, memory, elements, size, context)
+    source_of = source_elements(stmt.source_indices, origin, elements, size, context)
+    mask_closure = None if stmt.mask is None else value_closure(stmt.mask, context)
+    steps = np.arange(elements, dtype=np.int64)
+
+    def run(state: LaunchState) -> None:
+        begin, who = target_of(state)
+        source = np.full((state.threads, elements), -1, dtype=np.int64)
+        outer = state.active
+        mask = np.broadcast_to(np.asarray(True if mask_closure is None else mask_closure(state)), (state.threads,))
+        if under(state, mask):
+            first, readers = source_of(state)
+            read = first[:, None] + steps
+            check_read(origin, state, context, read.ravel(), np.repeat(readers, elements))
+            origin.count_reads(read.ravel(), 1)
+            source[readers] = read
+        state.active = outer
+        target = begin[:, None] + steps
+        begin_copy(state, context, memory, target, who)
+        state.copies.append(CopiesInFlight(memory, origin, who, target, source[who], state.committed_copies[who]))
+
+    return run
+
+
+def copy_async_commit(stmt: CopyAsyncCommit, context: LaunchContext) -> LaunchAction:
+    def run(state: LaunchState) -> None:
+        state.committed_copies += 1 if state.active is None else state.active
+
+    return run
+
+
+def copy_async_wait(stmt: CopyAsyncWait, context: LaunchContext) -> LaunchAction:
+    pending = stmt.pending
+
+    def run(state: LaunchState) -> None:
+        left: list[CopiesInFlight] = []
+        for copies in state.copies:
+            ready = copies.group < state.committed_copies[copies.who] - pending
+            if state.active is not None:
+                ready &= state.active[copies.who]
+            if ready.any():
+                copies.subset(ready).complete(state)
+            if not ready.all():
+                left.append(copies.subset(~ready))
+        state.copies[:] = left
+
+    return run

@@ -1,0 +1,196 @@
+"""What the interpreter of launches knows while it turns a launch into closures, and the state on which those run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import KernelFault
+from ..bounds import Interval
+from ..expr import WARP_LANES, Binary, BinaryOp, Broadcast, Cast, Compare, Const, Expr, Logic, Select, Unary, Var
+from ..gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
+from ..interpreter.memory import Array
+from ..stmt import HardwareAxis, Launch, Stmt, walk_statements
+from .happens_before import HappensBefore, ThreadHierarchy
+from .memory import GlobalMemory, PrivateMemory, SharedMemory
+
+
+class LaunchState:
+    """The state of one chunk of a launch: whole clusters, with all their threads side by side, block after block.
+
+    ``env`` has a slot for each variable and each hoisted value: variables of loops hold an int, those of the launch
+    int64[threads]. ``active`` says who runs: bool[threads], or bool[lanes, threads] inside a branch of a vector select;
+    None for all. A thread is named by its *position* in the chunk. ``thread`` and ``block`` are int64[threads]: the
+    number of the thread within its block, and of the block within the chunk.
+
+    What is in flight: ``copies`` and ``tma_stores`` list asynchronous copies and TMA stores, ``committed_copies`` and
+    ``committed_stores`` count the groups of them that each thread has committed. ``wgmmas`` lists WarpgroupMma
+    statements, ``started_wgmmas`` counts them by the first thread of the warpgroup. ``mbarriers`` has the state of the
+    mbarriers by buffer. ``registers`` is int64[warpgroups], once a thread of any has changed them. ``cluster_uses``
+    says when each thread last accessed the memory of another block.
+    """
+
+    def __init__(self, launch: Launch, first_block: int, blocks: int, slots: int, launch_epoch: int, now: int) -> None:
+        per_block = launch.threads
+        self.launch = launch
+        self.blocks = blocks
+        self.threads = per_block * blocks
+        self.cluster = launch.extent(HardwareAxis.CLUSTER)
+        self.env: list[Any] = [None] * slots
+        self.active: Array | None = None
+        self.positions = np.arange(self.threads, dtype=np.int64)
+        self.thread = self.positions % per_block
+        self.block = self.positions // per_block
+        self.block_number = self.block + first_block
+        warpgroups = any(map(_is_warpgroup_barrier, walk_statements(launch.body)))
+        groups = ThreadHierarchy.of(per_block, self.cluster, warpgroups)
+        self.order = HappensBefore(self.block_number * groups.block + self.thread, groups, launch_epoch, now)
+        self.copies: list[Any] = []
+        self.committed_copies = np.zeros(self.threads, dtype=np.int64)
+        self.tma_stores: list[Any] = []
+        self.committed_stores = np.zeros(self.threads, dtype=np.int64)
+        self.wgmmas: list[Any] = []
+        self.started_wgmmas = np.zeros(self.threads, dtype=np.int64)
+        self.registers: Array | None = None
+        self.mbarriers: dict[str, Any] = {}
+        self.cluster_uses = np.full(self.threads, -1, dtype=np.int64)
+
+    def axis(self, axis: HardwareAxis) -> Array:
+        """int64[threads]: the index of every thread along an axis."""
+        cluster, x = self.cluster, self.launch.extent(HardwareAxis.GRID_X)
+        y = self.launch.extent(HardwareAxis.GRID_Y)
+        match axis:
+            case HardwareAxis.THREAD:
+                return self.thread
+            case HardwareAxis.WARP:
+                return self.thread // WARP_LANES
+            case HardwareAxis.LANE:
+                return self.thread % WARP_LANES
+            case HardwareAxis.CLUSTER:
+                return self.block_number % cluster
+            case HardwareAxis.GRID_X:
+                return self.block_number // cluster % x
+            case HardwareAxis.GRID_Y:
+                return self.block_number // (cluster * x) % y
+        return self.block_number // (cluster * x * y)
+
+    def running(self, shape: tuple[int, ...]) -> Array | None:
+        """Who runs, in the shape of an access: [threads] or [lanes, threads]; None for all."""
+        active = self.active
+        if active is None:
+            return None
+        if len(shape) == 1:
+            active = active if active.ndim == 1 else np.asarray(active.any(axis=0))
+        return np.broadcast_to(active, shape)
+
+    def warpgroups(self, what: str, context: "LaunchContext") -> Array:
+        """int64[warpgroups]: the positions of the first threads of the warpgroups that run. Raises KernelFault where a
+        part of one is missing; ``what`` is the operation in the message."""
+        active, per_block = self.running((self.threads,)), self.launch.threads
+        blocks = (np.ones(self.threads, dtype=np.bool_) if active is None else active).reshape(-1, per_block)
+        padded = np.pad(blocks, ((0, 0), (0, -per_block % WARPGROUP_THREADS)))
+        count = padded.reshape(len(blocks), -1, WARPGROUP_THREADS).sum(axis=2)
+        block, group = np.nonzero(count)
+        leaders: Array = block * per_block + group * WARPGROUP_THREADS
+        incomplete = count[block, group] != WARPGROUP_THREADS
+        if incomplete.any():
+            at = int(incomplete.argmax())
+            there = int(count[block, group][at])
+            raise context.fault(_incomplete(what, there, WARPGROUP_THREADS), self, int(leaders[at]))
+        return leaders
+
+    def converged(self, group: int, what: str, context: "LaunchContext") -> Array | None:
+        """Who takes part in an operation that whole groups of ``group`` neighbouring threads must reach together; None
+        for all. Raises KernelFault where a part of a group is missing."""
+        active = self.running((self.threads,))
+        if active is None:
+            return None
+        groups = active.reshape(-1, group)
+        count = groups.sum(axis=1)
+        incomplete = (count != 0) & (count != group)
+        if incomplete.any():
+            at = int(incomplete.argmax())
+            missing = at * group + int((~groups[at]).argmax())
+            raise context.fault(_incomplete(what, int(count[at]), group), self, missing)
+        return active
+
+
+def _incomplete(what: str, there: int, group: int) -> str:
+    return f"{what} is reached by {there} of {group} threads that must reach it together"
+
+
+def _is_warpgroup_barrier(stmt: Stmt) -> bool:
+    return isinstance(stmt, Barrier) and stmt.scope is SyncScope.WARPGROUP
+
+
+LaunchClosure = Callable[[LaunchState], Any]
+"""An expression as a function of the state. Values broadcast to [threads] (scalars) or [lanes, threads] (vectors). What
+is the same in all threads may be a plain number; an index may be an int."""
+
+LaunchAction = Callable[[LaunchState], None]
+"""A statement as a function of the state."""
+
+
+@dataclass(frozen=True)
+class LaunchContext:
+    """The names that are bound at one place of a launch.
+
+    ``slots`` and ``ranges`` are those of the variables. ``prologue`` lists what is computed once per chunk, as (slot,
+    closure), in order; ``hoisted`` has the slots of the expressions among them. ``precomputed`` has the slots of
+    shuffles that were computed before the mask of the store in which they stand. ``counter`` holds how many slots were
+    given out; all contexts of a launch share it.
+    """
+
+    kernel: str
+    launch: Launch
+    slots: dict[str, int] = field(default_factory=dict)
+    ranges: dict[str, Interval] = field(default_factory=dict)
+    shared: dict[str, GlobalMemory | SharedMemory] = field(default_factory=dict)
+    private: dict[str, PrivateMemory] = field(default_factory=dict)
+    counter: list[int] = field(default_factory=lambda: [0])
+    prologue: list[tuple[int, LaunchClosure]] = field(default_factory=list)
+    hoisted: dict[Expr, int] = field(default_factory=dict)
+    precomputed: dict[Expr, int] = field(default_factory=dict)
+
+    def slot(self) -> int:
+        """A new slot of the environment."""
+        self.counter[0] += 1
+        return self.counter[0] - 1
+
+    def with_variable(self, name: str, values: Interval) -> "LaunchContext":
+        return replace(self, slots={**self.slots, name: self.slot()}, ranges={**self.ranges, name: values})
+
+    def is_launch_variable(self, name: str) -> bool:
+        return any(b.var == name for b in self.launch.axes)
+
+    def is_launch_invariant(self, expr: Expr) -> bool:
+        """Whether a scalar depends on variables of the launch alone, so that it can be computed once per chunk."""
+        match expr:
+            case Var(name=name):
+                return self.is_launch_variable(name)
+            case Const():
+                return True
+            case Binary(op=BinaryOp.FLOORDIV | BinaryOp.MOD, a=a, b=b):
+                return isinstance(b, Const) and b.value > 0 and self.is_launch_invariant(a)
+            case Broadcast():
+                return False
+            case Binary() | Compare() | Logic() | Unary() | Select() | Cast():
+                return all(self.is_launch_invariant(c) for c in expr.children)
+        return False
+
+    def fault(self, what: str, state: LaunchState, position: int, buffer: str = "") -> KernelFault:
+        """The error to raise: what happened, and to which thread, with the values of its variables."""
+        at = []
+        for name, slot in self.slots.items():
+            value = state.env[slot]
+            at.append(f"{name}={int(value[position]) if isinstance(value, np.ndarray) else value}")
+        where = f" at {', '.join(at)}" if at else ""
+        return KernelFault(f"kernel {self.kernel}, launch {self.launch.name}: {what}{where}", field=buffer)
+
+    def thread_name(self, number: int, state: LaunchState) -> str:
+        """A thread by its number in the launch, for messages."""
+        if number < 0:
+            return "a bulk copy"
+        block, thread = divmod(number, state.order.groups.block)
+        return f"thread {thread} of block {block}"
