@@ -38,9 +38,9 @@ def _total(stmt: Stmt, extents: Mapping[str, int], own: Callable[[Stmt], Fractio
             return sum((_total(s, extents, own) for s in statements), Fraction(0))
         case For(var=var, extent=extent, body=body):
             return extent * _total(body, {**extents, var: extent}, own)
-        case Launch(axes=bounds, body=body):
-            inside = {**extents, **{b.var: b.extent for b in bounds}}
-            return prod(b.extent for b in bounds) * _total(body, inside, own)
+        case Launch(axes=axes, body=body):
+            inside = {**extents, **{a.var: a.extent for a in axes}}
+            return prod(a.extent for a in axes) * _total(body, inside, own)
         case If(condition=condition, then=then):
             return own(stmt) + _fraction(condition, extents) * _total(then, extents, own)
         case Allocate(body=body):
@@ -69,8 +69,8 @@ def _multiply_adds(stmt: Stmt) -> Fraction:
         case Mma(atom=atom):
             known = MMA_ATOMS[atom]
             return Fraction(2 * known.m * known.n * known.k, known.lanes)
-        case WarpgroupMma(n=columns, k=depth):
-            return Fraction(2 * WGMMA_M * columns * depth, WARPGROUP_THREADS)
+        case WarpgroupMma(n=n, k=k):
+            return Fraction(2 * WGMMA_M * n * k, WARPGROUP_THREADS)
     return Fraction(0)
 
 

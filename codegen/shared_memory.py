@@ -102,8 +102,8 @@ def _shared_within(body: Stmt) -> tuple[Buffer, ...]:
 def _ends_in_barrier(stmt: Stmt) -> bool:
     """Return whether ``stmt`` ends in a barrier of the block or the cluster."""
     match stmt:
-        case Barrier(scope=level):
-            return level in (SyncScope.BLOCK, SyncScope.CLUSTER)
+        case Barrier(scope=scope):
+            return scope in (SyncScope.BLOCK, SyncScope.CLUSTER)
         case Allocate(body=body):
             return _ends_in_barrier(body)
         case Seq(statements=statements):

@@ -75,7 +75,7 @@ def binary_operators(dtype: DType, lanes: int) -> Kernel:
         if dtype.is_bool:
             return [Logic(LogicOp.AND, a, b), Logic(LogicOp.OR, a, b), Unary(UnaryOp.NOT, a)]
         wanted = [BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX]
-        # A divisor is never 0, and its size keeps integers and floats apart from overflow.
+        # A divisor is never 0, and its size keeps integers and floats from overflowing.
         one = spread(const(1, dtype), lanes)
         positive = Binary(BinaryOp.MAX, Unary(UnaryOp.ABS, b) if dtype.kind != "uint" else b, one)
         results: list[Expr] = [Binary(op, a, b) for op in wanted]

@@ -20,7 +20,7 @@ class EmittedFunction:
         arch: Which architecture the function is for.
         ranges: Which values loop variables and the indices of blocks and threads take.
         read_only: Which global buffers the launch never writes.
-        evict_first: Which global buffers have elements that are touched once, so that caches need not keep them.
+        evict_first: Which global buffers have elements that are touched once, so that caches evict them first.
         fast_math: Whether fast approximations are exact enough (see ``arithmetic``).
         parameters: What the kernel's parameters are called.
         tensor_maps: Which tensor maps the function takes, and what they are called.

@@ -54,8 +54,8 @@ def _operation(emitter: ExpressionEmitter, stmt: Operation, is_last: bool) -> st
     raise CompileError(f"{type(stmt).__name__} cannot be expressed in CUDA C++")
 
 
-def _barrier(fn: EmittedFunction, level: SyncScope, is_last: bool) -> str:
-    match level:
+def _barrier(fn: EmittedFunction, scope: SyncScope, is_last: bool) -> str:
+    match scope:
         case SyncScope.WARP:
             return "__syncwarp();"
         case SyncScope.WARPGROUP:

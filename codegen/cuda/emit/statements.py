@@ -131,8 +131,8 @@ def check_register_indices(fn: EmittedFunction, stmt: Stmt) -> None:
     match stmt:
         case Store(buffer=buffer, indices=indices):
             accesses.append((buffer, indices))
-        case Operation(accesses=places):
-            accesses += places
+        case Operation(accesses=found):
+            accesses += found
     for buffer, indices in accesses:
         if buffer.scope is MemoryScope.REGISTER and not all(_is_constant(fn, i) for i in indices):
             raise CompileError(f"register buffer {buffer.name} is accessed at an index that varies")

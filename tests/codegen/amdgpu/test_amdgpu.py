@@ -94,8 +94,8 @@ def test_what_cuda_kernels_are_made_of_compiles_or_is_refused_by_name(name: str)
 @pytest.mark.parametrize("part", ["a", "b", "d"])
 def test_every_element_of_a_fragment_belongs_to_one_lane(atom: MmaAtom, part: str) -> None:
     rows, columns = {"a": (atom.m, atom.k), "b": (atom.k, atom.n), "d": (atom.m, atom.n)}[part]
-    places = {atom.fragment(part, lane, e) for lane in range(WAVEFRONT_LANES) for e in range(atom.elements(part))}
-    assert places == {(row, column) for row in range(rows) for column in range(columns)}
+    indices = {atom.fragment(part, lane, e) for lane in range(WAVEFRONT_LANES) for e in range(atom.elements(part))}
+    assert indices == {(row, column) for row in range(rows) for column in range(columns)}
 
 
 def product(threads: int, guarded: bool) -> Kernel:
@@ -121,7 +121,7 @@ def test_wavefronts_are_whole() -> None:
     assert (sums == 32.0).all()
     with pytest.raises(KernelFault, match="blocks that are no multiple"):
         interpret(product(96, guarded=False), {})
-    with pytest.raises(InvalidKernel, match="a matrix operation of a wave under"):
+    with pytest.raises(InvalidKernel, match="an mma of waves under"):
         verify(product(128, guarded=True))
     source = AmdgpuBackend().emit(product(128, guarded=False), GFX942)
     assert source.text.count("call <4 x float> @llvm.amdgcn.mfma.f32.16x16x16f16(") == 1

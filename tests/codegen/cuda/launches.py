@@ -59,7 +59,7 @@ def softmax(rows: int, columns: int, dtype: DType) -> Kernel:
     with w.launch("softmax", [("row", rows, X), ("t", threads, THREAD)], evict_first=("A", "O")) as (row, t):
         x = w.allocate("x", (vectors, 8), float32, MemoryScope.REGISTER)
         value = w.allocate("value", (2,), float32, MemoryScope.REGISTER)
-        parts = w.allocate("parts", (2, threads // 32), float32, MemoryScope.SHARED)
+        partials = w.allocate("partials", (2, threads // 32), float32, MemoryScope.SHARED)
         with w.loop("i", vectors, UNROLLED) as i:
             at = (row, Ramp((i * threads + t) * 8, 1, 8))
             w.store(x, (i, EVERY), Cast(Load(source, at), float32))
@@ -77,11 +77,11 @@ def softmax(rows: int, columns: int, dtype: DType) -> Kernel:
                 other = Shuffle(ShuffleMode.XOR, Load(value, slot), index(distance))
                 w.store(value, slot, Binary(op, Load(value, slot), other))
             with w.when(Compare(CompareOp.EQ, t % 32, ZERO)):
-                w.store(parts, (index(which), t // 32), Load(value, slot))
+                w.store(partials, (index(which), t // 32), Load(value, slot))
             w.barrier()
             w.store(value, slot, const(start, float32))
             with w.loop(f"k{which}", threads // 32, UNROLLED) as k:
-                w.store(value, slot, Binary(op, Load(value, slot), Load(parts, (index(which), k))))
+                w.store(value, slot, Binary(op, Load(value, slot), Load(partials, (index(which), k))))
         with w.loop("o", vectors, UNROLLED) as o:
             total = Broadcast(Load(value, (index(1),)), 8)
             at = (row, Ramp((o * threads + t) * 8, 1, 8))
@@ -141,21 +141,21 @@ def cluster_sum(blocks: int) -> Kernel:
     w = Writer()
     bounds = [("row", 3, X), ("rank", blocks, HardwareAxis.CLUSTER), ("t", 64, THREAD)]
     with w.launch("cluster_sum", bounds) as (row, rank, t):
-        parts = w.allocate("parts", (64,), float32, MemoryScope.SHARED)
-        sums = w.allocate("sums", (4,), float32, MemoryScope.SHARED)
-        w.store(parts, (t,), Load(source, (row, rank, t)))
+        values = w.allocate("values", (64,), float32, MemoryScope.SHARED)
+        partials = w.allocate("partials", (4,), float32, MemoryScope.SHARED)
+        w.store(values, (t,), Load(source, (row, rank, t)))
         w.barrier()
         with w.when(t < 4):
-            lanes = Load(parts, (Ramp(t * 16, 1, 16),))
-            w.store(sums, (t,), ReduceLanes(BinaryOp.ADD, lanes))
+            lanes = Load(values, (Ramp(t * 16, 1, 16),))
+            w.store(partials, (t,), ReduceLanes(BinaryOp.ADD, lanes))
         w.barrier(SyncScope.CLUSTER)
         with w.when(t < 1):
             total = w.allocate("total", (4,), float32, MemoryScope.REGISTER)
             four = Ramp(ZERO, 1, 4)
             w.store(total, (four,), Broadcast(const(0.0, float32), 4))
             with w.loop("other", blocks) as other:
-                w.store(total, (four,), Load(total, (four,)) + ClusterLoad(sums, (four,), other))
-            first = ClusterLoad(sums, (index(1),), (rank + 1) % blocks)
+                w.store(total, (four,), Load(total, (four,)) + ClusterLoad(partials, (four,), other))
+            first = ClusterLoad(partials, (index(1),), (rank + 1) % blocks)
             w.store(result, (row, rank, four), Load(total, (four,)) + Broadcast(first, 4))
         w.barrier(SyncScope.CLUSTER)
     return Kernel("cluster_sum", (source,), (result,), (), w.finish())
@@ -251,24 +251,24 @@ def matrix(dtype: DType) -> Kernel:
 def two_launches() -> Kernel:
     """Two launches sum columns through a workspace, in vectors of columns with masks at the end of a row."""
     rows, columns, blocks = 24, 100, 4
-    source, part = Buffer("A", (rows, columns), float32), Buffer("part", (blocks, columns), float32)
+    source, partials = Buffer("A", (rows, columns), float32), Buffer("partials", (blocks, columns), float32)
     result = Buffer("O", (columns,), float32)
     w = Writer()
-    with w.launch("parts", [("b", blocks, X), ("t", 32, THREAD)], min_blocks=2) as (b, t):
+    with w.launch("partial_sums", [("b", blocks, X), ("t", 32, THREAD)], min_blocks=2) as (b, t):
         total = w.allocate("total", (4,), float32, MemoryScope.REGISTER)
         four, at = Ramp(ZERO, 1, 4), Ramp(t * 4, 1, 4)
         inside = Compare(CompareOp.LT, at, Broadcast(index(columns), 4))
         w.store(total, (four,), Broadcast(const(0.0, float32), 4))
         with w.loop("r", rows // blocks) as r:
             w.store(total, (four,), Load(total, (four,)) + Load(source, (b * (rows // blocks) + r, at), inside))
-        w.store(part, (b, at), Load(total, (four,)), inside)
-    with w.launch("whole", [("t2", columns, THREAD)]) as (t2,):
+        w.store(partials, (b, at), Load(total, (four,)), inside)
+    with w.launch("column_sums", [("t2", columns, THREAD)]) as (t2,):
         whole = w.allocate("sum", (1,), float32, MemoryScope.REGISTER)
         w.store(whole, (ZERO,), const(0.0, float32))
         with w.loop("p", blocks, UNROLLED) as p:
-            w.store(whole, (ZERO,), Load(whole, (ZERO,)) + Load(part, (p, t2)))
+            w.store(whole, (ZERO,), Load(whole, (ZERO,)) + Load(partials, (p, t2)))
         w.store(result, (t2,), Load(whole, (ZERO,)))
-    return Kernel("two_launches", (source,), (result,), (part,), w.finish())
+    return Kernel("two_launches", (source,), (result,), (partials,), w.finish())
 
 
 def halves(dtype: DType) -> Kernel:
@@ -289,9 +289,9 @@ def halves(dtype: DType) -> Kernel:
         w.store(result, (index(1), at), Load(y, (EVERY,)))
         even = Broadcast(Compare(CompareOp.EQ, t % 2, ZERO), 8)
         w.store(result, (index(2), at), Select(even, Load(source, (at,)), Broadcast(const(-2.0, dtype), 8)))
-        ahead = Ramp(t * 8 + 8, 1, 8)
-        inside = Compare(CompareOp.LT, ahead, Broadcast(index(count), 8))
-        w.store(result, (index(3), at), Load(source, (ahead,), inside))
+        following = Ramp(t * 8 + 8, 1, 8)
+        inside = Compare(CompareOp.LT, following, Broadcast(index(count), 8))
+        w.store(result, (index(3), at), Load(source, (following,), inside))
     return Kernel("halves", (source,), (result,), (), w.finish())
 
 

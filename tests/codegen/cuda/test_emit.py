@@ -44,14 +44,14 @@ def test_clusters_wait_for_stores_to_global_memory_only_where_they_must(how: str
     source, result = Buffer("A", (2, 64), float32), Buffer("O", (2, 2, 64), float32)
     w = Writer()
     with w.launch("turned", [("rank", 2, HardwareAxis.CLUSTER), ("t", 64, HardwareAxis.THREAD)]) as (rank, t):
-        part, held = (
-            w.allocate("part", (64,), float32, MemoryScope.SHARED),
-            w.allocate("held", (), float32, MemoryScope.REGISTER),
-        )
-        w.store(part, (t,), Load(source, (rank, t)))
+        values = w.allocate("values", (64,), float32, MemoryScope.SHARED)
+        held = w.allocate("held", (), float32, MemoryScope.REGISTER)
+        w.store(values, (t,), Load(source, (rank, t)))
         w.store(result, (index(0), rank, t), Load(source, (rank, t)))
         w.barrier(SyncScope.CLUSTER)
-        other = Load(result, (index(0), 1 - rank, t)) if how == "through memory" else ClusterLoad(part, (t,), 1 - rank)
+        other = (
+            Load(result, (index(0), 1 - rank, t)) if how == "through memory" else ClusterLoad(values, (t,), 1 - rank)
+        )
         w.store(held, (), other)
         if how == "awaited":
             w.emit(ClusterLoadWait(Load(held, ())))
@@ -78,8 +78,8 @@ def test_cluster_loads_arrive_before_the_next_cluster_barrier() -> None:
         lines = backend.assembly(emitted, SM90A).splitlines()
         for n in (n for n, line in enumerate(lines) if " LD.E " in line):
             register = lines[n].split(" LD.E ")[1].split(",")[0]
-            met = next(i for i in range(n, len(lines)) if "UCGABAR_ARV" in lines[i])
-            assert any(f" {register}," in line for line in lines[n + 1 : met]), lines[n : met + 1]
+            barrier = next(i for i in range(n, len(lines)) if "UCGABAR_ARV" in lines[i])
+            assert any(f" {register}," in line for line in lines[n + 1 : barrier]), lines[n : barrier + 1]
             found += 1
     assert found
 
@@ -97,9 +97,9 @@ def test_the_first_prefetch_is_ahead_of_griddepcontrol_wait(arch: str) -> None:
         w.emit(Prefetch(source, (b, t % 3), 5))
     backend = backend_for(target)
     emitted = backend.emit(Kernel("near", (source,), (result,), (), w.finish()), target)
-    ahead, wait, after = emitted.text.partition("  griddepcontrol_wait();")
+    before, wait, after = emitted.text.partition("  griddepcontrol_wait();")
     assert bool(wait) == (arch == "sm_90a")
-    assert "prefetch_l2<128>(&A[" in ahead and "prefetch_l2<256>(&A[" in emitted.text
+    assert "prefetch_l2<128>(&A[" in before and "prefetch_l2<256>(&A[" in emitted.text
     assert not wait or "prefetch_l2<256>(&A[" in after
     assert "prefetch_l2_unaligned<20>(&A[" in emitted.text
     assert backend.compile(emitted, target).code.startswith(b"\x7fELF")
@@ -111,10 +111,8 @@ def test_a_guarded_loop_ends_where_its_guard_does(held: bool) -> None:
     source, result = Buffer("A", (32,), float32), Buffer("O", (32,), float32)
     w = Writer()
     with w.launch("guarded", [("b", 5, HardwareAxis.GRID_X), ("t", 32, HardwareAxis.THREAD)]) as (b, t):
-        total, most = (
-            w.allocate("total", (), float32, MemoryScope.REGISTER),
-            w.allocate("most", (), INDEX, MemoryScope.REGISTER),
-        )
+        total = w.allocate("total", (), float32, MemoryScope.REGISTER)
+        most = w.allocate("most", (), INDEX, MemoryScope.REGISTER)
         w.store(total, (), const(0.0, float32))
         w.store(most, (), b)
         with w.loop("step", 7) as step, w.when(step + 1 < (Load(most, ()) if held else b * 2)):

@@ -64,22 +64,22 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
   const int rank = blockIdx.x % 2;
   const int t = threadIdx.x;
   extern __shared__ __align__(16) unsigned char shared[];
-  float* const parts = reinterpret_cast<float*>(shared + 0);
-  float* const sums = reinterpret_cast<float*>(shared + 256);
+  float* const values = reinterpret_cast<float*>(shared + 0);
+  float* const partials = reinterpret_cast<float*>(shared + 256);
   griddepcontrol_launch_dependents();
   griddepcontrol_wait();
-  parts[t] = A[row * 128 + rank * 64 + t];
+  values[t] = A[row * 128 + rank * 64 + t];
   __syncthreads();
   if (t < 4) {
-    __align__(16) float parts_v[16];
-    *recast<uint4>(&parts_v[0]) = *recast<uint4>(&parts[t * 16]);
-    *recast<uint4>(&parts_v[4]) = *recast<uint4>(&parts[t * 16 + 4]);
-    *recast<uint4>(&parts_v[8]) = *recast<uint4>(&parts[t * 16 + 8]);
-    *recast<uint4>(&parts_v[12]) = *recast<uint4>(&parts[t * 16 + 12]);
+    __align__(16) float values_v[16];
+    *recast<uint4>(&values_v[0]) = *recast<uint4>(&values[t * 16]);
+    *recast<uint4>(&values_v[4]) = *recast<uint4>(&values[t * 16 + 4]);
+    *recast<uint4>(&values_v[8]) = *recast<uint4>(&values[t * 16 + 8]);
+    *recast<uint4>(&values_v[12]) = *recast<uint4>(&values[t * 16 + 12]);
     float partial[16];
     #pragma unroll
     for (int l = 0; l < 16; ++l) {
-      partial[l] = parts_v[l];
+      partial[l] = values_v[l];
     }
     #pragma unroll
     for (int stride = 8; stride > 0; stride /= 2) {
@@ -88,7 +88,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
         partial[l_1] = partial[l_1] + partial[l_1 + stride];
       }
     }
-    sums[t] = partial[0];
+    partials[t] = partial[0];
   }
   cluster_sync();
   if (t < 1) {
@@ -98,20 +98,20 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
       total[l_2] = 0.0f;
     }
     for (int other = 0; other < 2; ++other) {
-      __align__(16) float sums_v[4];
-      *recast<uint4>(&sums_v[0]) = ld_shared_cluster(recast<uint4>(&sums[0]), other);
+      __align__(16) float partials_v[4];
+      *recast<uint4>(&partials_v[0]) = ld_shared_cluster(recast<uint4>(&partials[0]), other);
       #pragma unroll
       for (int l_3 = 0; l_3 < 4; ++l_3) {
-        total[l_3] = total[l_3] + sums_v[l_3];
+        total[l_3] = total[l_3] + partials_v[l_3];
       }
     }
-    float remote_sums;
-    *recast<unsigned>(&remote_sums) = ld_shared_cluster(recast<unsigned>(&sums[1]), (rank + 1) & 1);
-    const float sums_1 = remote_sums;
+    float remote_partials;
+    *recast<unsigned>(&remote_partials) = ld_shared_cluster(recast<unsigned>(&partials[1]), (rank + 1) & 1);
+    const float partials_1 = remote_partials;
     __align__(16) float r[4];
     #pragma unroll
     for (int l_4 = 0; l_4 < 4; ++l_4) {
-      r[l_4] = total[l_4] + sums_1;
+      r[l_4] = total[l_4] + partials_1;
     }
     *recast<uint4>(&O[row * 8 + rank * 4]) = *recast<uint4>(&r[0]);
   }

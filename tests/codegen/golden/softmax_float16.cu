@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(32) tw_softmax(
   const int row = blockIdx.x;
   const int t = threadIdx.x;
   extern __shared__ __align__(16) unsigned char shared[];
-  float* const parts = reinterpret_cast<float*>(shared + 0);
+  float* const partials = reinterpret_cast<float*>(shared + 0);
   griddepcontrol_launch_dependents();
   __align__(16) float x[32];
   __align__(8) float value[2];
@@ -126,11 +126,11 @@ extern "C" __global__ void __launch_bounds__(32) tw_softmax(
   const float t_5 = __shfl_xor_sync(0xffffffffu, value[0], 1);
   value[0] = max_nan(value[0], t_5);
   if (t == 0) {
-    parts[0] = value[0];
+    partials[0] = value[0];
   }
   __syncthreads();
   value[0] = __int_as_float((int)0xff800000);
-  value[0] = max_nan(value[0], parts[0]);
+  value[0] = max_nan(value[0], partials[0]);
   value[1] = 0.0f;
   #pragma unroll
   for (int j1 = 0; j1 < 4; ++j1) {
@@ -163,11 +163,11 @@ extern "C" __global__ void __launch_bounds__(32) tw_softmax(
   const float t_10 = __shfl_xor_sync(0xffffffffu, value[1], 1);
   value[1] = value[1] + t_10;
   if (t == 0) {
-    parts[1] = value[1];
+    partials[1] = value[1];
   }
   __syncthreads();
   value[1] = 0.0f;
-  value[1] = value[1] + parts[1];
+  value[1] = value[1] + partials[1];
   #pragma unroll
   for (int o = 0; o < 4; ++o) {
     __align__(16) unsigned O_words[4];

@@ -27,13 +27,13 @@ def guarded_vectors() -> Kernel:
         kept = w.allocate("S", (threads * lanes,), float32, MemoryScope.SHARED)
         for name, shared_to_global in (("v", False), ("u", True)):
             with w.loop(name, lanes, LoopKind.VECTORIZED) as v:
-                place = b * (threads * lanes) + t * lanes + v
-                with w.when(place < index(n)):
+                at = b * (threads * lanes) + t * lanes + v
+                with w.when(at < index(n)):
                     local = (t * lanes + v,)
                     if shared_to_global:
-                        w.store(o, (place,), Load(kept, local) * 2.0)
+                        w.store(o, (at,), Load(kept, local) * 2.0)
                     else:
-                        w.store(kept, local, Load(a, (place,)))
+                        w.store(kept, local, Load(a, (at,)))
             w.barrier()
         with w.loop("i", 3) as i, w.when(b * 3 + i < index(4)):
             w.barrier()
