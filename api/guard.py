@@ -41,7 +41,7 @@ def host_name(host: str) -> str:
 
 
 class Guard:
-    """ASGI middleware.
+    """Is an ASGI middleware.
 
     ``allowed_hosts`` are the names that a Host header may carry; None allows any. On a loopback address the list keeps
     a foreign web page from reaching the service by a name of its own that resolves to 127.0.0.1 (DNS rebinding).

@@ -21,7 +21,7 @@ from .views import Explanation, ExportView, Section
 
 @dataclass(frozen=True, slots=True)
 class CompilationInput:
-    """What is compiled to be shown: a schedule of a workload, the device and toolchain that code is made for, and how
+    """This is compiled to be shown: a schedule of a workload, the device and toolchain that code is made for, and how
     the schedule's trial ended, if it had one."""
 
     workload: Workload

@@ -298,7 +298,7 @@ class JobRunner:
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """A task that can begin. ``done`` holds its trials so far."""
+    """This task can begin. ``done`` holds its trials so far."""
 
     task: TaskRow
     workload: Workload

@@ -22,7 +22,7 @@ MAX_NEAREST = 3
 
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
-    """What is looked up. A part that is None is that of this machine."""
+    """Says what is looked up. A part that is None is that of this machine."""
 
     workload_key: str
     device_key: str | None = None
@@ -32,7 +32,7 @@ class RecordQuery:
 
 @dataclass(frozen=True, slots=True)
 class LocalIdentity:
-    """The identity parts of this machine. The keys are None where it has no device."""
+    """Holds the identity parts of this machine. The keys are None where it has no device."""
 
     device_key: str | None = None
     toolchain_key: str | None = None
