@@ -40,7 +40,7 @@ def host_name(host: str) -> str:
         return ""
 
 
-class Guard:
+class RequestGuard:
     """Is an ASGI middleware.
 
     ``allowed_hosts`` are the names that a Host header may carry; None allows any. On a loopback address the list keeps
