@@ -11,7 +11,7 @@ from fastapi.staticfiles import StaticFiles
 from .. import __version__
 from ..service.service import Service
 from ..service.settings import Settings
-from .guard import Guard, host_name
+from .guard import RequestGuard, host_name
 from .openapi import openapi_of
 from .problem_handlers import install_problem_handlers
 from .routes import ROUTES
@@ -46,7 +46,7 @@ def create_app(service: Service, settings: Settings) -> FastAPI:
     for router in ROUTES.values():
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    app.add_middleware(Guard, allowed_hosts=allowed_hosts(settings))
+    app.add_middleware(RequestGuard, allowed_hosts=allowed_hosts(settings))
 
     @lru_cache(maxsize=1)
     def document() -> dict[str, Any]:

@@ -30,7 +30,7 @@ class AssetError(TilewrightError):
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file of an npm package that the dashboard loads, with the SHA-256 of its content."""
+    """Names a file of an npm package that the dashboard loads, with the SHA-256 of its content."""
 
     package: str
     file: str

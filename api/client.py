@@ -63,7 +63,7 @@ def operator_task(operator: str, parameters: Mapping[str, object] | None = None)
 
 
 class Client:
-    """A connection to a service, which threads may share. Close it, or use it in a ``with``.
+    """Connects to a service. Threads may share a client. Close it, or use it in a ``with``.
 
     ``retries`` is how often a call is repeated after a connection error or a 503; the pause before it grows each time.
     All calls may be repeated: reads are safe, and ``submit`` always carries an Idempotency-Key.

@@ -1,4 +1,4 @@
-"""The dependencies of routes: the service, and the parameters that several routes take."""
+"""Defines the dependencies of routes: the service, and the parameters that several routes take."""
 
 from typing import Annotated
 

@@ -40,8 +40,8 @@ def host_name(host: str) -> str:
         return ""
 
 
-class Guard:
-    """ASGI middleware.
+class RequestGuard:
+    """Is an ASGI middleware.
 
     ``allowed_hosts`` are the names that a Host header may carry; None allows any. On a loopback address the list keeps
     a foreign web page from reaching the service by a name of its own that resolves to 127.0.0.1 (DNS rebinding).

@@ -1,4 +1,4 @@
-"""The bounds of what crosses the wire. The request parser, the wire types and the documents use them."""
+"""Defines the bounds of what crosses the wire. The request parser, the wire types and the documents use them."""
 
 MAX_BODY_BYTES = 1 << 20
 MAX_RECORDS_BYTES = 4 << 30

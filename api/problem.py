@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class FieldProblem(BaseModel):
-    """One thing that is wrong with the input."""
+    """Names one thing that is wrong with the input."""
 
     field: str
     detail: str

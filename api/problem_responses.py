@@ -1,4 +1,4 @@
-"""The problem documents that routes declare in OpenAPI, by status."""
+"""Defines the problem documents that routes declare in OpenAPI, by status."""
 
 from typing import Any
 

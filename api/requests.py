@@ -1,5 +1,5 @@
-"""The models of what clients send. They are closed and bounded; lower layers check what the values mean (shapes, names,
-ranges)."""
+"""Defines the models of what clients send. They are closed and bounded; lower layers check what the values mean
+(shapes, names, ranges)."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -17,7 +17,7 @@ Key = Annotated[str, StringConstraints(pattern=limits.KEY_PATTERN)]
 
 
 class RequestModel(BaseModel):
-    """A model that refuses fields it does not know, NaN and infinities."""
+    """Refuses fields it does not know, NaN and infinities."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
@@ -38,7 +38,7 @@ class BudgetIn(RequestModel):
 
 
 class ExpressionIn(RequestModel):
-    """A tensor expression: either ``workload``, or an ``operator`` of the library with its ``parameters``."""
+    """A tensor expression is either a ``workload``, or an ``operator`` of the library with its ``parameters``."""
 
     workload: dict[str, Any] | None = Field(
         default=None, description="A workload in its JSON form (see the schema Workload)."
@@ -58,7 +58,7 @@ class ExpressionIn(RequestModel):
 
 
 class JobIn(RequestModel):
-    """A job: one or more expressions to tune, each within the budget."""
+    """A job has one or more expressions to tune, each within the budget."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -102,7 +102,7 @@ class JobIn(RequestModel):
 
 
 class ScheduleIn(RequestModel):
-    """A schedule: one setting of a sketch's knobs. Names that an earlier version gave are accepted."""
+    """A schedule is one setting of a sketch's knobs. Names that an earlier version gave are accepted."""
 
     sketch: Name
     version: int = Field(ge=0, le=1_000_000)
@@ -113,7 +113,7 @@ _EXPRESSION: JsonDict = {"operator": "matmul", "parameters": {"m": 512, "n": 512
 
 
 class LookupIn(ExpressionIn):
-    """Which best schedule is looked up. Identity parts that are left out are relaxed."""
+    """Says which best schedule is looked up. Identity parts that are left out are relaxed."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXPRESSION]})
 
@@ -126,7 +126,7 @@ class LookupIn(ExpressionIn):
 
 
 class BestQuery(RequestModel):
-    """The query of GET /v1/schedules/best. Identity parts that are left out are relaxed."""
+    """This is the query of GET /v1/schedules/best. Identity parts that are left out are relaxed."""
 
     workload_key: Key
     device_key: Key | None = None
@@ -138,7 +138,7 @@ class BestQuery(RequestModel):
 
 
 class ExplainIn(ExpressionIn):
-    """What is explained. Without a schedule it is the best known one, or else the first of the sketch."""
+    """Says what is explained. Without a schedule it is the best known one, or else the first of the sketch."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXPRESSION]})
 
@@ -150,14 +150,14 @@ class ExplainIn(ExpressionIn):
 
 
 class ExportIn(ExplainIn):
-    """What is exported. Without a schedule it is the one that would be explained."""
+    """Says what is exported. Without a schedule it is the one that would be explained."""
 
     name: FunctionName = Field(default="kernel", description="What its functions for other programs are called.")
     library: bool = Field(default=False, description="Whether a shared library is linked as well.")
 
 
 class ParametersIn(RequestModel):
-    """The parameters of an operator."""
+    """Holds the parameters of an operator."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"parameters": {"m": 512, "n": 512, "k": 512}}]})
 

@@ -1,4 +1,5 @@
-"""The models of what the service answers with on the wire. They are made from the frozen values of ``service.views``.
+"""Defines the models of what the service answers with on the wire. They are made from the frozen values of
+``service.views``.
 
 Times are RFC 3339 in UTC, and durations are in seconds. Fields may be added; none is renamed or removed within ``/v1``.
 """
@@ -15,7 +16,7 @@ from ..service.views import JobState
 
 
 class ResponseModel(BaseModel):
-    """A model that is read from the attributes of a view. Clients ignore unknown fields, so that they can read the
+    """Is read from the attributes of a view. Clients ignore unknown fields, so that they can read the
     answers of a newer server."""
 
     model_config = ConfigDict(from_attributes=True, extra="ignore")
@@ -41,7 +42,7 @@ def _outcome(value: object) -> object:
 
 
 class ScheduleOut(ResponseModel):
-    """A schedule: one setting of a sketch's knobs."""
+    """A schedule is one setting of a sketch's knobs."""
 
     sketch: str
     version: int
@@ -49,7 +50,7 @@ class ScheduleOut(ResponseModel):
 
 
 class TimedOut(ResponseModel):
-    """A candidate that ran and was right."""
+    """The candidate ran and was right."""
 
     kind: Literal["timed"]
     seconds: float = Field(description="The median of the samples.")
@@ -64,7 +65,7 @@ class TimedOut(ResponseModel):
 
 
 class FailedOut(ResponseModel):
-    """A candidate that has no time, with the reason."""
+    """The candidate has no time; this says why."""
 
     kind: Literal["failed"]
     stage: Stage
@@ -73,7 +74,7 @@ class FailedOut(ResponseModel):
 
 
 class ClocksOut(ResponseModel):
-    """How many seconds of a trial each activity took."""
+    """Says how many seconds of a trial each activity took."""
 
     search: float
     compile: float
@@ -83,7 +84,7 @@ class ClocksOut(ResponseModel):
 
 
 class EvidenceOut(ResponseModel):
-    """Why the result can be trusted. ``max_error`` is relative to the tolerance: at most 1 passes."""
+    """Says why the result can be trusted. ``max_error`` is relative to the tolerance: at most 1 passes."""
 
     input_seed: int
     max_error: float | None
@@ -98,7 +99,7 @@ class EvidenceOut(ResponseModel):
 
 
 class BestOut(ResponseModel):
-    """The best record. ``match`` is ``exact``, or names the identity parts that were relaxed to find it."""
+    """This is the best record. ``match`` is ``exact``, or names the identity parts that were relaxed to find it."""
 
     record_id: int
     job_id: str
@@ -118,7 +119,7 @@ class BestOut(ResponseModel):
 
 
 class BudgetOut(ResponseModel):
-    """The limits within which a task is tuned; null means no limit."""
+    """A task is tuned within these limits; null means no limit."""
 
     trials: int
     seconds: float | None
@@ -126,7 +127,7 @@ class BudgetOut(ResponseModel):
 
 
 class TaskOut(ResponseModel):
-    """One task of a job and how far it is."""
+    """Shows one task of a job and how far it is."""
 
     index: int
     workload_key: str
@@ -149,7 +150,7 @@ class TaskOut(ResponseModel):
 
 
 class JobOut(ResponseModel):
-    """A job in whatever state. ``version`` grows with every change."""
+    """Shows a job in any state. ``version`` grows with every change."""
 
     id: str
     state: JobState
@@ -172,7 +173,7 @@ class JobOut(ResponseModel):
 
 
 class TrialOut(ResponseModel):
-    """One recorded trial. ``elapsed_seconds`` counts from the moment when the job started to run."""
+    """Shows one recorded trial. ``elapsed_seconds`` counts from the moment when the job started to run."""
 
     record_id: int
     job_id: str
@@ -187,7 +188,7 @@ class TrialOut(ResponseModel):
 
 
 class SeriesOut(ResponseModel):
-    """The trials of one task as columns of equal length, in the order they ran."""
+    """Holds the trials of one task as columns of equal length, in the order they ran."""
 
     job_id: str
     task: int
@@ -199,7 +200,7 @@ class SeriesOut(ResponseModel):
 
 
 class EventOut(ResponseModel):
-    """Something that happened to a job."""
+    """Says what happened to a job."""
 
     id: int
     job_id: str
@@ -209,21 +210,22 @@ class EventOut(ResponseModel):
 
 
 class JobPage(ResponseModel):
-    """Part of the list of jobs, newest first. ``next_page_token`` is empty at the end, and only there."""
+    """This is a part of the list of jobs, newest first. ``next_page_token`` is empty at the end, and only there."""
 
     jobs: tuple[JobOut, ...]
     next_page_token: str
 
 
 class TrialPage(ResponseModel):
-    """Part of a task's trials. ``next_page_token`` is empty at the end, and only there."""
+    """This is a part of a task's trials. ``next_page_token`` is empty at the end, and only there."""
 
     trials: tuple[TrialOut, ...]
     next_page_token: str
 
 
 class EventList(ResponseModel):
-    """Events after the given id. Ask again with ``after = last_id``. ``final`` says that nothing will follow."""
+    """Holds the events after the given id. Ask again with ``after = last_id``. ``final`` says that nothing will
+    follow."""
 
     events: tuple[EventOut, ...]
     last_id: int
@@ -238,7 +240,7 @@ class ValidatedOut(ResponseModel):
 
 
 class SectionOut(ResponseModel):
-    """One layer of the lowering pipeline, as text."""
+    """Shows one layer of the lowering pipeline as text."""
 
     title: str
     language: str
@@ -246,7 +248,7 @@ class SectionOut(ResponseModel):
 
 
 class FunctionOut(ResponseModel):
-    """One device function: its launch, what a thread of it takes, and how many blocks run at once."""
+    """Describes one device function: its launch, what a thread of it takes, and how many blocks run at once."""
 
     name: str
     blocks: tuple[int, int, int]
@@ -268,7 +270,7 @@ def _encoded(value: object) -> object:
 
 
 class ExportOut(ResponseModel):
-    """A schedule as files."""
+    """Holds a schedule as files."""
 
     workload_key: str
     schedule: ScheduleOut
@@ -278,7 +280,7 @@ class ExportOut(ResponseModel):
 
 
 class ExplanationOut(ResponseModel):
-    """Every layer of the lowering pipeline for one schedule, and how fast the schedule is."""
+    """Shows every layer of the lowering pipeline for one schedule, and how fast the schedule is."""
 
     workload_key: str
     schedule: ScheduleOut
@@ -303,7 +305,7 @@ class ExplanationOut(ResponseModel):
 
 
 class OperatorOut(ResponseModel):
-    """An operator and the JSON schema of its parameters."""
+    """Describes an operator with the JSON schema of its parameters."""
 
     model_config = ConfigDict(from_attributes=True, extra="ignore", populate_by_name=True, protected_namespaces=())
 
@@ -315,13 +317,13 @@ class OperatorOut(ResponseModel):
 
 
 class OperatorList(ResponseModel):
-    """All operators of the library."""
+    """Lists all operators of the library."""
 
     operators: tuple[OperatorOut, ...]
 
 
 class WorkloadOut(ResponseModel):
-    """An expression in its JSON form, with its key, its text, and what it costs."""
+    """Shows an expression in its JSON form, with its key, its text, and what it costs."""
 
     workload_key: str
     workload: dict[str, Any]
@@ -331,7 +333,7 @@ class WorkloadOut(ResponseModel):
 
 
 class TargetOut(ResponseModel):
-    """What code is generated for."""
+    """Says what code is generated for."""
 
     kind: str
     arch: str
@@ -341,7 +343,7 @@ class TargetOut(ResponseModel):
 
 
 class DeviceOut(ResponseModel):
-    """A device that the database knows. ``present`` says whether it is attached to this service now."""
+    """Describes a device that the database knows. ``present`` says whether it is attached to this service now."""
 
     key: str
     name: str
@@ -352,7 +354,7 @@ class DeviceOut(ResponseModel):
 
 
 class DeviceList(ResponseModel):
-    """All devices that records were taken on, and those attached now."""
+    """Lists all devices that records were measured on, and those attached now."""
 
     devices: tuple[DeviceOut, ...]
 
@@ -366,7 +368,7 @@ class HealthOut(ResponseModel):
 
 
 class VersionOut(ResponseModel):
-    """The version of the service and of its wire format."""
+    """Names the version of the service and of its wire format."""
 
     version: str
     api: Literal["v1"] = "v1"
@@ -374,7 +376,7 @@ class VersionOut(ResponseModel):
 
 
 class ImportedOut(ResponseModel):
-    """How many records were imported, and how many the database had already."""
+    """Says how many records were imported, and how many the database had already."""
 
     imported: int
     known: int

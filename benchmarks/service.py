@@ -25,7 +25,7 @@ from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
 from tilewright.core.trial import Clocks, Evidence, Timed, Trial
 from tilewright.db.catalog import keep_device, keep_toolchain, keep_workload
 from tilewright.db.rows import NewJob, NewTrial
-from tilewright.db.store import Store
+from tilewright.db.store import RecordStore
 from tilewright.db.tables import trials
 from tilewright.db.task import task_of
 from tilewright.db.trials import columns_of
@@ -33,7 +33,7 @@ from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.service.views import BestView
 from tilewright.te.operators import OPERATORS
-from tilewright.tests.service.killing import Server
+from tilewright.tests.service.killing import KillableServer
 
 RECORDS, WORKLOADS, LOOKUPS = 100_000, 1_000, 3_000
 LIMIT_MS = 0.5
@@ -77,7 +77,7 @@ def fill(url: str, records: int, here: MeasuredOn) -> Sequence[str]:
     for number in range(WORKLOADS):
         shape: dict[str, object] = {"m": 8 + number, "n": 64, "k": 32}
         tasks.append(task_of(OPERATORS["matmul"].workload(shape), "matmul", shape))
-    with Store(url) as store:
+    with RecordStore(url) as store:
         new = NewJob("filled", "succeeded", tuple(tasks), Budget(), "random", 0, "llvm", "local", "warm")
         job, _ = store.create_job(new)
         with store.database.writing() as connection:
@@ -139,7 +139,7 @@ def _cpu_seconds(work: Callable[[], None]) -> tuple[float, float]:
 def _over_http(path: Path, keys: Sequence[str], options: Options) -> Sequence[dict[str, object]]:
     draws = stream(options.seed, "requests")
     wanted = [keys[int(i)] for i in draws.integers(len(keys), size=LOOKUPS)]
-    server = Server(path, path.with_suffix(".log"))
+    server = KillableServer(path, path.with_suffix(".log"))
     server.start()
     try:
         server.wait_until_ready()

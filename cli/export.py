@@ -33,19 +33,19 @@ def export(
     given: CommandContext = context.obj
     with given.client() as client:
         if record is not None:
-            told = client.export_record(record, name=name, library=library)
+            exported = client.export_record(record, name=name, library=library)
         else:
             task = read_task(operator, parameters or [], workload)
             chosen = None if schedule is None else read_schedule(schedule)
-            told = client.export(task, chosen, target=target, name=name, library=library)
+            exported = client.export(task, chosen, target=target, name=name, library=library)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file, content in told.files.items():
+        for file, content in exported.files.items():
             (folder / Path(file).name).write_bytes(b64decode(content))
     except OSError as error:
         raise InvalidParameter(f"cannot write to {folder}: {error.strerror}", field="folder") from error
     if given.as_json:
-        given.print_json({"folder": str(folder), "files": sorted(told.files)})
+        given.print_json({"folder": str(folder), "files": sorted(exported.files)})
         return
-    for file in sorted(told.files):
+    for file in sorted(exported.files):
         given.console.print(str(folder / file), soft_wrap=True)

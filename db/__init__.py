@@ -1,7 +1,7 @@
 """The results database. This is the only folder that imports SQLAlchemy.
 
-``Store`` (``store``) is what other folders use: each of its methods is one transaction. The frozen values of ``rows``
-and the nouns of ``core/`` come in and go out; no row of a table leaves this folder. ``engine`` opens SQLite or
+``RecordStore`` (``store``) is what other folders use: each of its methods is one transaction. The frozen values of
+``rows`` and the nouns of ``core/`` come in and go out; no row of a table leaves this folder. ``engine`` opens SQLite or
 PostgreSQL, ``lock`` lets one process at a time open an embedded database, and ``migrate`` takes a database to the
 schema of ``tables``. ``jobs``, ``trials``, ``recording``, ``best``, ``catalog`` and ``models`` hold the queries.
 ``json_lines`` carries records to another database, and ``renaming`` gives old records today's names.

@@ -45,7 +45,7 @@ def embedded_path(url: URL) -> Path | None:
 
 
 class Database:
-    """An open engine. ``reading`` and ``writing`` give connections inside one transaction.
+    """Holds an open engine. ``reading`` and ``writing`` give connections inside one transaction.
 
     One thread at a time writes to SQLite: ``writing`` takes a lock and begins IMMEDIATE. This also avoids the WAL-reset
     defect of SQLite before 3.51.3, which needs two connections that write or checkpoint at once.

@@ -24,7 +24,7 @@ _MAX_NOTE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """What the lock file says of the process that holds the lock."""
+    """Holds what the lock file says of the process that holds the lock."""
 
     pid: int
     command: str

@@ -1,4 +1,5 @@
-"""The frozen values that the store takes and returns. They are separate from the tables and from the wire types."""
+"""Defines the frozen values that the store takes and returns. They are separate from the tables and from the wire
+types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from ..core.trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task to be stored. ``workload`` is the JSON of the workload whose key is ``workload_key``."""
+    """This task is to be stored. ``workload`` is the JSON of the workload whose key is ``workload_key``."""
 
     workload_key: str
     workload: Mapping[str, object]
@@ -24,7 +25,7 @@ class NewTask:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be stored, in the state that it starts in."""
+    """This job is to be stored, in the state that it starts in."""
 
     id: str
     state: str
@@ -40,7 +41,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class NewTrial:
-    """A trial to be stored: what was measured, and which trial of which task it is."""
+    """This trial is to be stored: what was measured, and which trial of which task it is."""
 
     job_id: str
     task: int
@@ -55,7 +56,7 @@ class NewTrial:
 
 @dataclass(frozen=True, slots=True)
 class BestRow:
-    """A timed record with the name of its device and the operations of its workload."""
+    """Holds a timed record with the name of its device and the operations of its workload."""
 
     record: Record
     device_name: str
@@ -64,7 +65,7 @@ class BestRow:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A task as stored. ``failures`` maps ``stage:reason`` to how many trials failed so."""
+    """Holds a task as it is stored. ``failures`` maps ``stage:reason`` to how many trials failed so."""
 
     position: int
     workload_key: str
@@ -91,7 +92,7 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job as stored; ``number`` orders jobs by submission."""
+    """Holds a job as it is stored; ``number`` orders jobs by submission."""
 
     number: int
     id: str
@@ -115,7 +116,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A record, and for how many seconds its job had been running when the trial ended."""
+    """Holds a record, and for how many seconds its job had been running when the trial ended."""
 
     record: Record
     elapsed_seconds: float
@@ -123,7 +124,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """What a chart needs of a trial. ``failure`` is ``stage:reason``."""
+    """Holds what a chart needs of a trial. ``failure`` is ``stage:reason``."""
 
     record_id: int
     sequence: int
@@ -134,7 +135,7 @@ class PointRow:
 
 @dataclass(frozen=True, slots=True)
 class FailureRow:
-    """How often one kind of failure happened in a task, with its newest message."""
+    """Says how often one kind of failure happened in a task, with its newest message."""
 
     stage: str
     reason: str
@@ -145,7 +146,7 @@ class FailureRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Something that happened to a job. ``id`` grows with time inside a job."""
+    """Says what happened to a job. ``id`` grows with time inside a job."""
 
     id: int
     job_id: str
@@ -156,7 +157,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class NearRow:
-    """A workload of an operator that has timed records."""
+    """Names a workload of an operator that has timed records."""
 
     workload_key: str
     parameters: Mapping[str, object]
@@ -164,7 +165,7 @@ class NearRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A trained cost model as bytes (UBJSON or arrays, never a pickle), with what it was trained on."""
+    """Holds a trained cost model as bytes (UBJSON or arrays, never a pickle), with what it was trained on."""
 
     id: int
     kind: str

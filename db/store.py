@@ -36,7 +36,7 @@ def holder_of(url: str) -> LockHolder | None:
     return None if path is None else read_holder(lock_path(path))
 
 
-class Store:
+class RecordStore:
     """Thread-safe. Every method raises StoreError when the database cannot serve, and StorageFull when it is full."""
 
     def __init__(self, url: str) -> None:

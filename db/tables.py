@@ -1,4 +1,5 @@
-"""The tables. Workloads, devices and toolchains are stored once by content key, and other rows refer to their ids."""
+"""Defines the tables. Workloads, devices and toolchains are stored once by content key, and other rows refer to their
+ids."""
 
 from sqlalchemy import (
     JSON,

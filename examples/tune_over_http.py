@@ -1,4 +1,4 @@
-"""The main job: start the service, submit a tuning job over its REST API, follow it, and ask for the result.
+"""Does the main job: start the service, submit a tuning job over its REST API, follow it, and ask for the result.
 
 ``make demo`` runs this. The service is a process of its own, as a user would start it, on a SQLite database of its own,
 so that it disturbs no other service. Where a service runs on that database already, the demo speaks to that one. What

@@ -8,7 +8,7 @@ from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.trial import Outcome, Timed
 from ..db.rows import TrialRow
-from ..db.store import Store
+from ..db.store import RecordStore
 from ..te.cost import flops, minimum_bytes
 from ..te.key import workload_key
 from ..te.text import workload_text
@@ -21,7 +21,7 @@ from .views import Explanation, ExportView, Section
 
 @dataclass(frozen=True, slots=True)
 class CompilationInput:
-    """What is compiled to be shown: a schedule of a workload, the device and toolchain that code is made for, and how
+    """This is compiled to be shown: a schedule of a workload, the device and toolchain that code is made for, and how
     the schedule's trial ended, if it had one."""
 
     workload: Workload
@@ -31,7 +31,7 @@ class CompilationInput:
 
 
 def compilation_input(
-    store: Store,
+    store: RecordStore,
     workload: Workload,
     compiled_for: MeasuredOn | None,
     *,
@@ -63,7 +63,7 @@ def export(given: CompilationInput, name: str, library: bool) -> ExportView:
     return ExportView(workload_key(given.workload), given.schedule, files)
 
 
-def explain(store: Store, given: CompilationInput) -> Explanation:
+def explain(store: RecordStore, given: CompilationInput) -> Explanation:
     """Return every layer of the schedule. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
     workload, schedule, compiled_for, outcome = given.workload, given.schedule, given.compiled_for, given.outcome
     device, cache = compiled_for.device, compiled_for.profile.cache

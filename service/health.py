@@ -6,12 +6,12 @@ from pathlib import Path
 
 from .. import __version__
 from ..core.errors import TilewrightError
-from ..db.store import Store
+from ..db.store import RecordStore
 from .settings import Settings
 from .views import HealthView
 
 
-def check_health(settings: Settings, store: Store, thread_alive: Callable[[], bool]) -> HealthView:
+def check_health(settings: Settings, store: RecordStore, thread_alive: Callable[[], bool]) -> HealthView:
     """Return the result of every check. Never raises: a failure is a result."""
     checks = {"database": "ok"}
     try:

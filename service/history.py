@@ -7,11 +7,11 @@ from ..core.record import Record
 from ..core.schedule import Schedule
 from ..core.trial import Outcome
 from ..cost_model.dataset import Experience
-from ..db.store import Store
+from ..db.store import RecordStore
 from ..te.json import workload_from_json
 
 
-def experiences(store: Store, records: Sequence[Record]) -> tuple[Experience, ...]:
+def experiences(store: RecordStore, records: Sequence[Record]) -> tuple[Experience, ...]:
     """Return one experience for each workload and device, in the order of their first record."""
     groups: dict[tuple[str, str], list[tuple[Schedule, Outcome]]] = {}
     for record in records:

@@ -9,7 +9,7 @@ import structlog
 from ..core.errors import StoreError, TilewrightError, WorkerLost
 from ..core.trial import Trial
 from ..db.rows import JobRow
-from ..db.store import Store
+from ..db.store import RecordStore
 from . import wiring
 from .job_runner import Interrupted, JobRunner
 from .settings import Settings
@@ -26,12 +26,12 @@ log = structlog.get_logger()
 
 class JobQueue:
     """Takes the jobs of a database and runs them in a thread. Of several processes on one database the leader does
-    (``Store.lead``), and the others wait."""
+    (``RecordStore.lead``), and the others wait."""
 
     def __init__(
         self,
         settings: Settings,
-        store: Store,
+        store: RecordStore,
         *,
         poll_seconds: float | None,
         on_commit: Callable[[], None],

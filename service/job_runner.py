@@ -19,7 +19,7 @@ from ..core.target import DeviceInfo
 from ..core.trial import Trial
 from ..cost_model.dataset import Experience
 from ..db.rows import JobRow, NewTrial, TaskRow, TrialRow
-from ..db.store import Store
+from ..db.store import RecordStore
 from ..search.pool import CandidatePool
 from ..search.strategy import Strategy
 from ..search.tuner import Finished
@@ -45,7 +45,7 @@ class JobRunner:
     """Runs jobs one at a time. ``on_commit`` is called after each commit, and ``on_trial`` with each recorded trial."""
 
     settings: Settings
-    store: Store
+    store: RecordStore
     executor_for: Callable[[JobRow], wiring.JobExecutor]
     interrupted: Callable[[], bool]
     on_commit: Callable[[], None]
@@ -298,7 +298,7 @@ class JobRunner:
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """A task that can begin. ``done`` holds its trials so far."""
+    """This task can begin. ``done`` holds its trials so far."""
 
     task: TaskRow
     workload: Workload

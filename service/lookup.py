@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..core.errors import NotFound
 from ..core.record import MeasuredOn
 from ..core.target import Profile
-from ..db.store import Store
+from ..db.store import RecordStore
 from .convert import best_view, distance
 from .views import BestView
 
@@ -22,7 +22,7 @@ MAX_NEAREST = 3
 
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
-    """What is looked up. A part that is None is that of this machine."""
+    """Says what is looked up. A part that is None is that of this machine."""
 
     workload_key: str
     device_key: str | None = None
@@ -32,7 +32,7 @@ class RecordQuery:
 
 @dataclass(frozen=True, slots=True)
 class LocalIdentity:
-    """The identity parts of this machine. The keys are None where it has no device."""
+    """Holds the identity parts of this machine. The keys are None where it has no device."""
 
     device_key: str | None = None
     toolchain_key: str | None = None
@@ -46,7 +46,7 @@ class LocalIdentity:
         return cls(measured_on.device.key, measured_on.toolchain.key, str(measured_on.profile))
 
 
-def find_best(store: Store, query: RecordQuery, local: LocalIdentity) -> BestView:
+def find_best(store: RecordStore, query: RecordQuery, local: LocalIdentity) -> BestView:
     """Return the fastest of the records that match best. Raises NotFound."""
     device = query.device_key or local.device_key
     toolchain = query.toolchain_key or local.toolchain_key
@@ -65,7 +65,7 @@ def find_best(store: Store, query: RecordQuery, local: LocalIdentity) -> BestVie
 
 
 def miss_error(
-    store: Store, query: RecordQuery, operator: str | None, parameters: Mapping[str, object] | None
+    store: RecordStore, query: RecordQuery, operator: str | None, parameters: Mapping[str, object] | None
 ) -> NotFound:
     """Return the error for a workload without a timed record. It names the nearest workloads of the same operator."""
     if operator is None:

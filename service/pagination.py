@@ -5,7 +5,7 @@ import re
 from ..core.errors import InvalidParameter, NotFound
 from ..core.trial import Timed
 from ..db.rows import TrialRow
-from ..db.store import Store
+from ..db.store import RecordStore
 from .convert import job_view, trial_view
 from .page_token import page_size, read_token, write_token
 from .views import JobState, JobView, Page, TrialOrder, TrialView
@@ -28,7 +28,7 @@ def valid_key(value: str, field: str) -> str:
     return value
 
 
-def page_of_jobs(store: Store, size: int, token: str, state: JobState | None) -> Page[JobView]:
+def page_of_jobs(store: RecordStore, size: int, token: str, state: JobState | None) -> Page[JobView]:
     """Return jobs, newest first."""
     size = page_size(size)
     name = ("jobs", "" if state is None else state.value)
@@ -39,7 +39,9 @@ def page_of_jobs(store: Store, size: int, token: str, state: JobState | None) ->
     return Page(tuple(job_view(row) for row in rows[:size]), write_token(name, [rows[size - 1].number]) if more else "")
 
 
-def page_of_trials(store: Store, job_id: str, task: int, size: int, token: str, order: TrialOrder) -> Page[TrialView]:
+def page_of_trials(
+    store: RecordStore, job_id: str, task: int, size: int, token: str, order: TrialOrder
+) -> Page[TrialView]:
     """Return trials of a task in any order."""
     size = page_size(size)
     valid_number(task, "task")
@@ -54,7 +56,7 @@ def page_of_trials(store: Store, job_id: str, task: int, size: int, token: str, 
     return Page(tuple(trial_view(row) for row in rows[:size]), next_token)
 
 
-def _fastest_first(store: Store, job_id: str, task: int, size: int, token: str) -> Page[TrialView]:
+def _fastest_first(store: RecordStore, job_id: str, task: int, size: int, token: str) -> Page[TrialView]:
     # Among the timed trials a cursor is (rank seconds, schedule key, record id). Among the failed ones, which follow
     # them, it is (-1, "", record id).
     name = ("trials", job_id, str(task), TrialOrder.BEST.value)

@@ -12,7 +12,7 @@ from ..core.keys import JSON
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
-from ..db.store import Store, holder_of
+from ..db.store import RecordStore, holder_of
 from ..te.json import workload_from_json
 from ..te.workload import Workload
 from . import convert, logs, pagination, targets, wiring
@@ -65,7 +65,7 @@ def announced_service(settings: Settings) -> RunningService | None:
 class Service:
     """Thread-safe and synchronous. Every method raises StoreError when the database cannot serve."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: Settings, store: RecordStore) -> None:
         """Callers use ``open``."""
         self.settings = settings
         self.instance = store.instance or secrets.token_hex(8)
@@ -93,7 +93,7 @@ class Service:
         """
         if not structlog.is_configured():
             logs.configure(settings)
-        return cls(settings, Store(settings.database_url))
+        return cls(settings, RecordStore(settings.database_url))
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""The settings. Only this file reads the environment (``TILEWRIGHT_…``)."""
+"""Defines the settings. Only this file reads the environment (``TILEWRIGHT_…``)."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The life of a job: this table holds every change of state that is allowed."""
+"""Defines the life of a job: a table holds every change of state that is allowed."""
 
 from collections.abc import Mapping, Sequence
 

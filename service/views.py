@@ -34,7 +34,8 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """One workload to tune. ``operator`` and ``parameters`` say where it came from, if it came from the library."""
+    """A task is one workload to tune. ``operator`` and ``parameters`` say where it came from, if it came from the
+    library."""
 
     workload: Workload
     operator: str | None = None
@@ -43,9 +44,9 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a user submits. ``budget`` holds for each task. ``target`` is a device of this host (``llvm``, ``cuda``,
-    ``cuda:1``). With a ``cache`` of None the profile is what is usual on such devices. ``policy`` says how much of the
-    spaces is searched."""
+    """This is what a user submits. ``budget`` holds for each task. ``target`` is a device of this host (``llvm``,
+    ``cuda``, ``cuda:1``). With a ``cache`` of None the profile is what is usual on such devices. ``policy`` says how
+    much of the spaces is searched."""
 
     tasks: tuple[TaskSpec, ...]
     budget: Budget = Budget()
@@ -59,8 +60,8 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class BestView:
-    """The best record of a look-up. ``match`` is ``exact``, or names the identity parts that were relaxed to find
-    it."""
+    """This is the best record that a look-up found. ``match`` is ``exact``, or names the identity parts that were
+    relaxed to find it."""
 
     record_id: int
     job_id: str
@@ -81,9 +82,9 @@ class BestView:
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """One task of a job and how far it is. ``roofline_seconds`` is the least time that the measured peaks allow, and
-    ``roofline_by`` is ``flops`` or ``bytes``. ``baseline_seconds`` is the time of the operator's NumPy form on the same
-    data."""
+    """Shows one task of a job and how far it is. ``roofline_seconds`` is the least time that the measured peaks allow,
+    and ``roofline_by`` is ``flops`` or ``bytes``. ``baseline_seconds`` is the time of the operator's NumPy form on the
+    same data."""
 
     index: int
     workload_key: str
@@ -109,7 +110,7 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job in whatever state. ``version`` grows with every change, and is its ETag."""
+    """Shows a job in any state. ``version`` grows with every change, and is its ETag."""
 
     id: str
     state: JobState
@@ -135,7 +136,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class TrialView:
-    """One recorded trial. ``elapsed_seconds`` counts from the moment when the job started to run."""
+    """Shows one recorded trial. ``elapsed_seconds`` counts from the moment when the job started to run."""
 
     record_id: int
     job_id: str
@@ -160,7 +161,7 @@ class TrialOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeriesView:
-    """What a chart needs: the trials of one task as columns of equal length, in the order they ran.
+    """Holds what a chart needs: the trials of one task as columns of equal length, in the order they ran.
 
     ``Service.series`` answers with the trials beyond a sequence. ``seconds`` is None where the trial failed;
     ``failure`` is ``stage:reason`` then, and None otherwise.
@@ -177,7 +178,7 @@ class SeriesView:
 
 @dataclass(frozen=True, slots=True)
 class FailureView:
-    """How often one kind of failure happened in a task, with the message and the record of the newest one.
+    """Says how often one kind of failure happened in a task, with message and record of the newest one.
     ``Service.failures`` answers with them, the most frequent first."""
 
     stage: Stage
@@ -189,7 +190,7 @@ class FailureView:
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """Something that happened to a job. ``id`` grows with time. ``data`` depends on ``kind``:
+    """Says what happened to a job. ``id`` grows with time. ``data`` depends on ``kind``:
 
     - ``state`` has ``state`` and ``error`` (None unless the job failed);
     - ``task`` has ``task`` and what is new of it: ``space_size``, ``baseline_seconds``, ``baseline_name``,
@@ -208,7 +209,7 @@ class EventView:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Part of a list. ``next_token`` is empty at the end, and only there."""
+    """A page is a part of a list. ``next_token`` is empty at the end, and only there."""
 
     items: tuple[T, ...]
     next_token: str = ""
@@ -216,7 +217,8 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One layer of an explanation. ``language`` is ``text``, ``json``, ``ir``, ``llvm-ir``, ``assembly``, …"""
+    """A section is one layer of an explanation. ``language`` is ``text``, ``json``, ``ir``, ``llvm-ir``, ``assembly``,
+    …"""
 
     title: str
     language: str
@@ -225,7 +227,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class FunctionView:
-    """One device function: its launch, what a thread of it takes, and how many blocks run at once.
+    """Describes one device function: its launch, what a thread of it takes, and how many blocks run at once.
 
     ``resident_blocks`` is how many blocks run on one multiprocessor at once. ``occupancy`` is the fraction of a
     multiprocessor's threads that they fill. ``waves`` is how often the device is filled until all blocks have run.
@@ -246,7 +248,7 @@ class FunctionView:
 
 @dataclass(frozen=True, slots=True)
 class ExportView:
-    """A schedule as files. ``files`` maps names to contents."""
+    """Holds a schedule as files. ``files`` maps names to contents."""
 
     workload_key: str
     schedule: Schedule
@@ -255,7 +257,7 @@ class ExportView:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Every layer of the lowering pipeline for one schedule, and how fast the schedule is.
+    """Shows every layer of the lowering pipeline for one schedule, and how fast the schedule is.
 
     ``warnings`` say what a user should know first, such as matrix instructions that are missing, and why. ``target`` is
     what the code is made for. ``instructions`` counts the assembly by class (``vector_fma``, ``vector_load``,
@@ -282,7 +284,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class OperatorView:
-    """An operator and the JSON schema of its parameters."""
+    """Describes an operator with the JSON schema of its parameters."""
 
     name: str
     summary: str
@@ -291,7 +293,7 @@ class OperatorView:
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """A device that the database knows. ``present`` says whether it is attached to this service now."""
+    """Describes a device that the database knows. ``present`` says whether it is attached to this service now."""
 
     info: DeviceInfo
     key: str
@@ -300,9 +302,9 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class RunningService:
-    """A service that runs on an embedded database and answers on ``url``. It answers with the same ``instance`` there;
-    another one answers when it has ended. ``lasting`` says whether it runs until somebody stops it; otherwise it ends
-    with the command that it belongs to."""
+    """Names a service that runs on an embedded database and answers on ``url``. It answers with the same ``instance``
+    there; another one answers when it has ended. ``lasting`` says whether it runs until somebody stops it; otherwise it
+    ends with the command that it belongs to."""
 
     url: str
     instance: str

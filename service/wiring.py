@@ -170,7 +170,7 @@ MODEL = "xgboost"
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A cost model as bytes, with its metrics on a task that it was not trained on."""
+    """Holds a cost model as bytes, with its metrics on a task that it was not trained on."""
 
     kind: str
     feature_version: int
@@ -215,8 +215,8 @@ def first_schedule(workload: Workload, target: Target) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class CompiledLayers:
-    """Every layer of the lowering pipeline for one schedule as text, its machine instructions by class, and its device
-    functions."""
+    """Holds every layer of the lowering pipeline for one schedule as text, its machine instructions by class, and its
+    device functions."""
 
     sections: tuple[Section, ...]
     instructions: Mapping[str, int]

@@ -13,7 +13,7 @@ router = APIRouter(prefix="/v1/devices", tags=["devices"], route_class=StrictRou
 
 @router.get("", operation_id="listDevices", responses=READS)
 def list_devices(service: ServiceDependency) -> DeviceList:
-    """All devices that records were measured on, and those attached to this service now."""
+    """List all devices that records were measured on, and those attached to this service now."""
     return DeviceList(devices=tuple(_device(view) for view in service.devices()))
 
 

@@ -56,7 +56,7 @@ async def events(
         int | None, Header(ge=0, le=MAX_ID, description="As `after`; sent on reconnecting.")
     ] = None,
 ) -> Response:
-    """What happened to a job after a given event.
+    """Answer with what happened to a job after a given event.
 
     `Accept: text/event-stream` gives a stream that ends when the job does; anything else gives JSON.
     """

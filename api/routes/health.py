@@ -1,4 +1,4 @@
-"""Liveness, readiness, metrics and version of the service."""
+"""Answers with liveness, readiness, metrics and version of the service."""
 
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
@@ -26,7 +26,8 @@ async def alive() -> VersionOut:
     responses={**READS, 503: {"model": HealthOut, "description": "Not ready; `checks` says why.", **_PROBLEM_TOO}},
 )
 def ready(service: ServiceDependency) -> Response:
-    """Whether jobs can be taken: the database answers and is current, the job thread runs, and the disk has room."""
+    """Say whether jobs can be taken: the database answers and is current, the job thread runs, and the disk has
+    room."""
     health = HealthOut.model_validate(service.health())
     return Response(health.model_dump_json(), 200 if health.ready else 503, media_type="application/json")
 
@@ -38,11 +39,11 @@ def ready(service: ServiceDependency) -> Response:
     responses={**READS, 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def metrics(service: ServiceDependency) -> Response:
-    """Counters and gauges in the Prometheus text format."""
+    """Answer with counters and gauges in the Prometheus text format."""
     return Response(service.metrics(), 200, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/version", operation_id="getVersion", responses=READS)
 async def version(service: ServiceDependency) -> VersionOut:
-    """The versions of the service and of its wire format, and the name of this run."""
+    """Answer with the versions of the service and of its wire format, and the name of this run."""
     return VersionOut(version=__version__, instance=service.instance)

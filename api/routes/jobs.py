@@ -70,7 +70,7 @@ def list_jobs(
     page_token: PageToken = "",
     state: Annotated[JobState | None, Query()] = None,
 ) -> JobPage:
-    """Jobs, newest first."""
+    """List jobs, newest first."""
     page = service.jobs(page_size=page_size, token=page_token, state=state)
     return JobPage(jobs=tuple(JobOut.model_validate(j) for j in page.items), next_page_token=page.next_token)
 
@@ -87,7 +87,7 @@ def get_job(
     service: ServiceDependency,
     if_none_match: Annotated[str | None, Header(max_length=1024)] = None,
 ) -> Response:
-    """A job in any state, with its tasks and the best schedule so far of each."""
+    """Show a job in any state, with its tasks and the best schedule so far of each."""
     job = service.job(job_id)
     tag = etag_of(job)
     if if_none_match is not None and _matches(if_none_match, tag):

@@ -19,19 +19,19 @@ router = APIRouter(prefix="/v1/operators", tags=["operators"], route_class=Stric
 
 @router.get("", operation_id="listOperators", responses=READS)
 def list_operators(service: ServiceDependency) -> OperatorList:
-    """All operators with the JSON schemas of their parameters."""
+    """List all operators with the JSON schemas of their parameters."""
     return OperatorList(operators=tuple(OperatorOut.model_validate(o) for o in service.operators()))
 
 
 @router.get("/{name}", operation_id="getOperator", responses=FINDS)
 def get_operator(name: OperatorName, service: ServiceDependency) -> OperatorOut:
-    """One operator with the JSON schema of its parameters."""
+    """Show one operator with the JSON schema of its parameters."""
     return OperatorOut.model_validate(_operator(service, name))
 
 
 @router.post("/{name}/workload", operation_id="makeWorkload", responses=COMPUTES)
 def workload(name: OperatorName, body: ParametersIn, service: ServiceDependency) -> WorkloadOut:
-    """The workload that an operator stands for with the given parameters: JSON, key, text and cost."""
+    """Make the workload that an operator stands for with the given parameters: JSON, key, text and cost."""
     _operator(service, name)
     task = task_of(service, ExpressionIn(operator=name, parameters=body.parameters))
     return WorkloadOut(

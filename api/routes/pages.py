@@ -1,4 +1,4 @@
-"""The dashboard. Its pages show all numbers without scripts, and fragments keep them current."""
+"""Renders the dashboard. Its pages show all numbers without scripts, and fragments keep them current."""
 
 from typing import Annotated
 
@@ -30,14 +30,14 @@ def _task(job: JobView, index: int) -> TaskView:
 
 @router.get("/")
 def jobs_page(service: ServiceDependency, state: State = None, page_token: PageToken = "") -> Response:
-    """All jobs, newest first."""
+    """Show all jobs, newest first."""
     page = service.jobs(page_size=JOBS_ON_A_PAGE, token=page_token, state=state)
     return render("jobs.html", page=page, state=state, states=list(JobState), page_token=page_token)
 
 
 @router.get("/jobs")
 def jobs_fragment(service: ServiceDependency, state: State = None, page_token: PageToken = "") -> Response:
-    """The table of jobs alone."""
+    """Show the table of jobs alone."""
     page = service.jobs(page_size=JOBS_ON_A_PAGE, token=page_token, state=state)
     return render("jobs_table.html", page=page, state=state, page_token=page_token)
 
@@ -50,7 +50,7 @@ def job_page(
     order: Order = TrialOrder.BEST,
     page_token: PageToken = "",
 ) -> Response:
-    """One job: figures, chart, failures, trials, the best schedule."""
+    """Show one job: figures, chart, failures, trials, the best schedule."""
     job = service.job(job_id)
     view = _task(job, task)
     page = service.trials(job_id, task=task, page_size=TRIALS_ON_A_PAGE, token=page_token, order=order)
@@ -73,14 +73,14 @@ def job_page(
 
 @router.get("/jobs/{job_id}/summary")
 def summary(job_id: JobId, service: ServiceDependency, task: TaskQuery = 0) -> Response:
-    """State and figures of a job."""
+    """Show state and figures of a job."""
     job = service.job(job_id)
     return render("summary.html", job=job, task=_task(job, task))
 
 
 @router.get("/jobs/{job_id}/failures")
 def failures(job_id: JobId, service: ServiceDependency, task: TaskQuery = 0) -> Response:
-    """The failures of a task by stage."""
+    """Show the failures of a task by stage."""
     job = service.job(job_id)
     return render("failures.html", job=job, task=_task(job, task), failures=service.failures(job_id, task=task))
 
@@ -93,7 +93,7 @@ def trials(
     order: Order = TrialOrder.BEST,
     page_token: PageToken = "",
 ) -> Response:
-    """A page of the trials of a task."""
+    """Show a page of the trials of a task."""
     job = service.job(job_id)
     page = service.trials(job_id, task=task, page_size=TRIALS_ON_A_PAGE, token=page_token, order=order)
     return render("trials.html", job=job, task=_task(job, task), page=page, order=order, page_token=page_token)
@@ -101,7 +101,7 @@ def trials(
 
 @router.get("/jobs/{job_id}/best")
 def best_panel(job_id: JobId, service: ServiceDependency, task: TaskQuery = 0) -> Response:
-    """The best schedule of a task so far."""
+    """Show the best schedule of a task so far."""
     job = service.job(job_id)
     view = _task(job, task)
     trial = service.trial(view.best.record_id) if view.best else None
@@ -110,19 +110,19 @@ def best_panel(job_id: JobId, service: ServiceDependency, task: TaskQuery = 0) -
 
 @router.get("/jobs/{job_id}/trials/{record_id}")
 def trial_page(job_id: JobId, record_id: RecordId, service: ServiceDependency, layer: Layer = 0) -> Response:
-    """One trial: knobs, evidence, samples and every layer of its source."""
+    """Show one trial: knobs, evidence, samples and every layer of its source."""
     return _trial("trial.html", service, job_id, record_id, layer)
 
 
 @router.get("/jobs/{job_id}/trials/{record_id}/panel")
 def trial_panel(job_id: JobId, record_id: RecordId, service: ServiceDependency, layer: Layer = 0) -> Response:
-    """The same as a part of the job's page."""
+    """Show the same as a part of the job's page."""
     return _trial("panel.html", service, job_id, record_id, layer)
 
 
 @router.post("/jobs/{job_id}/cancel")
 def cancel(job_id: JobId, service: ServiceDependency) -> Response:
-    """The cancel button, without scripts: back to the job's page, which shows the state."""
+    """Cancel a job without scripts, and go back to its page, which shows the state."""
     try:
         service.cancel(job_id)
     except Conflict:

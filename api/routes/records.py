@@ -1,4 +1,4 @@
-"""Records as JSON lines: all of them out of the database, and those of another database into it."""
+"""Exports all records as JSON lines, and imports those of another database."""
 
 import tempfile
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _LINES = {"schema": {"type": "string", "description": "One JSON object a line (s
     responses={200: {"description": "The records.", "content": {JSON_LINES: _LINES}}, **READS},
 )
 def export_records(service: ServiceDependency) -> Response:
-    """Every record, with the workloads, devices, toolchains and jobs that it refers to, as JSON lines."""
+    """Export every record, with the workloads, devices, toolchains and jobs that it refers to, as JSON lines."""
     lines = service.export_records()
     first = next(lines, None)  # a database that cannot serve is a problem document, not half an answer
 

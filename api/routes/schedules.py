@@ -23,8 +23,8 @@ _PARAMETERS = [
 
 
 async def best(request: Request) -> Response:
-    """The best schedule known for a workload. Parts of the identity that are not given, or that no record has, are
-    relaxed; `match` says which."""
+    """Look up the best schedule known for a workload. Parts of the identity that are not given, or that no record has,
+    are relaxed; `match` says which."""
     # This is the hot route, so that it does without what costs time in FastAPI: no thread, no dependencies, one
     # validation of the query, and none of our own answer.
     refuse_others(request, BestQuery.model_fields)
@@ -58,7 +58,7 @@ router.routes.append(
 
 @router.post("/lookup", operation_id="lookUpSchedule", responses=COMPUTES)
 def lookup(body: LookupIn, service: ServiceDependency) -> BestOut:
-    """The best schedule known for an expression: a workload in JSON, or an operator with parameters."""
+    """Look up the best schedule known for an expression: a workload in JSON, or an operator with parameters."""
     task = task_of(service, body)
     view = service.best(
         workload_key(task.workload),
@@ -72,7 +72,7 @@ def lookup(body: LookupIn, service: ServiceDependency) -> BestOut:
 
 @router.post("/explain", operation_id="explainSchedule", responses=COMPUTES)
 def explain(body: ExplainIn, service: ServiceDependency) -> ExplanationOut:
-    """Every layer of a schedule as text, the instructions in its assembly, and how near it comes to the roofline."""
+    """Show every layer of a schedule as text, its instructions by class, and how near it comes to the roofline."""
     task = task_of(service, body)
     schedule = None if body.schedule is None else schedule_of(body.schedule)
     return ExplanationOut.model_validate(explain_workload(service, task.workload, schedule, body.target))
@@ -80,7 +80,7 @@ def explain(body: ExplainIn, service: ServiceDependency) -> ExplanationOut:
 
 @router.post("/export", operation_id="exportSchedule", responses=COMPUTES)
 def export(body: ExportIn, service: ServiceDependency) -> ExportOut:
-    """A schedule as files to use without Tilewright: source, machine code, and how to call it."""
+    """Export a schedule as files to use without Tilewright: source, machine code, and how to call it."""
     task = task_of(service, body)
     schedule = None if body.schedule is None else schedule_of(body.schedule)
     made = export_workload(service, task.workload, schedule, body.target, body.name, body.library)

@@ -24,26 +24,26 @@ def list_trials(
     page_token: PageToken = "",
     order: TrialOrder = TrialOrder.OLDEST,
 ) -> TrialPage:
-    """The trials of one task of a job."""
+    """List the trials of one task of a job."""
     page = service.trials(job_id, task=task, page_size=page_size, token=page_token, order=order)
     return TrialPage(trials=tuple(TrialOut.model_validate(t) for t in page.items), next_page_token=page.next_token)
 
 
 @router.get("/jobs/{job_id}/series", operation_id="getSeries", responses=FINDS)
 def series(job_id: JobId, service: ServiceDependency, task: TaskIndex = 0, after: AfterSequence = -1) -> SeriesOut:
-    """The trials of one task as columns (at most 20,000 at a time): what a chart needs."""
+    """Show the trials of one task as columns, at most 20,000 at a time: a chart needs no more."""
     return SeriesOut.model_validate(service.series(job_id, task=task, after=after))
 
 
 @router.get("/trials/{record_id}", operation_id="getTrial", responses=FINDS)
 def trial(record_id: RecordId, service: ServiceDependency) -> TrialOut:
-    """One recorded trial with its samples and evidence."""
+    """Show one recorded trial with its samples and evidence."""
     return TrialOut.model_validate(service.trial(record_id))
 
 
 @router.get("/trials/{record_id}/source", operation_id="getTrialSource", responses=FINDS)
 def source(record_id: RecordId, service: ServiceDependency) -> ExplanationOut:
-    """Every layer of a trial's schedule as text: expression, knobs, IR before and after passes, LLVM IR, assembly."""
+    """Show every layer of a trial's schedule as text: expression, knobs, IR before and after passes, assembly."""
     return ExplanationOut.model_validate(explain_record(service, record_id))
 
 
@@ -51,5 +51,5 @@ def source(record_id: RecordId, service: ServiceDependency) -> ExplanationOut:
 def export(
     record_id: RecordId, service: ServiceDependency, name: FunctionName = "kernel", library: WithLibrary = False
 ) -> ExportOut:
-    """A trial's schedule as files to use without Tilewright: source, machine code, and how to call it."""
+    """Export a trial's schedule as files to use without Tilewright: source, machine code, and how to call it."""
     return ExportOut.model_validate(export_record(service, record_id, name, library))

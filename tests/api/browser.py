@@ -1,4 +1,4 @@
-"""Chromium as the tests drive it: Debian's, and a page that remembers all that it should not have done."""
+"""Drives Debian's Chromium, with pages that remember all that they should not have done."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ VIOLATIONS = "addEventListener('securitypolicyviolation', e => console.error('vi
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A running browser."""
+    """Start a browser for the block."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS.split())
         try:
@@ -43,7 +43,7 @@ class Watched:
 def watched(
     browser: Browser, address: str, *, width: int = 1280, theme: str = "light", scripts: bool = True
 ) -> Iterator[Watched]:
-    """A page at ``address`` in a context of its own; leaves by checking that nothing went wrong."""
+    """Open a page at ``address`` in a context of its own. At the end, check that nothing went wrong."""
     context = browser.new_context(
         viewport={"width": width, "height": 900},
         color_scheme="dark" if theme == "dark" else "light",

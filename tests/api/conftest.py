@@ -1,4 +1,4 @@
-"""A service on a real SQLite file that keeps jobs but does not run them, and the server over it."""
+"""Fixtures: a service on a real SQLite file that stores jobs but does not run them, and the server over it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.api.app import create_app
 from tilewright.api.client import Client
-from tilewright.db.store import Store
+from tilewright.db.store import RecordStore
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.tests.api.serving import running
@@ -21,12 +21,12 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def store(settings: Settings) -> Store:
-    return Store(settings.database_url)
+def store(settings: Settings) -> RecordStore:
+    return RecordStore(settings.database_url)
 
 
 @pytest.fixture(scope="module")
-def service(settings: Settings, store: Store) -> Iterator[Service]:
+def service(settings: Settings, store: RecordStore) -> Iterator[Service]:
     with Service(settings, store) as opened:
         yield opened
 

@@ -1,4 +1,4 @@
-"""A database filled with jobs that have ended, for what shows them: trials as a search would have found them."""
+"""Fills a database with jobs that have ended. Their trials look as if a search had found them."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
 from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Stage, Timed, Trial
 from tilewright.db.recording import record_trial
 from tilewright.db.rows import NewJob, NewTask, NewTrial
-from tilewright.db.store import Store
+from tilewright.db.store import RecordStore
 from tilewright.db.tables import tasks, trials
 from tilewright.te.cost import flops, minimum_bytes
 from tilewright.te.json import workload_to_json
@@ -36,7 +36,7 @@ FAILURES = (
 
 
 def operator_task(operator: str, parameters: dict[str, object]) -> NewTask:
-    """A task to keep for a library operator."""
+    """Return a task to store for a library operator."""
     workload = OPERATORS[operator].workload(parameters)
     return NewTask(
         workload_key(workload),
@@ -50,7 +50,7 @@ def operator_task(operator: str, parameters: dict[str, object]) -> NewTask:
 
 
 def outcomes(seed: int, count: int, fastest: float) -> list[Timed | Failed]:
-    """Trials that get better with time, log-normally noisy, one in twelve failed."""
+    """Return outcomes that get better with time, with log-normal noise; one in twelve failed."""
     random = stream(seed, "outcomes")
     progress = np.linspace(0.0, 1.0, count)
     typical = fastest * (1.25 + 6.0 * np.exp(-4.0 * progress))
@@ -65,7 +65,7 @@ def outcomes(seed: int, count: int, fastest: float) -> list[Timed | Failed]:
 
 
 def keep_job(
-    store: Store,
+    store: RecordStore,
     name: str,
     tasks: Sequence[NewTask],
     trials: int,
@@ -74,7 +74,7 @@ def keep_job(
     state: str = "succeeded",
     seed: int = 1,
 ) -> None:
-    """Keep a job that has ended with ``trials`` trials of each task."""
+    """Store a job that has ended with ``trials`` trials of each task."""
     budget = Budget(max(trials, 1), None, None)
     store.create_job(NewJob(name, "queued", tuple(tasks), budget, "model", seed, "llvm", "local", "warm"))
     store.move_job(name, {"queued": ("running",)})
@@ -90,7 +90,7 @@ def keep_job(
             roofline_seconds=fastest * 0.62,
             roofline_by="flops",
         )
-        with store.database.writing() as connection:  # in one transaction: a commit for each is what costs
+        with store.database.writing() as connection:  # one transaction for all: commits are what takes time
             for sequence, outcome in enumerate(outcomes(seed + index, trials, fastest)):
                 record_trial(connection, _trial(name, index, sequence, task.workload_key, outcome))
         store.note_task(name, index, stop_reason="trials")
@@ -110,7 +110,7 @@ def _trial(job: str, task: int, sequence: int, workload: str, outcome: Timed | F
     return NewTrial(job, task, sequence, workload, HERE, trial, 0.35 * (sequence + 1))
 
 
-def repeat_trials(store: Store, job: str, times: int) -> None:
+def repeat_trials(store: RecordStore, job: str, times: int) -> None:
     """Make the trials of a job's first task ``times`` as many, quickly; copies are a little slower."""
     row = store.job(job)
     columns = [

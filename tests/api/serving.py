@@ -1,4 +1,4 @@
-"""A real server on a real port, in a thread of the test's process."""
+"""Runs a real server on a real port, in a thread of the test's process."""
 
 import socket
 import threading
@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 @contextmanager
 def running(app: FastAPI) -> Iterator[str]:
-    """The address of ``app`` while it is served."""
+    """Serve ``app`` during the block; give its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)

@@ -14,7 +14,7 @@ from tilewright.api.client import Client, operator_task
 from tilewright.api.client_errors import Contradiction, InvalidRequest, Missing, ServiceFault, Unavailable, Unreachable
 from tilewright.core.budget import Budget
 from tilewright.core.policy import SpacePolicy
-from tilewright.db.store import Store
+from tilewright.db.store import RecordStore
 from tilewright.te.json import workload_from_json
 from tilewright.te.key import workload_key
 from tilewright.tests.api.filled import keep_job
@@ -65,7 +65,7 @@ def test_refusals_are_typed(client: Client) -> None:
         client.job("a/../b?c")
 
 
-def test_what_was_measured_comes_back(client: Client, store: Store) -> None:
+def test_what_was_measured_comes_back(client: Client, store: RecordStore) -> None:
     task = kept_task("matmul", {"m": 32, "n": 32, "k": 32})
     keep_job(store, "measured", [task], 30)
     trials = list(client.trials("measured", page_size=7))
@@ -88,7 +88,7 @@ def test_the_library_and_the_service_are_described(client: Client) -> None:
 
 
 class _Scripted(http.server.BaseHTTPRequestHandler):
-    """Answers with the statuses of a script, 0 meaning that it hangs up; keeps what it was sent."""
+    """Answers with the statuses of a script, where 0 means that it hangs up. It remembers what it was sent."""
 
     script: list[int]
     seen: list[tuple[str, str | None]]

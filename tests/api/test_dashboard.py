@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 from tilewright.api import assets, rendering
 from tilewright.core.budget import Budget
 from tilewright.db.rows import NewJob
-from tilewright.db.store import Store
+from tilewright.db.store import RecordStore
 from tilewright.tests.api.browser import CHROMIUM, chromium, watched
 from tilewright.tests.api.filled import keep_job, operator_task, repeat_trials
 
@@ -29,7 +29,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def filled(store: Store) -> None:
+def filled(store: RecordStore) -> None:
     matmul = operator_task("matmul", {"m": 1024, "n": 1024, "k": 1024})
     softmax = operator_task("softmax", {"rows": 4096, "columns": 1024})
     keep_job(store, "small", [matmul], 60)

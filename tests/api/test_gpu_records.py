@@ -12,7 +12,7 @@ from tilewright.core.record import MeasuredOn
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
 from tilewright.core.trial import Timed, Trial
 from tilewright.db.rows import NewJob, NewTrial
-from tilewright.db.store import Store
+from tilewright.db.store import RecordStore
 from tilewright.schedule.sketches import SKETCHES, sketches_for
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.api.filled import operator_task as task_row
@@ -27,8 +27,8 @@ SOFTMAX = {"rows": 8192, "columns": 1024, "dtype": "float16"}
 
 
 @pytest.fixture(scope="module")
-def record(store: Store) -> int:
-    """A timed softmax of a job on such a device."""
+def record(store: RecordStore) -> int:
+    """Return a timed softmax of a job on such a device."""
     task, workload = task_row("softmax", SOFTMAX), OPERATORS["softmax"].workload(SOFTMAX)
     schedule = sketches_for(workload, SM90A)[0].space(workload, SM90A, limit=16).schedule(0)
     store.create_job(NewJob("gpu", "queued", (task,), Budget(1), "random", 1, "cuda", "local", "cold"))

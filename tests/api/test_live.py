@@ -37,7 +37,7 @@ def test_a_job_is_followed_to_its_end_and_its_best_is_served(live: str) -> None:
         done = client.job(job.id)
         best = client.best(done.tasks[0].workload_key)
         ranked = list(client.trials(job.id, order="best"))
-        assert best.record_id == ranked[0].record_id  # a final may have timed the fastest again since its event
+        assert best.record_id == ranked[0].record_id  # the fastest may have been measured again since its event
         assert sorted(t.record_id for t in ranked) == sorted(trial["record_id"] for trial in trials)
         assert done.tasks[0].best == best and best.match == ("exact",)
         layers = {section.language for section in client.source(best.record_id).sections}

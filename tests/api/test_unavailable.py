@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event
 from tilewright.api.app import create_app
 from tilewright.api.client import Client, operator_task
 from tilewright.api.client_errors import Unavailable
-from tilewright.db.store import Store
+from tilewright.db.store import RecordStore
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.tests.api.serving import running
@@ -21,12 +21,12 @@ FULL, READ_ONLY = "PRAGMA max_page_count=1", "PRAGMA query_only=ON"
 
 
 class Faulty:
-    """A service on a real file, every transaction of which begins with a pragma, once one is set."""
+    """Serve a real file; every transaction begins with a pragma, once one is set."""
 
     def __init__(self, folder: Path) -> None:
         self.pragma = ""
         self.settings = Settings(database_url=f"sqlite:///{folder}/t.sqlite3", run_jobs=False)
-        store = Store(self.settings.database_url)
+        store = RecordStore(self.settings.database_url)
         event.listen(store.database.engine, "begin", self._begin)
         self.service = Service(self.settings, store)
 

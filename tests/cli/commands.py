@@ -17,12 +17,12 @@ MATMUL = ["matmul", "m=24", "n=40", "k=16"]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a command: that of the tests, without what sets Tilewright up."""
+    """Return the environment of a command: that of the tests without Tilewright's settings."""
     return {**{k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}, **more}
 
 
 def command_line(folder: Path, *arguments: str) -> list[str]:
-    """The command on the database in ``folder``."""
+    """Return the command line that runs a command on the database in ``folder``."""
     return [sys.executable, "-m", "tilewright.cli", "--database", str(folder / "t.sqlite3"), *arguments]
 
 
@@ -33,7 +33,7 @@ def tilewright(folder: Path, *arguments: str, seconds: float = 120) -> subproces
 
 
 def answer(folder: Path, *arguments: str) -> Any:
-    """The JSON document that a command prints."""
+    """Return the JSON document that a command prints."""
     done = tilewright(folder, "--json", *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 @contextmanager
 def started(folder: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """A command that goes on while the block runs."""
+    """Start a command that goes on while the block runs; end it afterwards."""
     process = subprocess.Popen(
         command_line(folder, *arguments),
         cwd=folder,
@@ -64,7 +64,7 @@ def started(folder: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """The address of ``tilewright serve`` on the database in ``folder``, and its process."""
+    """Run ``tilewright serve`` on the database in ``folder``; give its address and its process."""
     port = free_port()
     with started(folder, "serve", "--port", str(port)) as process:
         with Client(f"http://127.0.0.1:{port}", retries=12) as client:

@@ -16,7 +16,7 @@ from tilewright.tests.cli.commands import MATMUL, serving, tilewright
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose database holds one tuned matrix product."""
+    """Return a folder whose database holds one tuned matrix product."""
     folder = tmp_path_factory.mktemp("cli")
     done = tilewright(folder, "tune", *MATMUL, "--trials", "6")
     assert done.returncode == 0, done.stderr + done.stdout
@@ -114,7 +114,7 @@ def test_a_workload_file_can_be_tuned(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def served(tuned: Path) -> Iterator[str]:
-    """The address of a running service on that database."""
+    """Give the address of a running service on that database."""
     with serving(tuned) as (address, _):
         yield address
 

@@ -28,7 +28,7 @@ def settings_of(folder: Path, **more: object) -> Settings:
 
 
 def queued_job(folder: Path, trials: int = 3) -> str:
-    """A job that waits in the database of ``folder``, which no process has open."""
+    """Submit a job that waits in the database of ``folder``, which no process has open."""
     with Service.open(settings_of(folder, run_jobs=False)) as service:
         task = service.operator_workload("matmul", {"m": 24, "n": 40, "k": 16})
         return service.submit(JobSpec((task,), Budget(trials), strategy="random"))[0].id

@@ -18,8 +18,8 @@ from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Stage, Timed
 from tilewright.db import migrate
 from tilewright.db.engine import Database, parse_url
 from tilewright.db.rows import NewJob, NewTask, NewTrial
-from tilewright.db.store import Store
-from tilewright.tests.db.postgres import Server, server
+from tilewright.db.store import RecordStore
+from tilewright.tests.db.postgres import PostgresServer, server
 
 HERE = MeasuredOn(
     DeviceInfo("Some CPU", Target("llvm", "x86-64", ("avx2",), 2, 32), {"cores": 2.0}),
@@ -33,7 +33,7 @@ CANCEL = {"queued": ("cancelling", "cancelled"), "running": ("cancelling",)}
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
+def postgres() -> Iterator[PostgresServer]:
     with server() as running:
         yield running
 
@@ -42,19 +42,19 @@ def postgres() -> Iterator[Server]:
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/tilewright.sqlite3"
-    running: Server = request.getfixturevalue("postgres")
+    running: PostgresServer = request.getfixturevalue("postgres")
     return running.url()
 
 
-def migrated(url: str) -> Store:
+def migrated(url: str) -> RecordStore:
     database = Database(parse_url(url))
     migrate.upgrade(database)
     database.close()
-    return Store(url)
+    return RecordStore(url)
 
 
 @pytest.fixture
-def store(url: str) -> Iterator[Store]:
+def store(url: str) -> Iterator[RecordStore]:
     with migrated(url) as opened:
         yield opened
 
@@ -73,7 +73,7 @@ def trial(sequence: int, seconds: float | None, *, on: MeasuredOn = HERE, job: s
     return NewTrial(job, task, sequence, TASK.workload_key, on, kept, 0.5 * sequence)
 
 
-def test_a_job_comes_back_as_it_was_kept(store: Store) -> None:
+def test_a_job_comes_back_as_it_was_kept(store: RecordStore) -> None:
     second = replace(TASK, workload_key="b" * 64, operator=None, parameters=None)
     kept, new = store.create_job(new_job("j", TASK, second))
     assert new and kept == store.job("j")
@@ -86,7 +86,7 @@ def test_a_job_comes_back_as_it_was_kept(store: Store) -> None:
     assert store.workload("a" * 64) == {"stages": []} and store.workload("c" * 64) is None
 
 
-def test_how_a_job_searches_is_kept(store: Store) -> None:
+def test_how_a_job_searches_is_kept(store: RecordStore) -> None:
     policies = [SpacePolicy(prune, prior) for prune in (True, False) for prior in (True, False)]
     for number, policy in enumerate(policies):
         store.create_job(replace(new_job(f"j{number}"), policy=policy))
@@ -94,7 +94,7 @@ def test_how_a_job_searches_is_kept(store: Store) -> None:
     assert store.create_job(new_job("usual"))[0].policy == DEFAULT_POLICY
 
 
-def test_an_idempotency_key_makes_one_job(store: Store) -> None:
+def test_an_idempotency_key_makes_one_job(store: RecordStore) -> None:
     first, new = store.create_job(new_job("j1"), key="k", body_sha256="1" * 64)
     again, newer = store.create_job(new_job("j2"), key="k", body_sha256="1" * 64)
     assert (new, newer) == (True, False) and again == first
@@ -103,7 +103,7 @@ def test_an_idempotency_key_makes_one_job(store: Store) -> None:
     assert [job.id for job in store.jobs(limit=10)] == ["j1"]
 
 
-def test_equal_keys_at_the_same_moment_make_one_job(store: Store) -> None:
+def test_equal_keys_at_the_same_moment_make_one_job(store: RecordStore) -> None:
     barrier, answers = threading.Barrier(8), []
 
     def submit(name: str) -> None:
@@ -120,7 +120,7 @@ def test_equal_keys_at_the_same_moment_make_one_job(store: Store) -> None:
     assert len(store.jobs(limit=10)) == 1
 
 
-def test_jobs_are_listed_newest_first_and_by_state(store: Store) -> None:
+def test_jobs_are_listed_newest_first_and_by_state(store: RecordStore) -> None:
     numbers = [store.create_job(new_job(f"j{i}"))[0].number for i in range(5)]
     store.move_job("j2", CANCEL)
     assert [job.id for job in store.jobs(limit=2)] == ["j4", "j3"]
@@ -131,7 +131,7 @@ def test_jobs_are_listed_newest_first_and_by_state(store: Store) -> None:
     assert store.count_by_state() == {"queued": 4, "cancelled": 1}
 
 
-def test_states_change_along_the_path_only(store: Store) -> None:
+def test_states_change_along_the_path_only(store: RecordStore) -> None:
     store.create_job(new_job("j"))
     started = store.move_job("j", {"queued": ("running",)})
     assert started.state == "running" and started.started_at is not None and started.version == 2
@@ -146,7 +146,7 @@ def test_states_change_along_the_path_only(store: Store) -> None:
         store.move_job("nobody", CANCEL)
 
 
-def test_a_trial_is_kept_whole_with_its_counters_and_events(store: Store) -> None:
+def test_a_trial_is_kept_whole_with_its_counters_and_events(store: RecordStore) -> None:
     store.create_job(new_job("j"))
     store.move_job("j", {"queued": ("running",)})
     for sequence, seconds in enumerate((2e-6, None, 1e-6, 3e-6, None)):
@@ -176,7 +176,7 @@ def test_a_trial_is_kept_whole_with_its_counters_and_events(store: Store) -> Non
     assert (best["sequence"], best["seconds"], best["gflops"]) == (2, 1e-6, 1.0)
 
 
-def test_a_trial_is_kept_once_and_leaves_no_gap(store: Store) -> None:
+def test_a_trial_is_kept_once_and_leaves_no_gap(store: RecordStore) -> None:
     store.create_job(new_job("j"))
     store.add_trial(trial(0, 1e-6))
     before = store.events("j", after=0, limit=99)
@@ -188,7 +188,7 @@ def test_a_trial_is_kept_once_and_leaves_no_gap(store: Store) -> None:
     assert store.events("j", after=0, limit=99) == before and store.job("j").tasks[0].trials == 1
 
 
-def test_trials_are_paged_in_every_order(store: Store) -> None:
+def test_trials_are_paged_in_every_order(store: RecordStore) -> None:
     store.create_job(new_job("j"))
     seconds = [None if i % 4 == 3 else 1e-6 * (1 + (i * 7) % 10) for i in range(20)]
     ids = [store.add_trial(trial(i, s))[0] for i, s in enumerate(seconds)]
@@ -212,7 +212,7 @@ def test_trials_are_paged_in_every_order(store: Store) -> None:
         store.trials("j", 1, limit=1)
 
 
-def test_a_remeasurement_ranks_anew_and_its_ties_go_by_the_schedules_key(store: Store) -> None:
+def test_a_remeasurement_ranks_anew_and_its_ties_go_by_the_schedules_key(store: RecordStore) -> None:
     store.create_job(new_job("j"))
     for sequence, seconds in enumerate([1e-6, 1.1e-6, 1.2e-6, None, 3e-6]):
         store.add_trial(trial(sequence, seconds))
@@ -237,7 +237,7 @@ def timed_seconds(kept: Trial) -> float:
     return kept.outcome.seconds
 
 
-def test_best_is_relaxed_part_by_part(store: Store) -> None:
+def test_best_is_relaxed_part_by_part(store: RecordStore) -> None:
     store.create_job(new_job("j"))
     cold = replace(HERE, profile=Profile("cold"))
     for sequence, (on, seconds) in enumerate([(HERE, 4e-6), (cold, 3e-6), (NEWER, 2e-6), (THERE, 1e-6), (HERE, 5e-6)]):
@@ -259,7 +259,7 @@ def test_best_is_relaxed_part_by_part(store: Store) -> None:
     assert store.origin(key) == ("matmul", {"m": 8, "n": 8, "k": 8})
 
 
-def test_equal_times_are_told_apart_the_same_way_every_time(store: Store) -> None:
+def test_equal_times_are_told_apart_the_same_way_every_time(store: RecordStore) -> None:
     store.create_job(new_job("j"))
     keys = []
     for sequence in range(6):
@@ -270,7 +270,7 @@ def test_equal_times_are_told_apart_the_same_way_every_time(store: Store) -> Non
     assert best is not None and best.record.trial.schedule.key == min(keys)
 
 
-def test_history_leaves_out_the_task_that_asks_and_what_came_later(store: Store) -> None:
+def test_history_leaves_out_the_task_that_asks_and_what_came_later(store: RecordStore) -> None:
     assert store.newest_record() == 0
     for name in ("j", "k"):
         store.create_job(new_job(name))
@@ -289,7 +289,7 @@ def test_history_leaves_out_the_task_that_asks_and_what_came_later(store: Store)
     assert asked(kind="cuda") == []
 
 
-def test_facts_about_tasks_devices_and_models_are_kept(store: Store) -> None:
+def test_facts_about_tasks_devices_and_models_are_kept(store: RecordStore) -> None:
     store.create_job(new_job("j"))
     store.note_task("j", 0, space_size=12, baseline_seconds=0.5, baseline_name="numpy")
     store.note_task("j", 0, stop_reason="trials")
@@ -321,12 +321,12 @@ def test_what_was_kept_is_there_after_opening_again(url: str) -> None:
         store.create_job(new_job("j"))
         store.add_trial(trial(0, 1e-6))
         kept = store.job("j")
-    with Store(url) as store:
+    with RecordStore(url) as store:
         assert store.job("j") == kept
         assert migrate.upgrade(store.database) == (migrate.head(), migrate.head())
 
 
-def test_a_transaction_that_fails_leaves_nothing(store: Store) -> None:
+def test_a_transaction_that_fails_leaves_nothing(store: RecordStore) -> None:
     store.create_job(new_job("j"))
     with pytest.raises(RuntimeError), store.database.writing() as connection:
         connection.exec_driver_sql("DELETE FROM events")
@@ -334,7 +334,7 @@ def test_a_transaction_that_fails_leaves_nothing(store: Store) -> None:
     assert len(store.events("j", after=0, limit=9)) == 1
 
 
-def test_the_tables_are_those_of_the_migrations(store: Store) -> None:
+def test_the_tables_are_those_of_the_migrations(store: RecordStore) -> None:
     with store.database.reading() as connection:
         assert migrate.differences(connection) == []
 
@@ -343,14 +343,14 @@ def test_a_database_newer_than_the_program_is_refused(url: str) -> None:
     with migrated(url) as store, store.database.writing() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(StoreError, match=r"9999, which this program does not know: a newer Tilewright"):
-        Store(url)
+        RecordStore(url)
     database = Database(parse_url(url))
     with pytest.raises(StoreError, match="upgrade the program"):
         migrate.upgrade(database)
     database.close()
 
 
-def test_writers_and_readers_go_on_side_by_side(store: Store) -> None:
+def test_writers_and_readers_go_on_side_by_side(store: RecordStore) -> None:
     for name in ("j", "k"):
         store.create_job(new_job(name))
     faults: list[Exception] = []
@@ -383,7 +383,7 @@ def test_writers_and_readers_go_on_side_by_side(store: Store) -> None:
         assert len(ids) == 22 and ids == sorted(ids)
 
 
-def test_look_ups_from_ever_new_threads_do_not_use_up_the_connections(store: Store) -> None:
+def test_look_ups_from_ever_new_threads_do_not_use_up_the_connections(store: RecordStore) -> None:
     answers = []
     for _ in range(150):  # more than the pool has connections
         thread = threading.Thread(

@@ -1,4 +1,4 @@
-"""The records of ``tests/data/old_database``, which an earlier version wrote, in a database of either kind."""
+"""Puts the records of ``tests/data/old_database``, which an earlier version wrote, into a database of either kind."""
 
 import gzip
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ MIGRATION = "0002"
 TABLES = ("devices", "toolchains", "workloads", "jobs", "tasks", "trials", "events", "models")
 
 Rows = Mapping[str, list[dict[str, Any]]]
-"""Table name -> its rows, by column name and in the order of their keys."""
+"""Table name -> its rows by column name, in the order of their keys."""
 
 
 def unpacked(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""A private PostgreSQL server for tests: its own data folder and socket, gone afterwards."""
+"""Runs a private PostgreSQL server for tests. It has its own data folder and socket, which are removed afterwards."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ NEEDED = ("initdb", "pg_ctl")
 
 
 def programs() -> Path | None:
-    """The folder of the newest installed server's programs; None when there is none."""
+    """Return the folder of the newest installed server's programs; None when there is none."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
     for folder in reversed(found):
         if all((folder / name).exists() for name in NEEDED):
@@ -24,8 +24,8 @@ def programs() -> Path | None:
     return Path(first).parent if first is not None and shutil.which("pg_ctl") is not None else None
 
 
-class Server:
-    """A running server. ``url(name)`` makes an empty database and gives its address."""
+class PostgresServer:
+    """Is a running server. ``url`` makes an empty database and returns its address."""
 
     def __init__(self, folder: Path, bin_folder: Path) -> None:
         self._data = folder / "data"
@@ -46,7 +46,7 @@ class Server:
         return f"postgresql+psycopg://postgres@/{name}?host={self._socket}"
 
     def start(self) -> None:
-        # no TCP; durability is PostgreSQL's own business, not what these tests are about
+        # there is no TCP; durability is PostgreSQL's own business, which these tests are not about
         options = f"-c listen_addresses='' -c unix_socket_directories={self._socket} -c fsync=off"
         run([self._bin / "pg_ctl", "-D", self._data, "-w", "-o", options, "-l", self._socket / "log", "start"])
 
@@ -64,17 +64,19 @@ def run(command: list[str | Path]) -> None:
 
 
 @contextmanager
-def server() -> Iterator[Server]:
-    """Skips the test where PostgreSQL is not installed."""
+def server() -> Iterator[PostgresServer]:
+    """Start a server for the block. Skip the test where PostgreSQL is not installed."""
     bin_folder = programs()
     if bin_folder is None:
         pytest.skip("PostgreSQL is not installed")
-    folder = Path(tempfile.mkdtemp(prefix="tw-pg-"))  # not pytest's: a socket's path may have 107 characters at most
+    folder = Path(
+        tempfile.mkdtemp(prefix="tw-pg-")
+    )  # pytest's folders are too deep: a socket's path may have 107 characters at most
     try:
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres", "postgres")
         run([bin_folder / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"])
-        running = Server(folder, bin_folder)
+        running = PostgresServer(folder, bin_folder)
         running.start()
         try:
             yield running

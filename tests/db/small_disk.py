@@ -1,4 +1,4 @@
-"""A file system with little room."""
+"""Mounts a file system with little room."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
-    """Mounted on ``folder`` while the block runs; skips the test where that is not allowed."""
+    """Mount it on ``folder`` while the block runs. Skip the test where that is not allowed."""
     folder.mkdir()
     mounted = os.geteuid() == 0 and shutil.which("mount") is not None
     if mounted:

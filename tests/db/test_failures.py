@@ -18,7 +18,7 @@ from tilewright.core.errors import InvalidParameter, StorageFull, StoreError
 from tilewright.db import migrate
 from tilewright.db.engine import Database, parse_url
 from tilewright.db.rows import NewJob, NewTask
-from tilewright.db.store import Store
+from tilewright.db.store import RecordStore
 from tilewright.tests.db.postgres import server
 from tilewright.tests.db.small_disk import small_disk
 
@@ -34,9 +34,9 @@ def url(path: Path) -> str:
 
 @contextmanager
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has the database open."""
+    """Start another process that has the database open."""
     program = (
-        "import sys; from tilewright.db.store import Store; Store(sys.argv[1]); "
+        "import sys; from tilewright.db.store import RecordStore; RecordStore(sys.argv[1]); "
         "print('open', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, url(path)]
@@ -55,24 +55,24 @@ def test_a_second_process_is_told_which_one_has_the_database(tmp_path: Path) -> 
     path = tmp_path / "tilewright.sqlite3"
     with holder(path) as child:
         with pytest.raises(StoreError, match=rf"in use by process {child.pid} \(-c .*one process at a time"):
-            Store(url(path))
+            RecordStore(url(path))
         child.send_signal(signal.SIGKILL)
         child.wait()
-        Store(url(path)).close()  # a killed process holds nothing
+        RecordStore(url(path)).close()  # a killed process holds nothing
 
 
 def test_the_lock_ends_with_the_store(tmp_path: Path) -> None:
     path = tmp_path / "tilewright.sqlite3"
-    first = Store(url(path))
+    first = RecordStore(url(path))
     with pytest.raises(StoreError, match=f"in use by process {os.getpid()} "):
-        Store(url(path))
+        RecordStore(url(path))
     first.close()
-    Store(url(path)).close()
+    RecordStore(url(path)).close()
 
 
 def test_a_missing_folder_is_made(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "tilewright.sqlite3"
-    Store(url(path)).close()
+    RecordStore(url(path)).close()
     assert path.exists()
 
 
@@ -85,19 +85,19 @@ def test_a_missing_folder_is_made(tmp_path: Path) -> None:
 )
 def test_a_place_that_cannot_be_written_is_named(path: Path, said: str) -> None:
     with pytest.raises(StoreError, match=said) as caught:
-        Store(url(path))
+        RecordStore(url(path))
     assert "\n" not in caught.value.message
 
 
 def test_a_folder_is_no_database(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is a folder"):
-        Store(url(tmp_path))
+        RecordStore(url(tmp_path))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop its rights")
 def test_a_database_of_another_user_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tilewright.sqlite3"
-    Store(url(path)).close()
+    RecordStore(url(path)).close()
     for mode in (0o700, 0o755):  # cannot even look into the folder; can look, but not write
         tmp_path.chmod(mode)
         child = os.fork()
@@ -107,7 +107,7 @@ def test_a_database_of_another_user_is_refused(tmp_path: Path) -> None:
                 os.setgid(65534)
                 os.setuid(65534)
                 with pytest.raises(StoreError, match=r"cannot (use|write) .*: Permission denied"):
-                    Store(url(path))
+                    RecordStore(url(path))
                 status = 0
             finally:
                 os._exit(status)
@@ -118,13 +118,13 @@ def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "notes.sqlite3"
     path.write_text("these are my notes, " * 100)
     with pytest.raises(StoreError, match="is no SQLite database"):
-        Store(url(path))
+        RecordStore(url(path))
     assert path.read_text().startswith("these are my notes")
 
 
 def test_a_read_only_file_is_told(tmp_path: Path) -> None:
     path = tmp_path / "tilewright.sqlite3"
-    with Store(url(path)) as store:
+    with RecordStore(url(path)) as store:
         event.listen(store.database.engine, "begin", lambda c: c.exec_driver_sql("PRAGMA query_only=ON"))
         with pytest.raises(StoreError, match="is read-only"):
             store.create_job(new_job("j"))
@@ -141,7 +141,7 @@ def test_a_full_disk_loses_nothing_and_goes_on_when_there_is_room(disk: Path) ->
     ballast.write_bytes(b"x" * (1 << 20))
     path = disk / "tilewright.sqlite3"
     kept = []
-    with Store(url(path)) as store:
+    with RecordStore(url(path)) as store:
         with pytest.raises(StorageFull, match="the disk is full"):
             for number in range(100):
                 store.create_job(new_job(f"j{number}", padding=50_000))
@@ -158,7 +158,7 @@ def test_a_full_disk_loses_nothing_and_goes_on_when_there_is_room(disk: Path) ->
 def test_a_disk_too_full_to_begin_on_is_told(disk: Path) -> None:
     (disk / "ballast").write_bytes(b"x" * (2 * (1 << 20) - 4096))
     with pytest.raises(StoreError, match=r"the disk is full|No space left"):
-        Store(url(disk / "tilewright.sqlite3"))
+        RecordStore(url(disk / "tilewright.sqlite3"))
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "mysql://a/b", "sqlite://", "sqlite:///", "postgresql://[::1"])
@@ -170,7 +170,7 @@ def test_a_url_that_is_none_is_refused(text: str) -> None:
 
 def test_a_password_is_never_shown() -> None:
     with pytest.raises(StoreError, match="cannot be reached") as caught:
-        Store("postgresql://tw:secret@127.0.0.1:1/none")
+        RecordStore("postgresql://tw:secret@127.0.0.1:1/none")
     assert "secret" not in caught.value.message and "127.0.0.1:1" in caught.value.message
     assert "\n" not in caught.value.message
 
@@ -180,12 +180,12 @@ def test_a_server_that_goes_away_is_told_and_found_again() -> None:
     with server() as running:
         address = running.url()
         with pytest.raises(StoreError, match=re.escape("run `tilewright db upgrade`")):
-            Store(address)
+            RecordStore(address)
         missing = address.replace("/test_1", "/other")
         with pytest.raises(StoreError, match=r"no such database|cannot be reached"):
-            Store(missing)
+            RecordStore(missing)
         upgraded(address)
-        with Store(address) as store, Store(address) as other:
+        with RecordStore(address) as store, RecordStore(address) as other:
             assert store.lead() and store.lead() and not other.lead()
             store.create_job(new_job("j"))
             running.stop()

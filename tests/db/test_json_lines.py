@@ -18,7 +18,7 @@ from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Stage, Timed
 from tilewright.db import migrate
 from tilewright.db.engine import Database, parse_url
 from tilewright.db.rows import NewJob, NewTrial
-from tilewright.db.store import Store
+from tilewright.db.store import RecordStore
 from tilewright.db.task import task_of
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.db.postgres import server
@@ -33,22 +33,22 @@ TASKS = tuple(task_of(OPERATORS["matmul"].workload(shape), "matmul", shape) for 
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(f"sqlite:///{tmp_path}/from.sqlite3") as opened:
+def store(tmp_path: Path) -> Iterator[RecordStore]:
+    with RecordStore(f"sqlite:///{tmp_path}/from.sqlite3") as opened:
         fill(opened)
         yield opened
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[Store]:
-    with Store(f"sqlite:///{tmp_path}/to.sqlite3") as opened:
+def other(tmp_path: Path) -> Iterator[RecordStore]:
+    with RecordStore(f"sqlite:///{tmp_path}/to.sqlite3") as opened:
         yield opened
 
 
 POLICIES = {"one": SpacePolicy(), "two": SpacePolicy(prune=False, prior=False)}
 
 
-def fill(store: Store) -> None:
+def fill(store: RecordStore) -> None:
     for job in ("one", "two"):
         budget = Budget(9, None, 3)
         store.create_job(NewJob(job, "queued", TASKS, budget, "model", 5, "llvm", "local", "cold", POLICIES[job]))
@@ -66,7 +66,7 @@ def trial(sequence: int) -> Trial:
     return Trial(schedule, timed, Clocks(0.1, 0.2, 0.3, 0.4, 0.5), Evidence(3, 0.5, environment={"load": 0.2}))
 
 
-def test_records_come_back_equal(store: Store, other: Store) -> None:
+def test_records_come_back_equal(store: RecordStore, other: RecordStore) -> None:
     lines = list(store.export_lines())
     assert other.import_lines(lines) == (12, 0)
     assert list(other.export_lines()) == [line.replace('"state":"queued"', '"state":"cancelled"') for line in lines]
@@ -85,7 +85,7 @@ def test_records_come_back_equal(store: Store, other: Store) -> None:
     assert other.measured(ON.device.key) == {"copy_bytes_per_second": 1e10}
 
 
-def test_records_enter_once(store: Store, other: Store) -> None:
+def test_records_enter_once(store: RecordStore, other: RecordStore) -> None:
     lines = list(store.export_lines())
     assert other.import_lines(lines[: len(lines) // 2])[0] > 0
     assert sum(other.import_lines(lines)) == 12
@@ -93,7 +93,7 @@ def test_records_enter_once(store: Store, other: Store) -> None:
     assert store.import_lines(lines) == (0, 12)  # back where they came from
 
 
-def test_a_job_of_our_own_is_not_continued_from_outside(store: Store, other: Store) -> None:
+def test_a_job_of_our_own_is_not_continued_from_outside(store: RecordStore, other: RecordStore) -> None:
     fresh = NewJob("one", "queued", TASKS, Budget(9, None, 3), "model", 5, "llvm", "local", "cold")
     other.create_job(fresh)
     with pytest.raises(InvalidParameter, match="this database's own"):
@@ -102,14 +102,14 @@ def test_a_job_of_our_own_is_not_continued_from_outside(store: Store, other: Sto
 
 
 @pytest.mark.postgres
-def test_records_move_to_postgresql_and_back(store: Store, other: Store) -> None:
+def test_records_move_to_postgresql_and_back(store: RecordStore, other: RecordStore) -> None:
     lines = list(store.export_lines())
     with server() as running:
         address = running.url()
         database = Database(parse_url(address))
         migrate.upgrade(database)
         database.close()
-        with Store(address) as between:
+        with RecordStore(address) as between:
             assert between.import_lines(lines) == (12, 0)
             other.import_lines(between.export_lines())
     assert [json.loads(line) for line in other.export_lines()] == [
@@ -134,7 +134,7 @@ def test_records_move_to_postgresql_and_back(store: Store, other: Store) -> None
         '{"kind":"toolchain","key":NaN,"data":{}}',
     ],
 )
-def test_a_line_that_is_none_is_refused_by_number(store: Store, other: Store, line: str) -> None:
+def test_a_line_that_is_none_is_refused_by_number(store: RecordStore, other: RecordStore, line: str) -> None:
     lines = [*store.export_lines(), line]
     with pytest.raises(InvalidParameter, match=f"^line {len(lines)}: ") as caught:
         other.import_lines(lines)
@@ -142,7 +142,7 @@ def test_a_line_that_is_none_is_refused_by_number(store: Store, other: Store, li
     assert other.newest_record() == 0 and other.devices() == ()
 
 
-def test_a_damaged_file_never_does_more_than_be_refused(store: Store, other: Store) -> None:
+def test_a_damaged_file_never_does_more_than_be_refused(store: RecordStore, other: RecordStore) -> None:
     lines = [json.loads(line) for line in store.export_lines() if '"job":"two"' not in line]
     draws = stream(5, "damage")
     junk: tuple[object, ...] = (None, -1, 1 << 70, 1.5, "", "x" * 100, [], {}, True, "a\x00b", "\ud800")

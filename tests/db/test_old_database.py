@@ -12,7 +12,7 @@ from tilewright.core.renamed import RENAMED
 from tilewright.core.schedule import Schedule
 from tilewright.db import migrate, renaming
 from tilewright.db.engine import Database, parse_url
-from tilewright.db.store import Store
+from tilewright.db.store import RecordStore
 from tilewright.db.tables import trials
 from tilewright.tests.db.old_database import MIGRATION, Rows, all_rows, copy_rows, lines, unpacked
 from tilewright.tests.db.postgres import server
@@ -25,7 +25,7 @@ def old(tmp_path: Path) -> Rows:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def url(request: pytest.FixtureRequest, tmp_path: Path, old: Rows) -> Iterator[str]:
-    """The address of a database that stands where the earlier version left it."""
+    """Give the address of a database that stands where the earlier version left it."""
     if request.param == "sqlite":
         yield unpacked(tmp_path / "old.sqlite3")
         return
@@ -77,7 +77,7 @@ def test_schedules_have_todays_names_and_nothing_else_changes(
 
 def test_the_best_trial_of_a_task_is_the_one_that_a_look_up_finds(url: str) -> None:
     upgraded(url)
-    with Store(url) as store:
+    with RecordStore(url) as store:
         jobs = store.jobs(limit=99)
         assert len(jobs) == 20
         for job in jobs:
@@ -96,7 +96,7 @@ def test_the_best_trial_of_a_task_is_the_one_that_a_look_up_finds(url: str) -> N
 
 def test_old_lines_are_imported_under_todays_names(url: str, tmp_path: Path) -> None:
     upgraded(url)
-    with Store(url) as store, Store(f"sqlite:///{tmp_path}/imported.sqlite3") as other:
+    with RecordStore(url) as store, RecordStore(f"sqlite:///{tmp_path}/imported.sqlite3") as other:
         records = sum('"kind":"record"' in line for line in lines())
         assert other.import_lines(lines()) == (records, 0)
         for job in store.jobs(limit=99):
@@ -112,7 +112,7 @@ def test_a_row_with_old_names_is_read_under_todays(url: str, old: Rows) -> None:
     upgraded(url)
     row = old["trials"][0]
     names = {name: row[name] for name in ("sketch", "sketch_version", "knobs")}
-    with Store(url) as store:
+    with RecordStore(url) as store:
         with store.database.writing() as connection:
             connection.execute(update(trials).where(trials.c.id == row["id"]).values(names))
         record = store.trial(row["id"]).record
@@ -126,4 +126,4 @@ def test_a_shared_database_is_upgraded_on_request_only(old: Rows) -> None:
         address = running.url()
         copy_rows(old, address)
         with pytest.raises(StoreError, match=f"at migration {MIGRATION}, this program needs {migrate.head()}"):
-            Store(address)
+            RecordStore(address)

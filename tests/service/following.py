@@ -1,4 +1,4 @@
-"""Waiting for what happens to a job."""
+"""Waits for what happens to a job."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ WAIT_SECONDS = 120.0
 
 
 def follow(service: Service, job_id: str, until: Callable[[EventView], bool]) -> list[EventView]:
-    """Events of a job from its beginning up to the first that is wanted."""
+    """Return the events of a job from its beginning up to the first one that ``until`` accepts."""
     events: list[EventView] = []
     while True:
         more = service.events(job_id, after=events[-1].id if events else 0, timeout_seconds=WAIT_SECONDS)
@@ -21,18 +21,18 @@ def follow(service: Service, job_id: str, until: Callable[[EventView], bool]) ->
 
 
 def ended(event: EventView) -> bool:
-    """Whether this is the last event of its job."""
+    """Return whether this is the last event of its job."""
     return event.kind == "state" and JobState(str(event.data["state"])).is_final
 
 
 def finished(service: Service, job: JobView) -> JobView:
-    """The job once it has ended."""
+    """Wait until the job has ended, and return it."""
     follow(service, job.id, ended)
     return service.job(job.id)
 
 
 def all_trials(service: Service, job: JobView, task: int = 0) -> list[TrialView]:
-    """Every trial of a task, page by page."""
+    """Return every trial of a task, read page by page."""
     trials: list[TrialView] = []
     token = ""
     while True:

@@ -1,4 +1,4 @@
-"""A server that is killed again and again while it works, and an observer who remembers what it was told.
+"""Kills a server again and again while it works. An observer remembers what the server answered.
 
 What was once answered must stay: every trial that was seen is there once, unchanged; every job that was acknowledged
 ends; the trials of a task are numbered without a gap.
@@ -29,8 +29,8 @@ WORKLOADS: tuple[Mapping[str, object], ...] = (
 
 
 @dataclass
-class Server:
-    """``python -m tilewright.api`` on a database and a port."""
+class KillableServer:
+    """Runs ``python -m tilewright.api`` on a database and a port."""
 
     database: Path
     log: Path
@@ -39,7 +39,7 @@ class Server:
     family: list[Any] = field(default_factory=list)
 
     def start(self) -> None:
-        """Start it; returns at once."""
+        """Start it, and return at once."""
         self.port = free_port()
         environment = {
             **os.environ,
@@ -62,7 +62,7 @@ class Server:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """SIGKILL, as when the machine's memory runs out; remembers the children it leaves behind."""
+        """Send SIGKILL, as when the machine's memory runs out. Remember the children that the server leaves behind."""
         assert self.process is not None
         try:
             self.family += psutil.Process(self.process.pid).children(recursive=True)
@@ -72,13 +72,13 @@ class Server:
         self.process.wait()
 
     def orphans(self, seconds: float) -> list[Any]:
-        """Children of killed servers that are still running after ``seconds``."""
+        """Return the children of killed servers that still run after ``seconds``."""
         return list(psutil.wait_procs(self.family, timeout=seconds)[1])
 
     def ask(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any] | None:
-        """(status, JSON); None when there is no (whole) answer."""
+        """Return (status, JSON), or None when there is no complete answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         text = None if body is None else json.dumps(body)
         try:
@@ -98,14 +98,14 @@ def free_port() -> int:
 
 @dataclass
 class Observer:
-    """Submits jobs, one key each, and remembers every trial it was shown."""
+    """Submits jobs, each with a key of its own, and remembers every trial that it was shown."""
 
-    server: Server
+    server: KillableServer
     trials: int
     seed: int
     seen: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     jobs: dict[str, str] = field(default_factory=dict)
-    """Idempotency key -> job, once acknowledged."""
+    """Idempotency key -> job, once the job was acknowledged."""
     next_sequence: dict[tuple[str, int], int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
@@ -136,7 +136,7 @@ class Observer:
                     self.next_sequence[job, task] = trial["sequence"] + 1
 
     def read(self, job: str, task: int, start: int = 0) -> Iterator[Mapping[str, Any]]:
-        """The trials of a task from sequence ``start``, as far as the server answers."""
+        """Yield the trials of a task from sequence ``start``, as far as the server answers."""
         answer = self.server.ask("GET", f"/v1/jobs/{job}/series?task={task}&after={start - 1}")
         if answer is None or answer[0] != 200:
             return
@@ -152,7 +152,7 @@ class Observer:
         return [job for job in self.jobs.values() if self.state(job) not in ("succeeded", "failed", "cancelled")]
 
     def verdict(self) -> list[str]:
-        """Everything that is not as it must be, once all jobs have ended."""
+        """Return everything that is not as it must be, once all jobs have ended."""
         faults = list(self.faults)
         listed = self.server.ask("GET", "/v1/jobs?page_size=500")
         assert listed is not None
@@ -178,8 +178,8 @@ class Observer:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of it. ``faults`` is empty when every promise was kept."""
+class KillReport:
+    """Says what came of it. ``faults`` is empty when every promise was kept."""
 
     kills: int
     kills_while_starting: int
@@ -191,26 +191,26 @@ class Outcome:
     faults: tuple[str, ...]
 
 
-def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 40, longest: float = 3.0) -> Outcome:
+def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 40, longest: float = 3.0) -> KillReport:
     """Kill a server ``kills`` times at random moments of its life, from its start to ``longest`` seconds after it was
     ready, with a job running (another is submitted when one has ended); then let it finish and judge.
     """
     began = time.monotonic()
     draws = stream(seed, "kill")
-    server = Server(folder / "tilewright.sqlite3", folder / "log")
+    server = KillableServer(folder / "tilewright.sqlite3", folder / "log")
     observer = Observer(server, trials, seed)
     starting = 0
     for _ in range(kills):
         if observer.faults:
             break
         server.start()
-        if draws.random() < 0.15:  # while it starts: opening, migrating, taking the job up
+        if draws.random() < 0.15:  # while it starts: it opens and migrates the database, and resumes the job
             time.sleep(float(draws.random()) * 1.5)
             starting += 1
         else:
             server.wait_until_ready()
             observer.submit(len(observer.jobs) - bool(observer.unfinished()))
-            # half the time at any moment after it was ready, half the time in the midst of measuring
+            # one half is killed at any moment after it was ready, the other half while it measures
             more = len(observer.seen) + (int(draws.integers(1, 12)) if draws.random() < 0.5 else 1 << 30)
             end = time.monotonic() + (float(draws.random()) * longest if more >= 1 << 30 else READY_SECONDS)
             while time.monotonic() < end and len(observer.seen) < more and observer.unfinished():
@@ -226,7 +226,7 @@ def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 4
         time.sleep(0.05)
     faults = observer.verdict()
     server.kill()
-    return Outcome(
+    return KillReport(
         kills=kills,
         kills_while_starting=starting,
         jobs=len(observer.jobs),

@@ -13,7 +13,7 @@ from tilewright.core.policy import SpacePolicy
 from tilewright.core.target import DeviceInfo
 from tilewright.core.trial import Timed
 from tilewright.cost_model.features import FEATURE_VERSION
-from tilewright.db.store import Store
+from tilewright.db.store import RecordStore
 from tilewright.search.pool import CandidatePool
 from tilewright.service import wiring
 from tilewright.service.service import Service
@@ -159,8 +159,8 @@ def test_budgets_of_time_and_stall_end_a_task(service: Service) -> None:
     assert job.tasks[0].stop_reason in (StopReason.STALL, StopReason.EXHAUSTED)
 
 
-def _before_the_final(trial: TrialView) -> TrialView:
-    """A final adds to what was recorded, and changes nothing of it."""
+def _before_remeasurement(trial: TrialView) -> TrialView:
+    """A re-measurement adds to what was recorded, and changes nothing of it."""
     if not isinstance(trial.outcome, Timed):
         return trial
     return replace(trial, outcome=replace(trial.outcome, final_samples=(), final_rank_seconds=None))
@@ -178,7 +178,7 @@ def test_a_job_goes_on_where_it_stood_when_the_service_closed(tmp_path: Path) ->
     with Service.open(settings) as service:
         done = finished(service, job)
         trials = all_trials(service, job)
-        assert [_before_the_final(trial) for trial in trials[: len(before)]] == before
+        assert [_before_remeasurement(trial) for trial in trials[: len(before)]] == before
         assert [trial.sequence for trial in trials] == list(range(40))
         assert len({trial.schedule.key for trial in trials}) == 40  # nothing is measured twice
         baselines = [event for event in service.events(job.id) if "baseline_seconds" in event.data]
@@ -191,7 +191,7 @@ def test_a_job_that_was_being_cancelled_ends_cancelled(tmp_path: Path) -> None:
     settings = Settings(database_url=f"sqlite:///{tmp_path}/tilewright.sqlite3", run_jobs=False)
     with Service.open(settings) as service:
         job = service.submit(spec_of(service, 5))[0]
-    with Store(settings.database_url) as store:  # as it stands after a kill between the request and its effect
+    with RecordStore(settings.database_url) as store:  # as it stands after a kill between the request and its effect
         store.move_job(job.id, {"queued": ("running", "cancelling")})
     with Service.open(replace_settings(settings, run_jobs=True)) as service:
         assert finished(service, job).state is JobState.CANCELLED
@@ -252,7 +252,7 @@ def test_a_model_is_kept_and_led_by_earlier_tasks(tmp_path: Path) -> None:
             task = service.operator_workload("matmul", {"m": 24, "n": n, "k": 16})
             job = finished(service, service.submit(JobSpec((task,), Budget(20), "model", 1))[0])
             assert job.state is JobState.SUCCEEDED
-    with Store(settings.database_url) as store:
+    with RecordStore(settings.database_url) as store:
         model = store.newest_model("xgboost", FEATURE_VERSION)
         assert model is not None and model.records == 40 and model.data[:1] == b"{"  # UBJSON
         assert set(model.metrics) <= {"pairwise_accuracy", "top_8_score"}

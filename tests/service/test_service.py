@@ -10,7 +10,7 @@ import pytest
 from tilewright.core.budget import Budget
 from tilewright.core.errors import Conflict, InvalidParameter, InvalidWorkload, NotFound, UnsupportedTarget
 from tilewright.core.policy import SpacePolicy
-from tilewright.db.store import Store
+from tilewright.db.store import RecordStore
 from tilewright.service.convert import spec_to_json
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
@@ -151,7 +151,7 @@ def test_cancelling_a_waiting_job_ends_it_at_once(service: Service) -> None:
 def test_cancelling_a_job_that_no_process_runs_ends_it_at_once(settings: Settings) -> None:
     with Service.open(settings) as service:
         job = service.submit(matmul(service))[0]
-    with Store(settings.database_url) as store:  # as it stands after its process was killed
+    with RecordStore(settings.database_url) as store:  # as it stands after its process was killed
         store.move_job(job.id, {"queued": ("running",)})
     with Service.open(settings) as service:
         assert service.job(job.id).state is JobState.RUNNING
