@@ -12,9 +12,24 @@ from tilewright.schedule.sketches import SKETCHES
 
 TARGET = replace(target_named("x86-64+avx512f+avx512bw+avx512vl+avx512bf16+avx512vnni"), threads=2)
 AMX = replace(TARGET, features=tuple(sorted((*TARGET.features, "amx-tile", "amx-bf16", "amx-int8"))))
-LARGE = {"m": 1024, "n": 1024, "k": 1024}
-BLOCKS = {"rows": 4, "vectors": 4, "row_tasks": 16, "column_tasks": 4, "depth": 1024, "pack_a": "task"}
-TILES = {"rows": 32, "vectors": 2, "row_tasks": 2, "column_tasks": 4, "depth": 512, "pack_a": "task", "pack_b": "task"}
+LARGE: dict[str, Any] = {"m": 1024, "n": 1024, "k": 1024}
+BLOCKS: dict[str, int | str] = {
+    "rows": 4,
+    "vectors": 4,
+    "row_tasks": 16,
+    "column_tasks": 4,
+    "depth": 1024,
+    "pack_a": "task",
+}
+TILES: dict[str, int | str] = {
+    "rows": 32,
+    "vectors": 2,
+    "row_tasks": 2,
+    "column_tasks": 4,
+    "depth": 512,
+    "pack_a": "task",
+    "pack_b": "task",
+}
 
 OLD: list[tuple[str, int, dict[str, int | str], str, dict[str, Any], dict[str, int | str]]] = [
     ("cpu_gemm", 3, {**BLOCKS, "pack_b": "whole"}, "matmul", LARGE, {"mr": 4, "nr_vectors": 4, "kc": 1024}),
