@@ -1,4 +1,4 @@
-"""The sketches there are: name -> sketch."""
+"""The table of all sketches. A new one is added here."""
 
 from ..core.target import Target
 from ..te.workload import Workload
@@ -45,11 +45,11 @@ SKETCHES: dict[str, Sketch] = {
         AMDGPU_GEMM,
     )
 }
-"""Name -> sketch; a schedule names the sketch that it belongs to."""
+"""Name -> sketch. A schedule names the sketch that it belongs to."""
 
 
 def sketches_for(workload: Workload, target: Target) -> tuple[Sketch, ...]:
-    """The sketches to search for the workload on the target, in the table's order: those written for its class, or the
-    generic one where there is none."""
+    """The sketches to search for the workload on the target, in the order of the table. They are those written for its
+    class, or the generic one where there is none."""
     fitting = [sketch for sketch in SKETCHES.values() if sketch.matches(workload, target)]
     return tuple([s for s in fitting if not s.generic] or fitting)

@@ -163,9 +163,9 @@ def _stale_sums(kernel: Kernel) -> Kernel:
 
 
 def _last_panel_left_out(kernel: Kernel) -> Kernel:
-    """What is copied of an operand ends a panel too early."""
+    """What is packed of an operand ends a panel too early."""
     return _statements(
-        kernel, lambda s: replace(s, extent=s.extent - 1) if isinstance(s, For) and s.var == "copied" else s
+        kernel, lambda s: replace(s, extent=s.extent - 1) if isinstance(s, For) and s.var == "packed_panel" else s
     )
 
 

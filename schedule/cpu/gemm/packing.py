@@ -76,7 +76,7 @@ class BlockedOperand:
                 OperandPanel(self, at, chunk, index(0), buffer, (*outer, chunk), index(0)).pack(w, self.steps)
             else:
                 k0 = chunk * self.steps_at_a_time
-                with w.loop("panel", self.panels) as j:
+                with w.loop("packed_panel", self.panels) as j:
                     panel = OperandPanel(self, at, j, k0, buffer, (*outer, j), k0 // self.k_group)
                     panel.pack(w, self.steps_at_a_time)
         return buffer
@@ -90,7 +90,7 @@ class BlockedOperand:
     ) -> None:
         """Pack the panels from number ``first`` on, from step ``k0`` on."""
         steps = self.kc if self.reads_along_k else self.steps_at_a_time
-        with w.loop("steps", self.kc // steps) as chunk, w.loop("panel", panels) as j:
+        with w.loop("steps", self.kc // steps) as chunk, w.loop("packed_panel", panels) as j:
             with w.when(below(first + j, self.panels, panels)):
                 begin = chunk * steps
                 OperandPanel(self, at, first + j, k0 + begin, buffer, (j,), begin // self.k_group).pack(w, steps)

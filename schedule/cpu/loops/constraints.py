@@ -12,13 +12,13 @@ from ..limits import MOST_SCRATCH_BYTES, vector_registers
 from ..shared_knobs import ROWS_INSIDE
 from .sizes import accumulator_registers, packed_bytes, tile_sizes
 from .tile_loops import INLINE
-from .tiles import COLUMNS, TileAxes
+from .tiles import COLUMNS, LoopTileAxes
 
 REGISTER_TILE = ("vectorise", "lanes", "vectors", "rows", "planes")
 """The knobs that a register tile is made of."""
 
 
-def tile_constraints(tiles: TileAxes, target: Target) -> tuple[Constraint, ...]:
+def tile_constraints(tiles: LoopTileAxes, target: Target) -> tuple[Constraint, ...]:
     """The rules of a tile group."""
     registers = vector_registers(target)
     rules = [
@@ -65,7 +65,7 @@ def tile_constraints(tiles: TileAxes, target: Target) -> tuple[Constraint, ...]:
     return tuple(rules)
 
 
-def inline_constraint(tiles: TileAxes, target: Target) -> Constraint:
+def inline_constraint(tiles: LoopTileAxes, target: Target) -> Constraint:
     """Where padding is inlined, another group may have the most work and take the setting."""
     registers = vector_registers(target)
 
@@ -80,7 +80,7 @@ def inline_constraint(tiles: TileAxes, target: Target) -> Constraint:
     )
 
 
-def registers_of(tiles: TileAxes, target: Target, c: Columns) -> Ints:
+def registers_of(tiles: LoopTileAxes, target: Target, c: Columns) -> Ints:
     """Vector registers of a register tile, int64[n]: accumulators, and where there are several, two operands. Where
     vectors lie along the reduction, each vector of columns needs one of its own besides."""
     accumulators = accumulator_registers(tiles, target, c)
@@ -94,7 +94,7 @@ def _last_vector(c: Columns) -> Ints:
     return (c.ints("vectors") - 1) * lanes
 
 
-def _unrolls_steps(tiles: TileAxes, c: Columns) -> Bools:
+def _unrolls_steps(tiles: LoopTileAxes, c: Columns) -> Bools:
     longest = max((prod(a.extent for a in s.reduce_axes) for s in tiles.group.reductions), default=1)
     unroll = c.ints("unroll")
     enough: Bools = (unroll == 1) | (unroll <= -(-longest // c.ints("lanes")))
@@ -107,7 +107,7 @@ def _is_needed(task_tiles: Ints, count: Ints) -> Bools:
     return needed
 
 
-def _packed_at_most(tiles: TileAxes) -> int:
+def _packed_at_most(tiles: LoopTileAxes) -> int:
     """Bytes of the largest packed copy: all of a tensor, for each group that takes the same setting."""
     tensors = {load.buffer.name: load.buffer.bytes for s in tiles.group.reductions for load in loads_of(s.body)}
     return max((tensors[name] for name, _ in tiles.packable), default=0) * tiles.group.same_shape

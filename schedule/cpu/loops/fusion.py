@@ -129,7 +129,7 @@ def repeats(stage: Stage, readers: Iterable[Stage]) -> float:
     return reads / max(stage.tensor.elements, 1)
 
 
-def plan(workload: Workload, *, inline_paddings: bool, threads: int) -> FusionPlan:
+def fusion_plan(workload: Workload, *, inline_paddings: bool, threads: int) -> FusionPlan:
     """Groups the stages of ``workload`` for a target of ``threads`` threads. ``inline_paddings``: the stages that
     ``paddings`` names are inlined."""
     plain = without_positions(workload)

@@ -8,7 +8,7 @@ from ...space.knob import Knob
 from ..shared_knobs import COLUMNS_INSIDE, ROWS_INSIDE
 from .fusion import FusedGroup
 from .tile_loops import INLINE, NO_PACK, STORE
-from .tiles import COLUMNS, OPERANDS, TileAxes, most_lanes
+from .tiles import COLUMNS, OPERANDS, LoopTileAxes, most_lanes
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 PLANES = (1, 2, 3, 4, 7, 8)
@@ -26,7 +26,7 @@ def padding_knob() -> Knob:
     )
 
 
-def tile_knobs(tiles: TileAxes, target: Target) -> tuple[Knob, ...]:
+def tile_knobs(tiles: LoopTileAxes, target: Target) -> tuple[Knob, ...]:
     """The knobs of a tile group. A knob that has no effect on it is left out; ``lanes`` is always there."""
     column, row, plane = (tiles.extent(p) for p in (tiles.column, tiles.row, tiles.plane))
     name = tiles.axes[tiles.column].name

@@ -7,7 +7,7 @@ from ...space.columns import Bools, Columns, Ints
 from .fusion import MOST_LOCAL_BYTES, is_contraction
 from .sizes import LoopTileSizes, accumulator_registers, packed_bytes, tile_sizes
 from .tile_loops import PARALLEL_WORK
-from .tiles import OPERANDS, TileAxes, most_lanes
+from .tiles import OPERANDS, LoopTileAxes, most_lanes
 
 MOST_BODY = 256
 """Statements of an unrolled body: compile time grows with them."""
@@ -17,7 +17,7 @@ BUSY_REDUCTION = 4
 """The same for other reductions, which wait for memory rather."""
 
 
-def promising(tiles: TileAxes, target: Target, c: Columns) -> Bools:
+def promising(tiles: LoopTileAxes, target: Target, c: Columns) -> Bools:
     """Which settings keep all rules, bool[n]. With few accumulators, those with the most stay."""
     good = keeps_rules(tiles, target, c)
     if tiles.group.reductions:
@@ -28,7 +28,7 @@ def promising(tiles: TileAxes, target: Target, c: Columns) -> Bools:
     return good
 
 
-def keeps_rules(tiles: TileAxes, target: Target, c: Columns) -> Bools:
+def keeps_rules(tiles: LoopTileAxes, target: Target, c: Columns) -> Bools:
     """The rules that look at one setting alone: a body of bearable size, a packed operand that is used again and stays
     in the cache, and a task for each thread."""
     s = tile_sizes(tiles, c)
@@ -36,14 +36,14 @@ def keeps_rules(tiles: TileAxes, target: Target, c: Columns) -> Bools:
     return good & _has_tasks(tiles, target, s)
 
 
-def _is_small(tiles: TileAxes, target: Target, c: Columns) -> Bools:
+def _is_small(tiles: LoopTileAxes, target: Target, c: Columns) -> Bools:
     unroll = c.ints("unroll")
     statements = accumulator_registers(tiles, target, c) * unroll * tiles.group.same_shape
     small: Bools = (statements <= MOST_BODY) | (unroll == 1)
     return small
 
 
-def _packing_pays(tiles: TileAxes, c: Columns) -> Bools:
+def _packing_pays(tiles: LoopTileAxes, c: Columns) -> Bools:
     """Whether several register tiles of a task read the same packed elements."""
     pays: Bools = np.ones(len(c), dtype=bool)
     row_tiles, column_tiles = c.ints("row_tiles"), c.ints("column_tiles")
@@ -56,7 +56,7 @@ def _packing_pays(tiles: TileAxes, c: Columns) -> Bools:
     return pays
 
 
-def _has_tasks(tiles: TileAxes, target: Target, s: LoopTileSizes[Ints]) -> Bools:
+def _has_tasks(tiles: LoopTileAxes, target: Target, s: LoopTileSizes[Ints]) -> Bools:
     """Whether every thread has a task, as far as any setting gives it one."""
     if tiles.group.work < PARALLEL_WORK:
         return np.ones(len(s.tasks), dtype=bool)

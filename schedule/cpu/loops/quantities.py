@@ -20,7 +20,7 @@ from .footprint import PAGE_BYTES, AxisExtents, body_loads, load_pages, tensor_b
 from .fusion import FusedGroup, points
 from .sizes import LoopTileSizes, accumulator_registers, packed_bytes, tile_sizes
 from .tile_loops import INLINE, NO_PACK
-from .tiles import COLUMNS, OPERANDS, TileAxes, lane_bytes, stride_along, tiles_of, uses
+from .tiles import COLUMNS, OPERANDS, LoopTileAxes, lane_bytes, stride_along, tiles_of, uses
 
 QUANTITIES = (
     Quantity("tasks", "tasks", "how many tasks threads take one after the other"),
@@ -76,7 +76,7 @@ def derive(workload: Workload, group: FusedGroup, target: Target, c: Columns) ->
     return {q.name: np.broadcast_to(np.asarray(found[q.name], np.float64), len(c)).copy() for q in QUANTITIES}
 
 
-def _tile_columns(tiles: TileAxes, target: Target, c: Columns) -> dict[str, Ints | NDArray[np.float64]]:
+def _tile_columns(tiles: LoopTileAxes, target: Target, c: Columns) -> dict[str, Ints | NDArray[np.float64]]:
     """The columns of a tile group."""
     s = tile_sizes(tiles, c)
     accumulators = accumulator_registers(tiles, target, c)
@@ -124,14 +124,14 @@ def _tile_columns(tiles: TileAxes, target: Target, c: Columns) -> dict[str, Ints
     }
 
 
-def _extents(tiles: TileAxes, sizes: Mapping[int | None, Ints]) -> AxisExtents:
+def _extents(tiles: LoopTileAxes, sizes: Mapping[int | None, Ints]) -> AxisExtents:
     """How many values of each axis a tile or task covers: at most the axis's own."""
     ones = np.ones(len(sizes[tiles.column]), dtype=np.int64)
     extents = {p: ones for p in tiles.untiled}
     return extents | {p: np.minimum(sizes[p], tiles.extent(p)) for p in tiles.tiled}
 
 
-def _reused_bytes(tiles: TileAxes, c: Columns, extents: AxisExtents) -> Ints:
+def _reused_bytes(tiles: LoopTileAxes, c: Columns, extents: AxisExtents) -> Ints:
     """Bytes of the tensors that do not follow the innermost tile loop. The next tile reads them again."""
     total = np.zeros(len(c), dtype=np.int64)
     for inner, chosen in (
@@ -143,7 +143,7 @@ def _reused_bytes(tiles: TileAxes, c: Columns, extents: AxisExtents) -> Ints:
     return total
 
 
-def _pages(tiles: TileAxes, c: Columns, extents: AxisExtents) -> Ints:
+def _pages(tiles: LoopTileAxes, c: Columns, extents: AxisExtents) -> Ints:
     """Memory pages that a tile reads from, those of a packed operand left out."""
     total = np.zeros(len(c), dtype=np.int64)
     names = [name for name, _ in tiles.packable]
@@ -153,7 +153,7 @@ def _pages(tiles: TileAxes, c: Columns, extents: AxisExtents) -> Ints:
     return total
 
 
-def _packing_share(tiles: TileAxes, c: Columns, s: LoopTileSizes[Ints], packed: Ints) -> NDArray[np.float64]:
+def _packing_share(tiles: LoopTileAxes, c: Columns, s: LoopTileSizes[Ints], packed: Ints) -> NDArray[np.float64]:
     """Packed elements over operations. A task packs once, or for each iteration of its outer tile loop."""
     copies = s.tasks.astype(np.float64)
     for i, (_, follows) in enumerate(tiles.packable):
@@ -169,7 +169,7 @@ def _packing_share(tiles: TileAxes, c: Columns, s: LoopTileSizes[Ints], packed: 
 
 
 def _loads(
-    tiles: TileAxes, stage: Stage, s: LoopTileSizes[Ints], accumulators: Ints, by_columns: NDArray[np.bool_]
+    tiles: LoopTileAxes, stage: Stage, s: LoopTileSizes[Ints], accumulators: Ints, by_columns: NDArray[np.bool_]
 ) -> tuple[Ints, Ints]:
     """How many loads one step of a tile has, and how many of them are not contiguous across the lanes."""
     loads = np.zeros(len(s.columns), dtype=np.int64)

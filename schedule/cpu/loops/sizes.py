@@ -10,7 +10,7 @@ from ...space.columns import Columns, Ints
 from ..arithmetic import ceil_div
 from ..shared_knobs import COLUMNS_INSIDE, ROWS_INSIDE
 from .footprint import read_bytes
-from .tiles import COLUMNS, OPERANDS, TileAxes, lane_bytes
+from .tiles import COLUMNS, OPERANDS, LoopTileAxes, lane_bytes
 
 N = TypeVar("N", int, Ints)
 
@@ -29,7 +29,7 @@ class LoopTileSizes(Generic[N]):
     tasks: N
 
 
-def tile_sizes(tiles: TileAxes, c: Columns) -> LoopTileSizes[Ints]:
+def tile_sizes(tiles: LoopTileAxes, c: Columns) -> LoopTileSizes[Ints]:
     """The sizes that settings imply."""
     vectors = c.ints("vectors")
     columns = np.where(c.flags("vectorise", COLUMNS), c.ints("lanes") * vectors, vectors)
@@ -48,14 +48,14 @@ def tile_sizes(tiles: TileAxes, c: Columns) -> LoopTileSizes[Ints]:
     )
 
 
-def accumulator_registers(tiles: TileAxes, target: Target, c: Columns) -> Ints:
+def accumulator_registers(tiles: LoopTileAxes, target: Target, c: Columns) -> Ints:
     """Vector registers that the accumulators of a register tile take, int64[n]."""
     vector = ceil_div(c.ints("lanes") * lane_bytes(tiles.group), target.vector_bytes)
     members = max(1, len(tiles.group.members))
     return c.ints("rows") * c.ints("planes") * c.ints("vectors") * vector * members
 
 
-def packed_bytes(tiles: TileAxes, c: Columns, s: LoopTileSizes[Ints]) -> Ints:
+def packed_bytes(tiles: LoopTileAxes, c: Columns, s: LoopTileSizes[Ints]) -> Ints:
     """Bytes of the packed copy of an operand, int64[n]; 0 where none is packed."""
     total = np.zeros(len(c), dtype=np.int64)
     orders = {

@@ -28,7 +28,7 @@ from ..shared_knobs import CACHED, NON_TEMPORAL, store_knob
 from .constraints import inline_constraint, tile_constraints
 from .default_setting import default_setting
 from .editor import LoopEditor
-from .fusion import FusedGroup, FusionPlan, paddings, plan
+from .fusion import FusedGroup, FusionPlan, fusion_plan, paddings
 from .knobs import padding_knob, row_knobs, scalar_knobs, tile_knobs
 from .prior import group_seconds, memory_seconds
 from .promising import keeps_rules, promising
@@ -125,7 +125,7 @@ class CpuLoopsPlan(Plan):
 
 @lru_cache(maxsize=16)
 def _fusion(workload: Workload, target: Target, padding: str) -> FusionPlan:
-    return plan(workload, inline_paddings=padding == INLINE, threads=target.threads)
+    return fusion_plan(workload, inline_paddings=padding == INLINE, threads=target.threads)
 
 
 def _knobs(workload: Workload, group: FusedGroup, target: Target) -> tuple[Knob, ...]:

@@ -18,7 +18,7 @@ from ..shared_knobs import ROWS_INSIDE
 from .editor import LoopEditor
 from .inner_loops import mark, split_column, unrolled_reduction
 from .sizes import LoopTileSizes, pack_loop
-from .tiles import COLUMNS, OPERANDS, TileAxes
+from .tiles import COLUMNS, OPERANDS, LoopTileAxes
 
 STORE, INLINE = "store", "inline"
 NO_PACK = "none"
@@ -42,7 +42,7 @@ class TileLoopSetting:
     pack: str = NO_PACK
 
 
-def lower_tiles(editor: LoopEditor, tiles: TileAxes, setting: TileLoopSetting, sizes: LoopTileSizes[int]) -> None:
+def lower_tiles(editor: LoopEditor, tiles: LoopTileAxes, setting: TileLoopSetting, sizes: LoopTileSizes[int]) -> None:
     """Apply ``setting``, which implies ``sizes``, to the nests of the group."""
     tasks, tile_loops = _split_root(editor, tiles, setting, sizes)
     task = editor.fuse(tasks, editor.fresh("task"))
@@ -64,7 +64,7 @@ def lower_tiles(editor: LoopEditor, tiles: TileAxes, setting: TileLoopSetting, s
 
 
 def _split_root(
-    editor: LoopEditor, tiles: TileAxes, setting: TileLoopSetting, sizes: LoopTileSizes[int]
+    editor: LoopEditor, tiles: LoopTileAxes, setting: TileLoopSetting, sizes: LoopTileSizes[int]
 ) -> tuple[list[str], list[tuple[int, str]]]:
     """Split, reorder and mark the root's loops. Returns the task loops and, outermost first, the tile loops with the
     positions of their axes."""
@@ -110,7 +110,7 @@ def _unroll_tile(editor: LoopEditor, loops: list[str], rank: int, column: int, s
     mark(editor, [*dimensions, vector], lane)
 
 
-def _reduction(editor: LoopEditor, tiles: TileAxes, member: Stage, attach: str, setting: TileLoopSetting) -> None:
+def _reduction(editor: LoopEditor, tiles: LoopTileAxes, member: Stage, attach: str, setting: TileLoopSetting) -> None:
     """Vectors lie along the columns: each vector of the register tile has an accumulator."""
     rank = len(member.axes)
     start, update = editor.nests(member.name, attach)
@@ -141,7 +141,7 @@ def _lane_reduction(editor: LoopEditor, member: Stage, attach: str, setting: Til
 
 
 def _pack(
-    editor: LoopEditor, tiles: TileAxes, setting: TileLoopSetting, task: str, tile_loops: list[tuple[int, str]]
+    editor: LoopEditor, tiles: LoopTileAxes, setting: TileLoopSetting, task: str, tile_loops: list[tuple[int, str]]
 ) -> None:
     """Pack what a task, or one iteration of its outer tile loop, reads of a tensor into a contiguous buffer."""
     tensor, follows = tiles.packable[OPERANDS.index(setting.pack)]

@@ -17,7 +17,7 @@ OPERANDS = tuple(f"operand_{i}" for i in range(8))
 
 
 @dataclass(frozen=True, slots=True)
-class TileAxes:
+class LoopTileAxes:
     """The tiled axes of a group, as positions among the root's axes.
 
     ``column`` is the axis along which the output is contiguous. ``row`` and ``plane`` are axes along which what is
@@ -68,7 +68,7 @@ def most_lanes(group: FusedGroup, target: Target) -> int:
     return max(1, target.vector_bytes // lane_bytes(group))
 
 
-def tiles_of(group: FusedGroup) -> TileAxes:
+def tiles_of(group: FusedGroup) -> LoopTileAxes:
     """The tiled axes of a group of kind ``tile``."""
     root = group.root
     wide = [p for p, a in enumerate(root.axes) if a.extent > 1]
@@ -79,7 +79,7 @@ def tiles_of(group: FusedGroup) -> TileAxes:
     row = useful[0] if useful else None
     plane = useful[1] if len(useful) > 1 else None
     tiled = [p for p in (column, row, plane) if p is not None]
-    return TileAxes(group, column, row, plane, _modes(group, column), _packable(group, tiled))
+    return LoopTileAxes(group, column, row, plane, _modes(group, column), _packable(group, tiled))
 
 
 def bodies(group: FusedGroup) -> tuple[tuple[Stage, tuple[str, ...]], ...]:

@@ -38,7 +38,7 @@ TURNED = workload_of("linear", rows=128, inputs=1024, outputs=1024, dtype="bfloa
 
 CASES = {
     "plain": workload_of("matmul", m=45, n=53, k=77, dtype="bfloat16"),
-    "turned": workload_of("matmul", m=45, n=53, k=77, dtype="bfloat16", transpose_b=True),
+    "transposed": workload_of("matmul", m=45, n=53, k=77, dtype="bfloat16", transpose_b=True),
     "even": workload_of("matmul", m=64, n=64, k=128, dtype="bfloat16"),
     "epilogue": workload_of(
         "linear", rows=33, inputs=70, outputs=40, dtype="bfloat16", activation="silu", residual=True
@@ -88,9 +88,9 @@ def test_tiles_may_follow_one_another_along_rows(case: str) -> None:
         _agrees(CASES[case], replace(setting, panels=panels, non_temporal=panels == 3), tiles=True)
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_bytes_are_multiplied_exactly(turned: bool) -> None:
-    workload = workload_of("matmul", m=45, n=53, k=77, dtype="int8", transpose_b=turned)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_bytes_are_multiplied_exactly(transposed: bool) -> None:
+    workload = workload_of("matmul", m=45, n=53, k=77, dtype="int8", transpose_b=transposed)
     _agrees(workload, replace(SMALL_TILES, kc=64), tiles=True)
 
 
@@ -108,9 +108,9 @@ def test_signed_bytes_are_shifted_and_back(pack: str, kc: int) -> None:
 
 
 @pytest.mark.skipif("avx512bf16" not in host_target("llvm").features, reason="this CPU has no avx512bf16")
-@pytest.mark.parametrize("case", ["odd", "turned"])
+@pytest.mark.parametrize("case", ["odd", "transposed"])
 def test_compiled_dot_products_agree(case: str) -> None:
-    workload = workload_of("matmul", m=67, n=71, k=131, dtype="bfloat16", transpose_b=case == "turned")
+    workload = workload_of("matmul", m=67, n=71, k=131, dtype="bfloat16", transpose_b=case == "transposed")
     assert check_schedules("cpu_gemm_dot", WITHOUT_TILES, workload, 1, 3) == 3
 
 
@@ -134,8 +134,8 @@ def test_which_instructions_multiply_what() -> None:
     assert sketches_for(SQUARE, DOTS) == (CPU_GEMM, CPU_GEMM_DOT)
     assert sketches_for(BYTES, TILES) == (CPU_GEMM_AMX,)
     assert sketches_for(BYTES, DOTS) == (CPU_GEMM_DOT,)
-    turned = workload_of("matmul", m=512, n=512, k=512, dtype="bfloat16", transpose_a=True)
-    assert sketches_for(turned, TILES) == (CPU_GEMM,)  # the left operand does not lie along the sum
+    transposed = workload_of("matmul", m=512, n=512, k=512, dtype="bfloat16", transpose_a=True)
+    assert sketches_for(transposed, TILES) == (CPU_GEMM,)  # the left operand does not lie along the sum
 
 
 @pytest.mark.parametrize(("sketch", "workload"), [(CPU_GEMM_DOT, SQUARE), (CPU_GEMM_AMX, SQUARE), (CPU_GEMM_AMX, BYTES),

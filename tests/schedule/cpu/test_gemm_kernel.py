@@ -26,15 +26,15 @@ EVEN = replace(SETTING, kc=12)  # divides 24
 
 
 def _two_outputs() -> Workload:
-    """The sum, and a turned function of it that has no room for sums; factors that are more than loads."""
-    x, w = te.placeholder((11, 24), "float32", "task"), te.placeholder((19, 24), "float16", "sums")
+    """The sum, and a transposed function of it that has no room for sums; factors that are more than loads."""
+    x, w = te.placeholder((11, 24), "float32", "task"), te.placeholder((19, 24), "float16", "accumulators")
     k = te.reduce_axis(24, "k")
     total = te.compute((11, 19), lambda i, j: te.sum((x[i, k] + 1.0) * te.cast(w[j, k], "float32"), axis=k), "total")
-    turned = te.compute((19, 11), lambda j, i: te.cast(total[i, j] * 0.5, "float16"), "turned")
-    return te.workload([turned, total])
+    transposed = te.compute((19, 11), lambda j, i: te.cast(total[i, j] * 0.5, "float16"), "transposed")
+    return te.workload([transposed, total])
 
 
-def _turned() -> Workload:
+def _transposed() -> Workload:
     """An output that lies along the axis of the left operand."""
     a, b = te.placeholder((21, 24), "float32", "a"), te.placeholder((24, 13), "float32", "b")
     k = te.reduce_axis(24, "k")
@@ -46,14 +46,14 @@ PIXEL = {"kernel_h": 1, "kernel_w": 1}
 CASES: dict[str, Callable[[], Workload]] = {
     "plain": lambda: workload_of("matmul", m=11, n=37, k=24),
     "whole tiles": lambda: workload_of("matmul", m=12, n=32, k=24),
-    "left turned": lambda: workload_of("matmul", m=11, n=37, k=24, transpose_a=True),
-    "right turned": lambda: workload_of("matmul", m=11, n=37, k=24, transpose_b=True),
+    "A transposed": lambda: workload_of("matmul", m=11, n=37, k=24, transpose_a=True),
+    "B transposed": lambda: workload_of("matmul", m=11, n=37, k=24, transpose_b=True),
     "batch": lambda: workload_of("batch_matmul", batch=3, m=5, n=21, k=24),
     "epilogue": lambda: workload_of("linear", rows=7, outputs=21, inputs=24, activation="gelu_tanh", residual=True),
     "half": lambda: workload_of("linear", rows=7, outputs=21, inputs=24, dtype="bfloat16", activation="relu"),
     "double": lambda: workload_of("matmul", m=4, n=9, k=24, dtype="float64"),
     "two outputs": _two_outputs,
-    "turned": _turned,
+    "transposed": _transposed,
     "one pixel": lambda: workload_of(
         "conv2d", batch=1, channels=24, height=5, width=7, filters=11, activation="relu", **PIXEL
     ),
@@ -95,15 +95,15 @@ def test_operands_may_be_read_where_they_are(case: str) -> None:
 
 @pytest.mark.parametrize("kc", [5, 8, 24, 30])
 def test_any_number_of_steps_in_a_block_will_do(kc: int) -> None:
-    for case in ("right turned", "epilogue", "left turned"):
+    for case in ("B transposed", "epilogue", "A transposed"):
         _agrees(CASES[case](), replace(SETTING, kc=kc, mr=4, vectors=1, tiles=3, panels=3))
 
 
 def test_batches_keep_their_axes_and_outputs_choose_the_side() -> None:
     batched = gemm_of(CASES["batch"]())
     assert batched is not None and [a.extent for a in batched.batch] == [3]
-    turned = gemm_of(_turned())
-    assert turned is not None and (turned.m.extent, turned.n.extent) == (13, 21)
+    transposed = gemm_of(_transposed())
+    assert transposed is not None and (transposed.m.extent, transposed.n.extent) == (13, 21)
     pixels = gemm_of(workload_of("conv2d", batch=1, channels=6, height=5, width=7, filters=11, **PIXEL))
     assert pixels is not None and (pixels.m.extent, pixels.n.extent, pixels.k.extent) == (11, 35, 6)
     assert (pixels.b.row, pixels.b.k, pixels.results[0].step("n")) == (1, 35, 1)

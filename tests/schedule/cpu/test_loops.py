@@ -17,7 +17,7 @@ from tilewright.ir.stmt import Allocate, For, LoopKind, walk_statements
 from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
 from tilewright.runtime.module import Module, load_module
-from tilewright.schedule.cpu.loops.fusion import is_contraction, paddings, plan
+from tilewright.schedule.cpu.loops.fusion import fusion_plan, is_contraction, paddings
 from tilewright.schedule.cpu.loops.sketch import CPU_LOOPS
 from tilewright.schedule.cpu.loops.tiles import COLUMNS, REDUCTION, tiles_of
 from tilewright.schedule.cpu.shared_knobs import NON_TEMPORAL
@@ -78,7 +78,7 @@ def test_lowered_kernels_are_as_written_down(name: str) -> None:
     ],
 )
 def test_stages_are_grouped(operator: str, parameters: dict[str, Any], kinds: list[str]) -> None:
-    found = plan(_workload(operator, parameters), inline_paddings=False, threads=2)
+    found = fusion_plan(_workload(operator, parameters), inline_paddings=False, threads=2)
     assert [g.kind for g in found.groups] == kinds
     assert found.workload.outputs == _workload(operator, parameters).outputs
 
@@ -90,7 +90,7 @@ def test_a_product_with_row_statistics_keeps_its_tiles() -> None:
     product = te.compute((64, 48), lambda i, n: te.sum(x[i, k] * w[k, n], axis=k), "P")
     top = te.compute((64,), lambda i: te.max(product[i, j], axis=j), "top")
     y = te.compute((64, 48), lambda i, n: te.exp(product[i, n] - top[i]), "Y")
-    found = plan(te.workload(y), inline_paddings=False, threads=2)
+    found = fusion_plan(te.workload(y), inline_paddings=False, threads=2)
     assert [g.kind for g in found.groups] == ["tile", "row"]
     assert is_contraction(found.groups[0].members[0])
 
@@ -98,8 +98,8 @@ def test_a_product_with_row_statistics_keeps_its_tiles() -> None:
 def test_padding_is_stored_or_inlined() -> None:
     workload = _workload("conv2d", CONV)
     assert len(paddings(workload)) == 1
-    stored = plan(workload, inline_paddings=False, threads=2)
-    inlined = plan(workload, inline_paddings=True, threads=2)
+    stored = fusion_plan(workload, inline_paddings=False, threads=2)
+    inlined = fusion_plan(workload, inline_paddings=True, threads=2)
     assert len(stored.groups) == 2 and len(inlined.groups) == 1
     assert stored.main.root.name == inlined.main.root.name
 
@@ -109,7 +109,7 @@ def test_padding_is_stored_or_inlined() -> None:
     [(MATMUL, (COLUMNS,)), ({**MATMUL, "transpose_b": True}, (REDUCTION, COLUMNS))],
 )
 def test_vectors_lie_where_memory_is_contiguous(parameters: dict[str, Any], modes: tuple[str, ...]) -> None:
-    tiles = tiles_of(plan(_workload("matmul", parameters), inline_paddings=False, threads=2).main)
+    tiles = tiles_of(fusion_plan(_workload("matmul", parameters), inline_paddings=False, threads=2).main)
     assert tiles.modes == modes and (tiles.column, tiles.row, tiles.plane) == (1, 0, None)
 
 

@@ -12,7 +12,7 @@ from tilewright.schedule.sketches import SKETCHES
 
 TARGET = replace(target_named("x86-64+avx512f+avx512bw+avx512vl+avx512bf16+avx512vnni"), threads=2)
 AMX = replace(TARGET, features=tuple(sorted((*TARGET.features, "amx-tile", "amx-bf16", "amx-int8"))))
-LARGE = {"m": 1024, "n": 1024, "k": 1024}
+LARGE: dict[str, Any] = {"m": 1024, "n": 1024, "k": 1024}
 BLOCKS: dict[str, int | str] = {
     "rows": 4,
     "vectors": 4,
