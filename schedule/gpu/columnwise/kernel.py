@@ -52,7 +52,7 @@ def _workspace(writer: ColumnwiseWriter) -> list[State]:
         return []
     shape = (s.splits, p.outer_count * p.column_count)
     return [
-        tuple(Buffer(writer.name(f"parts{n}_{k}"), shape, d) for k, d in enumerate(how.state_dtypes))
+        tuple(Buffer(writer.name(f"partials{n}_{k}"), shape, d) for k, d in enumerate(how.state_dtypes))
         for n, how in enumerate(writer.accumulations)
     ]
 
@@ -91,7 +91,7 @@ def warp_states(writer: ColumnwiseWriter, states: Sequence[State], thread: Expr)
     warps = -(-s.threads // max(s.threads_x, WARP_LANES))
     shared = [
         tuple(
-            w.allocate(writer.name(f"met{n}_{k}"), (warps, s.columns_per_cta), b.dtype, MemoryScope.SHARED)
+            w.allocate(writer.name(f"warp_state{n}_{k}"), (warps, s.columns_per_cta), b.dtype, Scope.SHARED)
             for k, b in enumerate(state)
         )
         for n, state in enumerate(states)
@@ -115,8 +115,8 @@ def _combine_lanes(writer: ColumnwiseWriter, states: Sequence[State]) -> None:
         with w.loop(writer.name(f"lanes_{distance}"), s.vector, LoopKind.UNROLLED) as v:
             for n, (how, state) in enumerate(zip(writer.accumulations, states, strict=True)):
                 own = [Load(b, (v,)) for b in state]
-                names = [writer.name(f"lane{n}_{k}_{distance}") for k in range(len(state))]
-                other = [w.allocate(a, (), b.dtype, MemoryScope.REGISTER) for a, b in zip(names, state, strict=True)]
+                names = [writer.name(f"other{n}_{k}_{distance}") for k in range(len(state))]
+                other = [w.allocate(a, (), b.dtype, Scope.REGISTER) for a, b in zip(names, state, strict=True)]
                 for buffer, load in zip(other, own, strict=True):
                     w.store(buffer, (), Shuffle(ShuffleMode.XOR, load, index(distance)))
                 store_state(w, state, (v,), how.combine(own, [Load(b, ()) for b in other]))
@@ -138,7 +138,7 @@ class ColumnTile:
         def write(slot: Expr, column: Expr) -> None:
             self.writer.write_outputs(self._states_of(slot), self.outer, column)
 
-        self._each_column("give", self.first_column, write)
+        self._each_column("output", self.first_column, write)
 
     def store_partials(self, partials: Sequence[State], split: Expr) -> None:
         """Store the states of every column in workspace."""
@@ -150,7 +150,7 @@ class ColumnTile:
                     indices = (split, self.outer * writer.problem.column_count + column)
                     writer.w.store(cell, indices, Load(buffer, ()))
 
-        self._each_column("give", self.first_column, store)
+        self._each_column("output", self.first_column, store)
 
     def write_from_cluster(self, rank: Expr) -> None:
         """Combine the states of all CTAs of the cluster. Each CTA writes the outputs of its share of the columns."""
@@ -167,7 +167,7 @@ class ColumnTile:
             states = []
             for n, cells in enumerate(self.shared):
                 of_cta = [[ClusterLoad(c, (index(0), slot), index(b)) for c in cells] for b in range(s.splits)]
-                states.append(writer.combined("peers", n, of_cta[0], of_cta[1:]))
+                states.append(writer.combined("cluster_state", n, of_cta[0], of_cta[1:]))
                 for buffer in states[-1]:
                     w.emit(ClusterLoadWait(Load(buffer, ())))
             writer.write_outputs(states, self.outer, self.first_column + slot)
@@ -182,7 +182,7 @@ class ColumnTile:
         found: list[list[Buffer]] = []
         for n, cells in enumerate(self.shared):
             of_warp = [[Load(c, (index(y), slot)) for c in cells] for y in range(cells[0].shape[0])]
-            found.append(self.writer.combined("down", n, of_warp[0], of_warp[1:]))
+            found.append(self.writer.combined("column_state", n, of_warp[0], of_warp[1:]))
         return found
 
     def _each_column(self, name: str, first: Expr, body: Callable[[Expr, Expr], None], count: int = 0) -> None:
@@ -192,8 +192,8 @@ class ColumnTile:
         """
         s, w, columns = self.writer.sizes, self.writer.w, self.writer.problem.column_count
         count = count or s.columns_per_cta
-        with w.loop(self.writer.name(f"{name}_turn"), -(-count // s.threads)) as turn:
-            slot = turn * s.threads + self.thread
+        with w.loop(self.writer.name(f"{name}_step"), -(-count // s.threads)) as step:
+            slot = step * s.threads + self.thread
             conditions = [slot < count] if count % s.threads else []
             if columns % s.columns_per_cta:
                 conditions.append(first + slot < columns)
@@ -210,15 +210,15 @@ def _write_second_launch(writer: ColumnwiseWriter, partials: Sequence[State]) ->
     s, w, p = writer.sizes, writer.w, writer.problem
     total = p.outer_count * p.column_count
     bounds = [
-        (writer.name("end_block"), -(-total // SECOND_THREADS_X), HardwareAxis.GRID_X),
-        (writer.name("end_t"), SECOND_THREADS_X * s.second_threads_y, HardwareAxis.THREAD),
+        (writer.name("second_block"), -(-total // SECOND_THREADS_X), HardwareAxis.GRID_X),
+        (writer.name("second_t"), SECOND_THREADS_X * s.second_threads_y, HardwareAxis.THREAD),
     ]
     with w.launch(writer.name("columns_end"), bounds) as (block, thread):
         flat_column = block * SECOND_THREADS_X + thread % SECOND_THREADS_X
         exists = flat_column < total if total % SECOND_THREADS_X else None
-        states = [writer.combined("end", n, how.identity, []) for n, how in enumerate(writer.accumulations)]
+        states = [writer.combined("second_state", n, how.identity, []) for n, how in enumerate(writer.accumulations)]
         steps = -(-s.splits // s.second_threads_y)
-        with w.when(exists), w.loop(writer.name("end_walk"), steps, LoopKind.UNROLLED) as step:
+        with w.when(exists), w.loop(writer.name("second_step"), steps, LoopKind.UNROLLED) as step:
             split = step * s.second_threads_y + thread // SECOND_THREADS_X
             with w.when(split < s.splits if s.splits % s.second_threads_y else None):
                 for how, state, cells in zip(writer.accumulations, states, partials, strict=True):
@@ -231,7 +231,7 @@ def _write_second_launch(writer: ColumnwiseWriter, partials: Sequence[State]) ->
             ended = []
             for n, cells in enumerate(shared):
                 of_thread = [[Load(c, (index(y), thread)) for c in cells] for y in range(s.second_threads_y)]
-                ended.append(writer.combined("ended", n, of_thread[0], of_thread[1:]))
+                ended.append(writer.combined("second_result", n, of_thread[0], of_thread[1:]))
             outer = flat_column // p.column_count if p.outer_count > 1 else index(0)
             column = flat_column % p.column_count if p.outer_count > 1 else flat_column
             writer.write_outputs(ended, outer, column)
@@ -243,7 +243,7 @@ def _second_shared(writer: ColumnwiseWriter, states: Sequence[State], thread: Ex
     shared = [
         tuple(
             w.allocate(
-                writer.name(f"end_met{n}_{k}"), (s.second_threads_y, SECOND_THREADS_X), b.dtype, MemoryScope.SHARED
+                writer.name(f"second_shared{n}_{k}"), (s.second_threads_y, SECOND_THREADS_X), b.dtype, Scope.SHARED
             )
             for k, b in enumerate(state)
         )

@@ -53,9 +53,9 @@ class ThreadRows:
         whole = rows.fewest // s.rows_per_step
         with w.when(column < p.column_count if p.column_count % s.columns_per_cta else None):
             if whole:
-                with w.loop(writer.name("walk"), whole) as n:
+                with w.loop(writer.name("whole"), whole) as n:
                     first = rows.first + n * (rows.step * s.unroll)
-                    self._accumulate_rows("walk", states, column, first, rows.step, None)
+                    self._accumulate_rows("whole", states, column, first, rows.step, None)
             left = -(-rows.most // s.threads_y) - whole * s.unroll
             if left > 0:
                 with w.loop(writer.name("rest"), -(-left // s.unroll)) as n:
@@ -67,12 +67,12 @@ class ThreadRows:
         writer, s, w = self.writer, self.writer.sizes, self.writer.w
         states = [
             [
-                w.allocate(writer.name(f"sum{n}_{k}"), (s.vector,), d, MemoryScope.REGISTER)
+                w.allocate(writer.name(f"accumulator{n}_{k}"), (s.vector,), d, Scope.REGISTER)
                 for k, d in enumerate(how.state_dtypes)
             ]
             for n, how in enumerate(writer.accumulations)
         ]
-        with w.loop(writer.name("start"), s.vector, LoopKind.UNROLLED) as v:
+        with w.loop(writer.name("identity"), s.vector, LoopKind.UNROLLED) as v:
             for state, how in zip(states, writer.accumulations, strict=True):
                 for buffer, identity in zip(state, how.identity, strict=True):
                     w.store(buffer, (v,), identity)
@@ -85,7 +85,7 @@ class ThreadRows:
         given, only those below it."""
         writer, s, w, p = self.writer, self.writer.sizes, self.writer.w, self.writer.problem
         loaded = {
-            b.name: w.allocate(writer.name(f"{name}_own{n}"), (s.unroll, s.vector), b.dtype, MemoryScope.REGISTER)
+            b.name: w.allocate(writer.name(f"{name}_rows{n}"), (s.unroll, s.vector), b.dtype, Scope.REGISTER)
             for n, b in enumerate(p.inputs)
         }
         with w.loop(writer.name(f"{name}_load"), s.unroll, LoopKind.UNROLLED) as u:
@@ -97,12 +97,8 @@ class ThreadRows:
                     *delinearize(column, p.columns),
                 )
                 for b in p.inputs:
-                    w.store(
-                        loaded[b.name],
-                        contiguous_vector((u, index(0)), s.vector),
-                        Load(b, contiguous_vector(indices, s.vector)),
-                    )
-        with w.loop(writer.name(f"{name}_take"), s.unroll, LoopKind.UNROLLED) as u:
+                    w.store(loaded[b.name], run_of((u, index(0)), s.vector), Load(b, run_of(indices, s.vector)))
+        with w.loop(writer.name(f"{name}_accumulate"), s.unroll, LoopKind.UNROLLED) as u:
             row = first + u * step
             with w.when(None if stop is None else row < stop):
                 with w.loop(writer.name(f"{name}_v"), s.vector, LoopKind.UNROLLED) as v:
@@ -163,4 +159,4 @@ def prefetch_rows(writer: ColumnwiseWriter, block: Expr, blocks: int, thread: Ex
 
     prefetch = L2Prefetch(writer.w, (thread, s.threads), (block, blocks), s.prefetching_ctas)
     for n, b in enumerate(p.inputs):
-        prefetch.own(writer.name(f"asked{n}"), b, s.rows_per_step, s.columns_per_cta, first_element)
+        prefetch.own(writer.name(f"prefetched{n}"), b, s.rows_per_step, s.columns_per_cta, first_element)

@@ -33,7 +33,7 @@ SPARE_REGISTERS = 22
 OVERESTIMATED_REGISTERS = 12
 """By how many registers of a thread the estimate may be too high."""
 SPARE_SHARED_BYTES = 256
-"""How many bytes of a CTA's shared memory the circular buffer leaves free."""
+"""How many bytes of a CTA's shared memory the rows in it leave free."""
 ONE_ROW, HALF_ROW, TWO_ROWS = "one_row", "half_row", "two_rows"
 
 
@@ -197,10 +197,10 @@ def register_vectors(part: RowPartition[Ints], storage: Ints, buffered: Ints) ->
 
 
 def _reduction_bytes(problem: RowwiseProblem, part: RowPartition[Ints], storage: Ints) -> Ints:
-    """Shared memory for the states of warps. The rows of a circular buffer use two places in turn."""
+    """Shared memory for the states of warps. With a circular buffer, rows alternate between two slots."""
     warps = np.maximum(1, part.threads_per_row // WARP_LANES)
-    places = np.where(storage == RowStorage.CIRCULAR_BUFFER, 2, 1)
-    needed: Ints = np.where(warps * part.cluster_size > 1, places * part.rows_per_cta * warps * problem.state_bytes, 0)
+    slots = np.where(storage == RowStorage.CIRCULAR_BUFFER, 2, 1)
+    needed: Ints = np.where(warps * part.cluster_size > 1, slots * part.rows_per_cta * warps * problem.state_bytes, 0)
     return needed
 
 

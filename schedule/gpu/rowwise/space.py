@@ -122,9 +122,10 @@ class RowwisePlan(Plan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        """The rules of a legal setting. Those that read few knobs stand first."""
-        row = ("vector", "threads_per_row", "rows_per_cta", "cluster_size")
-        buffer = (*row, "row_storage", "ctas_per_sm", "prefetch_depth")
+        return (*self._thread_constraints(), *self._storage_constraints(), *self._room_constraints())
+
+    def _thread_constraints(self) -> tuple[Constraint, ...]:
+        """Which threads can share rows."""
         return (
             Constraint(
                 "threads_per_row times rows_per_cta is a whole number of warps and at most the threads of a CTA",
@@ -142,6 +143,17 @@ class RowwisePlan(Plan):
                 lambda c: (c.ints("cluster_size") == 1) | (c.ints("threads_per_row") >= WARP_LANES),
             ),
             Constraint(
+                "a thread takes at most 16 vectors of a row, or 8 where the row has a single warp, or else 32 with "
+                "row_storage registers_and_shared, or any number with global",
+                ("vector", "threads_per_row", "cluster_size", "row_storage"),
+                self._takes_few_vectors,
+            ),
+        )
+
+    def _storage_constraints(self) -> tuple[Constraint, ...]:
+        """What goes with each ``row_storage``; a knob without effect has its first value."""
+        return (
+            Constraint(
                 "ctas_per_sm is 1 unless row_storage is registers_and_shared or circular_buffer",
                 ("row_storage", "ctas_per_sm"),
                 lambda c: _in_shared(c) | (c.ints("ctas_per_sm") == 1),
@@ -157,13 +169,14 @@ class RowwisePlan(Plan):
                 lambda c: ~_stored(c, RowStorage.CIRCULAR_BUFFER) | (c.ints("rows_per_cta") == 1),
             ),
             Constraint(
-                "a vector has 4, 8 or 16 bytes of every input where rows are copied to shared memory",
+                "a vector has 4, 8 or 16 bytes of every input where row_storage is registers_and_shared or "
+                "circular_buffer",
                 ("vector", "row_storage"),
                 lambda c: ~_in_shared(c) | self._copied_by_cp_async(c),
             ),
             Constraint(
-                "broadcast_preload is 0 where row_storage is global, and with circular_buffer where rows differ in the "
-                "elements that their vectors need",
+                "broadcast_preload is 0 where row_storage is global, and with circular_buffer where the rows need "
+                "different elements of the broadcast operands",
                 ("vector", "row_storage", "broadcast_preload"),
                 self._preloads_stay_valid,
             ),
@@ -172,12 +185,13 @@ class RowwisePlan(Plan):
                 ("vector", "threads_per_row", "cluster_size", "broadcast_preload"),
                 self._preload_is_distinct,
             ),
-            Constraint(
-                "a thread takes at most 16 vectors of a row, or 8 where the row has a single warp, or else 32 with "
-                "row_storage registers_and_shared, or any number with global",
-                ("vector", "threads_per_row", "cluster_size", "row_storage"),
-                self._takes_few_vectors,
-            ),
+        )
+
+    def _room_constraints(self) -> tuple[Constraint, ...]:
+        """What registers and shared memory have room for."""
+        row = ("vector", "threads_per_row", "rows_per_cta", "cluster_size")
+        buffer = (*row, "row_storage", "ctas_per_sm", "prefetch_depth")
+        return (
             Constraint(
                 "shared memory has room for a vector of each thread with row_storage registers_and_shared, and for a "
                 "whole row with circular_buffer",
@@ -191,7 +205,7 @@ class RowwisePlan(Plan):
             ),
             Constraint(
                 "registers and shared memory have room for ctas_per_sm CTAs on a multiprocessor",
-                tuple(k.name for k in self.knobs),
+                (*buffer, "broadcast_preload"),
                 self._fits,
             ),
         )

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Compare, CompareOp, Expr, Load, Logic, LogicOp, Select, Var, index, logical_and, minimum
+from ....ir.expr import Compare, CompareOp, Expr, Load, Logic, LogicOp, Ramp, Select, Var, index, logical_and, minimum
+from ....ir.gpu import CopyAsync
 from ....ir.stmt import LoopKind
 from ....te.workload import Workload
 from ...problems.rowwise import RowwiseProblem, column_axis, row_axis
@@ -58,7 +59,7 @@ class ThreadVectors:
         self.tensors = frozenset(b.name for b in (*self.workload.inputs, *self.workload.output_buffers))
         self.thread = Var(self.name("t"))
         self.cta_rank: Expr = Var(self.name("rank")) if s.cluster_size > 1 else index(0)
-        self.team = ThreadGroup(self.thread, s.threads_per_row, s.rows_per_cta, s.cluster_size)
+        self.group = Team(self.thread, s.threads_per_row, s.rows_per_cta, s.cluster_size)
 
     def name(self, base: str) -> str:
         """``base``, or a name close to it that no tensor has."""
@@ -71,7 +72,7 @@ class ThreadVectors:
         s = self.sizes
         for n, tensor in enumerate(self.problem.row_inputs):
             self.registers[tensor.name] = self.w.allocate(
-                self.name(f"own{n}"), (s.register_vectors, s.vector), tensor.dtype, MemoryScope.REGISTER
+                self.name(f"vectors{n}"), (s.register_vectors, s.vector), tensor.dtype, Scope.REGISTER
             )
             if s.edge_columns:
                 self.edge_registers[tensor.name] = self.w.allocate(
@@ -83,6 +84,15 @@ class ThreadVectors:
         for tensor in self.problem.row_inputs:
             value = Load(tensor, (*self.row_indices(row), *self.column_indices(vector)))
             self.w.store(self.registers[tensor.name], self.register_indices(vector), value)
+
+    def start_copies(
+        self, shared: Mapping[str, Buffer], indices: tuple[Expr, ...], row: RowIndex, vector: RowVector
+    ) -> None:
+        """Start to copy a vector of every row input to ``indices`` of its buffer in shared memory."""
+        columns = tuple(c.base if isinstance(c, Ramp) else c for c in self.column_indices(vector))
+        for tensor in self.problem.row_inputs:
+            source = (*self.row_indices(row), *columns)
+            self.w.emit(CopyAsync(shared[tensor.name], indices, tensor, source, self.sizes.vector))
 
     def load_edge(self, row: RowIndex, registers: Mapping[str, Buffer]) -> None:
         """Load the thread's edge column into ``registers``, where the thread has one."""
@@ -132,14 +142,14 @@ class ThreadVectors:
 
     def has_edge(self) -> Expr:
         """Whether the thread has an edge column: the first threads of the first CTA of a row have one each."""
-        has: Expr = self.team.thread_rank < self.sizes.edge_columns
+        has: Expr = self.group.place < self.sizes.edge_columns
         if self.sizes.cluster_size > 1:
             has = logical_and(has, Compare(CompareOp.EQ, self.cta_rank, index(0)))
         return has
 
     def edge_column(self, row: RowIndex) -> Expr:
         """The thread's edge column: in front of the first vector, or behind the last one."""
-        s, number = self.sizes, self.team.thread_rank
+        s, number = self.sizes, self.group.place
         in_front = number < self.first_column(row)
         return Select(in_front, number, minimum(number, index(s.edge_columns - 1)) + s.vectors * s.vector)
 
@@ -151,7 +161,7 @@ class ThreadVectors:
 
     def _within_cta(self, number: Expr) -> Expr:
         """Which of the CTA's vectors the thread's vector ``number`` is."""
-        return number * self.sizes.threads_per_row + self.team.thread_rank
+        return number * self.sizes.threads_per_row + self.group.place
 
     def exists(self, number: Expr, count: int) -> Expr | None:
         """Whether the thread's vector ``number``, which is below ``count``, exists; None where all of them do."""
@@ -195,7 +205,7 @@ class ThreadVectors:
                         self.read_back(vector)
                 yield vector
             return
-        with self.w.loop(self.name(f"{name}_part"), -(-s.vectors_per_thread // UNROLL)) as batch:
+        with self.w.loop(self.name(f"{name}_batch"), -(-s.vectors_per_thread // UNROLL)) as batch:
             with self.each(row, f"{name}_load", batch) as vector:
                 self.load(row, vector)
             with self.each(row, name, batch) as vector:

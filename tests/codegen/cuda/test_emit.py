@@ -72,7 +72,7 @@ def test_cluster_loads_arrive_before_the_next_cluster_barrier() -> None:
     space = SKETCHES["cuda_rowwise"].space(workload, SM90A, seed=0, limit=10_000)
     backend, found = backend_for(SM90A), 0
     for schedule in (space.schedule(n) for n in range(len(space))):
-        if dict(schedule.knobs)["cluster"] == 1:
+        if dict(schedule.knobs)["cluster_size"] == 1:
             continue
         emitted = backend.emit(finish(lower(workload, SM90A, schedule), SM90A), SM90A)
         lines = backend.assembly(emitted, SM90A).splitlines()

@@ -158,7 +158,7 @@ def test_tensors_may_have_any_name_that_the_kernel_uses() -> None:
     x = te.placeholder((3, 40), "float32", "t")
     k = te.reduce_axis(40, "k")
     total = te.compute((3,), lambda i: te.sum(x[i, k], axis=k), "block")
-    _assert_computes(te.workload(te.compute((3, 40), lambda i, j: x[i, j] / total[i], "own0")), 4, 32, 1)
+    _assert_computes(te.workload(te.compute((3, 40), lambda i, j: x[i, j] / total[i], "vectors0")), 4, 32, 1)
 
 
 UNPRUNED = {
