@@ -121,7 +121,7 @@ def test_waves_are_whole() -> None:
     assert (sums == 32.0).all()
     with pytest.raises(KernelFault, match="blocks that are no multiple"):
         interpret(product(96, guarded=False), {})
-    with pytest.raises(InvalidKernel, match="a matrix operation of a wave under"):
+    with pytest.raises(InvalidKernel, match="an mma of waves under"):
         verify(product(128, guarded=True))
     source = AmdgpuBackend().emit(product(128, guarded=False), GFX942)
     assert source.text.count("call <4 x float> @llvm.amdgcn.mfma.f32.16x16x16f16(") == 1

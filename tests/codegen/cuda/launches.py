@@ -190,7 +190,7 @@ def copied(dtype: DType) -> Kernel:
 
 
 def bulk(dtype: DType) -> Kernel:
-    """Rows come by bulk copies that one thread starts, two stages deep; arrival barriers say when."""
+    """Rows come by bulk copies that one thread starts, two stages deep; mbarriers say when."""
     rows, width = 5, 256
     source, result = Buffer("A", (rows, width), dtype), Buffer("O", (rows, width), dtype)
     w = Writer()

@@ -15,8 +15,8 @@ from tilewright.ir.rewrite import free_variables, map_expressions, substitute
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, walk_statements
 from tilewright.ir.text import expr_text, statement_text
-from tilewright.tests.ir.tensor_launches import matrices
-from tilewright.tests.ir.tensor_products import FORMS, Form, product
+from tilewright.tests.ir.hopper_launches import matrices
+from tilewright.tests.ir.wgmma_gemm import FORMS, GemmForm, wgmma_gemm
 
 LANE = "l"
 """What the products here call the number of a lane."""
@@ -49,13 +49,13 @@ def trace(stmt: Stmt, values: Mapping[str, Expr]) -> Iterator[str]:
             yield statement_text(map_expressions(stmt, known))
 
 
-def launch_of(form: Form) -> Launch:
-    (launch,) = product(form).launches
+def launch_of(form: GemmForm) -> Launch:
+    (launch,) = wgmma_gemm(form).launches
     return launch
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_every_warp_does_what_it_did(form: Form) -> None:
+def test_every_warp_does_what_it_did(form: GemmForm) -> None:
     launch = launch_of(form)
     branches = split_roles(launch)
     assert branches != launch.body
@@ -68,7 +68,7 @@ def test_loops_stand_under_what_all_of_them_does() -> None:
     """Lanes that start no copies go round no loop of them."""
     copying = [
         s
-        for s in walk_statements(split_roles(launch_of(Form())))
+        for s in walk_statements(split_roles(launch_of(GemmForm())))
         if isinstance(s, For) and any(isinstance(b, TmaLoad) for b in walk_statements(s))
     ]
     assert copying
@@ -78,13 +78,13 @@ def test_loops_stand_under_what_all_of_them_does() -> None:
 
 
 def test_no_loop_both_copies_and_multiplies() -> None:
-    for loop in (s for s in walk_statements(split_roles(launch_of(Form()))) if isinstance(s, For)):
+    for loop in (s for s in walk_statements(split_roles(launch_of(GemmForm()))) if isinstance(s, For)):
         inside = {type(s) for s in walk_statements(loop)}
         assert not {WarpgroupMma, TmaLoad} <= inside
 
 
 def test_what_the_block_does_together_stays_together() -> None:
-    launch = launch_of(Form())
+    launch = launch_of(GemmForm())
     met = replace(launch, body=_with_barriers(launch.body))
     branches = split_roles(met)
     assert sum(isinstance(s, Barrier) and s.scope is SyncScope.BLOCK for s in walk_statements(branches)) == 2

@@ -1,4 +1,4 @@
-"""Products of warpgroups and the copy engine on the device: what they give is what the interpreter gives."""
+"""``wgmma`` and TMA on the device: kernels give there what the interpreter gives."""
 
 from collections.abc import Iterator
 
@@ -8,13 +8,13 @@ import pytest
 from tilewright.codegen.lowering import build_kernel
 from tilewright.ir.stmt import Kernel
 from tilewright.runtime.cuda.device import CudaDevice
-from tilewright.tests.ir import tensor_launches
-from tilewright.tests.ir.tensor_launches import FAULTS, Build
-from tilewright.tests.ir.tensor_products import FORMS, Form, data, product
+from tilewright.tests.ir import hopper_launches
+from tilewright.tests.ir.hopper_launches import FAULTS, Build
+from tilewright.tests.ir.wgmma_gemm import FORMS, GemmForm, data, wgmma_gemm
 
 pytestmark = pytest.mark.cuda
 RUNS = 20
-"""Of every kernel: what is not ordered may still come out right once."""
+"""How often every kernel runs: what is not ordered may still come out right once."""
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +38,15 @@ def results(device: CudaDevice, kernel: Kernel, inputs: dict[str, np.ndarray]) -
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_products_under_way(device: CudaDevice, form: Form) -> None:
+def test_wgmma_gemm(device: CudaDevice, form: GemmForm) -> None:
     inputs, wanted = data(form)
-    for result in results(device, product(form), inputs):
+    for result in results(device, wgmma_gemm(form), inputs):
         np.testing.assert_array_equal(result.astype(np.float32), wanted)
 
 
 @pytest.mark.parametrize("build", FAULTS, ids=lambda build: build.__name__)
 def test_small_kernels(device: CudaDevice, build: Build) -> None:
     kernel = build("")
-    inputs = tensor_launches.data_of(kernel)
+    inputs = hopper_launches.data_of(kernel)
     for result in results(device, kernel, inputs):
-        np.testing.assert_array_equal(result, tensor_launches.expected(build, inputs))
+        np.testing.assert_array_equal(result, hopper_launches.expected(build, inputs))
