@@ -43,15 +43,15 @@ class Interval:
 
     @property
     def count(self) -> int:
-        """How many numbers are in it."""
+        """Return how many numbers are in it."""
         return self.high - self.low + 1
 
     def within(self, other: "Interval") -> bool:
-        """Whether every number of this interval is in ``other``."""
+        """Return whether every number of this interval is in ``other``."""
         return other.low <= self.low and self.high <= other.high
 
     def union(self, other: "Interval") -> "Interval":
-        """The smallest interval that holds both."""
+        """Return the smallest interval that holds both."""
         return Interval(min(self.low, other.low), max(self.high, other.high))
 
     def __contains__(self, value: int) -> bool:
@@ -64,7 +64,7 @@ class Interval:
         return Interval(self.low - other.high, self.high - other.low)
 
     def scaled(self, factor: int) -> "Interval":
-        """Every number times ``factor``."""
+        """Return the interval of all numbers times ``factor``."""
         a, b = self.low * factor, self.high * factor
         return Interval(a, b) if a <= b else Interval(b, a)
 
@@ -80,7 +80,7 @@ BOOL = Interval(0, 1)
 
 
 def dtype_interval(dtype: DType) -> Interval:
-    """All values of an integer or bool dtype. Raises InvalidKernel for a float one."""
+    """Return all values of an integer or bool dtype. Raises InvalidKernel for a float one."""
     found = _DTYPE_INTERVALS.get((dtype.kind, dtype.bits))
     if found is None:
         raise InvalidKernel(f"only integers and bools have bounds, not {dtype}")
@@ -94,12 +94,12 @@ for _bits in (8, 16, 32, 64):
 
 
 def loop_range(extent: int) -> Interval:
-    """The values of the variable of a loop with ``extent`` >= 1 iterations."""
+    """Return the values of the variable of a loop with ``extent`` >= 1 iterations."""
     return Interval(0, extent - 1)
 
 
 def affine_interval(form: LinearForm, ranges: Ranges) -> Interval:
-    """The exact bounds of an affine form, as if it were computed without wrapping."""
+    """Return the exact bounds of an affine form, as if it were computed without wrapping."""
     low = high = form.constant
     for name, c in form.coefficients.items():
         known = ranges.get(name, UNKNOWN_VARIABLE)
@@ -111,7 +111,7 @@ def affine_interval(form: LinearForm, ranges: Ranges) -> Interval:
 
 
 def interval_of(expr: Expr, ranges: Ranges) -> Interval:
-    """Bounds of an integer or bool expression over all its lanes. They are sound, though not always tight.
+    """Return bounds of an integer or bool expression over all its lanes. They are sound, though not always tight.
 
     They are exact for affine expressions. Variables missing from ``ranges`` lie in ``UNKNOWN_VARIABLE``. Where
     arithmetic could wrap around, the answer is all of the dtype. Raises InvalidKernel for a float expression.
@@ -127,7 +127,7 @@ def interval_of(expr: Expr, ranges: Ranges) -> Interval:
 
 
 def floordiv_interval(a: Interval, b: Interval) -> Interval | None:
-    """Bounds of ``a // b``; None where ``b`` may be 0."""
+    """Return bounds of ``a // b``; None where ``b`` may be 0."""
     if 0 in b:
         return None
     corners = (a.low // b.low, a.low // b.high, a.high // b.low, a.high // b.high)
@@ -135,7 +135,7 @@ def floordiv_interval(a: Interval, b: Interval) -> Interval | None:
 
 
 def mod_interval(a: Interval, b: Interval) -> Interval | None:
-    """Bounds of ``a % b``, which has the sign of ``b``; None where ``b`` may be 0."""
+    """Return bounds of ``a % b``, which has the sign of ``b``; None where ``b`` may be 0."""
     if 0 in b:
         return None
     if b.is_point and a.low // b.low == a.high // b.low:
@@ -146,7 +146,7 @@ def mod_interval(a: Interval, b: Interval) -> Interval | None:
 
 
 def compare_interval(op: CompareOp, a: Interval, b: Interval) -> Interval:
-    """The values that comparing a number of ``a`` with one of ``b`` can have: 0, 1 or both."""
+    """Return the values that comparing a number of ``a`` with one of ``b`` can have: 0, 1 or both."""
     if op in (CompareOp.GT, CompareOp.GE):
         a, b = b, a
         op = CompareOp.LT if op is CompareOp.GT else CompareOp.LE
@@ -160,7 +160,7 @@ def compare_interval(op: CompareOp, a: Interval, b: Interval) -> Interval:
 
 
 def _fitted(interval: Interval | None, dtype: DType) -> Interval:
-    """``interval`` where no value of it wraps around in ``dtype``, else all values of ``dtype``."""
+    """Return ``interval`` where no value of it wraps around in ``dtype``, else all values of ``dtype``."""
     whole = dtype_interval(dtype)
     return interval if interval is not None and interval.within(whole) else whole
 
@@ -171,7 +171,7 @@ def _binary(expr: Binary, ranges: Ranges) -> Interval:
 
 
 def binary_interval(op: BinaryOp, a: Interval, b: Interval) -> Interval | None:
-    """Bounds of ``a op b`` without wrapping; None where nothing is known."""
+    """Return bounds of ``a op b`` without wrapping; None where nothing is known."""
     match op:
         case BinaryOp.ADD:
             return a + b
@@ -204,7 +204,7 @@ def _unary(expr: Unary, ranges: Ranges) -> Interval:
 
 
 def absolute_interval(value: Interval) -> Interval:
-    """Bounds of the absolute value, without wrapping."""
+    """Return bounds of the absolute value, without wrapping."""
     low = 0 if 0 in value else min(abs(value.low), abs(value.high))
     return Interval(low, max(abs(value.low), abs(value.high)))
 

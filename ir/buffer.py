@@ -35,7 +35,7 @@ class Swizzle:
     shift: int
 
     def offset(self, p: int) -> int:
-        """Where the element at offset ``p`` is moved to."""
+        """Return where the element at offset ``p`` is moved to."""
         return p ^ (((p >> (self.base + self.shift)) & ((1 << self.bits) - 1)) << self.base)
 
 
@@ -65,12 +65,12 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
-        """How many bytes of storage it takes, padding included."""
+        """Return how many bytes of storage it takes, padding included."""
         return self.span * self.dtype.bytes
 
     @property
     def span(self) -> int:
-        """How many elements lie from the first to the last, both included; a swizzle needs whole periods."""
+        """Return how many elements lie from the first to the last, both included; a swizzle needs whole periods."""
         if self.layout is None:
             return self.elements
         last = sum((extent - 1) * stride for extent, stride in zip(self.shape, self.layout.strides, strict=True))
@@ -82,7 +82,7 @@ class Buffer:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """How many elements lie between neighbours along each dimension, before any swizzle."""
+        """Return how many elements lie between neighbours along each dimension, before any swizzle."""
         if self.layout is not None:
             return self.layout.strides
         strides = [1] * len(self.shape)

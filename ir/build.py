@@ -39,7 +39,7 @@ class Writer:
     def allocate(
         self, name: str, shape: Sequence[int], dtype: DType, scope: MemoryScope, layout: Layout | None = None
     ) -> Buffer:
-        """A buffer that lives until the end of the block that is open now."""
+        """Allocate a buffer that lives until the end of the block that is open now."""
         buffer = Buffer(name, tuple(shape), dtype, scope, layout)
         self._open[-1].append(buffer)
         return buffer
@@ -79,7 +79,7 @@ class Writer:
             yield tuple(Var(b.var) for b in bindings)
 
     def finish(self) -> Stmt:
-        """All that was written. Every block must be closed."""
+        """Return all that was written. Every block must be closed."""
         assert len(self._open) == 1, "a block is still open"
         return _closed(self._open[0])
 
@@ -94,7 +94,7 @@ _Item = Stmt | Buffer
 
 
 def _closed(items: Sequence[_Item]) -> Stmt:
-    """The items in order. What follows a buffer stands inside its allocation."""
+    """Return the items in order. What follows a buffer stands inside its allocation."""
     body: list[Stmt] = []
     for item in reversed(items):
         if isinstance(item, Buffer):

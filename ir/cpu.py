@@ -53,7 +53,7 @@ class DotAtom:
 
     @property
     def depth(self) -> int:
-        """How many elements a row of a tile of the left factor has: as many steps of k does one TileMma."""
+        """Return how many elements a row of a tile of the left factor has: as many steps of k does one TileMma."""
         return TILE_BYTES // self.left.bytes
 
 
@@ -140,7 +140,7 @@ TILE_OPERATIONS = (TileZero, TileLoad, TileStore, TileMma)
 
 
 def tiles_of(stmt: Operation) -> tuple[tuple[Buffer, tuple[Expr, ...]], ...]:
-    """The tiles among the operands of an operation, each with its indices."""
+    """Return the tiles among the operands of an operation, each with its indices."""
     match stmt:
         case TileZero() | TileLoad() | TileStore():
             return ((stmt.tile, stmt.tile_indices),)
@@ -150,5 +150,5 @@ def tiles_of(stmt: Operation) -> tuple[tuple[Buffer, tuple[Expr, ...]], ...]:
 
 
 def written_by(stmt: Operation) -> tuple[Buffer, ...]:
-    """The buffers that an operation of processors writes to: its first one, or none."""
+    """Return the buffers that an operation of processors writes to: its first one, or none."""
     return () if isinstance(stmt, PrefetchLine) else stmt.buffers[:1]

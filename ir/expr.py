@@ -432,14 +432,15 @@ class ClusterLoad(Expr):
 
 
 def as_expr(value: Expr | int | float | bool, dtype: DType) -> Expr:
-    """``value`` itself, or a constant of ``dtype``. Raises InvalidKernel for a number that the dtype cannot hold."""
+    """Return ``value`` itself, or a constant of ``dtype``. Raises InvalidKernel for a number that the dtype cannot
+    hold."""
     if isinstance(value, Expr):
         return value
     return const(value, dtype)
 
 
 def const(value: int | float | bool, dtype: DType) -> Const:
-    """A constant of ``dtype``. Raises InvalidKernel for NaN and for numbers that the dtype cannot hold."""
+    """Return a constant of ``dtype``. Raises InvalidKernel for NaN and for numbers that the dtype cannot hold."""
     if isinstance(value, float) and value != value:
         raise InvalidKernel("NaN is no constant")
     if dtype.is_float:
@@ -469,7 +470,7 @@ def maximum(a: Expr, b: Expr) -> Expr:
 
 
 def logical_and(*terms: Expr) -> Expr:
-    """The conjunction of one or more bool expressions."""
+    """Return the conjunction of one or more bool expressions."""
     result = terms[0]
     for term in terms[1:]:
         result = Logic(LogicOp.AND, result, term)
@@ -477,7 +478,7 @@ def logical_and(*terms: Expr) -> Expr:
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """``expr`` and everything below it, parents first."""
+    """Yield ``expr`` and everything below it, parents first."""
     waiting = [expr]
     while waiting:
         here = waiting.pop()
@@ -486,7 +487,8 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def rebuild(expr: Expr, children: Sequence[Expr]) -> Expr:
-    """``expr`` with its children replaced by ``children``, in their order; ``expr`` itself where none changed."""
+    """Return ``expr`` with its children replaced by ``children``, in their order; ``expr`` itself where none
+    changed."""
     old = expr.children
     if len(old) == len(children) and all(map(is_, children, old)):
         return expr

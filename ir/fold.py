@@ -12,7 +12,7 @@ Number = int | float
 
 
 def wrap(value: int, dtype: DType) -> int:
-    """``value`` as an integer of ``dtype`` holds it: modulo 2^bits."""
+    """Return ``value`` as an integer of ``dtype`` holds it: modulo 2^bits."""
     low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
     return (value - low) % (1 << dtype.bits) + low
 
@@ -41,7 +41,7 @@ _COMPARISONS: dict[CompareOp, Callable[[Number, Number], bool]] = {
 
 
 def fold_binary(expr: Binary) -> Const | None:
-    """The constant that an operation on two constants gives."""
+    """Return the constant that an operation on two constants gives."""
     a, b = expr.a, expr.b
     if not (isinstance(a, Const) and isinstance(b, Const)):
         return None
@@ -64,14 +64,15 @@ def _fold_float(op: BinaryOp, a: Const, b: Const) -> Const | None:
 
 
 def fold_compare(expr: Compare) -> bool | None:
-    """The truth of a comparison of two constants."""
+    """Return the truth of a comparison of two constants."""
     if isinstance(expr.a, Const) and isinstance(expr.b, Const):
         return _COMPARISONS[expr.op](expr.a.value, expr.b.value)
     return None
 
 
 def fold_unary(expr: Unary) -> Const | None:
-    """The constant that ``neg``, ``abs`` or ``not`` of a constant gives. Other functions are left to the kernel."""
+    """Return the constant that ``neg``, ``abs`` or ``not`` of a constant gives. Other functions are left to the
+    kernel."""
     value = expr.value
     if not isinstance(value, Const):
         return None
@@ -84,7 +85,7 @@ def fold_unary(expr: Unary) -> Const | None:
 
 
 def fold_cast(expr: Cast) -> Const | None:
-    """The constant that a cast of a constant gives, where every way to compute it agrees."""
+    """Return the constant that a cast of a constant gives, where every way to compute it agrees."""
     value, dtype = expr.value, expr.type
     if not isinstance(value, Const):
         return None
@@ -98,7 +99,7 @@ def fold_cast(expr: Cast) -> Const | None:
 
 
 def is_constant(expr: Expr, value: Number) -> bool:
-    """Whether ``expr`` is the number constant ``value``, telling 0.0 from -0.0."""
+    """Return whether ``expr`` is the number constant ``value``, telling 0.0 from -0.0."""
     return (
         isinstance(expr, Const) and expr.value == value and not expr.type.is_bool and _sign(expr.value) == _sign(value)
     )

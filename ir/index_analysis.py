@@ -18,7 +18,7 @@ _FLIPPED = {CompareOp.LT: CompareOp.GE, CompareOp.GE: CompareOp.LT}
 
 
 class IndexAnalysis:
-    """Ranges and facts; never changed once built. ``facts`` must be scalar forms without wrap-around."""
+    """It holds ranges and facts, and is never changed once it is built. Facts must be scalar forms that do not wrap."""
 
     def __init__(self, ranges: Ranges, facts: Iterable[LinearForm] = ()) -> None:
         self.ranges = ranges
@@ -27,7 +27,7 @@ class IndexAnalysis:
         self._dividends: dict[Expr, LinearForm] = {}  # for every ``e // c`` and ``e % c`` made here: the form of e
 
     def interval(self, form: LinearForm) -> Interval:
-        """Bounds of a form over all lanes, as if it were computed without wrapping."""
+        """Return bounds of a form over all lanes, as if it were computed without wrapping."""
         low = high = form.constant
         for atom, c in form.terms.items():
             known = self._atom_interval(atom, form.lanes)
@@ -46,14 +46,14 @@ class IndexAnalysis:
         return found
 
     def fits(self, form: LinearForm) -> bool:
-        """Whether the form stays so far from wrapping around that its value is what it says, and that the same holds
-        for the sum and the difference of two such forms."""
+        """Return whether the form stays so far from wrapping around that its value is what it says, and that the same
+        holds for the sum and the difference of two such forms."""
         if not self.interval(form).within(_SAFE) or form.constant not in _SAFE:
             return False
         return all(c in _SAFE for c in form.terms.values())
 
     def not_negative(self, form: LinearForm) -> bool:
-        """Whether a form (that fits) is known to be >= 0 in all lanes."""
+        """Return whether a form (that fits) is known to be >= 0 in all lanes."""
         if self.interval(form).low >= 0:
             return True
         return any(self.interval(form - fact).low >= 0 for fact in self.facts)
@@ -83,7 +83,7 @@ class IndexAnalysis:
     # Division --------------------------------------------------------------------------------------------------
 
     def _split(self, form: LinearForm, divisor: int) -> tuple[LinearForm, LinearForm]:
-        """``form = divisor * quotient + rest``: the terms the divisor divides, and the others."""
+        """Split ``form = divisor * quotient + rest``: the terms that the divisor divides, and the others."""
         quotient: dict[Expr, int] = {}
         rest: dict[Expr, int] = {}
         for atom, c in form.terms.items():
@@ -95,7 +95,7 @@ class IndexAnalysis:
         return LinearForm(quotient, whole, form.lanes), LinearForm(rest, part, form.lanes)
 
     def floordiv(self, form: LinearForm, divisor: int) -> LinearForm | None:
-        """``form // divisor`` for a divisor > 0; None where nothing can be said because the form may wrap."""
+        """Return ``form // divisor`` for a divisor > 0; None where nothing can be said because the form may wrap."""
         if divisor == 1:
             return form
         if not self.fits(form):
@@ -120,8 +120,8 @@ class IndexAnalysis:
         return quotient + self._opaque(BinaryOp.FLOORDIV, rest, divisor)
 
     def _coarse(self, form: LinearForm, divisor: int) -> tuple[int, LinearForm, LinearForm] | None:
-        """(step, high, low) with ``form = step * high + low``, 0 <= low < step, and step > 1 a factor of the divisor:
-        then ``form // divisor`` is ``high // (divisor // step)``."""
+        """Return (step, high, low) with ``form = step * high + low``, 0 <= low < step, and step > 1 a factor of the
+        divisor: then ``form // divisor`` is ``high // (divisor // step)``."""
         for step in sorted({gcd(c, divisor) for c in form.terms.values()}, reverse=True):
             if step > 1:
                 high, low = self._split(form, step)
@@ -131,7 +131,7 @@ class IndexAnalysis:
         return None
 
     def mod(self, form: LinearForm, divisor: int) -> LinearForm | None:
-        """``form % divisor`` for a divisor > 0; None where nothing can be said because the form may wrap."""
+        """Return ``form % divisor`` for a divisor > 0; None where nothing can be said because the form may wrap."""
         if divisor == 1:
             return LinearForm({}, 0, form.lanes)
         if not self.fits(form):
@@ -156,7 +156,7 @@ class IndexAnalysis:
         return self._opaque(BinaryOp.MOD, rest, divisor)
 
     def _nested(self, op: BinaryOp, form: LinearForm) -> tuple[LinearForm, int] | None:
-        """The (form of e, c) where ``form`` is nothing but ``e op c``."""
+        """Return the (form of e, c) where ``form`` is nothing but ``e op c``."""
         if len(form.terms) == 1 and form.constant == 0:
             ((atom, c),) = form.terms.items()
             if c == 1 and isinstance(atom, Binary) and atom.op is op and atom in self._dividends:
@@ -165,7 +165,7 @@ class IndexAnalysis:
         return None
 
     def _opaque(self, op: BinaryOp, form: LinearForm, divisor: int) -> LinearForm:
-        """The atom ``form op divisor``; scalar where all lanes are the same."""
+        """Return the atom ``form op divisor``; scalar where all lanes are the same."""
         lanes = form.lanes
         dividend = form if form.varies else form.uniform()
         by = index(divisor) if dividend.lanes == 1 else Broadcast(index(divisor), lanes)
@@ -174,7 +174,7 @@ class IndexAnalysis:
         return _atom(atom, lanes)
 
     def recombined(self, form: LinearForm) -> LinearForm:
-        """``e // c * (c * k) + e % c * k`` put together to ``e * k`` wherever both stand in the form."""
+        """Return ``e // c * (c * k) + e % c * k`` put together to ``e * k`` wherever both stand in the form."""
         for atom, k in form.terms.items():
             if isinstance(atom, Binary) and atom.op is BinaryOp.MOD:
                 dividend, divisor = self._dividends.get(atom), _constant_of(atom.b)
@@ -189,7 +189,7 @@ class IndexAnalysis:
     # Order -----------------------------------------------------------------------------------------------------
 
     def smaller(self, a: LinearForm, b: LinearForm) -> LinearForm | None:
-        """Whichever of the two never exceeds the other, in all lanes; None where that is not known of either."""
+        """Return whichever of the two never exceeds the other, in all lanes; None where that is not known of either."""
         if self.fits(a) and self.fits(b):
             if self.not_negative(b - a):
                 return a.widened(max(a.lanes, b.lanes))
@@ -198,8 +198,8 @@ class IndexAnalysis:
         return None
 
     def compared(self, op: CompareOp, a: LinearForm, b: LinearForm) -> Expr:
-        """``a op b`` decided, or else in normal form: ``<``, ``>=``, ``==`` or ``!=`` with no common factors, positive
-        terms on the left, the constant on the right."""
+        """Return ``a op b`` decided, or else in normal form: ``<``, ``>=``, ``==`` or ``!=`` with no common factors,
+        positive terms on the left, the constant on the right."""
         lanes = max(a.lanes, b.lanes)
         if not (self.fits(a) and self.fits(b)):
             return Compare(op, a.widened(lanes).to_expr(), b.widened(lanes).to_expr())
@@ -233,7 +233,7 @@ class IndexAnalysis:
         return self._sides(op, difference)
 
     def _order(self, op: CompareOp, difference: LinearForm) -> Expr:
-        """``difference < 0`` or ``difference >= 0``."""
+        """Return ``difference < 0`` or ``difference >= 0``, decided or in normal form."""
         if self.not_negative(difference):
             return truth(op is CompareOp.GE, difference.lanes)
         if self.not_negative(difference.scaled(-1) - 1):
@@ -249,7 +249,7 @@ class IndexAnalysis:
         return self._sides(op, difference)
 
     def _sides(self, op: CompareOp, difference: LinearForm) -> Expr:
-        """``difference op 0`` with the negative terms and the constant moved to the right."""
+        """Return ``difference op 0`` with the negative terms and the constant moved to the right."""
         if not difference.varies:
             difference = difference.uniform()
         left = LinearForm({a: c for a, c in difference.terms.items() if c > 0}, 0, difference.lanes)
@@ -259,7 +259,7 @@ class IndexAnalysis:
         return Compare(op, left.to_expr(), right.to_expr())
 
     def facts_of(self, condition: Expr, a: LinearForm, b: LinearForm) -> tuple[LinearForm, ...]:
-        """The forms that are >= 0 where the comparison ``condition`` of the forms ``a`` and ``b`` is true."""
+        """Return the forms that are >= 0 where the comparison ``condition`` of the forms ``a`` and ``b`` is true."""
         if not isinstance(condition, Compare) or not (self.fits(a) and self.fits(b)):
             return ()
         difference = a - b
@@ -289,13 +289,13 @@ def _atom(atom: Expr, lanes: int) -> LinearForm:
 
 
 def _constant_of(expr: Expr) -> int | None:
-    """The number an index constant, or a Broadcast of one, stands for."""
+    """Return the number an index constant, or a Broadcast of one, stands for."""
     scalar = scalar_of(expr)
     return int(scalar.value) if isinstance(scalar, Const) else None
 
 
 def _common(form: LinearForm, start: int) -> int:
-    """The greatest common divisor of ``start`` and all coefficients."""
+    """Return the greatest common divisor of ``start`` and all coefficients."""
     common = start
     for c in form.terms.values():
         common = gcd(common, c)

@@ -25,7 +25,7 @@ from .verify import verify
 
 
 def interpret(kernel: Kernel, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of ``kernel`` by name, in their buffers' shapes and dtypes.
+    """Return the outputs of ``kernel`` by name, in their buffers' shapes and dtypes.
 
     ``inputs`` holds one array per input buffer, of its shape and dtype. Kernels may be those before or after the
     passes: vectorised and unrolled loops run like serial ones. float16 and bfloat16 are computed in float32 and rounded
@@ -116,7 +116,7 @@ def _for(stmt: For, context: InterpreterContext) -> Closure:
 
 
 def _race_detector(stmt: For, context: InterpreterContext) -> LoopRaceDetector:
-    """A detector of races on what the loop stores to and its iterations share."""
+    """Return a detector of races on what the loop stores to and its iterations share."""
     detector = LoopRaceDetector(stmt.var)
     inside = list(walk_statements(stmt.body))
     private = {s.buffer.name for s in inside if isinstance(s, Allocate)}

@@ -45,42 +45,42 @@ class LinearForm:
 
     @property
     def stride(self) -> int:
-        """How much the form grows from lane to lane, its vector atoms left aside."""
+        """Return how much the form grows from lane to lane, its vector atoms left aside."""
         return self.terms.get(LANE, 0)
 
     @property
     def varies(self) -> bool:
-        """Whether the lanes may differ."""
+        """Return whether the lanes may differ."""
         return self.lanes > 1 and any(a == LANE or a.lanes > 1 for a in self.terms)
 
     @property
     def is_strided(self) -> bool:
-        """Whether the lanes are evenly spaced: no atom is a vector. A scalar is strided."""
+        """Return whether the lanes are evenly spaced: no atom is a vector. A scalar is strided."""
         return all(a.lanes == 1 for a in self.terms)
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The names of the variables among the atoms, sorted."""
+        """Return the names of the variables among the atoms, sorted."""
         return tuple(sorted(a.name for a in self.terms if isinstance(a, Var) and a != LANE))
 
     @property
     def coefficients(self) -> dict[str, int]:
-        """The coefficient of every variable among the atoms by its name, sorted."""
+        """Return the coefficient of every variable among the atoms by its name, sorted."""
         return {name: self.terms[Var(name)] for name in self.variables}
 
     @property
     def base(self) -> "LinearForm":
-        """The scalar form of lane 0 of a strided form."""
+        """Return the scalar form of lane 0 of a strided form."""
         return (
             self if self.lanes == 1 else LinearForm({a: c for a, c in self.terms.items() if a != LANE}, self.constant)
         )
 
     def coefficient(self, variable: str) -> int:
-        """The coefficient of a variable; 0 where it does not occur."""
+        """Return the coefficient of a variable; 0 where it does not occur."""
         return self.terms.get(Var(variable), 0)
 
     def plus(self, other: "LinearForm", factor: int = 1) -> "LinearForm":
-        """``self + factor * other``."""
+        """Return ``self + factor * other``."""
         lanes = self.lanes if self.lanes > other.lanes else other.lanes
         constant = self.constant + factor * other.constant
         if not other.terms:
@@ -99,48 +99,50 @@ class LinearForm:
         return self + -other if isinstance(other, int) else self.plus(other, -1)
 
     def scaled(self, factor: int) -> "LinearForm":
-        """``factor`` times the form."""
+        """Return ``factor`` times the form."""
         if factor == 1:
             return self
         terms = {a: c * factor for a, c in self.terms.items()} if factor else {}
         return LinearForm(terms, self.constant * factor, self.lanes)
 
     def only(self, atoms: Iterable[Expr]) -> "LinearForm":
-        """The terms of ``atoms`` alone, without the constant."""
+        """Return the terms of ``atoms`` alone, without the constant."""
         kept = frozenset(atoms)
         return LinearForm({a: c for a, c in self.terms.items() if a in kept}, 0, self.lanes)
 
     def without(self, atoms: Iterable[Expr]) -> "LinearForm":
-        """The form with the terms of ``atoms`` left out."""
+        """Return the form with the terms of ``atoms`` left out."""
         dropped = frozenset(atoms)
         return LinearForm({a: c for a, c in self.terms.items() if a not in dropped}, self.constant, self.lanes)
 
     def substituted(self, variable: str, value: int) -> "LinearForm":
-        """The form where a variable has one value."""
+        """Return the form where a variable has one value."""
         return self.without((Var(variable),)) + self.coefficient(variable) * value
 
     def at(self, values: Mapping[str, int]) -> int:
-        """The value of an affine form where every variable has the value given; KeyError for one that has none."""
+        """Return the value of an affine form where every variable has the value given; KeyError for one that has
+        none."""
         return self.constant + sum(c * values[name] for name, c in self.coefficients.items())
 
     def uniform(self) -> "LinearForm":
-        """The one-lane form of a vector whose lanes are all the same (see ``varies``)."""
+        """Return the one-lane form of a vector whose lanes are all the same (see ``varies``)."""
         return self if self.lanes == 1 else LinearForm(self.terms, self.constant)
 
     def widened(self, lanes: int) -> "LinearForm":
-        """The same form in ``lanes`` lanes."""
+        """Return the same form in ``lanes`` lanes."""
         return self if self.lanes == lanes else LinearForm(self.terms, self.constant, lanes)
 
     def wrapped(self) -> "LinearForm":
-        """The form with its numbers modulo 2^64, each from -2^63 to 2^63 - 1: its value as an index is the same."""
+        """Return the form with its numbers modulo 2^64, each from -2^63 to 2^63 - 1: its value as an index is the
+        same."""
         if -_HALF <= self.constant < _HALF and all(-_HALF <= c < _HALF for c in self.terms.values()):
             return self
         terms = {a: w for a, c in self.terms.items() if (w := _wrap(c))}
         return LinearForm(terms, _wrap(self.constant), self.lanes)
 
     def to_expr(self) -> Expr:
-        """The form as an index expression, its terms in order: ``i*64 + j*8 + k - 3``. The scalar terms of a vector
-        come first, as the base of one Ramp or Broadcast."""
+        """Return the form as an index expression, its terms in order: ``i*64 + j*8 + k - 3``. The scalar terms of a
+        vector come first, as the base of one Ramp or Broadcast."""
         if self.lanes == 1:
             return sum_of(self.terms.items(), self.constant)
         scalars: list[tuple[Expr, int]] = []
@@ -163,7 +165,7 @@ class LinearForm:
 
 
 def linear_form(expr: Expr) -> LinearForm:
-    """The linear form of an integer expression; what is not linear becomes an atom of its own."""
+    """Return the linear form of an integer expression; what is not linear becomes an atom of its own."""
     terms: dict[Expr, int] = {}
     constant = _add(expr, 1, terms)
     assert constant is not None
@@ -171,7 +173,7 @@ def linear_form(expr: Expr) -> LinearForm:
 
 
 def affine_form(expr: Expr) -> LinearForm | None:
-    """The form of a scalar index expression in variables alone; None where it has none.
+    """Return the form of a scalar index expression in variables alone; None where it has none.
 
     Understands variables, constants, ``+``, ``-``, negation, products with a constant side, and casts of an index to
     the index type.
@@ -182,8 +184,8 @@ def affine_form(expr: Expr) -> LinearForm | None:
 
 
 def flat_form(indices: Sequence[Expr], strides: Sequence[int], *, lower: bool = False) -> LinearForm:
-    """The element that ``indices`` stand for in a buffer with these ``strides``, before any swizzle. Quotients and
-    remainders of one number are put together (see ``recombined``), so that a flat number that runs over several
+    """Return the element that ``indices`` stand for in a buffer with these ``strides``, before any swizzle. Quotients
+    and remainders of one number are put together (see ``recombined``), so that a flat number that runs over several
     dimensions is that number again."""
     terms: dict[Expr, int] = {}
     constant, lanes = 0, 1
@@ -227,7 +229,7 @@ def _add(expr: Expr, factor: int, terms: dict[Expr, int], *, affine: bool = Fals
 
 
 def _number(expr: Expr) -> int | None:
-    """The number that an integer expression is in every lane; None where it is none."""
+    """Return the number that an integer expression is in every lane; None where it is none."""
     match expr:
         case Const(value=value):
             return int(value)
@@ -255,7 +257,7 @@ def _wrap(value: int) -> int:
 
 
 def recombined(form: LinearForm, *, lower: bool = False) -> LinearForm:
-    """``form`` with the quotients and remainders of one number put together, however often that can be done.
+    """Return ``form`` with the quotients and remainders of one number put together, however often that can be done.
 
     x // n * n + x % n           is  x           always
     x // (m*n) * n + x // m % n  is  x // m      unless ``lower``
@@ -277,7 +279,8 @@ def recombined(form: LinearForm, *, lower: bool = False) -> LinearForm:
 
 
 def _undivided(high: Expr, low: Expr, n: int, lower: bool) -> Expr | None:
-    """What ``high * n + low`` is where ``low`` is a remainder of a division by ``n``; None for nothing simpler."""
+    """Return what ``high * n + low`` is where ``low`` is a remainder of a division by ``n``; None for nothing
+    simpler."""
     assert isinstance(low, Binary)
     if (d := _divisor(high, BinaryOp.FLOORDIV)) is not None:
         assert isinstance(high, Binary)
@@ -295,7 +298,7 @@ def _undivided(high: Expr, low: Expr, n: int, lower: bool) -> Expr | None:
 
 
 def _divisor(expr: Expr, op: BinaryOp) -> int | None:
-    """The positive constant that a quotient or remainder (``op``) divides by; None for anything else."""
+    """Return the positive constant that a quotient or remainder (``op``) divides by; None for anything else."""
     if isinstance(expr, Binary) and expr.op is op:
         by = expr.b.value if isinstance(expr.b, Broadcast) else expr.b
         if isinstance(by, Const) and by.value > 0:
@@ -304,7 +307,7 @@ def _divisor(expr: Expr, op: BinaryOp) -> int | None:
 
 
 def _congruent(a: Expr, b: Expr, n: int) -> bool:
-    """Whether two indices provably differ by a multiple of ``n``."""
+    """Return whether two indices provably differ by a multiple of ``n``."""
     if a == b:
         return True
     difference = linear_form(a) - linear_form(b)
@@ -315,7 +318,7 @@ def _congruent(a: Expr, b: Expr, n: int) -> bool:
 
 
 def sum_of(terms: Iterable[tuple[Expr, int]], constant: int) -> Expr:
-    """``constant`` plus the terms (index expression, coefficient not 0) in their order, written without
+    """Return ``constant`` plus the terms (index expression, coefficient not 0) in their order, written without
     needless ``*1``, ``+ -3`` or ``+ 0``."""
     total: Expr | None = None
     later: list[tuple[Expr, int]] = []

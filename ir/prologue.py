@@ -8,7 +8,7 @@ from .stmt import Kernel, Operation, Seq, Stmt, Store, expressions, seq, walk_st
 
 
 def split_prologue(kernel: Kernel) -> tuple[Stmt | None, Stmt]:
-    """The prologue and the rest of a kernel for a processor. The prologue is None where there is none.
+    """Return the prologue and the rest of a kernel for a processor. The prologue is None where there is none.
 
     Both are statements of the top level. The prologue reads only constant inputs and what it has written itself. What
     it writes is workspace that the rest only reads.
@@ -30,7 +30,7 @@ def split_prologue(kernel: Kernel) -> tuple[Stmt | None, Stmt]:
 
 
 def _accesses(stmt: Stmt) -> tuple[set[str], set[str]]:
-    """The global buffers that ``stmt`` reads, and those that it writes."""
+    """Return the global buffers that ``stmt`` reads, and those that it writes."""
     read: set[str] = set()
     written: set[str] = set()
 

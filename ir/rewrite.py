@@ -14,7 +14,7 @@ from .stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, expres
 
 
 def map_expr(expr: Expr, f: Callable[[Expr], Expr]) -> Expr:
-    """``expr`` rewritten bottom-up: ``f`` is given every node after its children were rewritten."""
+    """Return ``expr`` rewritten bottom-up: ``f`` is given every node after its children were rewritten."""
     return _ExprMapper(f).visit(expr)
 
 
@@ -36,7 +36,7 @@ class _ExprMapper:
 
 
 def map_statements(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
-    """``stmt`` rewritten bottom-up: ``f`` is given every statement after those below it were rewritten.
+    """Return ``stmt`` rewritten bottom-up: ``f`` is given every statement after those below it were rewritten.
 
     Sequences are flattened, and statements that ``f`` makes empty disappear from them.
     """
@@ -56,7 +56,7 @@ def map_statements(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
 
 
 def map_expressions(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
-    """``stmt`` with every whole expression (indices, values, masks, conditions) replaced by ``f`` of it."""
+    """Return ``stmt`` with every whole expression (indices, values, masks, conditions) replaced by ``f`` of it."""
 
     def at(s: Stmt) -> Stmt:
         match s:
@@ -83,7 +83,7 @@ def map_loads(node: Expr, f: Callable[[Load], Expr]) -> Expr: ...
 @overload
 def map_loads(node: Stmt, f: Callable[[Load], Expr]) -> Stmt: ...
 def map_loads(node: Expr | Stmt, f: Callable[[Load], Expr]) -> Expr | Stmt:
-    """``node`` with every load replaced by ``f`` of it. The indices of the load are rewritten already."""
+    """Return ``node`` with every load replaced by ``f`` of it. The indices of the load are rewritten already."""
     mapper = _ExprMapper(lambda e: f(e) if isinstance(e, Load) else e)
     if isinstance(node, Expr):
         return mapper.visit(node)
@@ -95,7 +95,7 @@ def substitute(node: Expr, values: Mapping[str, Expr]) -> Expr: ...
 @overload
 def substitute(node: Stmt, values: Mapping[str, Expr]) -> Stmt: ...
 def substitute(node: Expr | Stmt, values: Mapping[str, Expr]) -> Expr | Stmt:
-    """``node`` with every variable named in ``values`` replaced by its expression.
+    """Return ``node`` with every variable named in ``values`` replaced by its expression.
 
     Below a loop that binds one of the names, that name is left alone. The values are scalars: replacing a variable by a
     vector needs its surroundings widened too.
@@ -132,7 +132,7 @@ def _substitute_statement(stmt: Stmt, values: Mapping[str, Expr], mapper: _ExprM
 
 
 def rename(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
-    """``stmt`` with variables renamed, where they are bound and where they are used."""
+    """Return ``stmt`` with variables renamed, where they are bound and where they are used."""
     if not names:
         return stmt
     mapper = _ExprMapper(lambda e: Var(names.get(e.name, e.name)) if isinstance(e, Var) else e)
@@ -150,8 +150,8 @@ def replace_buffers(node: Expr, buffers: Mapping[str, Buffer]) -> Expr: ...
 @overload
 def replace_buffers(node: Stmt, buffers: Mapping[str, Buffer]) -> Stmt: ...
 def replace_buffers(node: Expr | Stmt, buffers: Mapping[str, Buffer]) -> Expr | Stmt:
-    """``node`` with loads, stores and allocations of the named buffers turned to other buffers, with the indices that
-    they had."""
+    """Return ``node`` with loads, stores and allocations of the named buffers turned to other buffers, with the indices
+    that they had."""
 
     def load(e: Expr) -> Expr:
         if isinstance(e, (Load, ClusterLoad)) and e.buffer.name in buffers:
@@ -172,7 +172,7 @@ def replace_buffers(node: Expr | Stmt, buffers: Mapping[str, Buffer]) -> Expr | 
 
 
 def free_variables(node: Expr | Stmt) -> frozenset[str]:
-    """The names of the variables that ``node`` uses and does not bind."""
+    """Return the names of the variables that ``node`` uses and does not bind."""
     if isinstance(node, Expr):
         return frozenset(e.name for e in walk(node) if isinstance(e, Var))
     match node:
@@ -190,29 +190,29 @@ def free_variables(node: Expr | Stmt) -> frozenset[str]:
 
 
 def loop_names(stmt: Stmt) -> tuple[str, ...]:
-    """The variables of all loops in ``stmt``, in program order."""
+    """Return the variables of all loops in ``stmt``, in program order."""
     return tuple(s.var for s in walk_statements(stmt) if isinstance(s, For))
 
 
 def loads_of(node: Expr | Stmt) -> tuple[Load, ...]:
-    """Every load in an expression or a statement, in program order."""
+    """Return every load in an expression or a statement, in program order."""
     if isinstance(node, Expr):
         return tuple(e for e in walk(node) if isinstance(e, Load))
     return tuple(load for s in walk_statements(node) for e in expressions(s) for load in loads_of(e))
 
 
 def is_pure(expr: Expr) -> bool:
-    """Whether the variables of ``expr`` alone decide its value: it reads no memory and no other lane."""
+    """Return whether the variables of ``expr`` alone decide its value: it reads no memory and no other lane."""
     return not any(isinstance(e, (Load, ClusterLoad, Shuffle)) for e in walk(expr))
 
 
 def stores_of(stmt: Stmt) -> tuple[Store, ...]:
-    """Every store in ``stmt``, in program order."""
+    """Return every store in ``stmt``, in program order."""
     return tuple(s for s in walk_statements(stmt) if isinstance(s, Store))
 
 
 def fresh_name(base: str, taken: Collection[str]) -> str:
-    """The first of ``base``, ``base_2``, ``base_3``, … that is not taken."""
+    """Return the first of ``base``, ``base_2``, ``base_3``, … that is not taken."""
     if base not in taken:
         return base
     number = 2

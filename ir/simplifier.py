@@ -62,7 +62,7 @@ class Simplifier:
         self._sides: dict[Expr, tuple[LinearForm, LinearForm]] = {}  # the forms compared by a comparison made here
 
     def simplify(self, expr: Expr) -> Expr:
-        """The simplest expression found that has the value of ``expr`` wherever the analysis holds."""
+        """Return the simplest expression found that has the value of ``expr`` wherever the analysis holds."""
         found = self._simple.get(id(expr))
         if found is not None:
             return found[1]
@@ -73,7 +73,7 @@ class Simplifier:
         return result
 
     def form(self, expr: Expr) -> LinearForm:
-        """The linear form of an index expression, its numbers within 64 bits."""
+        """Return the linear form of an index expression, its numbers within 64 bits."""
         found = self._forms.get(id(expr))
         if found is not None:
             return found[1]
@@ -82,13 +82,13 @@ class Simplifier:
         return result
 
     def _form_of_simple(self, expr: Expr) -> LinearForm:
-        """The form of a simplified expression, which may be of a class without a rule for forms."""
+        """Return the form of a simplified expression, which may be of a class without a rule for forms."""
         if isinstance(expr, (Select, Load, ReduceLanes, Cast, Shuffle, ClusterLoad)):
             return LinearForm({expr: 1}, 0, expr.lanes)
         return self.form(expr)
 
     def facts(self, condition: Expr) -> tuple[LinearForm, ...]:
-        """LinearForm forms known to be >= 0 where the (simplified) ``condition`` holds."""
+        """Return linear forms that are known to be >= 0 where the (simplified) ``condition`` holds."""
         if isinstance(condition, Logic) and condition.op is LogicOp.AND:
             return self.facts(condition.a) + self.facts(condition.b)
         if isinstance(condition, Compare) and _is_index(condition.a.dtype):
@@ -99,7 +99,7 @@ class Simplifier:
         return ()
 
     def implies(self, known: Expr, condition: Expr) -> bool:
-        """Whether a comparison of indices must hold (lane by lane) where another one does."""
+        """Return whether a comparison of indices must hold (lane by lane) where another one does."""
         wanted, given = self.facts(condition), self.facts(known)
         return bool(wanted and given) and all(
             any(self.analysis.interval(w - g).low >= 0 for g in given) for w in wanted
@@ -179,7 +179,7 @@ class Simplifier:
         return self._arithmetic(expr if a is expr.a and b is expr.b else Binary(expr.op, a, b))
 
     def _arithmetic(self, expr: Binary) -> Expr:
-        """A binary operation on simple operands that are no indices."""
+        """Simplify a binary operation on simplified operands that are no indices."""
         a, b, op = expr.a, expr.b, expr.op
         if isinstance(a, Broadcast) and isinstance(b, Broadcast):
             return Broadcast(self._arithmetic(Binary(op, a.value, b.value)), a.count)
@@ -226,7 +226,7 @@ class Simplifier:
         return self._comparison(Compare(expr.op, self.simplify(expr.a), self.simplify(expr.b)))
 
     def _comparison(self, expr: Compare) -> Expr:
-        """A comparison of simple operands that are no indices."""
+        """Simplify a comparison of simplified operands that are no indices."""
         a, b = expr.a, expr.b
         if isinstance(a, Broadcast) and isinstance(b, Broadcast):
             return Broadcast(self._comparison(Compare(expr.op, a.value, b.value)), a.count)
@@ -255,7 +255,7 @@ class Simplifier:
         return result
 
     def _terms(self, expr: Expr, op: LogicOp) -> list[Expr]:
-        """The simplified operands of a tree of one logical operation."""
+        """Return the simplified operands of a tree of one logical operation."""
         if isinstance(expr, Logic) and expr.op is op:
             return self._terms(expr.a, op) + self._terms(expr.b, op)
         simple = self.simplify(expr)
@@ -264,7 +264,7 @@ class Simplifier:
         return [simple]
 
     def _redundant(self, op: LogicOp, terms: list[Expr], term: Expr) -> bool:
-        """Whether ``term`` adds nothing to ``terms``."""
+        """Return whether ``term`` adds nothing to ``terms``."""
         if op is LogicOp.AND:
             return any(t == term or self.implies(t, term) for t in terms)
         return any(t == term or self.implies(term, t) for t in terms)
@@ -331,7 +331,7 @@ class Simplifier:
         return Load(expr.buffer, indices, mask)
 
     def indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """The simplified indices of one access. Where one of them varies over the lanes, uniform ones become
+        """Return the simplified indices of one access. Where one of them varies over the lanes, uniform ones become
         scalars."""
         simple = tuple(self.simplify(i) for i in indices)
         if any(varies(i) for i in simple):

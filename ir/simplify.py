@@ -14,7 +14,7 @@ NOTHING = Seq(())
 
 
 def simplify(expr: Expr, ranges: Ranges) -> Expr:
-    """The simplest form found of ``expr`` when its variables lie in ``ranges``.
+    """Return the simplest form found of ``expr`` when its variables lie in ``ranges``.
 
     Index arithmetic becomes a normal form: terms are collected, ``(x*8 + y)//8`` becomes ``x`` and ``(x*8 + y)%8``
     becomes ``y`` where 0 <= y < 8, comparisons are decided where they can be, and a vector is written as one Ramp or
@@ -25,13 +25,14 @@ def simplify(expr: Expr, ranges: Ranges) -> Expr:
 
 
 def prove(condition: Expr, ranges: Ranges) -> bool | None:
-    """True or False where a scalar bool holds for all, or for none, of the values in ``ranges``; else None."""
+    """Return True or False where a scalar bool holds for all, or for none, of the values in ``ranges``; else None."""
     result = simplify(condition, ranges)
     return bool(result.value) if isinstance(result, Const) else None
 
 
 def simplify_kernel(kernel: Kernel) -> Kernel:
-    """``kernel`` with every expression simplified under the ranges of its loops and the conditions of its guards.
+    """Return ``kernel`` with every expression simplified under the ranges of its loops and the conditions of its
+    guards.
 
     Guards that always hold disappear. So do statements that can never run, loops without a body or with one iteration,
     stores to local buffers that nothing reads, and unused allocations.
@@ -41,7 +42,7 @@ def simplify_kernel(kernel: Kernel) -> Kernel:
 
 
 def simplify_statement(stmt: Stmt, ranges: Ranges) -> Stmt:
-    """``stmt`` simplified as in ``simplify_kernel``. ``ranges`` are those of the loops around it."""
+    """Return ``stmt`` simplified as in ``simplify_kernel``. ``ranges`` are those of the loops around it."""
     known = dict(ranges)
     for loop in walk_statements(stmt):
         if isinstance(loop, For) and loop.extent >= 1:  # names are unique, so all ranges can be known from the start
@@ -100,7 +101,7 @@ def _allocated(stmt: Allocate, simplifier: Simplifier) -> Stmt:
 
 
 def _reads(stmt: Stmt, name: str) -> bool:
-    """Whether anything below ``stmt`` but a plain store needs the buffer ``name``."""
+    """Return whether anything below ``stmt`` but a plain store needs the buffer ``name``."""
     return any(
         (isinstance(s, Operation) and any(b.name == name for b in s.buffers))
         or any(isinstance(e, (Load, ClusterLoad)) and e.buffer.name == name for x in expressions(s) for e in walk(x))
@@ -109,7 +110,7 @@ def _reads(stmt: Stmt, name: str) -> bool:
 
 
 def _without_stores(stmt: Stmt, name: str) -> Stmt:
-    """``stmt`` without the stores to the buffer ``name``, and without what that leaves empty."""
+    """Return ``stmt`` without the stores to the buffer ``name``, and without what that leaves empty."""
     match stmt:
         case Store(buffer=buffer):
             return NOTHING if buffer.name == name else stmt

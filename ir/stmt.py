@@ -110,17 +110,17 @@ class Launch(Stmt):
     evict_first: tuple[str, ...] = ()
 
     def extent(self, axis: HardwareAxis) -> int:
-        """How many indices ``axis`` has; 1 where it is not bound."""
+        """Return how many indices ``axis`` has; 1 where it is not bound."""
         return next((b.extent for b in self.axes if b.axis is axis), 1)
 
     @property
     def threads(self) -> int:
-        """How many threads a block has."""
+        """Return how many threads a block has."""
         return self.extent(HardwareAxis.THREAD) * self.extent(HardwareAxis.WARP) * self.extent(HardwareAxis.LANE)
 
     @property
     def blocks(self) -> tuple[int, int, int]:
-        """The grid as the hardware counts it: blocks along x (clusters included), y and z."""
+        """Return the grid as the hardware counts it: blocks along x (clusters included), y and z."""
         x = self.extent(HardwareAxis.GRID_X) * self.extent(HardwareAxis.CLUSTER)
         return (x, self.extent(HardwareAxis.GRID_Y), self.extent(HardwareAxis.GRID_Z))
 
@@ -132,7 +132,7 @@ class Operation(Stmt):
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """The expressions in the fields, in order."""
+        """Return the expressions in the fields, in order."""
         found: list[Expr] = []
         for value in self._values():
             found.extend(e for e in (value if isinstance(value, tuple) else (value,)) if isinstance(e, Expr))
@@ -140,12 +140,12 @@ class Operation(Stmt):
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """The buffers in the fields, in order."""
+        """Return the buffers in the fields, in order."""
         return tuple(value for value in self._values() if isinstance(value, Buffer))
 
     @property
     def accesses(self) -> tuple[tuple[Buffer, tuple[Expr, ...]], ...]:
-        """The buffers, each with the indices that follow it in the fields."""
+        """Return the buffers, each with the indices that follow it in the fields."""
         values = self._values()
         found: list[tuple[Buffer, tuple[Expr, ...]]] = []
         for value, following in pairwise(values):
@@ -154,7 +154,7 @@ class Operation(Stmt):
         return tuple(found)
 
     def with_expressions(self, new: Sequence[Expr]) -> Self:
-        """The same with other expressions, in the order of ``expressions``; itself when none changed."""
+        """Return the same with other expressions, in the order of ``expressions``; itself when none changed."""
         if all(a is b for a, b in zip(new, self.expressions, strict=True)):
             return self
         rest = iter(new)
@@ -167,7 +167,7 @@ class Operation(Stmt):
         return replace(self, **changed)  # type: ignore[type-var]
 
     def with_buffers(self, new: Sequence[Buffer]) -> Self:
-        """The same on other buffers, in the order of ``buffers``."""
+        """Return the same on other buffers, in the order of ``buffers``."""
         rest = iter(new)
         changed = {
             f.name: next(rest)
@@ -206,18 +206,18 @@ class Kernel:
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:
-        """The buffers that a launch is given: inputs, outputs, workspace, in this order."""
+        """Return the buffers that a launch is given: inputs, outputs, workspace, in this order."""
         return self.inputs + self.outputs + self.workspace
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """The device functions in the order in which they run; a kernel for a CPU has none."""
+        """Return the device functions in the order in which they run; a kernel for a CPU has none."""
         top = self.body.statements if isinstance(self.body, Seq) else (self.body,)
         return tuple(s for s in top if isinstance(s, Launch))
 
 
 def seq(*statements: Stmt) -> Stmt:
-    """The statements in order, with nested sequences flattened. A single statement stands alone."""
+    """Return the statements in order, with nested sequences flattened. A single statement stands alone."""
     flat: list[Stmt] = []
     for s in statements:
         if isinstance(s, Seq):
@@ -228,7 +228,7 @@ def seq(*statements: Stmt) -> Stmt:
 
 
 def substatements(stmt: Stmt) -> tuple[Stmt, ...]:
-    """The statements directly below ``stmt``."""
+    """Return the statements directly below ``stmt``."""
     if isinstance(stmt, Store):  # the most frequent statement first: every walk comes here
         return ()
     if isinstance(stmt, Seq):
@@ -239,7 +239,7 @@ def substatements(stmt: Stmt) -> tuple[Stmt, ...]:
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:
-    """The expressions that stand directly in ``stmt``."""
+    """Return the expressions that stand directly in ``stmt``."""
     match stmt:
         case Store(indices=indices, value=value, mask=mask):
             return (*indices, value) if mask is None else (*indices, value, mask)
@@ -251,7 +251,7 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def walk_statements(stmt: Stmt) -> Iterator[Stmt]:
-    """``stmt`` and everything below it, in program order."""
+    """Yield ``stmt`` and everything below it, in program order."""
     waiting = [stmt]
     while waiting:
         here = waiting.pop()

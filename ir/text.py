@@ -83,12 +83,12 @@ _Text = tuple[str, int]  # the text, and how tightly its outermost operator bind
 
 
 def expr_text(expr: Expr) -> str:
-    """``expr`` as one line."""
+    """Return ``expr`` as one line."""
     return _expr(expr)[0]
 
 
 def kernel_text(kernel: Kernel) -> str:
-    """``kernel`` as indented lines. The last one ends in a line break."""
+    """Return ``kernel`` as indented lines. The last one ends in a line break."""
     signature = ", ".join(map(_declaration, kernel.inputs))
     outputs = ", ".join(map(_declaration, kernel.outputs))
     lines = [f"kernel {kernel.name}({signature}) -> ({outputs}):"]
@@ -100,7 +100,7 @@ def kernel_text(kernel: Kernel) -> str:
 
 
 def statement_text(stmt: Stmt) -> str:
-    """``stmt`` as indented lines. The last one ends in a line break."""
+    """Return ``stmt`` as indented lines. The last one ends in a line break."""
     lines: list[str] = []
     _statement(stmt, 0, lines)
     return "\n".join(lines) + "\n"
@@ -123,7 +123,7 @@ def _expr(expr: Expr) -> _Text:
 
 
 def _at(expr: Expr, binding: int) -> str:
-    """The text of an operand, in parentheses where it binds less tightly than ``binding``."""
+    """Return the text of an operand, in parentheses where it binds less tightly than ``binding``."""
     text, own = _expr(expr)
     return text if own >= binding else f"({text})"
 

@@ -47,8 +47,8 @@ _DIVERGES_WITHIN = {  # the smallest group of threads within which an axis has d
 
 
 def convergent_scopes(stmt: Stmt) -> Iterator[tuple[SyncScope, str]]:
-    """The groups of threads that must reach ``stmt`` together, with what it is called in messages. The shuffles in its
-    expressions are found by ``guarded_shuffles``."""
+    """Yield the groups of threads that must reach ``stmt`` together, with what it is called in messages. The shuffles
+    in its expressions are found by ``guarded_shuffles``."""
     match stmt:
         case Barrier(scope=scope):
             yield scope, f"a barrier of the {scope.value}"
@@ -63,8 +63,8 @@ def convergent_scopes(stmt: Stmt) -> Iterator[tuple[SyncScope, str]]:
 
 
 def guarded_shuffles(stmt: Stmt) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:
-    """Every shuffle in the expressions of ``stmt`` itself, with the conditions of the selects in a branch of which it
-    stands."""
+    """Yield every shuffle in the expressions of ``stmt`` itself, with the conditions of the selects in a branch of
+    which it stands."""
     for expr in expressions(stmt):
         if any(isinstance(e, Shuffle) for e in walk(expr)):
             yield from _guarded_shuffles(expr, ())
@@ -90,18 +90,19 @@ class UniformityAnalysis:
     ranges: Ranges
 
     def is_divergent(self, expr: Expr, scope: SyncScope) -> bool:
-        """Whether threads of one group of ``scope`` may find different values. It is sound: True where unknown."""
+        """Return whether threads of one group of ``scope`` may find different values. It is sound: True where
+        unknown."""
         values: dict[str, Expr] = {}
         ranges: dict[str, Interval] = {**self.ranges}
         diverges: dict[str, SyncScope] = {}
         for binding in self.launch.axes:
             ranges[binding.var] = loop_range(binding.extent)
-            digits = _thread_digits(binding)
-            if digits:
-                values[binding.var] = sum((Var(d.name) * d.stride for d in digits), start=index(0))
-            for d in digits:
-                ranges[d.name], diverges[d.name] = loop_range(d.extent), d.diverges
-            if not digits and binding.axis in _DIVERGES_WITHIN:
+            terms = _delinearized(binding)
+            if terms:
+                values[binding.var] = sum((Var(t.name) * t.stride for t in terms), start=index(0))
+            for t in terms:
+                ranges[t.name], diverges[t.name] = loop_range(t.extent), t.diverges
+            if not terms and binding.axis in _DIVERGES_WITHIN:
                 diverges[binding.var] = _DIVERGES_WITHIN[binding.axis]
         granules = {SyncScope.WARP: (WARP_LANES,), SyncScope.WARPGROUP: (WARPGROUP_THREADS, _WARPGROUP_WARPS)}
         simplifier = Simplifier(IndexAnalysis(ranges))
@@ -110,7 +111,7 @@ class UniformityAnalysis:
 
 
 @dataclass(frozen=True)
-class _ThreadDigit:
+class _ThreadIndexTerm:
     """One addend ``name * stride`` of the number of a thread or a warp. ``diverges`` is the smallest group of threads
     within which it differs."""
 
@@ -120,22 +121,22 @@ class _ThreadDigit:
     diverges: SyncScope
 
 
-def _thread_digits(binding: AxisBinding) -> list[_ThreadDigit]:
-    """The number of a thread or a warp as a sum over warpgroups, warps and lanes; empty for any other axis."""
+def _delinearized(binding: AxisBinding) -> list[_ThreadIndexTerm]:
+    """Return the number of a thread or a warp as a sum over warpgroups, warps and lanes; empty for any other axis."""
     var, extent = binding.var, binding.extent
     match binding.axis:
         case HardwareAxis.THREAD if extent % WARP_LANES == 0:
             groups, warps = -(-extent // WARPGROUP_THREADS), min(extent // WARP_LANES, _WARPGROUP_WARPS)
             return [
-                _ThreadDigit(f"{var}.group", WARPGROUP_THREADS, groups, SyncScope.BLOCK),
-                _ThreadDigit(f"{var}.warp", WARP_LANES, warps, SyncScope.WARPGROUP),
-                _ThreadDigit(f"{var}.lane", 1, WARP_LANES, SyncScope.WARP),
+                _ThreadIndexTerm(f"{var}.group", WARPGROUP_THREADS, groups, SyncScope.BLOCK),
+                _ThreadIndexTerm(f"{var}.warp", WARP_LANES, warps, SyncScope.WARPGROUP),
+                _ThreadIndexTerm(f"{var}.lane", 1, WARP_LANES, SyncScope.WARP),
             ]
         case HardwareAxis.WARP:
             groups = -(-extent // _WARPGROUP_WARPS)
             return [
-                _ThreadDigit(f"{var}.group", _WARPGROUP_WARPS, groups, SyncScope.BLOCK),
-                _ThreadDigit(f"{var}.warp", 1, min(extent, _WARPGROUP_WARPS), SyncScope.WARPGROUP),
+                _ThreadIndexTerm(f"{var}.group", _WARPGROUP_WARPS, groups, SyncScope.BLOCK),
+                _ThreadIndexTerm(f"{var}.warp", 1, min(extent, _WARPGROUP_WARPS), SyncScope.WARPGROUP),
             ]
     return []
 
@@ -165,7 +166,7 @@ class _Divergence:
         return True
 
     def _reads_divergent(self, expr: Expr) -> bool:
-        """Whether ``expr``, as it stands, reads something that differs."""
+        """Return whether ``expr``, as it stands, reads something that differs."""
         match expr:
             case Var(name=name):
                 return name in self.diverges and self._is_within(self.diverges[name])
@@ -179,7 +180,7 @@ class _Divergence:
         return any(map(self._reads_divergent, expr.children))
 
     def _is_within(self, scope: SyncScope) -> bool:
-        """Whether what differs within groups of ``scope`` differs within those asked about."""
+        """Return whether what differs within groups of ``scope`` differs within those asked about."""
         return _WIDTH[scope] <= _WIDTH[self.scope]
 
 

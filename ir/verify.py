@@ -73,7 +73,7 @@ RULES = {
 
 
 @dataclass(frozen=True)
-class _Context:
+class _StatementContext:
     """What surrounds a statement.
 
     ``taken`` holds the names bound so far, shared by all contexts of one kernel. ``conditions`` are those of the ifs
@@ -97,7 +97,7 @@ class _Context:
 def verify(kernel: Kernel, *, final: bool = False) -> None:
     """Raise InvalidKernel unless ``kernel`` obeys all ``RULES`` (``final`` turns on the rule of that name)."""
     names = BoundNames(frozenset(), {b.name: b for b in kernel.parameters})
-    context = _Context(kernel, final, names, mbarriers=mbarrier_buffers(kernel))
+    context = _StatementContext(kernel, final, names, mbarriers=mbarrier_buffers(kernel))
     try:
         _check_parameters(kernel, context.taken)
         _check_top_level(kernel)
@@ -111,7 +111,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> None:
             raise _error(RuleBroken("written", f"nothing stores to output {output.name}"), context, None)
 
 
-def _error(broken: RuleBroken, context: _Context, stmt: Stmt | None) -> InvalidKernel:
+def _error(broken: RuleBroken, context: _StatementContext, stmt: Stmt | None) -> InvalidKernel:
     shown = "" if stmt is None else f", in `{_first_line(stmt)}`"
     where = " / ".join(context.path)
     message = f"kernel {context.kernel.name}: {broken.detail}{shown}; rule {broken.rule}: {RULES[broken.rule]}"
@@ -158,7 +158,7 @@ def _bind(name: str, taken: set[str]) -> None:
     taken.add(name)
 
 
-def _check(stmt: Stmt, context: _Context) -> None:
+def _check(stmt: Stmt, context: _StatementContext) -> None:
     if isinstance(stmt, Seq):
         for below in stmt.statements:
             _check(below, context)
@@ -172,7 +172,7 @@ def _check(stmt: Stmt, context: _Context) -> None:
             _check(body, inner)
 
 
-def _check_one(stmt: Stmt, context: _Context) -> _Context:
+def _check_one(stmt: Stmt, context: _StatementContext) -> _StatementContext:
     """Check ``stmt`` itself. Gives the context in which its body stands."""
     match stmt:
         case For():
@@ -203,7 +203,7 @@ def _check_one(stmt: Stmt, context: _Context) -> _Context:
     raise RuleBroken("types", f"{type(stmt).__name__} is no statement of kernels")
 
 
-def _check_allocation(buffer: Buffer, context: _Context) -> _Context:
+def _check_allocation(buffer: Buffer, context: _StatementContext) -> _StatementContext:
     _bind(buffer.name, context.taken)
     shared = buffer.scope is MemoryScope.SHARED
     misplaced = buffer.scope is MemoryScope.GLOBAL or (shared and context.names.launch is None)
@@ -215,7 +215,7 @@ def _check_allocation(buffer: Buffer, context: _Context) -> _Context:
     return replace(context, names=context.names.with_buffer(buffer))
 
 
-def _enter_launch(launch: Launch, context: _Context) -> _Context:
+def _enter_launch(launch: Launch, context: _StatementContext) -> _StatementContext:
     if not any(launch is top for top in context.kernel.launches):
         raise RuleBroken("launch", f"launch {launch.name} is not at the top level")
     if not launch.name.isidentifier():
@@ -226,7 +226,7 @@ def _enter_launch(launch: Launch, context: _Context) -> _Context:
     return replace(context, names=context.names.inside(launch), path=(launch.name,), conditions=(), ranges={})
 
 
-def _check_uniformity(scope: SyncScope, what: str, conditions: Iterable[Expr], context: _Context) -> None:
+def _check_uniformity(scope: SyncScope, what: str, conditions: Iterable[Expr], context: _StatementContext) -> None:
     """Raise unless all threads of a group of ``scope`` reach a statement together; ``what`` is its name."""
     launch = context.names.launch
     assert launch is not None
@@ -245,7 +245,7 @@ def _check_uniformity(scope: SyncScope, what: str, conditions: Iterable[Expr], c
             raise RuleBroken("uniformity", f"{what} under `{text}`, which differs within a {scope.value}")
 
 
-def _check_accesses(stmt: Stmt, context: _Context) -> None:
+def _check_accesses(stmt: Stmt, context: _StatementContext) -> None:
     """The rules of all statements with expressions: uniformity, mbarriers, register buffers."""
     if context.names.launch is not None:
         for scope, what in convergent_scopes(stmt):
@@ -263,7 +263,7 @@ def _check_accesses(stmt: Stmt, context: _Context) -> None:
     _check_registers(stmt, context)
 
 
-def _check_loop(stmt: For, context: _Context) -> _Context:
+def _check_loop(stmt: For, context: _StatementContext) -> _StatementContext:
     _bind(stmt.var, context.taken)
     if stmt.extent < 1:
         raise RuleBroken("extent", f"loop {stmt.var} has extent {stmt.extent}")
@@ -286,7 +286,7 @@ def _check_loop(stmt: For, context: _Context) -> _Context:
     )
 
 
-def _check_store(stmt: Store, context: _Context) -> None:
+def _check_store(stmt: Store, context: _StatementContext) -> None:
     lanes = access_lanes(stmt.buffer, stmt.indices, stmt.mask, context.names)
     dtype, value_lanes = type_of(stmt.value, context.names)
     if dtype != stmt.buffer.dtype:
@@ -296,12 +296,12 @@ def _check_store(stmt: Store, context: _Context) -> None:
     _check_not_input(stmt.buffer, context)
 
 
-def _check_not_input(buffer: Buffer, context: _Context) -> None:
+def _check_not_input(buffer: Buffer, context: _StatementContext) -> None:
     if any(buffer.name == b.name for b in context.kernel.inputs):
         raise RuleBroken("inputs", f"{buffer.name} is an input")
 
 
-def _check_registers(stmt: Stmt, context: _Context) -> None:
+def _check_registers(stmt: Stmt, context: _StatementContext) -> None:
     if not context.final:
         return
     accesses = [(load.buffer, load.indices) for e in expressions(stmt) for load in loads_of(e)]
@@ -317,8 +317,9 @@ def _check_registers(stmt: Stmt, context: _Context) -> None:
 
 
 def _is_constant(index: Expr, unrolled: frozenset[str] | None) -> bool:
-    """A constant, or a vector of them: one machine register holds neighbouring lanes of a register buffer. In a launch
-    (``unrolled``: the unrolled loops around) whatever is constant once those are written out."""
+    """Return whether an index is a constant, or a vector of them: one machine register holds contiguous lanes of a
+    register buffer. In a launch, ``unrolled`` names the unrolled loops around, and an index counts as a constant if it
+    is one once they are written out."""
     if isinstance(index, (Ramp, Broadcast)):
         index = index.base if isinstance(index, Ramp) else index.value
     if isinstance(index, Const) or unrolled is None:

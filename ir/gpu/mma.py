@@ -29,12 +29,12 @@ class MmaAtom:
     lanes: int = WARP_LANES
 
     def elements(self, matrix: str) -> int:
-        """How many elements of a matrix (``a``, ``b`` or ``d``) a lane holds."""
+        """Return how many elements of a matrix (``a``, ``b`` or ``d``) a lane holds."""
         rows, columns = {"a": (self.m, self.k), "b": (self.k, self.n), "d": (self.m, self.n)}[matrix]
         return rows * columns // self.lanes
 
     def fragment(self, matrix: str, lane: int, element: int) -> tuple[int, int]:
-        """(row, column) in a matrix (``a``, ``b`` or ``d``) of one element of one lane."""
+        """Return (row, column) in a matrix (``a``, ``b`` or ``d``) of one element of one lane."""
         if self.lanes == WAVEFRONT_LANES:
             outer, inner = lane % 16, self.elements(matrix) * (lane // 16) + element
             return (outer, inner) if matrix == "a" else (inner, outer)

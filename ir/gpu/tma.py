@@ -90,5 +90,5 @@ class TmaStoreWait(Operation):
 
 
 def tma_swizzle(dtype: DType) -> Swizzle:
-    """The one swizzle of boxes in shared memory: chunks of 16 bytes, permuted by their row modulo 8."""
+    """Return the one swizzle of boxes in shared memory: chunks of 16 bytes, permuted by their row modulo 8."""
     return Swizzle(3, (16 // dtype.bytes).bit_length() - 1, 3)

@@ -17,7 +17,7 @@ CompileExpr = Callable[[Expr, InterpreterContext], Closure]
 
 
 def affine_closure(form: LinearForm, context: InterpreterContext) -> Closure:
-    """An affine form as a closure, with few calls for the common sizes."""
+    """Return the closure of an affine form, with few calls for the common sizes."""
     c = form.constant
     terms = [(context.slots[name], k) for name, k in form.coefficients.items()]
     if not terms:
@@ -37,13 +37,13 @@ def affine_closure(form: LinearForm, context: InterpreterContext) -> Closure:
 
 
 def _in_bounds(indices: tuple[Expr, ...], contents: BufferContents, context: InterpreterContext) -> bool:
-    """Whether the ranges of the loops alone keep every lane of an access inside its buffer."""
+    """Return whether the ranges of the loops alone keep every lane of an access inside its buffer."""
     pairs = zip(indices, contents.buffer.shape, strict=True)
     return all(interval_of(i, context.ranges).within(loop_range(extent)) for i, extent in pairs)
 
 
 def _flat(indices: tuple[Expr, ...], contents: BufferContents) -> LinearForm | None:
-    """The number of the element at scalar ``indices`` as an affine form; None where it is none."""
+    """Return the number of the element at scalar ``indices`` as an affine form; None where it is none."""
     total = LinearForm({})
     for i, stride in zip(indices, contents.buffer.strides, strict=True):
         form = affine_form(i)
@@ -56,7 +56,7 @@ def _flat(indices: tuple[Expr, ...], contents: BufferContents) -> LinearForm | N
 def _address(
     indices: tuple[Expr, ...], contents: BufferContents, context: InterpreterContext, compile_: CompileExpr
 ) -> Closure:
-    """A closure that gives the number of the element, or raises where it is out of bounds."""
+    """Return a closure that gives the number of the element, or raises where it is out of bounds."""
     form = _flat(indices, contents)
     if form is not None and _in_bounds(indices, contents, context):
         return affine_closure(form, context)
@@ -88,7 +88,7 @@ def _unwritten(contents: BufferContents, flat: int, context: InterpreterContext,
 
 
 def scalar_load(expr: Load, context: InterpreterContext, compile_: CompileExpr) -> Closure:
-    """A load of one element."""
+    """Return the closure of a load of one element."""
     closure = _unmasked_load(expr, context, compile_)
     if expr.mask is None:
         return closure
@@ -118,7 +118,7 @@ def _unmasked_load(expr: Load, context: InterpreterContext, compile_: CompileExp
 
 
 def scalar_store(stmt: Store, context: InterpreterContext, compile_: CompileExpr) -> Closure:
-    """A store of one element."""
+    """Return the closure of a store of one element."""
     contents = context.contents[stmt.buffer.name]
     address = _address(stmt.indices, contents, context, compile_)
     value = compile_(stmt.value, context)
@@ -153,7 +153,7 @@ def scalar_store(stmt: Store, context: InterpreterContext, compile_: CompileExpr
 def _lane_elements(
     indices: tuple[Expr, ...], lanes: int, contents: BufferContents, context: InterpreterContext, compile_: CompileExpr
 ) -> Callable[[Env, Array | None], Array]:
-    """A closure that gives the element numbers of all lanes, or raises where an active one is out of bounds."""
+    """Return a closure that gives the element numbers of all lanes, or raises where an active one is out of bounds."""
     strided = _strided(indices, lanes, contents, context)
     if strided is not None:
         start, offsets = strided
@@ -181,8 +181,8 @@ def _lane_elements(
 def _strided(
     indices: tuple[Expr, ...], lanes: int, contents: BufferContents, context: InterpreterContext
 ) -> tuple[Closure, Array] | None:
-    """(closure of the first element number, offsets of the lanes) of an access by ramps that cannot leave its buffer;
-    None for any other."""
+    """Return (closure of the first element number, offsets of the lanes) of an access by ramps that cannot leave its
+    buffer; None for any other."""
     if not _in_bounds(indices, contents, context):
         return None
     bases: list[Expr] = []
@@ -200,7 +200,7 @@ def _strided(
 
 
 def _active(mask: Closure | None, context: InterpreterContext) -> Callable[[Env], Array | None]:
-    """A closure that gives the lanes that take part in an access; None for all of them."""
+    """Return a closure that gives the lanes that take part in an access; None for all of them."""
     if mask is None:
         return (lambda env: env[ACTIVE]) if context.guarded else (lambda env: None)
     if not context.guarded:
@@ -209,7 +209,7 @@ def _active(mask: Closure | None, context: InterpreterContext) -> Callable[[Env]
 
 
 def vector_load(expr: Load, context: InterpreterContext, compile_: CompileExpr) -> Closure:
-    """A load of several lanes. Those that are masked off are zero."""
+    """Return the closure of a load of several lanes. Those that are masked off are zero."""
     contents, lanes = context.contents[expr.buffer.name], expr.lanes
     elements = _lane_elements(expr.indices, lanes, contents, context, compile_)
     active_lanes = _active(None if expr.mask is None else compile_(expr.mask, context), context)
@@ -238,7 +238,7 @@ def vector_load(expr: Load, context: InterpreterContext, compile_: CompileExpr) 
 
 
 def vector_store(stmt: Store, context: InterpreterContext, compile_: CompileExpr) -> Closure:
-    """A store of several lanes, in the order of the lanes."""
+    """Return the closure of a store of several lanes, which writes in the order of the lanes."""
     contents, lanes = context.contents[stmt.buffer.name], stmt.value.lanes
     elements = _lane_elements(stmt.indices, lanes, contents, context, compile_)
     active_lanes = _active(None if stmt.mask is None else compile_(stmt.mask, context), context)

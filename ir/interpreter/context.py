@@ -40,7 +40,7 @@ class InterpreterContext:
         return self.counter[0]
 
     def with_loop(self, name: str, values: Interval, detector: LoopRaceDetector | None) -> "InterpreterContext":
-        """The context inside a loop."""
+        """Return the context inside a loop."""
         slot = self.counter[0]
         self.counter[0] += 1
         return replace(
@@ -54,10 +54,10 @@ class InterpreterContext:
         return replace(self, guarded=guarded)
 
     def detectors_of(self, buffer: str) -> tuple[LoopRaceDetector, ...]:
-        """The detectors that must be told of accesses to ``buffer``."""
+        """Return the detectors that must be told of accesses to ``buffer``."""
         return tuple(d for d in self.detectors if buffer in d.writers)
 
     def fault(self, what: str, buffer: str, env: Env) -> KernelFault:
-        """The error to raise, with the values of the variables of the loops around."""
+        """Return the error to raise, with the values of the variables of the loops around."""
         at = ", ".join(f"{name}={env[slot]}" for name, slot in self.slots.items())
         return KernelFault(f"kernel {self.kernel}: {what}{f' at {at}' if at else ''}", field=buffer)

@@ -26,7 +26,7 @@ class _ElementBlock:
         self.rounding = VECTOR_ROUNDING.get(buffer.dtype.name)
 
     def elements(self, env: Env) -> Array:
-        """The numbers of the elements. Raises where they are out of bounds."""
+        """Return the numbers of the elements. Raises where they are out of bounds."""
         buffer = self.contents.buffer
         at = [i(env) for i in self.indices]
         flat: Array = self.offsets + sum(i * stride for i, stride in zip(at, buffer.strides, strict=True))

@@ -41,7 +41,7 @@ from .memory import Array, computed
 
 
 def expr_closure(expr: Expr, context: InterpreterContext) -> Closure:
-    """``expr`` as a closure. Raises InvalidKernel for a node class that the interpreter does not know."""
+    """Return ``expr`` as a closure. Raises InvalidKernel for a node class that the interpreter does not know."""
     table = _SCALARS if expr.lanes == 1 else _VECTORS
     handler = table.get(type(expr))
     if handler is None:
@@ -106,7 +106,7 @@ def _binary(expr: Binary, context: InterpreterContext) -> Closure:
 
 
 def _may_wrap(expr: Binary, context: InterpreterContext) -> bool:
-    """Whether the result may not fit the index type."""
+    """Return whether the result may not fit the index type."""
     bounds = binary_interval(expr.op, interval_of(expr.a, context.ranges), interval_of(expr.b, context.ranges))
     return bounds is None or not bounds.within(dtype_interval(expr.dtype))
 

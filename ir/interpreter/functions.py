@@ -55,7 +55,7 @@ VECTOR_FUNCTIONS: dict[UnaryOp, Callable[[Array], Array]] = {
 
 
 def scalar_cast(source: DType, target: DType) -> Callable[[Any], Any]:
-    """The conversion of a scalar, as ``ir.expr.Cast`` says."""
+    """Return the conversion of a scalar, as ``ir.expr.Cast`` says."""
     if target.is_bool:
         return lambda value: bool(value != 0)
     if target.name == "float16":
@@ -82,7 +82,7 @@ def scalar_cast(source: DType, target: DType) -> Callable[[Any], Any]:
 
 
 def vector_cast(source: DType, target: DType) -> Callable[[Array], Array]:
-    """The conversion of a vector, as ``ir.expr.Cast`` says."""
+    """Return the conversion of a vector, as ``ir.expr.Cast`` says."""
     if target.is_bool:
         return lambda value: value != 0
     if target.name == "float16":

@@ -17,7 +17,8 @@ _WIDER = {"float16": np.float32, "bfloat16": np.float32}
 
 
 def computed(dtype: DType) -> np.dtype[Any]:
-    """The NumPy dtype in which values of ``dtype`` are computed: float32 for 16-bit floats, else the dtype itself."""
+    """Return the NumPy dtype in which values of ``dtype`` are computed: float32 for 16-bit floats, else the dtype
+    itself."""
     return np.dtype(_WIDER.get(dtype.name, dtype.numpy))
 
 
@@ -60,11 +61,11 @@ class BufferContents:
         self.written[:] = bytes(len(self.written))
 
     def result(self) -> Array:
-        """The contents in the buffer's own shape and dtype."""
+        """Return the contents in the buffer's own shape and dtype."""
         return self.data.astype(self.buffer.dtype.numpy).reshape(self.buffer.shape)
 
     def element_name(self, flat: int) -> str:
-        """The element number ``flat`` as ``name[i, j]``."""
+        """Return the element number ``flat`` as ``name[i, j]``."""
         indices = []
         for extent, stride in zip(self.buffer.shape, self.buffer.strides, strict=True):
             indices.append(str(flat // stride % extent))

@@ -23,7 +23,7 @@ def under(state: LaunchState, mask: Array) -> bool:
 
 
 def load_closure(expr: Load, context: LaunchContext, compile_: CompileExpr) -> LaunchClosure:
-    """A load of one element or a vector in every thread. What its mask leaves out is zero."""
+    """Return the closure of a load of one element or a vector by every thread. What its mask leaves out is zero."""
     private = context.private.get(expr.buffer.name)
     if private is not None:
         plain = _private_load(expr, private, context, compile_)
@@ -49,7 +49,7 @@ def load_closure(expr: Load, context: LaunchContext, compile_: CompileExpr) -> L
 def checked_load(
     memory: CheckedMemory, flat_closure: LaunchClosure, lanes: int, context: LaunchContext
 ) -> LaunchClosure:
-    """A load from global or shared memory."""
+    """Return the closure of a load from global or shared memory."""
 
     def load(state: LaunchState) -> Any:
         flat = flat_closure(state)
@@ -119,8 +119,8 @@ def check_awaited(
 
 
 def _rows(address: Address) -> Callable[[LaunchState], slice | None]:
-    """A closure that gives the rows of a private buffer that an access takes, where they are the same in all threads;
-    else None."""
+    """Return a closure that gives the rows of a private buffer that an access takes, where they are the same in all
+    threads; else None."""
     steps = address.steps
     count = 1 if steps is None else len(steps)
     step = 1 if steps is None or count == 1 else int(steps[1, 0] - steps[0, 0])
@@ -138,7 +138,7 @@ def _rows(address: Address) -> Callable[[LaunchState], slice | None]:
 
 
 def store_closure(stmt: Store, context: LaunchContext, compile_: CompileExpr) -> LaunchClosure:
-    """A store of one element or a vector by every thread that runs."""
+    """Return the closure of a store of one element or a vector by every thread that runs."""
     lanes = max((i.lanes for i in stmt.indices), default=1)
     first, context = ([], context) if stmt.mask is None else _precomputed_shuffles(stmt.value, context, compile_)
     value_closure = compile_(stmt.value, context)
@@ -172,8 +172,8 @@ def store_closure(stmt: Store, context: LaunchContext, compile_: CompileExpr) ->
 def _precomputed_shuffles(
     value: Expr, context: LaunchContext, compile_: CompileExpr
 ) -> tuple[list[tuple[int, LaunchClosure]], LaunchContext]:
-    """The shuffles of a masked store, in which all lanes take part whatever the mask is: (slot, closure), and the
-    context in which they are known."""
+    """Return the shuffles of a masked store, in which all lanes take part whatever the mask is: (slot, closure), and
+    the context in which they are known."""
     found: list[tuple[int, LaunchClosure]] = []
     known = dict(context.precomputed)
     for expr in walk(value):

@@ -22,7 +22,7 @@ CheckedMemory = GlobalMemory | SharedMemory
 
 
 def is_uniform(value: Any) -> bool:
-    """Whether a value is one number for all threads."""
+    """Return whether a value is one number for all threads."""
     return not isinstance(value, np.ndarray) or value.ndim == 0
 
 
@@ -39,14 +39,14 @@ class Address:
     steps: Array | None
 
     def flat(self, state: LaunchState) -> Any:
-        """The element numbers. Those of threads that do not run are in bounds too."""
+        """Return the element numbers. Those of threads that do not run are in bounds too."""
         inside = self.check(state)
         found = self.base(state) if self.steps is None else self.base(state) + self.steps
         return found if inside is None else np.where(inside, found, 0)
 
 
 def address_of(indices: tuple[Expr, ...], buffer: Buffer, context: LaunchContext, compile_: CompileExpr) -> Address:
-    """The address of an access: row-major element numbers, or the strides of the buffer's layout without its
+    """Return the address of an access: row-major element numbers, or the strides of the buffer's layout without its
     swizzle."""
     form = LinearForm({})
     for i, stride in zip(indices, buffer.strides, strict=True):
@@ -57,8 +57,8 @@ def address_of(indices: tuple[Expr, ...], buffer: Buffer, context: LaunchContext
 
 
 def sum_closure(form: LinearForm, context: LaunchContext, compile_: CompileExpr) -> LaunchClosure:
-    """A linear form as a closure. What depends on variables of the launch alone is computed once per chunk, and
-    variables of loops stay plain numbers."""
+    """Return the closure of a linear form. What depends on variables of the launch alone is computed once per chunk,
+    and variables of loops stay plain numbers."""
     invariant: dict[Expr, int] = {}
     loops: list[tuple[int, int]] = []
     others: list[tuple[LaunchClosure, int]] = []
@@ -93,7 +93,8 @@ def sum_closure(form: LinearForm, context: LaunchContext, compile_: CompileExpr)
 def _bounds_check(
     indices: tuple[Expr, ...], buffer: Buffer, context: LaunchContext, compile_: CompileExpr
 ) -> Callable[[LaunchState], Array | None]:
-    """A closure that raises where a thread that runs leaves the buffer, and gives who is inside; None for all."""
+    """Return a closure that raises where a thread that runs leaves the buffer, and gives who is inside; None for
+    all."""
     unproven = [
         (compile_(i, context), extent)
         for i, extent in zip(indices, buffer.shape, strict=True)
@@ -129,7 +130,7 @@ def _bounds_check(
 def shared_flat(
     indices: tuple[Expr, ...], memory: SharedMemory, context: LaunchContext, compile_: CompileExpr
 ) -> LaunchClosure:
-    """The offsets of an access to shared memory, in the block of each thread."""
+    """Return a closure that gives the offsets of an access to shared memory, in the block of each thread."""
     address = address_of(indices, memory.buffer, context, compile_)
     swizzle = None if memory.buffer.layout is None else memory.buffer.layout.swizzle
     first = context.slot()
@@ -148,7 +149,8 @@ def shared_flat(
 def checked_flat(
     indices: tuple[Expr, ...], memory: CheckedMemory, context: LaunchContext, compile_: CompileExpr
 ) -> LaunchClosure:
-    """The element numbers of an access to global memory, or the offsets of one to shared memory."""
+    """Return a closure that gives the element numbers of an access to global memory, or the offsets of one to shared
+    memory."""
     if isinstance(memory, SharedMemory):
         return shared_flat(indices, memory, context, compile_)
     return address_of(indices, memory.buffer, context, compile_).flat

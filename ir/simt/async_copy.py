@@ -60,7 +60,7 @@ class CopiesInFlight:
 def source_elements(
     indices: tuple[Expr, ...], memory: GlobalMemory, elements: int, size: int, context: LaunchContext
 ) -> Callable[[LaunchState], tuple[Array, Array]]:
-    """A closure that gives the first element in global memory of each copy, and who starts it. It raises where
+    """Return a closure that gives the first element in global memory of each copy, and who starts it. It raises where
     ``elements`` elements from there on are out of bounds, or not aligned to ``size`` bytes."""
     address = address_of(indices, memory.buffer, context, value_closure).flat
     return _first_elements(address, memory, elements, size, memory.buffer.elements, context)
@@ -69,7 +69,7 @@ def source_elements(
 def target_elements(
     indices: tuple[Expr, ...], memory: SharedMemory, elements: int, size: int, context: LaunchContext
 ) -> Callable[[LaunchState], tuple[Array, Array]]:
-    """A closure that gives the first offset in shared memory of each copy, likewise."""
+    """Return a closure that gives the first offset in shared memory of each copy, likewise."""
     address = shared_flat(indices, memory, context, value_closure)
     return _first_elements(address, memory, elements, size, memory.span, context)
 
@@ -103,7 +103,7 @@ def _first_elements(
 
 
 def copy_memories(target: Buffer, source: Buffer, context: LaunchContext) -> tuple[SharedMemory, GlobalMemory]:
-    """The shared memory and the global memory of a copy."""
+    """Return the shared memory and the global memory of a copy."""
     shared, origin = context.shared[target.name], context.shared[source.name]
     assert isinstance(shared, SharedMemory) and isinstance(origin, GlobalMemory)
     return shared, origin

@@ -57,7 +57,7 @@ class LaunchState:
         self.cluster_uses = np.full(self.threads, -1, dtype=np.int64)
 
     def axis(self, axis: HardwareAxis) -> Array:
-        """int64[threads]: the index of every thread along an axis."""
+        """Return the index of every thread along an axis: int64[threads]."""
         cluster, x = self.cluster, self.launch.extent(HardwareAxis.GRID_X)
         y = self.launch.extent(HardwareAxis.GRID_Y)
         match axis:
@@ -76,7 +76,7 @@ class LaunchState:
         return self.block_number // (cluster * x * y)
 
     def running(self, shape: tuple[int, ...]) -> Array | None:
-        """Who runs, in the shape of an access: [threads] or [lanes, threads]; None for all."""
+        """Return who runs, in the shape of an access: [threads] or [lanes, threads]; None for all."""
         active = self.active
         if active is None:
             return None
@@ -85,8 +85,8 @@ class LaunchState:
         return np.broadcast_to(active, shape)
 
     def warpgroups(self, what: str, context: "LaunchContext") -> Array:
-        """int64[warpgroups]: the positions of the first threads of the warpgroups that run. Raises KernelFault where a
-        part of one is missing; ``what`` is the operation in the message."""
+        """Return the positions of the first threads of the warpgroups that run: int64[warpgroups]. Raises KernelFault
+        where a part of one is missing; ``what`` is the operation in the message."""
         active, per_block = self.running((self.threads,)), self.launch.threads
         blocks = (np.ones(self.threads, dtype=np.bool_) if active is None else active).reshape(-1, per_block)
         padded = np.pad(blocks, ((0, 0), (0, -per_block % WARPGROUP_THREADS)))
@@ -101,8 +101,8 @@ class LaunchState:
         return leaders
 
     def converged(self, group: int, what: str, context: "LaunchContext") -> Array | None:
-        """Who takes part in an operation that whole groups of ``group`` neighbouring threads must reach together; None
-        for all. Raises KernelFault where a part of a group is missing."""
+        """Return who takes part in an operation that whole groups of ``group`` neighbouring threads must reach
+        together; None for all. Raises KernelFault where a part of a group is missing."""
         active = self.running((self.threads,))
         if active is None:
             return None
@@ -154,7 +154,7 @@ class LaunchContext:
     precomputed: dict[Expr, int] = field(default_factory=dict)
 
     def slot(self) -> int:
-        """A new slot of the environment."""
+        """Return a new slot of the environment."""
         self.counter[0] += 1
         return self.counter[0] - 1
 
@@ -165,7 +165,8 @@ class LaunchContext:
         return any(b.var == name for b in self.launch.axes)
 
     def is_launch_invariant(self, expr: Expr) -> bool:
-        """Whether a scalar depends on variables of the launch alone, so that it can be computed once per chunk."""
+        """Return whether a scalar depends on variables of the launch alone, so that it can be computed once per
+        chunk."""
         match expr:
             case Var(name=name):
                 return self.is_launch_variable(name)
@@ -180,7 +181,7 @@ class LaunchContext:
         return False
 
     def fault(self, what: str, state: LaunchState, position: int, buffer: str = "") -> KernelFault:
-        """The error to raise: what happened, and to which thread, with the values of its variables."""
+        """Return the error to raise: what happened, and to which thread, with the values of its variables."""
         at = []
         for name, slot in self.slots.items():
             value = state.env[slot]
@@ -189,7 +190,7 @@ class LaunchContext:
         return KernelFault(f"kernel {self.kernel}, launch {self.launch.name}: {what}{where}", field=buffer)
 
     def thread_name(self, number: int, state: LaunchState) -> str:
-        """A thread by its number in the launch, for messages."""
+        """Return a thread by its number in the launch, for messages."""
         if number < 0:
             return "a bulk copy"
         block, thread = divmod(number, state.order.groups.block)

@@ -69,7 +69,8 @@ _LANE_REDUCTIONS: dict[BinaryOp, np.ufunc] = {
 
 
 def value_closure(expr: Expr, context: LaunchContext) -> LaunchClosure:
-    """``expr`` as closure. Scalars that depend on variables of the launch alone are computed once per chunk."""
+    """Return ``expr`` as a closure. Scalars that depend on variables of the launch alone are computed once per
+    chunk."""
     handler = _VALUES.get(type(expr))
     if handler is None:
         raise InvalidKernel(f"{type(expr).__name__} cannot be interpreted in a launch")
@@ -151,7 +152,7 @@ def _cast(expr: Cast, context: LaunchContext) -> LaunchClosure:
 
 
 def _safe(expr: Expr) -> bool:
-    """Whether ``expr`` may be evaluated in threads that do not need it."""
+    """Return whether ``expr`` may be evaluated in threads that do not need it."""
     match expr:
         case Load() | ClusterLoad() | Shuffle():
             return False

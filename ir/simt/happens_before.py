@@ -36,8 +36,8 @@ class ThreadHierarchy:
 
     @staticmethod
     def of(threads: int, blocks: int, warpgroups: bool) -> "ThreadHierarchy":
-        """The hierarchy of blocks of ``threads`` in clusters of ``blocks``. ``warpgroups`` says whether warpgroups
-        synchronise, too."""
+        """Return the hierarchy of blocks of ``threads`` in clusters of ``blocks``. ``warpgroups`` says whether
+        warpgroups synchronise, too."""
         smaller = (WARPGROUP_THREADS, WARP_LANES) if warpgroups else (WARP_LANES,)
         block = -(-threads // smaller[0]) * smaller[0]
         wider = (block * blocks, block) if blocks > 1 else (block,)
@@ -106,7 +106,7 @@ class HappensBefore:
         self.fences.append((self.now, who))
 
     def fenced(self, writer: Array, time: Array) -> Array:
-        """When the threads numbered ``writer`` first fenced after ``time``; -1 where they did not."""
+        """Return when the threads numbered ``writer`` first fenced after ``time``; -1 where they did not."""
         found = np.full(len(writer), -1, dtype=np.int64)
         first, positions = time.min(initial=self.now), np.searchsorted(self.ids, writer)
         for moment, who in reversed(self.fences):
@@ -116,7 +116,7 @@ class HappensBefore:
         return found
 
     def keys(self, level: int) -> tuple[Array, Array, Array, int]:
-        """(epoch key, key that is highest for the highest reader, key that is highest for the lowest, earliest
+        """Return (epoch key, key that is highest for the highest reader, key that is highest for the lowest, earliest
         epoch) of every thread."""
         found = self._keys[level]
         if found is None:
@@ -125,7 +125,7 @@ class HappensBefore:
         return found
 
     def vector_clocks(self, who: Array) -> Array:
-        """The vector clocks of the threads at the positions ``who``: int64[who, kinds, threads of a cluster].
+        """Return the vector clocks of the threads at the positions ``who``: int64[who, kinds, threads of a cluster].
 
         Each entry is the time up to which all that one thread of the cluster did happened before now. The first kind is
         of what it wrote, the last of what it read; where there are no clusters one kind stands for both.
@@ -151,8 +151,8 @@ class HappensBefore:
         self.known[who] = np.maximum(self.known[who], clock)
 
     def acquired_until(self, who: Array, other: Array, *, reads: bool = False) -> Array:
-        """Up to which time mbarriers order what the threads numbered ``other`` wrote (or read) before what those at the
-        positions ``who`` do now; -1 for not at all."""
+        """Return up to which time mbarriers order what the threads numbered ``other`` wrote (or read) before what those
+        at the positions ``who`` do now; -1 for not at all."""
         if self.known is None:
             return np.full(len(who), -1, dtype=np.int64)
         size = self.groups.cluster
@@ -161,7 +161,7 @@ class HappensBefore:
         return known
 
     def unordered(self, who: Array, other: Array, time: Array, *, reads: bool = False) -> Array:
-        """Whether writes (or reads) at ``time`` by the threads numbered ``other`` did not happen before what the
+        """Return whether writes (or reads) at ``time`` by the threads numbered ``other`` did not happen before what the
         threads at the positions ``who`` do now."""
         ids = self.ids[who]
         bound = self.epochs[0][who]
@@ -198,8 +198,8 @@ class AccessHistory:
         self.wgmma_reads: dict[int, Array] = {}
 
     def racing_writer(self, order: HappensBefore, flat: Array, who: Array) -> int | None:
-        """The position in ``flat`` of an element that another thread wrote, where that did not happen before what the
-        threads at the positions ``who`` do now."""
+        """Return the position in ``flat`` of an element that another thread wrote, where that did not happen before
+        what the threads at the positions ``who`` do now."""
         time = self.time[flat]
         recent = time >= order.keys(self.outer)[3]
         if not recent.any():
@@ -209,7 +209,7 @@ class AccessHistory:
         return int(at[bad.argmax()]) if bad.any() else None
 
     def racing_reader(self, order: HappensBefore, flat: Array, who: Array) -> tuple[int, int] | None:
-        """(position in ``flat``, number of the thread) of an element that another thread read, likewise."""
+        """Return (position in ``flat``, number of the thread) of an element that another thread read, likewise."""
         for group in self.wgmma_reads.values():
             time, reader = group[:, flat]
             at = np.flatnonzero(time >= 0)
@@ -255,7 +255,7 @@ class AccessHistory:
             self.wgmma_reads[group][1, elements] = reader
 
     def record_write(self, order: HappensBefore, flat: Array, who: Array) -> int | None:
-        """The threads at the positions ``who`` write the elements ``flat``. Gives the position of an element that two
+        """The threads at the positions ``who`` write the elements ``flat``. Return the position of an element that two
         of them write at once. Reads of before happened before this write, and need not be looked at again."""
         ids = order.ids[who]
         for group in self.wgmma_reads.values():

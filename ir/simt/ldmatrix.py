@@ -60,14 +60,14 @@ def store_matrix(stmt: StoreMatrix, context: LaunchContext) -> LaunchAction:
 
 
 def _pairs(transposed: bool) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """(rows, columns) of the first and of the second element that every lane holds of a matrix of 8x8."""
+    """Return (rows, columns) of the first and of the second element that every lane holds of a matrix of 8x8."""
     lane = np.arange(WARP_LANES)
     row, column = lane // 4, 2 * (lane % 4)
     return ((column, row), (column + 1, row)) if transposed else ((row, column), (row, column + 1))
 
 
 def _by_matrix(flat: Array, count: int) -> Array:
-    """The offsets [threads, 8] that lanes give, as [warps, count, 8, 8]."""
+    """Return the offsets [threads, 8] that lanes give, as [warps, count, 8, 8]."""
     found: Array = flat.reshape(-1, WARP_LANES, 8)[:, : 8 * count].reshape(-1, count, 8, 8)
     return found
 
@@ -75,7 +75,7 @@ def _by_matrix(flat: Array, count: int) -> Array:
 def _matrix_rows(
     memory: SharedMemory, indices: tuple[Expr, ...], count: int, context: LaunchContext
 ) -> Callable[[LaunchState, Array | None], tuple[Array, Array]]:
-    """A closure that gives the offsets of the rows that lanes give, int64[threads, 8], and whose rows count
+    """Return a closure that gives the offsets of the rows that lanes give, int64[threads, 8], and whose rows count
     (bool[threads])."""
     address = shared_flat(indices, memory, context, value_closure)
     steps = np.arange(8, dtype=np.int64)

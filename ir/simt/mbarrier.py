@@ -113,7 +113,7 @@ class Mbarriers:
 
 
 def mbarriers_of(state: LaunchState, memory: SharedMemory) -> Mbarriers:
-    """The mbarriers in a buffer of shared memory."""
+    """Return the mbarriers in a buffer of shared memory."""
     found = state.mbarriers.get(memory.buffer.name)
     if found is None:
         found = Mbarriers(memory, *np.zeros((5, len(memory.data)), dtype=np.int64))
@@ -125,7 +125,7 @@ def mbarriers_of(state: LaunchState, memory: SharedMemory) -> Mbarriers:
 def mbarrier_offsets(
     barriers: Buffer, index: Expr, context: LaunchContext
 ) -> tuple[SharedMemory, Callable[[LaunchState], Any]]:
-    """The shared memory of an mbarrier, and a closure that gives its offset."""
+    """Return the shared memory of an mbarrier, and a closure that gives its offset."""
     memory = context.shared[barriers.name]
     assert isinstance(memory, SharedMemory)
     return memory, shared_flat((index,), memory, context, value_closure)
@@ -206,7 +206,7 @@ def _arrive(barriers: Buffer, index: Expr, rank: Expr | None, bytes: int, contex
 
 
 def _completed_by_cluster(state: LaunchState) -> dict[int, list[int]]:
-    """Number of a cluster within the chunk -> the completions of the phases that ended last on its mbarriers."""
+    """Return the completions of the phases that ended last, by the number of the cluster within the chunk."""
     found: dict[int, list[int]] = {}
     for mbarriers in state.mbarriers.values():
         for offset, completion in mbarriers.completed.items():

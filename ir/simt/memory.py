@@ -14,7 +14,7 @@ from .happens_before import AccessHistory, HappensBefore
 
 
 def element_name(buffer: Buffer, flat: int) -> str:
-    """The element numbered ``flat``, row-major, as ``name[i, j]``."""
+    """Return the element numbered ``flat``, row-major, as ``name[i, j]``."""
     indices = []
     for extent in reversed(buffer.shape):
         indices.append(str(flat % extent))
@@ -65,11 +65,11 @@ class GlobalMemory:
         self._stored_async[flat] = True
 
     def is_copied(self, flat: Array) -> Array:
-        """Whether it is an asynchronous copy that forbids to access each element."""
+        """Return whether it is an asynchronous copy that forbids to access each element."""
         return np.ones(len(flat), dtype=np.bool_)
 
     def forbidden(self, flat: Array, writing: bool) -> Array | None:
-        """Which elements an asynchronous operation in flight forbids to read, or to write; None for none."""
+        """Return which elements an asynchronous operation in flight forbids to read, or to write; None for none."""
         if self._stored_async is not None:
             reads = writing and bool(self.total_in_flight) and self._reads_in_flight[flat] > 0
             return self._stored_async[flat] | reads
@@ -131,18 +131,18 @@ class SharedMemory:
         self.total_reads_in_flight += change * len(flat)
 
     def is_copied(self, flat: Array) -> Array:
-        """Whether it is an asynchronous copy that forbids to access each element."""
+        """Return whether it is an asynchronous copy that forbids to access each element."""
         found: Array = self.writes_in_flight[flat] > 0
         return found
 
     def forbidden(self, flat: Array, writing: bool) -> Array | None:
-        """Which elements an asynchronous operation in flight forbids to read, or to write; None for none."""
+        """Return which elements an asynchronous operation in flight forbids to read, or to write; None for none."""
         if writing and self.total_reads_in_flight:
             return (self.writes_in_flight[flat] > 0) | (self.reads_in_flight[flat] > 0)
         return self.writes_in_flight[flat] > 0 if self.total_writes_in_flight else None
 
     def name(self, flat: int) -> str:
-        """The element at an offset, in whichever block it is."""
+        """Return the element at an offset, in whichever block it is."""
         if self.buffer.layout is None:
             return element_name(self.buffer, flat % self.span)
         if not self._names:
@@ -154,7 +154,7 @@ class SharedMemory:
 
 
 def offset_of(buffer: Buffer, indices: tuple[int, ...]) -> int:
-    """Where an element of a buffer lies, in elements from its start."""
+    """Return where an element of a buffer lies, in elements from its start."""
     offset = sum(i * stride for i, stride in zip(indices, buffer.strides, strict=True))
     if buffer.layout is None or buffer.layout.swizzle is None:
         return offset

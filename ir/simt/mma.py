@@ -18,7 +18,8 @@ from .memory import PrivateMemory
 
 @cache
 def fragment(atom: str, matrix: str) -> tuple[Array, Array]:
-    """(rows, columns) in a matrix (``a``, ``b`` or ``d``) of every element of every lane: int64[lanes, elements]."""
+    """Return (rows, columns) in a matrix (``a``, ``b`` or ``d``) of every element of every lane: int64[lanes,
+    elements]."""
     known = MMA_ATOMS[atom]
     elements = range(known.elements(matrix))
     both = np.array(
@@ -36,8 +37,9 @@ def fragment_rows(
     *,
     accumulators: bool = False,
 ) -> tuple[PrivateMemory, Callable[[LaunchState], slice]]:
-    """A closure that gives the rows of a private buffer that a fragment takes. The fragment lies within ``extent``
-    contiguous elements. ``accumulators`` says that a wgmma in flight may accumulate in the very same fragment."""
+    """Return a closure that gives the rows of a private buffer that a fragment takes. The fragment lies within
+    ``extent`` contiguous elements. ``accumulators`` says that a wgmma in flight may accumulate in the very same
+    fragment."""
     memory = context.private[buffer.name]
     address = address_of(indices, buffer, context, value_closure)
 
@@ -67,7 +69,7 @@ def mma(stmt: Mma, context: LaunchContext) -> LaunchAction:
     shapes = {"d": (atom.m, atom.n), "a": (atom.m, atom.k), "b": (atom.k, atom.n)}
 
     def gathered(state: LaunchState, matrix: str) -> Array:
-        """The matrices of all warps: [warps, rows, columns]."""
+        """Return the matrices of all warps: [warps, rows, columns]."""
         memory, rows_of = fragments[matrix]
         rows = rows_of(state)
         if not all(memory.full[rows]):

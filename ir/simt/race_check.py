@@ -11,7 +11,7 @@ from .memory import SharedMemory
 
 
 def spread(state: LaunchState, flat: Any, lanes: int) -> tuple[Array, Array]:
-    """(element numbers, positions of threads) of all who run an access, in one dimension."""
+    """Return (element numbers, positions of threads) of all who run an access, in one dimension."""
     shape = (state.threads,) if lanes == 1 else (lanes, state.threads)
     active = state.running(shape)
     flat, who = np.broadcast_to(flat, shape), np.broadcast_to(state.positions, shape)

@@ -62,7 +62,7 @@ def _check_cluster_uses(state: LaunchState, context: LaunchContext) -> None:
 
 
 def _chunk_blocks(launch: Launch) -> int:
-    """How many blocks a chunk has: whole clusters, within the limits of threads and bytes."""
+    """Return how many blocks a chunk has: whole clusters, within the limits of threads and bytes."""
     per_block = 0
     for stmt in walk_statements(launch.body):
         if isinstance(stmt, Allocate):

@@ -12,8 +12,8 @@ REGISTERS = 65_536
 
 
 def registers_at_entry(launch: Launch) -> int:
-    """How many registers a thread of ``launch`` has at first: what the compiler may use with its ``min_blocks``, in
-    steps of 8."""
+    """Return how many registers a thread of ``launch`` has at first: what the compiler may use with its ``min_blocks``,
+    in steps of 8."""
     return min(REGISTERS // (launch.threads * max(launch.min_blocks, 1)) // 8 * 8, 256)
 
 

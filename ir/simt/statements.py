@@ -36,7 +36,7 @@ from .wgmma import warpgroup_mma, warpgroup_mma_wait
 
 
 def statement_closure(stmt: Stmt, context: LaunchContext) -> LaunchAction:
-    """``stmt`` as a closure. Raises InvalidKernel for a statement that no launch holds."""
+    """Return ``stmt`` as a closure. Raises InvalidKernel for a statement that no launch holds."""
     handler = _STATEMENTS.get(type(stmt))
     if handler is None:
         raise InvalidKernel(f"{type(stmt).__name__} cannot be interpreted in a launch")

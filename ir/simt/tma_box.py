@@ -17,7 +17,7 @@ from .memory import SharedMemory
 def box_elements(
     stmt: TmaLoad | TmaPrefetch | TmaStore, context: LaunchContext
 ) -> Callable[[LaunchState, Array], Array]:
-    """A closure that gives the elements of the tensor in the box of each thread that starts a copy, row-major:
+    """Return a closure that gives the elements of the tensor in the box of each thread that starts a copy, row-major:
     int64[threads, elements]; -1 for what lies outside of the tensor."""
     tensor, indices = stmt.source, stmt.source_indices
     if isinstance(stmt, TmaStore):
@@ -47,7 +47,7 @@ def box_elements(
 def tile_offsets(
     buffer: Buffer, indices: tuple[Expr, ...], elements: int, context: LaunchContext
 ) -> Callable[[LaunchState, Array], Array]:
-    """A closure that gives the offsets of the box in shared memory, likewise."""
+    """Return a closure that gives the offsets of the box in shared memory, likewise."""
     memory = context.shared[buffer.name]
     assert isinstance(memory, SharedMemory)
     address = address_of(indices, buffer, context, value_closure)

@@ -45,8 +45,8 @@ def tma_load(stmt: TmaLoad, context: LaunchContext) -> LaunchAction:
 
 
 def _receivers(mask: Any, who: Array, state: LaunchState, context: LaunchContext) -> list[tuple[Array, Array]]:
-    """The blocks that receive a multicast, by rank: which of the threads ``who`` send to that block, and how many
-    blocks away from each of them it is."""
+    """Return the blocks that receive a multicast, by rank: which of the threads ``who`` send to that block, and how
+    many blocks away from each of them it is."""
     blocks, own = np.broadcast_to(mask, (state.threads,))[who], state.block[who] % state.cluster
     wrong = (blocks <= 0) | (blocks >= 1 << state.cluster)
     if wrong.any():

@@ -121,7 +121,7 @@ def warpgroup_mma_wait(stmt: WarpgroupMmaWait, context: LaunchContext) -> Launch
 
 
 def _warpgroup_threads(leaders: Array) -> Array:
-    """int64[warpgroups, 128]: the positions of all threads of warpgroups."""
+    """Return the positions of all threads of warpgroups: int64[warpgroups, 128]."""
     threads: Array = leaders[:, None] + np.arange(WARPGROUP_THREADS)
     return threads
 
@@ -134,8 +134,8 @@ def _matrix(operand: WgmmaOperand, rows: int, k: int) -> Array:
 def _operand(
     buffer: Buffer, indices: tuple[Expr, ...], rows: tuple[int, int], k: int, transposed: bool, context: LaunchContext
 ) -> Callable[[LaunchState, Array], WgmmaOperand]:
-    """A closure that gives the operand of the warpgroups with some first threads, row by row. ``rows`` are how many
-    rows count, and how many must be there."""
+    """Return a closure that gives the operand of the warpgroups with some first threads, row by row. ``rows`` are how
+    many rows count, and how many must be there."""
     memory = context.shared[buffer.name]
     assert isinstance(memory, SharedMemory)
     address = shared_flat(indices, memory, context, value_closure)

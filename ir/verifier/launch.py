@@ -63,7 +63,7 @@ def check_layout(buffer: Buffer) -> None:
 
 
 def _offsets(buffer: Buffer) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """int64[shape]: where every element of a buffer lies, in elements from its start."""
+    """Return where every element of a buffer lies, int64[shape], in elements from its start."""
     total = np.zeros(buffer.shape, dtype=np.int64)
     for dimension, stride in enumerate(buffer.strides):
         steps = np.arange(buffer.shape[dimension], dtype=np.int64) * stride

@@ -19,7 +19,7 @@ TX_BYTES = 16
 
 
 def mbarrier_buffers(kernel: Kernel) -> frozenset[str]:
-    """The names of the buffers that hold mbarriers."""
+    """Return the names of the buffers that hold mbarriers."""
     found: set[str] = set()
     for stmt in walk_statements(kernel.body):
         if isinstance(stmt, MbarrierInit | BulkCopy | TmaLoad | MbarrierArrive | MbarrierArriveExpectTx | MbarrierWait):

@@ -63,12 +63,12 @@ class BoundNames:
         return BoundNames(self.variables, {**self.buffers, buffer.name: buffer}, launch=self.launch)
 
     def inside(self, launch: Launch) -> "BoundNames":
-        """The names that are bound in the body of ``launch``."""
+        """Return the names that are bound in the body of ``launch``."""
         return BoundNames(self.variables | {b.var for b in launch.axes}, self.buffers, launch=launch)
 
 
 def type_of(expr: Expr, names: BoundNames) -> ValueType:
-    """The type of ``expr``. Raises RuleBroken where it, or something below it, breaks a rule."""
+    """Return the type of ``expr``. Raises RuleBroken where it, or something below it, breaks a rule."""
     found = names.known.get(id(expr))
     if found is not None:
         return found[1]
@@ -81,7 +81,7 @@ def type_of(expr: Expr, names: BoundNames) -> ValueType:
 
 
 def access_lanes(buffer: Buffer, indices: tuple[Expr, ...], mask: Expr | None, names: BoundNames) -> int:
-    """How many lanes an access has. Raises RuleBroken."""
+    """Return how many lanes an access has. Raises RuleBroken."""
     bound = names.buffers.get(buffer.name)
     if bound is None:
         raise RuleBroken("scope", f"buffer {buffer.name} is not bound here")

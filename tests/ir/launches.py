@@ -81,7 +81,7 @@ def row_sum(fault: str = "") -> Kernel:
 
 
 def two_launches(fault: str = "") -> Kernel:
-    """O[j] = sum of the columns of A: a launch sums runs of rows into a workspace, another one those."""
+    """O[j] = sum of the columns of A: one launch sums groups of rows into a workspace, another one sums those."""
     rows, columns, split = 12, 64, 3
     a, o = Buffer("A", (rows, columns), float32), Buffer("O", (columns,), float32)
     parts = Buffer("P", (split, columns), float32)
@@ -109,7 +109,7 @@ def two_launches(fault: str = "") -> Kernel:
 
 
 def pipelined(fault: str = "") -> Kernel:
-    """O[b, i] = A[b, i] with every run of 128 reversed: tiles fetched one ahead by asynchronous copies."""
+    """O[b, i] = A[b, i] with every 128 elements reversed. Tiles are copied one stage ahead by ``cp.async``."""
     blocks, tiles, tile, threads = 3, 4, 128, 32
     a, o = Buffer("A", (blocks, tiles * tile), float32), Buffer("O", (blocks, tiles * tile), float32)
     w = Writer()
@@ -139,7 +139,7 @@ def pipelined(fault: str = "") -> Kernel:
 
 
 def bulk(fault: str = "") -> Kernel:
-    """The same by bulk copies of whole tiles, started by one thread and awaited on mbarriers."""
+    """The same by bulk copies of whole tiles, which one thread starts and all await on mbarriers."""
     blocks, tiles, tile, threads = 3, 5, 128, 64
     a, o = Buffer("A", (blocks, tiles * tile), float32), Buffer("O", (blocks, tiles * tile), float32)
     w = Writer()
@@ -240,7 +240,7 @@ def product(fault: str = "") -> Kernel:
             column = step * 16 + (4 if fault == "misaligned" else 0)
             at = (warp * 16 + lane % 16, column + lane // 16 * 8)
             w.emit(LoadMatrix(fa, (Z,), left, at, 4))
-            # rows 0-7 of B with both halves of k, then rows 8-15: the fragments of two products
+            # rows 0-7 of B with both halves of k, then rows 8-15: the fragments of two mma
             w.emit(LoadMatrix(fb, (Z, Z), right, (lane % 8, step * 16 + lane // 8 % 2 * 8), 2))
             w.emit(LoadMatrix(fb, (index(1), Z), right, (lane % 8 + 8, step * 16 + lane // 8 % 2 * 8), 2))
             with w.loop("half", 2, LoopKind.UNROLLED) as half:
@@ -323,7 +323,7 @@ FAULTS: dict[Build, dict[str, str]] = {
         "another warp's": r"race on kept\[32\]: read here, written by thread 32 of block 0",
     },
 }
-"""Every kernel with the faults that can be planted, and what must be said of each."""
+"""Every kernel with the faults that can be planted, and the message that each must cause."""
 
 
 def data_of(kernel: Kernel) -> dict[str, np.ndarray]:

@@ -34,14 +34,14 @@ def _turn() -> Transpose:
     return Transpose(COLUMNS, (ZERO, ZERO), 4, SOURCE, (ZERO, ZERO), 8, 4, 8)
 
 
-def test_blocks_are_turned() -> None:
+def test_blocks_are_transposed() -> None:
     data = np.arange(32, dtype=np.float32).reshape(4, 8)
     kernel = _kernel((SOURCE,), COLUMNS, _turn())
     np.testing.assert_array_equal(interpret(kernel, {"source": data})["columns"], data.T)
     assert "transpose(columns[0, 0], 4, source[0, 0], 8, 4, 8, 1)" in kernel_text(kernel)
 
 
-def test_units_stay_together() -> None:
+def test_units_stay_whole() -> None:
     target = Buffer("target", (4, 8), float32)
     turn = Transpose(target, (ZERO, ZERO), 8, SOURCE, (ZERO, ZERO), 8, 4, 4, 2)
     data = np.arange(32, dtype=np.float32).reshape(4, 8)
@@ -59,7 +59,7 @@ def test_units_stay_together() -> None:
         replace(_turn(), target=Buffer("columns", (8, 4), int32)),
     ],
 )
-def test_blocks_that_cannot_be_turned_are_refused(broken: Transpose) -> None:
+def test_blocks_that_cannot_be_transposed_are_refused(broken: Transpose) -> None:
     with pytest.raises(InvalidKernel):
         verify(_kernel((SOURCE,), broken.target, broken))
 
@@ -76,7 +76,7 @@ def _dot_kernel(atom: str = "bf16", lanes: int = 4) -> Kernel:
     return _kernel((a, b), d, start, Dot(atom, d, (ZERO,), a, (ZERO,), b, (ZERO,), lanes))
 
 
-def test_neighbours_are_multiplied_and_added() -> None:
+def test_dot_products_of_contiguous_elements() -> None:
     a, b = (np.array(x, ml_dtypes.bfloat16) for x in ([2, 3], [1, 2, 3, 4, 5, 6, 7, 8]))
     got = interpret(_dot_kernel(), {"a": a, "b": b})["d"]
     np.testing.assert_array_equal(got, [1 + 2 + 6, 1 + 6 + 12, 1 + 10 + 18, 1 + 14 + 24])
@@ -137,7 +137,7 @@ def test_tiles_are_16_rows_of_64_bytes_of_the_right_types() -> None:
         verify(replace(kernel, body=w.finish()))
 
 
-def test_asking_for_a_line_reads_and_writes_nothing_but_must_be_inside() -> None:
+def test_a_prefetch_reads_and_writes_nothing_but_must_be_in_bounds() -> None:
     data = {"source": np.arange(32, dtype=np.float32).reshape(4, 8)}
     kernel = _kernel((SOURCE,), COLUMNS, _turn(), PrefetchLine(SOURCE, (index(3), index(7))))
     verify(kernel, final=True)  # an input is not written by it

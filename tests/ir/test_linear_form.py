@@ -1,4 +1,4 @@
-"""Linear forms: what an index is taken apart into, and quotients and remainders put together again."""
+"""Linear forms of indices, and quotients and remainders that are put together again."""
 
 from tilewright.ir.expr import Binary, BinaryOp, Broadcast, Expr, Ramp, Var, index
 from tilewright.ir.linear_form import LANE, LinearForm, affine_form, flat_form, linear_form, recombined

@@ -1,4 +1,4 @@
-"""What is made of constant inputs alone can be done before the rest, and needs nothing else."""
+"""The prologue of a kernel: it runs before the rest, and needs constant inputs alone."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Races: the interpreter's short memory of who touched what agrees with comparing every two accesses."""
+"""Races: the access history of the interpreter agrees with comparing every two accesses."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ Z = index(0)
 
 @dataclass(frozen=True)
 class Step:
-    """All threads of which ``who`` holds access element ``at`` (of the shared buffer of block ``peer`` where it is one
-    of a cluster), or the threads meet. ``kind``: load, store, peer, global load, global store, or a level."""
+    """All threads of ``who`` access the element ``at`` (of the shared buffer of block ``peer`` where there are
+    clusters), or they synchronise. ``kind`` is load, store, peer, global load, global store, or a SyncScope."""
 
     kind: str
     who: np.ndarray  # bool[blocks, threads]
@@ -100,7 +100,7 @@ def kernel_of(steps: list[Step], cluster: int) -> tuple[Kernel, dict[str, np.nda
 
 
 def accesses(steps: list[Step], cluster: int) -> Iterator[tuple[int, tuple[int, int], tuple[str, int, int], bool]]:
-    """(number of the step, (block, thread), what it touches, whether it writes)."""
+    """(number of the step, (block, thread), what it accesses, whether it writes)."""
     for n, step in enumerate(steps):
         if step.kind in tuple(SyncScope):
             continue
@@ -114,11 +114,11 @@ def accesses(steps: list[Step], cluster: int) -> Iterator[tuple[int, tuple[int, 
 
 
 def races(steps: list[Step], cluster: int) -> bool:
-    """Whether two threads touch one element, one of them writing, with no meeting of both in between."""
-    touched: dict[tuple[str, int, int], list[tuple[int, tuple[int, int], bool]]] = {}
+    """Whether two threads access one element, one of them writing, with nothing in between that synchronises both."""
+    accesses_of: dict[tuple[str, int, int], list[tuple[int, tuple[int, int], bool]]] = {}
     for n, thread, element, writes in accesses(steps, cluster):
-        touched.setdefault(element, []).append((n, thread, writes))
-    for several in touched.values():
+        accesses_of.setdefault(element, []).append((n, thread, writes))
+    for several in accesses_of.values():
         for i, (n, one, first) in enumerate(several):
             for m, other, second in several[:i]:
                 if (

@@ -110,7 +110,7 @@ def test_exchanges_between_lanes() -> None:
     assert simplify(Select(t < index(64), peer, peer + peer), ranges) == ClusterLoad(whole, (Z,), Z)
 
 
-def test_nothing_that_meets_is_lost() -> None:
+def test_no_barrier_is_lost() -> None:
     for build in FAULTS:
         kernel = build("")
         kinds = [[type(s) for s in walk_statements(k.body)] for k in (kernel, simplify_kernel(kernel))]

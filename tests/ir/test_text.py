@@ -4,7 +4,7 @@ import pytest
 
 from tests.golden import check_golden
 from tests.ir.kernels import load, padded_shift, tiled_matmul, vector_matmul
-from tests.ir.tensor_products import FORMS, product
+from tests.ir.wgmma_gemm import FORMS, wgmma_gemm
 from tilewright.core.dtypes import bfloat16, boolean, float16, float32, float64, int8, int32, uint8
 from tilewright.core.errors import InvalidKernel
 from tilewright.ir.buffer import Buffer
@@ -88,7 +88,7 @@ KERNELS = {
     "padded_shift": padded_shift(9),
     "tiled_matmul_simplified": simplify_kernel(tiled_matmul(1, 32, 64)),
     "vector_matmul_simplified": simplify_kernel(vector_matmul(16, 32, 64)),
-    "tensor_product": product(FORMS["cluster across"]),
+    "wgmma_gemm": wgmma_gemm(FORMS["cluster transposed"]),
     "padded_shift_simplified": simplify_kernel(padded_shift(9)),
 }
 

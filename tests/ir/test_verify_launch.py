@@ -283,7 +283,7 @@ def test_a_broken_rule_is_named(rule: str, detail: str, build: Callable[[], Kern
         verify(build())
 
 
-def test_conditions_that_all_decide_alike_are_known() -> None:
+def test_uniform_conditions_are_known() -> None:
     for condition, body, axes in (
         (T < index(64), Barrier(SyncScope.WARP), THREADS),
         (eq(T // 32, 1), shuffled(ONE), THREADS),

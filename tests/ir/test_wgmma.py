@@ -1,4 +1,4 @@
-"""Products of warpgroups: what they compute, what is wrong with them, how they are written and compiled."""
+"""``wgmma``: what it computes, which faults are found, and how it is written and compiled."""
 
 from dataclasses import replace
 
@@ -37,8 +37,8 @@ def product(
     threads: int = 256,
     rows: int = 64,
 ) -> Kernel:
-    """``C += A @ B.T`` over the last 48 of 64 places of k, 1 in C before; two warpgroups take 64 rows each, of which
-    ``rows`` are there."""
+    """``C += A @ B.T`` over the last 48 of 64 indices of k, with 1 in C before. Two warpgroups take 64 rows each, of
+    which ``rows`` are there."""
     w = Writer()
     with w.launch("f", [("t", threads, HardwareAxis.THREAD)]) as (t,):
         a = w.allocate("a", (128, 64), bfloat16, MemoryScope.SHARED, layout)

@@ -1,4 +1,4 @@
-"""Copies of boxes and arrivals: what they do, what is wrong with them, how they are written and compiled."""
+"""TMA loads and mbarriers: what they do, which faults are found, and how they are written and compiled."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def stages(rows: int) -> Layout:
 
 
 def product(fault: str = "", *, box: tuple[int, ...] = (64, 64), layout: Layout | None = None) -> Kernel:
-    """``A @ B.T`` with zeros where they end, 64 rows a block: one warp copies, a warpgroup multiplies."""
+    """``A @ B.T`` with zeros out of bounds, 64 rows a block: one warp loads by TMA, a warpgroup multiplies."""
     w = Writer()
     axes = [("b", 2, HardwareAxis.GRID_X), ("u", 5, HardwareAxis.WARP), ("l", 32, HardwareAxis.LANE)]
     with w.launch("f", axes, evict_first=("A",)) as (b, u, lane):
@@ -87,7 +87,7 @@ def inputs() -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
     return {t.name: draw.normal(size=t.shape).astype(ml_dtypes.bfloat16) for t in (A, B)}
 
 
-def test_boxes_are_copied_and_multiplied() -> None:
+def test_boxes_are_loaded_and_multiplied() -> None:
     kernel, given = product(), inputs()
     verify(kernel)
     result = interpret(finish(kernel, H200), given)["C"]
@@ -134,12 +134,12 @@ def test_the_verifier_refuses(kernel: Kernel, what: str) -> None:
         verify(kernel)
 
 
-def test_the_swizzle_moves_pieces_of_16_bytes() -> None:
+def test_the_swizzle_moves_chunks_of_16_bytes() -> None:
     assert tma_swizzle(bfloat16) == SWIZZLE_128B
-    assert tma_swizzle(float32).offset(32 * 5) == 32 * 5 + 4 * 5  # row 5 begins in its sixth piece
+    assert tma_swizzle(float32).offset(32 * 5) == 32 * 5 + 4 * 5  # row 5 begins in its sixth chunk
 
 
-def test_they_become_tensor_instructions() -> None:
+def test_they_become_tma_instructions() -> None:
     backend = backend_for(H200)
     source = backend.emit(finish(product(), H200), H200)
     (grid,) = source.launches
@@ -157,7 +157,7 @@ def test_they_become_tensor_instructions() -> None:
 
 
 def asking(box: tuple[int, ...], begin: int = 0) -> Kernel:
-    """The first lane asks for a box from column ``begin`` on (not known before it runs), then copies one."""
+    """The first lane prefetches a box from column ``begin`` on, which is not known before it runs, then loads one."""
     w = Writer()
     with w.launch("f", [("u", 1, HardwareAxis.WARP), ("l", 32, HardwareAxis.LANE)]) as (_, lane):
         a = w.allocate("a", (64, 64), bfloat16, MemoryScope.SHARED, Layout((64, 1), SWIZZLE_128B))
@@ -175,7 +175,7 @@ def asking(box: tuple[int, ...], begin: int = 0) -> Kernel:
     return Kernel("k", (A,), (OUT,), (), w.finish())
 
 
-def test_boxes_are_asked_for_ahead_of_the_wait_for_earlier_launches() -> None:
+def test_boxes_are_prefetched_before_the_wait_for_earlier_launches() -> None:
     given = inputs()["A"]
     np.testing.assert_array_equal(interpret(asking((64, 64), 8), {"A": given})["O"], given[:24, :32])
     assert "tma_prefetch(A[0, 8 + l], (64, 64))" in kernel_text(asking((64, 64), 8))
@@ -186,7 +186,7 @@ def test_boxes_are_asked_for_ahead_of_the_wait_for_earlier_launches() -> None:
     assert "UTMAPF.L2.2D" in backend_for(H200).assembly(source, H200)
 
 
-def test_what_is_asked_for_is_a_box_that_is_copied() -> None:
+def test_a_prefetched_box_is_one_that_is_loaded() -> None:
     with pytest.raises(InvalidKernel, match="a box of 3 dimensions of A"):
         verify(asking((64, 64, 1)))
     with pytest.raises(KernelFault, match="a box of A begins at 4 in a row, no multiple of 16 bytes"):

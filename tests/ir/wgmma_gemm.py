@@ -1,6 +1,7 @@
-"""A product by warpgroups as big ones are written: a ring that the copy engine fills, products that stay under way,
-tile after tile, results through shared memory to the copy engine; alone or in clusters that share what they load; each
-operand along k or across it. With faults to plant: one of ``FAULTS``, or nothing for the right kernel.
+"""A persistent, warp-specialised GEMM on ``wgmma``: a producer warp fills a circular buffer of stages by TMA, two
+consumer warpgroups multiply with wgmmas in flight, and the epilogue stores tiles by TMA. Blocks run alone, or in
+clusters that share operand B by multicast. Each operand is K-major or transposed. A fault of ``FAULTS`` can be planted;
+"" is the right kernel.
 """
 
 from dataclasses import dataclass
@@ -23,20 +24,20 @@ from tilewright.ir.gpu.wgmma import SWIZZLE_128B, WarpgroupMma, WarpgroupMmaWait
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 
 M, N, K = 200, 136, 160
-ROWS, COLUMNS, STAGES = 128, 128, 2
-STEPS = -(-K // 64)
+TILE_M, TILE_N, STAGES = 128, 128, 2
+K_TILES = -(-K // 64)
 TILES = 2
-"""Of every block, one after the other: along n."""
+"""How many tiles every block computes, one after the other along n."""
 ZERO, ONE = index(0), index(1)
 
 
 @dataclass(frozen=True)
-class Form:
-    """``a_across``, ``b_across``: whether the operand lies across k. ``cluster``: 2 for blocks that load half of B for
-    both. ``pending``: products kept under way."""
+class GemmForm:
+    """``a_transposed`` and ``b_transposed`` say whether an operand is transposed, not K-major. ``cluster`` is 2 for
+    blocks that each load half of B for both. ``pending`` is how many wgmmas are kept in flight."""
 
-    a_across: bool = False
-    b_across: bool = False
+    a_transposed: bool = False
+    b_transposed: bool = False
     cluster: int = 1
     pending: int = 1
 
@@ -44,7 +45,7 @@ class Form:
 FAULTS = {
     "wgmma not awaited": "d is accessed while a wgmma that accumulates in it is in flight",
     "stage given early": r"race on a\[0, .*\]: written here, read by thread",
-    "one group for both": r"race on .*: written here, read by thread 128 of block 0",
+    "one warpgroup for both": r"race on .*: written here, read by thread 128 of block 0",
     "data not awaited": "is read while an asynchronous copy to it is in flight",
     "room not awaited": "is written while|gets more than its|gets bytes after its end|race",
     "wrong parity": "a wait that never ends",
@@ -59,7 +60,7 @@ FAULTS = {
     "no decrease": "no decrease of registers: from 168 to 176",
     "store never awaited": "is still being read asynchronously where c ends",
 }
-"""Fault -> what must be said of it."""
+"""Fault -> the message that it must cause."""
 CLUSTER_FAULTS = {
     "not synchronised before": r"mbarrier .* is used before all who use it have synchronised",
     "not synchronised after": "there is no barrier of the cluster between a use of another block's memory and the end",
@@ -68,18 +69,18 @@ CLUSTER_FAULTS = {
 }
 
 
-def _ring(rows: int, across: bool) -> tuple[tuple[int, ...], Layout]:
-    """(shape, layout): stages of rows along k, or of pieces of 64 rows across it."""
-    if across:
+def _operand_stages(rows: int, transposed: bool) -> tuple[tuple[int, ...], Layout]:
+    """(shape, layout) of the stages of an operand: rows along k, or chunks of 64 rows across it."""
+    if transposed:
         return (STAGES, rows // 64, 64, 64), Layout((rows * 64, 64 * 64, 64, 1), SWIZZLE_128B)
     return (STAGES, rows, 64), Layout((rows * 64, 64, 1), SWIZZLE_128B)
 
 
-class _Program:
-    def __init__(self, form: Form, fault: str) -> None:
+class WgmmaGemm:
+    def __init__(self, form: GemmForm, fault: str) -> None:
         self.form, self.fault, self.w = form, fault, Writer()
-        self.a = Buffer("A", (K, M) if form.a_across else (M, K), bfloat16)
-        self.b = Buffer("B", (K, N) if form.b_across else (N, K), bfloat16)
+        self.a = Buffer("A", (K, M) if form.a_transposed else (M, K), bfloat16)
+        self.b = Buffer("B", (K, N) if form.b_transposed else (N, K), bfloat16)
         self.result = Buffer("C", (M, N), bfloat16)
 
     def kernel(self) -> Kernel:
@@ -95,22 +96,22 @@ class _Program:
         with w.launch("f", axes, min_blocks=1) as variables:
             block, self.warp, self.lane = variables[0], variables[-2], variables[-1]
             self.rank: Expr = variables[1] if form.cluster > 1 else ZERO
-            self.row = (block * form.cluster + self.rank) * ROWS
+            self.row = (block * form.cluster + self.rank) * TILE_M
             self._shared()
-            together = SyncScope.CLUSTER if form.cluster > 1 else SyncScope.BLOCK
-            w.barrier(SyncScope.BLOCK if self.fault == "not synchronised before" else together)
-            d = w.allocate("d", (COLUMNS // 2,), float32, MemoryScope.REGISTER)
+            scope = SyncScope.CLUSTER if form.cluster > 1 else SyncScope.BLOCK
+            w.barrier(SyncScope.BLOCK if self.fault == "not synchronised before" else scope)
+            d = w.allocate("d", (TILE_N // 2,), float32, MemoryScope.REGISTER)
             with w.when(self.warp >= index(8)):
                 w.emit(SetMaxRegisters(176 if self.fault == "no decrease" else 40, False))
             with w.when(self.warp < index(8)):
                 w.emit(SetMaxRegisters(240 if self.fault == "too many registers" else 232, True))
             with w.loop("tile", TILES) as tile:
-                with w.loop("step", STEPS) as step:
+                with w.loop("step", K_TILES) as step:
                     self._step(d, tile, step)
                 with w.when(self.warp < index(8)):
                     self._finish(d, tile)
             if self.fault != "store never awaited":
-                with w.when(logical_and(self.warp < index(8), self.first_of_group)):
+                with w.when(logical_and(self.warp < index(8), self.first_of_warpgroup)):
                     w.emit(TmaStoreWait(0))
             if form.cluster > 1 and self.fault != "not synchronised after":
                 w.barrier(SyncScope.CLUSTER)
@@ -118,16 +119,16 @@ class _Program:
 
     def _shared(self) -> None:
         w, form = self.w, self.form
-        shape, layout = _ring(ROWS, form.a_across)
-        self.left = w.allocate("a", shape, bfloat16, MemoryScope.SHARED, layout)
-        shape, layout = _ring(COLUMNS, form.b_across)
-        self.right = w.allocate("b", shape, bfloat16, MemoryScope.SHARED, layout)
-        layout = Layout((64 * COLUMNS, 64 * 64, 64, 1), SWIZZLE_128B)
-        self.staged = w.allocate("c", (2, COLUMNS // 64, 64, 64), bfloat16, MemoryScope.SHARED, layout)
+        shape, layout = _operand_stages(TILE_M, form.a_transposed)
+        self.a_stages = w.allocate("a", shape, bfloat16, MemoryScope.SHARED, layout)
+        shape, layout = _operand_stages(TILE_N, form.b_transposed)
+        self.b_stages = w.allocate("b", shape, bfloat16, MemoryScope.SHARED, layout)
+        layout = Layout((64 * TILE_N, 64 * 64, 64, 1), SWIZZLE_128B)
+        self.c_tile = w.allocate("c", (2, TILE_N // 64, 64, 64), bfloat16, MemoryScope.SHARED, layout)
         self.full = w.allocate("full", (STAGES,), INDEX, MemoryScope.SHARED)
         self.free = w.allocate("free", (STAGES,), INDEX, MemoryScope.SHARED)
         self.first = Compare(CompareOp.EQ, self.lane, ZERO)
-        self.first_of_group = logical_and(Compare(CompareOp.EQ, self.warp % 4, ZERO), self.first)
+        self.first_of_warpgroup = logical_and(Compare(CompareOp.EQ, self.warp % 4, ZERO), self.first)
         self.copies = logical_and(Compare(CompareOp.EQ, self.warp, index(8)), self.first)
         with w.when(self.copies), w.loop("i", STAGES) as i:
             w.emit(MbarrierInit(self.full, i, 1))
@@ -135,103 +136,111 @@ class _Program:
 
     def _step(self, d: Buffer, tile: Expr, step: Expr) -> None:
         w, form, fault = self.w, self.form, self.fault
-        turn = tile * STEPS + step
-        stage, parity = turn % STAGES, turn // STAGES % 2
+        iteration = tile * K_TILES + step
+        stage, parity = iteration % STAGES, iteration // STAGES % 2
         with w.when(self.copies):
             if fault != "room not awaited":
                 w.emit(MbarrierWait(self.free, stage, parity if fault == "wrong parity" else ONE - parity))
-            whole = 2 * 64 * (ROWS + COLUMNS)
+            whole = 2 * 64 * (TILE_M + TILE_N)
             tx_expected = {"bytes forgotten": whole // 2, "bytes never sent": 2 * whole}.get(fault, whole)
             w.emit(MbarrierArriveExpectTx(self.full, stage, tx_expected))
-            self._copy(self.left, self.a, self.row, step, stage, form.a_across)
-            self._copy(self.right, self.b, tile * COLUMNS, step, stage, form.b_across, shared=form.cluster > 1)
+            self._copy(self.a_stages, self.a, self.row, step, stage, form.a_transposed)
+            self._copy(self.b_stages, self.b, tile * TILE_N, step, stage, form.b_transposed, multicast=form.cluster > 1)
         with w.when(self.warp < index(8)):
             if fault != "data not awaited":
                 w.emit(MbarrierWait(self.full, stage, parity))
-            group = self.warp // 4
-            at = (stage, group, ZERO, ZERO) if form.a_across else (stage, group * 64, ZERO)
-            other = (stage, *[ZERO] * (len(self.right.shape) - 1))
+            warpgroup = self.warp // 4
+            at = (stage, warpgroup, ZERO, ZERO) if form.a_transposed else (stage, warpgroup * 64, ZERO)
+            other = (stage, *[ZERO] * (len(self.b_stages.shape) - 1))
             adds = True if fault == "never cleared" else step > ZERO
-            across = (form.a_across, form.b_across)
-            w.emit(WarpgroupMma(d, (ZERO,), self.left, at, self.right, other, COLUMNS, 64, adds, *across))
+            transposed = (form.a_transposed, form.b_transposed)
+            w.emit(WarpgroupMma(d, (ZERO,), self.a_stages, at, self.b_stages, other, TILE_N, 64, adds, *transposed))
             w.emit(WarpgroupMmaWait(form.pending))
             if fault == "stage given early" or not form.pending:
-                self._give(stage, None)
+                self._release(stage, None)
             else:
-                self._give((turn + STAGES - 1) % STAGES, step > ZERO)
+                self._release((iteration + STAGES - 1) % STAGES, step > ZERO)
 
     def _copy(
-        self, ring: Buffer, source: Buffer, row: Expr, step: Expr, stage: Expr, across: bool, shared: bool = False
+        self,
+        stages: Buffer,
+        source: Buffer,
+        row: Expr,
+        step: Expr,
+        stage: Expr,
+        transposed: bool,
+        multicast: bool = False,
     ) -> None:
-        """Boxes of 64 rows; those that are ``shared`` go to both blocks of the cluster, one from each."""
+        """Boxes of 64 rows. ``multicast`` ones go to both blocks of the cluster, one from each."""
         w = self.w
-        mask = index(1 if self.fault == "half of the mask" else 3) if shared else None
-        with w.loop(f"{ring.name}_piece", 1 if shared else 2, LoopKind.UNROLLED) as n:
-            piece = self.rank if shared else n
-            to = (stage, piece, ZERO, ZERO) if across else (stage, piece * 64, ZERO)
-            at = (step * 64, row + piece * 64) if across else (row + piece * 64, step * 64)
-            w.emit(TmaLoad(ring, to, source, at, (64, 64), self.full, stage, True, mask))
+        mask = index(1 if self.fault == "half of the mask" else 3) if multicast else None
+        with w.loop(f"{stages.name}_chunk", 1 if multicast else 2, LoopKind.UNROLLED) as n:
+            chunk = self.rank if multicast else n
+            to = (stage, chunk, ZERO, ZERO) if transposed else (stage, chunk * 64, ZERO)
+            at = (step * 64, row + chunk * 64) if transposed else (row + chunk * 64, step * 64)
+            w.emit(TmaLoad(stages, to, source, at, (64, 64), self.full, stage, True, mask))
 
-    def _give(self, stage: Expr, when: Expr | None) -> None:
-        """A stage may be filled again."""
+    def _release(self, stage: Expr, when: Expr | None) -> None:
+        """Release a stage: it may be filled again."""
         w, form = self.w, self.form
         conditions = [Compare(CompareOp.EQ, self.warp % 4, ZERO), self.lane < index(form.cluster)]
-        if self.fault == "one group for both":
+        if self.fault == "one warpgroup for both":
             conditions = [Compare(CompareOp.EQ, self.warp, ZERO), self.lane < index(2)]
         with w.when(logical_and(*conditions, *([] if when is None else [when]))):
             away = form.cluster > 1 and self.fault != "room here alone"
             w.emit(MbarrierArrive(self.free, stage, self.lane if away else None))
 
     def _finish(self, d: Buffer, tile: Expr) -> None:
-        w, fault, staged = self.w, self.fault, self.staged
-        group = self.warp // 4
+        w, fault, c_tile = self.w, self.fault, self.c_tile
+        warpgroup = self.warp // 4
         if fault != "wgmma not awaited":
             w.emit(WarpgroupMmaWait(0))
         if self.form.pending and fault != "stage given early":
-            self._give((tile * STEPS + STEPS - 1) % STAGES, None)
-        half = w.allocate("h", (COLUMNS // 2,), bfloat16, MemoryScope.REGISTER)
-        with w.loop("e", COLUMNS // 4, LoopKind.UNROLLED) as e:
+            self._release((tile * K_TILES + K_TILES - 1) % STAGES, None)
+        half = w.allocate("h", (TILE_N // 2,), bfloat16, MemoryScope.REGISTER)
+        with w.loop("e", TILE_N // 4, LoopKind.UNROLLED) as e:
             w.store(half, (Ramp(e * 2, 1, 2),), Cast(Load(d, (Ramp(e * 2, 1, 2),)), bfloat16))
         if fault != "store not awaited":
-            with w.when(self.first_of_group):
+            with w.when(self.first_of_warpgroup):
                 w.emit(TmaStoreWait(0))
         w.barrier(SyncScope.WARPGROUP)
-        with w.loop("j", COLUMNS // 16, LoopKind.UNROLLED) as j:
+        with w.loop("j", TILE_N // 16, LoopKind.UNROLLED) as j:
             row, column = self.warp % 4 * 16 + self.lane % 16, j % 4 * 16 + self.lane // 16 * 8
-            w.emit(StoreMatrix(staged, (group, j // 4, row, column), half, (j * 8,), 4))
+            w.emit(StoreMatrix(c_tile, (warpgroup, j // 4, row, column), half, (j * 8,), 4))
         if fault == "late fence":
             w.barrier(SyncScope.WARPGROUP)
         if fault != "no fence":
             w.emit(AsyncProxyFence())
         if fault not in ("no barrier", "late fence"):
             w.barrier(SyncScope.WARPGROUP)
-        with w.when(self.first_of_group):
-            with w.loop("slab", COLUMNS // 64, LoopKind.UNROLLED) as slab:
-                at = (self.row + group * 64, tile * COLUMNS + slab * 64)
-                w.emit(TmaStore(self.result, at, staged, (group, slab, ZERO, ZERO), (64, 64)))
+        with w.when(self.first_of_warpgroup):
+            with w.loop("subtile", TILE_N // 64, LoopKind.UNROLLED) as subtile:
+                at = (self.row + warpgroup * 64, tile * TILE_N + subtile * 64)
+                w.emit(TmaStore(self.result, at, c_tile, (warpgroup, subtile, ZERO, ZERO), (64, 64)))
             w.emit(TmaStoreCommit())
 
 
-def product(form: Form, fault: str = "") -> Kernel:
+def wgmma_gemm(form: GemmForm, fault: str = "") -> Kernel:
     """``C = A @ B.T`` of bfloat16, 200x136x160, in tiles of 128x128 of which a block makes two."""
-    return _Program(form, fault).kernel()
+    return WgmmaGemm(form, fault).kernel()
 
 
-def data(form: Form) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """(inputs, result in float32): small whole numbers, so that sums are exact in any order and fit bfloat16."""
+def data(form: GemmForm) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """(inputs, result in float32): small whole numbers, so that accumulators are exact in any order and fit
+    bfloat16."""
     draw = stream(7, "tensor products")
     a, b = draw.integers(-1, 2, (M, K)), draw.integers(-1, 2, (N, K))
-    given = {"A": a.T if form.a_across else a, "B": b.T if form.b_across else b}
+    given = {"A": a.T if form.a_transposed else a, "B": b.T if form.b_transposed else b}
     inputs = {name: np.ascontiguousarray(v).astype(ml_dtypes.bfloat16) for name, v in given.items()}
     return inputs, (a @ b.T).astype(np.float32)
 
 
 FORMS = {
-    "both along k": Form(),
-    "a across": Form(a_across=True),
-    "b across": Form(b_across=True),
-    "both across": Form(a_across=True, b_across=True),
-    "nothing under way": Form(pending=0),
-    "cluster": Form(cluster=2),
-    "cluster across": Form(a_across=True, b_across=True, cluster=2),
+    "both K-major": GemmForm(),
+    "a transposed": GemmForm(a_transposed=True),
+    "b transposed": GemmForm(b_transposed=True),
+    "both transposed": GemmForm(a_transposed=True, b_transposed=True),
+    "nothing in flight": GemmForm(pending=0),
+    "cluster": GemmForm(cluster=2),
+    "cluster transposed": GemmForm(a_transposed=True, b_transposed=True, cluster=2),
 }

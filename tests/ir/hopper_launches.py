@@ -1,5 +1,5 @@
-"""Small kernels of one operation each that Hopper brought: matrices to shared memory, warpgroups that meet, boxes that
-are stored, blocks of a cluster that arrive at each other's barriers. As in ``launches``: faults to plant in each."""
+"""Small kernels, each with one operation that came with Hopper: ``stmatrix``, barriers of warpgroups, TMA stores,
+multicast loads, arrivals at the mbarriers of other blocks. Faults can be planted in each, as in ``launches``."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def equal(a: Expr, b: int) -> Expr:
 
 
 def matrices(fault: str = "") -> Kernel:
-    """O[v, i] = A[v, i] of 8x8, transposed for every other v: loaded and stored as matrices, 1, 2 and 4 at once."""
+    """O[v, i] = A[v, i] of 8x8, transposed for every other v. Matrices are loaded and stored 1, 2 and 4 at once."""
     shape = (len(MATRICES), 4, 8, 8)
     a, o = Buffer("A", shape, float16), Buffer("O", shape, float16)
     w = Writer()
@@ -55,7 +55,8 @@ def matrices(fault: str = "") -> Kernel:
 
 
 def exchange(fault: str = "") -> Kernel:
-    """O[t] = A of the next thread of the warpgroup, three groups in a block, of which the last stays apart."""
+    """O[t] = A of the next thread of the warpgroup, three warpgroups in a block, of which the last does not take
+    part."""
     threads = 384
     a, o = Buffer("A", (threads,), float32), Buffer("O", (threads,), float32)
     w = Writer()
@@ -73,7 +74,8 @@ def exchange(fault: str = "") -> Kernel:
 
 
 def stored(fault: str = "") -> Kernel:
-    """O = A + 1 of 3x37x20, in boxes of 2x8x8 by way of two stages in shared memory, one being stored all the time."""
+    """O = A + 1 of 3x37x20, in boxes of 2x8x8, through two stages in shared memory, of which one is always being
+    stored."""
     shape, tile = (3, 37, 20), (2, 8, 8)
     a, o = Buffer("A", shape, float32), Buffer("O", shape, float32)
     w = Writer()
@@ -107,7 +109,8 @@ def stored(fault: str = "") -> Kernel:
 
 
 def passed_on(fault: str = "") -> Kernel:
-    """O[g, c, i] = A[g, 0, i] + A[g, 1, i] + ...: each of 4 blocks of a cluster sends its part to all, turn by turn."""
+    """O[g, c, i] = A[g, 0, i] + A[g, 1, i] + ...: each of 4 blocks of a cluster multicasts its quarter to all of them,
+    in turn."""
     clusters, cluster, turns, part = 2, 4, 3, 32
     a = Buffer("A", (clusters, turns, cluster * part), float32)
     o = Buffer("O", (clusters, turns, cluster, part), float32)
@@ -142,7 +145,8 @@ def passed_on(fault: str = "") -> Kernel:
 
 
 def published(fault: str = "") -> Kernel:
-    """O[c, t] = A of the other block of a cluster, which has met; an arrival there alone says nothing of writes."""
+    """O[c, t] = A of the other block of a cluster, after a barrier of the cluster. An arrival there alone orders no
+    writes."""
     a, o = Buffer("A", (2, 32), float32), Buffer("O", (2, 32), float32)
     w = Writer()
     with w.launch("published", [("c", 2, CLUSTER), ("t", 32, THREAD)]) as (c, t):
@@ -196,7 +200,7 @@ FAULTS: dict[Build, dict[str, str]] = {
     },
     published: {"arrivals alone": r"race on kept\[0\]: read here, written by thread 0 of block 1"},
 }
-"""Every kernel with the faults that can be planted, and what must be said of each."""
+"""Every kernel with the faults that can be planted, and the message that each must cause."""
 
 
 def data_of(kernel: Kernel) -> dict[str, np.ndarray]:

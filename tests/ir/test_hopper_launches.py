@@ -11,7 +11,7 @@ from tilewright.core.errors import CompileError, InvalidKernel, KernelFault
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
 from tilewright.ir.verify import verify
-from tilewright.tests.ir.tensor_launches import FAULTS, Build, data_of, exchange, expected, matrices, passed_on, stored
+from tilewright.tests.ir.hopper_launches import FAULTS, Build, data_of, exchange, expected, matrices, passed_on, stored
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
 PLANTED = [(build, fault, message) for build, faults in FAULTS.items() for fault, message in faults.items()]
