@@ -10,10 +10,10 @@ from ...ir.expr import WARP_LANES
 from ...ir.stmt import AxisBinding, HardwareAxis, Kernel, Launch, Seq
 from ...schedule.gpu.occupancy import limits_of
 from ..backend import LaunchConfig, Source, parameters_of
-from ..llvm.body import Body
-from ..llvm.frame import Frame
-from ..llvm.statements import Place, emit_statement
-from ..llvm.values import Value, constant
+from ..llvm.frame_layout import FrameLayout
+from ..llvm.function_context import FunctionContext
+from ..llvm.statements import KernelContext, emit_statement
+from ..llvm.values import LlvmValue, constant
 from ..llvm.writer import FunctionWriter, ModuleWriter, identifier
 from ..shared_memory import SharedMemoryPlan, plan_shared_memory
 from .operations import emit_operation, exchange
@@ -26,7 +26,7 @@ _BLOCKS = {HardwareAxis.GRID_X: "x", HardwareAxis.GRID_Y: "y", HardwareAxis.GRID
 
 def emit(kernel: Kernel, target: Target) -> Source:
     """Emit ``kernel``. Raises CompileError where a top-level statement of it is no launch."""
-    module = ModuleWriter(stack_space=_PRIVATE)
+    module = ModuleWriter(stack_address_space=_PRIVATE)
     configs: list[LaunchConfig] = []
     for launch in kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,):
         if not isinstance(launch, Launch):
@@ -77,7 +77,7 @@ def _shared_plan(launch: Launch, target: Target) -> SharedMemoryPlan:
     return plan
 
 
-def _declare_shared(body: Body, name: str, plan: SharedMemoryPlan) -> None:
+def _declare_shared(body: FunctionContext, name: str, plan: SharedMemoryPlan) -> None:
     """Declare the shared memory of a function, and a pointer into it for each shared buffer."""
     if not plan.bytes:
         return
@@ -90,7 +90,7 @@ def _declare_shared(body: Body, name: str, plan: SharedMemoryPlan) -> None:
         body.pointers[buffer.name] = w.assign(f"getelementptr i8, {start.typed}, i64 {at}", "ptr", hint=buffer.name)
 
 
-def _variable(w: FunctionWriter, bound: AxisBinding) -> Value:
+def _variable(w: FunctionWriter, bound: AxisBinding) -> LlvmValue:
     """Return a variable of the launch, such as the index of a block or a lane, as an index of the IR."""
     if bound.extent == 1:
         return constant(0, "i64")

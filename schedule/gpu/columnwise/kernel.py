@@ -91,7 +91,7 @@ def warp_states(writer: ColumnwiseWriter, states: Sequence[State], thread: Expr)
     warps = -(-s.threads // max(s.threads_x, WARP_LANES))
     shared = [
         tuple(
-            w.allocate(writer.name(f"warp_state{n}_{k}"), (warps, s.columns_per_cta), b.dtype, Scope.SHARED)
+            w.allocate(writer.name(f"warp_state{n}_{k}"), (warps, s.columns_per_cta), b.dtype, MemoryScope.SHARED)
             for k, b in enumerate(state)
         )
         for n, state in enumerate(states)
@@ -116,7 +116,7 @@ def _combine_lanes(writer: ColumnwiseWriter, states: Sequence[State]) -> None:
             for n, (how, state) in enumerate(zip(writer.accumulations, states, strict=True)):
                 own = [Load(b, (v,)) for b in state]
                 names = [writer.name(f"other{n}_{k}_{distance}") for k in range(len(state))]
-                other = [w.allocate(a, (), b.dtype, Scope.REGISTER) for a, b in zip(names, state, strict=True)]
+                other = [w.allocate(a, (), b.dtype, MemoryScope.REGISTER) for a, b in zip(names, state, strict=True)]
                 for buffer, load in zip(other, own, strict=True):
                     w.store(buffer, (), Shuffle(ShuffleMode.XOR, load, index(distance)))
                 store_state(w, state, (v,), how.combine(own, [Load(b, ()) for b in other]))
@@ -243,7 +243,10 @@ def _second_shared(writer: ColumnwiseWriter, states: Sequence[State], thread: Ex
     shared = [
         tuple(
             w.allocate(
-                writer.name(f"second_shared{n}_{k}"), (s.second_threads_y, SECOND_THREADS_X), b.dtype, Scope.SHARED
+                writer.name(f"second_shared{n}_{k}"),
+                (s.second_threads_y, SECOND_THREADS_X),
+                b.dtype,
+                MemoryScope.SHARED,
             )
             for k, b in enumerate(state)
         )

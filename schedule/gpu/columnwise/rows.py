@@ -67,7 +67,7 @@ class ThreadRows:
         writer, s, w = self.writer, self.writer.sizes, self.writer.w
         states = [
             [
-                w.allocate(writer.name(f"accumulator{n}_{k}"), (s.vector,), d, Scope.REGISTER)
+                w.allocate(writer.name(f"accumulator{n}_{k}"), (s.vector,), d, MemoryScope.REGISTER)
                 for k, d in enumerate(how.state_dtypes)
             ]
             for n, how in enumerate(writer.accumulations)
@@ -85,7 +85,7 @@ class ThreadRows:
         given, only those below it."""
         writer, s, w, p = self.writer, self.writer.sizes, self.writer.w, self.writer.problem
         loaded = {
-            b.name: w.allocate(writer.name(f"{name}_rows{n}"), (s.unroll, s.vector), b.dtype, Scope.REGISTER)
+            b.name: w.allocate(writer.name(f"{name}_rows{n}"), (s.unroll, s.vector), b.dtype, MemoryScope.REGISTER)
             for n, b in enumerate(p.inputs)
         }
         with w.loop(writer.name(f"{name}_load"), s.unroll, LoopKind.UNROLLED) as u:
@@ -97,7 +97,11 @@ class ThreadRows:
                     *delinearize(column, p.columns),
                 )
                 for b in p.inputs:
-                    w.store(loaded[b.name], run_of((u, index(0)), s.vector), Load(b, run_of(indices, s.vector)))
+                    w.store(
+                        loaded[b.name],
+                        contiguous_vector((u, index(0)), s.vector),
+                        Load(b, contiguous_vector(indices, s.vector)),
+                    )
         with w.loop(writer.name(f"{name}_accumulate"), s.unroll, LoopKind.UNROLLED) as u:
             row = first + u * step
             with w.when(None if stop is None else row < stop):

@@ -12,11 +12,12 @@ circular buffer of its own vectors:
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....ir.buffer import Buffer, Scope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Compare, CompareOp, Expr, Load, Select, index, logical_and
-from ....ir.gpu import CopyAsyncCommit, CopyAsyncWait, Level
+from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.barrier import SyncScope
 from ....ir.stmt import LoopKind
-from ...tile.contiguous import run_of
+from ...tile.contiguous import contiguous_vector
 from .passes import RowPasses
 from .vectors import RowIndex, RowVector
 
@@ -38,7 +39,10 @@ class CircularBuffer:
         self.vectors, s = self.passes.vectors, self.passes.sizes
         self.stages = {
             t.name: self.passes.w.allocate(
-                self.passes.name(f"stages{n}"), (s.buffered_vectors, s.threads_per_row, s.vector), t.dtype, Scope.SHARED
+                self.passes.name(f"stages{n}"),
+                (s.buffered_vectors, s.threads_per_row, s.vector),
+                t.dtype,
+                MemoryScope.SHARED,
             )
             for n, t in enumerate(self.passes.problem.row_inputs)
         }
@@ -63,7 +67,7 @@ class CircularBuffer:
                 self.passes.write_passes(row, scratch, iteration % 2)
                 self._move_edges(next_edges, vectors.edge_registers)
         if s.cluster_size > 1:
-            w.barrier(Level.CLUSTER)
+            w.barrier(SyncScope.CLUSTER)
 
     def _move_first_vectors(self, row: RowIndex, iteration: Expr) -> None:
         """Move the vectors that stay in registers there, and say how passes read back and release the other ones."""
@@ -77,7 +81,7 @@ class CircularBuffer:
 
         def read_back(vector: RowVector) -> None:
             for t in self.passes.problem.row_inputs:
-                there = run_of((stage_of(vector.slot), vectors.group.place, index(0)), s.vector)
+                there = contiguous_vector((stage_of(vector.slot), vectors.group.thread_rank, index(0)), s.vector)
                 loaded = Load(self.stages[t.name], there)
                 w.store(vectors.registers[t.name], vectors.register_indices(vector), loaded)
 
@@ -101,7 +105,7 @@ class CircularBuffer:
         has_row, exists = row.flat < self.passes.problem.row_count, vectors.exists(number, every)
         with w.when(has_row if exists is None else logical_and(has_row, exists)):
             vector = RowVector(slot, vectors.column(row, number))
-            vectors.start_copies(self.stages, (stage, vectors.group.place, index(0)), row, vector)
+            vectors.start_copies(self.stages, (stage, vectors.group.thread_rank, index(0)), row, vector)
         with w.when(Compare(CompareOp.EQ, number, index(every - 1))):
             w.emit(CopyAsyncCommit())
 
@@ -111,7 +115,7 @@ class CircularBuffer:
         if not self.passes.sizes.edge_columns:
             return {}
         following = {
-            t.name: w.allocate(self.passes.name(f"next_edge{n}"), (), t.dtype, Scope.REGISTER)
+            t.name: w.allocate(self.passes.name(f"next_edge{n}"), (), t.dtype, MemoryScope.REGISTER)
             for n, t in enumerate(self.passes.problem.row_inputs)
         }
         self._move_edges(vectors.edge_registers, following)

@@ -9,9 +9,9 @@ Without a circular buffer (see ``circular_buffer``) a CTA takes ``rows_per_cta``
 
 from dataclasses import dataclass
 
-from ....ir.buffer import Scope
+from ....ir.buffer import MemoryScope
 from ....ir.expr import Expr, Load, index, minimum
-from ....ir.gpu import CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.stmt import HardwareAxis, Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
@@ -95,7 +95,7 @@ class RowPrefetch:
 def _write_one_group_of_rows(passes: RowPasses, block: Expr, prefetch: RowPrefetch) -> None:
     """A CTA takes ``rows_per_cta`` rows, one for each group of threads, and is done."""
     s, rows, vectors = passes.sizes, passes.problem.row_count, passes.vectors
-    flat = block * s.rows_per_cta + vectors.group.number if s.rows_per_cta > 1 else block
+    flat = block * s.rows_per_cta + vectors.group.group_rank if s.rows_per_cta > 1 else block
     row = RowIndex(flat)
     if rows % s.rows_per_cta:
         row = RowIndex(minimum(flat, index(rows - 1)), flat < rows)
@@ -120,7 +120,7 @@ def _load_to_both(vectors: ThreadVectors, row: RowIndex) -> None:
     s, w, tensors = vectors.sizes, vectors.w, vectors.problem.row_inputs
     shared = {
         t.name: w.allocate(
-            vectors.name(f"shared_vectors{n}"), (s.buffered_vectors, s.threads, s.vector), t.dtype, Scope.SHARED
+            vectors.name(f"shared_vectors{n}"), (s.buffered_vectors, s.threads, s.vector), t.dtype, MemoryScope.SHARED
         )
         for n, t in enumerate(tensors)
     }

@@ -64,7 +64,7 @@ class RowPasses:
     def allocate_scratch(self, slots: int) -> list[tuple[Buffer, ...]]:
         """Shared memory for each reduction (see ``group_scratch``)."""
         return [
-            team_scratch(self.w, self.name(f"state{n}"), self.vectors.group, r.accumulation.state_dtypes, slots)
+            group_scratch(self.w, self.name(f"state{n}"), self.vectors.group, r.accumulation.state_dtypes, slots)
             for n, r in enumerate(self.problem.reductions)
         ]
 
@@ -89,7 +89,7 @@ class RowPasses:
         how, w, s = reduction.accumulation, self.w, self.sizes
         count = min(s.vector, ACCUMULATORS) if s.vectors_per_thread * s.vector > ACCUMULATORS else 1
         accumulators = [
-            w.allocate(self.name(f"accumulator{n}_{k}"), (count,), d, Scope.REGISTER)
+            w.allocate(self.name(f"accumulator{n}_{k}"), (count,), d, MemoryScope.REGISTER)
             for k, d in enumerate(how.state_dtypes)
         ]
         with w.loop(self.name(f"identity{n}"), count, LoopKind.UNROLLED) as i:
@@ -119,13 +119,15 @@ class RowPasses:
     ) -> Expr:
         """The result of the accumulators of all threads of the row."""
         w = self.w
-        state = [w.allocate(self.name(f"state{n}_{k}"), (), d, Scope.REGISTER) for k, d in enumerate(how.state_dtypes)]
+        state = [
+            w.allocate(self.name(f"state{n}_{k}"), (), d, MemoryScope.REGISTER) for k, d in enumerate(how.state_dtypes)
+        ]
         for value, accumulator in zip(state, accumulators, strict=True):
             w.store(value, (), Load(accumulator, (index(0),)))
         for k in range(1, accumulators[0].shape[0]):
             new = how.combine([Load(v, ()) for v in state], [Load(a, (index(k),)) for a in accumulators])
             store_state(w, state, (), new)
-        team_reduce(w, self.name(f"group{n}"), self.vectors.group, state, how.combine, scratch, slot)
+        group_reduce(w, self.name(f"group{n}"), self.vectors.group, state, how.combine, scratch, slot)
         return how.result([Load(v, ()) for v in state])
 
     # --- outputs
@@ -136,7 +138,7 @@ class RowPasses:
         with self.vectors.each_in_registers(row, "write", last_pass=True) as vector:
             broadcasts = self._load_broadcasts(row, vector, "write", bodies)
             new = [
-                w.allocate(self.name(f"results{n}"), (s.vector,), c.tensor.dtype, Scope.REGISTER)
+                w.allocate(self.name(f"results{n}"), (s.vector,), c.tensor.dtype, MemoryScope.REGISTER)
                 for n, c in enumerate(outputs)
             ]
             with self.vectors.elements("write_v") as v:
@@ -156,7 +158,7 @@ class RowPasses:
                     w.store(c.tensor, (*self.vectors.row_indices(row), self.vectors.edge_column(row)), value)
 
     def _write_per_row(self, row: RowIndex) -> None:
-        conditions: list[Expr] = [Compare(CompareOp.EQ, self.vectors.group.place, index(0))]
+        conditions: list[Expr] = [Compare(CompareOp.EQ, self.vectors.group.thread_rank, index(0))]
         if self.sizes.cluster_size > 1:
             conditions.append(Compare(CompareOp.EQ, self.vectors.cta_rank, index(0)))
         if row.exists is not None:
@@ -174,7 +176,7 @@ class RowPasses:
         loads = self.problem.output_broadcasts if s.preloaded_vectors else ()
         for n, load in enumerate(loads):
             shape = (s.preloaded_vectors, s.vector)
-            self.preloaded[load] = self.w.allocate(self.name(f"preloaded{n}"), shape, load.dtype, Scope.REGISTER)
+            self.preloaded[load] = self.w.allocate(self.name(f"preloaded{n}"), shape, load.dtype, MemoryScope.REGISTER)
         if loads:
             with self.vectors.each(row, "preload") as vector, self.w.when(self._is_preloaded(vector)):
                 for load in loads:
@@ -203,8 +205,8 @@ class RowPasses:
             if preloads and self._is_preloaded(vector) is None:
                 found[load] = RegisterVector(self.preloaded[load], (vector.slot,))
                 continue
-            buffer = self.w.allocate(self.name(f"{name}_broadcast{n}"), (s.vector,), load.dtype, Scope.REGISTER)
-            whole = run_of((index(0),), s.vector)
+            buffer = self.w.allocate(self.name(f"{name}_broadcast{n}"), (s.vector,), load.dtype, MemoryScope.REGISTER)
+            whole = contiguous_vector((index(0),), s.vector)
             with self.w.when(vector.slot >= s.preloaded_vectors if preloads else None):
                 self.w.store(buffer, whole, self._broadcast_vector(load, row, vector))
             if preloads:

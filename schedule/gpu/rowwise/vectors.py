@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Compare, CompareOp, Expr, Load, Logic, LogicOp, Ramp, Select, Var, index, logical_and, minimum
-from ....ir.gpu import CopyAsync
+from ....ir.gpu.async_copy import CopyAsync
 from ....ir.stmt import LoopKind
 from ....te.workload import Workload
 from ...problems.rowwise import RowwiseProblem, column_axis, row_axis
@@ -59,7 +59,7 @@ class ThreadVectors:
         self.tensors = frozenset(b.name for b in (*self.workload.inputs, *self.workload.output_buffers))
         self.thread = Var(self.name("t"))
         self.cta_rank: Expr = Var(self.name("rank")) if s.cluster_size > 1 else index(0)
-        self.group = Team(self.thread, s.threads_per_row, s.rows_per_cta, s.cluster_size)
+        self.group = ThreadGroup(self.thread, s.threads_per_row, s.rows_per_cta, s.cluster_size)
 
     def name(self, base: str) -> str:
         """``base``, or a name close to it that no tensor has."""
@@ -72,7 +72,7 @@ class ThreadVectors:
         s = self.sizes
         for n, tensor in enumerate(self.problem.row_inputs):
             self.registers[tensor.name] = self.w.allocate(
-                self.name(f"vectors{n}"), (s.register_vectors, s.vector), tensor.dtype, Scope.REGISTER
+                self.name(f"vectors{n}"), (s.register_vectors, s.vector), tensor.dtype, MemoryScope.REGISTER
             )
             if s.edge_columns:
                 self.edge_registers[tensor.name] = self.w.allocate(
@@ -142,14 +142,14 @@ class ThreadVectors:
 
     def has_edge(self) -> Expr:
         """Whether the thread has an edge column: the first threads of the first CTA of a row have one each."""
-        has: Expr = self.group.place < self.sizes.edge_columns
+        has: Expr = self.group.thread_rank < self.sizes.edge_columns
         if self.sizes.cluster_size > 1:
             has = logical_and(has, Compare(CompareOp.EQ, self.cta_rank, index(0)))
         return has
 
     def edge_column(self, row: RowIndex) -> Expr:
         """The thread's edge column: in front of the first vector, or behind the last one."""
-        s, number = self.sizes, self.group.place
+        s, number = self.sizes, self.group.thread_rank
         in_front = number < self.first_column(row)
         return Select(in_front, number, minimum(number, index(s.edge_columns - 1)) + s.vectors * s.vector)
 
@@ -161,7 +161,7 @@ class ThreadVectors:
 
     def _within_cta(self, number: Expr) -> Expr:
         """Which of the CTA's vectors the thread's vector ``number`` is."""
-        return number * self.sizes.threads_per_row + self.group.place
+        return number * self.sizes.threads_per_row + self.group.thread_rank
 
     def exists(self, number: Expr, count: int) -> Expr | None:
         """Whether the thread's vector ``number``, which is below ``count``, exists; None where all of them do."""

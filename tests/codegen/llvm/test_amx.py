@@ -1,4 +1,4 @@
-"""Tile registers, dot products and transposes become the right machine instructions."""
+"""Tile registers, dot products and turned blocks as machine instructions."""
 
 import re
 from dataclasses import replace
@@ -47,14 +47,13 @@ def test_tiles_keep_to_their_registers(dtype: str, atom: str, word: str, threads
     products = re.findall(rf"{word}\s+%tmm(\d), %tmm(\d), %tmm(\d)", text)
     assert {d for _, _, d in products} == {"0", "1", "2", "3"} and {a for _, a, _ in products} == {"4", "5"}
     assert text.count("ldtilecfg") == text.count("tilerelease") == 1
-    assert text.count("syscall") >= 1  # The kernel asks for permission to use tiles.
+    assert text.count("syscall") >= 1  # the state of tiles is asked for
     assert count_instructions(text)["matrix"] > 8
 
 
-def test_tiles_are_configured_as_the_manual_says() -> None:
-    """The palette is 1. From byte 16 on there are the bytes in a row of each tile, in 16 bits each, and from byte 48
-    on the rows."""
-    kernel = finish(lower_tiles(_product("int8"), "k", SETTING, DOT_ATOMS["s8s8"]), TILES)
+def test_tiles_are_set_up_as_the_manual_says() -> None:
+    """Palette 1; from byte 16 on the bytes in a row of each tile, 16 bits each; from byte 48 on the rows."""
+    kernel = finish(lower_amx(_product("int8"), "k", SETTING, DOT_ATOMS["s8s8"]), TILES)
     (line,) = re.findall(r"constant \[64 x i8\] \[(.*)\]", backend_for(TILES).emit(kernel, TILES).text)
     data = bytes(int(n) for n in re.findall(r"i8 (\d+)", line))
     assert len(data) == 64 and data[0] == 1 and not any(data[1:16])
@@ -72,11 +71,11 @@ def test_no_tiles_without_the_extension_and_not_more_than_there_are() -> None:
         build_kernel(large, TILES)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_prefetches_and_non_temporal_stores(streamed: bool) -> None:
-    """Each step prefetches two lines of the next row of tiles. Outputs are stored past the caches in whole lines."""
-    setting = replace(SETTING, panels=16, pack_a="never", by_rows=True, streamed=streamed)
-    text = _assembly(lower_tiles(_product("bfloat16"), "k", setting, DOT_ATOMS["bf16"]), TILES)
+@pytest.mark.parametrize("non_temporal", [False, True])
+def test_rows_are_prefetched_and_outputs_stored_past_the_caches(non_temporal: bool) -> None:
+    """Two lines of the next row of tiles in each step of the one before, and outputs in whole lines past the caches."""
+    setting = replace(SETTING, panels=16, pack_a="never", order=COLUMNS_INSIDE, non_temporal=non_temporal)
+    text = _assembly(lower_amx(_product("bfloat16"), "k", setting, DOT_ATOMS["bf16"]), TILES)
     assert text.count("prefetcht1") == 2
     assert bool(re.search(r"vmovnt\w+\s+%zmm", text)) == non_temporal
     packed = _assembly(lower_amx(_product("bfloat16"), "k", SETTING, DOT_ATOMS["bf16"]), TILES)
@@ -96,8 +95,8 @@ def test_dot_products_are_single_instructions() -> None:
     [("float32", 16, 16, 1), ("float64", 8, 8, 1), ("bfloat16", 16, 16, 2), ("int8", 4, 16, 1), ("int8", 16, 16, 4),
      ("bfloat16", 2, 16, 1), ("int32", 8, 2, 1), ("float32", 4, 4, 2)],
 )  # fmt: skip
-def test_transposes_are_exact(dtype: str, rows: int, columns: int, unit: int) -> None:
-    """Transposes are right bit by bit, and nothing is written between the rows of the target."""
+def test_turned_blocks_are_what_they_say(dtype: str, rows: int, columns: int, unit: int) -> None:
+    """Bit by bit, with nothing written between the rows of the target."""
     kind, gap = DTYPES[dtype], 3 if rows == columns else 0
     source = Buffer("source", (rows, columns * unit + 1), kind)
     target = Buffer("target", (columns, rows * unit + gap), kind)

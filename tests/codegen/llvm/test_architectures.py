@@ -1,4 +1,4 @@
-"""Code for processors that are not here: which instructions it has, what it calls, and what is refused."""
+"""Code for processors that are not here: what it consists of, what it calls, and what is refused."""
 
 import re
 from functools import cache
@@ -22,7 +22,7 @@ from tilewright.tests.codegen.kernels import KERNELS
 BACKEND = LlvmBackend()
 NAMES = ("aarch64", "aarch64+sve", "riscv64+v+zvfh", "riscv64+v+zvl256b+zvfh", "riscv64+zfh")
 MACHINES = {"x86-64": 62, "aarch64": 183, "riscv64": 243}
-"""The numbers of machines in ELF files."""
+"""As ELF numbers them."""
 WORKLOADS = {
     "matmul": OPERATORS["matmul"].workload({"m": 48, "n": 64, "k": 40}),
     "softmax": OPERATORS["softmax"].workload({"rows": 16, "columns": 256}),
@@ -34,8 +34,8 @@ OUTSIDE = {"tilewright_parallel_for", "tilewright_scratch", "memcpy", "memset", 
 
 
 @cache
-def lowered(operator: str, name: str) -> Layers:
-    """Lower the schedule whose vectors are widest, or which has most of them."""
+def lowered(operator: str, name: str) -> LoweringStages:
+    """Of the schedule whose vectors are widest, or which has most of them."""
     workload, target = WORKLOADS[operator], target_named(name)
     space = sketches_for(workload, target)[0].space(workload, target, limit=500)
     schedules = [space.schedule(n) for n in range(len(space))]
@@ -64,7 +64,7 @@ def test_products_and_softmax_reach_the_vector_instructions(operator: str, name:
     counts = found.artifacts.instructions
     assert re.search(fused, assembly(found))
     assert counts["vector_fma"] >= 4 and counts["vector_load"] and counts["vector_store"]
-    assert counts["scalar_fma"] == 0 and counts["scalar_fp"] <= 8  # They come from the end of a row.
+    assert counts["scalar_fma"] == 0 and counts["scalar_fp"] <= 8  # the end of a row
     assert counts["other"] < total(counts) // 3
 
 
@@ -84,8 +84,8 @@ def test_vectors_are_as_wide_as_the_target_says() -> None:
     assert re.search(r"vsetivli\s+zero, 8, e32, m1,", assembly(lowered("matmul", "riscv64+v+zvl256b")))
 
 
-def widest(lowered: Layers) -> int:
-    """Return the lanes of the widest vectors in the source."""
+def widest(lowered: LoweringStages) -> int:
+    """Lanes of the widest vectors in the source."""
     return max(int(n) for n in re.findall(r"<(\d+) x float>", lowered.source.text))
 
 

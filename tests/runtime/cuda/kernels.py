@@ -1,4 +1,4 @@
-"""Kernels for the tests of CUDA devices. Some are written in CUDA C++, because no correct IR could do what they do."""
+"""Kernels for the tests of CUDA devices, some written in CUDA C++ because no correct IR could do what they do."""
 
 from dataclasses import replace
 from typing import Any
@@ -53,17 +53,16 @@ def target() -> Target:
     return Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
 
 
-def binary(function: str, on: Target, blocks: int = 1, threads: int = COUNT, **grid: Any) -> Binary:
-    """Return a binary with one launch of a function of ``TEXT`` on float32 X and Y of ``COUNT`` elements, with any
-    launch attributes."""
-    parameters = (Parameter("X", "input", (COUNT,), float32), Parameter("Y", "output", (COUNT,), float32))
+def binary(function: str, on: Target, blocks: int = 1, threads: int = COUNT, **grid: Any) -> CompiledKernel:
+    """One launch of a function of ``TEXT`` on float32 X and Y of ``COUNT`` elements, asking for anything."""
+    parameters = (KernelParameter("X", "input", (COUNT,), float32), KernelParameter("Y", "output", (COUNT,), float32))
     launches = (LaunchConfig(function, (blocks, 1, 1), threads, arguments=(0, 1), **grid),)
     compiled = compile_source(Source("cuda-c++", TEXT, "unit", parameters), on)
     return replace(compiled, entry=function, launches=launches)
 
 
 def workload() -> Workload:
-    """Return ``T = A + B; C = T * 2; D = T - 1`` on float32[37, 64]: two outputs, with T in the workspace."""
+    """``T = A + B; C = T * 2; D = T - 1`` on float32[37, 64]: two outputs, T in the workspace."""
     a, b, t, c, d = (Buffer(name, SHAPE, float32) for name in "ABTCD")
 
     def stage(tensor: Buffer, i: str, j: str, value: Expr) -> Stage:
@@ -79,7 +78,7 @@ def workload() -> Workload:
 
 
 def two_launches() -> Kernel:
-    """Return ``workload`` in two launches with T between them."""
+    """``workload`` in two launches with T between them."""
     a, b, t, c, d = (Buffer(name, SHAPE, float32) for name in "ABTCD")
     w = Writer()
     rows, columns = SHAPE
@@ -92,6 +91,6 @@ def two_launches() -> Kernel:
 
 
 def data(seed: int = 0) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float32]], ...]:
-    """Return A and B of ``workload``."""
+    """A and B of ``workload``."""
     generator = np.random.Generator(np.random.PCG64(seed))
     return tuple(generator.uniform(-1, 1, SHAPE).astype(np.float32) for _ in range(2))
