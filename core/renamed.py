@@ -23,7 +23,9 @@ class Renamed:
 
 
 RENAMED: Mapping[tuple[str, int], Renamed] = {
-    ("amdgpu_products", 1): Renamed("amdgpu_gemm", 2),
+    ("amdgpu_products", 1): Renamed(
+        "amdgpu_gemm", 2, knobs={"rows": "atoms_m", "columns": "atoms_n", "depth": "block_k"}
+    ),
     ("amdgpu_rows", 1): Renamed("amdgpu_rowwise", 2),
     ("cpu_dots", 3): Renamed("cpu_gemm_dot", 4),
     ("cpu_gemm", 3): Renamed("cpu_gemm", 4),
@@ -34,10 +36,41 @@ RENAMED: Mapping[tuple[str, int], Renamed] = {
     ("cuda_gemv", 3): Renamed("cuda_gemv", 4),
     ("cuda_layers", 3): Renamed("cuda_mlp", 4),
     ("cuda_loops", 1): Renamed("cuda_loops", 2),
-    ("cuda_mma", 2): Renamed("cuda_gemm_mma", 3),
+    ("cuda_mma", 2): Renamed(
+        "cuda_gemm_mma",
+        3,
+        knobs={
+            "rows": "atoms_m",
+            "columns": "atoms_n",
+            "depth": "block_k",
+            "split": "split_k",
+            "resident": "ctas_per_sm",
+            "staged": "staged_epilogue",
+            "evened": "repacked",
+        },
+    ),
     ("cuda_permute", 2): Renamed("cuda_permute", 3),
     ("cuda_pointwise", 2): Renamed("cuda_pointwise", 3),
-    ("cuda_products", 7): Renamed("cuda_gemm", 8),
+    ("cuda_products", 7): Renamed(
+        "cuda_gemm",
+        8,
+        knobs={
+            "groups": "consumer_warpgroups",
+            "in_turn": "ping_pong",
+            "rows": "atoms_m",
+            "wide": "mma_n",
+            "slabs": "k_atoms",
+            "cluster": "cluster_m",
+            "across": "cluster_n",
+            "split": "split_k",
+            "band": "group_m",
+            "resident": "ctas_per_sm",
+            "roomy": "producer_warpgroup",
+            "even": "stream_k",
+            "boxes": "epilogue_stages",
+            "copied": "repacked",
+        },
+    ),
     ("cuda_rows", 2): Renamed("cuda_rowwise", 3),
     ("cuda_skinny", 2): Renamed("cuda_skinny_mma", 3),
     ("cuda_skinny_streams", 4): Renamed("cuda_skinny_tma", 5),

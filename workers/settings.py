@@ -45,7 +45,7 @@ class ExecutorSettings:
     threads). ``builder_memory_bytes``: address space of a builder child, so that a runaway compile hurts nobody else.
     ``final``: how finalists are timed."""
 
-    builder: str = "tilewright.codegen.road:build"
+    builder: str = "tilewright.codegen.lowering:build"
     deadlines: Deadlines = field(default_factory=Deadlines)
     timing: TimingRules = field(default_factory=TimingRules)
     final: FinalRules = field(default_factory=FinalRules)

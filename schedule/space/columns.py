@@ -1,7 +1,8 @@
 """Many settings at once: the columns that formulas over a space work on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,10 @@ from ...core.errors import IllegalSchedule
 from ...core.schedule import KnobValue, Schedule
 from .knob import Knob
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+R = TypeVar("R", bound="DataclassInstance")
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
@@ -65,3 +70,9 @@ def codes_of(knobs: Sequence[Knob], schedules: Sequence[Schedule]) -> NDArray[np
                 )
             codes[row, position] = found[0]
     return codes
+
+
+def row_of_record(record: R, row: int) -> R:
+    """One row of a dataclass whose fields are whole columns: the same record with a plain int in place of each."""
+    columns = {f.name: getattr(record, f.name) for f in fields(record)}
+    return replace(record, **{name: int(c[row]) for name, c in columns.items() if isinstance(c, np.ndarray)})

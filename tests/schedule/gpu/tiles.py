@@ -1,17 +1,20 @@
 """What the tests of tile sketches share: schedules by knobs, agreement on the interpreter, compiling for one device."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tilewright.codegen.backend import Resources
 from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.policy import DEFAULT_POLICY, SpacePolicy
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
 from tilewright.ir.verify import verify
 from tilewright.schedule.sketch import Sketch
+from tilewright.schedule.space.space import Space
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
 from tilewright.te.reference import reference
@@ -19,6 +22,8 @@ from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
+WHOLE = SpacePolicy(prune=False)
+"""The policy that keeps every legal setting."""
 
 
 def workload_of(operator: str, **parameters: Any) -> Workload:
@@ -26,19 +31,34 @@ def workload_of(operator: str, **parameters: Any) -> Workload:
 
 
 def schedule_of(sketch: Sketch, workload: Workload, target: Target = H200, /, **knobs: KnobValue) -> Schedule:
-    """The first schedule with these knobs; AssertionError where there is none."""
-    space = sketch.space(workload, target)
-    for row in range(len(space)):
-        schedule = space.schedule(row)
-        if all(schedule[name] == value for name, value in knobs.items()):
-            return schedule
-    raise AssertionError(f"no schedule of {sketch.name} has {knobs}")
+    """The first promising schedule with these knobs; AssertionError where there is none."""
+    return _first(sketch, sketch.space(workload, target), knobs)
 
 
-def assert_agrees(sketch: Sketch, workload: Workload, count: int = 20, target: Target = H200) -> int:
+def legal_schedule_of(sketch: Sketch, workload: Workload, target: Target = H200, /, **knobs: KnobValue) -> Schedule:
+    """The first legal schedule with these knobs, promising or not; AssertionError where there is none."""
+    return _first(sketch, sketch.space(workload, target, policy=WHOLE), knobs)
+
+
+def _first(sketch: Sketch, space: Space, knobs: Mapping[str, KnobValue]) -> Schedule:
+    kept = np.ones(len(space), dtype=bool)
+    for name, value in knobs.items():
+        kept &= space.column(name) == value
+    assert kept.any(), f"no schedule of {sketch.name} has {knobs}"
+    return space.schedule(int(kept.argmax()))
+
+
+def assert_agrees(
+    sketch: Sketch,
+    workload: Workload,
+    count: int = 20,
+    target: Target = H200,
+    *,
+    policy: SpacePolicy = DEFAULT_POLICY,
+) -> int:
     """Reference and interpreter agree on ``count`` schedules (all, where there are fewer); how many were tried."""
     assert sketch.matches(workload, target)
-    space = sketch.space(workload, target)
+    space = sketch.space(workload, target, policy=policy)
     inputs = random_inputs(workload, 1)
     wanted, limits = reference(workload, inputs), tolerance(workload)
     rows = stream(1, sketch.name).permutation(len(space))[:count]
