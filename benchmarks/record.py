@@ -22,15 +22,14 @@ import numpy as np
 
 from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX, described, readme
 from tilewright.benchmarks.suite import Options, Result, commit
-from tilewright.codegen import lowering
-from tilewright.codegen.backend import CompiledKernel
 from tilewright.core.keys import canonical_json
+from tilewright.core.policy import SpacePolicy
 from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Profile, Target
 from tilewright.core.trial import Failed, Reason
 from tilewright.runtime.devices import host_target
-from tilewright.schedule.gpu.gemm.space import ALL_CUDA_GEMM
+from tilewright.schedule.gpu.gemm.space import CUDA_GEMM
 from tilewright.schedule.sketch import Sketch
 from tilewright.schedule.space.space import Space
 from tilewright.search.t4 import Json, read_document, t4_result, write_t4
@@ -42,11 +41,18 @@ from tilewright.workers.executors import open_executor
 from tilewright.workers.settings import Deadlines, ExecutorSettings, settings_for
 
 LEAST_SETTINGS = 300
-SUBSPACE: Mapping[str, tuple[KnobValue, ...]] = {"band": (8,), "cluster": (1, 2), "across": (1, 2)}
-"""Knob -> the values that it is held to; all other knobs have all of theirs."""
-MANY_TOKENS = 512
-WIDTHS = (64, 96, 128, 144, 160, 176, 192, 208, 224, 256)
-"""Of tiles of products of more than ``MANY_TOKENS``, which have more settings otherwise."""
+SUBSPACE: Mapping[str, tuple[KnobValue, ...]] = {
+    "consumer_warpgroups": (1, 2),
+    "atoms_m": (1,),
+    "mma_n": (64, 96, 128, 144, 160, 176, 192, 208, 224, 256),
+    "k_atoms": (1,),
+    "cluster_m": (1, 2),
+    "cluster_n": (1, 2),
+    "group_m": (8,),
+    "ctas_per_sm": (1,),
+    "epilogue_stages": (0, 2),
+}
+"""Knob -> the values that it is held to. All other knobs have all of theirs."""
 _SAVED_EVERY = 64
 _PREFETCHED = 16
 
@@ -64,9 +70,9 @@ _SHAPES: Mapping[str, tuple[int, int, int]] = {
     "llama-3-70b-up_gate": (256, 7168, 8192),
     "llama-3-70b-down": (2048, 8192, 3584),
 }
-"""Tokens, outputs, inputs: Y[tokens, outputs] = X[tokens, inputs] W[outputs, inputs], in bfloat16. The projections of
-Llama 3 8B and Qwen2.5 7B, and an eighth of Llama 3 70B's (as eight devices share it). Of fewer tokens there are fewer
-settings, and up to 64 they are another sketch's."""
+"""Tokens, outputs, inputs: Y[tokens, outputs] = X[tokens, inputs] W[outputs, inputs], in bfloat16. They are the
+projections of Llama 3 8B and Qwen2.5 7B, and an eighth of Llama 3 70B's, which eight devices share. Up to 64 tokens
+another sketch takes them."""
 
 
 @dataclass(frozen=True)
@@ -84,31 +90,27 @@ class Table:
         return OPERATORS[self.operator].workload(self.parameters)
 
     def space(self, target: Target) -> Space:
-        """The settings to be recorded. Raises ValueError where the sketch does not list all that there are."""
-        whole = self.sketch.space(self.workload, target)
+        """The settings to be recorded. Raises ValueError where the sketch does not list all that are legal."""
+        whole = self.sketch.space(self.workload, target, policy=SpacePolicy(prune=False))
         if whole.total > len(whole):
             raise ValueError(f"{self.name}: only {len(whole)} of {whole.total} settings are listed")
         kept = np.ones(len(whole), dtype=bool)
         for knob, values in self.subspace.items():
             kept &= np.isin(whole.column(knob), values)
         columns = {name: column[kept] for name, column in whole.quantities.items()}
-        return Space(whole.sketch, whole.version, whole.knobs, whole.codes[kept], columns, int(kept.sum()))
+        total = int(kept.sum())
+        prior = None if whole.prior_seconds is None else whole.prior_seconds[kept]
+        return Space(
+            *(whole.sketch, whole.version, whole.knobs, whole.codes[kept], columns, total, prior), low=total, high=total
+        )
 
 
 def _linear(name: str, tokens: int, outputs: int, inputs: int) -> Table:
     parameters = {"rows": tokens, "inputs": inputs, "outputs": outputs, "bias": False, "dtype": "bfloat16"}
-    subspace = {**SUBSPACE, "wide": WIDTHS} if tokens > MANY_TOKENS else SUBSPACE
-    return Table(f"{name}-{tokens}x{outputs}x{inputs}", "linear", parameters, ALL_CUDA_GEMM, subspace)
+    return Table(f"{name}-{tokens}x{outputs}x{inputs}", "linear", parameters, CUDA_GEMM, SUBSPACE)
 
 
 TABLES = {table.name: table for table in (_linear(name, *shape) for name, shape in _SHAPES.items())}
-
-
-def build(workload: Workload, target: Target, schedule: Schedule) -> CompiledKernel:
-    """What builder children call: settings that a sketch's space leaves out as not worth it are built too."""
-    if schedule.sketch == ALL_CUDA_GEMM.name:
-        return lowering.build_kernel(ALL_CUDA_GEMM.lower(workload, target, schedule), target)
-    return lowering.build(workload, target, schedule)
 
 
 def run(options: Options) -> Result:
@@ -235,7 +237,7 @@ def _settings(kind: str) -> ExecutorSettings:
     usual = settings_for(kind, Deadlines())
     timing = replace(usual.timing, sample_seconds=1e-3, most_seconds=0.015, hopeless_ratio=1e9)
     builders = max(1, len(os.sched_getaffinity(0)) - 2)  # for the runner, and for all else
-    return replace(usual, builder=f"{__name__}:build", timing=timing, builders=builders, ahead=2 * builders + 4)
+    return replace(usual, timing=timing, builders=builders, ahead=2 * builders + 4)
 
 
 def _opened(kind: str, seed: int) -> Executor:

@@ -54,7 +54,7 @@ _README = """\
 Every legal setting of a sub-space of the sketch `cuda_gemm`, for one matrix product a file (`*{suffix}`: the T4
 form of github.com/odgaard/TuningSchema, compressed), each built, checked against float64 and timed on the device. The
 sub-space: some knobs are held to the values named in the table below (and as `subspace` in the metadata), every other
-one has all its values, and settings that the sketch's estimate would leave out are in. Failures are kept as failures
+one has all its values, and legal settings that pruning would leave out are in. Failures are kept as failures
 (`failure`: stage, reason, detail), times with their samples (`runtimes`, each the mean of `launches_per_runtime`
 launches on rotating buffers, caches cold). `measurements` also has the sketch's derived columns (`quantities` in the
 metadata says what they are) and, as `evidence.*`, what the compiler and the device's sensors said.

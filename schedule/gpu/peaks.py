@@ -10,12 +10,14 @@ from ..sketch import Peaks
 class _Architecture:
     """What one multiprocessor does in a cycle, and nominal figures for a device that nothing was measured of.
 
-    ``tensor_flops``: dense 16-bit floating point operations of the fastest matrix instructions. ``shared_bytes`` and
-    ``l2_bytes``: bytes from shared memory and from L2, while all multiprocessors read. ``float32_lanes``: float32
-    units.
+    ``tensor_flops``: dense 16-bit floating point operations of the fastest matrix instructions.
+    ``warp_tensor_flops``: those that matrix instructions of single warps sustain (mma.sync on NVIDIA's devices).
+    ``shared_bytes`` and ``l2_bytes``: bytes from shared memory and from L2, while all multiprocessors read.
+    ``float32_lanes``: float32 units.
     """
 
     tensor_flops: float
+    warp_tensor_flops: float
     shared_bytes: float
     l2_bytes: float
     float32_lanes: int
@@ -25,25 +27,28 @@ class _Architecture:
 
 
 _ARCHITECTURES: dict[str, _Architecture] = {
-    "sm_80": _Architecture(2048, 128, 40, 64, 1.41e9, 1.4e12, 2.5e-6),
-    "sm_89": _Architecture(1024, 128, 40, 128, 2.5e9, 0.9e12, 2.5e-6),
-    "sm_90a": _Architecture(4096, 128, 60, 128, 1.778e9, 4.25e12, 1.7e-6),
-    "sm_100a": _Architecture(8192, 128, 60, 128, 1.85e9, 7.0e12, 1.7e-6),
-    "gfx942": _Architecture(2048, 128, 64, 128, 2.1e9, 4.3e12, 3.0e-6),
+    "sm_80": _Architecture(2048, 1800, 128, 40, 64, 1.41e9, 1.4e12, 2.5e-6),
+    "sm_89": _Architecture(1024, 900, 128, 40, 128, 2.5e9, 0.9e12, 2.5e-6),
+    "sm_90a": _Architecture(4096, 2150, 128, 60, 128, 1.778e9, 4.25e12, 1.7e-6),
+    "sm_100a": _Architecture(8192, 2150, 128, 60, 128, 1.85e9, 7.0e12, 1.7e-6),
+    "gfx942": _Architecture(2048, 2048, 128, 64, 128, 2.1e9, 4.3e12, 3.0e-6),
 }
 """Architecture -> its traits (CUDA C++ Programming Guide, "Arithmetic Instructions"; the vendors' data sheets). The L2
-figures of sm_90a were fitted on an H200; the others are estimates."""
+and warp-level tensor figures of sm_90a were fitted on an H200; the others are estimates."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuPeaks:
-    """Ceilings of one device. Rates are those of the whole device unless a name says ``per_cycle``, which is that of
-    one
-    multiprocessor. ``clock_hz`` is the clock under load."""
+    """The ceilings of one device.
+
+    Rates ``per_cycle`` are those of one multiprocessor, others those of the whole device. ``clock_hz`` is the clock
+    under load.
+    """
 
     multiprocessors: int
     clock_hz: float
     tensor_flops_per_cycle: float
+    warp_tensor_flops_per_cycle: float
     float32_flops_per_cycle: float
     shared_bytes_per_cycle: float
     l2_bytes_per_cycle: float
@@ -72,6 +77,7 @@ def gpu_peaks(target: Target, measured: Peaks) -> GpuPeaks:
         multiprocessors=target.threads,
         clock_hz=float32 / (lanes * target.threads) if float32 else traits.clock_hz,
         tensor_flops_per_cycle=traits.tensor_flops,
+        warp_tensor_flops_per_cycle=traits.warp_tensor_flops,
         float32_flops_per_cycle=lanes,
         shared_bytes_per_cycle=traits.shared_bytes,
         l2_bytes_per_cycle=traits.l2_bytes,

@@ -1,34 +1,27 @@
 """All legal settings of some knobs, or a uniform sample of them where they are too many to enumerate.
 
-    tables = one table for each knob, a row for each of its values
-    for each constraint, those with the smallest join first:
-        join the tables that hold its knobs into one, and keep the rows for which the constraint holds
-    the legal settings are the cross product of the tables that are left
-
-A join of more than ``MOST_JOINED`` rows is not made. Its constraint is *open* then: rows of the cross product are drawn
-uniformly, and those that break an open constraint are rejected, which leaves a uniform sample of the legal settings.
+Settings are counted by eliminating knobs (see ``elimination``), then enumerated or drawn. A constraint that reads so
+many knobs that it cannot take part is *open*: settings that break it are drawn like the others and rejected, which
+leaves a uniform sample of the legal ones and an estimate of how many there are.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import ceil, floor, prod, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core.schedule import KnobValue
 from .columns import Columns
 from .constraint import Constraint
+from .elimination import CHUNK, MOST_JOINED, Codes, Elimination
 from .knob import Knob
 
-MOST_JOINED = 2_000_000
-"""Rows of a join that is still enumerated."""
-CHUNK = 1 << 16
-"""Rows whose constraints are worked out at a time, so that their columns stay in the cache."""
 MOST_DRAWN = 4_000_000
 """Rows drawn at most for one sample, rejected ones included."""
-
-Codes = NDArray[np.int16]
+_MOST_AT_ONCE = 1 << 18
+_EXACT = 1 << 53
+"""The number up to which float64 holds every whole number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +35,6 @@ class Settings:
     high: int
 
 
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """Legal combinations of the knobs at ``positions``. ``codes``: int16[rows, all knobs], 0 for the other knobs."""
-
-    positions: frozenset[int]
-    codes: Codes
-
-
 def legal_settings(
     knobs: tuple[Knob, ...],
     constraints: Sequence[Constraint],
@@ -61,14 +46,15 @@ def legal_settings(
 
     There are no rows where no setting is legal, and where ``MOST_DRAWN`` draws find none.
     """
-    tables, still_open = _joined(knobs, constraints, defaults or {})
-    pairs = prod(len(t.codes) for t in tables)
-    if not still_open and pairs <= max(limit, MOST_JOINED):
-        codes = _combined(tables, np.arange(pairs, dtype=np.int64), len(knobs))
-        if pairs > limit:
-            codes = codes[np.sort(draws.permutation(pairs)[:limit])]
-        return Settings(codes, pairs, pairs, pairs)
-    return _sampled(knobs, tables, still_open, limit, draws, defaults or {})
+    found = Elimination(knobs, constraints, defaults or {})
+    if found.total > max(limit, MOST_JOINED):
+        return _sampled(found, limit, draws)
+    codes = found.all()
+    codes = codes[found.keeps(codes, found.open)]
+    total = len(codes)
+    if total > limit:
+        codes = codes[np.sort(draws.permutation(total)[:limit])]
+    return Settings(codes, total, total, total)
 
 
 def all_settings(knobs: tuple[Knob, ...]) -> Columns:
@@ -77,100 +63,34 @@ def all_settings(knobs: tuple[Knob, ...]) -> Columns:
 
 
 def grid_codes(knobs: Sequence[Knob]) -> Codes:
-    """int16[n, knobs]: every combination of the knobs' values, legal or not."""
-    tables = [_single(i, knob, len(knobs)) for i, knob in enumerate(knobs)]
-    return _combined(tables, np.arange(prod(len(k.values) for k in knobs), dtype=np.int64), len(knobs))
+    """int16[n, knobs]: every combination of the knobs' values, legal or not, the last knob changing fastest."""
+    shape = [len(k.values) for k in knobs]
+    return np.stack(np.unravel_index(np.arange(prod(shape)), shape), axis=1).astype(np.int16)
 
 
-def _joined(
-    knobs: tuple[Knob, ...], constraints: Sequence[Constraint], defaults: Mapping[str, KnobValue]
-) -> tuple[list[_Table], list[Constraint]]:
-    """The tables after all joins that are small enough, in the order of the knobs, and the constraints left open."""
-    position = {knob.name: i for i, knob in enumerate(knobs)}
-    tables = [_single(i, knob, len(knobs)) for i, knob in enumerate(knobs)]
-    waiting = list(constraints)
-    while waiting:
-        scopes = [frozenset(position[name] for name in c.knobs if name in position) for c in waiting]
-        sizes = [prod(len(t.codes) for t in tables if t.positions & scope) for scope in scopes]
-        chosen = int(np.argmin(sizes))
-        if sizes[chosen] > MOST_JOINED:
-            break
-        rule, scope = waiting.pop(chosen), scopes[chosen]
-        parts = [t for t in tables if t.positions & scope]
-        rows = _combined(parts, np.arange(sizes[chosen], dtype=np.int64), len(knobs))
-        held = frozenset[int]().union(*(t.positions for t in parts))
-        table = _Table(held, rows[_holds(knobs, rows, [rule], defaults)])
-        tables = sorted(
-            [t for t in tables if not t.positions & scope] + [table], key=lambda t: min(t.positions, default=0)
-        )
-    return tables, waiting
-
-
-def _sampled(
-    knobs: tuple[Knob, ...],
-    tables: Sequence[_Table],
-    still_open: Sequence[Constraint],
-    limit: int,
-    draws: np.random.Generator,
-    defaults: Mapping[str, KnobValue],
-) -> Settings:
-    """Rows of the cross product of ``tables``, drawn uniformly, without those that break an open constraint."""
-    pairs = prod(len(t.codes) for t in tables)
-    found = np.zeros((0, len(knobs)), dtype=np.int16)
+def _sampled(found: Elimination, limit: int, draws: np.random.Generator) -> Settings:
+    """Settings drawn uniformly, without repeats and without those that break an open constraint."""
+    codes = found.drawn(0, draws)
     drawn = kept = 0
-    while pairs and len(found) < limit and drawn < min(MOST_DRAWN, 64 * pairs):
-        codes = np.zeros((CHUNK, len(knobs)), dtype=np.int16)
-        for table in tables:
-            codes += table.codes[draws.integers(0, len(table.codes), CHUNK)]
-        codes = codes[_holds(knobs, codes, still_open, defaults)]
-        drawn, kept = drawn + CHUNK, kept + len(codes)
-        found = _unique(np.concatenate([found, codes]))
-    share, margin = _wilson(kept, drawn)
-    low, high = (pairs, pairs) if not still_open else (int((share - margin) * pairs), int((share + margin) * pairs) + 1)
-    estimate = pairs if not still_open else round(kept / max(drawn, 1) * pairs)
-    if len(found) > limit:
-        found = found[np.sort(draws.permutation(len(found))[:limit])]
-    return Settings(found, max(estimate, len(found)), max(low, len(found)), max(high, len(found)))
+    while len(codes) < limit and drawn < MOST_DRAWN:
+        accepted = max(kept, 1) / max(drawn, 1)
+        count = int(np.clip(1.1 * (limit - len(codes)) / accepted, CHUNK, _MOST_AT_ONCE))
+        more = found.drawn(count, draws)
+        more = more[found.keeps(more, found.open)]
+        drawn, kept = drawn + count, kept + len(more)
+        codes = found.distinct(np.concatenate([codes, more]))
+    codes = codes[:limit]
+    if found.open:
+        share, margin = _wilson(kept, drawn)
+        total, low, high = (found.total * n for n in (kept / drawn, share - margin, share + margin))
+    else:
+        rounding = 0 if found.total <= _EXACT else 1e-9 * found.total
+        total, low, high = found.total, found.total - rounding, found.total + rounding
+    return Settings(codes, *(max(n, len(codes)) for n in (round(total), floor(low), ceil(high))))
 
 
 def _wilson(kept: int, drawn: int) -> tuple[float, float]:
     """Centre and half width of the 95 % interval of a share (Wilson, "Probable inference", 1927)."""
-    if not drawn:
-        return 0.0, 0.0
     z2, share = 1.96**2, kept / drawn
     centre = (share + z2 / (2 * drawn)) / (1 + z2 / drawn)
     return centre, sqrt(z2 * (share * (1 - share) / drawn + z2 / (4 * drawn**2))) / (1 + z2 / drawn)
-
-
-def _holds(
-    knobs: tuple[Knob, ...], codes: Codes, constraints: Sequence[Constraint], defaults: Mapping[str, KnobValue]
-) -> NDArray[np.bool_]:
-    """bool[n]: which rows keep all constraints. A rule sees only the rows that kept those before it."""
-    kept = np.ones(len(codes), dtype=bool)
-    for start in range(0, len(codes), CHUNK):
-        part = kept[start : start + CHUNK]
-        for rule in constraints:
-            rows = np.flatnonzero(part)
-            part[rows] = rule.holds(Columns(knobs, codes[start : start + CHUNK][rows], defaults))
-    return kept
-
-
-def _single(position: int, knob: Knob, width: int) -> _Table:
-    codes = np.zeros((len(knob.values), width), dtype=np.int16)
-    codes[:, position] = np.arange(len(knob.values))
-    return _Table(frozenset({position}), codes)
-
-
-def _combined(tables: Sequence[_Table], numbers: NDArray[np.int64], width: int) -> Codes:
-    """int16[n, width]: the numbered rows of the cross product of ``tables``, the last table running fastest."""
-    codes = np.zeros((len(numbers), width), dtype=np.int16)
-    for table in reversed(tables):
-        numbers, row = np.divmod(numbers, max(len(table.codes), 1))
-        codes += table.codes[row]
-    return codes
-
-
-def _unique(codes: Codes) -> Codes:
-    """The rows of ``codes`` without repeats, each where it stood first."""
-    packed = np.ascontiguousarray(codes).view(np.dtype((np.void, codes.shape[1] * 2)))
-    return codes[np.sort(np.unique(packed.ravel(), return_index=True)[1])]

@@ -10,6 +10,7 @@ from ....ir.build import Writer
 from ....ir.expr import (
     WARP_LANES,
     Broadcast,
+    Cast,
     ClusterLoad,
     Compare,
     CompareOp,
@@ -44,6 +45,10 @@ FEW_SUMS = 128
 """Of a thread, beside which there are registers to store many lines at once: for tile after tile it takes an H200
 1 % less of 4095x4097x4093, and 4 to 12 % of 2048x50257x768 with tiles of 128x256. For one tile the longer code takes
 longer to come: 8.2 us of 1000x1111x777, not 7.9."""
+SPARE_REGISTERS = 30
+"""Registers for addresses and constants, roughly (from compiled kernels)."""
+VALUE_REGISTERS = 12
+"""Further ones where results are more than the cast of an accumulator (likewise)."""
 LOADS_AHEAD = 16
 """Of a thread, of sums of all blocks, before it adds up the first of them."""
 
@@ -330,6 +335,12 @@ class ResultWriter:
 
     def _reads_more(self, result: Result) -> bool:
         return _reads_more(self.p, result)
+
+
+def spare_registers(p: Gemm) -> int:
+    """Registers of a consumer thread besides its accumulators, roughly, those for what is read ahead included."""
+    plain = all(isinstance(r.value.value if isinstance(r.value, Cast) else r.value, Load) for r in p.results)
+    return SPARE_REGISTERS + ahead_registers(p) + (0 if plain else VALUE_REGISTERS)
 
 
 def ahead_registers(p: Gemm) -> int:

@@ -8,15 +8,23 @@ on neighbouring tiles, and each reads a part of the operand that they share, for
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ....core.dtypes import INDEX, float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, index, logical_and
-from ....ir.gpu.barrier import WARPGROUP_THREADS, SyncScope
-from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
-from ....ir.gpu.setmaxnreg import SetMaxRegisters
-from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
+from ....ir.gpu import (
+    SWIZZLE_128B,
+    SWIZZLE_128B_ELEMENTS,
+    WGMMA_M,
+    Level,
+    MbarrierArrive,
+    MbarrierArriveExpectTx,
+    MbarrierInit,
+    MbarrierWait,
+    SetMaxRegisters,
+    WarpgroupMma,
+    WarpgroupMmaWait,
+)
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel
 from ...problems.gemm import Gemm, Operand
@@ -24,103 +32,47 @@ from ...tile.names import FreshNameWriter
 from .epilogue import ResultWriter
 from .operand_stages import Ring, ask_for
 from .repack import even_product
+from .sizes import PARTIAL_PADDING, PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSizes
 from .stream_k import EvenShares, add_parts
 from .tile_scheduler import TileGrid, block_bits
 
-WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
-PARTIAL_PADDING = 8
-"""Elements between rows of partial sums: four rows of pairs, as products leave them, lie in different banks."""
 TURNS, LEAST_TURNED = 4, 16
 """Of products of a batch: at how many places of ``k`` they begin, and steps from which on they do."""
-COPYING_REGISTERS = 40
-"""Registers of a thread that only starts copies, where those that multiply need more than an equal share."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProductSetting:
-    """``groups``: warpgroups that multiply. ``in_turn``: whether each takes tiles of its own, not a part of each.
-    ``rows``: times 64 rows of a group. ``wide``: columns of a tile, those of all ``sums`` together. ``slabs``: times 64
-    places of ``k`` that arrive together. ``stages``: how many such pieces the ring holds. ``cluster_m``, ``cluster_n``:
-    tiles of a cluster along each. ``split``: blocks of a cluster that share out ``k`` of one tile, and have no other.
-    ``share``: steps of each block, all of them dealt out evenly (see ``even_shares``); 0: blocks have whole tiles.
-    ``band``: tiles (of clusters) along ``m`` before the next along ``n``. ``workers``: clusters that run. ``resident``:
-    blocks meant for a multiprocessor at once. ``boxes``: staging buffers of a group through which results are stored by
-    copies of boxes; 0: threads store them. ``registers``: of a thread that multiplies, where that is more than its
-    share; else 0."""
-
-    groups: int
-    in_turn: bool
-    rows: int
-    wide: int
-    slabs: int
-    stages: int
-    cluster_m: int
-    cluster_n: int
-    split: int
-    band: int
-    workers: int
-    resident: int
-    boxes: int
-    registers: int
-    sums: int = 1
-    share: int = 0
-
-    @property
-    def tile_n(self) -> int:
-        """Columns of the result."""
-        return self.wide // self.sums
-
-    @property
-    def tile_m(self) -> int:
-        return WGMMA_M * self.rows * (1 if self.in_turn else self.groups)
-
-    @property
-    def tiles(self) -> int:
-        """Of a cluster."""
-        return self.cluster_m * self.cluster_n
-
-    @property
-    def cluster(self) -> int:
-        return self.tiles * self.split
-
-    @property
-    def warps(self) -> int:
-        return self.groups * WARPGROUP_WARPS + (WARPGROUP_WARPS if self.registers else 1)
-
-
-def lower_products(p: Gemm, name: str, s: ProductSetting) -> Kernel:
+def lower_products(p: Gemm, name: str, s: GemmSizes[int]) -> Kernel:
     """The kernel of one setting."""
     return _Program(p, name, s).kernel()
 
 
 class _Program:
-    def __init__(self, p: Gemm, name: str, s: ProductSetting) -> None:
+    def __init__(self, p: Gemm, name: str, s: GemmSizes[int]) -> None:
         self.p, self.s, self.name = p, s, name
-        self.steps = -(-p.k.extent // (s.split * s.slabs * SWIZZLE_128B_ELEMENTS))
-        self.w = FreshNameWriter(p.names)
+        self.steps = -(-p.k.extent // (s.split_k * s.k_atoms * SWIZZLE_128B_ELEMENTS))
+        self.w = NamingWriter(p.names)
 
     def kernel(self) -> Kernel:
         s, w = self.s, self.w
         self.p, workspace = even_product(w, self.p)
         p = self.p
-        self.grid = TileGrid(p, s.tile_m, s.tile_n, s.band, s.cluster_m, s.cluster_n)
-        if s.share:
-            self.shares = EvenShares(self.grid.tiles, self.steps, s.share)
-            self.parts = self.shares.partials(w, s.tile_m, s.wide)
+        self.grid = TileGrid(p, s.tile_m, s.tile_n, s.group_m, s.cluster_m, s.cluster_n)
+        if s.unit_k_iters:
+            self.shares = EvenShares(self.grid.tiles, self.steps, s.unit_k_iters)
+            self.parts = self.shares.partials(w, s.tile_m, s.mma_n)
             workspace = (*workspace, self.parts)
         bounds = [
-            ("worker", s.workers, HardwareAxis.GRID_X),
-            ("rank", s.cluster, HardwareAxis.CLUSTER),
+            ("worker", s.clusters, HardwareAxis.GRID_X),
+            ("rank", s.cluster_size, HardwareAxis.CLUSTER),
             ("warp", s.warps, HardwareAxis.WARP),
             ("lane", WARP_LANES, HardwareAxis.LANE),
         ]
-        if s.cluster == 1:
+        if s.cluster_size == 1:
             del bounds[1]
-        with w.launch(self.name, bounds, min_blocks=s.resident) as axes:
+        with w.launch(self.name, bounds, min_blocks=s.ctas_per_sm) as axes:
             self.worker, self.warp, self.lane = axes[0], axes[-2], axes[-1]
-            rank: Expr = axes[1] if s.cluster > 1 else index(0)
-            self.of_tile, self.of_k = (rank // s.split, rank % s.split) if s.split > 1 else (rank, index(0))
-            copying = index(s.groups * WARPGROUP_WARPS)
+            rank: Expr = axes[1] if s.cluster_size > 1 else index(0)
+            self.of_tile, self.of_k = (rank // s.split_k, rank % s.split_k) if s.split_k > 1 else (rank, index(0))
+            copying = index(s.consumer_warpgroups * WARPGROUP_WARPS)
             self.first = Compare(CompareOp.EQ, self.lane, index(0))
             self.multiplies = Compare(CompareOp.LT, self.warp, copying)
             self.copies = Compare(CompareOp.GE, self.warp, copying)
@@ -129,22 +81,24 @@ class _Program:
             with w.scope():
                 self.left = self._ring("left", [p.a], "m", s.tile_m)
                 self.right = self._ring("right", p.all_b, "n", s.tile_n)
-                often = self.grid.tiles > s.workers
-                self.results = ResultWriter(w, p, self.warp, self.lane, s.groups, s.rows, s.tile_n, s.boxes, often)
+                often = self.grid.tiles > s.clusters
+                self.results = ResultWriter(
+                    w, p, self.warp, self.lane, s.consumer_warpgroups, s.atoms_m, s.tile_n, s.epilogue_stages, often
+                )
                 if not often and not workspace:
                     self._ask()
                 self._prepare()
                 self._tiles()
                 with w.when(self.multiplies):
                     self.results.drain()
-                if s.split > 1:
+                if s.split_k > 1:
                     w.barrier()
-            if s.split > 1:
+            if s.split_k > 1:
                 with w.scope():  # in the place of the rings
                     self._add_up()
-            if s.cluster > 1:
-                w.barrier(SyncScope.CLUSTER)
-        if s.share:
+            if s.cluster_size > 1:
+                w.barrier(Level.CLUSTER)
+        if s.unit_k_iters:
             add_parts(w, p, self.grid, self.shares, self.parts)
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
 
@@ -152,14 +106,14 @@ class _Program:
 
     def _allocate(self) -> None:
         s, w = self.s, self.w
-        self.full = w.allocate("full", (s.stages,), INDEX, MemoryScope.SHARED)
-        self.free = w.allocate("free", (s.stages,), INDEX, MemoryScope.SHARED)
-        if s.in_turn:
-            self.turns = w.allocate("turns", (s.groups,), INDEX, MemoryScope.SHARED)
+        self.full = w.allocate("full", (s.stages,), INDEX, Scope.SHARED)
+        self.free = w.allocate("free", (s.stages,), INDEX, Scope.SHARED)
+        if s.ping_pong:
+            self.turns = w.allocate("turns", (s.consumer_warpgroups,), INDEX, Scope.SHARED)
         # sums of their own for groups with tiles of their own: else one group's would be alive while another's are made
         self.sums = [
-            w.allocate("sums", (s.rows, s.wide // 2), float32, MemoryScope.REGISTER)
-            for _ in range(s.groups if s.in_turn else 1)
+            w.allocate("sums", (s.atoms_m, s.mma_n // 2), float32, Scope.REGISTER)
+            for _ in range(s.consumer_warpgroups if s.ping_pong else 1)
         ]
 
     def _ring(self, name: str, operands: Sequence[Operand], axis: str, extent: int) -> Ring:
@@ -177,8 +131,8 @@ class _Program:
             else (SWIZZLE_128B_ELEMENTS * SWIZZLE_128B_ELEMENTS, SWIZZLE_128B_ELEMENTS, 1)
         )
         slab = shape[0] * strides[0]
-        layout = Layout((s.slabs * slab, slab, *strides), SWIZZLE_128B)
-        buffer = self.w.allocate(name, (s.stages, s.slabs, *shape), loads[0].buffer.dtype, MemoryScope.SHARED, layout)
+        layout = Layout((s.k_atoms * slab, slab, *strides), SWIZZLE_128B)
+        buffer = self.w.allocate(name, (s.stages, s.k_atoms, *shape), loads[0].buffer.dtype, Scope.SHARED, layout)
         return Ring(buffer, loads, axis, extent, along_k, *self._shared_by(axis))
 
     def _shared_by(self, axis: str) -> tuple[int, Expr, Expr | None]:
@@ -187,30 +141,30 @@ class _Program:
         parts, part, apart, others = (
             (s.cluster_n, of_n, s.cluster_m, range(s.cluster_m))
             if axis == "m"
-            else (s.cluster_m, of_m, 1, range(0, s.tiles, s.cluster_m))
+            else (s.cluster_m, of_m, 1, range(0, s.tiles_per_cluster, s.cluster_m))
         )
         if parts == 1:
             return 1, index(0), None
-        first = (self.of_tile - part * apart) * s.split + self.of_k
-        firsts = [tile * s.split + k for tile in others for k in range(s.split)]
-        return parts, part, block_bits(first, firsts, [n * apart * s.split for n in range(parts)])
+        first = (self.of_tile - part * apart) * s.split_k + self.of_k
+        firsts = [tile * s.split_k + k for tile in others for k in range(s.split_k)]
+        return parts, part, block_bits(first, firsts, [n * apart * s.split_k for n in range(parts)])
 
     def _prepare(self) -> None:
         s, w = self.s, self.w
-        workers = WARPGROUP_WARPS if s.in_turn else s.groups * WARPGROUP_WARPS
+        workers = WARPGROUP_WARPS if s.ping_pong else s.consumer_warpgroups * WARPGROUP_WARPS
         with w.when(self.elected):
             with w.loop("barrier", s.stages) as number:
                 w.emit(MbarrierInit(self.full, number, 1))
-                w.emit(MbarrierInit(self.free, number, workers * s.tiles))
-            if s.in_turn:
-                for group in range(s.groups):
+                w.emit(MbarrierInit(self.free, number, workers * s.tiles_per_cluster))
+            if s.ping_pong:
+                for group in range(s.consumer_warpgroups):
                     w.emit(MbarrierInit(self.turns, index(group), WARPGROUP_WARPS))
-        w.barrier(SyncScope.CLUSTER if s.cluster > 1 else SyncScope.BLOCK)
-        if s.registers:
+        w.barrier(Level.CLUSTER if s.cluster_size > 1 else Level.BLOCK)
+        if s.consumer_registers:
             with w.when(self.copies):
-                w.emit(SetMaxRegisters(COPYING_REGISTERS, increase=False))
+                w.emit(SetMaxRegisters(PRODUCER_REGISTERS, increase=False))
             with w.when(self.multiplies):
-                w.emit(SetMaxRegisters(s.registers, increase=True))
+                w.emit(SetMaxRegisters(s.consumer_registers, increase=True))
 
     def _ask(self) -> None:
         """Have what fills the rings first brought into the cache while the launch before this one still ends, each box
@@ -218,7 +172,7 @@ class _Program:
         2048^3 takes 24.0 us so, not 24.4, and 512^3 2.4, not 2.7. Blocks with more than a tile have little of that,
         and what has been copied first is in the cache already."""
         s = self.s
-        if self.p.batch or s.split > 1:
+        if self.p.batch or s.split_k > 1:
             return
         at, steps = self.grid.place(self.worker, self.of_tile), min(s.stages, self.steps)
         with self.w.when(self.elected):
@@ -228,20 +182,20 @@ class _Program:
             ):
                 if sharers > 1:
                     with self.w.loop("asked", -(-steps // sharers)) as turn:
-                        ask_for(self.w, ring, at, other // size + turn * sharers, steps, s.slabs)
+                        ask_for(self.w, ring, at, other // size + turn * sharers, steps, s.k_atoms)
 
     # --- tiles
 
     def _tiles(self) -> None:
         """Every tile of this block; its number among them counts the steps of the ring on."""
         s, w = self.s, self.w
-        turns = s.groups if s.in_turn else 1
-        laps = self.shares.laps if s.share else -(-self.grid.tiles // (s.workers * turns))
+        turns = s.consumer_warpgroups if s.ping_pong else 1
+        laps = self.shares.laps if s.unit_k_iters else -(-self.grid.tiles // (s.clusters * turns))
         with w.loop("lap", laps) as lap:
-            if s.share:
+            if s.unit_k_iters:
                 self._part(lap)
                 return
-            if not s.in_turn:
+            if not s.ping_pong:
                 self._tile(lap, laps, self.multiplies)
                 return
             for turn in range(turns):
@@ -253,8 +207,8 @@ class _Program:
     def _tile(self, number: Expr, numbers: int, mine: Expr, turn: tuple[int, Expr] | None = None) -> None:
         s, w, first = self.s, self.w, self.first
         sums = self.sums[turn[0] if turn else 0]
-        tile = number * s.workers + self.worker
-        spare = numbers * s.workers > self.grid.tiles
+        tile = number * s.clusters + self.worker
+        spare = numbers * s.clusters > self.grid.tiles
         with w.when(Compare(CompareOp.LT, tile, index(self.grid.tiles)) if spare else None):
             at = self.grid.place(tile, self.of_tile)
             if turn is not None:
@@ -269,12 +223,12 @@ class _Program:
             with w.when(mine):
                 if turn is not None:
                     with w.when(first):
-                        w.emit(MbarrierArrive(self.turns, index((turn[0] + 1) % s.groups)))
+                        w.emit(MbarrierArrive(self.turns, index((turn[0] + 1) % s.consumer_warpgroups)))
                 of_group = self._of_group(at)
                 ahead = self.results.read_ahead(of_group)
                 w.emit(WarpgroupMmaWait(0))
                 self._release(number * self.steps + (self.steps - 1))
-                if s.split == 1:
+                if s.split_k == 1:
                     self.results.write(sums, of_group, ahead)
 
     def _part(self, lap: Expr) -> None:
@@ -283,7 +237,7 @@ class _Program:
         part = self.shares.part(self.worker, lap)
         with w.when(part.steps > 0):
             at = self.grid.place(part.tile, index(0))
-            with w.loop("step", min(self.steps, s.share)) as step, w.when(step < part.steps):
+            with w.loop("step", min(self.steps, s.unit_k_iters)) as step, w.when(step < part.steps):
                 with w.when(self.copies), w.when(self.elected):
                     self._copy(at, part.first + step, part.before + step)
                 with w.when(self.multiplies):
@@ -291,7 +245,7 @@ class _Program:
             with w.when(self.multiplies):
                 w.emit(WarpgroupMmaWait(0))
                 self._release(part.before + (part.steps - 1))
-                if s.share >= self.steps:
+                if s.unit_k_iters >= self.steps:
                     with w.when(Compare(CompareOp.EQ, part.steps, index(self.steps))):
                         self.results.write(sums, self._of_group(at), {})
                 with w.when(part.steps < self.steps):
@@ -300,17 +254,17 @@ class _Program:
     def _add_up(self) -> None:
         """Sums of one tile from all blocks that share it: each stages its own and stores a part of the outputs."""
         s, w = self.s, self.w
-        layout = Layout((s.wide + PARTIAL_PADDING, 1))
-        partials = w.allocate("partials", (s.tile_m, s.wide), float32, MemoryScope.SHARED, layout)
+        layout = Layout((s.mma_n + PARTIAL_PADDING, 1))
+        partials = w.allocate("partials", (s.tile_m, s.mma_n), float32, Scope.SHARED, layout)
         with w.when(self.multiplies):
             self.results.stage_sums(self.sums[0], partials)
-        w.barrier(SyncScope.CLUSTER)
-        at, first = self.grid.place(self.worker, self.of_tile), self.of_tile * s.split
-        self.results.add_up(partials, at, first, self.of_k, s.split, s.warps * WARP_LANES)
+        w.barrier(Level.CLUSTER)
+        at, first = self.grid.place(self.worker, self.of_tile), self.of_tile * s.split_k
+        self.results.add_up(partials, at, first, self.of_k, s.split_k, s.warps * WARP_LANES)
 
     def _of_group(self, at: Mapping[str, Expr]) -> dict[str, Expr]:
         """Where the rows of this thread's warpgroup begin in the tile at ``at``."""
-        own = 0 if self.s.in_turn else self.warp // WARPGROUP_WARPS * (WGMMA_M * self.s.rows)
+        own = 0 if self.s.ping_pong else self.warp // WARPGROUP_WARPS * (WGMMA_M * self.s.atoms_m)
         return {**at, "m": at["m"] + own}
 
     # --- one step
@@ -322,10 +276,10 @@ class _Program:
         w.emit(MbarrierWait(self.free, stage, index(1) - parity))
         w.emit(MbarrierArriveExpectTx(self.full, stage, self.left.bytes + self.right.bytes))
         place = self._in_turn_of_batch(at, step)
-        if s.split > 1:  # neighbours along k at about the same time: they lie in the same pages of memory
-            place = place * s.split + self.of_k
-        for slab in range(s.slabs):
-            here = {**at, "k": (place * s.slabs + slab) * SWIZZLE_128B_ELEMENTS}
+        if s.split_k > 1:  # neighbours along k at about the same time: they lie in the same pages of memory
+            place = place * s.split_k + self.of_k
+        for slab in range(s.k_atoms):
+            here = {**at, "k": (place * s.k_atoms + slab) * SWIZZLE_128B_ELEMENTS}
             for ring in (self.left, self.right):
                 for box in ring.boxes(here):
                     self.w.emit(box.copied_to(ring, (stage, index(slab)), self.full, stage))
@@ -349,9 +303,9 @@ class _Program:
         s, w, zero = self.s, self.w, index(0)
         stage = count % s.stages
         w.emit(MbarrierWait(self.full, stage, (count // s.stages) % 2))
-        own = index(0) if s.in_turn else self.warp // WARPGROUP_WARPS * s.rows
-        for slab in range(s.slabs):
-            for row in range(s.rows):
+        own = index(0) if s.ping_pong else self.warp // WARPGROUP_WARPS * s.atoms_m
+        for slab in range(s.k_atoms):
+            for row in range(s.atoms_m):
                 block = own + row
                 a = (block * WGMMA_M, zero) if self.left.along_k else (block, zero, zero)
                 b = (zero, zero) if self.right.along_k else (zero, zero, zero)
@@ -363,26 +317,26 @@ class _Program:
                         (stage, index(slab), *a),
                         self.right.buffer,
                         (stage, index(slab), *b),
-                        s.wide,
+                        s.mma_n,
                         SWIZZLE_128B_ELEMENTS,
                         True if slab else Compare(CompareOp.GT, step, zero),
                         not self.left.along_k,
                         not self.right.along_k,
                     )
                 )
-        w.emit(WarpgroupMmaWait(s.slabs * s.rows))
+        w.emit(WarpgroupMmaWait(s.k_atoms * s.atoms_m))
         with w.when(Compare(CompareOp.GT, step, zero)):
             self._release(count - 1)
 
     def _release(self, count: Expr) -> None:
         """Say that a stage may be filled again, to all blocks that do."""
         s, w = self.s, self.w
-        if s.tiles == 1:
+        if s.tiles_per_cluster == 1:
             with w.when(self.first):
                 w.emit(MbarrierArrive(self.free, count % s.stages))
         else:
-            with w.when(Compare(CompareOp.LT, self.lane, index(s.tiles))):
-                w.emit(MbarrierArrive(self.free, count % s.stages, self.of_k + self.lane * s.split))
+            with w.when(Compare(CompareOp.LT, self.lane, index(s.tiles_per_cluster))):
+                w.emit(MbarrierArrive(self.free, count % s.stages, self.of_k + self.lane * s.split_k))
 
 
 def can_lower_products(p: Gemm) -> bool:

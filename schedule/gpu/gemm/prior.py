@@ -1,100 +1,132 @@
-"""What a setting of a large product costs on a Hopper device, by the work of each unit; constants are measured."""
+"""What a setting of ``cuda_gemm`` takes by the work of each unit, and the time that follows from it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....core.target import Target
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ....ir.gpu import WGMMA_M
 from ...problems.gemm import Gemm
-from ...space.columns import Columns, Ints
+from ...space.columns import Ints
+from ..peaks import GpuPeaks
 from .epilogue import can_store_boxes
+from .sizes import GemmSizes
 
-FLOPS_PER_CYCLE = 4096
-"""Of the matrix units of a multiprocessor, dense 16-bit."""
-SHARED_BYTES_PER_CYCLE = 128
-L2_BYTES_PER_CYCLE = 60
-"""For each multiprocessor, when all of them read."""
-MEMORY_BYTES_PER_CYCLE = 2390
-"""For the whole device."""
+Floats = NDArray[np.float64]
+
+# Factors and cycles that were fitted to kernels timed on an H200. They are counted in cycles of a multiprocessor, so
+# that they scale with the clock of the device at hand.
 NORM = 8
-"""Of what units that work at once take (as a norm)."""
+"""Units that work at once take the norm of this order of what each takes: little more than the slowest."""
+THREE_WARPGROUPS = 1.08
+"""A k iteration takes so much longer with three consumer warpgroups."""
+WIDE_CLUSTER = 1.02
+"""A k iteration takes so much longer where a cluster has more tiles along n than along m."""
+STALL, MEMORY_STALL = 0.2, 0.4
+"""A k iteration takes so much longer with two stages: half of it with three, and so on. The second figure holds where
+reading the operands takes about as long as multiplying them."""
+K_ITERATION_CYCLES = 40
+"""Cycles of the barriers of a k iteration."""
+STORE_CYCLES = 6
+"""Cycles of a row of 128 bytes that is stored by TMA."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
-"""Of sums that the blocks of a cluster add up: two barriers, and what each of them reads."""
-PARTS_CYCLES = 12_000
-"""Of the launch that adds up tiles of several blocks."""
-STEP_CYCLES, STORE_CYCLES, LAUNCH_CYCLES = 40, 6, 3000
-"""Besides: of a step (barriers), of a row of 128 bytes that is stored, of a launch with its first and last tile."""
+"""Split-K: cycles of two barriers of the cluster, and bytes of partial sums that each CTA reads in a cycle."""
+FIXUP_CYCLES = 12_000
+"""Stream-K: cycles of the launch that adds up the tiles of several CTAs."""
 
 
 @dataclass(frozen=True)
-class ProductCost:
-    """Of settings of ``cuda_gemm``."""
+class UnitCycles:
+    """Cycles of a multiprocessor's units for one k iteration of one tile, float64[n] each."""
 
-    product: Gemm
-    target: Target
-
-    def estimate(self, columns: Columns, size: Mapping[str, Ints]) -> dict[str, NDArray[np.float64]]:
-        """Cycles of a multiprocessor: of what it does one after the other, the slowest of its units. ``size``: what
-        follows from the settings, by name, as the sketch has it."""
-        p, sums = self.product, len(self.product.accumulators)
-        wide, slabs = columns.ints("wide"), columns.ints("slabs")
-        tile_m, steps = size["tile_m"], size["steps"]
-        depth = slabs * SWIZZLE_128B_ELEMENTS
-        mma = 2 * tile_m * wide * depth / FLOPS_PER_CYCLE
-        read = tile_m // WGMMA_M * (WGMMA_M + wide) * depth * 2
-        shared = (read + size["stage"]) / SHARED_BYTES_PER_CYCLE
-        l2 = (tile_m / size["cluster_n"] + wide / size["cluster_m"]) * depth * 2 / L2_BYTES_PER_CYCLE
-        step = _joined(mma, l2, shared) * np.where(columns.ints("groups") == 3, 1.08, 1.0)  # as measured
-        split, turns, laps = columns.ints("split"), size["turns"], size["laps"]
-        here = size["here"]
-        step *= np.where(size["cluster_n"] > size["cluster_m"], 1.02, 1.0)
-        step *= 1 + (0.4 if self._streams else 0.2) / np.maximum(size["stages"] - 1, 1)  # as measured
-        step += STEP_CYCLES / here
-        store = tile_m * size["tile_n"] * 2 / 128 * self._store_cycles(columns.ints("boxes"))
-        even, partials = columns.ints("even") == 1, 4 * tile_m * wide
-        tiles = np.where(even, size["share"] / steps, laps * turns) * here
-        stored = np.where((turns > 1) | (here > 1), store / 4, store / split)
-        exchange = np.where(split > 1, EXCHANGE_CYCLES + 4 * tile_m * wide / EXCHANGE_BYTES_PER_CYCLE, 0)
-        added = 2 * partials * size["workers"] / (L2_BYTES_PER_CYCLE * self.target.threads)
-        exchange = np.where(even, PARTS_CYCLES + partials / L2_BYTES_PER_CYCLE + added, exchange)
-        total = _joined(tiles * (steps * step + stored) + exchange, self._memory_cycles)
-        total += LAUNCH_CYCLES
-        used = sums * p.m.extent * p.n.extent * prod(a.extent for a in p.batch)
-        return {
-            "wave_efficiency": used / (tiles * self.target.threads * tile_m * wide / split),
-            "mma_cycles": tiles * steps * mma,
-            "shared_cycles": tiles * steps * shared,
-            "l2_cycles": tiles * steps * l2,
-            "estimate": total,
-        }
-
-    @cached_property
-    def _memory_cycles(self) -> float:
-        """Of reading all inputs and writing all outputs once."""
-        p = self.product
-        return sum(b.bytes for b in (*p.inputs, *(r.tensor for r in p.results))) / MEMORY_BYTES_PER_CYCLE
-
-    def _store_cycles(self, boxes: Ints) -> NDArray[np.float64]:
-        """Of a row of 128 bytes of the result."""
-        if can_store_boxes(self.product):
-            return np.where(boxes > 0, STORE_CYCLES, 2 * STORE_CYCLES).astype(np.float64)
-        alone = 2 if self.product.n.extent % 2 == 0 else 4
-        return np.where(boxes > 0, 2 * STORE_CYCLES, 2 * alone * STORE_CYCLES).astype(np.float64)
-
-    @cached_property
-    def _streams(self) -> bool:
-        """Whether reading the operands takes about as long as multiplying them."""
-        p = self.product
-        places = len(p.accumulators) * p.m.extent * p.n.extent * p.k.extent * prod(a.extent for a in p.batch)
-        return 2 * places / (FLOPS_PER_CYCLE * self.target.threads) < 2 * self._memory_cycles
+    mma: Floats
+    shared: Floats
+    l2: Floats
 
 
-def _joined(*cycles: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """Of units that work at once: little more than the slowest takes."""
-    joined: NDArray[np.float64] = sum(c**NORM for c in cycles) ** (1 / NORM)
+def unit_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
+    """What a k iteration asks of the tensor cores, of shared memory (TMA writes and wgmma reads), and of L2."""
+    tile_m, mma_n, block_k = sizes.tile_m, sizes.mma_n, sizes.block_k
+    read = tile_m // WGMMA_M * (WGMMA_M + mma_n) * block_k * 2
+    return UnitCycles(
+        mma=2 * tile_m * mma_n * block_k / peaks.tensor_flops_per_cycle,
+        shared=(read + sizes.stage_bytes) / peaks.shared_bytes_per_cycle,
+        l2=(tile_m / sizes.cluster_n + mma_n / sizes.cluster_m) * block_k * 2 / peaks.l2_bytes_per_cycle,
+    )
+
+
+def tiles_per_sm(sizes: GemmSizes[Ints]) -> Floats:
+    """Tiles that a multiprocessor works on one after the other, those of all its CTAs."""
+    tiles = np.where(
+        sizes.stream_k == 1, sizes.unit_k_iters / sizes.k_iters, sizes.tile_iterations * sizes.tiles_per_iteration
+    )
+    per_sm: Floats = tiles * sizes.active_ctas_per_sm
+    return per_sm
+
+
+def wave_efficiency(gemm: Gemm, sizes: GemmSizes[Ints], multiprocessors: int) -> Floats:
+    """The share of all multiply-adds that the multiprocessors have time for which the result needs."""
+    needed = len(gemm.accumulators) * gemm.m.extent * gemm.n.extent * prod(a.extent for a in gemm.batch)
+    share: Floats = needed / (tiles_per_sm(sizes) * multiprocessors * sizes.tile_m * sizes.mma_n / sizes.split_k)
+    return share
+
+
+def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
+    """The estimated time of each setting in seconds.
+
+    k iteration = norm(tensor cores, shared memory, L2) x what stalls it + barriers
+    busy        = tiles of a multiprocessor x (k iterations + epilogue) + adding up partial sums
+    time        = launch + norm(busy, reading all inputs and writing all outputs once)
+    """
+    work = unit_cycles(sizes, peaks)
+    memory = _memory_cycles(gemm, peaks)
+    iteration = _norm(work.mma, work.l2, work.shared) * np.where(sizes.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
+    iteration *= np.where(sizes.cluster_n > sizes.cluster_m, WIDE_CLUSTER, 1.0)
+    stall = MEMORY_STALL if _is_memory_bound(gemm, peaks) else STALL
+    iteration *= 1 + stall / np.maximum(sizes.stages - 1, 1)
+    iteration += K_ITERATION_CYCLES / sizes.active_ctas_per_sm
+    store = sizes.tile_m * sizes.tile_n * 2 / 128 * _store_cycles(gemm, sizes.epilogue_stages)
+    overlapped = (sizes.tiles_per_iteration > 1) | (sizes.active_ctas_per_sm > 1)
+    epilogue = np.where(overlapped, store / 4, store / sizes.split_k)
+    busy = tiles_per_sm(sizes) * (sizes.k_iters * iteration + epilogue) + _reduction_cycles(sizes, peaks)
+    seconds: Floats = peaks.launch_seconds + _norm(busy, memory) / peaks.clock_hz
+    return seconds
+
+
+def _reduction_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
+    """Cycles of adding up partial sums: over a cluster for split-K, in a second launch for stream-K."""
+    tile_bytes = 4 * sizes.tile_m * sizes.mma_n
+    exchange = np.where(sizes.split_k > 1, EXCHANGE_CYCLES + tile_bytes / EXCHANGE_BYTES_PER_CYCLE, 0)
+    added = 2 * tile_bytes * sizes.clusters / (peaks.l2_bytes_per_cycle * peaks.multiprocessors)
+    cycles: Floats = np.where(
+        sizes.stream_k == 1, FIXUP_CYCLES + tile_bytes / peaks.l2_bytes_per_cycle + added, exchange
+    )
+    return cycles
+
+
+def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> float:
+    """Cycles of reading all inputs and writing all outputs once."""
+    moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results)))
+    return moved / peaks.memory_bytes_per_cycle
+
+
+def _is_memory_bound(gemm: Gemm, peaks: GpuPeaks) -> bool:
+    """Whether moving the tensors takes about as long as multiplying them."""
+    products = len(gemm.accumulators) * gemm.m.extent * gemm.n.extent * gemm.k.extent
+    products *= prod(a.extent for a in gemm.batch)
+    cycles = 2 * products / (peaks.tensor_flops_per_cycle * peaks.multiprocessors)
+    return cycles < 2 * _memory_cycles(gemm, peaks)
+
+
+def _store_cycles(gemm: Gemm, epilogue_stages: Ints) -> Floats:
+    """Cycles of storing a row of 128 bytes of the result, by TMA, by staged rows, or straight from registers."""
+    if can_store_boxes(gemm):
+        return np.where(epilogue_stages > 0, STORE_CYCLES, 2 * STORE_CYCLES).astype(np.float64)
+    direct = 2 if gemm.n.extent % 2 == 0 else 4
+    return np.where(epilogue_stages > 0, 2 * STORE_CYCLES, 2 * direct * STORE_CYCLES).astype(np.float64)
+
+
+def _norm(*cycles: Floats | float) -> Floats:
+    joined: Floats = sum(c**NORM for c in cycles) ** (1 / NORM)
     return joined

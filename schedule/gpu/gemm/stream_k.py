@@ -42,8 +42,8 @@ class EvenShares:
 
     @property
     def sharers(self) -> int:
-        """Blocks that work on a tile at most."""
-        return (self.steps + self.share - 2) // self.share + 1
+        """Blocks that work on a tile at most, two at least."""
+        return max((self.steps + self.share - 2) // self.share, 1) + 1
 
     def part(self, block: Expr, lap: Expr) -> "Part":
         """What ``block`` does of the tile that is its number ``lap``."""

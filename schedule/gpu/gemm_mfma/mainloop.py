@@ -17,44 +17,16 @@ from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..gemm.tile_scheduler import TileGrid
-from ..gemm_mma.mainloop import piece_of
+from ..gemm_mma.operands import piece_of
 from ..split_k import TileShare, add_up_tile
+from .sizes import ATOM, ATOM_ROWS, PADDING, GemmMfmaSizes
 
 UNROLLED = LoopKind.UNROLLED
-SIDE = 16
-"""What a matrix instruction takes of ``m``, and of ``n``."""
-RUN = 4
-"""Rows of the result that a lane holds of a column."""
-PADDING = 4
-"""Elements between rows in shared memory: rows begin in other banks."""
+GROUP_M = 8
+"""Tiles along m that are scheduled before the next along n."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaveSetting:
-    """``rows``, ``columns``: times 16 of a wave. ``waves_m``, ``waves_n``: waves of a block along each. ``depth``:
-    places of ``k`` of a step. ``band``: tiles along ``m`` before the next along ``n``."""
-
-    rows: int
-    columns: int
-    waves_m: int
-    waves_n: int
-    depth: int
-    band: int
-
-    @property
-    def tile_m(self) -> int:
-        return SIDE * self.rows * self.waves_m
-
-    @property
-    def tile_n(self) -> int:
-        return SIDE * self.columns * self.waves_n
-
-    @property
-    def threads(self) -> int:
-        return WAVEFRONT_LANES * self.waves_m * self.waves_n
-
-
-def lower_waves(p: Gemm, name: str, s: WaveSetting) -> Kernel:
+def lower_waves(p: Gemm, name: str, s: GemmMfmaSizes[int]) -> Kernel:
     """The kernel of one setting."""
     return _Program(p, name, s).kernel()
 
@@ -72,7 +44,7 @@ class _Tile:
 
 
 class _Program:
-    def __init__(self, p: Gemm, name: str, s: WaveSetting) -> None:
+    def __init__(self, p: Gemm, name: str, s: GemmMfmaSizes[int]) -> None:
         assert p.a.load is not None
         self.p, self.s, self.name = p, s, name
         self.dtype = p.a.load.buffer.dtype
@@ -81,14 +53,14 @@ class _Program:
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
-        grid = TileGrid(p, s.tile_m, s.tile_n, s.band)
+        grid = TileGrid(p, s.tile_m, s.tile_n, GROUP_M)
         bounds = [("tile", grid.tiles, HardwareAxis.GRID_X), ("t", s.threads, HardwareAxis.THREAD)]
         with w.launch(self.name, bounds) as (tile, self.thread):
             wave, self.lane = self.thread // WAVEFRONT_LANES, self.thread % WAVEFRONT_LANES
             self.at = grid.place(tile, index(0))
-            self.own_m = wave // s.waves_n * (s.rows * SIDE) if s.waves_m > 1 else index(0)
-            self.own_n = wave % s.waves_n * (s.columns * SIDE) if s.waves_n > 1 else index(0)
-            sums = w.allocate("sums", (s.rows, s.columns, RUN), float32, MemoryScope.REGISTER)
+            self.own_m = wave // s.waves_n * (s.atoms_m * ATOM) if s.waves_m > 1 else index(0)
+            self.own_n = wave % s.waves_n * (s.atoms_n * ATOM) if s.waves_n > 1 else index(0)
+            sums = w.allocate("sums", (s.atoms_m, s.atoms_n, ATOM_ROWS), float32, Scope.REGISTER)
             with w.scope():
                 self._multiply(sums)
             with w.scope():
@@ -100,8 +72,8 @@ class _Program:
     def _tile(self, name: str, operand: Operand, axis: str, extent: int) -> _Tile:
         assert operand.load is not None
         piece, along_k = piece_of(self.p, operand, axis)
-        layout = Layout((self.s.depth + PADDING, 1))
-        memory = self.w.allocate(name, (extent, self.s.depth), self.dtype, MemoryScope.SHARED, layout)
+        layout = Layout((self.s.block_k + PADDING, 1))
+        memory = self.w.allocate(name, (extent, self.s.block_k), self.dtype, Scope.SHARED, layout)
         return _Tile(operand.load, memory, axis, piece, along_k)
 
     def _bring(self, tile: _Tile, step: Expr) -> None:
@@ -116,8 +88,8 @@ class _Program:
                     row, k = item // (depth // tile.piece), item % (depth // tile.piece) * tile.piece
                 else:
                     k, row = item // (rows // tile.piece), item % (rows // tile.piece) * tile.piece
-                held = w.allocate("held", (tile.piece,), self.dtype, MemoryScope.REGISTER)
-                self._load(tile, held, row, step * s.depth + k)
+                held = w.allocate("held", (tile.piece,), self.dtype, Scope.REGISTER)
+                self._load(tile, held, row, step * s.block_k + k)
                 if tile.along_k:
                     w.store(
                         tile.memory,
@@ -135,8 +107,8 @@ class _Program:
         if extent % size:
             place = minimum(place, index(extent - (1 if tile.along_k else tile.piece)))
         at = {**self.at, axis: place, "k": k}
-        run = contiguous_vector((index(0),), tile.piece)
-        inside = k < p.k.extent if p.k.extent % self.s.depth else None
+        run = run_of((index(0),), tile.piece)
+        inside = k < p.k.extent if p.k.extent % self.s.block_k else None
         if inside is not None:
             w.store(held, run, _spread(const(0.0, self.dtype), tile.piece))
         with w.when(inside):
@@ -146,21 +118,21 @@ class _Program:
 
     def _multiply(self, sums: Buffer) -> None:
         s, w = self.s, self.w
-        with w.loop("row", s.rows, UNROLLED) as i, w.loop("column", s.columns, UNROLLED) as j:
-            w.store(sums, contiguous_vector((i, j, index(0)), RUN), _spread(const(0.0, float32), RUN))
+        with w.loop("row", s.atoms_m, UNROLLED) as i, w.loop("column", s.atoms_n, UNROLLED) as j:
+            w.store(sums, run_of((i, j, index(0)), ATOM_ROWS), _spread(const(0.0, float32), ATOM_ROWS))
         tiles = (
             self._tile("left", self.p.a, "m", s.tile_m),
             self._tile("right", self.p.b, "n", s.tile_n),
         )
-        with w.loop("step", -(-self.p.k.extent // s.depth)) as step:
+        with w.loop("step", -(-self.p.k.extent // s.block_k)) as step:
             w.barrier()  # everybody has read what the last step brought
             for tile in tiles:
                 self._bring(tile, step)
             w.barrier()
-            with w.loop("part", s.depth // self.atom.k, UNROLLED) as part:
-                a = self._fragments("a", tiles[0].memory, self.own_m, s.rows, part)
-                b = self._fragments("b", tiles[1].memory, self.own_n, s.columns, part)
-                with w.loop("row", s.rows, UNROLLED) as i, w.loop("column", s.columns, UNROLLED) as j:
+            with w.loop("part", s.block_k // self.atom.k, UNROLLED) as part:
+                a = self._fragments("a", tiles[0].memory, self.own_m, s.atoms_m, part)
+                b = self._fragments("b", tiles[1].memory, self.own_n, s.atoms_n, part)
+                with w.loop("row", s.atoms_m, UNROLLED) as i, w.loop("column", s.atoms_n, UNROLLED) as j:
                     zero = index(0)
                     w.emit(Mma(self.atom.name, sums, (i, j, zero), a, (i, zero), b, (j, zero)))
         w.barrier()
@@ -170,8 +142,8 @@ class _Program:
         w, run = self.w, self.atom.elements("a")
         held = w.allocate(name, (count, run), self.dtype, MemoryScope.REGISTER)
         with w.loop("fragment", count, UNROLLED) as i:
-            place = (own + i * SIDE + self.lane % SIDE, part * self.atom.k + self.lane // SIDE * run)
-            w.store(held, contiguous_vector((i, index(0)), run), Load(memory, contiguous_vector(place, run)))
+            place = (own + i * ATOM + self.lane % ATOM, part * self.atom.k + self.lane // ATOM * run)
+            w.store(held, run_of((i, index(0)), run), Load(memory, run_of(place, run)))
         return held
 
     # --- the end
@@ -181,12 +153,12 @@ class _Program:
         layout = Layout((s.tile_n + PADDING, 1))
         partials = w.allocate("partials", (s.tile_m, s.tile_n), float32, MemoryScope.SHARED, layout)
         with (
-            w.loop("row", s.rows, UNROLLED) as i,
-            w.loop("column", s.columns, UNROLLED) as j,
-            w.loop("element", RUN, UNROLLED) as e,
+            w.loop("row", s.atoms_m, UNROLLED) as i,
+            w.loop("column", s.atoms_n, UNROLLED) as j,
+            w.loop("element", ATOM_ROWS, UNROLLED) as e,
         ):
-            m = self.own_m + i * SIDE + self.lane // SIDE * RUN + e
-            n = self.own_n + j * SIDE + self.lane % SIDE
+            m = self.own_m + i * ATOM + self.lane // ATOM * ATOM_ROWS + e
+            n = self.own_n + j * ATOM + self.lane % ATOM
             w.store(partials, (m, n), Load(sums, (i, j, e)))
         w.barrier()
         add_up_tile(w, TileShare(self.p, self.at, index(0), 1, self.thread, s.threads), partials)

@@ -9,70 +9,28 @@ aligned, 16 bytes at best; what begins at odd elements goes through registers, a
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import gcd
 
 from ....core.dtypes import float32
-from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
-from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, Unary, UnaryOp, Var, const, index, logical_and, minimum
-from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
-from ....ir.gpu.barrier import SyncScope
-from ....ir.gpu.ldmatrix import LoadMatrix
-from ....ir.gpu.mma import WARP_MMA_ATOMS, Mma
+from ....ir.buffer import Buffer, Layout, Scope, Swizzle
+from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, Unary, UnaryOp, const, index, logical_and, minimum
+from ....ir.gpu import WARP_MMA_ATOMS, CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level, LoadMatrix, Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
-from ...problems.gemm import Gemm, Operand, flat_steps
-from ...tile.names import FreshNameWriter
+from ...problems.gemm import Gemm, Operand
+from ...tile.naming import NamingWriter
 from ...tile.stage_body import vector_at
 from ..gemm.repack import even_product
 from ..gemm.tile_scheduler import TileGrid
 from ..split_k import TileShare, add_up_tile, store_outputs
+from .operands import ATOM_K, ATOM_M, ATOM_N, SCALARS, piece_of, tile_pitch
+from .sizes import PARTIAL_PADDING, GemmMmaSizes
 
 UNROLLED = LoopKind.UNROLLED
-
-PIECE = 8
-"""Elements of the widest asynchronous copy: 16 bytes."""
-NARROW = 4
-"""Elements that a thread takes at a time where rows begin at odd ones."""
-ROWS, COLUMNS, DEPTH = 16, 16, 16
-"""What two matrix instructions, side by side, take of ``m``, ``n`` and ``k``."""
-PARTIAL_PADDING = 8
-"""Elements between rows of sums in shared memory: four rows of pairs, as products leave them, lie in other banks."""
+GROUP_M = 8
+"""Tiles along m that are scheduled before the next along n."""
 
 
-@dataclass(frozen=True, slots=True)
-class MmaSetting:
-    """``rows``, ``columns``: times 16 of a warp. ``warps_m``, ``warps_n``: warps of a block along each. ``depth``:
-    places of ``k`` of a step. ``stages``: steps that the ring holds. ``split``: blocks of a cluster that share out
-    ``k`` of one tile. ``band``: tiles along ``m`` before the next along ``n``. ``resident``: blocks meant for a
-    multiprocessor at once. ``staged``: whether sums go through shared memory, so that whole rows are stored.
-    ``evened``: whether operands with uneven rows are copied first to where 16 bytes can be copied at a time."""
-
-    rows: int
-    columns: int
-    warps_m: int
-    warps_n: int
-    depth: int
-    stages: int
-    split: int
-    band: int
-    resident: int
-    staged: bool
-    evened: bool
-
-    @property
-    def tile_m(self) -> int:
-        return ROWS * self.rows * self.warps_m
-
-    @property
-    def tile_n(self) -> int:
-        return COLUMNS * self.columns * self.warps_n
-
-    @property
-    def threads(self) -> int:
-        return WARP_LANES * self.warps_m * self.warps_n
-
-
-def lower_mma(p: Gemm, name: str, s: MmaSetting) -> Kernel:
+def lower_mma(p: Gemm, name: str, s: GemmMmaSizes[int]) -> Kernel:
     """The kernel of one setting."""
     return _Program(p, name, s).kernel()
 
@@ -95,41 +53,43 @@ class _Tile:
 
 
 class _Program:
-    def __init__(self, p: Gemm, name: str, s: MmaSetting) -> None:
+    def __init__(self, p: Gemm, name: str, s: GemmMmaSizes[int]) -> None:
         self.p, self.s, self.name = p, s, name
         self.dtype = p.a.load.buffer.dtype if p.a.load is not None else p.accumulator.dtype
-        self.atom = next(a for a in WARP_MMA_ATOMS.values() if a.operand == self.dtype and (a.m, a.k) == (ROWS, DEPTH))
-        self.steps = -(-p.k.extent // (s.split * s.depth))
+        self.atom = next(
+            a for a in WARP_MMA_ATOMS.values() if a.operand == self.dtype and (a.m, a.k) == (ATOM_M, ATOM_K)
+        )
+        self.steps = -(-p.k.extent // (s.split_k * s.block_k))
         self.ahead = max(s.stages - 1, 1)
         self.w = FreshNameWriter(p.names)
 
     def kernel(self) -> Kernel:
         s, w = self.s, self.w
         copies: tuple[Buffer, ...] = ()
-        if s.evened:
+        if s.repacked:
             self.p, copies = even_product(w, self.p)
         p = self.p
-        grid = TileGrid(p, s.tile_m, s.tile_n, s.band)
+        grid = TileGrid(p, s.tile_m, s.tile_n, GROUP_M)
         bounds = [
             ("tile", grid.tiles, HardwareAxis.GRID_X),
-            ("rank", s.split, HardwareAxis.CLUSTER),
+            ("rank", s.split_k, HardwareAxis.CLUSTER),
             ("warp", s.warps_m * s.warps_n, HardwareAxis.WARP),
             ("lane", WARP_LANES, HardwareAxis.LANE),
         ]
-        if s.split == 1:
+        if s.split_k == 1:
             del bounds[1]
-        with w.launch(self.name, bounds, min_blocks=s.resident) as axes:
+        with w.launch(self.name, bounds, min_blocks=s.ctas_per_sm) as axes:
             self.warp, self.lane = axes[-2], axes[-1]
-            self.rank: Expr = axes[1] if s.split > 1 else index(0)
+            self.rank: Expr = axes[1] if s.split_k > 1 else index(0)
             self.thread = self.warp * WARP_LANES + self.lane
             self.at = grid.place(axes[0], index(0))
-            self.own_m = self.warp // s.warps_n * (s.rows * ROWS) if s.warps_m > 1 else index(0)
-            self.own_n = self.warp % s.warps_n * (s.columns * COLUMNS) if s.warps_n > 1 else index(0)
-            sums = w.allocate("sums", (s.rows, 2 * s.columns, 4), float32, MemoryScope.REGISTER)
+            self.own_m = self.warp // s.warps_n * (s.atoms_m * ATOM_M) if s.warps_m > 1 else index(0)
+            self.own_n = self.warp % s.warps_n * (s.atoms_n * ATOM_N) if s.warps_n > 1 else index(0)
+            sums = w.allocate("sums", (s.atoms_m, 2 * s.atoms_n, 4), float32, Scope.REGISTER)
             with w.scope():
                 self._multiply(sums)
             with w.scope():
-                if s.staged:
+                if s.staged_epilogue:
                     self._stage_results(sums)
                 else:
                     self._store_results(sums)
@@ -143,7 +103,7 @@ class _Program:
         s = self.s
         piece, along_k = piece_of(self.p, operand, axis)
         assert operand.load is not None
-        rows, columns = (extent, s.depth) if along_k else (s.depth, extent)
+        rows, columns = (extent, s.block_k) if along_k else (s.block_k, extent)
         pitch = tile_pitch(columns)
         bits = columns.bit_length() - 1
         swizzle = Swizzle(min(bits - 3, 3), 3, max(bits, 6) - 3) if pitch == columns else None
@@ -151,8 +111,8 @@ class _Program:
         ring = self.w.allocate(name, (s.stages, rows, columns), self.dtype, MemoryScope.SHARED, layout)
         held = None
         if piece == 1:
-            turns = -(-rows * columns // (NARROW * s.threads))
-            held = self.w.allocate(f"{name}_held", (turns, NARROW), self.dtype, MemoryScope.REGISTER)
+            turns = -(-rows * columns // (SCALARS * s.threads))
+            held = self.w.allocate(f"{name}_held", (turns, SCALARS), self.dtype, Scope.REGISTER)
         outer, inner = (axis, "k") if along_k else ("k", axis)
         return _Tile(operand.load, ring, outer, inner, piece, held)
 
@@ -173,17 +133,17 @@ class _Program:
         end = self._place(tile, step, *(index(n) for n in tile.ring.shape[1:]))
         ragged = [axis for axis in dict.fromkeys(("k", tile.inner)) if not self._is_whole(axis)]
         whole = logical_and(*(end[axis] <= self._extent(axis) for axis in ragged)) if ragged else None
-        with w.when(whole), self._dealt(tile, NARROW) as (turn, row, column):
+        with w.when(whole), self._dealt(tile, SCALARS) as (turn, row, column):
             at = self._place(tile, step, row, column)
             at[tile.outer] = self._clamped(at, tile.outer, 1)
-            indices = tuple(vector_at(i, at, tile.inner, NARROW) for i in tile.load.indices)
-            w.store(held, (Broadcast(turn, NARROW), Ramp(index(0), 1, NARROW)), Load(buffer, indices))
+            indices = tuple(vector_at(i, at, tile.inner, SCALARS) for i in tile.load.indices)
+            w.store(held, (Broadcast(turn, SCALARS), Ramp(index(0), 1, SCALARS)), Load(buffer, indices))
         if whole is None:
             return
-        with w.when(Unary(UnaryOp.NOT, whole)), self._dealt(tile, NARROW) as (turn, row, column):
+        with w.when(Unary(UnaryOp.NOT, whole)), self._dealt(tile, SCALARS) as (turn, row, column):
             at = self._place(tile, step, row, column)
             at[tile.outer] = self._clamped(at, tile.outer, 1)
-            with w.loop("element", NARROW, UNROLLED) as e:
+            with w.loop("element", SCALARS, UNROLLED) as e:
                 here = {**at, tile.inner: at[tile.inner] + e}
                 inside = logical_and(*(here[axis] < self._extent(axis) for axis in ragged))
                 w.store(held, (turn, e), Load(buffer, tuple(substitute(i, here) for i in tile.load.indices), inside))
@@ -196,9 +156,9 @@ class _Program:
 
     def _put(self, tile: _Tile, held: Buffer, stage: Expr) -> None:
         """Store what was taken to a stage."""
-        with self._dealt(tile, NARROW) as (turn, row, column):
-            place = (Broadcast(stage, NARROW), Broadcast(row, NARROW), Ramp(column, 1, NARROW))
-            self.w.store(tile.ring, place, Load(held, (Broadcast(turn, NARROW), Ramp(index(0), 1, NARROW))))
+        with self._dealt(tile, SCALARS) as (turn, row, column):
+            place = (Broadcast(stage, SCALARS), Broadcast(row, SCALARS), Ramp(column, 1, SCALARS))
+            self.w.store(tile.ring, place, Load(held, (Broadcast(turn, SCALARS), Ramp(index(0), 1, SCALARS))))
 
     @contextmanager
     def _dealt(self, tile: _Tile, piece: int) -> Iterator[tuple[Expr, Expr, Expr]]:
@@ -211,7 +171,7 @@ class _Program:
                 yield turn, item // (columns // piece), item % (columns // piece) * piece
 
     def _place(self, tile: _Tile, step: Expr, row: Expr, column: Expr) -> dict[str, Expr]:
-        at = {**self.at, "k": (self.rank * self.steps + step) * self.s.depth}
+        at = {**self.at, "k": (self.rank * self.steps + step) * self.s.block_k}
         return {**at, tile.outer: at[tile.outer] + row, tile.inner: at[tile.inner] + column}
 
     def _extent(self, axis: str) -> int:
@@ -220,7 +180,7 @@ class _Program:
     def _is_whole(self, axis: str) -> bool:
         """Whether tiles end where the axis does."""
         s = self.s
-        return self._extent(axis) % {"m": s.tile_m, "n": s.tile_n, "k": s.split * s.depth}[axis] == 0
+        return self._extent(axis) % {"m": s.tile_m, "n": s.tile_n, "k": s.split_k * s.block_k}[axis] == 0
 
     # --- the products
 
@@ -228,15 +188,15 @@ class _Program:
         s, w = self.s, self.w
         self.left = self._tile("left", self.p.a, "m", s.tile_m)
         self.right = self._tile("right", self.p.b, "n", s.tile_n)
-        self.a = w.allocate("a", (2, s.rows, 8), self.dtype, MemoryScope.REGISTER)
-        self.b = w.allocate("b", (2, s.columns, 8), self.dtype, MemoryScope.REGISTER)
+        self.a = w.allocate("a", (2, s.atoms_m, 8), self.dtype, Scope.REGISTER)
+        self.b = w.allocate("b", (2, s.atoms_n, 8), self.dtype, Scope.REGISTER)
         with w.loop("early", self.ahead, UNROLLED) as early:
             for tile in (self.left, self.right):
                 self._fill(tile, early, early)
             w.emit(CopyAsyncCommit())
         with (
-            w.loop("row", s.rows, UNROLLED) as i,
-            w.loop("column", 2 * s.columns, UNROLLED) as j,
+            w.loop("row", s.atoms_m, UNROLLED) as i,
+            w.loop("column", 2 * s.atoms_n, UNROLLED) as j,
             w.loop("element", 4, UNROLLED) as e,
         ):
             w.store(sums, (i, j, e), const(0.0, float32))
@@ -247,7 +207,7 @@ class _Program:
         self._load(index(0), 0)
         with w.loop("step", self.steps) as step:
             self._step(sums, step)
-        if s.staged:  # in the place of the ring
+        if s.staged_epilogue:  # in the place of the ring
             w.emit(CopyAsyncWait(0))
             w.barrier()
 
@@ -255,7 +215,7 @@ class _Program:
         """The products of a step, while the copies of one that is ``ahead`` are started. The last fragments loaded are
         the first of the next step (after the last one, what an earlier step left in its place)."""
         s, w = self.s, self.w
-        pieces = s.depth // DEPTH
+        pieces = s.block_k // ATOM_K
         for piece in range(pieces):
             if piece < pieces - 1:
                 self._load(step % s.stages, piece + 1)
@@ -266,8 +226,8 @@ class _Program:
             if piece == 0:
                 self._refill(step)
             with (
-                w.loop("row", s.rows, UNROLLED) as i,
-                w.loop("column", s.columns, UNROLLED) as j,
+                w.loop("row", s.atoms_m, UNROLLED) as i,
+                w.loop("column", s.atoms_n, UNROLLED) as j,
                 w.loop("half", 2, UNROLLED) as h,
             ):
                 now, zero = index(piece % 2), index(0)
@@ -305,12 +265,12 @@ class _Program:
         now = index(piece % 2)
         # of matrices of 8 by 8: the second lies along m in A, along k in B
         sides = (
-            (self.left, self.a, s.rows, self.own_m, high % 2, high // 2),
-            (self.right, self.b, s.columns, self.own_n, high // 2, high % 2),
+            (self.left, self.a, s.atoms_m, self.own_m, high % 2, high // 2),
+            (self.right, self.b, s.atoms_n, self.own_n, high // 2, high % 2),
         )
         for tile, fragments, count, own, across, along in sides:
             with w.loop("fragment", count, UNROLLED) as i:
-                place, k = own + i * ROWS + across * 8, index(piece * DEPTH) + along * 8
+                place, k = own + i * ATOM_M + across * 8, index(piece * ATOM_K) + along * 8
                 source = (stage, place + low, k) if tile.along_k else (stage, k + low, place)
                 w.emit(LoadMatrix(fragments, (now, i, index(0)), tile.ring, source, 4, not tile.along_k))
 
@@ -321,11 +281,11 @@ class _Program:
         """Pairs of neighbouring sums of a lane: (m, n) within the tile, where they are, and the first of them there."""
         s, w = self.s, self.w
         with (
-            w.loop("row", s.rows, UNROLLED) as i,
-            w.loop("column", 2 * s.columns, UNROLLED) as j,
+            w.loop("row", s.atoms_m, UNROLLED) as i,
+            w.loop("column", 2 * s.atoms_n, UNROLLED) as j,
             w.loop("half", 2, UNROLLED) as half,
         ):
-            m = self.own_m + i * ROWS + half * 8 + self.lane // 4
+            m = self.own_m + i * ATOM_M + half * 8 + self.lane // 4
             n = self.own_n + j * 8 + self.lane % 4 * 2
             yield m, n, (i, j), half * 2
 
@@ -345,31 +305,10 @@ class _Program:
         with self._pairs() as (m, n, (i, j), first):
             value = Load(sums, (Broadcast(i, 2), Broadcast(j, 2), Ramp(first, 1, 2)))
             w.store(partials, (Broadcast(m, 2), Ramp(n, 1, 2)), value)
-        w.barrier(SyncScope.CLUSTER if s.split > 1 else SyncScope.BLOCK)
-        add_up_tile(w, TileShare(self.p, self.at, self.rank, s.split, self.thread, s.threads), partials)
-        if s.split > 1:
-            w.barrier(SyncScope.CLUSTER)
-
-
-def tile_pitch(columns: int) -> int:
-    """Elements from row to row of a tile: padded unless a swizzle can spread it over the banks."""
-    return columns if columns & (columns - 1) == 0 else columns + PIECE
-
-
-def piece_of(p: Gemm, operand: Operand, axis: str) -> tuple[int, bool]:
-    """How many elements of an operand can be copied at once, 8, 4, 2 or 1: every row begins at a multiple of them and
-    has a multiple of them; and whether rows lie along ``k``, not along ``axis``."""
-    assert operand.load is not None
-    form = flat_steps(operand.load)
-    along_k = form.terms.get(Var("k")) == 1
-    inner = Var("k") if along_k else Var(axis)
-    extent = p.k.extent if along_k else {"m": p.m, "n": p.n}[axis].extent
-    if form.terms.get(inner) != 1:
-        return 1, along_k
-    buffer = operand.load.buffer
-    if buffer not in p.inputs and operand.load.indices[-1] == inner and buffer.shape[-1] - extent < PIECE:
-        extent = buffer.shape[-1]  # an operand that was copied: zeros fill its rows
-    return gcd(PIECE, extent, form.constant, *(c for term, c in form.terms.items() if term != inner)), along_k
+        w.barrier(Level.CLUSTER if s.split_k > 1 else Level.BLOCK)
+        add_up_tile(w, TileShare(self.p, self.at, self.rank, s.split_k, self.thread, s.threads), partials)
+        if s.split_k > 1:
+            w.barrier(Level.CLUSTER)
 
 
 def can_lower_mma(p: Gemm) -> bool:

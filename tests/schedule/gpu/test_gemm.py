@@ -6,9 +6,20 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tests.schedule.gpu.tiles import (
+    H200,
+    WHOLE,
+    assert_agrees,
+    compiled,
+    legal_schedule_of,
+    schedule_of,
+    workload_of,
+)
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
+from tilewright.core.errors import IllegalSchedule
+from tilewright.core.policy import SpacePolicy
+from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.ir.expr import Const, Expr, index
 from tilewright.ir.gpu.tma import TmaLoad, TmaPrefetch
@@ -16,8 +27,8 @@ from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import free_variables, substitute
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Allocate, For, HardwareAxis, If, Seq, Stmt, walk_statements
-from tilewright.schedule.gpu.gemm.space import ALL_CUDA_GEMM as ALL
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM as SKETCH
+from tilewright.schedule.gpu.peaks import gpu_peaks
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
 from tilewright.te.reference import reference
@@ -107,10 +118,17 @@ def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, workload(), 8, target) == 8
 
 
-@pytest.mark.parametrize(("cluster", "across", "split"), [(2, 2, 1), (1, 4, 1), (2, 1, 4), (2, 2, 2)])
-def test_blocks_of_a_cluster_share_both_operands_and_k(cluster: int, across: int, split: int) -> None:
+@pytest.mark.parametrize(("cluster_m", "cluster_n", "split_k"), [(2, 2, 1), (1, 4, 1), (2, 1, 4), (2, 2, 2)])
+def test_blocks_of_a_cluster_share_both_operands_and_k(cluster_m: int, cluster_n: int, split_k: int) -> None:
     workload = workload_of("matmul", m=136, n=136, k=264, dtype="float16", transpose_b=True)
-    chosen = {"groups": 1, "rows": 1, "wide": 32, "cluster": cluster, "across": across, "split": split}
+    chosen = {
+        "consumer_warpgroups": 1,
+        "atoms_m": 1,
+        "mma_n": 32,
+        "cluster_m": cluster_m,
+        "cluster_n": cluster_n,
+        "split_k": split_k,
+    }
     kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, **chosen))
     inputs = random_inputs(workload, 1)
     got, wanted = interpret(finish(kernel, H200), inputs)["C"], reference(workload, inputs)["C"]
@@ -122,20 +140,28 @@ def test_blocks_of_a_cluster_share_both_operands_and_k(cluster: int, across: int
     ("operator", "parameters", "knobs"),
     [
         # a tile for several blocks
-        ("linear", {"rows": 136, "outputs": 72, "inputs": 1480}, {"wide": 80, "groups": 1, "rows": 1}),
+        ("linear", {"rows": 136, "outputs": 72, "inputs": 1480}, {"mma_n": 80, "consumer_warpgroups": 1, "atoms_m": 1}),
         # and whole ones
         (
             "linear",
             {"rows": 200, "outputs": 200, "inputs": 328, "residual": True, "activation": "relu"},
-            {"wide": 64, "groups": 1, "rows": 1},
+            {"mma_n": 64, "consumer_warpgroups": 1, "atoms_m": 1},
         ),
         # columns at odd places
-        ("linear", {"rows": 136, "outputs": 131, "inputs": 1032}, {"wide": 48, "groups": 2, "slabs": 2}),
-        ("linear", {"rows": 100, "outputs": 192, "inputs": 1288}, {"wide": 96, "groups": 1, "rows": 2}),
+        (
+            "linear",
+            {"rows": 136, "outputs": 131, "inputs": 1032},
+            {"mma_n": 48, "consumer_warpgroups": 2, "k_atoms": 2},
+        ),
+        (
+            "linear",
+            {"rows": 100, "outputs": 192, "inputs": 1288},
+            {"mma_n": 96, "consumer_warpgroups": 1, "atoms_m": 2},
+        ),
         (
             "batch_matmul",
             {"batch": 3, "m": 72, "n": 80, "k": 904, "transpose_b": True},
-            {"wide": 80, "groups": 1, "rows": 1},
+            {"mma_n": 80, "consumer_warpgroups": 1, "atoms_m": 1},
         ),
     ],
 )
@@ -144,7 +170,7 @@ def test_blocks_take_even_shares_of_all_steps(
 ) -> None:
     few = Target("cuda", "sm_90a", (), threads=5, vector_bytes=16)
     workload = workload_of(operator, dtype="float16", **parameters)
-    kernel = ALL.lower(workload, few, schedule_of(ALL, workload, few, even=1, **knobs))
+    kernel = SKETCH.lower(workload, few, legal_schedule_of(SKETCH, workload, few, stream_k=1, **knobs))
     assert len(kernel.launches) == 2
     inputs, (output,) = random_inputs(workload, 1), workload.outputs
     got, wanted = interpret(finish(kernel, few), inputs)[output], reference(workload, inputs)[output]
@@ -153,8 +179,10 @@ def test_blocks_take_even_shares_of_all_steps(
 
 
 def test_even_shares_keep_products_under_way() -> None:
-    schedule = schedule_of(ALL, LARGE, groups=2, rows=1, wide=256, roomy=1, even=1)
-    source = backend_for(H200).emit(finish(ALL.lower(LARGE, H200, schedule), H200), H200)
+    schedule = legal_schedule_of(
+        SKETCH, LARGE, consumer_warpgroups=2, atoms_m=1, mma_n=256, producer_warpgroup=1, stream_k=1
+    )
+    source = backend_for(H200).emit(finish(SKETCH.lower(LARGE, H200, schedule), H200), H200)
     assert source.launches[0].blocks[0] == 132
     binary = backend_for(H200).compile(source, H200)  # refuses what the assembler warns of
     assert all(r.spill_bytes == 0 and r.stack_bytes == 0 for r in binary.resources.values())
@@ -164,8 +192,19 @@ def test_even_shares_keep_products_under_way() -> None:
 def test_products_of_a_batch_begin_at_other_places_of_k(batch: int) -> None:
     """Each block still goes through all of them: the last, of fewer places, may come in the middle."""
     workload = workload_of("batch_matmul", batch=batch, m=72, n=72, k=1096, dtype="float16", transpose_b=True)
-    chosen = schedule_of(ALL, workload, groups=1, rows=1, wide=80, slabs=1, cluster=1, across=1, split=1, even=0)
-    kernel = ALL.lower(workload, H200, chosen)
+    chosen = legal_schedule_of(
+        SKETCH,
+        workload,
+        consumer_warpgroups=1,
+        atoms_m=1,
+        mma_n=80,
+        k_atoms=1,
+        cluster_m=1,
+        cluster_n=1,
+        split_k=1,
+        stream_k=0,
+    )
+    kernel = SKETCH.lower(workload, H200, chosen)
     copies = [s for s in walk_statements(kernel.body) if isinstance(s, TmaLoad)]
     assert {"worker" in free_variables(s.source_indices[-1]) for s in copies} == {batch > 1}
     inputs = random_inputs(workload, 1)
@@ -202,7 +241,7 @@ def _value(expr: Expr, at: Mapping[str, Expr]) -> int:
 def all_asked_for(workload: Workload, target: Target, **knobs: int) -> tuple[list[tuple[str, tuple[int, ...]]], int]:
     """Every run of 64 places of k, a place of the other axis each, that the blocks of the last launch ask for; and how
     many of them fit into a ring."""
-    kernel = ALL.lower(workload, target, schedule_of(ALL, workload, target, **knobs))
+    kernel = SKETCH.lower(workload, target, legal_schedule_of(SKETCH, workload, target, **knobs))
     launch = kernel.launches[-1]
     found = []
     for places in product(*(range(b.extent if b.axis is not HardwareAxis.LANE else 2) for b in launch.axes)):
@@ -215,26 +254,34 @@ def all_asked_for(workload: Workload, target: Target, **knobs: int) -> tuple[lis
     return sorted(found), ring.shape[0] * ring.shape[1]
 
 
-@pytest.mark.parametrize(("cluster", "across", "slabs"), [(1, 1, 1), (2, 1, 1), (1, 2, 2), (2, 2, 1)])
-def test_what_fills_the_rings_first_is_asked_for_once(cluster: int, across: int, slabs: int) -> None:
+@pytest.mark.parametrize(("cluster_m", "cluster_n", "k_atoms"), [(1, 1, 1), (2, 1, 1), (1, 2, 2), (2, 2, 1)])
+def test_what_fills_the_rings_first_is_asked_for_once(cluster_m: int, cluster_n: int, k_atoms: int) -> None:
     workload = workload_of("matmul", m=256, n=256, k=1024, dtype="float16", transpose_b=True)
-    knobs = {"groups": 1, "rows": 1, "wide": 64, "slabs": slabs, "cluster": cluster, "across": across, "split": 1}
+    knobs = {
+        "consumer_warpgroups": 1,
+        "atoms_m": 1,
+        "mma_n": 64,
+        "k_atoms": k_atoms,
+        "cluster_m": cluster_m,
+        "cluster_n": cluster_n,
+        "split_k": 1,
+    }
     asked, ring = all_asked_for(workload, H200, **knobs)
-    assert 4 * slabs <= ring <= 16
+    assert 4 * k_atoms <= ring <= 16
     assert asked == sorted((name, (row, 64 * n)) for name in "AB" for row in range(256) for n in range(ring))
 
 
 def test_nothing_is_asked_for_where_it_does_not_pay() -> None:
-    tile = {"groups": 1, "rows": 1, "wide": 64, "slabs": 1, "cluster": 1, "across": 1}
+    tile = {"consumer_warpgroups": 1, "atoms_m": 1, "mma_n": 64, "k_atoms": 1, "cluster_m": 1, "cluster_n": 1}
     one_row = workload_of("linear", rows=65, outputs=512, inputs=1024, dtype="float16")
     batch = workload_of("batch_matmul", batch=3, m=128, n=128, k=512, dtype="float16", transpose_b=True)
     uneven = workload_of("matmul", m=128, n=128, k=515, dtype="float16", transpose_b=True)
     square = workload_of("matmul", m=256, n=256, k=1024, dtype="float16", transpose_b=True)
-    assert {name for name, _ in all_asked_for(one_row, H200, **{**tile, "rows": 2, "split": 1})[0]} == {"X"}
-    assert not all_asked_for(batch, H200, split=1, **tile)[0]
-    assert not all_asked_for(uneven, H200, split=1, **tile)[0]
-    assert not all_asked_for(square, H200, split=2, **tile)[0]
-    assert not all_asked_for(square, FEW, split=1, **tile)[0]
+    assert {name for name, _ in all_asked_for(one_row, H200, **{**tile, "atoms_m": 2, "split_k": 1})[0]} == {"X"}
+    assert not all_asked_for(batch, H200, split_k=1, **tile)[0]
+    assert not all_asked_for(uneven, H200, split_k=1, **tile)[0]
+    assert not all_asked_for(square, H200, split_k=2, **tile)[0]
+    assert not all_asked_for(square, FEW, split_k=1, **tile)[0]
 
 
 def test_what_it_leaves_to_others() -> None:
@@ -257,13 +304,57 @@ def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
     space = SKETCH.space(workload, H200)
     assert 5 <= len(space) <= 400
     assert (space.quantities["shared_bytes"] <= 227 * 1024).all() and (space.quantities["stages"] >= 2).all()
-    assert (space.quantities["sums"] < space.quantities["registers_estimate"]).all()
-    least = space.quantities[["mma_cycles", "shared_cycles", "l2_cycles"][0]]
-    assert (space.quantities["estimate"] > least).all() and (space.quantities["wave_efficiency"] <= 1).all()
+    assert (space.quantities["accumulator_registers"] < space.quantities["registers_estimate"]).all()
+    peaks = gpu_peaks(H200, {})
+    assert space.prior_seconds is not None and (space.quantities["wave_efficiency"] <= 1).all()
+    for unit in ("mma_cycles", "shared_cycles", "l2_cycles"):
+        assert (space.prior_seconds > space.quantities[unit] / peaks.clock_hz).all()
     rows = np.arange(0, len(space), 17)
     derived = SKETCH.derive(workload, H200, [space.schedule(int(r)) for r in rows])
     for name, column in space.quantities.items():
         np.testing.assert_array_equal(derived[name], column[rows])
+
+
+@pytest.mark.parametrize(
+    "workload", [LARGE, LONG, SMALL, FUSED, GATED], ids=["large", "long", "small", "fused", "gated"]
+)
+def test_all_that_can_be_built_is_legal_and_what_is_promising_is_part_of_it(workload: Workload) -> None:
+    legal, promising = SKETCH.space(workload, H200, policy=WHOLE), SKETCH.space(workload, H200)
+    assert len(legal) == legal.total == legal.low == legal.high > 5_000
+    assert all(legal.row_of(promising.schedule(row)) is not None for row in range(0, len(promising), 20))
+    assert legal.prior_seconds is not None and promising.prior_seconds is not None
+    assert legal.prior_seconds.max() > 2 * legal.prior_seconds.min()
+    assert promising.prior_seconds.min() < 1.1 * legal.prior_seconds.min()
+    unranked = SKETCH.space(workload, H200, policy=SpacePolicy(prior=False))
+    assert unranked.prior_seconds is None and np.array_equal(unranked.codes, legal.codes)
+
+
+@pytest.mark.parametrize("case", ["rows along k", "rows along m and n", "epilogue", "odd rows", "two sums", "batch"])
+def test_legal_settings_that_are_not_promising_are_correct_too(case: str) -> None:
+    target, workload = CASES[case]
+    assert assert_agrees(SKETCH, workload(), 4, target, policy=WHOLE) == 4
+
+
+def test_an_illegal_setting_is_refused_with_the_rules_that_it_breaks() -> None:
+    schedule = legal_schedule_of(SKETCH, LARGE, consumer_warpgroups=1, ping_pong=0)
+    broken = {**dict(schedule.knobs), "ping_pong": 1, "cluster_m": 4, "cluster_n": 4}
+    with pytest.raises(IllegalSchedule, match="ping_pong has at least two consumer_warpgroups") as caught:
+        SKETCH.lower(LARGE, H200, Schedule.of(schedule.sketch, schedule.version, broken))
+    assert "at most 8 CTAs" in caught.value.message
+
+
+def test_the_prior_comes_from_the_peaks_of_the_device() -> None:
+    """An H100 has the same multiprocessors and less memory bandwidth: what memory bounds takes longer there."""
+    h100 = {"copy_bytes_per_second": 2.9e12, "launch_seconds": 1.9e-6}
+    few_rows = workload_of("linear", rows=65, inputs=8192, outputs=8192, dtype="float16")
+    least = []
+    for workload in (LARGE, few_rows):
+        space = SKETCH.space(workload, H200, policy=WHOLE)
+        schedules = [space.schedule(row) for row in range(0, len(space), 500)]
+        here, there = (SKETCH.prior_seconds(workload, H200, schedules, peaks) for peaks in ({}, h100))
+        assert (there > here).all()
+        least.append(float(there.min() / here.min()))
+    assert least[0] < 1.01 and least[1] > 1.1
 
 
 @pytest.mark.parametrize(
@@ -272,7 +363,7 @@ def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
 def test_shared_memory_is_what_the_sketch_says(workload: Workload, split: int) -> None:
     """Where blocks share k, their sums lie in the place of the rings."""
     space = SKETCH.space(workload, H200)
-    rows = np.flatnonzero(np.asarray(space.column("split")) == split).tolist()
+    rows = np.flatnonzero(np.asarray(space.column("split_k")) == split).tolist()
     assert rows
     for row in rows[:: max(1, len(rows) // 8)]:
         kernel = finish(SKETCH.lower(workload, H200, space.schedule(row)), H200)
@@ -284,12 +375,32 @@ def test_shared_memory_is_what_the_sketch_says(workload: Workload, split: int) -
 @pytest.mark.parametrize(
     ("workload", "knobs"),
     [
-        (LARGE, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "cluster": 2, "roomy": 0}),
-        (FLAT, {"groups": 2, "in_turn": 1, "rows": 2, "wide": 128}),
-        (FLAT, {"groups": 2, "in_turn": 0, "rows": 2, "wide": 192, "roomy": 1}),
-        (FUSED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1}),
-        (GATED, {"groups": 2, "in_turn": 0, "rows": 1, "wide": 256, "roomy": 1, "cluster": 2}),
-        (SMALL, {"groups": 1, "in_turn": 0, "rows": 1, "split": 1}),
+        (
+            LARGE,
+            {
+                "consumer_warpgroups": 2,
+                "ping_pong": 0,
+                "atoms_m": 1,
+                "mma_n": 256,
+                "cluster_m": 2,
+                "producer_warpgroup": 0,
+            },
+        ),
+        (FLAT, {"consumer_warpgroups": 2, "ping_pong": 1, "atoms_m": 2, "mma_n": 128}),
+        (FLAT, {"consumer_warpgroups": 2, "ping_pong": 0, "atoms_m": 2, "mma_n": 192, "producer_warpgroup": 1}),
+        (FUSED, {"consumer_warpgroups": 2, "ping_pong": 0, "atoms_m": 1, "mma_n": 256, "producer_warpgroup": 1}),
+        (
+            GATED,
+            {
+                "consumer_warpgroups": 2,
+                "ping_pong": 0,
+                "atoms_m": 1,
+                "mma_n": 256,
+                "producer_warpgroup": 1,
+                "cluster_m": 2,
+            },
+        ),
+        (SMALL, {"consumer_warpgroups": 1, "ping_pong": 0, "atoms_m": 1, "split_k": 1}),
     ],
     ids=["shared tiles", "in turn", "many registers", "epilogue", "two sums", "small"],
 )

@@ -1,5 +1,6 @@
 """What the tests of tile sketches share: schedules by knobs, agreement on the interpreter, compiling for one device."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
 from tilewright.ir.verify import verify
 from tilewright.schedule.sketch import Sketch
+from tilewright.schedule.space.space import Space
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
 from tilewright.te.reference import reference
@@ -20,6 +22,8 @@ from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
+WHOLE = SpacePolicy(prune=False)
+"""The policy that keeps every legal setting."""
 
 
 def workload_of(operator: str, **parameters: Any) -> Workload:
@@ -27,13 +31,8 @@ def workload_of(operator: str, **parameters: Any) -> Workload:
 
 
 def schedule_of(sketch: Sketch, workload: Workload, target: Target = H200, /, **knobs: KnobValue) -> Schedule:
-    """The first schedule with these knobs; AssertionError where there is none."""
-    space = sketch.space(workload, target)
-    for row in range(len(space)):
-        schedule = space.schedule(row)
-        if all(schedule[name] == value for name, value in knobs.items()):
-            return schedule
-    raise AssertionError(f"no schedule of {sketch.name} has {knobs}")
+    """The first promising schedule with these knobs; AssertionError where there is none."""
+    return _first(sketch, sketch.space(workload, target), knobs)
 
 
 def assert_agrees(

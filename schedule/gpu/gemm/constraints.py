@@ -1,0 +1,172 @@
+"""Which settings of ``cuda_gemm`` are legal: those that can be built, are correct, and repeat no other one."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ....core.target import Target
+from ....ir.gpu import SWIZZLE_128B_ELEMENTS
+from ....ir.verify_tma_mma import LARGEST_BOX, MOST_GROUPS_PENDING
+from ...problems.gemm import Gemm
+from ...space.columns import Bools, Ints
+from ...space.constraint import Constraint
+from ..occupancy import limits_of
+from .epilogue import ahead_registers, can_store_boxes, can_store_lines, spare_registers
+from .sizes import GROUP_M, GemmSizes, b_along_k, epilogue_subtiles, gemm_sizes, stores_tiles
+
+MOST_CLUSTER_CTAS = 8
+"""CTAs of a cluster that every Hopper device can run (CUDA C++ Programming Guide, "Thread Block Clusters")."""
+MMA_REGISTERS = 32
+"""Registers that ptxas wants beside the accumulators of one wgmma before ``setmaxnreg`` (from compiled kernels)."""
+
+TILE = "consumer_warpgroups ping_pong atoms_m mma_n"
+GRID = f"{TILE} cluster_m cluster_n split_k ctas_per_sm stream_k k_atoms"
+THREADS = "consumer_warpgroups producer_warpgroup ctas_per_sm"
+"""The knobs that the tile, the loop over tiles and k, and the threads of a multiprocessor follow from."""
+
+_Rule = Callable[[str, str, Callable[[GemmSizes[Ints]], Bools]], Constraint]
+
+
+def gemm_constraints(gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
+    def rule(meaning: str, knobs: str, holds: Callable[[GemmSizes[Ints]], Bools]) -> Constraint:
+        """A constraint on sizes that follow from ``knobs`` (their names) alone."""
+        return Constraint(meaning, tuple(dict.fromkeys(knobs.split())), lambda c: holds(gemm_sizes(gemm, target, c)))
+
+    return (*_shapes(rule, gemm), *_resources(rule, gemm, target), *_shares(rule, gemm), _epilogue(rule, gemm))
+
+
+def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
+    """What wgmma, TMA and clusters can do at all."""
+    rules = [
+        rule(
+            f"at most {MOST_GROUPS_PENDING} wgmma (atoms_m x k_atoms) are under way at once",
+            "atoms_m k_atoms",
+            lambda s: s.atoms_m * s.k_atoms <= MOST_GROUPS_PENDING,
+        ),
+        rule(
+            f"a cluster (cluster_m x cluster_n x split_k) has at most {MOST_CLUSTER_CTAS} CTAs",
+            "cluster_m cluster_n split_k",
+            lambda s: s.cluster_size <= MOST_CLUSTER_CTAS,
+        ),
+        rule(
+            f"a TMA box has at most {LARGEST_BOX} rows: those of a tile of A, shared out among cluster_n CTAs",
+            "consumer_warpgroups ping_pong atoms_m cluster_n",
+            lambda s: s.tile_m // s.cluster_n <= LARGEST_BOX,
+        ),
+    ]
+    if b_along_k(gemm):
+        rules.append(
+            rule(
+                "the mma_n columns of a tile of B, shared out among accumulators and cluster_m CTAs, are multiples of "
+                "8, the period of the swizzle",
+                "mma_n cluster_m",
+                lambda s: s.mma_n % (8 * s.accumulators * s.cluster_m) == 0,
+            )
+        )
+    elif len(gemm.accumulators) > 1:
+        rules.append(
+            rule(
+                f"each accumulator has a multiple of {SWIZZLE_128B_ELEMENTS} of the mma_n columns, a swizzled row of B",
+                "mma_n",
+                lambda s: s.mma_n % (SWIZZLE_128B_ELEMENTS * s.accumulators) == 0,
+            )
+        )
+    return tuple(rules)
+
+
+def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
+    """What a multiprocessor has room for."""
+    limits, spare, ahead = limits_of(target), spare_registers(gemm), ahead_registers(gemm)
+    return (
+        rule(
+            "a producer_warpgroup leaves each of the consumer_warpgroups more registers than an equal share",
+            THREADS,
+            lambda s: (s.producer_warpgroup == 0) | (s.consumer_registers > s.launch_registers),
+        ),
+        rule(
+            f"the registers that a thread starts with hold mma_n / 2 accumulators of a wgmma and {MMA_REGISTERS} more",
+            f"{THREADS} mma_n",
+            lambda s: s.mma_n // 2 + MMA_REGISTERS <= s.launch_registers,
+        ),
+        rule(
+            f"the registers of a consumer thread hold atoms_m x mma_n / 2 accumulators and about {spare} more, {ahead} "
+            "of which are for an epilogue with stages",
+            f"{TILE} {THREADS} epilogue_stages",
+            lambda s: (
+                s.accumulator_registers + spare - np.where(s.epilogue_stages == 0, ahead, 0) <= s.thread_registers
+            ),
+        ),
+        rule(
+            "two stages fit into shared memory, or one if a CTA fills no more",
+            f"{GRID} epilogue_stages",
+            lambda s: s.stages >= np.minimum(2, s.stage_fills),
+        ),
+        rule(
+            "a multiprocessor has registers and shared memory for ctas_per_sm CTAs",
+            f"{GRID} {THREADS} epilogue_stages",
+            lambda s: limits.resident_blocks(s.threads, s.launch_registers, s.shared_bytes) >= s.ctas_per_sm,
+        ),
+    )
+
+
+def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
+    """How tiles and ``k`` can be shared out."""
+
+    def is_ordered(s: GemmSizes[Ints]) -> Bools:
+        clusters_m = -(-gemm.m.extent // (s.tile_m * s.cluster_m))
+        return (s.group_m <= clusters_m) & (s.tile_n * s.cluster_n < gemm.n.extent)
+
+    rules = [
+        rule(
+            "ping_pong has at least two consumer_warpgroups",
+            "ping_pong consumer_warpgroups",
+            lambda s: (s.ping_pong == 0) | (s.consumer_warpgroups > 1),
+        ),
+        rule(
+            "with split_k all threads of a CTA add up its one tile: no ping_pong, no producer_warpgroup",
+            "split_k ping_pong producer_warpgroup",
+            lambda s: (s.split_k == 1) | ((s.ping_pong == 0) & (s.producer_warpgroup == 0)),
+        ),
+        rule(
+            "with stream_k every CTA works alone: no ping_pong, no cluster_m, no cluster_n, no split_k",
+            "stream_k ping_pong cluster_m cluster_n split_k",
+            lambda s: (s.stream_k == 0) | ((s.ping_pong == 0) & (s.cluster_size == 1)),
+        ),
+        rule(
+            "with split_k every cluster has one tile of the result",
+            GRID,
+            lambda s: (s.split_k == 1) | (s.tile_iterations == 1),
+        ),
+        rule(
+            f"group_m is {GROUP_M[0]} where it changes no order: with one cluster along n, or fewer along m",
+            f"{TILE} cluster_m cluster_n group_m",
+            lambda s: (s.group_m == GROUP_M[0]) | is_ordered(s),
+        ),
+    ]
+    if len(gemm.accumulators) > 1:
+        rules.append(
+            rule(
+                "partial sums of several accumulators cannot be added up: split_k is 1, stream_k is 0",
+                "split_k stream_k",
+                lambda s: (s.split_k == 1) & (s.stream_k == 0),
+            )
+        )
+    return tuple(rules)
+
+
+def _epilogue(rule: _Rule, gemm: Gemm) -> Constraint:
+    """How many buffers the epilogue can use."""
+    if can_store_boxes(gemm):
+        return rule(
+            "epilogue_stages is at most the number of subtiles (64 x 64) that a warpgroup stores, and 0 where CTAs "
+            "have no whole tiles to store (with split_k, and with stream_k if it splits every tile)",
+            f"{GRID} epilogue_stages",
+            lambda s: s.epilogue_stages <= np.where(stores_tiles(s), len(gemm.results) * epilogue_subtiles(s), 0),
+        )
+    most = 1 if can_store_lines(gemm) else 0
+    return rule(
+        f"epilogue_stages is at most {most} for results that TMA cannot store, and 0 where CTAs have no whole tiles to "
+        "store (with split_k, and with stream_k if it splits every tile)",
+        f"{GRID} epilogue_stages",
+        lambda s: s.epilogue_stages <= np.where(stores_tiles(s), most, 0),
+    )

@@ -1,0 +1,116 @@
+"""Which legal settings of ``cuda_gemm`` are worth a measurement: rules of thumb, and bounds by the prior."""
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....ir.gpu import SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ...problems.gemm import Gemm
+from ...space.columns import Bools, Ints
+from ...space.pruning import best_by_prior
+from .epilogue import can_store_boxes, spare_registers
+from .repack import uneven_operands
+from .sizes import GROUP_M, MMA_N, GemmSizes, b_along_k, epilogue_subtiles, stores_tiles
+
+
+@dataclass(frozen=True)
+class GemmPruning:
+    """The settings of pruning. None of them changes what is legal.
+
+    ``most_settings``: so many settings are kept, those of the least prior.
+    ``long_seconds``: products that take longer settle at the clock that their power allows, which short measurements
+    do not show. Of their settings, those are enough whose prior is within ``close`` of the least; of products with
+    several accumulators, or with operands that are repacked first, less is known, and it is ``close_if_unsure``. Their
+    tiles must also be in a good order: those under way together should read as few rows and columns as any order lets
+    them. Others cost 1 to 2 % of most products of 10^11 multiply-adds.
+    ``least_stages``: stages of the pipeline.
+    ``small_tile``: elements of a tile up to which a larger ``k_atoms`` saves barriers that are worth it: the elements
+    times ``k_atoms`` are at most twice that, and at least ``least_k_iters`` iterations are left.
+    ``largest_split_tile``: elements of a tile up to which split-K pays.
+    ``most_cluster_tiles``: tiles of a cluster.
+    ``least_unit_k_iters``: iterations of a stream-K unit, as in CUTLASS.
+    ``least_moved_accumulators``: accumulator registers from which on it pays that a producer warpgroup gives its
+    registers away.
+    """
+
+    most_settings: int = 300
+    long_seconds: float = 56.24e-6
+    close: float = 1.05
+    close_if_unsure: float = 1.06
+    least_stages: int = 3
+    small_tile: int = 64 * 128
+    least_k_iters: int = 4
+    largest_split_tile: int = 128 * 128
+    most_cluster_tiles: int = 4
+    least_unit_k_iters: int = 8
+    least_moved_accumulators: int = 96
+
+    def promising(self, gemm: Gemm, sizes: GemmSizes[Ints], prior: NDArray[np.float64], multiprocessors: int) -> Bools:
+        """Which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their seconds."""
+        usual = self._usual(gemm, sizes, multiprocessors)
+        if not usual.any():
+            return usual
+        close = self.close_if_unsure if len(gemm.accumulators) > 1 or uneven_operands(gemm) else self.close
+        within = close if prior[usual].min() > self.long_seconds else inf
+        kept = best_by_prior(prior, usual, self.most_settings, within)
+        return kept & ((prior <= self.long_seconds) | _is_well_ordered(gemm, sizes))
+
+    def _usual(self, gemm: Gemm, s: GemmSizes[Ints], multiprocessors: int) -> Bools:
+        """Which settings keep all rules of thumb."""
+        alone, elements = s.ctas_per_sm == 1, s.tile_m * s.mma_n
+        usual = s.stages >= np.minimum(self.least_stages, s.stage_fills)
+        usual &= s.accumulator_registers + spare_registers(gemm) <= s.thread_registers
+        usual &= s.tiles_per_cluster <= self.most_cluster_tiles
+        # a cluster gains nothing from sharing the operands of a single iteration
+        usual &= (s.tiles_per_cluster == 1) | (s.tile_iterations * s.k_iters > 1)
+        usual &= (s.ping_pong == 0) | ((s.consumer_warpgroups == 2) & alone & (s.cluster_tiles > multiprocessors))
+        moved = (s.consumer_warpgroups == 2) & (s.accumulator_registers >= self.least_moved_accumulators)
+        usual &= (s.producer_warpgroup == 0) | (alone & moved)
+        usual &= (s.split_k == 1) | (alone & (elements <= self.largest_split_tile) & (s.k_iters >= 2))
+        small = (elements * s.k_atoms <= 2 * self.small_tile) & (s.k_iters >= self.least_k_iters)
+        usual &= (s.k_atoms == 1) | small
+        # stream-K pays where CTAs would otherwise wait for the last ones
+        uneven = (s.cluster_tiles % multiprocessors != 0) & (s.cluster_tiles > 1)
+        usual &= (s.stream_k == 0) | (uneven & (s.unit_k_iters >= self.least_unit_k_iters))
+        # fewer CTAs would crowd where earlier launches end first
+        usual &= alone | (s.active_ctas_per_sm > 1)
+        usual &= (s.group_m == GROUP_M[0]) | (s.tile_iterations > 1)
+        return usual & _covers_closely(gemm, s) & _stores_well(gemm, s)
+
+
+def _covers_closely(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
+    """Whether a cluster is hardly larger than the result, and shares B in whole periods of the swizzle."""
+    least = MMA_N[1]
+    cluster_m, cluster_n = s.tile_m * s.cluster_m, s.mma_n * s.cluster_n
+    covers = (cluster_m < gemm.m.extent + WGMMA_M) | (s.tile_m == WGMMA_M)
+    covers &= (cluster_n < s.accumulators * gemm.n.extent + least) | (s.mma_n == least)
+    covers &= s.mma_n % (8 * s.cluster_m) == 0
+    if len(gemm.accumulators) > 1 and not b_along_k(gemm):
+        covers &= s.tile_n % (SWIZZLE_128B_ELEMENTS * s.cluster_m) == 0
+    result: Bools = covers
+    return result
+
+
+def _stores_well(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
+    """Whether results that TMA can store go through two stages of the epilogue, or one if that has one subtile."""
+    if not can_store_boxes(gemm):
+        return np.ones(len(s.tile_m), dtype=bool)
+    result: Bools = ~stores_tiles(s) | (s.epilogue_stages == np.minimum(epilogue_subtiles(s), 2))
+    return result
+
+
+def _is_well_ordered(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
+    """Whether the tiles under way together read as few rows and columns as any ``group_m`` lets them."""
+    cluster_m, cluster_n = s.tile_m * s.cluster_m, s.tile_n * s.cluster_n
+    clusters_m = -(-gemm.m.extent // cluster_m)
+
+    def read(group_m: Ints | int) -> Ints:
+        rows = np.minimum(group_m, clusters_m)
+        total: Ints = rows * cluster_m + -(-s.clusters // rows) * cluster_n
+        return total
+
+    least = np.min([read(group_m) for group_m in GROUP_M], axis=0)
+    result: Bools = (s.tile_iterations == 1) | (read(s.group_m) <= least)
+    return result

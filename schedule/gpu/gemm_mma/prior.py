@@ -1,0 +1,94 @@
+"""What a setting of ``cuda_gemm_mma`` takes by the work of each unit, and the time that follows from it."""
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....ir.expr import WARP_LANES
+from ...problems.gemm import Gemm
+from ...space.columns import Ints
+from ..gemm.repack import uneven_operands
+from ..peaks import GpuPeaks
+from .operands import ATOM_K
+from .sizes import GemmMmaSizes
+
+Floats = NDArray[np.float64]
+
+# Cycles and rates of a multiprocessor that were fitted to 200 kernels on an H200, whose times they tell to 20 %.
+L2_BYTES_PER_CYCLE = 48
+"""Bytes that asynchronous copies of 16 bytes bring from L2."""
+LATENCY_CYCLES = 2400
+"""Cycles from the copies of a stage to its arrival, which the stages under way share."""
+START_CYCLES = 600
+"""Cycles of CTAs that start together, until they multiply."""
+END_CYCLES = 900
+"""Cycles that a launch takes besides: its first and its last bytes."""
+STAGED_PER_CYCLE, STORED_PER_CYCLE = 7.0, 3.25
+"""Elements of the result stored in a cycle, by way of shared memory or straight from registers."""
+REPACK_CYCLES, REPACKED_BYTES_PER_CYCLE = 3500, 9
+"""Cycles of the launch that repacks operands, and bytes that it copies."""
+EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 2000, 12
+"""Split-K: cycles of two barriers of the cluster, and bytes of partial sums that each CTA reads in a cycle."""
+
+
+@dataclass(frozen=True)
+class UnitCycles:
+    """Cycles of a multiprocessor's units for one k iteration of one tile, float64[n] each."""
+
+    mma: Floats
+    shared: Floats
+    l2: Floats
+
+
+def unit_cycles(sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
+    """What a k iteration asks of the tensor cores, of shared memory (stores and ldmatrix), and of L2."""
+    s = sizes
+    fragments = s.threads // WARP_LANES * ATOM_K * (s.atoms_m + s.atoms_n) * s.block_k * 2
+    return UnitCycles(
+        mma=2 * s.tile_m * s.tile_n * s.block_k / peaks.warp_tensor_flops_per_cycle,
+        shared=(fragments + 2 * (s.tile_m + s.tile_n) * s.block_k) / peaks.shared_bytes_per_cycle,
+        l2=2 * (s.tile_m + s.tile_n) * s.block_k / L2_BYTES_PER_CYCLE,
+    )
+
+
+def tiles_per_sm(sizes: GemmMmaSizes[Ints], multiprocessors: int) -> Ints:
+    """CTAs that a multiprocessor runs in all."""
+    return -(-sizes.tiles * sizes.split_k // multiprocessors)
+
+
+def wave_efficiency(gemm: Gemm, sizes: GemmMmaSizes[Ints], multiprocessors: int) -> Floats:
+    """The share of all multiply-adds that the multiprocessors have time for which the result needs."""
+    needed = gemm.m.extent * gemm.n.extent * prod(a.extent for a in gemm.batch)
+    tiles = tiles_per_sm(sizes, multiprocessors)
+    share: Floats = needed / (tiles * multiprocessors * sizes.tile_m * sizes.tile_n / sizes.split_k)
+    return share
+
+
+def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Floats:
+    """The estimated time of each setting in seconds.
+
+    k iteration = the slowest of tensor cores, shared memory and L2, and the copies; at least a share of the latency
+    time        = launch + repacking + waves of CTAs x (start + k iterations + epilogue) + adding up partial sums
+    """
+    s, work = sizes, unit_cycles(sizes, peaks)
+    tiles = tiles_per_sm(s, peaks.multiprocessors)
+    at_once = np.minimum(tiles, s.ctas_per_sm)
+    under_way = np.where(s.loads > 0, 1, np.maximum(s.stages - 1, 1))
+    iteration = at_once * (np.maximum(np.maximum(work.mma, work.l2), work.shared) + s.copy_cycles)
+    iteration = np.maximum(iteration, LATENCY_CYCLES / under_way)
+    rate = np.where(s.staged_epilogue == 1, STAGED_PER_CYCLE, STORED_PER_CYCLE)
+    epilogue = at_once * s.tile_m * s.tile_n / rate / s.split_k
+    exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + 4 * s.tile_m * s.tile_n / EXCHANGE_BYTES_PER_CYCLE, 0)
+    repack = np.where(s.repacked == 1, _repack_cycles(gemm, peaks), 0)
+    waves = tiles / at_once
+    cycles = END_CYCLES + repack + exchange + waves * (START_CYCLES + s.k_iters * iteration + epilogue)
+    seconds: Floats = peaks.launch_seconds + cycles / peaks.clock_hz
+    return seconds
+
+
+def _repack_cycles(gemm: Gemm, peaks: GpuPeaks) -> float:
+    """Cycles of the launch that repacks operands with uneven rows."""
+    copied = sum(b.bytes for b in uneven_operands(gemm))
+    return REPACK_CYCLES + copied / peaks.multiprocessors / REPACKED_BYTES_PER_CYCLE

@@ -1,0 +1,266 @@
+"""Counting legal settings by eliminating knobs one after the other (bucket elimination, Dechter 1999).
+
+    until no knob is left:
+        choose the knob whose constraints reach the fewest settings of knobs
+        bucket  = the settings of all knobs that these constraints reach, those that keep them
+        summary = the bucket without the knobs that nothing else reads; each row with the number of its completions
+        the summary takes the place of the constraints
+    total = the product of the sums of what reads no other knob
+
+Back through the buckets, a setting of the knobs so far is completed by the rows of the next bucket that fit it: by all
+of them, or by one that is drawn with a probability proportional to its completions. So every legal setting is drawn
+with the same probability, and no draw is in vain.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.schedule import KnobValue
+from .columns import Bools, Columns, Ints
+from .constraint import Constraint
+from .knob import Knob
+
+MOST_JOINED = 2_000_000
+"""Rows that a bucket may have."""
+CHUNK = 1 << 16
+"""Rows whose constraints are worked out at a time, so that their columns stay in the cache."""
+_MOST_KEY = 1 << 62
+
+Codes = NDArray[np.int16]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class _Rule:
+    """A constraint that reads the knobs at ``scope``."""
+
+    constraint: Constraint
+    scope: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """Settings of the knobs at ``positions``. ``codes``: int16[rows, all knobs], 0 for the other knobs. ``weights``:
+    float64[rows], how many completions each of them has by knobs that were eliminated before."""
+
+    positions: frozenset[int]
+    codes: Codes
+    weights: Floats
+
+
+class _TooLarge(Exception):
+    """A bucket would have more than ``MOST_JOINED`` rows. ``reach``: its knobs."""
+
+    def __init__(self, reach: frozenset[int]) -> None:
+        self.reach = reach
+
+
+@dataclass(frozen=True, eq=False)
+class _Bucket:
+    """How settings of the knobs at ``kept`` are completed by knobs that one step has eliminated.
+
+    ``settings``: int16[groups, all knobs], the settings of the kept knobs, in order. ``completions``: int16[rows, all
+    knobs], those of the eliminated knobs, group after group. ``starts``: int64[groups + 1], where groups begin.
+    ``cumulative``: float64[rows], the group's number plus the share of its weight up to and with each row; None where
+    all rows of a group have the same weight.
+    """
+
+    kept: tuple[int, ...]
+    settings: Codes
+    completions: Codes
+    starts: Ints
+    cumulative: Floats | None
+
+    def completed(self, codes: Codes, sizes: Sequence[int]) -> Codes:
+        """All completions of all ``codes``."""
+        group = self._groups(codes, sizes)
+        row, times = _ranges(self.starts[group], self.starts[group + 1])
+        return codes[np.repeat(np.arange(len(codes)), times)] + self.completions[row]
+
+    def drawn(self, codes: Codes, sizes: Sequence[int], draws: np.random.Generator) -> Codes:
+        """Each of ``codes`` with one completion."""
+        group = self._groups(codes, sizes)
+        first, last, place = self.starts[group], self.starts[group + 1], draws.random(len(codes))
+        if self.cumulative is None:
+            row = first + (place * (last - first)).astype(np.int64)
+        else:
+            row = np.searchsorted(self.cumulative, group + place, side="right")
+        return codes + self.completions[np.clip(row, first, last - 1)]
+
+    def _groups(self, codes: Codes, sizes: Sequence[int]) -> Ints:
+        if not self.kept:
+            return np.zeros(len(codes), dtype=np.int64)
+        known, wanted = _keys(self.kept, sizes, self.settings, codes)
+        return np.searchsorted(known, wanted)
+
+
+class Elimination:
+    """The legal settings of some knobs, counted. ``total``: how many settings keep all constraints but those of
+    ``open``. It is exact up to 2^53; beyond, it is right to 12 digits."""
+
+    def __init__(
+        self, knobs: tuple[Knob, ...], constraints: Iterable[Constraint], defaults: Mapping[str, KnobValue]
+    ) -> None:
+        self._knobs, self._defaults = knobs, defaults
+        self._sizes = [len(k.values) for k in knobs]
+        position = {knob.name: i for i, knob in enumerate(knobs)}
+        rules = [_Rule(c, frozenset(position[name] for name in c.knobs if name in position)) for c in constraints]
+        always = [r.constraint for r in rules if not r.scope]
+        possible = bool(self.keeps(np.zeros((1, len(knobs)), dtype=np.int16), always).all())
+        rules, unused = [r for r in rules if r.scope], list[_Rule]()
+        while True:
+            self._buckets = list[_Bucket]()
+            try:
+                counts = self._eliminate(rules)
+                break
+            except _TooLarge as found:
+                reach = found.reach
+                largest = max(rules, key=lambda r: (bool(r.scope & reach), prod(self._sizes[p] for p in r.scope)))
+                rules.remove(largest)
+                unused.append(largest)
+        self.open = tuple(r.constraint for r in unused)
+        self.total = prod(int(c) for c in counts) if possible else 0
+
+    def all(self) -> Codes:
+        """int16[total, knobs]: the settings in the order of the knobs' values, the last knob changing fastest."""
+        codes = np.zeros((min(self.total, 1), len(self._knobs)), dtype=np.int16)
+        for bucket in reversed(self._buckets):
+            codes = bucket.completed(codes, self._sizes)
+        (keys,) = _keys(range(len(self._knobs)), self._sizes, codes)
+        return codes[np.argsort(keys, kind="stable")]
+
+    def drawn(self, count: int, draws: np.random.Generator) -> Codes:
+        """int16[count, knobs]: settings drawn uniformly, which may repeat. There must be some."""
+        codes = np.zeros((count, len(self._knobs)), dtype=np.int16)
+        for bucket in reversed(self._buckets):
+            codes = bucket.drawn(codes, self._sizes, draws)
+        return codes
+
+    def distinct(self, codes: Codes) -> Codes:
+        """The rows of ``codes`` without repeats, each where it stood first."""
+        (keys,) = _keys(range(len(self._knobs)), self._sizes, codes)
+        return codes[np.sort(np.unique(keys, return_index=True)[1])]
+
+    def keeps(self, codes: Codes, constraints: Sequence[Constraint]) -> Bools:
+        """bool[n]: which rows keep all ``constraints``. Each of them sees only the rows that kept those before it."""
+        kept = np.ones(len(codes), dtype=bool)
+        for start in range(0, len(codes), CHUNK):
+            part = kept[start : start + CHUNK]
+            for constraint in constraints:
+                rows = np.flatnonzero(part)
+                part[rows] = constraint.holds(Columns(self._knobs, codes[start : start + CHUNK][rows], self._defaults))
+        return kept
+
+    # --- the buckets
+
+    def _eliminate(self, rules: Sequence[_Rule]) -> list[float]:
+        """Make all buckets; how many settings there are of each set of knobs that no constraint connects to others."""
+        left, summaries, counts = set(range(len(self._knobs))), list[_Table](), list[float]()
+        while left:
+            reaches = {p: _reach(p, rules, summaries) for p in sorted(left)}
+            reach = min(reaches.values(), key=lambda r: prod(self._sizes[p] for p in r))
+            inside = [r for r in rules if r.scope <= reach]
+            absorbed = [s for s in summaries if s.positions <= reach]
+            table = self._table(reach, inside, absorbed)
+            rules = [r for r in rules if not r.scope <= reach]
+            summaries = [s for s in summaries if not s.positions <= reach]
+            read = frozenset[int]().union(*(r.scope for r in rules), *(s.positions for s in summaries))
+            kept = tuple(sorted(reach & read))
+            summary = self._summarise(table, kept)
+            left -= reach - set(kept)
+            if kept:
+                summaries.append(summary)
+            else:
+                counts.append(float(summary.weights.sum()))
+        return counts
+
+    def _table(self, reach: frozenset[int], rules: Sequence[_Rule], summaries: Sequence[_Table]) -> _Table:
+        """The settings of the knobs at ``reach`` that keep ``rules`` and are in ``summaries``, by joining what the
+        rules read: the smallest join first. Raises _TooLarge."""
+        covered = frozenset[int]().union(*(s.positions for s in summaries))
+        tables, waiting = [*summaries, *(self._single(p) for p in sorted(reach - covered))], list(rules)
+        while waiting:
+            sizes = [prod(len(t.codes) for t in tables if t.positions & r.scope) for r in waiting]
+            rule = waiting.pop(int(np.argmin(sizes)))
+            read = [t for t in tables if t.positions & rule.scope]
+            joined = reduce(lambda a, b: self._join(a, b, reach), read)
+            rows = self.keeps(joined.codes, [rule.constraint])
+            tables = [t for t in tables if not t.positions & rule.scope]
+            tables.append(_Table(joined.positions, joined.codes[rows], joined.weights[rows]))
+        return reduce(lambda a, b: self._join(a, b, reach), tables)
+
+    def _single(self, position: int) -> _Table:
+        """All values of one knob."""
+        codes = np.zeros((self._sizes[position], len(self._knobs)), dtype=np.int16)
+        codes[:, position] = np.arange(self._sizes[position])
+        return _Table(frozenset({position}), codes, np.ones(len(codes)))
+
+    def _join(self, a: _Table, b: _Table, reach: frozenset[int]) -> _Table:
+        """The pairs of a row of ``a`` and one of ``b`` that agree on the knobs of both."""
+        shared = tuple(sorted(a.positions & b.positions))
+        of_a, of_b = _keys(shared, self._sizes, a.codes, b.codes)
+        order = np.argsort(of_b, kind="stable")
+        first = np.searchsorted(of_b[order], of_a, side="left")
+        last = np.searchsorted(of_b[order], of_a, side="right")
+        if int((last - first).sum()) > MOST_JOINED:
+            raise _TooLarge(reach)
+        row, times = _ranges(first, last)
+        left, right = np.repeat(np.arange(len(a.codes)), times), order[row]
+        own = b.codes.copy()
+        own[:, shared] = 0
+        return _Table(a.positions | b.positions, a.codes[left] + own[right], a.weights[left] * b.weights[right])
+
+    def _summarise(self, table: _Table, kept: tuple[int, ...]) -> _Table:
+        """``table`` on the knobs at ``kept`` alone. The other knobs become a bucket."""
+        (keys,) = _keys(kept, self._sizes, table.codes)
+        order = np.argsort(keys, kind="stable")
+        _, first, group = np.unique(keys[order], return_index=True, return_inverse=True)
+        codes, weights = table.codes[order], table.weights[order]
+        totals = np.bincount(group, weights, len(first)).astype(np.float64)
+        settings = np.zeros((len(first), codes.shape[1]), dtype=np.int16)
+        settings[:, kept] = codes[first][:, kept]
+        codes[:, kept] = 0
+        starts = np.append(first, len(codes))
+        self._buckets.append(_Bucket(kept, settings, codes, starts, _cumulative(weights, group, first, totals)))
+        return _Table(frozenset(kept), settings, totals)
+
+
+def _cumulative(weights: Floats, group: Ints, first: Ints, totals: Floats) -> Floats | None:
+    """See ``_Bucket.cumulative``. ``group``: int64[rows]; ``first``, ``totals``: first row and weight of each group."""
+    if (weights == weights[first][group]).all():
+        return None
+    running = np.cumsum(weights / totals[group])
+    before = np.concatenate([[0.0], running])[first]
+    cumulative: Floats = group + np.minimum(running - before[group], 1.0)
+    return cumulative
+
+
+def _reach(position: int, rules: Sequence[_Rule], summaries: Sequence[_Table]) -> frozenset[int]:
+    """The knobs that stand with the one at ``position`` in a rule or a summary, and itself."""
+    scopes = [*(r.scope for r in rules), *(s.positions for s in summaries)]
+    return frozenset({position}).union(*(scope for scope in scopes if position in scope))
+
+
+def _keys(positions: Iterable[int], sizes: Sequence[int], *tables: Codes) -> list[Ints]:
+    """A number for each row of all ``tables``, equal and in order as the codes at ``positions`` are."""
+    codes = np.concatenate(tables)
+    keys, values = np.zeros(len(codes), dtype=np.int64), 1
+    for position in positions:
+        if values > _MOST_KEY // sizes[position]:
+            found, keys = np.unique(keys, return_inverse=True)
+            values = len(found)
+        keys = keys * sizes[position] + codes[:, position]
+        values *= sizes[position]
+    return np.split(keys, np.cumsum([len(t) for t in tables])[:-1])
+
+
+def _ranges(first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """The numbers from each ``first`` up to its ``last``, range after range, and how many each range has."""
+    times = last - first
+    ends = np.cumsum(times)
+    return np.arange(int(times.sum())) - np.repeat(ends - times - first, times), times
