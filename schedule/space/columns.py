@@ -1,8 +1,8 @@
 """Many settings at once: the columns that formulas over a space work on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,6 @@ from ...core.errors import IllegalSchedule
 from ...core.schedule import KnobValue, Schedule
 from .knob import Knob
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-R = TypeVar("R", bound="DataclassInstance")
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Size: TypeAlias = Any
@@ -82,7 +78,15 @@ def codes_of(knobs: Sequence[Knob], schedules: Sequence[Schedule]) -> NDArray[np
     return codes
 
 
+def columns_of_setting(
+    knobs: tuple[Knob, ...], setting: Mapping[str, KnobValue], defaults: Mapping[str, KnobValue] | None = None
+) -> Columns:
+    """The columns of one setting, with one row. Raises IllegalSchedule like ``codes_of``."""
+    return Columns(knobs, codes_of(knobs, [Schedule.of("", 0, setting)]), defaults or {})
+
+
 def row_of_record(record: R, row: int) -> R:
-    """One row of a dataclass whose fields are whole columns: the same record with a plain int in place of each."""
-    columns = {f.name: getattr(record, f.name) for f in fields(record)}
-    return replace(record, **{name: int(c[row]) for name, c in columns.items() if isinstance(c, np.ndarray)})
+    """``record``, a dataclass whose fields are columns, with the entry of ``row`` as a plain int in place of each."""
+    assert is_dataclass(record) and not isinstance(record, type)
+    found = {f.name: getattr(record, f.name) for f in fields(record)}
+    return replace(record, **{name: int(v[row]) for name, v in found.items() if isinstance(v, np.ndarray)})

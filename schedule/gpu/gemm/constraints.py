@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from ....core.target import Target
-from ....ir.gpu import SWIZZLE_128B_ELEMENTS
-from ....ir.verify_tma_mma import LARGEST_BOX, MOST_GROUPS_PENDING
+from ....ir.gpu.tma import MAX_BOX_EXTENT
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
+from ....ir.verifier.wgmma import MAX_PENDING
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
@@ -39,9 +40,9 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
     """What wgmma, TMA and clusters can do at all."""
     rules = [
         rule(
-            f"at most {MOST_GROUPS_PENDING} wgmma (atoms_m x k_atoms) are under way at once",
+            f"at most {MAX_PENDING} wgmma (atoms_m x k_atoms) are under way at once",
             "atoms_m k_atoms",
-            lambda s: s.atoms_m * s.k_atoms <= MOST_GROUPS_PENDING,
+            lambda s: s.atoms_m * s.k_atoms <= MAX_PENDING,
         ),
         rule(
             f"a cluster (cluster_m x cluster_n x split_k) has at most {MOST_CLUSTER_CTAS} CTAs",
@@ -49,9 +50,9 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
             lambda s: s.cluster_size <= MOST_CLUSTER_CTAS,
         ),
         rule(
-            f"a TMA box has at most {LARGEST_BOX} rows: those of a tile of A, shared out among cluster_n CTAs",
+            f"a TMA box has at most {MAX_BOX_EXTENT} rows: those of a tile of A, shared out among cluster_n CTAs",
             "consumer_warpgroups ping_pong atoms_m cluster_n",
-            lambda s: s.tile_m // s.cluster_n <= LARGEST_BOX,
+            lambda s: s.tile_m // s.cluster_n <= MAX_BOX_EXTENT,
         ),
     ]
     if b_along_k(gemm):

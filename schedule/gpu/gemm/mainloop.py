@@ -12,19 +12,10 @@ from collections.abc import Mapping, Sequence
 from ....core.dtypes import INDEX, float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, index, logical_and
-from ....ir.gpu import (
-    SWIZZLE_128B,
-    SWIZZLE_128B_ELEMENTS,
-    WGMMA_M,
-    Level,
-    MbarrierArrive,
-    MbarrierArriveExpectTx,
-    MbarrierInit,
-    MbarrierWait,
-    SetMaxRegisters,
-    WarpgroupMma,
-    WarpgroupMmaWait,
-)
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ....ir.gpu.setmaxnreg import SetMaxRegisters
+from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel
 from ...problems.gemm import Gemm, Operand
@@ -49,7 +40,7 @@ class _Program:
     def __init__(self, p: Gemm, name: str, s: GemmSizes[int]) -> None:
         self.p, self.s, self.name = p, s, name
         self.steps = -(-p.k.extent // (s.split_k * s.k_atoms * SWIZZLE_128B_ELEMENTS))
-        self.w = NamingWriter(p.names)
+        self.w = FreshNameWriter(p.names)
 
     def kernel(self) -> Kernel:
         s, w = self.s, self.w
@@ -97,7 +88,7 @@ class _Program:
                 with w.scope():  # in the place of the rings
                     self._add_up()
             if s.cluster_size > 1:
-                w.barrier(Level.CLUSTER)
+                w.barrier(SyncScope.CLUSTER)
         if s.unit_k_iters:
             add_parts(w, p, self.grid, self.shares, self.parts)
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
@@ -106,13 +97,13 @@ class _Program:
 
     def _allocate(self) -> None:
         s, w = self.s, self.w
-        self.full = w.allocate("full", (s.stages,), INDEX, Scope.SHARED)
-        self.free = w.allocate("free", (s.stages,), INDEX, Scope.SHARED)
+        self.full = w.allocate("full", (s.stages,), INDEX, MemoryScope.SHARED)
+        self.free = w.allocate("free", (s.stages,), INDEX, MemoryScope.SHARED)
         if s.ping_pong:
-            self.turns = w.allocate("turns", (s.consumer_warpgroups,), INDEX, Scope.SHARED)
+            self.turns = w.allocate("turns", (s.consumer_warpgroups,), INDEX, MemoryScope.SHARED)
         # sums of their own for groups with tiles of their own: else one group's would be alive while another's are made
         self.sums = [
-            w.allocate("sums", (s.atoms_m, s.mma_n // 2), float32, Scope.REGISTER)
+            w.allocate("sums", (s.atoms_m, s.mma_n // 2), float32, MemoryScope.REGISTER)
             for _ in range(s.consumer_warpgroups if s.ping_pong else 1)
         ]
 
@@ -132,7 +123,7 @@ class _Program:
         )
         slab = shape[0] * strides[0]
         layout = Layout((s.k_atoms * slab, slab, *strides), SWIZZLE_128B)
-        buffer = self.w.allocate(name, (s.stages, s.k_atoms, *shape), loads[0].buffer.dtype, Scope.SHARED, layout)
+        buffer = self.w.allocate(name, (s.stages, s.k_atoms, *shape), loads[0].buffer.dtype, MemoryScope.SHARED, layout)
         return Ring(buffer, loads, axis, extent, along_k, *self._shared_by(axis))
 
     def _shared_by(self, axis: str) -> tuple[int, Expr, Expr | None]:
@@ -159,7 +150,7 @@ class _Program:
             if s.ping_pong:
                 for group in range(s.consumer_warpgroups):
                     w.emit(MbarrierInit(self.turns, index(group), WARPGROUP_WARPS))
-        w.barrier(Level.CLUSTER if s.cluster_size > 1 else Level.BLOCK)
+        w.barrier(SyncScope.CLUSTER if s.cluster_size > 1 else SyncScope.BLOCK)
         if s.consumer_registers:
             with w.when(self.copies):
                 w.emit(SetMaxRegisters(PRODUCER_REGISTERS, increase=False))
@@ -255,10 +246,10 @@ class _Program:
         """Sums of one tile from all blocks that share it: each stages its own and stores a part of the outputs."""
         s, w = self.s, self.w
         layout = Layout((s.mma_n + PARTIAL_PADDING, 1))
-        partials = w.allocate("partials", (s.tile_m, s.mma_n), float32, Scope.SHARED, layout)
+        partials = w.allocate("partials", (s.tile_m, s.mma_n), float32, MemoryScope.SHARED, layout)
         with w.when(self.multiplies):
             self.results.stage_sums(self.sums[0], partials)
-        w.barrier(Level.CLUSTER)
+        w.barrier(SyncScope.CLUSTER)
         at, first = self.grid.place(self.worker, self.of_tile), self.of_tile * s.split_k
         self.results.add_up(partials, at, first, self.of_k, s.split_k, s.warps * WARP_LANES)
 

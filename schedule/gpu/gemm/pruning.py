@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from ....ir.gpu import SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Ints
 from ...space.pruning import best_by_prior

@@ -8,7 +8,8 @@ import numpy as np
 
 from ....core.target import Target
 from ....ir.expr import WARP_LANES, Var
-from ....ir.gpu import SWIZZLE_128B_ELEMENTS, WARPGROUP_THREADS, WGMMA_M
+from ....ir.gpu.barrier import WARPGROUP_THREADS
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Columns, Ints
 from ..occupancy import limits_of

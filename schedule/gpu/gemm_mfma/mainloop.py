@@ -60,7 +60,7 @@ class _Program:
             self.at = grid.place(tile, index(0))
             self.own_m = wave // s.waves_n * (s.atoms_m * ATOM) if s.waves_m > 1 else index(0)
             self.own_n = wave % s.waves_n * (s.atoms_n * ATOM) if s.waves_n > 1 else index(0)
-            sums = w.allocate("sums", (s.atoms_m, s.atoms_n, ATOM_ROWS), float32, Scope.REGISTER)
+            sums = w.allocate("sums", (s.atoms_m, s.atoms_n, ATOM_ROWS), float32, MemoryScope.REGISTER)
             with w.scope():
                 self._multiply(sums)
             with w.scope():
@@ -73,7 +73,7 @@ class _Program:
         assert operand.load is not None
         piece, along_k = piece_of(self.p, operand, axis)
         layout = Layout((self.s.block_k + PADDING, 1))
-        memory = self.w.allocate(name, (extent, self.s.block_k), self.dtype, Scope.SHARED, layout)
+        memory = self.w.allocate(name, (extent, self.s.block_k), self.dtype, MemoryScope.SHARED, layout)
         return _Tile(operand.load, memory, axis, piece, along_k)
 
     def _bring(self, tile: _Tile, step: Expr) -> None:
@@ -88,7 +88,7 @@ class _Program:
                     row, k = item // (depth // tile.piece), item % (depth // tile.piece) * tile.piece
                 else:
                     k, row = item // (rows // tile.piece), item % (rows // tile.piece) * tile.piece
-                held = w.allocate("held", (tile.piece,), self.dtype, Scope.REGISTER)
+                held = w.allocate("held", (tile.piece,), self.dtype, MemoryScope.REGISTER)
                 self._load(tile, held, row, step * s.block_k + k)
                 if tile.along_k:
                     w.store(
@@ -107,7 +107,7 @@ class _Program:
         if extent % size:
             place = minimum(place, index(extent - (1 if tile.along_k else tile.piece)))
         at = {**self.at, axis: place, "k": k}
-        run = run_of((index(0),), tile.piece)
+        run = contiguous_vector((index(0),), tile.piece)
         inside = k < p.k.extent if p.k.extent % self.s.block_k else None
         if inside is not None:
             w.store(held, run, _spread(const(0.0, self.dtype), tile.piece))
@@ -119,7 +119,7 @@ class _Program:
     def _multiply(self, sums: Buffer) -> None:
         s, w = self.s, self.w
         with w.loop("row", s.atoms_m, UNROLLED) as i, w.loop("column", s.atoms_n, UNROLLED) as j:
-            w.store(sums, run_of((i, j, index(0)), ATOM_ROWS), _spread(const(0.0, float32), ATOM_ROWS))
+            w.store(sums, contiguous_vector((i, j, index(0)), ATOM_ROWS), _spread(const(0.0, float32), ATOM_ROWS))
         tiles = (
             self._tile("left", self.p.a, "m", s.tile_m),
             self._tile("right", self.p.b, "n", s.tile_n),
@@ -143,7 +143,7 @@ class _Program:
         held = w.allocate(name, (count, run), self.dtype, MemoryScope.REGISTER)
         with w.loop("fragment", count, UNROLLED) as i:
             place = (own + i * ATOM + self.lane % ATOM, part * self.atom.k + self.lane // ATOM * run)
-            w.store(held, run_of((i, index(0)), run), Load(memory, run_of(place, run)))
+            w.store(held, contiguous_vector((i, index(0)), run), Load(memory, contiguous_vector(place, run)))
         return held
 
     # --- the end

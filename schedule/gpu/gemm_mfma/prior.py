@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ....ir.gpu import WAVEFRONT_LANES
+from ....ir.gpu.mma import WAVEFRONT_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..occupancy import GpuLimits

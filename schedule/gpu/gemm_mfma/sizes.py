@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from ....ir.gpu import WAVEFRONT_LANES
+from ....ir.gpu.mma import WAVEFRONT_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Columns, Ints
 

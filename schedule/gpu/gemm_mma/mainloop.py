@@ -11,13 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ....core.dtypes import float32
-from ....ir.buffer import Buffer, Layout, Scope, Swizzle
+from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, Unary, UnaryOp, const, index, logical_and, minimum
-from ....ir.gpu import WARP_MMA_ATOMS, CopyAsync, CopyAsyncCommit, CopyAsyncWait, Level, LoadMatrix, Mma
+from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.ldmatrix import LoadMatrix
+from ....ir.gpu.mma import WARP_MMA_ATOMS, Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
-from ...tile.naming import NamingWriter
+from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..gemm.repack import even_product
 from ..gemm.tile_scheduler import TileGrid
@@ -85,7 +88,7 @@ class _Program:
             self.at = grid.place(axes[0], index(0))
             self.own_m = self.warp // s.warps_n * (s.atoms_m * ATOM_M) if s.warps_m > 1 else index(0)
             self.own_n = self.warp % s.warps_n * (s.atoms_n * ATOM_N) if s.warps_n > 1 else index(0)
-            sums = w.allocate("sums", (s.atoms_m, 2 * s.atoms_n, 4), float32, Scope.REGISTER)
+            sums = w.allocate("sums", (s.atoms_m, 2 * s.atoms_n, 4), float32, MemoryScope.REGISTER)
             with w.scope():
                 self._multiply(sums)
             with w.scope():
@@ -112,7 +115,7 @@ class _Program:
         held = None
         if piece == 1:
             turns = -(-rows * columns // (SCALARS * s.threads))
-            held = self.w.allocate(f"{name}_held", (turns, SCALARS), self.dtype, Scope.REGISTER)
+            held = self.w.allocate(f"{name}_held", (turns, SCALARS), self.dtype, MemoryScope.REGISTER)
         outer, inner = (axis, "k") if along_k else ("k", axis)
         return _Tile(operand.load, ring, outer, inner, piece, held)
 
@@ -188,8 +191,8 @@ class _Program:
         s, w = self.s, self.w
         self.left = self._tile("left", self.p.a, "m", s.tile_m)
         self.right = self._tile("right", self.p.b, "n", s.tile_n)
-        self.a = w.allocate("a", (2, s.atoms_m, 8), self.dtype, Scope.REGISTER)
-        self.b = w.allocate("b", (2, s.atoms_n, 8), self.dtype, Scope.REGISTER)
+        self.a = w.allocate("a", (2, s.atoms_m, 8), self.dtype, MemoryScope.REGISTER)
+        self.b = w.allocate("b", (2, s.atoms_n, 8), self.dtype, MemoryScope.REGISTER)
         with w.loop("early", self.ahead, UNROLLED) as early:
             for tile in (self.left, self.right):
                 self._fill(tile, early, early)
@@ -305,10 +308,10 @@ class _Program:
         with self._pairs() as (m, n, (i, j), first):
             value = Load(sums, (Broadcast(i, 2), Broadcast(j, 2), Ramp(first, 1, 2)))
             w.store(partials, (Broadcast(m, 2), Ramp(n, 1, 2)), value)
-        w.barrier(Level.CLUSTER if s.split_k > 1 else Level.BLOCK)
+        w.barrier(SyncScope.CLUSTER if s.split_k > 1 else SyncScope.BLOCK)
         add_up_tile(w, TileShare(self.p, self.at, self.rank, s.split_k, self.thread, s.threads), partials)
         if s.split_k > 1:
-            w.barrier(Level.CLUSTER)
+            w.barrier(SyncScope.CLUSTER)
 
 
 def can_lower_mma(p: Gemm) -> bool:

@@ -31,7 +31,7 @@ from ..gemm.repack import uneven_operands
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from ..skinny.mma_mainloop import can_lower
+from ..skinny.mma_mainloop import can_lower_skinny_mma
 from .constraints import gemm_mma_constraints
 from .mainloop import can_lower_mma, lower_mma
 from .operands import ATOM_K

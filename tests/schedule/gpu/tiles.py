@@ -22,7 +22,7 @@ from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
-WHOLE = SpacePolicy(prune=False)
+EVERY_LEGAL = WHOLE = SpacePolicy(prune=False)
 """The policy that keeps every legal setting."""
 
 
@@ -35,8 +35,26 @@ def schedule_of(sketch: Sketch, workload: Workload, target: Target = H200, /, **
     return _first(sketch, sketch.space(workload, target), knobs)
 
 
+def legal_schedule_of(sketch: Sketch, workload: Workload, target: Target = H200, /, **knobs: KnobValue) -> Schedule:
+    """The first legal schedule with these knobs, promising or not; AssertionError where there is none."""
+    return _first(sketch, sketch.space(workload, target, policy=WHOLE), knobs)
+
+
+def _first(sketch: Sketch, space: Space, knobs: Mapping[str, KnobValue]) -> Schedule:
+    kept = np.ones(len(space), dtype=bool)
+    for name, value in knobs.items():
+        kept &= space.column(name) == value
+    assert kept.any(), f"no schedule of {sketch.name} has {knobs}"
+    return space.schedule(int(kept.argmax()))
+
+
 def assert_agrees(
-    sketch: Sketch, workload: Workload, count: int = 20, target: Target = H200, policy: SpacePolicy = DEFAULT_POLICY
+    sketch: Sketch,
+    workload: Workload,
+    count: int = 20,
+    target: Target = H200,
+    *,
+    policy: SpacePolicy = DEFAULT_POLICY,
 ) -> int:
     """Reference and interpreter agree on ``count`` schedules (all, where there are fewer); how many were tried."""
     assert sketch.matches(workload, target)
