@@ -6,6 +6,7 @@ import numpy as np
 
 from tilewright.codegen.backend import Resources
 from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.policy import DEFAULT_POLICY, SpacePolicy
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import Target
@@ -35,10 +36,20 @@ def schedule_of(sketch: Sketch, workload: Workload, target: Target = H200, /, **
     raise AssertionError(f"no schedule of {sketch.name} has {knobs}")
 
 
-def assert_agrees(sketch: Sketch, workload: Workload, count: int = 20, target: Target = H200) -> int:
-    """Reference and interpreter agree on ``count`` schedules (all, where there are fewer); how many were tried."""
+EVERY_LEGAL = SpacePolicy(prune=False)
+
+
+def assert_agrees(
+    sketch: Sketch,
+    workload: Workload,
+    count: int = 20,
+    target: Target = H200,
+    policy: SpacePolicy = DEFAULT_POLICY,
+) -> int:
+    """Reference and interpreter agree on ``count`` schedules of the space that ``policy`` keeps (all, where there are
+    fewer); how many were tried."""
     assert sketch.matches(workload, target)
-    space = sketch.space(workload, target)
+    space = sketch.space(workload, target, policy=policy)
     inputs = random_inputs(workload, 1)
     wanted, limits = reference(workload, inputs), tolerance(workload)
     rows = stream(1, sketch.name).permutation(len(space))[:count]
