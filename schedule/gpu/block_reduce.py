@@ -164,7 +164,7 @@ def group_scratch(
 ) -> tuple[Buffer, ...]:
     """Shared memory for ``group_reduce``, a buffer for each value; none where shuffles are enough.
 
-    Between two reductions in one slot a barrier of the group must stand, apart from the one inside each: alternate
+    Between two reductions in one slot a barrier of the group must stand, besides the one inside each: alternate
     between the slots. A cluster needs a last cluster barrier before the end, since others read this block's memory.
     """
     if group.partials == 1:

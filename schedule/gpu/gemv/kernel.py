@@ -3,9 +3,9 @@
 Every thread loads vectors of B straight into registers, several before it uses the first, and multiplies them as they
 arrive.
 
-B along ``k``: a warp computes some outputs ``n``, and its lanes load neighbouring vectors of ``k``, which have less
+B K-major: a warp computes some outputs ``n``, and its lanes load neighbouring vectors of ``k``, which have less
 than 16 bytes where rows begin anywhere. Its accumulators are summed over its lanes by a reduce-scatter.
-B along ``n``: the lanes of a warp are divided between neighbouring vectors of ``n`` and several ``k``.
+B N-major: the lanes of a warp are divided between neighbouring vectors of ``n`` and several ``k``.
 
 In both cases the warps of a block may divide ``k`` too. Their partial accumulators are then added up in shared memory,
 one output a thread, which computes the outputs from the sum.
@@ -41,14 +41,14 @@ from ...tile.stage_body import scalar_at, vector_at
 from ..block_reduce import combine_in_order, combine_of
 from ..l2_prefetch import L2Prefetch, ask_for_operands, ask_for_uneven_operands
 from ..warp_reduce_scatter import warp_reduce_scatter
-from .sizes import GemvSizes, b_along_k, b_vector_elements, has_narrow_loads
+from .sizes import GemvSizes, b_is_k_major, b_vector_elements, has_narrow_loads
 
 UNROLLED = LoopKind.UNROLLED
 
 
 def lower_gemv(p: Gemm, name: str, s: GemvSizes[int]) -> Kernel:
     """The kernel of one setting."""
-    return (_BAlongKWriter if b_along_k(p) else _BAlongNWriter)(p, name, s).kernel()
+    return (_KMajorWriter if b_is_k_major(p) else _NMajorWriter)(p, name, s).kernel()
 
 
 class _GemvWriter(ABC):
@@ -69,10 +69,10 @@ class _GemvWriter(ABC):
         read_once = () if p.b.load is None else (p.b.load.buffer.name,)
         with w.launch(self.name, bounds, min_blocks=s.min_blocks, evict_first=read_once) as axes:
             self.block, self.warp, self.lane = axes
-            self.warp_along_n = self.warp // s.warps_k if s.warps_n > 1 else index(0)
-            self.warp_along_k = self.warp % s.warps_k if s.warps_k > 1 else index(0)
+            self.warp_idx_n = self.warp // s.warps_k if s.warps_n > 1 else index(0)
+            self.warp_idx_k = self.warp % s.warps_k if s.warps_k > 1 else index(0)
             self.thread = self.warp * WARP_LANES + self.lane
-            self.first_n = (self.block * s.warps_n + self.warp_along_n) * s.warp_n
+            self.first_n = (self.block * s.warps_n + self.warp_idx_n) * s.warp_n
             self.body()
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
@@ -119,14 +119,14 @@ class _GemvWriter(ABC):
             self.w.store(result.tensor, [scalar_at(i, at) for i in result.indices], value)
 
 
-class _BAlongKWriter(_GemvWriter):
+class _KMajorWriter(_GemvWriter):
     def body(self) -> None:
         p, s, w = self.p, self.s, self.w
         self.prefetch()
         accumulators = self.zeros(p.m.extent * s.rows_per_warp)
         chunk = WARP_LANES * self.vector
         step_k = s.warps_k * chunk * s.vectors
-        own = self.warp_along_k * chunk + self.lane * self.vector
+        own = self.warp_idx_k * chunk + self.lane * self.vector
         whole = p.k.extent // step_k
         if whole:
             with w.loop("step", whole) as step:
@@ -135,12 +135,12 @@ class _BAlongKWriter(_GemvWriter):
             with w.scope():
                 vectors = -(-left // (s.warps_k * chunk))
                 self.add_step(accumulators, own + whole * step_k, vectors, left // (s.warps_k * chunk))
-        sums = [
+        results = [
             (held, held.number // s.rows_per_warp, held.number % s.rows_per_warp)
             for held in warp_reduce_scatter(w, accumulators, self.lane)
         ]
         if s.warps_k == 1:
-            for held, m, row in sums:
+            for held, m, row in results:
                 tests = [] if held.owns is None else [held.owns]
                 tests += [self.first_n + row < p.n.extent] if p.n.extent % s.block_n else []
                 with w.when(logical_and(*tests) if tests else None):
@@ -148,11 +148,11 @@ class _BAlongKWriter(_GemvWriter):
                     self.store_outputs(m if p.m.extent > 1 else index(0), self.first_n + row, total)
             return
         partials = self.partials()
-        column = self.warp_along_n * s.rows_per_warp
-        for held, m, row in sums:
+        column = self.warp_idx_n * s.rows_per_warp
+        for held, m, row in results:
             with w.when(held.owns):
                 value = Load(accumulators, (index(held.register),))
-                w.store(partials, (self.warp_along_k, m, column + row), value)
+                w.store(partials, (self.warp_idx_k, m, column + row), value)
         self.add_partials(partials)
 
     def prefetch(self) -> None:
@@ -174,12 +174,12 @@ class _BAlongKWriter(_GemvWriter):
         b = w.allocate("b", (vectors, rows, vector), _kept_as(p.b, vector, dtype), MemoryScope.REGISTER)
         a = w.allocate("a", (vectors, m_extent, vector), _kept_as(p.a, vector, dtype), MemoryScope.REGISTER)
 
-        def load(held: Buffer, operand: Operand, axis: str, count: int, place: Callable[[Expr], Expr]) -> None:
+        def load(held: Buffer, operand: Operand, axis: str, count: int, index_of: Callable[[Expr], Expr]) -> None:
             for start, stop, masked in ((0, inside, False), (inside, vectors, True)):
                 if start == stop:
                     continue
                 with w.loop("u", stop - start, UNROLLED) as u, w.loop(f"{axis}_row", count, UNROLLED) as row:
-                    at = {axis: place(row), "k": k + (u + start) * (s.warps_k * WARP_LANES * vector)}
+                    at = {axis: index_of(row), "k": k + (u + start) * (s.warps_k * WARP_LANES * vector)}
                     mask = _inside(at["k"], vector, p.k.extent) if masked else None
                     value = _vector(operand, at, "k", vector, mask)
                     w.store(held, (u + start, row, _ramp(vector)), _as(value, held.dtype))
@@ -196,7 +196,7 @@ class _BAlongKWriter(_GemvWriter):
             w.store(accumulators, (m * rows + r,), Load(accumulators, (m * rows + r,)) + product)
 
 
-class _BAlongNWriter(_GemvWriter):
+class _NMajorWriter(_GemvWriter):
     def body(self) -> None:
         p, s, w, vector = self.p, self.s, self.w, self.vector
         m_extent, lanes_k = p.m.extent, WARP_LANES // s.lanes_n
@@ -205,15 +205,15 @@ class _BAlongNWriter(_GemvWriter):
         with w.loop("step", s.steps) as step:
             self.add_step(accumulators, step, self.first_n + column)
         partials = self.partials()
-        column += self.warp_along_n * s.warp_n
+        column += self.warp_idx_n * s.warp_n
         if lanes_k == 1:
             with w.loop("mp", m_extent, UNROLLED) as m:
-                value = Load(accumulators, contiguous_vector((m * vector,), vector))
-                w.store(partials, contiguous_vector((self.warp_along_k, m, column), vector), value)
+                value = Load(accumulators, run_of((m * vector,), vector))
+                w.store(partials, run_of((self.warp_idx_k, m, column), vector), value)
         else:
             for held in warp_reduce_scatter(w, accumulators, self.lane, s.lanes_n):
                 with w.when(held.owns):
-                    at = (self.warp_along_k, held.number // vector, column + held.number % vector)
+                    at = (self.warp_idx_k, held.number // vector, column + held.number % vector)
                     w.store(partials, at, Load(accumulators, (index(held.register),)))
         self.add_partials(partials)
 
@@ -222,9 +222,9 @@ class _BAlongNWriter(_GemvWriter):
         p, s, w, vector, dtype = self.p, self.s, self.w, self.vector, self.dtype
         lanes_k, m_extent = WARP_LANES // s.lanes_n, p.m.extent
         k_is_whole, n_is_whole = p.k.extent % s.step_k == 0, p.n.extent % vector == 0
-        b = w.allocate("b", (s.unroll, vector), _held_as(p.b), MemoryScope.REGISTER)
-        a = w.allocate("a", (m_extent, s.unroll), _held_as(p.a), MemoryScope.REGISTER)
-        k = ((step * s.warps_k + self.warp_along_k) * lanes_k + self.lane // s.lanes_n) * s.unroll
+        b = w.allocate("b", (s.unroll, vector), _held_as(p.b), Scope.REGISTER)
+        a = w.allocate("a", (m_extent, s.unroll), _held_as(p.a), Scope.REGISTER)
+        k = ((step * s.warps_k + self.warp_idx_k) * lanes_k + self.lane // s.lanes_n) * s.unroll
         n = minimum(first_n, index(p.n.extent - vector)) if n_is_whole else first_n
         with w.loop("uw", s.unroll, UNROLLED) as u:
             inside = None if k_is_whole else Compare(CompareOp.LT, k + u, index(p.k.extent))

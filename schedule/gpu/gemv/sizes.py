@@ -24,7 +24,7 @@ W = TypeVar("W", int, Ints)
 @dataclass(frozen=True, slots=True)
 class GemvSizes(Generic[W]):
     """Whole columns int64[n] for a space, or plain ints for one setting. The first five fields are the knobs;
-    ``lanes_n`` is 1 where B lies along ``k``, and ``rows_per_warp`` where it lies along ``n``.
+    ``lanes_n`` is 1 where B is K-major, and ``rows_per_warp`` where it is N-major.
 
     ``warps`` and ``threads`` are those of a block. ``warp_n`` is how many outputs ``n`` a warp computes, ``block_n``
     how many a block does, and ``blocks`` is how many blocks there are. A thread goes along ``k`` in ``steps`` steps,
@@ -66,11 +66,11 @@ class GemvSizes(Generic[W]):
 
 def gemv_sizes(p: Gemm, target: Target, columns: Columns) -> GemvSizes[Ints]:
     """The sizes of all settings in ``columns``."""
-    limits, along_k, vector, narrow = limits_of(target), b_along_k(p), b_vector_elements(p), has_narrow_loads(p)
+    limits, k_major, vector, narrow = limits_of(target), b_is_k_major(p), b_vector_elements(p), has_narrow_loads(p)
     warps_n, warps_k, unroll = columns.ints("warps_n"), columns.ints("warps_k"), columns.ints("unroll")
     one = np.ones_like(unroll)
     warps = warps_n * warps_k
-    if along_k:
+    if k_major:
         rows, lanes_n = columns.ints("rows_per_warp"), one
         warp_n, step_k = rows, warps_k * unroll * WARP_LANES * vector
         steps, vectors = balanced_steps(p, warps_k, unroll)
@@ -88,7 +88,7 @@ def gemv_sizes(p: Gemm, target: Target, columns: Columns) -> GemvSizes[Ints]:
     accumulator_bytes = p.accumulator.dtype.bytes
     registers = SPARE_REGISTERS + b_registers + a_registers + -(-accumulator_bytes // 4) * (accumulators + vector)
     partials = warps_k * p.m.extent * block_n * accumulator_bytes
-    shared_bytes = np.where(along_k & (warps_k == 1), 0, partials)
+    shared_bytes = np.where(k_major & (warps_k == 1), 0, partials)
     resident = limits.resident_blocks(WARP_LANES * warps, registers, shared_bytes)
     # with narrow loads the compiler, if it is told nothing, takes registers for more blocks than there are, and moves
     # loads behind products, so that the data arrives in two goes
@@ -118,8 +118,8 @@ def gemv_sizes(p: Gemm, target: Target, columns: Columns) -> GemvSizes[Ints]:
     )
 
 
-def b_along_k(p: Gemm) -> bool:
-    """Whether neighbours along ``k`` are contiguous in B (or B is computed, and nothing is known of it)."""
+def b_is_k_major(p: Gemm) -> bool:
+    """Whether B is K-major: its elements are contiguous along ``k`` (or B is computed, and nothing is known of it)."""
     return p.b.k == 1 or p.b.row != 1
 
 
@@ -149,7 +149,7 @@ def b_vector_registers(p: Gemm) -> int:
 
 def has_narrow_loads(p: Gemm) -> bool:
     """Whether threads load less than 16 bytes of B at once, since rows along ``k`` begin anywhere."""
-    return b_along_k(p) and b_vector_bytes(p) < VECTOR_BYTES
+    return b_is_k_major(p) and b_vector_bytes(p) < VECTOR_BYTES
 
 
 def vectors_of_lane(p: Gemm, warps_k: W) -> W:

@@ -31,7 +31,7 @@ from ..skinny.prior import LATENCY_SECONDS, WeightStream, weight_stream_seconds
 from .kernel import lower_gemv
 from .sizes import (
     GemvSizes,
-    b_along_k,
+    b_is_k_major,
     b_vector_bytes,
     b_vector_elements,
     gemv_sizes,
@@ -94,7 +94,7 @@ class GemvPlan(Plan):
         fine = self.narrow and self.small
         own = (
             Knob("rows_per_warp", (1, 2, 3, 4, 5, 6, 8) if fine else (1, 2, 4, 8), "outputs n that a warp computes")
-            if b_along_k(self.product)
+            if b_is_k_major(self.product)
             else Knob(
                 "lanes_n",
                 (4, 8, 16, 2, 32),
@@ -145,7 +145,7 @@ class GemvPlan(Plan):
                 ("warps_n", "warps_k"),
                 threads,
             ),
-            *((canonical,) if b_along_k(p) else ()),
+            *((canonical,) if b_is_k_major(p) else ()),
             Constraint(
                 f"the partial accumulators of warps_k warps along k fit in {limits.shared_bytes_per_block} bytes of "
                 "shared memory",
@@ -177,7 +177,7 @@ class GemvPlan(Plan):
     def _useful(self, size: GemvSizes[Ints]) -> Bools:
         """Where most warps have something to do."""
         p = self.product
-        if b_along_k(p):
+        if b_is_k_major(p):
             return size.warps_k // 2 < vectors_of_lane(p, 1)
         least = 4 * WARP_LANES if self.small else WARP_LANES
         return size.step_k <= max(-(-p.k.extent // WARP_LANES) * WARP_LANES, least)
@@ -199,7 +199,7 @@ class GemvPlan(Plan):
             else LEAST_IN_FLIGHT
         )
         busy = (in_flight >= least) | (self.narrow & (size.steps == 1))
-        narrowest = 1 if b_along_k(self.product) else 4 * b_vector_elements(self.product)
+        narrowest = 1 if b_is_k_major(self.product) else 4 * b_vector_elements(self.product)
         least_blocks = min(self.target.threads * 3 // 4, n // narrowest)
         worth_a_block = (size.threads >= LEAST_THREADS) & (size.loads >= LEAST_LOADS) & (size.blocks >= least_blocks)
         kept: Bools = busy & worth_a_block & (size.block_n - n < max(n, WARP_LANES))

@@ -7,7 +7,7 @@ registers of one block: its statistics are reduced there, and the A of the next 
     for each layer:
         for each tile of k:
             wait until the tile has arrived; barrier
-            cp.async of B for the tile that is ``ahead`` further on, be it of the next layer
+            cp.async of B for the tile that is ``distance`` further on, be it of the next layer
             ldmatrix of A and B; mma.sync
         for each statistic:  reduce it over the lanes, the warps and the cluster
         the A of the next layer to shared memory, or the outputs to global memory
@@ -51,7 +51,7 @@ from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..block_reduce import QUAD, FragmentRowReducer
 from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of, tile_layout
-from .sizes import MlpSizes, b_lies_along_k, streams_a
+from .sizes import MlpSizes, b_is_k_major, streams_a
 
 UNROLLED = LoopKind.UNROLLED
 
@@ -62,19 +62,19 @@ def lower_mlp(p: Mlp, name: str, s: MlpSizes[int]) -> Kernel:
 
 
 class _MlpWriter:
-    """``ahead`` is how many tiles of ``k`` are copied before they are multiplied: all of them, if there are stages for
-    all."""
+    """``distance`` is how many tiles of ``k`` are copied before the first is multiplied: all of them, if there are
+    stages for all."""
 
     def __init__(self, p: Mlp, name: str, s: MlpSizes[int]) -> None:
         self.p, self.s, self.name = p, s, name
         atom = mma_atom_of(p.dtype)
         assert atom is not None
         self.atom = atom
-        self.b_along_k, self.streams_a = b_lies_along_k(p), streams_a(p)
+        self.b_is_k_major, self.streams_a = b_is_k_major(p), streams_a(p)
         self.k_tiles = [-(-layer.k.extent // s.tile_k) for layer in p.layers]
         self.first_tiles = [sum(self.k_tiles[:n]) for n in range(len(p.layers))]
-        self.ahead = s.k_tiles if s.stages >= s.k_tiles else s.stages - 1
-        self.w = FreshNameWriter(p.names)
+        self.distance = s.k_tiles if s.stages >= s.k_tiles else s.stages - 1
+        self.w = NamingWriter(p.names)
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
@@ -104,7 +104,7 @@ class _MlpWriter:
 
     def _allocate(self) -> None:
         p, s, w = self.p, self.s, self.w
-        b_tile = (s.block_n, s.tile_k) if self.b_along_k else (s.tile_k, s.block_n)
+        b_tile = (s.block_n, s.tile_k) if self.b_is_k_major else (s.tile_k, s.block_n)
         self.b_stages = self._tiles("b_stages", (s.stages, *b_tile))
         a_shape = (s.stages, s.block_m, s.tile_k) if self.streams_a else (1, s.block_m, max(self.k_tiles) * s.tile_k)
         self.a = self._tiles("a_tiles", a_shape)
@@ -143,7 +143,7 @@ class _MlpWriter:
                     source = tuple(substitute(i, {"n": self.first_column(layer) + n}) for i in load.indices)
                     w.emit(CopyAsync(near, (n,), load.buffer, source, elements))
         for number, first in enumerate(self.first_tiles):
-            early = min(self.k_tiles[number], self.ahead - first)
+            early = min(self.k_tiles[number], self.distance - first)
             if early > 0:
                 with w.loop("prologue", early) as k_tile:
                     self._copy(number, k_tile, k_tile + first)
@@ -181,9 +181,9 @@ class _MlpWriter:
             self._copy_a(k_tile * s.tile_k, count % s.stages, s.tile_k)
         load = layer.b.load
         assert load is not None
-        rows, columns = (self.columns(layer), s.tile_k) if self.b_along_k else (s.tile_k, self.columns(layer))
+        rows, columns = (self.columns(layer), s.tile_k) if self.b_is_k_major else (s.tile_k, self.columns(layer))
         with self._divided("b_copy", rows, columns // COPY_ELEMENTS) as (row, vector):
-            n, k = (row, vector * COPY_ELEMENTS) if self.b_along_k else (vector * COPY_ELEMENTS, row)
+            n, k = (row, vector * COPY_ELEMENTS) if self.b_is_k_major else (vector * COPY_ELEMENTS, row)
             at = {"n": self.first_column(layer) + n, "k": k_tile * s.tile_k + k}
             inside = self._inside_k(number, at["k"])
             source = tuple(substitute(i, at) for i in load.indices)
@@ -208,7 +208,7 @@ class _MlpWriter:
             w.store(layer.accumulators, (i, j, e), const(0.0, float32))
         with w.loop("k_tile", self.k_tiles[number]) as k_tile:
             count = k_tile + self.first_tiles[number]
-            w.emit(CopyAsyncWait(self.ahead - 1))
+            w.emit(CopyAsyncWait(self.distance - 1))
             w.barrier()
             self._refill(number, k_tile)
             w.emit(CopyAsyncCommit())
@@ -223,8 +223,8 @@ class _MlpWriter:
         layer.store_next_a(layer.layer.value)
 
     def _refill(self, number: int, k_tile: Expr) -> None:
-        """Start the copies of the tile of ``k`` that is ``ahead`` of this one, in whichever layer that is."""
-        first, w = self.first_tiles[number] + self.ahead, self.w
+        """Start the copies of the tile of ``k`` that is ``distance`` further on, in whichever layer that is."""
+        first, w = self.first_tiles[number] + self.distance, self.w
         last = first + self.k_tiles[number] - 1
         for other, start in enumerate(self.first_tiles):
             end = start + self.k_tiles[other] - 1
@@ -275,8 +275,8 @@ class _MlpLayerWriter:
             with w.loop("atom_n", self.atoms_n, UNROLLED) as j:
                 b = w.allocate("b", (8,), self.p.dtype, MemoryScope.REGISTER)
                 n, k = self._atom(j) * ATOM_N, pair * (2 * ATOM_K) + high * 8
-                source = (stage, n + low, k) if writer.b_along_k else (stage, k + low, n)
-                w.emit(LoadMatrix(b, (zero,), writer.b_stages, source, 4, not writer.b_along_k))
+                source = (stage, n + low, k) if writer.b_is_k_major else (stage, k + low, n)
+                w.emit(LoadMatrix(b, (zero,), writer.b_stages, source, 4, not writer.b_is_k_major))
                 with w.loop("half", 2, UNROLLED) as h, w.loop("atom_m", s.atoms_m, UNROLLED) as i:
                     w.emit(Mma(writer.atom.name, self.accumulators, (i, j, zero), a, (i, h, zero), b, (h * 4,)))
 
@@ -349,7 +349,7 @@ class _MlpLayerWriter:
 
 def can_lower_mlp(p: Mlp) -> bool:
     """Whether all operands are plain loads of one type that mma.sync takes, in rows that are whole vectors of 16 bytes:
-    A along ``k``, B of all layers along ``k`` or of all along ``n``. Later layers' A must be of that type too."""
+    A K-major, B of all layers K-major or of all N-major. Later layers' A must be of that type too."""
     all_b = [layer.b for layer in p.layers]
     operands = [p.a, *all_b]
     loads = [o.load for o in operands if o.load is not None]
@@ -360,7 +360,7 @@ def can_lower_mlp(p: Mlp) -> bool:
     if any(layer.value is not None and layer.value.dtype != p.dtype for layer in p.layers):
         return False
     whole = all(layer.n.extent % ATOM_N == 0 and layer.k.extent % COPY_ELEMENTS == 0 for layer in p.layers)
-    strides = [(p.a.k, p.a.row), *((o.k, o.row) if b_lies_along_k(p) else (o.row, o.k) for o in all_b)]
+    strides = [(p.a.k, p.a.row), *((o.k, o.row) if b_is_k_major(p) else (o.row, o.k) for o in all_b)]
     return whole and all(
         inner == 1 and outer % COPY_ELEMENTS == 0 and flat_steps(load).constant % COPY_ELEMENTS == 0
         for (inner, outer), load in zip(strides, loads, strict=True)

@@ -61,7 +61,7 @@ def mlp_sizes(p: Mlp, target: Target, columns: Columns) -> MlpSizes[Ints]:
     block_m, block_n = atoms_m * ATOM_M, max(layer.n.extent for layer in p.layers) // cluster_n
     warp_atoms = -(-(block_n // ATOM_N) // warps_n)
     k_tiles = np.sum([-(-layer.k.extent // tile_k) for layer in p.layers], axis=0)
-    stage_bytes = tile_bytes(block_n, tile_k) if b_lies_along_k(p) else tile_bytes(tile_k, block_n)
+    stage_bytes = tile_bytes(block_n, tile_k) if b_is_k_major(p) else tile_bytes(tile_k, block_n)
     if streams_a(p):
         stage_bytes = stage_bytes + tile_bytes(block_m, tile_k)
         a_bytes = np.zeros_like(block_m)
@@ -97,8 +97,8 @@ def mlp_sizes(p: Mlp, target: Target, columns: Columns) -> MlpSizes[Ints]:
     )
 
 
-def b_lies_along_k(p: Mlp) -> bool:
-    """Whether B of all layers lies along ``k``, not along ``n``."""
+def b_is_k_major(p: Mlp) -> bool:
+    """Whether B of all layers is K-major (contiguous along ``k``), not N-major."""
     return p.layers[0].b.k == 1
 
 

@@ -1,8 +1,7 @@
 """The space of ``cuda_mlp``: layers of products with row statistics in one kernel, as wide as a block can hold rows.
 
-The sketch takes operands of 16-bit floats that are accumulated in float32, A along ``k`` and B along ``k`` or ``n``,
-and any pointwise functions of the accumulators and of reductions of their rows (layer norm, softmax), layer after
-layer.
+The sketch takes operands of 16-bit floats that are accumulated in float32, A K-major and B K-major or N-major, and any
+pointwise functions of the accumulators and of reductions of their rows (layer norm, softmax), layer after layer.
 """
 
 from collections.abc import Mapping
@@ -117,13 +116,13 @@ class MlpPlan(Plan):
         shortest = min(layer.k.extent for layer in p.layers)
         short_copies_pay = len(p.layers) > 1 or shortest % LEAST_COPIED > 0 or not limits_of(self.target).clusters
         copied = short_copies_pay | (size.tile_k >= LEAST_COPIED)
-        # nothing is gained by warps without columns, by rows or elements of k that there are none of, or by a place on
+        # nothing is gained by warps without columns, by rows or elements of k that there are none of, or by room on
         # a multiprocessor that no block takes
         busy = (size.warps_n - 1) * size.warp_atoms < size.block_n // ATOM_N
-        wide = (size.cluster_n == 1) | (size.block_n >= LEAST_BLOCK_N)
+        enough = (size.cluster_n == 1) | (size.block_n >= LEAST_BLOCK_N)
         filled = (size.block_m < p.m.extent + ATOM_M) & ((size.tile_k == 32) | (size.tile_k < shortest + 32))
         resident = (size.ctas_per_sm == 1) | (size.blocks > self.target.threads * (size.ctas_per_sm // 2))
-        promising: Bools = copied & busy & wide & filled & resident
+        promising: Bools = copied & busy & enough & filled & resident
         return promising
 
     @cached_property

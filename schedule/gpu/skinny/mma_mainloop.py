@@ -52,7 +52,7 @@ class _SkinnyMmaWriter:
         atom = mma_atom_of(self.dtype)
         assert atom is not None
         self.atom = atom
-        self.b_along_k = p.b.k == 1
+        self.b_is_k_major = p.b.k == 1
         self.shares_a = s.warps_n > 1
         self.warp_n = s.atoms_n * ATOM_M
         self.k_is_whole = p.k.extent % (s.split_k * s.warps_k * s.tile_k) == 0
@@ -72,9 +72,9 @@ class _SkinnyMmaWriter:
         with w.launch(self.name, bounds, min_blocks=s.ctas_per_sm) as axes:
             self.block, self.warp, self.lane = axes[0], axes[-2], axes[-1]
             self.rank: Expr = axes[1] if s.split_k > 1 else index(0)
-            self.warp_along_n = self.warp // s.warps_k if s.warps_n > 1 else index(0)
-            self.warp_along_k = self.warp % s.warps_k if s.warps_k > 1 else index(0)
-            self.a_owner = self.warp_along_k if self.shares_a else self.warp
+            self.warp_idx_n = self.warp // s.warps_k if s.warps_n > 1 else index(0)
+            self.warp_idx_k = self.warp % s.warps_k if s.warps_k > 1 else index(0)
+            self.a_owner = self.warp_idx_k if self.shares_a else self.warp
             self._prefetch()
             accumulators = w.allocate("accumulators", (s.atoms_n, s.atoms_m, 4), float32, MemoryScope.REGISTER)
             with w.scope():
@@ -84,11 +84,11 @@ class _SkinnyMmaWriter:
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
     def _prefetch(self) -> None:
-        """L2 prefetch of the B that fills half of the stages, where B lies along ``k`` and the warps of a block read
+        """L2 prefetch of the B that fills half of the stages, where B is K-major and the warps of a block read
         neighbouring tiles. (More costs time on an H200: 10 % where the stages are prefetched twice over.)"""
         p, s = self.p, self.s
         step = s.warps_k * s.tile_k
-        if not self.b_along_k or not self.k_is_whole:
+        if not self.b_is_k_major or not self.k_is_whole:
             return
         thread = (self.warp * WARP_LANES + self.lane, s.threads)
         prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching)
@@ -104,12 +104,12 @@ class _SkinnyMmaWriter:
 
     def _mainloop(self, accumulators: Buffer) -> None:
         s, w = self.s, self.w
-        b_tile = (self.warp_n, s.tile_k) if self.b_along_k else (s.tile_k, self.warp_n)
+        b_tile = (self.warp_n, s.tile_k) if self.b_is_k_major else (s.tile_k, self.warp_n)
         self.b_stages = self._stages("b_stages", s.warps, *b_tile)
         self.a_stages = self._stages("a_stages", s.warps_k if self.shares_a else s.warps, s.atoms_m * ATOM_N, s.tile_k)
-        ahead = s.stages - 1
-        with w.loop("prologue", ahead, UNROLLED) as k_tile:
-            with w.when(k_tile < s.k_tiles if ahead > s.k_tiles else None):
+        distance = s.stages - 1
+        with w.loop("prologue", distance, UNROLLED) as k_tile:
+            with w.when(k_tile < s.k_tiles if distance > s.k_tiles else None):
                 self._copy(k_tile, k_tile)
             w.emit(CopyAsyncCommit())
         with (
@@ -119,11 +119,11 @@ class _SkinnyMmaWriter:
         ):
             w.store(accumulators, (i, j, e), const(0.0, float32))
         with w.loop("k_tile", s.k_tiles) as k_tile:
-            w.emit(CopyAsyncWait(ahead - 1))
-            w.barrier(SyncScope.BLOCK if self.shares_a else SyncScope.WARP)
-            if s.k_tiles > ahead:
-                with w.when(k_tile + ahead < s.k_tiles):
-                    self._copy(k_tile + ahead, (k_tile + ahead) % s.stages)
+            w.emit(CopyAsyncWait(distance - 1))
+            w.barrier(Level.BLOCK if self.shares_a else Level.WARP)
+            if s.k_tiles > distance:
+                with w.when(k_tile + distance < s.k_tiles):
+                    self._copy(k_tile + distance, (k_tile + distance) % s.stages)
             w.emit(CopyAsyncCommit())
             self._multiply(accumulators, k_tile % s.stages)
         w.emit(CopyAsyncWait(0))
@@ -132,12 +132,12 @@ class _SkinnyMmaWriter:
     def _copy(self, k_tile: Expr, stage: Expr) -> None:
         """Start the copies of one tile of ``k`` of this warp."""
         s = self.s
-        k = ((self.rank * s.k_tiles + k_tile) * s.warps_k + self.warp_along_k) * s.tile_k
-        n = self.block * s.block_n + self.warp_along_n * self.warp_n
+        k = ((self.rank * s.k_tiles + k_tile) * s.warps_k + self.warp_idx_k) * s.tile_k
+        n = self.block * s.block_n + self.warp_idx_n * self.warp_n
         alone = (index(0), 1)
-        b_corner = {"n": n, "k": k} if self.b_along_k else {"k": k, "n": n}
+        b_corner = {"n": n, "k": k} if self.b_is_k_major else {"k": k, "n": n}
         self._copy_tile("b", self.b, self.b_stages, (self.warp, stage), b_corner, alone)
-        sharing = (self.warp_along_n, s.warps_n) if self.shares_a else alone
+        sharing = (self.warp_idx_n, s.warps_n) if self.shares_a else alone
         self._copy_tile("a", self.a, self.a_stages, (self.a_owner, stage), {"m": index(0), "k": k}, sharing)
 
     def _copy_tile(
@@ -173,7 +173,7 @@ class _SkinnyMmaWriter:
         p, s = self.p, self.s
         terms = []
         if p.n.extent % s.block_n and "n" in at:
-            last = p.n.extent - (1 if self.b_along_k else COPY_ELEMENTS)
+            last = p.n.extent - (1 if self.b_is_k_major else COPY_ELEMENTS)
             at["n"] = minimum(at["n"], index(last))
         if not self.k_is_whole:
             terms.append(Compare(CompareOp.LT, at["k"], index(p.k.extent)))
@@ -192,12 +192,12 @@ class _SkinnyMmaWriter:
             a = w.allocate("a", (s.atoms_m, 8), self.dtype, MemoryScope.REGISTER)
             with w.loop("b_atom", s.atoms_n, UNROLLED) as i, w.loop("b_half", 2, UNROLLED) as h:
                 k = pair * (2 * ATOM_K) + h * ATOM_K
-                if self.b_along_k:
+                if self.b_is_k_major:
                     row, column = i * ATOM_M + (high % 2) * 8 + low, k + (high // 2) * 8
                 else:
                     row, column = k + (high // 2) * 8 + low, i * ATOM_M + (high % 2) * 8
                 source = (self.warp, stage, row, column)
-                w.emit(LoadMatrix(b, (i, h, index(0)), self.b_stages, source, 4, not self.b_along_k))
+                w.emit(LoadMatrix(b, (i, h, index(0)), self.b_stages, source, 4, not self.b_is_k_major))
             with w.loop("a_atom", s.atoms_m, UNROLLED) as j:
                 at = (self.a_owner, stage, j * ATOM_N + low, pair * (2 * ATOM_K) + high * 8)
                 w.emit(LoadMatrix(a, (j, index(0)), self.a_stages, at, 4))
@@ -221,15 +221,15 @@ class _SkinnyMmaWriter:
             w.loop("out_low", 2, UNROLLED) as e,
         ):
             m = j * ATOM_N + (self.lane % 4) * 2 + e
-            n = self.warp_along_n * self.warp_n + i * ATOM_M + h * 8 + self.lane // 4
+            n = self.warp_idx_n * self.warp_n + i * ATOM_M + h * 8 + self.lane // 4
             with w.when(Compare(CompareOp.LT, m, index(m_extent)) if m_extent % ATOM_N else None):
-                w.store(partials, (self.warp_along_k, m, n), Load(accumulators, (i, j, h * 2 + e)))
+                w.store(partials, (self.warp_idx_k, m, n), Load(accumulators, (i, j, h * 2 + e)))
         thread = self.warp * WARP_LANES + self.lane
         add_up(w, Share(p, self.block, s.block_n, self.rank, s.split_k, thread, s.threads), partials, s.warps_k)
 
 
 def can_lower_skinny_mma(p: Gemm) -> bool:
-    """Whether both operands are plain loads of one type that mma.sync takes, A along ``k`` and B along ``k`` or ``n``,
+    """Whether both operands are plain loads of one type that mma.sync takes, A K-major and B K-major or N-major,
     in rows that are whole vectors of 16 bytes, and the accumulator is float32."""
     b, a = p.b, p.a
     if b.load is None or a.load is None or p.accumulator.dtype != float32:

@@ -47,9 +47,9 @@ def tile_layout(shape: Sequence[int]) -> Layout:
 
 def tile_bytes(rows: Whole, columns: Whole) -> Ints:
     """Shared memory of a tile of 16-bit elements."""
-    wide = np.asarray(columns, np.int64)
-    swizzled = (wide >= 64) & (wide & (wide - 1) == 0)
-    taken: Ints = 2 * np.asarray(rows, np.int64) * (wide + np.where(swizzled, 0, COPY_ELEMENTS))
+    width = np.asarray(columns, np.int64)
+    swizzled = (width >= 64) & (width & (width - 1) == 0)
+    taken: Ints = 2 * np.asarray(rows, np.int64) * (width + np.where(swizzled, 0, COPY_ELEMENTS))
     return taken
 
 

@@ -40,16 +40,16 @@ def lower_skinny_tma(p: Gemm, name: str, s: SkinnyTmaSizes[int]) -> Kernel:
 
 class _SkinnyTmaWriter:
     """``b_unit`` is how many outputs ``n`` one entry of the outermost dimension of the stages of B holds: a row where B
-    lies along ``k``, a tile of 64 by 64 where it lies along ``n``."""
+    is K-major, a tile of 64 by 64 where it is N-major."""
 
     def __init__(self, p: Gemm, name: str, s: SkinnyTmaSizes[int]) -> None:
         assert p.b.load is not None and p.a.load is not None
         self.p, self.s, self.name = p, s, name
         self.b, self.a = p.b.load, p.a.load
         self.dtype = self.b.buffer.dtype
-        self.b_along_k = p.b.k == 1
-        self.b_unit = 1 if self.b_along_k else SWIZZLE_128B_ELEMENTS
-        self.w = FreshNameWriter(p.names)
+        self.b_is_k_major = p.b.k == 1
+        self.b_unit = 1 if self.b_is_k_major else SWIZZLE_128B_ELEMENTS
+        self.w = NamingWriter(p.names)
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
@@ -76,9 +76,9 @@ class _SkinnyTmaWriter:
         return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
     def _prefetch(self) -> None:
-        """L2 prefetch of the B that fills all stages, where B lies along ``k``."""
+        """L2 prefetch of the B that fills all stages, where B is K-major."""
         p, s, tile_k = self.p, self.s, self.s.k_atoms * SWIZZLE_128B_ELEMENTS
-        if not self.b_along_k or p.k.extent % (s.split_k * tile_k):
+        if not self.b_is_k_major or p.k.extent % (s.split_k * tile_k):
             return
         thread = (self.warp * WARP_LANES + self.lane, s.threads)
         prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching)
@@ -100,7 +100,7 @@ class _SkinnyTmaWriter:
     def _b_at(self, stage: Expr, atom: Expr, unit: Expr) -> tuple[Expr, ...]:
         """The indices of the B of one atom of ``k`` from row or tile ``unit`` of the block on."""
         first = (stage * self.s.k_atoms + atom) * (self.s.block_n // self.b_unit) + unit
-        return (first, index(0)) if self.b_along_k else (first, index(0), index(0))
+        return (first, index(0)) if self.b_is_k_major else (first, index(0), index(0))
 
     def _a_at(self, stage: Expr, atom: Expr) -> tuple[Expr, ...]:
         """The indices of the A of one atom of ``k``."""
@@ -109,7 +109,7 @@ class _SkinnyTmaWriter:
     def _mainloop(self, accumulators: Buffer) -> None:
         s, w = self.s, self.w
         atoms = s.stages * s.k_atoms
-        b_stages = self._rows if self.b_along_k else self._tiles
+        b_stages = self._rows if self.b_is_k_major else self._tiles
         self.b_stages = b_stages("b_stages", atoms * s.block_n // self.b_unit)
         self.a_stages = self._rows("a_stages", atoms * s.a_rows + s.a_spare_rows)
         self.full = w.allocate("full", (s.stages,), INDEX, MemoryScope.SHARED)
@@ -146,7 +146,7 @@ class _SkinnyTmaWriter:
         s, w = self.s, self.w
         rows = s.k_atoms * (s.block_n + s.a_rows)
         w.emit(MbarrierArriveExpectTx(self.full, stage, rows * SWIZZLE_128B_ELEMENTS * self.dtype.bytes))
-        box_n = s.block_n if self.b_along_k else SWIZZLE_128B_ELEMENTS
+        box_n = s.block_n if self.b_is_k_major else SWIZZLE_128B_ELEMENTS
         with w.loop("loaded_atom", s.k_atoms, UNROLLED) as atom:
             k = ((self.rank * s.k_tiles + k_tile) * s.k_atoms + atom) * SWIZZLE_128B_ELEMENTS
             with w.loop("box", s.block_n // box_n, UNROLLED) as box:
@@ -166,7 +166,7 @@ class _SkinnyTmaWriter:
     def _multiply(self, accumulators: Buffer, stage: Expr) -> None:
         """The products of one stage, all atoms of ``k`` before the wait for wgmma."""
         s, w, zero = self.s, self.w, index(0)
-        swap_ab, b_along_n = s.swap_ab == 1, not self.b_along_k
+        swap_ab, b_is_n_major = s.swap_ab == 1, not self.b_is_k_major
         with w.loop("k_atom", s.k_atoms, UNROLLED) as atom:
             b = (self.b_stages, self._b_at(stage, atom, self.warpgroup * (s.mma_n // self.b_unit)))
             a = (self.a_stages, self._a_at(stage, atom))
@@ -177,9 +177,9 @@ class _SkinnyTmaWriter:
                 *operands,
                 s.wgmma_n,
                 SWIZZLE_128B_ELEMENTS,
-                a_transposed=b_along_n and swap_ab,
-                b_transposed=b_along_n and not swap_ab,
-                valid_rows=WGMMA_M if swap_ab else s.a_rows,
+                a_transposed=b_is_n_major and swap_ab,
+                b_transposed=b_is_n_major and not swap_ab,
+                rows=WGMMA_M if swap_ab else s.a_rows,
             )
             w.emit(product)
         w.emit(WarpgroupMmaWait(0))

@@ -1,7 +1,7 @@
 """The space of ``cuda_skinny_tma``: products with at most 64 rows on wgmma, fed by TMA.
 
-The sketch takes operands of 16-bit floats that are accumulated in float32, A along ``k`` and B along ``k`` or ``n``,
-and outputs that are any pointwise functions of the accumulator.
+The sketch takes operands of 16-bit floats that are accumulated in float32, A K-major and B K-major or
+N-major, and outputs that are any pointwise functions of the accumulator.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ LEAST_BLOCK_N = 32
 LARGE_BLOCK_N = 192
 """Outputs ``n`` of blocks that are worth more than one wave."""
 LEAST_OCCUPIED = 0.8
-"""The share of the places for blocks that the last wave should take."""
+"""The share of the last wave's slots for blocks that should be taken."""
 TMA_LATENCY_SECONDS = 1.2e-6
 """From a TMA load of a stage to the arrival of its last byte while memory is busy (fitted to ``LEAST_STAGED``)."""
 STEP_CYCLES = 150
@@ -87,7 +87,7 @@ class SkinnyTmaPlan(Plan):
         return skinny_tma_sizes(self.product, self.target, columns)
 
     @property
-    def b_along_k(self) -> bool:
+    def b_is_k_major(self) -> bool:
         return self.product.b.k == 1
 
     @property
@@ -100,8 +100,8 @@ class SkinnyTmaPlan(Plan):
 
         def boxes(columns: Columns) -> Bools:
             mma_n, warpgroups = columns.ints("mma_n"), columns.ints("consumer_warpgroups")
-            if self.b_along_k:
-                return mma_n * warpgroups <= MAX_BOX_EXTENT
+            if self.b_is_k_major:
+                return mma_n * warpgroups <= LARGEST_BOX
             holds: Bools = mma_n % SWIZZLE_128B_ELEMENTS == 0
             return holds
 
@@ -121,9 +121,9 @@ class SkinnyTmaPlan(Plan):
         return (
             Constraint(f"with swap_ab, mma_n is {WGMMA_M}, the rows of wgmma", ("swap_ab", "mma_n"), left_operand),
             Constraint(
-                f"consumer_warpgroups times mma_n is at most {MAX_BOX_EXTENT}, the rows of a TMA box"
-                if self.b_along_k
-                else f"mma_n is a multiple of {SWIZZLE_128B_ELEMENTS}, the side of the TMA boxes of an operand along n",
+                f"consumer_warpgroups times mma_n is at most {LARGEST_BOX}, the rows of a TMA box"
+                if self.b_is_k_major
+                else f"mma_n is a multiple of {SWIZZLE_128B_ELEMENTS}, the side of the TMA boxes of an N-major B",
                 ("mma_n", "consumer_warpgroups"),
                 boxes,
             ),
@@ -159,9 +159,9 @@ class SkinnyTmaPlan(Plan):
         spare_bytes = 2 * SWIZZLE_128B_ELEMENTS * size.a_spare_rows
         stages_of_two = (size.shared_limit - spare_bytes) // (2 * size.atom_bytes + BARRIER_BYTES)
         deep = (size.k_atoms > 1) | (stages_of_two < STAGES[0])
-        wide = (size.consumer_warpgroups == 1) | (size.mma_n >= WGMMA_M)
+        full_atoms = (size.consumer_warpgroups == 1) | (size.mma_n >= WGMMA_M)
         used = ((size.split_k == 1) & (size.blocks > self.target.threads)) | alone
-        promising: Bools = useful & busy & deep & wide & used & self._balanced(size)
+        promising: Bools = useful & busy & deep & full_atoms & used & self._balanced(size)
         return promising if promising.any() else columns.plainest
 
     def _balanced(self, size: SkinnyTmaSizes[Ints]) -> Bools:

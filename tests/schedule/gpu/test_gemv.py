@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, compiled, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
 from tilewright.schedule.gpu.gemv.space import CUDA_GEMV as SKETCH
@@ -20,7 +20,7 @@ ALONG_N = workload_of("matmul", m=1, n=4096, k=4096, dtype="float16")
 
 
 def _with_producers() -> Workload:
-    """A scaled, B shifted, two outputs."""
+    """An A that is scaled, a B that is shifted, and two outputs."""
     x, w, scale = (
         te.placeholder((3, 90), "float16", "X"),
         te.placeholder((21, 90), "int8", "W"),
@@ -63,6 +63,13 @@ CASES: dict[str, Any] = {
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, CASES[case]()) >= 8
+
+
+@pytest.mark.parametrize("case", ["odd", "in pairs", "along n", "along n, odd", "integers"])
+def test_every_legal_setting_computes_the_expression(case: str) -> None:
+    workload = CASES[case]()
+    assert len(SKETCH.space(workload, H200, policy=EVERY_LEGAL)) > len(SKETCH.space(workload, H200))
+    assert assert_agrees(SKETCH, workload, 6, H200, EVERY_LEGAL) == 6
 
 
 def test_what_it_leaves_to_others() -> None:

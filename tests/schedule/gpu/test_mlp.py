@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, compiled, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.target import Target
@@ -18,10 +18,12 @@ WIDE = workload_of("mlp", rows=2048, width=1024, dtype="bfloat16")
 A100 = Target("cuda", "sm_80", (), threads=108, vector_bytes=16)
 
 
-def _softmax_of_weights_first() -> Workload:
-    """Softmax of a product whose factors stand the other way round, with a residual; the output lies turned."""
+def _softmax_of_transposed_product() -> Workload:
+    """Softmax of a product whose left factor is B, with a residual; the output is transposed. The tensors have names
+    that the kernel would use itself."""
     x, w, r = (
-        te.placeholder(shape, "float16", name) for shape, name in (((19, 40), "ring"), ((72, 40), "W"), ((19, 72), "R"))
+        te.placeholder(shape, "float16", name)
+        for shape, name in (((19, 40), "b_stages"), ((72, 40), "W"), ((19, 72), "R"))
     )
     k, a, b = te.reduce_axis(40, "k"), te.reduce_axis(72, "a"), te.reduce_axis(72, "b")
     total = te.compute(
@@ -32,13 +34,13 @@ def _softmax_of_weights_first() -> Workload:
     y = te.compute(
         (72, 19),
         lambda j, i: te.cast(te.exp(total[j, i] - most[i]) / all_[i] + te.cast(r[i, j], "float32"), "float16"),
-        "parts",
+        "of_warps",
     )
     return te.workload(y, inputs=[x, w, r])
 
 
 def _unlike_layers() -> Workload:
-    """Two layers of unlike widths with no statistics in between, the first longer than a step, weights along n."""
+    """Two layers of unlike widths with no statistics in between, the first longer than a tile of k, B N-major."""
     x, u, v = (
         te.placeholder(shape, "bfloat16", name)
         for shape, name in (((50, 104), "X"), ((104, 160), "U"), ((160, 24), "V"))
@@ -58,8 +60,8 @@ CASES: dict[str, Callable[[], Workload]] = {
     "one layer": lambda: workload_of("mlp", rows=16, width=48, dtype="bfloat16"),
     "ragged rows": lambda: workload_of("mlp", rows=37, width=64, layers=2, dtype="float16"),
     "columns beyond the last": lambda: workload_of("mlp", rows=20, width=160, layers=2, dtype="float16"),
-    "blocks that share out columns": lambda: workload_of("mlp", rows=19, width=256, dtype="float16"),
-    "softmax of weights first": _softmax_of_weights_first,
+    "clusters that divide columns": lambda: workload_of("mlp", rows=19, width=256, dtype="float16"),
+    "softmax of a transposed product": _softmax_of_transposed_product,
     "unlike layers": _unlike_layers,
 }
 
@@ -69,7 +71,16 @@ def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, CASES[case](), 7) >= 2
 
 
-def test_a_ring_shorter_than_all_layers_goes_round() -> None:
+@pytest.mark.parametrize(
+    "case", ["one layer", "columns beyond the last", "clusters that divide columns", "unlike layers"]
+)
+def test_every_legal_setting_computes_the_expression(case: str) -> None:
+    workload = CASES[case]()
+    assert len(SKETCH.space(workload, H200, policy=EVERY_LEGAL)) > len(SKETCH.space(workload, H200))
+    assert assert_agrees(SKETCH, workload, 6, H200, EVERY_LEGAL) == 6
+
+
+def test_fewer_stages_than_tiles_of_all_layers_go_round() -> None:
     workload = workload_of("mlp", rows=16, width=512, layers=2, dtype="float16")
     assert SKETCH.space(workload, H200).quantities["stages"].max() < 16
     assert assert_agrees(SKETCH, workload, 1) == 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, compiled, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
 from tilewright.core.target import Target
@@ -47,6 +47,13 @@ CASES: dict[str, Callable[[], Workload]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, CASES[case](), target=OTHER) == 20
+
+
+@pytest.mark.parametrize("case", ["epilogue", "along n", "n short"])
+def test_every_legal_setting_computes_the_expression(case: str) -> None:
+    workload = CASES[case]()
+    assert len(SKETCH.space(workload, OTHER, policy=EVERY_LEGAL)) > len(SKETCH.space(workload, OTHER))
+    assert assert_agrees(SKETCH, workload, 6, OTHER, EVERY_LEGAL) == 6
 
 
 def test_what_it_leaves_to_others() -> None:

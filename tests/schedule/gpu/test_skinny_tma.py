@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, compiled, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.export import exported
 from tilewright.codegen.lowering import finish
+from tilewright.core.errors import IllegalSchedule
+from tilewright.core.renamed import current
+from tilewright.core.schedule import Schedule
 from tilewright.schedule.gpu.skinny.tma_space import CUDA_SKINNY_TMA as SKETCH
 from tilewright.te import build as te
 from tilewright.te.workload import Workload
@@ -43,6 +46,13 @@ CASES: dict[str, Callable[[], Workload]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, CASES[case]()) == 20
+
+
+@pytest.mark.parametrize("case", ["epilogue", "n of no multiple", "along n"])
+def test_every_legal_setting_computes_the_expression(case: str) -> None:
+    workload = CASES[case]()
+    assert len(SKETCH.space(workload, H200, policy=EVERY_LEGAL)) > len(SKETCH.space(workload, H200))
+    assert assert_agrees(SKETCH, workload, 6, H200, EVERY_LEGAL) == 6
 
 
 def test_what_it_leaves_to_others() -> None:
@@ -88,6 +98,22 @@ def test_spaces_are_small_and_hold_what_measured_best(rows: int, outputs: int, m
     best = schedule_of(SKETCH, workload, swap_ab=0, mma_n=mma_n, consumer_warpgroups=1, split_k=1)
     assert SKETCH.derive(workload, H200, [best])["blocks"][0] == blocks
     assert (space.quantities["shared_bytes"] <= 227 * 1024).all()
+
+
+def test_an_illegal_setting_is_refused_by_what_must_hold() -> None:
+    legal = SKETCH.space(ALONG_N, H200).schedule(0)
+    knobs = {**dict(legal.knobs), "swap_ab": 1, "mma_n": 32}
+    with pytest.raises(
+        IllegalSchedule, match="with swap_ab, mma_n is 64, the rows of wgmma; mma_n is a multiple of 64"
+    ):
+        SKETCH.lower(ALONG_N, H200, Schedule.of(legal.sketch, legal.version, knobs))
+
+
+def test_schedules_recorded_under_old_names_are_in_the_space() -> None:
+    """The old knob said which operand has 64 rows the other way round."""
+    old = {"swapped": 0, "wide": 64, "groups": 1, "slabs": 2, "stages": 4, "split": 2, "resident": 1}
+    schedule = Schedule(*current("cuda_skinny_streams", 4, old))
+    assert schedule["swap_ab"] == 1 and SKETCH.space(SIXTY_FOUR, H200).row_of(schedule) is not None
 
 
 def test_an_export_fills_the_tensor_maps_itself() -> None:
