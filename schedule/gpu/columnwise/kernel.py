@@ -1,12 +1,14 @@
 """The launches of a column-wise reduction.
 
-every thread: accumulate the vectors of its rows in registers                         (``rows``)
-lanes of a warp that have the same columns: combine their states by shuffles
-every warp: store its states in shared memory; barrier
-one thread for each column: combine the states of the warps, then
-    no splits:      write the outputs
-    cluster:        exchange states through shared memory; each CTA writes its share of the columns
-    second launch:  store the states in workspace, from where the second launch combines them
+The first launch does this (see ``rows`` for its first line):
+
+    every thread: accumulate the vectors of its rows in registers
+    lanes of a warp that have the same columns: combine their states by shuffles
+    every warp: store its states in shared memory; barrier
+    one thread for each column: combine the states of the warps, then
+        no splits:      write the outputs
+        cluster:        exchange states through shared memory; each CTA writes its share of the columns
+        second launch:  store the states in workspace, from where the second launch combines them
 """
 
 from collections.abc import Callable, Sequence

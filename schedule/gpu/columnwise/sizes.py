@@ -1,12 +1,14 @@
 """How a column-wise reduction is shared out among threads, and what a CTA takes of a multiprocessor.
 
 The elements are seen as ``outer_count`` matrices, whose rows are the reduced axes. A CTA takes ``columns_per_cta``
-columns of one matrix and one of ``splits`` parts of its rows:
+columns of one matrix and one of ``splits`` parts of its rows. Thread (x, y) takes vector x of the columns, and of the
+rows the y-th one of every ``threads_y``. It has ``unroll`` of its rows in flight:
 
-                    columns_per_cta = threads_x * vector
-    row r           t0 t0 t0 t0  t1 t1 t1 t1 ...            thread (x, y) has vector x of the rows of y
-    row r + 1       thread (0, 1), thread (1, 1) ...
-    ...             (threads_y rows at a time, ``unroll`` of such steps in flight)
+    row 0                 | vector of thread (0, 0) | vector of thread (1, 0) | ... threads_x vectors
+    row 1                 | vector of thread (0, 1) | vector of thread (1, 1) |
+    ...
+    row threads_y         | vector of thread (0, 0) | vector of thread (1, 0) |
+    row threads_y + 1     | vector of thread (0, 1) | vector of thread (1, 1) |
 """
 
 from dataclasses import dataclass
@@ -26,11 +28,12 @@ N = TypeVar("N", int, Ints)
 SPARE_REGISTERS = 20
 """Roughly how many registers a thread needs for addresses (from compiled kernels)."""
 BLOCKED, STRIPED = "blocked", "striped"
-"""How rows are dealt to the splits, in CUB's words: neighbours to each, or ``threads_y`` rows to each in turn."""
+"""How rows are dealt to the splits, in CUB's words. Blocked: a split has rows next to each other. Striped: the splits
+take ``threads_y`` rows each, one split after another, and then the first one takes the next."""
 SECOND_LAUNCH, CLUSTER = "second_launch", "cluster"
 """Where the partial results of the splits become one."""
 MANY_SPLITS = 64
-"""From here on a second launch has 32 threads for each column instead of 8."""
+"""Beyond so many splits a second launch has 32 threads for each column instead of 8."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -39,7 +39,7 @@ VECTORS_IN_FLIGHT = 2048
 MOST_CTAS_PER_SM = 8
 """With more CTAs for each multiprocessor, more splits only cost."""
 MOST_SHARED_BYTES = 48 << 10
-"""Shared memory of a CTA beyond which fewer threads do better."""
+"""How much shared memory a CTA is given at most."""
 SHORT_RUN_BYTES = 64
 """How many contiguous bytes of a row a CTA reads at least, where a row has so many: memory gives no less."""
 NARROW_THREADS = 8
@@ -66,7 +66,7 @@ class ColumnwisePlan(Plan):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         multiprocessors = self.target.threads
-        splits = sorted({1, 2, 4, 8, 16, 32, *(multiprocessors * n // 2 for n in (1, 2, 4))})
+        splits = sorted({1, 2, 4, 8, 16, 32, *(max(1, multiprocessors * n // 2) for n in (1, 2, 4))})
         combine = (SECOND_LAUNCH, CLUSTER) if limits_of(self.target).clusters else (SECOND_LAUNCH,)
         return (
             Knob("vector", self._vectors(), "how many columns a thread reads at once"),
@@ -74,7 +74,11 @@ class ColumnwisePlan(Plan):
             Knob("threads_y", (1, 2, 4, 8, 16, 32, 64, 128, 256), "how many threads of a CTA share a column"),
             Knob("unroll", (1, 4, 8), "how many rows a thread has in flight"),
             Knob("splits", tuple(splits), "how many CTAs share the rows of a column"),
-            Knob("arrangement", (BLOCKED, STRIPED), "whether a split has neighbouring rows, or every so many-th step"),
+            Knob(
+                "arrangement",
+                (BLOCKED, STRIPED),
+                "whether a split has rows next to each other, or takes some rows in turn with the other splits",
+            ),
             Knob("combine", combine, "where the partial results of the splits become one"),
         )
 

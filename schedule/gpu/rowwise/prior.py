@@ -58,7 +58,7 @@ def rowwise_seconds(
 
 def _arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: GpuPeaks) -> NDArray[np.float64]:
     """How long one multiprocessor computes for one row, one cycle of a float32 unit for each operation. Threads without
-    a vector take part as well."""
+    a vector work as well."""
     elements = s.vectors_per_thread * s.threads_per_row * s.cluster_size * s.vector
     bodies = [r.body for r in problem.reductions] + [c.body for c in problem.elementwise_outputs]
     operations = sum(isinstance(e, Binary | Unary) and has_column_axis(e) for body in bodies for e in walk(body))

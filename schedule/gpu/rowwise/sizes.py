@@ -136,7 +136,7 @@ class RowwiseSizes(RowPartition[N]):
 def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> RowwiseSizes[Ints]:
     """The sizes of many settings."""
     limits, ctas_per_sm = limits_of(target), c.ints("ctas_per_sm")
-    part = RowPartition(
+    partition = RowPartition(
         problem.column_count,
         c.ints("vector"),
         c.ints("threads_per_row"),
@@ -144,23 +144,23 @@ def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Rowwis
         c.ints("cluster_size"),
     )
     storage = np.sum([storage * c.flags("row_storage", storage.text) for storage in RowStorage], axis=0)
-    reduction_bytes = _reduction_bytes(problem, part, storage)
-    buffered = _buffered_vectors(problem, limits, part, storage, reduction_bytes, c)
-    kept, in_registers = register_vectors(part, storage, buffered)
+    reduction_bytes = _reduction_bytes(problem, partition, storage)
+    buffered = _buffered_vectors(problem, limits, partition, storage, reduction_bytes, c)
+    kept, in_registers = register_vectors(partition, storage, buffered)
     share = c.ints("broadcast_preload")
-    preloaded = np.where(share > 0, part.vectors_per_thread // np.maximum(share, 1), 0)
-    registers = _registers(problem, part, in_registers, preloaded)
-    shared_bytes = reduction_bytes + buffered * part.threads * part.vector * problem.read_bytes
-    resident = limits.resident_blocks(part.threads, registers, shared_bytes)
+    preloaded = np.where(share > 0, partition.vectors_per_thread // np.maximum(share, 1), 0)
+    registers = _registers(problem, partition, in_registers, preloaded)
+    shared_bytes = reduction_bytes + buffered * partition.threads * partition.vector * problem.read_bytes
+    resident = limits.resident_blocks(partition.threads, registers, shared_bytes)
     # Left alone, the compiler takes more registers for the CTAs of a cluster than there is need for.
-    least = np.where((storage == RowStorage.REGISTERS) & (part.cluster_size > 1), resident, 0)
-    first, distance = _l2_prefetch(problem, target, part, storage, registers, shared_bytes)
+    least = np.where((storage == RowStorage.REGISTERS) & (partition.cluster_size > 1), resident, 0)
+    first, distance = _l2_prefetch(problem, target, partition, storage, registers, shared_bytes)
     return RowwiseSizes(
-        columns=part.columns,
-        vector=part.vector,
-        threads_per_row=part.threads_per_row,
-        rows_per_cta=part.rows_per_cta,
-        cluster_size=part.cluster_size,
+        columns=partition.columns,
+        vector=partition.vector,
+        threads_per_row=partition.threads_per_row,
+        rows_per_cta=partition.rows_per_cta,
+        cluster_size=partition.cluster_size,
         storage=storage,
         buffered_vectors=buffered,
         kept_vectors=kept,
@@ -168,7 +168,7 @@ def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Rowwis
         preloaded_vectors=preloaded,
         registers=registers,
         shared_bytes=shared_bytes,
-        ctas=_ctas(problem, target, part, storage, ctas_per_sm),
+        ctas=_ctas(problem, target, partition, storage, ctas_per_sm),
         min_ctas_per_sm=np.where(np.isin(storage, IN_SHARED_MEMORY), ctas_per_sm, least),
         prefetching_ctas=first,
         prefetch_distance=distance,
@@ -180,14 +180,14 @@ def one_setting(sizes: RowwiseSizes[Ints]) -> RowwiseSizes[int]:
     return cast("RowwiseSizes[int]", row_of_record(sizes, 0))
 
 
-def register_vectors(part: RowPartition[Ints], storage: Ints, buffered: Ints) -> tuple[Ints, Ints]:
+def register_vectors(partition: RowPartition[Ints], storage: Ints, buffered: Ints) -> tuple[Ints, Ints]:
     """How many vectors of a row a thread keeps in registers between the passes, and for how many it has registers.
 
     Where a circular buffer has no room for two rows, some vectors of a row move to registers at once: as many as the
     next row lacks room for. A vector that is read back from shared memory needs registers too, of which a thread has
     one set.
     """
-    every = part.vectors_per_thread
+    every = partition.vectors_per_thread
     kept = np.select(
         [storage == RowStorage.REGISTERS_AND_SHARED, storage == RowStorage.CIRCULAR_BUFFER],
         [every - buffered, np.maximum(2 * every - buffered, 0)],
@@ -196,18 +196,20 @@ def register_vectors(part: RowPartition[Ints], storage: Ints, buffered: Ints) ->
     return kept, np.where(storage == RowStorage.GLOBAL, UNROLL, np.minimum(kept + 1, every))
 
 
-def _reduction_bytes(problem: RowwiseProblem, part: RowPartition[Ints], storage: Ints) -> Ints:
+def _reduction_bytes(problem: RowwiseProblem, partition: RowPartition[Ints], storage: Ints) -> Ints:
     """Shared memory for the states of warps. With a circular buffer, rows alternate between two slots."""
-    warps = np.maximum(1, part.threads_per_row // WARP_LANES)
+    warps = np.maximum(1, partition.threads_per_row // WARP_LANES)
     slots = np.where(storage == RowStorage.CIRCULAR_BUFFER, 2, 1)
-    needed: Ints = np.where(warps * part.cluster_size > 1, slots * part.rows_per_cta * warps * problem.state_bytes, 0)
+    needed: Ints = np.where(
+        warps * partition.cluster_size > 1, slots * partition.rows_per_cta * warps * problem.state_bytes, 0
+    )
     return needed
 
 
 def _buffered_vectors(
     problem: RowwiseProblem,
     limits: GpuLimits,
-    part: RowPartition[Ints],
+    partition: RowPartition[Ints],
     storage: Ints,
     reduction_bytes: Ints,
     c: Columns,
@@ -215,8 +217,8 @@ def _buffered_vectors(
     """As many vectors of a thread as shared memory has room for, and no more than are of use."""
     per_cta = limits.shared_bytes_per_multiprocessor // c.ints("ctas_per_sm") - limits.reserved_shared_bytes
     free = np.minimum(per_cta, limits.shared_bytes_per_block) - reduction_bytes - SPARE_SHARED_BYTES
-    fitting = free // np.maximum(part.threads * part.vector * problem.read_bytes, 1)
-    row = part.vectors_per_thread
+    fitting = free // np.maximum(partition.threads * partition.vector * problem.read_bytes, 1)
+    row = partition.vectors_per_thread
     half, two = c.flags("prefetch_depth", HALF_ROW), c.flags("prefetch_depth", TWO_ROWS)
     of_use = np.where(half, row + row // 2, np.where(two, 3, 2) * row)
     of_use = np.where(storage == RowStorage.CIRCULAR_BUFFER, of_use, row)
@@ -224,27 +226,30 @@ def _buffered_vectors(
     return buffered
 
 
-def _registers(problem: RowwiseProblem, part: RowPartition[Ints], in_registers: Ints, preloaded: Ints) -> Ints:
+def _registers(problem: RowwiseProblem, partition: RowPartition[Ints], in_registers: Ints, preloaded: Ints) -> Ints:
     """Registers of a thread: its vectors of the row, a vector of results, and vectors of broadcast operands."""
-    words = -(-problem.read_bytes * part.vector // 4)
-    broadcast_words = sum((-(-load.dtype.bytes * part.vector // 4) for load in problem.output_broadcasts), start=0)
-    broadcast_vectors = np.where(preloaded == part.vectors_per_thread, preloaded, preloaded + 1)
-    needed: Ints = SPARE_REGISTERS + words * in_registers + part.vector + broadcast_words * broadcast_vectors
+    words = -(-problem.read_bytes * partition.vector // 4)
+    broadcast_words = sum((-(-load.dtype.bytes * partition.vector // 4) for load in problem.output_broadcasts), start=0)
+    broadcast_vectors = np.where(preloaded == partition.vectors_per_thread, preloaded, preloaded + 1)
+    needed: Ints = SPARE_REGISTERS + words * in_registers + partition.vector + broadcast_words * broadcast_vectors
     return needed
 
 
-def _ctas(problem: RowwiseProblem, target: Target, part: RowPartition[Ints], storage: Ints, ctas_per_sm: Ints) -> Ints:
+def _ctas(
+    problem: RowwiseProblem, target: Target, partition: RowPartition[Ints], storage: Ints, ctas_per_sm: Ints
+) -> Ints:
     """CTAs of the launch: one for each group of rows, or with a circular buffer as many as run at once."""
-    clusters = target.threads * ctas_per_sm // part.cluster_size
-    clusters = np.where(part.cluster_size > 2, clusters * 15 // 16, clusters)  # clusters do not cross parts of the chip
+    clusters = target.threads * ctas_per_sm // partition.cluster_size
+    # Larger clusters leave some multiprocessors idle, since they do not cross parts of the chip.
+    clusters = np.where(partition.cluster_size > 2, clusters * 15 // 16, clusters)
     persistent = np.clip(clusters, 1, problem.row_count)
-    groups = -(-problem.row_count // part.rows_per_cta)
-    ctas: Ints = np.where(storage == RowStorage.CIRCULAR_BUFFER, persistent, groups) * part.cluster_size
+    groups = -(-problem.row_count // partition.rows_per_cta)
+    ctas: Ints = np.where(storage == RowStorage.CIRCULAR_BUFFER, persistent, groups) * partition.cluster_size
     return ctas
 
 
 def _l2_prefetch(
-    problem: RowwiseProblem, target: Target, part: RowPartition[Ints], storage: Ints, registers: Ints, shared: Ints
+    problem: RowwiseProblem, target: Target, partition: RowPartition[Ints], storage: Ints, registers: Ints, shared: Ints
 ) -> tuple[Ints, Ints]:
     """How many CTAs, the first ones, prefetch their rows to L2, and the distance at which later rows are prefetched.
 
@@ -252,10 +257,10 @@ def _l2_prefetch(
     registers than is estimated, so that the distance goes by the most CTAs that may run at once.
     """
     limits, writes = limits_of(target), len(problem.elementwise_outputs) > 0
-    fits = limits.resident_blocks(part.threads, registers, shared)
-    may_fit = limits.resident_blocks(part.threads, np.maximum(registers - OVERESTIMATED_REGISTERS, 1), shared)
-    prefetches = (storage == RowStorage.REGISTERS) & (part.cluster_size == 1)
-    prefetches &= problem.row_count % part.rows_per_cta == 0
+    fits = limits.resident_blocks(partition.threads, registers, shared)
+    may_fit = limits.resident_blocks(partition.threads, np.maximum(registers - OVERESTIMATED_REGISTERS, 1), shared)
+    prefetches = (storage == RowStorage.REGISTERS) & (partition.cluster_size == 1)
+    prefetches &= problem.row_count % partition.rows_per_cta == 0
     first = limits.early_blocks(fits, target.threads) // (2 if writes else 1)
     distance = limits.early_blocks(may_fit, target.threads) if writes else np.zeros_like(first)
     return np.where(prefetches, first, 0), np.where(prefetches, distance, 0)
