@@ -208,8 +208,8 @@ class _NMajorWriter(_GemvWriter):
         column += self.warp_idx_n * s.warp_n
         if lanes_k == 1:
             with w.loop("mp", m_extent, UNROLLED) as m:
-                value = Load(accumulators, run_of((m * vector,), vector))
-                w.store(partials, run_of((self.warp_idx_k, m, column), vector), value)
+                value = Load(accumulators, contiguous_vector((m * vector,), vector))
+                w.store(partials, contiguous_vector((self.warp_idx_k, m, column), vector), value)
         else:
             for held in warp_reduce_scatter(w, accumulators, self.lane, s.lanes_n):
                 with w.when(held.owns):
@@ -222,8 +222,8 @@ class _NMajorWriter(_GemvWriter):
         p, s, w, vector, dtype = self.p, self.s, self.w, self.vector, self.dtype
         lanes_k, m_extent = WARP_LANES // s.lanes_n, p.m.extent
         k_is_whole, n_is_whole = p.k.extent % s.step_k == 0, p.n.extent % vector == 0
-        b = w.allocate("b", (s.unroll, vector), _held_as(p.b), Scope.REGISTER)
-        a = w.allocate("a", (m_extent, s.unroll), _held_as(p.a), Scope.REGISTER)
+        b = w.allocate("b", (s.unroll, vector), _held_as(p.b), MemoryScope.REGISTER)
+        a = w.allocate("a", (m_extent, s.unroll), _held_as(p.a), MemoryScope.REGISTER)
         k = ((step * s.warps_k + self.warp_idx_k) * lanes_k + self.lane // s.lanes_n) * s.unroll
         n = minimum(first_n, index(p.n.extent - vector)) if n_is_whole else first_n
         with w.loop("uw", s.unroll, UNROLLED) as u:

@@ -74,7 +74,7 @@ class _MlpWriter:
         self.k_tiles = [-(-layer.k.extent // s.tile_k) for layer in p.layers]
         self.first_tiles = [sum(self.k_tiles[:n]) for n in range(len(p.layers))]
         self.distance = s.k_tiles if s.stages >= s.k_tiles else s.stages - 1
-        self.w = NamingWriter(p.names)
+        self.w = FreshNameWriter(p.names)
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w

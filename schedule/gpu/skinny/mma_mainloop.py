@@ -120,7 +120,7 @@ class _SkinnyMmaWriter:
             w.store(accumulators, (i, j, e), const(0.0, float32))
         with w.loop("k_tile", s.k_tiles) as k_tile:
             w.emit(CopyAsyncWait(distance - 1))
-            w.barrier(Level.BLOCK if self.shares_a else Level.WARP)
+            w.barrier(SyncScope.BLOCK if self.shares_a else SyncScope.WARP)
             if s.k_tiles > distance:
                 with w.when(k_tile + distance < s.k_tiles):
                     self._copy(k_tile + distance, (k_tile + distance) % s.stages)

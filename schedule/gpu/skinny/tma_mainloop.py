@@ -49,7 +49,7 @@ class _SkinnyTmaWriter:
         self.dtype = self.b.buffer.dtype
         self.b_is_k_major = p.b.k == 1
         self.b_unit = 1 if self.b_is_k_major else SWIZZLE_128B_ELEMENTS
-        self.w = NamingWriter(p.names)
+        self.w = FreshNameWriter(p.names)
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
@@ -179,7 +179,7 @@ class _SkinnyTmaWriter:
                 SWIZZLE_128B_ELEMENTS,
                 a_transposed=b_is_n_major and swap_ab,
                 b_transposed=b_is_n_major and not swap_ab,
-                rows=WGMMA_M if swap_ab else s.a_rows,
+                valid_rows=WGMMA_M if swap_ab else s.a_rows,
             )
             w.emit(product)
         w.emit(WarpgroupMmaWait(0))

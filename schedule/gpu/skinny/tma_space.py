@@ -101,7 +101,7 @@ class SkinnyTmaPlan(Plan):
         def boxes(columns: Columns) -> Bools:
             mma_n, warpgroups = columns.ints("mma_n"), columns.ints("consumer_warpgroups")
             if self.b_is_k_major:
-                return mma_n * warpgroups <= LARGEST_BOX
+                return mma_n * warpgroups <= MAX_BOX_EXTENT
             holds: Bools = mma_n % SWIZZLE_128B_ELEMENTS == 0
             return holds
 
@@ -121,7 +121,7 @@ class SkinnyTmaPlan(Plan):
         return (
             Constraint(f"with swap_ab, mma_n is {WGMMA_M}, the rows of wgmma", ("swap_ab", "mma_n"), left_operand),
             Constraint(
-                f"consumer_warpgroups times mma_n is at most {LARGEST_BOX}, the rows of a TMA box"
+                f"consumer_warpgroups times mma_n is at most {MAX_BOX_EXTENT}, the rows of a TMA box"
                 if self.b_is_k_major
                 else f"mma_n is a multiple of {SWIZZLE_128B_ELEMENTS}, the side of the TMA boxes of an N-major B",
                 ("mma_n", "consumer_warpgroups"),

@@ -53,7 +53,6 @@ def assert_agrees(
     workload: Workload,
     count: int = 20,
     target: Target = H200,
-    *,
     policy: SpacePolicy = DEFAULT_POLICY,
 ) -> int:
     """Reference and interpreter agree on ``count`` schedules (all, where there are fewer); how many were tried."""
