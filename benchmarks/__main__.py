@@ -25,6 +25,7 @@ SUITES = {
     "planted": "benchmarks.planted",
     "h200-memory": "benchmarks.h200_memory",
     "h200-products": "benchmarks.h200_products",
+    "prior-check": "benchmarks.prior_check",
     "products-check": "benchmarks.products_check",
     "record": "benchmarks.record",
     "recorded-search": "benchmarks.recorded_search",

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.suite import Options
 from tilewright.core.budget import Budget
+from tilewright.core.policy import DEFAULT_POLICY, SpacePolicy
 from tilewright.core.schedule import Schedule
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
@@ -48,8 +49,15 @@ class Tuned:
     toolchain: Mapping[str, str]
 
 
-def tune_rows(rows: Mapping[str, Problem], options: Options, trials: int, target: str, cache: str) -> Tuned:
-    """Tune the rows, or take what an earlier result has. ``trials``: for each row, unless the options say."""
+def tune_rows(
+    rows: Mapping[str, Problem],
+    options: Options,
+    trials: int,
+    target: str,
+    cache: str,
+    policy: SpacePolicy = DEFAULT_POLICY,
+) -> Tuned:
+    """Tune the rows, or take what an earlier result has. Each row gets ``trials`` trials, unless the options say."""
     if "tuned" in options.extra:
         document = json.loads(Path(options.extra["tuned"]).read_text())
         kept = ("trials", "tuning_s", "found_us", "failures")
@@ -59,7 +67,7 @@ def tune_rows(rows: Mapping[str, Problem], options: Options, trials: int, target
     tasks = tuple(TaskSpec(r.workload, r.operator, r.parameters) for r in rows.values())
     seconds = float(options.extra["seconds"]) if "seconds" in options.extra else None
     budget = Budget(options.trials or trials, seconds)
-    spec = JobSpec(tasks, budget, seed=options.seed, target=target, cache=cache)
+    spec = JobSpec(tasks, budget, seed=options.seed, target=target, cache=cache, policy=policy)
     began = time.perf_counter()
     with ExitStack() as stack:
         folder = Path(options.extra.get("folder") or stack.enter_context(tempfile.TemporaryDirectory()))
