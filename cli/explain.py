@@ -38,29 +38,29 @@ def explain(
     given: CommandContext = context.obj
     with given.client() as client:
         if record is not None:
-            told = client.source(record)
+            explanation = client.source(record)
         else:
             task = read_task(operator, parameters or [], workload)
-            told = client.explain(task, None if schedule is None else read_schedule(schedule), target=target)
+            explanation = client.explain(task, None if schedule is None else read_schedule(schedule), target=target)
     if layer is not None:
-        told = told.model_copy(update={"sections": layers_named(told, layer)})
+        explanation = explanation.model_copy(update={"sections": layers_named(explanation, layer)})
     if given.as_json:
-        given.print_json(told)
+        given.print_json(explanation)
         return
-    _warn(given, told)
-    for section in told.sections:
+    _warn(given, explanation)
+    for section in explanation.sections:
         show_layer(given.console, section)
     if layer is None:
-        _summary(given, told)
-        _warn(given, told)  # again, where it is seen
+        _summary(given, explanation)
+        _warn(given, explanation)  # again, where it is seen
 
 
-def layers_named(told: ExplanationOut, layer: str) -> tuple[SectionOut, ...]:
+def layers_named(explanation: ExplanationOut, layer: str) -> tuple[SectionOut, ...]:
     """Return the layers whose title contains ``layer``. Raises InvalidParameter, which names all layers, where none
     does."""
-    found = tuple(s for s in told.sections if layer.lower() in s.title.lower())
+    found = tuple(s for s in explanation.sections if layer.lower() in s.title.lower())
     if not found:
-        titles = ", ".join(s.title for s in told.sections)
+        titles = ", ".join(s.title for s in explanation.sections)
         raise InvalidParameter(f"no layer of this schedule has {layer!r} in its title; it has: {titles}", field="layer")
     return found
 
@@ -71,28 +71,34 @@ def show_layer(console: Console, section: SectionOut) -> None:
     console.print(Text(section.text if section.text.strip() else "(this layer is empty)"), soft_wrap=True)
 
 
-def _warn(given: CommandContext, told: ExplanationOut) -> None:
-    for warning in told.warnings:
+def _warn(given: CommandContext, explanation: ExplanationOut) -> None:
+    for warning in explanation.warnings:
         given.console.print(Text(f"WARNING: {warning}", style="bold red"), soft_wrap=True)
 
 
-def _summary(given: CommandContext, told: ExplanationOut) -> None:
+def _summary(given: CommandContext, explanation: ExplanationOut) -> None:
     given.console.print(Rule("instructions", align="left", style="dim"))
-    for name, count in sorted(told.instructions.items(), key=lambda pair: -pair[1]):
+    for name, count in sorted(explanation.instructions.items(), key=lambda pair: -pair[1]):
         if count:
             given.console.print(f"{count:8d}  {name}")
-    for function in told.functions:
+    for function in explanation.functions:
         _launch(given, function)
     given.console.print(Rule("roofline", align="left", style="dim"))
     given.console.print(
-        f"{told.flops:,} operations, {told.minimum_bytes:,} bytes at least, {told.flops_per_byte:.3g} per byte; "
-        f"loads and stores ask for {told.accessed_bytes:,} bytes"
+        f"{explanation.flops:,} operations, {explanation.minimum_bytes:,} bytes at least, "
+        f"{explanation.flops_per_byte:.3g} per byte; loads and stores access {explanation.accessed_bytes:,} bytes"
     )
-    if told.roofline_seconds is not None:
-        given.console.print(f"limit {duration(told.roofline_seconds)}, by {told.roofline_by}")
-    if told.seconds is not None:
-        reached = "" if told.fraction_of_roofline is None else f", {100 * told.fraction_of_roofline:.0f} % of the limit"
-        given.console.print(f"measured {duration(told.seconds)}, {rate(told.flops, told.seconds)}{reached}")
+    if explanation.roofline_seconds is not None:
+        given.console.print(f"limit {duration(explanation.roofline_seconds)}, by {explanation.roofline_by}")
+    if explanation.seconds is not None:
+        reached = (
+            ""
+            if explanation.fraction_of_roofline is None
+            else f", {100 * explanation.fraction_of_roofline:.0f} % of the limit"
+        )
+        given.console.print(
+            f"measured {duration(explanation.seconds)}, {rate(explanation.flops, explanation.seconds)}{reached}"
+        )
 
 
 def _launch(given: CommandContext, function: FunctionOut) -> None:

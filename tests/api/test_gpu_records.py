@@ -69,7 +69,7 @@ def test_it_is_exported_as_files(client: Client, record: int) -> None:
 def test_its_page_shows_what_the_launch_takes(http: httpx2.Client, record: int) -> None:
     page = http.get(f"/jobs/gpu/trials/{record}")
     assert page.status_code == 200
-    for shown in ("Registers of a thread", "Occupancy", "Asked for by loads and stores", "global load 128", "PTX"):
+    for shown in ("Registers of a thread", "Occupancy", "Accessed by loads and stores", "global load 128", "PTX"):
         assert shown in page.text
 
 

@@ -1,7 +1,9 @@
 """Puts the records of ``tests/data/old_database``, which an earlier version wrote, into a database of either kind."""
 
 import gzip
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ Rows = Mapping[str, list[dict[str, Any]]]
 
 
 def unpacked(path: Path) -> str:
-    """Write the SQLite database to ``path``; return its URL."""
-    path.write_bytes(gzip.decompress((FOLDER / "database.sqlite3.gz").read_bytes()))
+    """Make the SQLite database at ``path`` from its dump; return its URL."""
+    dump = gzip.decompress((FOLDER / "database.sql.gz").read_bytes()).decode()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(dump)
     return f"sqlite:///{path}"
 
 

@@ -39,7 +39,7 @@ def lowered(operator: str, name: str) -> LoweringStages:
     workload, target = WORKLOADS[operator], target_named(name)
     space = sketches_for(workload, target)[0].space(workload, target, limit=500)
     schedules = [space.schedule(n) for n in range(len(space))]
-    width = "vectors" if operator == "matmul in blocks" else "lanes"
+    width = "nr_vectors" if operator == "matmul in blocks" else "lanes"
     return lowering_stages(workload, target, max(schedules, key=lambda s: int(s[width])))
 
 
