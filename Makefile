@@ -12,7 +12,7 @@ demo: $(VENV)/server.stamp assets
 	$(BIN)/python -m examples.tune_over_http
 
 test: check
-	$(PYTEST)
+	$(PYTEST) --numprocesses auto --dist worksteal
 
 check: $(VENV)/dev.stamp assets
 	$(BIN)/ruff format --check .
