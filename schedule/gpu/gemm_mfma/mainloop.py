@@ -6,6 +6,7 @@ the end the sums go through shared memory, so that whole rows of results are sto
 """
 
 from dataclasses import dataclass
+from math import gcd
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
@@ -16,9 +17,9 @@ from ...problems.gemm import Gemm, Operand
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
-from ..gemm.tile_scheduler import TileGrid
+from ..gemm.tile_scheduler import TileScheduler
 from ..gemm_mma.operands import piece_of
-from ..split_k import TileShare, add_up_tile
+from ..split_k import TileSlice, reduce_tile
 from .sizes import ATOM, ATOM_ROWS, PADDING, GemmMfmaSizes
 
 UNROLLED = LoopKind.UNROLLED
@@ -53,11 +54,11 @@ class _Program:
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
-        grid = TileGrid(p, s.tile_m, s.tile_n, GROUP_M)
-        bounds = [("tile", grid.tiles, HardwareAxis.GRID_X), ("t", s.threads, HardwareAxis.THREAD)]
+        scheduler = TileScheduler(p, s.tile_m, s.tile_n, GROUP_M)
+        bounds = [("tile", scheduler.cluster_tiles, HardwareAxis.GRID_X), ("t", s.threads, HardwareAxis.THREAD)]
         with w.launch(self.name, bounds) as (tile, self.thread):
             wave, self.lane = self.thread // WAVEFRONT_LANES, self.thread % WAVEFRONT_LANES
-            self.at = grid.place(tile, index(0))
+            self.at = scheduler.origin(tile, index(0))
             self.own_m = wave // s.waves_n * (s.atoms_m * ATOM) if s.waves_m > 1 else index(0)
             self.own_n = wave % s.waves_n * (s.atoms_n * ATOM) if s.waves_n > 1 else index(0)
             sums = w.allocate("sums", (s.atoms_m, s.atoms_n, ATOM_ROWS), float32, MemoryScope.REGISTER)
@@ -161,7 +162,12 @@ class _Program:
             n = self.own_n + j * ATOM + self.lane % ATOM
             w.store(partials, (m, n), Load(sums, (i, j, e)))
         w.barrier()
-        add_up_tile(w, TileShare(self.p, self.at, index(0), 1, self.thread, s.threads), partials)
+        reduce_tile(
+            w,
+            TileSlice(self.p, self.at, index(0), 1, self.thread, s.threads),
+            partials,
+            gcd(self.p.n.extent, s.tile_n, 8),
+        )
 
 
 def can_lower_waves(p: Gemm) -> bool:

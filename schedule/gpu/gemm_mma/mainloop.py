@@ -9,6 +9,7 @@ aligned, 16 bytes at best; what begins at odd elements goes through registers, a
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import gcd
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
@@ -22,9 +23,9 @@ from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
-from ..gemm.repack import even_product
-from ..gemm.tile_scheduler import TileGrid
-from ..split_k import TileShare, add_up_tile, store_outputs
+from ..gemm.repack import repack
+from ..gemm.tile_scheduler import TileScheduler
+from ..split_k import TileSlice, reduce_tile, store_outputs
 from .operands import ATOM_K, ATOM_M, ATOM_N, SCALARS, piece_of, tile_pitch
 from .sizes import PARTIAL_PADDING, GemmMmaSizes
 
@@ -70,11 +71,11 @@ class _Program:
         s, w = self.s, self.w
         copies: tuple[Buffer, ...] = ()
         if s.repacked:
-            self.p, copies = even_product(w, self.p)
+            self.p, copies = repack(w, self.p)
         p = self.p
-        grid = TileGrid(p, s.tile_m, s.tile_n, GROUP_M)
+        scheduler = TileScheduler(p, s.tile_m, s.tile_n, GROUP_M)
         bounds = [
-            ("tile", grid.tiles, HardwareAxis.GRID_X),
+            ("tile", scheduler.cluster_tiles, HardwareAxis.GRID_X),
             ("rank", s.split_k, HardwareAxis.CLUSTER),
             ("warp", s.warps_m * s.warps_n, HardwareAxis.WARP),
             ("lane", WARP_LANES, HardwareAxis.LANE),
@@ -85,7 +86,7 @@ class _Program:
             self.warp, self.lane = axes[-2], axes[-1]
             self.rank: Expr = axes[1] if s.split_k > 1 else index(0)
             self.thread = self.warp * WARP_LANES + self.lane
-            self.at = grid.place(axes[0], index(0))
+            self.at = scheduler.origin(axes[0], index(0))
             self.own_m = self.warp // s.warps_n * (s.atoms_m * ATOM_M) if s.warps_m > 1 else index(0)
             self.own_n = self.warp % s.warps_n * (s.atoms_n * ATOM_N) if s.warps_n > 1 else index(0)
             sums = w.allocate("sums", (s.atoms_m, 2 * s.atoms_n, 4), float32, MemoryScope.REGISTER)
@@ -309,7 +310,12 @@ class _Program:
             value = Load(sums, (Broadcast(i, 2), Broadcast(j, 2), Ramp(first, 1, 2)))
             w.store(partials, (Broadcast(m, 2), Ramp(n, 1, 2)), value)
         w.barrier(SyncScope.CLUSTER if s.split_k > 1 else SyncScope.BLOCK)
-        add_up_tile(w, TileShare(self.p, self.at, self.rank, s.split_k, self.thread, s.threads), partials)
+        reduce_tile(
+            w,
+            TileSlice(self.p, self.at, self.rank, s.split_k, self.thread, s.threads),
+            partials,
+            gcd(self.p.n.extent, s.tile_n, 8),
+        )
         if s.split_k > 1:
             w.barrier(SyncScope.CLUSTER)
 

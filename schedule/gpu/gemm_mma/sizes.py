@@ -11,7 +11,7 @@ from ....ir.expr import WARP_LANES, Cast, Load
 from ...problems.gemm import Gemm
 from ...space.columns import Columns, Ints
 from ...tile.names import FreshNameWriter
-from ..gemm.repack import even_product
+from ..gemm.repack import repack
 from ..occupancy import limits_of
 from .operands import ATOM_M, ATOM_N, SCALARS, VECTOR, piece_of
 
@@ -91,7 +91,7 @@ class CopyWidths:
 
 
 def copy_widths(gemm: Gemm) -> CopyWidths:
-    even = even_product(FreshNameWriter(gemm.names), gemm)[0]
+    even = repack(FreshNameWriter(gemm.names), gemm)[0]
     (a, a_along_k), (b, b_along_k) = piece_of(gemm, gemm.a, "m"), piece_of(gemm, gemm.b, "n")
     return CopyWidths((a, b), (piece_of(even, even.a, "m")[0], piece_of(even, even.b, "n")[0]), (a_along_k, b_along_k))
 

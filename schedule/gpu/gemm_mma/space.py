@@ -26,7 +26,7 @@ from ...space.columns import Bools, Columns, Ints, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
-from ..gemm.mainloop import can_lower_products
+from ..gemm.mainloop import can_use_wgmma
 from ..gemm.repack import uneven_operands
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
@@ -142,7 +142,7 @@ def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:
     few = skinny_gemm_of(workload)
     if few is not None and can_lower_skinny_mma(few):
         return None
-    if target.arch == "sm_90a" and few is None and can_lower_products(gemm) and not _gains_beside_wgmma(gemm):
+    if target.arch == "sm_90a" and few is None and can_use_wgmma(gemm) and not _gains_beside_wgmma(gemm):
         return None
     return GemmMmaPlan(gemm, target)
 
