@@ -1,11 +1,17 @@
-"""The end of a product whose sums are spread over warps of a block and blocks of a cluster.
+"""The reduction of split-K and stream-K: partial sums of several warps or CTAs are added up, always in the same order.
 
-They are added up, always in the same order, and what is made of them is stored."""
+Partial sums lie in shared memory, that of this CTA and of others of its cluster, or in a workspace. A thread takes
+vectors of neighbours along ``n``, some of them at once:
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+    for each of the vectors:   load all of its partial sums
+    wait for those that come from other CTAs
+    for each of the vectors:   add them up in order, and store the outputs that follow from the sum
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd
+from functools import reduce
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,162 +19,277 @@ from numpy.typing import NDArray
 from ...core.dtypes import DType
 from ...ir.buffer import Buffer, Layout, MemoryScope
 from ...ir.build import Writer
-from ...ir.expr import Broadcast, ClusterLoad, Compare, CompareOp, Expr, Load, Ramp, Var, index, logical_and
+from ...ir.expr import Broadcast, ClusterLoad, Expr, Load, Var, const, index, logical_and
 from ...ir.gpu.barrier import SyncScope
 from ...ir.gpu.cluster import ClusterLoadWait
 from ...ir.stmt import LoopKind
 from ..problems.gemm import Gemm
+from ..tile.contiguous import contiguous_vector
 from ..tile.stage_body import vector_at
 from .occupancy import Whole
 
 UNROLLED = LoopKind.UNROLLED
-
-AT_ONCE = 4
-"""Runs of results that a thread adds up at once."""
 PADDING = 4
 """Elements between rows of partial sums: those that a matrix instruction leaves in a warp lie in different banks."""
 
+VECTORS_AT_ONCE = 4
+"""Vectors that a thread adds up at once where all partial sums are those of its CTA."""
+LOADS_AT_ONCE = 16
+"""Partial sums that a thread loads from the CTAs of a cluster before it adds up the first of them."""
+
+At = Mapping[str, Expr]
+"""Where something begins in the result: axis -> index."""
+
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """A block's share of a product: ``columns`` places of ``n`` from ``block * columns`` on, for all ``m``. It is block
-    ``rank`` of ``split`` in its cluster, which all have sums for the same outputs; ``thread`` of ``threads``."""
+class Reduction:
+    """What the threads of one CTA add up: ``vectors`` vectors of ``width`` neighbours along ``n``.
 
-    product: Gemm
-    block: Expr
-    columns: int
-    rank: Expr
-    split: int
+    ``thread``: which of the ``threads`` threads this one is. ``at_once``: how many vectors it takes at once.
+    ``partial``: the load of a partial sum, by the numbers of the vector and of one of its ``partials`` partial sums.
+    ``loads_if``: the conditions under which a vector is loaded, by its number.
+    ``place``: where the sum of a vector belongs, by its number, and further conditions under which it is stored.
+    ``exists``: whether a partial sum exists, by its number; None: all do. The first one must.
+    ``in_cluster``: whether some are loaded from other CTAs of the cluster.
+    """
+
+    vectors: int
+    width: int
     thread: Expr
     threads: int
+    at_once: int
+    partials: int
+    partial: Callable[[Expr, Expr], Expr]
+    loads_if: Callable[[Expr], Sequence[Expr]]
+    place: Callable[[Expr], tuple[At, Sequence[Expr]]]
+    exists: Callable[[Expr], Expr] | None = None
+    in_cluster: bool = False
 
 
-def partial_sums(w: Writer, p: Gemm, parts: int, columns: int, dtype: DType) -> Buffer:
-    """Shared memory for sums: (part, m, n within the block)."""
-    pitch = columns + PADDING
-    layout = Layout((p.m.extent * pitch, pitch, 1))
-    return w.allocate("partials", (parts, p.m.extent, columns), dtype, MemoryScope.SHARED, layout)
+def reduce_partials(w: Writer, gemm: Gemm, r: Reduction, dtype: DType) -> None:
+    """Add up all vectors and store the outputs."""
+    if r.at_once == 1:
+        _reduce_one_at_a_time(w, gemm, r, dtype)
+        return
+    at_once = min(r.at_once, -(-r.vectors // r.threads))
+    held = w.allocate("partial", (at_once, r.partials, r.width), dtype, MemoryScope.REGISTER)
+    total = w.allocate("total", (r.width,), dtype, MemoryScope.REGISTER) if r.partials > 1 else None
+    with w.loop("round", -(-r.vectors // (r.threads * at_once))) as number:
+        with w.loop("vector", at_once, UNROLLED) as i:
+            vector = (number * at_once + i) * r.threads + r.thread
+            if r.in_cluster:
+                for n in range(r.partials):
+                    w.store(held, _held(r, i, index(n)), _spread(const(0.0, dtype), r.width))
+            with w.when(_all(r.loads_if(vector))):
+                _load(w, r, held, i, vector)
+        if r.in_cluster:
+            loads = [Load(held, (index(i), index(n), index(0))) for i in range(at_once) for n in range(r.partials)]
+            w.emit(ClusterLoadWait(reduce(add, loads)))
+        with w.loop("vector", at_once, UNROLLED) as i:
+            at, conditions = r.place((number * at_once + i) * r.threads + r.thread)
+            with w.when(_all(conditions)):
+                if total is not None:
+                    _add(w, r, total, lambda n: Load(held, _held(r, i, n)))
+                    store_outputs(w, gemm, at, total, r.width)
+                else:
+                    store_outputs(w, gemm, at, held, r.width, (i, index(0)))
 
 
-def partial_bytes(m: int, parts: Whole, columns: Whole) -> NDArray[np.int64]:
-    """What ``partial_sums`` takes in float32."""
-    taken: NDArray[np.int64] = 4 * m * np.asarray(parts, np.int64) * (np.asarray(columns, np.int64) + PADDING)
-    return taken
+def _reduce_one_at_a_time(w: Writer, gemm: Gemm, r: Reduction, dtype: DType) -> None:
+    """As ``reduce_partials``, where a thread has few vectors. The partial sums of one need be loaded ahead only if they
+    may not exist: the compiler moves loads ahead, but not out of conditions."""
+    held = None
+    if r.exists is not None:
+        held = w.allocate("partial", (1, r.partials, r.width), dtype, MemoryScope.REGISTER)
+    total = w.allocate("total", (r.width,), dtype, MemoryScope.REGISTER)
+    with w.loop("round", -(-r.vectors // r.threads), UNROLLED) as number:
+        vector = number * r.threads + r.thread
+        with w.when(_all(r.loads_if(vector))):
+            if held is not None:
+                _load(w, r, held, index(0), vector)
+                _add(w, r, total, lambda n: Load(held, _held(r, index(0), n)))
+            else:
+                _add(w, r, total, lambda n: r.partial(vector, n))
+            if r.in_cluster:
+                w.emit(ClusterLoadWait(Load(total, (index(0),))))
+            at, conditions = r.place(vector)
+            with w.when(_all(conditions)):
+                store_outputs(w, gemm, at, total, r.width)
 
 
-def add_up(w: Writer, share: Share, partials: Buffer, parts: int) -> None:
-    """Once every thread has written its ``partials``: add the ``parts`` of all blocks of the cluster, store outputs."""
-    p, split = share.product, share.split
-    w.barrier(SyncScope.CLUSTER if split > 1 else SyncScope.BLOCK)
-    width = 4 if p.n.extent % 4 == 0 else 1
-    total = w.allocate("total", (width,), partials.dtype, MemoryScope.REGISTER)
-    run = (_run(index(0), width),)
-    with _items(w, share, width) as (m, column):
-        for number in range(split * parts):
-            at = (index(number % parts), m, _run(column, width))
-            value: Expr = ClusterLoad(partials, at, index(number // parts)) if split > 1 else Load(partials, at)
-            w.store(total, run, Load(total, run) + value if number else value)
-        if split > 1:
-            w.emit(ClusterLoadWait(Load(total, (index(0),))))
-        n = share.block * share.columns + column
-        with w.when(Compare(CompareOp.LT, n, index(p.n.extent)) if p.n.extent % share.columns else None):
-            store_outputs(w, p, {"m": m, "n": n}, total, width)
-    if split > 1:
-        w.barrier(SyncScope.CLUSTER)
+def _load(w: Writer, r: Reduction, held: Buffer, i: Expr, vector: Expr) -> None:
+    """Load all partial sums of a vector, zeros for those that do not exist."""
+    for n in _partials(w, r):
+        exists = None if r.exists is None or n == index(0) else r.exists(n)
+        if exists is not None:
+            w.store(held, _held(r, i, n), _spread(const(0.0, held.dtype), r.width))
+        with w.when(exists):
+            w.store(held, _held(r, i, n), r.partial(vector, n))
 
 
-@contextmanager
-def _items(w: Writer, share: Share, width: int) -> Iterator[tuple[Expr, Expr]]:
-    """Runs of ``width`` neighbours of the block's outputs, a part of them for each block of the cluster, dealt out to
-    its threads: their ``m``, and ``n`` within the block."""
-    runs = share.columns // width
-    items = share.product.m.extent * runs
-    own = -(-items // share.split)
-    with w.loop("turn", -(-own // share.threads), UNROLLED) as turn:
-        place = turn * share.threads + share.thread
-        item = share.rank * own + place
-        inside = [Compare(CompareOp.LT, place, index(own))] if own % share.threads else []
-        inside += [Compare(CompareOp.LT, item, index(items))] if items % share.split else []
-        with w.when(logical_and(*inside) if inside else None):
-            yield (item // runs if share.product.m.extent > 1 else index(0)), (item % runs) * width
+def _add(w: Writer, r: Reduction, total: Buffer, partial: Callable[[Expr], Expr]) -> None:
+    """Add up all partial sums of a vector, each given by its number."""
+    sum_at = contiguous_vector((index(0),), r.width)
+    for n in _partials(w, r):
+        w.store(total, sum_at, partial(n) if n == index(0) else Load(total, sum_at) + partial(n))
+
+
+def _partials(w: Writer, r: Reduction) -> Iterator[Expr]:
+    """The numbers of all partial sums of a vector, in order. Those that may not exist are counted by a loop, since they
+    may be many; others are written out."""
+    yield index(0)
+    if r.exists is None:
+        yield from (index(n) for n in range(1, r.partials))
+        return
+    with w.loop("partial", r.partials - 1, UNROLLED) as n:
+        yield n + 1
+
+
+def _held(r: Reduction, i: Expr, partial: Expr) -> tuple[Expr, ...]:
+    """Where in registers a partial sum is, of the ``i``-th vector at once."""
+    return contiguous_vector((i, partial, index(0)), r.width)
+
+
+def _all(conditions: Sequence[Expr]) -> Expr | None:
+    return logical_and(*conditions) if conditions else None
 
 
 @dataclass(frozen=True, slots=True)
-class TileShare:
-    """A block's share of one tile of a product, which begins at ``at`` (axis -> place): it is number ``rank`` of
-    ``split`` blocks, those from ``first`` on in its cluster, that all have sums of it; ``thread`` of ``threads``."""
+class TileSlice:
+    """A CTA's part of the rows of one tile, which begins at ``at``. It is number ``rank`` of the ``split_k`` CTAs that
+    share the tile, those from number ``first`` on in its cluster. ``thread``: which of the ``threads`` threads of the
+    CTA this one is."""
 
-    product: Gemm
-    at: Mapping[str, Expr]
+    gemm: Gemm
+    at: At
     rank: Expr
-    split: int
+    split_k: int
     thread: Expr
     threads: int
     first: Expr = index(0)
 
 
-def add_up_tile(w: Writer, share: TileShare, partials: Buffer) -> None:
-    """Once all blocks that share a tile have their sums, (row, column), in shared memory: add them in order and store
-    outputs, each block its part of the rows."""
-    p, at, split, threads = share.product, share.at, share.split, share.threads
-    lines, columns = partials.shape[0] // split, partials.shape[1]
-    width = gcd(p.n.extent, columns, 8)
-    items = lines * columns // width
-    at_once = min(AT_ONCE, -(-items // threads))
-    total = w.allocate("total", (at_once, width), partials.dtype, MemoryScope.REGISTER)
+def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
+    """Once all CTAs that share a tile have their partial sums of it in shared memory, (row, column): add them up and
+    store the outputs, ``width`` at a time. A CTA begins with its own partial sums and goes on with those of the CTAs
+    after it, and around, so that not all of them read from one at a time."""
+    gemm, rows, columns = t.gemm, partials.shape[0] // t.split_k, partials.shape[1]
+    vectors = rows * columns // width
+    at_once = VECTORS_AT_ONCE if t.split_k == 1 else max(1, LOADS_AT_ONCE // t.split_k)
+    exact = t.split_k == 1 and vectors % (t.threads * min(at_once, -(-vectors // t.threads))) == 0
 
-    def place(item: Expr) -> tuple[Expr, Expr]:
-        return share.rank * lines + item // (columns // width), item % (columns // width) * width
+    def position(vector: Expr) -> tuple[Expr, Expr]:
+        return t.rank * rows + vector // (columns // width), vector % (columns // width) * width
 
-    with w.loop("turn", -(-items // (threads * at_once))) as turn:
-        first = turn * (threads * at_once) + share.thread
-        exists = items % (threads * at_once) == 0
-        for number in range(split):  # all loads of a number before the next: they are far apart
-            with w.loop("item", at_once, UNROLLED) as i:
-                item = first + i * threads
-                line, column = place(item)
-                here = (_spread(line, width), _run(column, width))
-                sum_at = (_spread(i, width), _run(index(0), width))
-                with w.when(None if exists else item < items):
-                    value: Expr = Load(partials, here)
-                    if split > 1:
-                        value = ClusterLoad(partials, here, share.first + number)
-                    w.store(total, sum_at, Load(total, sum_at) + value if number else value)
-        with w.loop("item", at_once, UNROLLED) as i:
-            item = first + i * threads
-            line, column = place(item)
-            m, n = at["m"] + line, at["n"] + column
-            inside = [m < p.m.extent, n < p.n.extent] if exists else [item < items, m < p.m.extent, n < p.n.extent]
-            with w.when(logical_and(*inside)):
-                store_outputs(w, p, {**at, "m": m, "n": n}, total, width, (i,))
+    def place(vector: Expr) -> tuple[At, Sequence[Expr]]:
+        row, column = position(vector)
+        at = {**t.at, "m": t.at["m"] + row, "n": t.at["n"] + column}
+        inside = [at["m"] < gemm.m.extent, at["n"] < gemm.n.extent]
+        return at, inside if exact else [vector < vectors, *inside]
+
+    def loads_if(vector: Expr) -> Sequence[Expr]:
+        """Loads from other CTAs are not made in vain."""
+        if t.split_k > 1:
+            return place(vector)[1]
+        return [] if exact else [vector < vectors]
+
+    def partial(vector: Expr, number: Expr) -> Expr:
+        here = contiguous_vector(position(vector), width)
+        if number == index(0):
+            return Load(partials, here)
+        return ClusterLoad(partials, here, t.first + (t.rank + number) % t.split_k)
+
+    reduction = Reduction(
+        *(vectors, width, t.thread, t.threads, at_once, t.split_k, partial, loads_if, place), in_cluster=t.split_k > 1
+    )
+    reduce_partials(w, gemm, reduction, partials.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSlice:
+    """The outputs that a cluster computes of a product with few rows: ``columns`` places of ``n`` from ``block *
+    columns`` on, for all ``m``. This CTA is number ``rank`` of the ``split_k`` in its cluster, which all have partial
+    sums of these outputs. ``thread``: which of the ``threads`` threads of the CTA this one is."""
+
+    gemm: Gemm
+    block: Expr
+    columns: int
+    rank: Expr
+    split_k: int
+    thread: Expr
+    threads: int
+
+
+def allocate_partials(w: Writer, gemm: Gemm, warps_k: int, columns: int, dtype: DType) -> Buffer:
+    """Shared memory for the partial sums of the warps of a CTA that share ``k``: (warp, m, n within the block)."""
+    pitch = columns + PADDING
+    layout = Layout((gemm.m.extent * pitch, pitch, 1))
+    return w.allocate("partials", (warps_k, gemm.m.extent, columns), dtype, MemoryScope.SHARED, layout)
+
+
+def partial_bytes(m: int, warps_k: Whole, columns: Whole) -> NDArray[np.int64]:
+    """What ``allocate_partials`` takes in float32."""
+    taken: NDArray[np.int64] = 4 * m * np.asarray(warps_k, np.int64) * (np.asarray(columns, np.int64) + PADDING)
+    return taken
+
+
+def reduce_columns(w: Writer, s: ColumnSlice, partials: Buffer) -> None:
+    """Once every thread has written its ``partials`` (see ``allocate_partials``): add up those of all warps and CTAs
+    that share ``k``, and store the outputs, each CTA a part of them."""
+    gemm, warps_k = s.gemm, partials.shape[0]
+    w.barrier(SyncScope.CLUSTER if s.split_k > 1 else SyncScope.BLOCK)
+    width = 4 if gemm.n.extent % 4 == 0 else 1
+    vectors_m = s.columns // width
+    vectors = gemm.m.extent * vectors_m
+    own = -(-vectors // s.split_k)
+
+    def position(vector: Expr) -> tuple[Expr, Expr]:
+        number = s.rank * own + vector
+        return (number // vectors_m if gemm.m.extent > 1 else index(0)), number % vectors_m * width
+
+    def loads_if(vector: Expr) -> Sequence[Expr]:
+        conditions = [vector < own] if own % s.threads else []
+        return conditions + ([s.rank * own + vector < vectors] if vectors % s.split_k else [])
+
+    def place(vector: Expr) -> tuple[At, Sequence[Expr]]:
+        m, column = position(vector)
+        n = s.block * s.columns + column
+        return {"m": m, "n": n}, [n < gemm.n.extent] if gemm.n.extent % s.columns else []
+
+    def partial(vector: Expr, number: Expr) -> Expr:
+        m, column = position(vector)
+        here = contiguous_vector((number % warps_k, m, column), width)
+        return ClusterLoad(partials, here, number // warps_k) if in_cluster else Load(partials, here)
+
+    in_cluster, count = s.split_k > 1, s.split_k * warps_k
+    reduction = Reduction(*(own, width, s.thread, s.threads, 1, count, partial, loads_if, place), in_cluster=in_cluster)
+    reduce_partials(w, gemm, reduction, partials.dtype)
+    if in_cluster:
+        w.barrier(SyncScope.CLUSTER)
 
 
 def store_outputs(
     w: Writer,
-    p: Gemm,
-    at: Mapping[str, Expr],
-    total: Buffer,
+    gemm: Gemm,
+    at: At,
+    accumulators: Buffer,
     width: int,
     outer: tuple[Expr, ...] = (),
     first: Expr | None = None,
 ) -> None:
-    """All outputs at ``width`` neighbours along ``n`` from ``at`` on (axis -> place), given the sums there: those from
-    ``first`` on at ``outer`` in ``total``."""
+    """Store all outputs at ``width`` neighbours along ``n`` from ``at`` on. Their accumulators are those from ``first``
+    on, at the indices ``outer``, in ``accumulators``."""
     begin = index(0) if first is None else first
-    place = Var("n") - at["n"] + begin if width > 1 else begin
+    column = Var("n") - at["n"] + begin if width > 1 else begin
 
-    def load(e: Load) -> Expr:
-        return Load(total, (*outer, place)) if e.buffer.name == p.accumulator.name else e
+    def replaced(load: Load) -> Expr:
+        return Load(accumulators, (*outer, column)) if load.buffer.name == gemm.accumulator.name else load
 
-    for result in p.results:
-        value = vector_at(result.value, at, "n", width, load)
+    for result in gemm.results:
+        value = vector_at(result.value, at, "n", width, replaced)
         indices = [vector_at(i, at, "n", width) for i in result.indices]
         w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
 
 def _spread(value: Expr, width: int) -> Expr:
     return Broadcast(value, width) if width > 1 else value
-
-
-def _run(start: Expr, width: int) -> Expr:
-    return Ramp(start, 1, width) if width > 1 else start

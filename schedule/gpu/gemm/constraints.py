@@ -12,7 +12,7 @@ from ...problems.gemm import Gemm
 from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
 from ..occupancy import limits_of
-from .epilogue import ahead_registers, can_store_boxes, can_store_lines, spare_registers
+from .epilogue import can_store_by_tma, can_store_staged_rows, source_registers, spare_registers
 from .sizes import GROUP_M, GemmSizes, b_along_k, epilogue_subtiles, gemm_sizes, stores_tiles
 
 MOST_CLUSTER_CTAS = 8
@@ -77,7 +77,7 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
 
 def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
     """What a multiprocessor has room for."""
-    limits, spare, ahead = limits_of(target), spare_registers(gemm), ahead_registers(gemm)
+    limits, spare, ahead = limits_of(target), spare_registers(gemm), source_registers(gemm)
     return (
         rule(
             "a producer_warpgroup leaves each of the consumer_warpgroups more registers than an equal share",
@@ -157,14 +157,14 @@ def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
 
 def _epilogue(rule: _Rule, gemm: Gemm) -> Constraint:
     """How many buffers the epilogue can use."""
-    if can_store_boxes(gemm):
+    if can_store_by_tma(gemm):
         return rule(
             "epilogue_stages is at most the number of subtiles (64 x 64) that a warpgroup stores, and 0 where CTAs "
             "have no whole tiles to store (with split_k, and with stream_k if it splits every tile)",
             f"{GRID} epilogue_stages",
             lambda s: s.epilogue_stages <= np.where(stores_tiles(s), len(gemm.results) * epilogue_subtiles(s), 0),
         )
-    most = 1 if can_store_lines(gemm) else 0
+    most = 1 if can_store_staged_rows(gemm) else 0
     return rule(
         f"epilogue_stages is at most {most} for results that TMA cannot store, and 0 where CTAs have no whole tiles to "
         "store (with split_k, and with stream_k if it splits every tile)",

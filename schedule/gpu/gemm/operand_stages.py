@@ -1,81 +1,129 @@
-"""Operands of products on their way through shared memory: rings of boxes, each copied by one of the blocks that need
-it."""
+"""One operand on its way through shared memory: a circular buffer of stages that TMA fills.
 
-from collections.abc import Iterator, Mapping
+A stage holds ``block_k`` of k, in swizzle atoms of 64. Where several CTAs of a cluster need the same tile, each of them
+loads a part of it and multicasts it to all of them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ....ir.buffer import Buffer
+from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Expr, Load, Var, index
+from ....ir.expr import Compare, CompareOp, Expr, Load, Select, Var, index
 from ....ir.gpu.tma import TmaLoad, TmaPrefetch
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
+from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
+from ...problems.gemm import Operand
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
-    """What one copy brings: ``extents`` elements of ``source`` from ``corner`` on, to ``place`` in a slab."""
+class Multicast:
+    """How the CTAs of a cluster that need the same tile share its loads: there are ``ctas`` of them, this one has the
+    number ``cta``, and ``mask`` has a bit for each of them (None where there is only one)."""
+
+    ctas: int
+    cta: Expr
+    mask: Expr | None
+
+
+NO_MULTICAST = Multicast(1, index(0), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TmaBox:
+    """What one TMA load brings: ``extents`` elements of ``source`` from ``corner`` on, to ``target`` (indices) within a
+    k atom of a stage."""
 
     source: Buffer
     corner: tuple[Expr, ...]
     extents: tuple[int, ...]
-    place: tuple[Expr, ...]
-
-    def copied_to(self, ring: "Ring", slab: tuple[Expr, Expr], barriers: Buffer, stage: Expr) -> TmaLoad:
-        """Its copy to a slab (stage, number), whose bytes ``barriers[stage]`` expects."""
-        to = (*slab, *self.place)
-        return TmaLoad(ring.buffer, to, self.source, self.corner, self.extents, barriers, stage, True, ring.mask)
+    target: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
-    """One operand in shared memory, ``extent`` places of ``axis`` a stage: (stage, slab, place, k), or where rows do
-    not lie ``along_k``, (stage, slab, 64 places, k, place). Where there are several ``loads``, one after the other.
-    ``parts``: blocks of the cluster that each copy a part of it, for all of them: this one number ``part``, for the
-    blocks of ``mask`` (one bit each)."""
+class OperandStages:
+    """One operand in shared memory, ``extent`` places of ``axis`` in each stage.
+
+    ``buffer`` is (stage, k atom, place, k) where rows lie ``along_k``; otherwise it is (stage, k atom, 64 places, k,
+    place). The tiles of several ``loads`` (those of the B of several accumulators) follow one another along the axis.
+    """
 
     buffer: Buffer
     loads: tuple[Load, ...]
     axis: str
     extent: int
     along_k: bool
-    parts: int
-    part: Expr
-    mask: Expr | None
+    multicast: Multicast
 
     @property
-    def bytes(self) -> int:
-        """Of a stage."""
+    def stage_bytes(self) -> int:
         return self.buffer.bytes // self.buffer.shape[0]
 
-    def boxes(self, at: Mapping[str, Expr]) -> Iterator[Box]:
-        """This block's part of a slab that begins at ``at``: of its places, or where those lie in rows, of ``k``."""
-        part = (self.extent if self.along_k else SWIZZLE_128B_ELEMENTS) // self.parts
-        first = self.part * part if self.parts > 1 else index(0)
+    def load(self, stage: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer) -> Iterator[TmaLoad]:
+        """This CTA's loads of a k atom that begins at ``at`` (axis -> index). ``full[stage]`` counts their bytes."""
+        for box in self._boxes(at):
+            target = (stage, index(k_atom), *box.target)
+            yield TmaLoad(
+                self.buffer, target, box.source, box.corner, box.extents, full, stage, True, self.multicast.mask
+            )
+
+    def prefetch(self, at: Mapping[str, Expr]) -> Iterator[TmaPrefetch]:
+        """Prefetches into L2 of what ``load`` loads."""
+        for box in self._boxes(at):
+            yield TmaPrefetch(box.source, box.corner, box.extents)
+
+    def _boxes(self, at: Mapping[str, Expr]) -> Iterator[TmaBox]:
+        """This CTA's part of a k atom: a part of the axis where rows lie along ``k``, otherwise a part of ``k``."""
+        part = (self.extent if self.along_k else SWIZZLE_128B_ELEMENTS) // self.multicast.ctas
+        first = self.multicast.cta * part if self.multicast.ctas > 1 else index(0)
         for number, load in enumerate(self.loads):
             if self.along_k:
-                corner, extents = (
-                    {**at, self.axis: at[self.axis] + first},
-                    {self.axis: part, "k": SWIZZLE_128B_ELEMENTS},
-                )
+                corner = {**at, self.axis: at[self.axis] + first}
+                extents = {self.axis: part, "k": SWIZZLE_128B_ELEMENTS}
                 yield _box(load, corner, extents, (first + number * self.extent, index(0)))
                 continue
-            runs = self.buffer.shape[2] // len(self.loads)
-            for n in range(runs):
+            atoms = self.buffer.shape[2] // len(self.loads)
+            for n in range(atoms):
                 corner = {**at, self.axis: at[self.axis] + n * SWIZZLE_128B_ELEMENTS, "k": at["k"] + first}
                 extents = {self.axis: SWIZZLE_128B_ELEMENTS, "k": part}
-                yield _box(load, corner, extents, (index(number * runs + n), first, index(0)))
+                yield _box(load, corner, extents, (index(number * atoms + n), first, index(0)))
 
 
-def ask_for(w: Writer, ring: Ring, at: Mapping[str, Expr], step: Expr, steps: int, slabs: int) -> None:
-    """Ask for this block's part of ``slabs`` slabs at ``step``, if it is one of the first ``steps``."""
-    with w.when(step < steps):
-        for slab in range(slabs):
-            for box in ring.boxes({**at, "k": (step * slabs + slab) * SWIZZLE_128B_ELEMENTS}):
-                w.emit(TmaPrefetch(box.source, box.corner, box.extents))
+def allocate_stages(
+    w: Writer,
+    name: str,
+    operands: Sequence[Operand],
+    axis: str,
+    extent: int,
+    stages: int,
+    k_atoms: int,
+    multicast: Multicast,
+) -> OperandStages:
+    """The stages of an operand, or of several that are multiplied together; they must lie the same way."""
+    loads, side = tuple(o.load for o in operands if o.load is not None), SWIZZLE_128B_ELEMENTS
+    along_k = loads[0].indices[-1] == Var("k")
+    shape: tuple[int, ...] = (-(-extent // side) * len(loads), side, side)
+    strides: tuple[int, ...] = (side * side, side, 1)
+    if along_k:
+        shape, strides = (extent * len(loads), side), (side, 1)
+    k_atom = shape[0] * strides[0]
+    layout = Layout((k_atoms * k_atom, k_atom, *strides), SWIZZLE_128B)
+    buffer = w.allocate(name, (stages, k_atoms, *shape), loads[0].buffer.dtype, MemoryScope.SHARED, layout)
+    return OperandStages(buffer, loads, axis, extent, along_k, multicast)
 
 
-def _box(load: Load, at: Mapping[str, Expr], extents: Mapping[str, int], place: tuple[Expr, ...]) -> Box:
-    """The elements that ``load`` reads from ``at`` on, ``extents`` along some axes."""
+def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int]) -> Expr:
+    """A bit for each CTA of a cluster that a TMA load goes to. They are as far from the CTA ``first`` as ``distances``
+    say. ``first`` is known at run time only; it is one of ``firsts``."""
+    pattern = sum(1 << n for n in distances)
+    first_of_all, *rest = firsts
+    mask: Expr = index(pattern << first_of_all)
+    for n in rest:
+        mask = Select(Compare(CompareOp.EQ, first, index(n)), index(pattern << n), mask)
+    return mask
+
+
+def _box(load: Load, at: Mapping[str, Expr], extents: Mapping[str, int], target: tuple[Expr, ...]) -> TmaBox:
+    """The elements that ``load`` reads from ``at`` on, as many as ``extents`` says along each axis."""
     sizes = tuple(next((n for axis, n in extents.items() if i == Var(axis)), 1) for i in load.indices)
-    return Box(load.buffer, tuple(substitute(i, at) for i in load.indices), sizes, place)
+    return TmaBox(load.buffer, tuple(substitute(i, at) for i in load.indices), sizes, target)

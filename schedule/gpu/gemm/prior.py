@@ -10,7 +10,7 @@ from ....ir.gpu.wgmma import WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks
-from .epilogue import can_store_boxes
+from .epilogue import can_store_by_tma
 from .sizes import GemmSizes
 
 Floats = NDArray[np.float64]
@@ -121,7 +121,7 @@ def _is_memory_bound(gemm: Gemm, peaks: GpuPeaks) -> bool:
 
 def _store_cycles(gemm: Gemm, epilogue_stages: Ints) -> Floats:
     """Cycles of storing a row of 128 bytes of the result, by TMA, by staged rows, or straight from registers."""
-    if can_store_boxes(gemm):
+    if can_store_by_tma(gemm):
         return np.where(epilogue_stages > 0, STORE_CYCLES, 2 * STORE_CYCLES).astype(np.float64)
     direct = 2 if gemm.n.extent % 2 == 0 else 4
     return np.where(epilogue_stages > 0, 2 * STORE_CYCLES, 2 * direct * STORE_CYCLES).astype(np.float64)

@@ -10,7 +10,7 @@ from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Ints
 from ...space.pruning import best_by_prior
-from .epilogue import can_store_boxes, spare_registers
+from .epilogue import can_store_by_tma, spare_registers
 from .repack import uneven_operands
 from .sizes import GROUP_M, MMA_N, GemmSizes, b_along_k, epilogue_subtiles, stores_tiles
 
@@ -95,7 +95,7 @@ def _covers_closely(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
 
 def _stores_well(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
     """Whether results that TMA can store go through two stages of the epilogue, or one if that has one subtile."""
-    if not can_store_boxes(gemm):
+    if not can_store_by_tma(gemm):
         return np.ones(len(s.tile_m), dtype=bool)
     result: Bools = ~stores_tiles(s) | (s.epilogue_stages == np.minimum(epilogue_subtiles(s), 2))
     return result

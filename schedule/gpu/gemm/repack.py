@@ -22,7 +22,7 @@ def uneven_operands(p: Gemm) -> tuple[Buffer, ...]:
     return tuple(b for b in loads.values() if any(s * b.dtype.bytes % PIECE_BYTES for s in b.strides[:-1]))
 
 
-def even_product(w: FreshNameWriter, p: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
+def repack(w: FreshNameWriter, p: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
     """The same product on tensors with even rows, and those of them that are workspace: a launch fills them first."""
     uneven = uneven_operands(p)
     if not uneven:

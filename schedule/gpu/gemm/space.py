@@ -27,7 +27,8 @@ from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .constraints import gemm_constraints
-from .mainloop import can_lower_products, lower_products
+from .kernel import lower_gemm
+from .mainloop import can_use_wgmma
 from .prior import prior_seconds, tiles_per_sm, unit_cycles, wave_efficiency
 from .pruning import GemmPruning
 from .repack import uneven_operands
@@ -133,7 +134,7 @@ class GemmPlan(Plan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return lower_products(self.gemm, KERNEL_NAME, self.sizes_of(setting))
+        return lower_gemm(self.gemm, KERNEL_NAME, self.sizes_of(setting))
 
     def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmSizes[int]:
         """The sizes of one setting (knob -> value)."""
@@ -148,7 +149,7 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     if gemm is None:
         return None
     alone = not gemm.batch and not gemm.others
-    if (alone and min(gemm.m.extent, gemm.n.extent) <= LARGEST_SKINNY_M) or not can_lower_products(gemm):
+    if (alone and min(gemm.m.extent, gemm.n.extent) <= LARGEST_SKINNY_M) or not can_use_wgmma(gemm):
         return None
     return GemmPlan(gemm, target)
 

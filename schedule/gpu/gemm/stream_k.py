@@ -1,113 +1,119 @@
-"""Steps of tiles dealt out evenly to blocks: each takes the same number of steps, one after the other through all
-tiles, so that none waits for others at the end (Osama et al., "Stream-K", PPoPP 2023). What several blocks have summed
-up of one tile, a second launch adds, always in the order of ``k``."""
+"""Stream-K: every CTA takes the same number of k iterations, one after the other through all tiles, so that none waits
+for others at the end (Osama et al., "Stream-K", PPoPP 2023). With 3 tiles of 4 k iterations and 2 CTAs:
 
+    k iterations   0 1 2 3 | 4 5 6 7 | 8 9 10 11
+    CTA            0 0 0 0 | 0 0 1 1 | 1 1 1  1
+
+A CTA stores the tiles that it has all iterations of. Of other tiles it stores partial sums to a workspace, and a second
+launch, the fixup, adds those up, always in the order of ``k``.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....core.dtypes import float32
-from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Broadcast, Expr, Load, Select, const, index, logical_and, maximum, minimum
-from ....ir.stmt import HardwareAxis, LoopKind
+from ....ir.buffer import Buffer
+from ....ir.expr import Expr, Load, Select, index, maximum, minimum
+from ....ir.stmt import HardwareAxis
 from ...problems.gemm import Gemm
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
-from ..split_k import store_outputs
-from .tile_scheduler import TileGrid
+from ..split_k import At, Reduction, reduce_partials
+from .tile_scheduler import TileScheduler
 
-UNROLLED = LoopKind.UNROLLED
-THREADS = 256
-"""Of a block that adds up."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvenShares:
-    """``steps`` of each of ``tiles``, ``share`` of them for each block."""
-
-    tiles: int
-    steps: int
-    share: int
-
-    @property
-    def all(self) -> int:
-        return self.tiles * self.steps
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.all // self.share)
-
-    @property
-    def laps(self) -> int:
-        """Tiles that a block works on at most."""
-        return (self.share + self.steps - 2) // self.steps + 1
-
-    @property
-    def sharers(self) -> int:
-        """Blocks that work on a tile at most, two at least."""
-        return max((self.steps + self.share - 2) // self.share, 1) + 1
-
-    def part(self, block: Expr, lap: Expr) -> "Part":
-        """What ``block`` does of the tile that is its number ``lap``."""
-        begin = block * self.share
-        own: Expr = index(self.share)
-        if self.all % self.share:
-            own = minimum(own, self.all - begin)
-        skipped, past = begin % self.steps, lap * self.steps
-        first = maximum(skipped - past, index(0))
-        last = minimum(skipped + own - past, index(self.steps))
-        return Part(begin // self.steps + lap, first, last - first, maximum(past - skipped, index(0)))
-
-    def partials(self, w: FreshNameWriter, tile_m: int, tile_n: int) -> Buffer:
-        """Workspace for sums of parts of tiles: (which, row, column), two for each block (``slot``)."""
-        return Buffer(w.fresh("parts"), (2 * self.blocks, tile_m, tile_n), float32)
+FIXUP_THREADS = 256
+"""Threads of a CTA of the fixup."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """``steps`` steps (none where that is not positive) of ``tile`` from ``first`` on, after ``before`` others of the
-    same block."""
+class WorkUnit:
+    """What a CTA does of one ``tile``: ``k_iters`` iterations (none where that is not positive) from ``first_k_iter``
+    on. ``fills_before``: how many iterations it has made for other tiles."""
 
     tile: Expr
-    first: Expr
-    steps: Expr
-    before: Expr
+    first_k_iter: Expr
+    k_iters: Expr
+    fills_before: Expr
 
-    def slot(self, block: Expr) -> Expr:
-        """Where its sums go: a tile's first steps and others of one block are apart."""
-        return block * 2 + Select(self.first > 0, index(0), index(1))
+    def slot(self, cta: Expr) -> Expr:
+        """Where in the workspace its partial sums go. A CTA has two slots: one for the tile that another CTA began, one
+        for the tile that it begins and does not end."""
+        return cta * 2 + Select(self.first_k_iter > 0, index(0), index(1))
 
 
-def add_parts(w: FreshNameWriter, p: Gemm, grid: TileGrid, shares: EvenShares, partials: Buffer) -> None:
-    """A launch that adds up the tiles of several blocks and stores what is made of them."""
+@dataclass(frozen=True, slots=True)
+class StreamK:
+    """``tiles`` tiles of ``k_iters`` iterations each, of which every CTA takes ``unit_k_iters``."""
+
+    tiles: int
+    k_iters: int
+    unit_k_iters: int
+
+    @property
+    def all_k_iters(self) -> int:
+        return self.tiles * self.k_iters
+
+    @property
+    def ctas(self) -> int:
+        return -(-self.all_k_iters // self.unit_k_iters)
+
+    @property
+    def most_ctas_per_tile(self) -> int:
+        """CTAs that work on a tile at most; two at least."""
+        return max((self.k_iters + self.unit_k_iters - 2) // self.unit_k_iters, 1) + 1
+
+    def work_unit(self, cta: Expr, number: Expr) -> WorkUnit:
+        """What ``cta`` does of the tile that is its ``number``-th."""
+        begin = cta * self.unit_k_iters
+        own: Expr = index(self.unit_k_iters)
+        if self.all_k_iters % self.unit_k_iters:
+            own = minimum(own, self.all_k_iters - begin)
+        skipped, past = begin % self.k_iters, number * self.k_iters
+        first = maximum(skipped - past, index(0))
+        last = minimum(skipped + own - past, index(self.k_iters))
+        return WorkUnit(begin // self.k_iters + number, first, last - first, maximum(past - skipped, index(0)))
+
+    def allocate_partials(self, w: FreshNameWriter, tile_m: int, tile_n: int) -> Buffer:
+        """The workspace for partial sums: (slot, row, column), with the slots of ``WorkUnit.slot``."""
+        return Buffer(w.fresh("partials"), (2 * self.ctas, tile_m, tile_n), float32)
+
+
+def write_fixup(w: FreshNameWriter, gemm: Gemm, scheduler: TileScheduler, stream_k: StreamK, partials: Buffer) -> None:
+    """The launch that adds up the tiles of several CTAs and stores their outputs."""
     _, rows, columns = partials.shape
-    width = 4 if p.n.extent % 4 == 0 else 1
-    items = rows * columns // width
-    pieces = -(-items // THREADS)
-    bounds = [
-        ("parts_block", shares.tiles * pieces, HardwareAxis.GRID_X),
-        ("parts_thread", THREADS, HardwareAxis.THREAD),
+    width = 4 if gemm.n.extent % 4 == 0 else 1
+    vectors = rows * columns // width
+    ctas_per_tile = -(-vectors // FIXUP_THREADS)
+    axes = [
+        ("fixup_cta", stream_k.tiles * ctas_per_tile, HardwareAxis.GRID_X),
+        ("fixup_thread", FIXUP_THREADS, HardwareAxis.THREAD),
     ]
-    with w.launch("add_parts", bounds) as (block, thread):
-        tile, item = block // pieces, block % pieces * THREADS + thread
-        first = tile * shares.steps // shares.share
-        others = (tile * shares.steps + (shares.steps - 1)) // shares.share - first
-        line, column = item // (columns // width), item % (columns // width) * width
-        at = grid.place(tile, index(0))
-        at = {**at, "m": at["m"] + line, "n": at["n"] + column}
-        inside = [others > 0, at["m"] < p.m.extent, at["n"] < p.n.extent]
-        inside += [item < items] if items % THREADS else []
-        total = w.allocate("total", (width,), float32, MemoryScope.REGISTER)
-        read = w.allocate("read", (shares.sharers - 1, width), float32, MemoryScope.REGISTER)
-        run, zero = contiguous_vector((index(0),), width), const(0.0, float32)
-        with w.when(logical_and(*inside)):
-            w.store(total, run, Load(partials, contiguous_vector((first * 2 + 1, line, column), width)))
-            # all are asked for before the first is there
-            with w.loop("sharer", shares.sharers - 1, UNROLLED) as number:
-                place = contiguous_vector((number, index(0)), width)
-                w.store(read, place, Broadcast(zero, width) if width > 1 else zero)
-                with w.when(number < others):
-                    w.store(
-                        read, place, Load(partials, contiguous_vector(((first + 1 + number) * 2, line, column), width))
-                    )
-            with w.loop("sharer", shares.sharers - 1, UNROLLED) as number:
-                w.store(total, run, Load(total, run) + Load(read, contiguous_vector((number, index(0)), width)))
-            store_outputs(w, p, at, total, width)
+    with w.launch("add_parts", axes) as (cta, thread):
+        tile, base = cta // ctas_per_tile, cta % ctas_per_tile * FIXUP_THREADS
+        first = tile * stream_k.k_iters // stream_k.unit_k_iters
+        others = (tile * stream_k.k_iters + (stream_k.k_iters - 1)) // stream_k.unit_k_iters - first
+        origin = scheduler.origin(tile, index(0))
+
+        def position(vector: Expr) -> tuple[Expr, Expr]:
+            return (base + vector) // (columns // width), (base + vector) % (columns // width) * width
+
+        def place(vector: Expr) -> tuple[At, Sequence[Expr]]:
+            row, column = position(vector)
+            return {**origin, "m": origin["m"] + row, "n": origin["n"] + column}, []
+
+        def loads_if(vector: Expr) -> Sequence[Expr]:
+            at, _ = place(vector)
+            conditions = [others > 0, at["m"] < gemm.m.extent, at["n"] < gemm.n.extent]
+            return conditions + ([base + vector < vectors] if vectors % FIXUP_THREADS else [])
+
+        def partial(vector: Expr, number: Expr) -> Expr:
+            """The first one is of the CTA that begins the tile as its last one, the others of those that go on."""
+            slot = first * 2 + 1 if number == index(0) else (first + number) * 2
+            return Load(partials, contiguous_vector((slot, *position(vector)), width))
+
+        most = stream_k.most_ctas_per_tile
+        reduction = Reduction(
+            *(FIXUP_THREADS, width, thread, FIXUP_THREADS, 1, most, partial, loads_if, place),
+            exists=lambda number: number <= others,
+        )
+        reduce_partials(w, gemm, reduction, partials.dtype)

@@ -1,6 +1,15 @@
-"""The order in which tiles of a product are worked on: those that read the same rows are under way together."""
+"""The order in which the tiles of a product are worked on.
 
-from collections.abc import Iterable
+Clusters of tiles follow one another along ``m``, in groups of ``group_m``, before the next ones along ``n``. So the
+tiles that are under way together read few rows of A and few columns of B, which then stay in L2. With ``group_m`` = 2:
+
+         n ->
+    m    0 2 4 6
+    |    1 3 5 7
+    v    8 10 12 14
+         9 11 13 15
+"""
+
 from dataclasses import dataclass
 
 from ....ir.expr import Compare, CompareOp, Expr, Select, index
@@ -8,70 +17,64 @@ from ...problems.gemm import Gemm
 
 
 @dataclass(frozen=True, slots=True)
-class TileGrid:
-    """The results of ``product``, for each member of the batch ``m`` by ``n`` clusters of ``cluster_m`` by
-    ``cluster_n`` tiles of ``tile_m`` by ``tile_n``, in bands of ``band`` clusters along ``m``."""
+class TileScheduler:
+    """For each member of the batch the result is covered by ``clusters_m`` by ``clusters_n`` clusters, each of
+    ``cluster_m`` by ``cluster_n`` tiles of ``tile_m`` by ``tile_n`` elements."""
 
-    product: Gemm
+    gemm: Gemm
     tile_m: int
     tile_n: int
-    band: int
+    group_m: int
     cluster_m: int = 1
     cluster_n: int = 1
 
     @property
-    def m(self) -> int:
-        return -(-self.product.m.extent // (self.tile_m * self.cluster_m))
+    def clusters_m(self) -> int:
+        return -(-self.gemm.m.extent // (self.tile_m * self.cluster_m))
 
     @property
-    def n(self) -> int:
-        return -(-self.product.n.extent // (self.tile_n * self.cluster_n))
+    def clusters_n(self) -> int:
+        return -(-self.gemm.n.extent // (self.tile_n * self.cluster_n))
 
     @property
-    def tiles(self) -> int:
-        count = self.m * self.n
-        for axis in self.product.batch:
+    def cluster_tiles(self) -> int:
+        """How many clusters cover the results of the whole batch."""
+        count = self.clusters_m * self.clusters_n
+        for axis in self.gemm.batch:
             count *= axis.extent
         return count
 
-    def place(self, tile: Expr, rank: Expr) -> dict[str, Expr]:
-        """Where tile ``rank`` of a cluster begins, those along ``m`` following one another: axis -> place."""
+    def origin(self, cluster_tile: Expr, tile: Expr) -> dict[str, Expr]:
+        """Where a tile begins (axis -> index): the one with the number ``tile`` in the cluster that comes as number
+        ``cluster_tile``."""
         at = dict[str, Expr]()
-        rest = tile // (self.m * self.n)
-        for axis in reversed(self.product.batch):
-            at[axis.name], rest = rest % axis.extent, rest // axis.extent
-        inner = tile % (self.m * self.n) if self.product.batch else tile
-        band = min(self.band, self.m)
-        whole = self.m // band * band
-        m, n = _in_band(inner, band, self.n)
-        if whole < self.m:
-            last = index(whole * self.n)
-            in_last = Compare(CompareOp.GE, inner, last)
-            m_last, n_last = _in_band(inner - last, self.m - whole, self.n)
-            m, n = Select(in_last, m_last + whole, m), Select(in_last, n_last, n)
-        of_m, of_n = self.within(rank)
-        at["m"] = (m * self.cluster_m + of_m) * self.tile_m
-        at["n"] = (n * self.cluster_n + of_n) * self.tile_n
+        member = cluster_tile // (self.clusters_m * self.clusters_n)
+        for axis in reversed(self.gemm.batch):
+            at[axis.name], member = member % axis.extent, member // axis.extent
+        number = cluster_tile % (self.clusters_m * self.clusters_n) if self.gemm.batch else cluster_tile
+        group_m = min(self.group_m, self.clusters_m)
+        in_whole_groups = self.clusters_m // group_m * group_m
+        m, n = _in_group(number, group_m, self.clusters_n)
+        if in_whole_groups < self.clusters_m:
+            last = index(in_whole_groups * self.clusters_n)
+            is_last = Compare(CompareOp.GE, number, last)
+            last_m, last_n = _in_group(number - last, self.clusters_m - in_whole_groups, self.clusters_n)
+            m, n = Select(is_last, last_m + in_whole_groups, m), Select(is_last, last_n, n)
+        tile_m, tile_n = self.in_cluster(tile)
+        at["m"] = (m * self.cluster_m + tile_m) * self.tile_m
+        at["n"] = (n * self.cluster_n + tile_n) * self.tile_n
         return at
 
-    def within(self, rank: Expr) -> tuple[Expr, Expr]:
-        """(m, n) of tile ``rank`` of a cluster."""
+    def in_cluster(self, tile: Expr) -> tuple[Expr, Expr]:
+        """(m, n) of a tile in its cluster, by its number there. Those along ``m`` follow one another."""
         if self.cluster_m == 1 or self.cluster_n == 1:
-            return (rank if self.cluster_m > 1 else index(0), rank if self.cluster_n > 1 else index(0))
-        return rank % self.cluster_m, rank // self.cluster_m
+            return (tile if self.cluster_m > 1 else index(0), tile if self.cluster_n > 1 else index(0))
+        return tile % self.cluster_m, tile // self.cluster_m
 
 
-def _in_band(number: Expr, band: int, n: int) -> tuple[Expr, Expr]:
-    """(m, n) of a tile by its number, bands of ``band`` along m following one another."""
-    return number // (band * n) * band + number % band, number % (band * n) // band
-
-
-def block_bits(first: Expr, firsts: Iterable[int], others: Iterable[int]) -> Expr:
-    """A bit for each block of a cluster that a copy goes to: ``first``, one of ``firsts``, and ``others`` counted from
-    it."""
-    pattern = sum(1 << n for n in others)
-    first_of_all, *rest = firsts
-    mask: Expr = index(pattern << first_of_all)
-    for n in rest:
-        mask = Select(Compare(CompareOp.EQ, first, index(n)), index(pattern << n), mask)
-    return mask
+def _in_group(number: Expr, group_m: int, clusters_n: int) -> tuple[Expr, Expr]:
+    """(m, n) of a cluster by its number, where groups of ``group_m`` along m follow one another."""
+    return (
+        number // (group_m * clusters_n) * group_m + number % group_m,
+        number % (group_m * clusters_n) // group_m,
+    )

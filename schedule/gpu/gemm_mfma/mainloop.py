@@ -1,11 +1,12 @@
-"""Products on the matrix instructions of waves, which AMD's processors have.
+"""The kernel of a product on the matrix instructions (MFMA) of AMD's graphics processors.
 
-A block of waves takes a tile of the result. Step by step along ``k`` all its threads bring both operands to shared
-memory, always with neighbours along ``k`` side by side, as the fragments of a lane lie; waves share out the tile. At
-the end the sums go through shared memory, so that whole rows of results are stored.
+A block of waves works on one tile of the result. In each k iteration all its threads load both operands to shared
+memory, always with neighbours along ``k`` side by side, as the fragments of a lane lie. The waves share out the tile.
+At the end the accumulators go through shared memory, so that whole rows of outputs are stored.
 """
 
 from dataclasses import dataclass
+from math import gcd
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
@@ -16,9 +17,9 @@ from ...problems.gemm import Gemm, Operand
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
-from ..gemm.tile_scheduler import TileGrid
-from ..gemm_mma.operands import piece_of
-from ..split_k import TileShare, add_up_tile
+from ..gemm.tile_scheduler import TileScheduler
+from ..gemm_mma.operands import copy_width
+from ..split_k import TileSlice, reduce_tile
 from .sizes import ATOM, ATOM_ROWS, PADDING, GemmMfmaSizes
 
 UNROLLED = LoopKind.UNROLLED
@@ -26,148 +27,147 @@ GROUP_M = 8
 """Tiles along m that are scheduled before the next along n."""
 
 
-def lower_waves(p: Gemm, name: str, s: GemmMfmaSizes[int]) -> Kernel:
+def lower_gemm_mfma(gemm: Gemm, name: str, sizes: GemmMfmaSizes[int]) -> Kernel:
     """The kernel of one setting."""
-    return _Program(p, name, s).kernel()
+    return _GemmMfmaWriter(gemm, name, sizes).kernel()
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
-    """One operand: (place along its own axis, place along k) in shared memory. ``piece``: elements that a thread loads
-    at a time, along k or not."""
+class _SharedOperand:
+    """One operand of a k iteration in shared memory: ``tile`` is (place along ``axis``, place along k). ``width``:
+    elements that a thread loads at a time, which are neighbours along ``k`` or along ``axis``."""
 
     load: Load
-    memory: Buffer
+    tile: Buffer
     axis: str
-    piece: int
+    width: int
     along_k: bool
 
 
-class _Program:
-    def __init__(self, p: Gemm, name: str, s: GemmMfmaSizes[int]) -> None:
-        assert p.a.load is not None
-        self.p, self.s, self.name = p, s, name
-        self.dtype = p.a.load.buffer.dtype
+class _GemmMfmaWriter:
+    def __init__(self, gemm: Gemm, name: str, sizes: GemmMfmaSizes[int]) -> None:
+        assert gemm.a.load is not None
+        self.gemm, self.s, self.name = gemm, sizes, name
+        self.dtype = gemm.a.load.buffer.dtype
         self.atom = next(a for a in MFMA_ATOMS.values() if a.operand == self.dtype)
-        self.w = FreshNameWriter(p.names)
+        self.w = FreshNameWriter(gemm.names)
 
     def kernel(self) -> Kernel:
-        p, s, w = self.p, self.s, self.w
-        grid = TileGrid(p, s.tile_m, s.tile_n, GROUP_M)
-        bounds = [("tile", grid.tiles, HardwareAxis.GRID_X), ("t", s.threads, HardwareAxis.THREAD)]
-        with w.launch(self.name, bounds) as (tile, self.thread):
+        gemm, s, w = self.gemm, self.s, self.w
+        scheduler = TileScheduler(gemm, s.tile_m, s.tile_n, GROUP_M)
+        axes = [("tile", scheduler.cluster_tiles, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
+        with w.launch(self.name, axes) as (tile, self.thread):
             wave, self.lane = self.thread // WAVEFRONT_LANES, self.thread % WAVEFRONT_LANES
-            self.at = grid.place(tile, index(0))
-            self.own_m = wave // s.waves_n * (s.atoms_m * ATOM) if s.waves_m > 1 else index(0)
-            self.own_n = wave % s.waves_n * (s.atoms_n * ATOM) if s.waves_n > 1 else index(0)
-            sums = w.allocate("sums", (s.atoms_m, s.atoms_n, ATOM_ROWS), float32, MemoryScope.REGISTER)
+            self.at = scheduler.origin(tile, index(0))
+            self.wave_m = wave // s.waves_n * (s.atoms_m * ATOM) if s.waves_m > 1 else index(0)
+            self.wave_n = wave % s.waves_n * (s.atoms_n * ATOM) if s.waves_n > 1 else index(0)
+            shape = (s.atoms_m, s.atoms_n, ATOM_ROWS)
+            accumulators = w.allocate("accumulators", shape, float32, MemoryScope.REGISTER)
             with w.scope():
-                self._multiply(sums)
+                self._mainloop(accumulators)
             with w.scope():
-                self._finish(sums)
-        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+                self._epilogue(accumulators)
+        return Kernel(self.name, gemm.inputs, tuple(r.tensor for r in gemm.results), (), w.finish())
 
     # --- operands
 
-    def _tile(self, name: str, operand: Operand, axis: str, extent: int) -> _Tile:
+    def _allocate(self, name: str, operand: Operand, axis: str, extent: int) -> _SharedOperand:
         assert operand.load is not None
-        piece, along_k = piece_of(self.p, operand, axis)
+        width, along_k = copy_width(self.gemm, operand, axis)
         layout = Layout((self.s.block_k + PADDING, 1))
-        memory = self.w.allocate(name, (extent, self.s.block_k), self.dtype, MemoryScope.SHARED, layout)
-        return _Tile(operand.load, memory, axis, piece, along_k)
+        tile = self.w.allocate(name, (extent, self.s.block_k), self.dtype, MemoryScope.SHARED, layout)
+        return _SharedOperand(operand.load, tile, axis, width, along_k)
 
-    def _bring(self, tile: _Tile, step: Expr) -> None:
-        """Global to shared memory. Beyond the end of ``k`` zeros arrive; beyond the other axis what stands at its end,
-        whose products nobody stores."""
-        w, s, (rows, depth) = self.w, self.s, tile.memory.shape
-        pieces = rows * depth // tile.piece
-        with w.loop("turn", -(-pieces // s.threads), UNROLLED) as turn:
-            item = turn * s.threads + self.thread
-            with w.when(item < pieces if pieces % s.threads else None):
-                if tile.along_k:
-                    row, k = item // (depth // tile.piece), item % (depth // tile.piece) * tile.piece
+    def _copy(self, operand: _SharedOperand, k_iter: Expr) -> None:
+        """Copy a k iteration to shared memory. Beyond the end of ``k`` zeros arrive. Beyond the end of the other axis
+        its last elements do, and nobody stores what is made of them."""
+        w, s, (rows, block_k), width = self.w, self.s, operand.tile.shape, operand.width
+        vectors = rows * block_k // width
+        with w.loop("vector", -(-vectors // s.threads), UNROLLED) as number:
+            vector = number * s.threads + self.thread
+            with w.when(vector < vectors if vectors % s.threads else None):
+                if operand.along_k:
+                    row, k = vector // (block_k // width), vector % (block_k // width) * width
                 else:
-                    k, row = item // (rows // tile.piece), item % (rows // tile.piece) * tile.piece
-                held = w.allocate("held", (tile.piece,), self.dtype, MemoryScope.REGISTER)
-                self._load(tile, held, row, step * s.block_k + k)
-                if tile.along_k:
-                    w.store(
-                        tile.memory,
-                        contiguous_vector((row, k), tile.piece),
-                        Load(held, contiguous_vector((index(0),), tile.piece)),
-                    )
+                    k, row = vector // (rows // width), vector % (rows // width) * width
+                loaded = w.allocate("loaded", (width,), self.dtype, MemoryScope.REGISTER)
+                self._load(operand, loaded, row, k_iter * s.block_k + k)
+                if operand.along_k:
+                    value = Load(loaded, contiguous_vector((index(0),), width))
+                    w.store(operand.tile, contiguous_vector((row, k), width), value)
                 else:
-                    with w.loop("element", tile.piece, UNROLLED) as e:
-                        w.store(tile.memory, (row + e, k), Load(held, (e,)))
+                    with w.loop("element", width, UNROLLED) as e:
+                        w.store(operand.tile, (row + e, k), Load(loaded, (e,)))
 
-    def _load(self, tile: _Tile, held: Buffer, row: Expr, k: Expr) -> None:
-        w, p, axis = self.w, self.p, tile.axis
-        extent, size = (p.m.extent, self.s.tile_m) if axis == "m" else (p.n.extent, self.s.tile_n)
-        place = self.at[axis] + row
-        if extent % size:
-            place = minimum(place, index(extent - (1 if tile.along_k else tile.piece)))
-        at = {**self.at, axis: place, "k": k}
-        run = contiguous_vector((index(0),), tile.piece)
-        inside = k < p.k.extent if p.k.extent % self.s.block_k else None
+    def _load(self, operand: _SharedOperand, loaded: Buffer, row: Expr, k: Expr) -> None:
+        w, gemm, axis, width = self.w, self.gemm, operand.axis, operand.width
+        extent, tile = (gemm.m.extent, self.s.tile_m) if axis == "m" else (gemm.n.extent, self.s.tile_n)
+        here = self.at[axis] + row
+        if extent % tile:
+            here = minimum(here, index(extent - (1 if operand.along_k else width)))
+        at = {**self.at, axis: here, "k": k}
+        all_of_it = contiguous_vector((index(0),), width)
+        inside = k < gemm.k.extent if gemm.k.extent % self.s.block_k else None
         if inside is not None:
-            w.store(held, run, _spread(const(0.0, self.dtype), tile.piece))
+            w.store(loaded, all_of_it, _spread(const(0.0, self.dtype), width))
         with w.when(inside):
-            w.store(held, run, vector_at(tile.load, at, "k" if tile.along_k else axis, tile.piece))
+            w.store(loaded, all_of_it, vector_at(operand.load, at, "k" if operand.along_k else axis, width))
 
-    # --- products
+    # --- the main loop
 
-    def _multiply(self, sums: Buffer) -> None:
+    def _mainloop(self, accumulators: Buffer) -> None:
         s, w = self.s, self.w
-        with w.loop("row", s.atoms_m, UNROLLED) as i, w.loop("column", s.atoms_n, UNROLLED) as j:
-            w.store(sums, contiguous_vector((i, j, index(0)), ATOM_ROWS), _spread(const(0.0, float32), ATOM_ROWS))
-        tiles = (
-            self._tile("left", self.p.a, "m", s.tile_m),
-            self._tile("right", self.p.b, "n", s.tile_n),
-        )
-        with w.loop("step", -(-self.p.k.extent // s.block_k)) as step:
-            w.barrier()  # everybody has read what the last step brought
-            for tile in tiles:
-                self._bring(tile, step)
+        with w.loop("atom_m", s.atoms_m, UNROLLED) as i, w.loop("atom_n", s.atoms_n, UNROLLED) as j:
+            zeros = _spread(const(0.0, float32), ATOM_ROWS)
+            w.store(accumulators, contiguous_vector((i, j, index(0)), ATOM_ROWS), zeros)
+        staged_a = self._allocate("staged_a", self.gemm.a, "m", s.tile_m)
+        staged_b = self._allocate("staged_b", self.gemm.b, "n", s.tile_n)
+        with w.loop("k_iter", s.k_iters) as k_iter:
+            w.barrier()  # all waves have read what the iteration before copied
+            self._copy(staged_a, k_iter)
+            self._copy(staged_b, k_iter)
             w.barrier()
-            with w.loop("part", s.block_k // self.atom.k, UNROLLED) as part:
-                a = self._fragments("a", tiles[0].memory, self.own_m, s.atoms_m, part)
-                b = self._fragments("b", tiles[1].memory, self.own_n, s.atoms_n, part)
-                with w.loop("row", s.atoms_m, UNROLLED) as i, w.loop("column", s.atoms_n, UNROLLED) as j:
+            with w.loop("k_atom", s.block_k // self.atom.k, UNROLLED) as k_atom:
+                a = self._fragments("a", staged_a.tile, self.wave_m, s.atoms_m, k_atom)
+                b = self._fragments("b", staged_b.tile, self.wave_n, s.atoms_n, k_atom)
+                with w.loop("atom_m", s.atoms_m, UNROLLED) as i, w.loop("atom_n", s.atoms_n, UNROLLED) as j:
                     zero = index(0)
-                    w.emit(Mma(self.atom.name, sums, (i, j, zero), a, (i, zero), b, (j, zero)))
+                    w.emit(Mma(self.atom.name, accumulators, (i, j, zero), a, (i, zero), b, (j, zero)))
         w.barrier()
 
-    def _fragments(self, name: str, memory: Buffer, own: Expr, count: int, part: Expr) -> Buffer:
-        """What this lane holds of ``count`` times 16 rows, at the places of ``k`` that an instruction takes."""
-        w, run = self.w, self.atom.elements("a")
-        held = w.allocate(name, (count, run), self.dtype, MemoryScope.REGISTER)
-        with w.loop("fragment", count, UNROLLED) as i:
-            place = (own + i * ATOM + self.lane % ATOM, part * self.atom.k + self.lane // ATOM * run)
-            w.store(held, contiguous_vector((i, index(0)), run), Load(memory, contiguous_vector(place, run)))
-        return held
+    def _fragments(self, name: str, tile: Buffer, first: Expr, atoms: int, k_atom: Expr) -> Buffer:
+        """What this lane holds of ``atoms`` times 16 rows, for the places of ``k`` that one instruction takes."""
+        w, elements = self.w, self.atom.elements("a")
+        fragments = w.allocate(name, (atoms, elements), self.dtype, MemoryScope.REGISTER)
+        with w.loop("fragment", atoms, UNROLLED) as i:
+            source = (first + i * ATOM + self.lane % ATOM, k_atom * self.atom.k + self.lane // ATOM * elements)
+            value = Load(tile, contiguous_vector(source, elements))
+            w.store(fragments, contiguous_vector((i, index(0)), elements), value)
+        return fragments
 
-    # --- the end
+    # --- the epilogue
 
-    def _finish(self, sums: Buffer) -> None:
-        s, w = self.s, self.w
+    def _epilogue(self, accumulators: Buffer) -> None:
+        s, w, gemm = self.s, self.w, self.gemm
         layout = Layout((s.tile_n + PADDING, 1))
-        partials = w.allocate("partials", (s.tile_m, s.tile_n), float32, MemoryScope.SHARED, layout)
+        staged = w.allocate("staged", (s.tile_m, s.tile_n), float32, MemoryScope.SHARED, layout)
         with (
-            w.loop("row", s.atoms_m, UNROLLED) as i,
-            w.loop("column", s.atoms_n, UNROLLED) as j,
-            w.loop("element", ATOM_ROWS, UNROLLED) as e,
+            w.loop("atom_m", s.atoms_m, UNROLLED) as i,
+            w.loop("atom_n", s.atoms_n, UNROLLED) as j,
+            w.loop("row", ATOM_ROWS, UNROLLED) as row,
         ):
-            m = self.own_m + i * ATOM + self.lane // ATOM * ATOM_ROWS + e
-            n = self.own_n + j * ATOM + self.lane % ATOM
-            w.store(partials, (m, n), Load(sums, (i, j, e)))
+            m = self.wave_m + i * ATOM + self.lane // ATOM * ATOM_ROWS + row
+            n = self.wave_n + j * ATOM + self.lane % ATOM
+            w.store(staged, (m, n), Load(accumulators, (i, j, row)))
         w.barrier()
-        add_up_tile(w, TileShare(self.p, self.at, index(0), 1, self.thread, s.threads), partials)
+        own = TileSlice(gemm, self.at, index(0), 1, self.thread, s.threads)
+        reduce_tile(w, own, staged, gcd(gemm.n.extent, s.tile_n, 8))
 
 
-def can_lower_waves(p: Gemm) -> bool:
-    """Whether both operands are plain loads of one type that matrix instructions take."""
-    a, b = p.a.load, p.b.load
-    if a is None or b is None or p.accumulator.dtype != float32 or a.buffer.dtype != b.buffer.dtype:
+def can_use_mfma(gemm: Gemm) -> bool:
+    """Whether both operands are plain loads of one type that MFMA takes."""
+    a, b = gemm.a.load, gemm.b.load
+    if a is None or b is None or gemm.accumulator.dtype != float32 or a.buffer.dtype != b.buffer.dtype:
         return False
     return any(atom.operand == a.buffer.dtype for atom in MFMA_ATOMS.values())
 

@@ -25,7 +25,7 @@ from ...tile_sketch import Plan, TileSketch
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from .mainloop import can_lower_waves, lower_waves
+from .mainloop import can_use_mfma, lower_gemm_mfma
 from .prior import prior_seconds
 from .sizes import ATOM, KNOBS, GemmMfmaSizes, gemm_mfma_sizes
 
@@ -97,12 +97,12 @@ class GemmMfmaPlan(Plan):
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         codes = np.array([[k.values.index(setting[k.name]) for k in self.knobs]], dtype=np.int16)
         sizes = cast(GemmMfmaSizes[int], row_of_record(self.sizes(Columns(self.knobs, codes, {})), 0))
-        return lower_waves(self.gemm, KERNEL_NAME, sizes)
+        return lower_gemm_mfma(self.gemm, KERNEL_NAME, sizes)
 
 
 def _plan(workload: Workload, target: Target) -> GemmMfmaPlan | None:
     gemm = gemm_of(workload)
-    if gemm is None or not can_lower_waves(gemm) or min(gemm.m.extent, gemm.n.extent) <= LEAST_SIDE:
+    if gemm is None or not can_use_mfma(gemm) or min(gemm.m.extent, gemm.n.extent) <= LEAST_SIDE:
         return None
     return GemmMfmaPlan(gemm, target)
 

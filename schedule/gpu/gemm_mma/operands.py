@@ -1,4 +1,4 @@
-"""How operands of warp-level matrix instructions can be copied: the vectors, and the rows in shared memory."""
+"""How wide the copies of an operand can be, and how its rows lie in shared memory."""
 
 from math import gcd
 
@@ -13,22 +13,22 @@ SCALARS = 4
 """Elements that a thread takes at a time where rows begin at odd ones."""
 
 
-def tile_pitch(columns: int) -> int:
-    """Elements from row to row of a tile: padded unless a swizzle can spread it over the banks."""
+def row_pitch(columns: int) -> int:
+    """Elements from row to row in shared memory. Rows are padded unless a swizzle can spread them over the banks."""
     return columns if columns & (columns - 1) == 0 else columns + VECTOR
 
 
-def piece_of(p: Gemm, operand: Operand, axis: str) -> tuple[int, bool]:
-    """How many elements of an operand can be copied at once, 8, 4, 2 or 1: every row begins at a multiple of them and
-    has a multiple of them; and whether rows lie along ``k``, not along ``axis``."""
+def copy_width(gemm: Gemm, operand: Operand, axis: str) -> tuple[int, bool]:
+    """How many elements of an operand one copy can take: 8, 4, 2 or 1. Every row begins at a multiple of them and has a
+    multiple of them. And whether its rows lie along ``k``; otherwise they lie along ``axis``."""
     assert operand.load is not None
     form = flat_steps(operand.load)
     along_k = form.terms.get(Var("k")) == 1
     inner = Var("k") if along_k else Var(axis)
-    extent = p.k.extent if along_k else {"m": p.m, "n": p.n}[axis].extent
+    extent = gemm.k.extent if along_k else {"m": gemm.m, "n": gemm.n}[axis].extent
     if form.terms.get(inner) != 1:
         return 1, along_k
     buffer = operand.load.buffer
-    if buffer not in p.inputs and operand.load.indices[-1] == inner and buffer.shape[-1] - extent < VECTOR:
-        extent = buffer.shape[-1]  # an operand that was copied: zeros fill its rows
+    if buffer not in gemm.inputs and operand.load.indices[-1] == inner and buffer.shape[-1] - extent < VECTOR:
+        extent = buffer.shape[-1]  # it has been repacked: zeros fill its rows
     return gcd(VECTOR, extent, form.constant, *(c for term, c in form.terms.items() if term != inner)), along_k

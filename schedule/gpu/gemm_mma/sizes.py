@@ -11,9 +11,9 @@ from ....ir.expr import WARP_LANES, Cast, Load
 from ...problems.gemm import Gemm
 from ...space.columns import Columns, Ints
 from ...tile.names import FreshNameWriter
-from ..gemm.repack import even_product
+from ..gemm.repack import repack
 from ..occupancy import limits_of
-from .operands import ATOM_M, ATOM_N, SCALARS, VECTOR, piece_of
+from .operands import ATOM_M, ATOM_N, SCALARS, VECTOR, copy_width
 
 MOST_STAGES = 6
 """Stages of the pipeline beyond which more do not hide more."""
@@ -91,9 +91,11 @@ class CopyWidths:
 
 
 def copy_widths(gemm: Gemm) -> CopyWidths:
-    even = even_product(FreshNameWriter(gemm.names), gemm)[0]
-    (a, a_along_k), (b, b_along_k) = piece_of(gemm, gemm.a, "m"), piece_of(gemm, gemm.b, "n")
-    return CopyWidths((a, b), (piece_of(even, even.a, "m")[0], piece_of(even, even.b, "n")[0]), (a_along_k, b_along_k))
+    even = repack(FreshNameWriter(gemm.names), gemm)[0]
+    (a, a_along_k), (b, b_along_k) = copy_width(gemm, gemm.a, "m"), copy_width(gemm, gemm.b, "n")
+    return CopyWidths(
+        (a, b), (copy_width(even, even.a, "m")[0], copy_width(even, even.b, "n")[0]), (a_along_k, b_along_k)
+    )
 
 
 def gemm_mma_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Columns) -> GemmMmaSizes[Ints]:

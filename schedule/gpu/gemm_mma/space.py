@@ -26,14 +26,14 @@ from ...space.columns import Bools, Columns, Ints, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
-from ..gemm.mainloop import can_lower_products
+from ..gemm.mainloop import can_use_wgmma
 from ..gemm.repack import uneven_operands
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..skinny.mma_mainloop import can_lower_skinny_mma
 from .constraints import gemm_mma_constraints
-from .mainloop import can_lower_mma, lower_mma
+from .mainloop import can_use_mma, lower_gemm_mma
 from .operands import ATOM_K
 from .prior import prior_seconds, tiles_per_sm, unit_cycles, wave_efficiency
 from .pruning import GemmMmaPruning
@@ -125,7 +125,7 @@ class GemmMmaPlan(Plan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return lower_mma(self.gemm, KERNEL_NAME, self.sizes_of(setting))
+        return lower_gemm_mma(self.gemm, KERNEL_NAME, self.sizes_of(setting))
 
     def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmMmaSizes[int]:
         """The sizes of one setting (knob -> value)."""
@@ -135,14 +135,14 @@ class GemmMmaPlan(Plan):
 
 def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:
     gemm = gemm_of(workload)
-    if gemm is None or not can_lower_mma(gemm):
+    if gemm is None or not can_use_mma(gemm):
         return None
     if min(gemm.m.extent, gemm.n.extent) <= LEAST_SIDE or gemm.k.extent < ATOM_K:
         return None
     few = skinny_gemm_of(workload)
     if few is not None and can_lower_skinny_mma(few):
         return None
-    if target.arch == "sm_90a" and few is None and can_lower_products(gemm) and not _gains_beside_wgmma(gemm):
+    if target.arch == "sm_90a" and few is None and can_use_wgmma(gemm) and not _gains_beside_wgmma(gemm):
         return None
     return GemmMmaPlan(gemm, target)
 

@@ -31,7 +31,7 @@ from ...problems.gemm import Gemm, Operand
 from ...tile.load_analysis import flat_offset
 from ...tile.names import FreshNameWriter
 from ..l2_prefetch import L2Prefetch, ask_for_operands
-from ..split_k import Share, add_up, partial_sums
+from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from .mma_sizes import SkinnyMmaSizes
 from .mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of, tile_layout
 
@@ -213,7 +213,7 @@ class _SkinnyMmaWriter:
         """Every warp writes its accumulators to shared memory, where the block and its cluster add them up."""
         p, s, w = self.p, self.s, self.w
         m_extent = p.m.extent
-        partials = partial_sums(w, p, s.warps_k, s.block_n, float32)
+        partials = allocate_partials(w, p, s.warps_k, s.block_n, float32)
         with (
             w.loop("out_n", s.atoms_n, UNROLLED) as i,
             w.loop("out_m", s.atoms_m, UNROLLED) as j,
@@ -225,7 +225,7 @@ class _SkinnyMmaWriter:
             with w.when(Compare(CompareOp.LT, m, index(m_extent)) if m_extent % ATOM_N else None):
                 w.store(partials, (self.warp_idx_k, m, n), Load(accumulators, (i, j, h * 2 + e)))
         thread = self.warp * WARP_LANES + self.lane
-        add_up(w, Share(p, self.block, s.block_n, self.rank, s.split_k, thread, s.threads), partials, s.warps_k)
+        reduce_columns(w, ColumnSlice(p, self.block, s.block_n, self.rank, s.split_k, thread, s.threads), partials)
 
 
 def can_lower_skinny_mma(p: Gemm) -> bool:

@@ -25,7 +25,7 @@ from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
 from ...tile.names import FreshNameWriter
 from ..l2_prefetch import L2Prefetch, ask_for_operands
-from ..split_k import Share, add_up, partial_sums
+from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from .mma_mainloop import can_lower_skinny_mma
 from .tma_sizes import SkinnyTmaSizes
 
@@ -187,7 +187,7 @@ class _SkinnyTmaWriter:
     def _epilogue(self, accumulators: Buffer) -> None:
         """The consumers write their accumulators to shared memory, where all threads of the cluster add them up."""
         p, s, w = self.p, self.s, self.w
-        partials = partial_sums(w, p, 1, s.block_n, float32)
+        partials = allocate_partials(w, p, 1, s.block_n, float32)
         with w.when(self.is_consumer), w.loop("out", s.wgmma_n // 2, UNROLLED) as e:
             row = (self.warp % WARPGROUP_WARPS) * 16 + self.lane // 4 + ((e // 2) % 2) * 8
             column = (e // 4) * 8 + (self.lane % 4) * 2 + e % 2
@@ -196,7 +196,7 @@ class _SkinnyTmaWriter:
             with w.when(Compare(CompareOp.LT, m, index(p.m.extent)) if p.m.extent < computed else None):
                 w.store(partials, (index(0), m, self.warpgroup * s.mma_n + n), Load(accumulators, (e,)))
         thread = self.warp * WARP_LANES + self.lane
-        add_up(w, Share(p, self.block, s.block_n, self.rank, s.split_k, thread, s.threads), partials, 1)
+        reduce_columns(w, ColumnSlice(p, self.block, s.block_n, self.rank, s.split_k, thread, s.threads), partials)
 
 
 def can_lower_skinny_tma(p: Gemm) -> bool:

@@ -1,4 +1,4 @@
-"""Large products on warpgroups: what they take, what they compute, what the compiler makes of them."""
+"""Large products by wgmma: which workloads match, what the kernels compute, what the compiler makes of them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
@@ -36,7 +36,7 @@ from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
-"""A device with two multiprocessors: blocks work through many tiles even of small products."""
+"""A device with two multiprocessors: a CTA works through many tiles even of a small product."""
 LARGE = workload_of("matmul", m=4096, n=4096, k=4096, dtype="float16", transpose_b=True)
 FLAT = workload_of("matmul", m=4096, n=4096, k=1024, dtype="float16", transpose_b=True)
 LONG = workload_of("matmul", m=2048, n=4096, k=14336, dtype="bfloat16", transpose_b=True)
@@ -46,18 +46,19 @@ FUSED = workload_of("linear", rows=4096, inputs=4096, outputs=4096, dtype="float
 
 
 def _two_outputs() -> Workload:
-    """The sum itself, in float32, and a turned function of it; names that the kernel would like to have itself."""
-    x, w = te.placeholder((80, 136), "bfloat16", "sums"), te.placeholder((72, 136), "bfloat16", "lap")
-    k = te.reduce_axis(136, "step")
+    """The product itself, in float32, and a transposed function of it, with names that the kernel would have itself."""
+    x = te.placeholder((80, 136), "bfloat16", "accumulators")
+    w = te.placeholder((72, 136), "bfloat16", "tile_iteration")
+    k = te.reduce_axis(136, "k_iter")
     total = te.compute(
-        (80, 72), lambda n, m: te.sum(te.cast(x[n, k], "float32") * te.cast(w[m, k], "float32"), axis=k), "left"
+        (80, 72), lambda n, m: te.sum(te.cast(x[n, k], "float32") * te.cast(w[m, k], "float32"), axis=k), "a"
     )
-    turned = te.compute((72, 80), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "turned")
-    return te.workload([total, turned])
+    transposed = te.compute((72, 80), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "full")
+    return te.workload([total, transposed])
 
 
-def _two_weights() -> Workload:
-    """Two sums with weights of their own that lie along n, both returned, one of them also gated by the other; the
+def _two_products() -> Workload:
+    """Two products of the same A, with B that lie along n. The second is returned, and the first gated by it. The
     second has its factors the other way round."""
     x = te.placeholder((136, 72), "float16", "X")
     u, v = te.placeholder((72, 144), "float16", "U"), te.placeholder((72, 144), "float16", "V")
@@ -92,11 +93,11 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
             "linear", rows=150, inputs=136, outputs=208, dtype="float16", activation="gelu_tanh", residual=True
         ),
     ),
-    "long sums": (
+    "long k": (
         H200,
         lambda: workload_of("matmul", m=72, n=100, k=2056, dtype="bfloat16", transpose_b=True, bias=True),
     ),
-    "one step": (H200, lambda: workload_of("matmul", m=136, n=128, k=64, dtype="float16", transpose_b=True)),
+    "one k iteration": (H200, lambda: workload_of("matmul", m=136, n=128, k=64, dtype="float16", transpose_b=True)),
     "batch": (
         H200,
         lambda: workload_of("batch_matmul", batch=3, m=72, n=80, k=72, dtype="bfloat16", transpose_b=True),
@@ -104,11 +105,11 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
     "two outputs": (H200, _two_outputs),
     "odd rows": (H200, lambda: workload_of("linear", rows=70, inputs=77, outputs=111, dtype="float16")),
     "odd rows along n": (H200, lambda: workload_of("batch_matmul", batch=2, m=68, n=75, k=72, dtype="bfloat16")),
-    "two sums": (
+    "two accumulators": (
         FEW,
         lambda: workload_of("gated_linear", rows=200, inputs=136, outputs=152, dtype="float16"),
     ),
-    "two sums, rows along n": (H200, _two_weights),
+    "two accumulators, rows along n": (H200, _two_products),
 }
 
 
@@ -119,7 +120,7 @@ def test_kernels_compute_their_expression(case: str) -> None:
 
 
 @pytest.mark.parametrize(("cluster_m", "cluster_n", "split_k"), [(2, 2, 1), (1, 4, 1), (2, 1, 4), (2, 2, 2)])
-def test_blocks_of_a_cluster_share_both_operands_and_k(cluster_m: int, cluster_n: int, split_k: int) -> None:
+def test_ctas_of_a_cluster_share_both_operands_and_k(cluster_m: int, cluster_n: int, split_k: int) -> None:
     workload = workload_of("matmul", m=136, n=136, k=264, dtype="float16", transpose_b=True)
     chosen = {
         "consumer_warpgroups": 1,
@@ -139,15 +140,15 @@ def test_blocks_of_a_cluster_share_both_operands_and_k(cluster_m: int, cluster_n
 @pytest.mark.parametrize(
     ("operator", "parameters", "knobs"),
     [
-        # a tile for several blocks
+        # several CTAs share a tile
         ("linear", {"rows": 136, "outputs": 72, "inputs": 1480}, {"mma_n": 80, "consumer_warpgroups": 1, "atoms_m": 1}),
-        # and whole ones
+        # some tiles are whole
         (
             "linear",
             {"rows": 200, "outputs": 200, "inputs": 328, "residual": True, "activation": "relu"},
             {"mma_n": 64, "consumer_warpgroups": 1, "atoms_m": 1},
         ),
-        # columns at odd places
+        # columns begin at odd elements
         (
             "linear",
             {"rows": 136, "outputs": 131, "inputs": 1032},
@@ -165,7 +166,7 @@ def test_blocks_of_a_cluster_share_both_operands_and_k(cluster_m: int, cluster_n
         ),
     ],
 )
-def test_blocks_take_even_shares_of_all_steps(
+def test_stream_k_shares_out_all_k_iterations(
     operator: str, parameters: dict[str, object], knobs: dict[str, int]
 ) -> None:
     few = Target("cuda", "sm_90a", (), threads=5, vector_bytes=16)
@@ -178,7 +179,7 @@ def test_blocks_take_even_shares_of_all_steps(
     np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
 
 
-def test_even_shares_keep_products_under_way() -> None:
+def test_stream_k_keeps_wgmma_under_way() -> None:
     schedule = legal_schedule_of(
         SKETCH, LARGE, consumer_warpgroups=2, atoms_m=1, mma_n=256, producer_warpgroup=1, stream_k=1
     )
@@ -190,7 +191,7 @@ def test_even_shares_keep_products_under_way() -> None:
 
 @pytest.mark.parametrize("batch", [1, 6])
 def test_products_of_a_batch_begin_at_other_places_of_k(batch: int) -> None:
-    """Each block still goes through all of them: the last, of fewer places, may come in the middle."""
+    """Each CTA still goes through all of ``k``. The last block of k, which is shorter, may come in the middle."""
     workload = workload_of("batch_matmul", batch=batch, m=72, n=72, k=1096, dtype="float16", transpose_b=True)
     chosen = legal_schedule_of(
         SKETCH,
@@ -205,29 +206,29 @@ def test_products_of_a_batch_begin_at_other_places_of_k(batch: int) -> None:
         stream_k=0,
     )
     kernel = SKETCH.lower(workload, H200, chosen)
-    copies = [s for s in walk_statements(kernel.body) if isinstance(s, TmaLoad)]
-    assert {"worker" in free_variables(s.source_indices[-1]) for s in copies} == {batch > 1}
+    loads = [s for s in walk_statements(kernel.body) if isinstance(s, TmaLoad)]
+    assert {"cluster" in free_variables(s.source_indices[-1]) for s in loads} == {batch > 1}
     inputs = random_inputs(workload, 1)
     got, wanted = interpret(finish(kernel, H200), inputs)["C"], reference(workload, inputs)["C"]
     absolute, relative = tolerance(workload)["C"]
     np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
 
 
-def asked_for(stmt: Stmt, at: Mapping[str, Expr]) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
-    """The boxes (tensor, corner, extents) that one thread asks for, whose variables are ``at``."""
+def prefetched(stmt: Stmt, at: Mapping[str, Expr]) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """The boxes (tensor, corner, extents) that one thread prefetches, whose variables are ``at``."""
     match stmt:
         case Seq(statements=statements):
             for below in statements:
-                yield from asked_for(below, at)
+                yield from prefetched(below, at)
         case Allocate(body=body):
-            yield from asked_for(body, at)
+            yield from prefetched(body, at)
         case For(var=var, extent=extent, body=body):
             if any(isinstance(s, TmaPrefetch) for s in walk_statements(body)):
                 for n in range(extent):
-                    yield from asked_for(body, {**at, var: index(n)})
+                    yield from prefetched(body, {**at, var: index(n)})
         case If(condition=condition, then=then):
             if any(isinstance(s, TmaPrefetch) for s in walk_statements(then)) and _value(condition, at):
-                yield from asked_for(then, at)
+                yield from prefetched(then, at)
         case TmaPrefetch(source=source, source_indices=corner, box=box):
             yield source.name, tuple(_value(i, at) for i in corner), box
 
@@ -238,24 +239,24 @@ def _value(expr: Expr, at: Mapping[str, Expr]) -> int:
     return int(known.value)
 
 
-def all_asked_for(workload: Workload, target: Target, **knobs: int) -> tuple[list[tuple[str, tuple[int, ...]]], int]:
-    """Every run of 64 places of k, a place of the other axis each, that the blocks of the last launch ask for; and how
-    many of them fit into a ring."""
+def all_prefetched(workload: Workload, target: Target, **knobs: int) -> tuple[list[tuple[str, tuple[int, ...]]], int]:
+    """What the CTAs of the last launch prefetch, in units of 64 of k at one place of the other axis; and how many such
+    units along k fit into the stages."""
     kernel = SKETCH.lower(workload, target, legal_schedule_of(SKETCH, workload, target, **knobs))
     launch = kernel.launches[-1]
     found = []
-    for places in product(*(range(b.extent if b.axis is not HardwareAxis.LANE else 2) for b in launch.axes)):
-        at = {b.var: index(n) for b, n in zip(launch.axes, places, strict=True)}
-        for name, corner, box in asked_for(launch.body, at):
+    for numbers in product(*(range(b.extent if b.axis is not HardwareAxis.LANE else 2) for b in launch.axes)):
+        at = {b.var: index(n) for b, n in zip(launch.axes, numbers, strict=True)}
+        for name, corner, box in prefetched(launch.body, at):
             assert box[1] == 64
             found += [(name, (corner[0] + n, corner[1])) for n in range(box[0])]
     held = [s.buffer for s in walk_statements(launch.body) if isinstance(s, Allocate)]
-    (ring,) = (b for b in held if b.name == "left")
-    return sorted(found), ring.shape[0] * ring.shape[1]
+    (stages,) = (b for b in held if b.name == "a")
+    return sorted(found), stages.shape[0] * stages.shape[1]
 
 
 @pytest.mark.parametrize(("cluster_m", "cluster_n", "k_atoms"), [(1, 1, 1), (2, 1, 1), (1, 2, 2), (2, 2, 1)])
-def test_what_fills_the_rings_first_is_asked_for_once(cluster_m: int, cluster_n: int, k_atoms: int) -> None:
+def test_what_fills_the_stages_first_is_prefetched_once(cluster_m: int, cluster_n: int, k_atoms: int) -> None:
     workload = workload_of("matmul", m=256, n=256, k=1024, dtype="float16", transpose_b=True)
     knobs = {
         "consumer_warpgroups": 1,
@@ -266,22 +267,22 @@ def test_what_fills_the_rings_first_is_asked_for_once(cluster_m: int, cluster_n:
         "cluster_n": cluster_n,
         "split_k": 1,
     }
-    asked, ring = all_asked_for(workload, H200, **knobs)
-    assert 4 * k_atoms <= ring <= 16
-    assert asked == sorted((name, (row, 64 * n)) for name in "AB" for row in range(256) for n in range(ring))
+    boxes, staged = all_prefetched(workload, H200, **knobs)
+    assert 4 * k_atoms <= staged <= 16
+    assert boxes == sorted((name, (row, 64 * n)) for name in "AB" for row in range(256) for n in range(staged))
 
 
-def test_nothing_is_asked_for_where_it_does_not_pay() -> None:
+def test_nothing_is_prefetched_where_it_does_not_pay() -> None:
     tile = {"consumer_warpgroups": 1, "atoms_m": 1, "mma_n": 64, "k_atoms": 1, "cluster_m": 1, "cluster_n": 1}
     one_row = workload_of("linear", rows=65, outputs=512, inputs=1024, dtype="float16")
     batch = workload_of("batch_matmul", batch=3, m=128, n=128, k=512, dtype="float16", transpose_b=True)
     uneven = workload_of("matmul", m=128, n=128, k=515, dtype="float16", transpose_b=True)
     square = workload_of("matmul", m=256, n=256, k=1024, dtype="float16", transpose_b=True)
-    assert {name for name, _ in all_asked_for(one_row, H200, **{**tile, "atoms_m": 2, "split_k": 1})[0]} == {"X"}
-    assert not all_asked_for(batch, H200, split_k=1, **tile)[0]
-    assert not all_asked_for(uneven, H200, split_k=1, **tile)[0]
-    assert not all_asked_for(square, H200, split_k=2, **tile)[0]
-    assert not all_asked_for(square, FEW, split_k=1, **tile)[0]
+    assert {name for name, _ in all_prefetched(one_row, H200, **{**tile, "atoms_m": 2, "split_k": 1})[0]} == {"X"}
+    assert not all_prefetched(batch, H200, split_k=1, **tile)[0]
+    assert not all_prefetched(uneven, H200, split_k=1, **tile)[0]
+    assert not all_prefetched(square, H200, split_k=2, **tile)[0]
+    assert not all_prefetched(square, FEW, split_k=1, **tile)[0]
 
 
 def test_what_it_leaves_to_others() -> None:
@@ -329,7 +330,9 @@ def test_all_that_can_be_built_is_legal_and_what_is_promising_is_part_of_it(work
     assert unranked.prior_seconds is None and np.array_equal(unranked.codes, legal.codes)
 
 
-@pytest.mark.parametrize("case", ["rows along k", "rows along m and n", "epilogue", "odd rows", "two sums", "batch"])
+@pytest.mark.parametrize(
+    "case", ["rows along k", "rows along m and n", "epilogue", "odd rows", "two accumulators", "batch"]
+)
 def test_legal_settings_that_are_not_promising_are_correct_too(case: str) -> None:
     target, workload = CASES[case]
     assert assert_agrees(SKETCH, workload(), 4, target, policy=WHOLE) == 4
@@ -361,13 +364,13 @@ def test_the_prior_comes_from_the_peaks_of_the_device() -> None:
     ("workload", "split"), [(LARGE, 1), (SMALL, 2), (SMALL, 4)], ids=["large", "halves", "quarters"]
 )
 def test_shared_memory_is_what_the_sketch_says(workload: Workload, split: int) -> None:
-    """Where blocks share k, their sums lie in the place of the rings."""
+    """With split-K, partial sums lie in the place of the stages."""
     space = SKETCH.space(workload, H200)
     rows = np.flatnonzero(np.asarray(space.column("split_k")) == split).tolist()
     assert rows
     for row in rows[:: max(1, len(rows) // 8)]:
         kernel = finish(SKETCH.lower(workload, H200, space.schedule(row)), H200)
-        launch = backend_for(H200).emit(kernel, H200).launches[0]  # where steps are dealt out evenly, another follows
+        launch = backend_for(H200).emit(kernel, H200).launches[0]  # with stream-K another follows
         assert 0 <= int(space.quantities["shared_bytes"][row]) - launch.shared_bytes <= 64, space.schedule(row)
         assert launch.blocks[0] == int(space.quantities["blocks"][row])
 
@@ -402,9 +405,9 @@ def test_shared_memory_is_what_the_sketch_says(workload: Workload, split: int) -
         ),
         (SMALL, {"consumer_warpgroups": 1, "ping_pong": 0, "atoms_m": 1, "split_k": 1}),
     ],
-    ids=["shared tiles", "in turn", "many registers", "epilogue", "two sums", "small"],
+    ids=["cooperative", "ping-pong", "producer warpgroup", "epilogue", "two accumulators", "small"],
 )
-def test_nothing_spills_and_products_stay_under_way(workload: Workload, knobs: dict[str, int]) -> None:
+def test_nothing_spills_and_wgmma_stays_under_way(workload: Workload, knobs: dict[str, int]) -> None:
     resources = compiled(SKETCH, workload, **knobs)  # refuses what the assembler warns of
     assert resources.spill_bytes == 0 and resources.stack_bytes == 0
     kernel = finish(SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, **knobs)), H200)

@@ -1,0 +1,201 @@
+"""The kernel of a large product on Hopper: warp roles, the persistent loop over tiles, and how CTAs share a tile.
+
+Warps are specialised: one producer (a warp, or a warpgroup that gives its registers away) loads for one to three
+consumer warpgroups. A cluster of CTAs works on neighbouring tiles, and each of them loads a part of what they share.
+The clusters are persistent: each works through several tiles. There are four ways to share out the work:
+
+    cooperative    all consumer warpgroups of a CTA share a tile
+    ping-pong      each has tiles of its own; while one stores its tile, another one multiplies
+    split-K        the CTAs of a cluster share k of one tile and add up their accumulators through shared memory
+    stream-K       every CTA takes the same number of k iterations; a second launch adds up the tiles of several CTAs
+"""
+
+from collections.abc import Mapping
+
+from ....core.dtypes import INDEX, float32
+from ....ir.buffer import Buffer, Layout, MemoryScope
+from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, index
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierInit, MbarrierWait
+from ....ir.gpu.setmaxnreg import SetMaxRegisters
+from ....ir.gpu.wgmma import WGMMA_M, WarpgroupMmaWait
+from ....ir.stmt import HardwareAxis, Kernel
+from ...problems.gemm import Gemm
+from ...tile.names import FreshNameWriter
+from ..split_k import TileSlice, reduce_tile
+from .epilogue import Epilogue
+from .mainloop import GemmMainloop, StageBarriers, WarpRoles
+from .repack import repack
+from .sizes import PARTIAL_PADDING, PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSizes
+from .stream_k import StreamK, write_fixup
+from .tile_scheduler import TileScheduler
+
+
+def lower_gemm(gemm: Gemm, name: str, sizes: GemmSizes[int]) -> Kernel:
+    """The kernel of one setting."""
+    return _GemmKernelWriter(gemm, name, sizes).kernel()
+
+
+class _GemmKernelWriter:
+    def __init__(self, gemm: Gemm, name: str, sizes: GemmSizes[int]) -> None:
+        self.s, self.name = sizes, name
+        self.w = FreshNameWriter(gemm.names)
+        self.gemm, self.workspace = repack(self.w, gemm)
+        s = sizes
+        self.scheduler = TileScheduler(self.gemm, s.tile_m, s.tile_n, s.group_m, s.cluster_m, s.cluster_n)
+        self.stream_k: StreamK | None = None
+        if s.stream_k:
+            self.stream_k = StreamK(self.scheduler.cluster_tiles, s.k_iters, s.unit_k_iters)
+
+    def kernel(self) -> Kernel:
+        s, w, gemm, workspace = self.s, self.w, self.gemm, self.workspace
+        if self.stream_k is not None:
+            self.partials = self.stream_k.allocate_partials(w, s.tile_m, s.mma_n)
+            workspace = (*workspace, self.partials)
+        axes = [
+            ("cluster", s.clusters, HardwareAxis.GRID_X),
+            ("cta", s.cluster_size, HardwareAxis.CLUSTER),
+            ("warp", s.warps, HardwareAxis.WARP),
+            ("lane", WARP_LANES, HardwareAxis.LANE),
+        ]
+        if s.cluster_size == 1:
+            del axes[1]
+        with w.launch(self.name, axes, min_blocks=s.ctas_per_sm) as numbers:
+            self._launch(numbers[0], numbers[1] if s.cluster_size > 1 else index(0), numbers[-2], numbers[-1])
+        if self.stream_k is not None:
+            write_fixup(w, gemm, self.scheduler, self.stream_k, self.partials)
+        return Kernel(self.name, gemm.inputs, tuple(r.tensor for r in gemm.results), workspace, w.finish())
+
+    def _launch(self, cluster: Expr, cta: Expr, warp: Expr, lane: Expr) -> None:
+        s, w = self.s, self.w
+        self.cluster, self.roles = cluster, WarpRoles(warp, lane, s.consumer_warpgroups)
+        self.tile, self.k_rank = (cta // s.split_k, cta % s.split_k) if s.split_k > 1 else (cta, index(0))
+        barriers = StageBarriers(w, s.stages)
+        if s.ping_pong:
+            self.order = w.allocate("order", (s.consumer_warpgroups,), INDEX, MemoryScope.SHARED)
+        # with ping-pong each warpgroup has a buffer of its own, so that none stays alive while another one is filled
+        buffers = s.consumer_warpgroups if s.ping_pong else 1
+        self.accumulators = [self._allocate_accumulators() for _ in range(buffers)]
+        with w.scope():
+            self.mainloop = GemmMainloop(w, self.gemm, s, self.scheduler, self.roles, barriers, self.tile, self.k_rank)
+            several_tiles = self.scheduler.cluster_tiles > s.clusters
+            self.epilogue = Epilogue(w, self.gemm, s, self.roles, several_tiles)
+            if not several_tiles and not self.workspace and self.stream_k is None:
+                self.mainloop.prefetch(cluster)
+            self._initialise()
+            self._tiles()
+            with w.when(self.roles.consumes):
+                self.epilogue.wait_for_stores()
+            if s.split_k > 1:
+                w.barrier()
+        if s.split_k > 1:
+            with w.scope():  # in the place of the stages
+                self._reduce_split_k()
+        if s.cluster_size > 1:
+            w.barrier(SyncScope.CLUSTER)
+
+    def _allocate_accumulators(self) -> Buffer:
+        return self.w.allocate("accumulators", (self.s.atoms_m, self.s.mma_n // 2), float32, MemoryScope.REGISTER)
+
+    def _initialise(self) -> None:
+        """Initialise all mbarriers, and move registers from the producer to the consumers."""
+        s, w, roles = self.s, self.w, self.roles
+        with w.when(roles.elected):
+            self.mainloop.initialise_barriers()
+            if s.ping_pong:
+                for warpgroup in range(s.consumer_warpgroups):
+                    w.emit(MbarrierInit(self.order, index(warpgroup), WARPGROUP_WARPS))
+        w.barrier(SyncScope.CLUSTER if s.cluster_size > 1 else SyncScope.BLOCK)
+        if s.consumer_registers:
+            with w.when(roles.produces):
+                w.emit(SetMaxRegisters(PRODUCER_REGISTERS, increase=False))
+            with w.when(roles.consumes):
+                w.emit(SetMaxRegisters(s.consumer_registers, increase=True))
+
+    # --- tiles
+
+    def _tiles(self) -> None:
+        """The persistent loop: all tiles of this CTA, one iteration after the other."""
+        s, w = self.s, self.w
+        with w.loop("tile_iteration", s.tile_iterations) as iteration:
+            if self.stream_k is not None:
+                self._stream_k_unit(self.stream_k, iteration)
+            elif not s.ping_pong:
+                self._tile(iteration, self.roles.consumes)
+            else:
+                for warpgroup in range(s.consumer_warpgroups):
+                    self._ping_pong_tile(iteration, warpgroup)
+
+    def _ping_pong_tile(self, iteration: Expr, warpgroup: int) -> None:
+        """The tile of one warpgroup. It may begin once the warpgroup before it has issued its last wgmma; the first
+        warpgroup begins at once."""
+        s = self.s
+        mine = Compare(CompareOp.EQ, self.roles.warpgroup, index(warpgroup))
+        parity = (iteration + (0 if warpgroup else 1)) % 2
+        self._tile(iteration * s.consumer_warpgroups + warpgroup, mine, warpgroup, parity)
+
+    def _tile(self, number: Expr, consumes: Expr, warpgroup: int = 0, parity: Expr | None = None) -> None:
+        """The tile that is this CTA's ``number``-th. With ping-pong, ``parity`` is that of the order barrier."""
+        s, w, mainloop, accumulators = self.s, self.w, self.mainloop, self.accumulators[warpgroup]
+        cluster_tile = number * s.clusters + self.cluster
+        may_miss = s.tile_iterations * s.tiles_per_iteration * s.clusters > self.scheduler.cluster_tiles
+        exists = Compare(CompareOp.LT, cluster_tile, index(self.scheduler.cluster_tiles)) if may_miss else None
+        with w.when(exists):
+            at = self.scheduler.origin(cluster_tile, self.tile)
+            if parity is not None:
+                with w.when(consumes):
+                    w.emit(MbarrierWait(self.order, index(warpgroup), parity))
+            with w.loop("k_iter", s.k_iters) as k_iter:
+                fill = number * s.k_iters + k_iter
+                with w.when(self.roles.produces), w.when(self.roles.elected):
+                    mainloop.load(at, k_iter, fill)
+                with w.when(consumes):
+                    mainloop.multiply(accumulators, k_iter, fill)
+            with w.when(consumes):
+                if parity is not None:
+                    with w.when(self.roles.first_lane):
+                        w.emit(MbarrierArrive(self.order, index((warpgroup + 1) % s.consumer_warpgroups)))
+                own = self._warpgroup_origin(at)
+                sources = self.epilogue.load_first_sources(own)
+                w.emit(WarpgroupMmaWait(0))
+                mainloop.release(number * s.k_iters + (s.k_iters - 1))
+                if s.split_k == 1:
+                    self.epilogue.store(accumulators, own, sources)
+
+    def _stream_k_unit(self, stream_k: StreamK, iteration: Expr) -> None:
+        """What this CTA does of one tile: it stores the outputs where that is all of the tile, else partial sums."""
+        s, w, mainloop, accumulators = self.s, self.w, self.mainloop, self.accumulators[0]
+        unit = stream_k.work_unit(self.cluster, iteration)
+        with w.when(unit.k_iters > 0):
+            at = self.scheduler.origin(unit.tile, index(0))
+            with w.loop("k_iter", min(s.k_iters, s.unit_k_iters)) as k_iter, w.when(k_iter < unit.k_iters):
+                with w.when(self.roles.produces), w.when(self.roles.elected):
+                    mainloop.load(at, unit.first_k_iter + k_iter, unit.fills_before + k_iter)
+                with w.when(self.roles.consumes):
+                    mainloop.multiply(accumulators, k_iter, unit.fills_before + k_iter)
+            with w.when(self.roles.consumes):
+                w.emit(WarpgroupMmaWait(0))
+                mainloop.release(unit.fills_before + (unit.k_iters - 1))
+                if s.unit_k_iters >= s.k_iters:
+                    with w.when(Compare(CompareOp.EQ, unit.k_iters, index(s.k_iters))):
+                        self.epilogue.store(accumulators, self._warpgroup_origin(at), {})
+                with w.when(unit.k_iters < s.k_iters):
+                    self.epilogue.store_partials(accumulators, self.partials, (unit.slot(self.cluster),))
+
+    def _reduce_split_k(self) -> None:
+        """Every CTA that shares a tile puts its accumulators into shared memory. Then each stores some of the rows."""
+        s, w = self.s, self.w
+        layout = Layout((s.mma_n + PARTIAL_PADDING, 1))
+        partials = w.allocate("partials", (s.tile_m, s.mma_n), float32, MemoryScope.SHARED, layout)
+        with w.when(self.roles.consumes):
+            self.epilogue.store_partials(self.accumulators[0], partials)
+        w.barrier(SyncScope.CLUSTER)
+        origin, first = self.scheduler.origin(self.cluster, self.tile), self.tile * s.split_k
+        threads = s.warps * WARP_LANES
+        own = TileSlice(self.gemm, origin, self.k_rank, s.split_k, self.roles.thread, threads, first)
+        reduce_tile(w, own, partials, 4 if self.gemm.n.extent % 4 == 0 else 1)
+
+    def _warpgroup_origin(self, at: Mapping[str, Expr]) -> dict[str, Expr]:
+        """Where the rows of this thread's warpgroup begin in the tile at ``at``."""
+        own = 0 if self.s.ping_pong else self.roles.warpgroup * (WGMMA_M * self.s.atoms_m)
+        return {**at, "m": at["m"] + own}
