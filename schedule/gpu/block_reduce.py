@@ -17,6 +17,7 @@ Values are register buffers. Several that are reduced together (a value and its 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 
 from ...core.dtypes import DType, float32
 from ...ir.buffer import Buffer, MemoryScope
@@ -74,14 +75,11 @@ def combine_in_order(
     w: Writer, name: str, values: Sequence[Buffer], terms: Iterable[Sequence[Expr]], combine: Combine, at: Indices = ()
 ) -> None:
     """``values[at]`` becomes the first of ``terms`` combined with the second, the third and so on."""
-    first, *others = terms
-    if len(values) == 1:
-        for term in others:
-            first = combine(first, term)
-    for value, result in zip(values, first, strict=True):
-        w.store(value, at, result)
-    if len(values) > 1:
-        for number, term in enumerate(others):
+    for number, term in enumerate(terms):
+        if number == 0:
+            for value, first in zip(values, term, strict=True):
+                w.store(value, at, first)
+        else:
             _combine_into(w, f"{name}_{number}", values, at, term, combine)
 
 
@@ -296,6 +294,9 @@ class FragmentRowReducer:
             w.store(partials, (slot, row), Load(value, (i, half)))
         w.barrier(SyncScope.CLUSTER)
         with self.rows() as (i, half, row):
-            terms = ([ClusterLoad(partials, (slot, row), index(block))] for block in range(self.cluster))
-            combine_in_order(w, "block", [value], terms, combine, (i, half))
+            terms: list[Sequence[Expr]] = [
+                [ClusterLoad(partials, (slot, row), index(block))] for block in range(self.cluster)
+            ]
+            (total,) = reduce(combine, terms)
+            w.store(value, (i, half), total)
             w.emit(ClusterLoadWait(Load(value, (i, half))))
