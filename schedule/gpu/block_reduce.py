@@ -43,8 +43,8 @@ from ...ir.gpu.cluster import ClusterLoadWait
 from ...ir.stmt import LoopKind
 
 Combine = Callable[[Sequence[Expr], Sequence[Expr]], Sequence[Expr]]
-"""What two partial results make together, value by value. Must be commutative, and associative but for rounding: then
-every thread of a butterfly has the same bits."""
+"""What two partial results make together, value by value. It must be commutative, and associative but for rounding.
+Then every thread of a butterfly has the same bits."""
 Indices = tuple[Expr, ...]
 
 
@@ -228,9 +228,9 @@ def _partial(group: ThreadGroup, cell: Buffer, slot: Expr, number: Expr) -> Expr
 # --- rows in fragments of matrix instructions
 
 QUAD = 4
-"""Lanes that hold the accumulators of one row of a fragment, two neighbours each."""
+"""How many lanes hold the accumulators of one row of a fragment, two neighbours each."""
 FRAGMENT_ROWS = 16
-"""Rows of a fragment of m16n8, of which a lane holds accumulators of two, 8 apart."""
+"""How many rows a fragment of m16n8 has. A lane holds accumulators of two of them, whose numbers differ by 8."""
 
 
 class FragmentRowReducer:

@@ -19,7 +19,7 @@ from ..loop_nest.nest import COMBINE
 from .gemm import Operand, Result, flat_steps, operand_of
 
 COPY_BYTES = 16
-"""The bytes of one asynchronous copy."""
+"""How many bytes one asynchronous copy brings."""
 
 
 @dataclass(frozen=True, slots=True)

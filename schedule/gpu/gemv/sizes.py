@@ -14,9 +14,9 @@ from ...tile.load_analysis import flat_offset
 from ..occupancy import limits_of
 
 VECTOR_BYTES = 16
-"""The bytes of the widest load."""
+"""How many bytes the widest load has."""
 SPARE_REGISTERS = 24
-"""Registers of a thread for addresses and constants, roughly (from compiled kernels)."""
+"""How many registers a thread needs for addresses and constants, roughly (from compiled kernels)."""
 
 W = TypeVar("W", int, Ints)
 

@@ -40,39 +40,39 @@ from .sizes import (
 )
 
 LARGEST_M = 8
-"""Rows of A up to which plain arithmetic keeps up with memory."""
-LARGEST_M_BESIDE_MMA = 2
-"""The same where matrix instructions apply, which are faster from then on."""
+"""Up to how many rows of A plain arithmetic keeps up with memory."""
+LARGEST_M_WHERE_MMA_APPLIES = 2
+"""Up to how many rows it is used where matrix instructions apply, which are faster from then on."""
 MOST_ACCUMULATORS = 32
-"""Accumulators of a thread that are worth a measurement."""
+"""How many accumulators of a thread are worth a measurement."""
 MOST_LOADED = 64
-"""Registers of a thread for vectors of B in flight that are worth a measurement."""
+"""How many registers of a thread for vectors of B in flight are worth a measurement."""
 SMALL = 1 << 20
-"""Elements of B below which it hardly matters how they are read: any setting that makes sense is promising."""
+"""With fewer elements of B it hardly matters how they are read: any setting that makes sense is promising."""
 MOST_REGISTERS_SMALL = 72
-"""Registers of a thread that are worth a measurement there: the guards take more than the estimate says."""
+"""How many registers of a thread are worth a measurement there. The guards take more than the estimate says."""
 MOST_REGISTERS_SMALL_NARROW = 128
-"""The same for loads of less than 16 bytes, few of which have guards."""
+"""How many of them are for loads of less than 16 bytes, few of which have guards."""
 MOST_THREADS_SMALL = 256
-"""Threads of a block that are worth a measurement there."""
+"""How many threads of a block are worth a measurement there."""
 LEAST_LOADED_NARROW = 16
-"""Registers of a thread for such loads in flight (of large B: of both operands), unless it loads all of a row at
-once."""
+"""How many registers of a thread such loads in flight must take (with a large B: those of both operands), unless it
+loads all of a row at once."""
 LEAST_IN_FLIGHT = 24 * 1024
-"""Bytes of B that a multiprocessor must have in flight to come near the rate of its memory."""
+"""How many bytes of B a multiprocessor must have in flight to come near the rate of its memory."""
 LEAST_THREADS, LEAST_LOADS = 128, 2
-"""Threads of a block, and loads of a thread in flight, that are worth the start of a block."""
+"""How many threads of a block, and loads of a thread in flight, are worth the start of a block."""
 ISSUE_CYCLES = 8
-"""Cycles from an instruction of a warp to its next. Fitted to 24 kernels for 1x4096x4096 in float16 on an H200, whose
-loads and arithmetic overlap little."""
+"""How many cycles pass from an instruction of a warp to its next. This was fitted to 24 kernels for 1x4096x4096 in
+float16 on an H200, whose loads and arithmetic overlap little."""
 END_CYCLES = 300
-"""An estimate of the cycles from the last product to the stores: shuffles, and the exchange in shared memory."""
+"""How many cycles pass from the last product to the stores, for shuffles and shared memory. This is an estimate."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("thread_loads", "loads", "loads of B that a thread has in flight"),
+    Quantity("thread_loads", "loads", "how many loads of B a thread has in flight"),
     Quantity("steps", "steps", "how often a thread waits for loads of B"),
-    Quantity("partial_accumulators", "values", "partial accumulators that the warps of a block add up for each output"),
+    Quantity("partial_accumulators", "values", "how many partial accumulators a block adds up for each output"),
 )
 
 
@@ -93,22 +93,22 @@ class GemvPlan(Plan):
     def knobs(self) -> tuple[Knob, ...]:
         fine = self.narrow and self.small
         own = (
-            Knob("rows_per_warp", (1, 2, 3, 4, 5, 6, 8) if fine else (1, 2, 4, 8), "outputs n that a warp computes")
+            Knob("rows_per_warp", (1, 2, 3, 4, 5, 6, 8) if fine else (1, 2, 4, 8), "how many outputs n a warp computes")
             if b_is_k_major(self.product)
             else Knob(
                 "lanes_n",
                 (4, 8, 16, 2, 32),
-                "lanes of a warp along n, each with a vector of 16 bytes; the other lanes are along k",
+                "how many lanes of a warp divide n, each with a vector of 16 bytes; the others divide k",
             )
         )
         return (
             own,
-            Knob("warps_n", (1, 2, 4, 8) if fine else (1, 2, 4), "warps of a block along n"),
-            Knob("warps_k", (1, 2, 4, 8, 16, 32), "warps of a block along k"),
+            Knob("warps_n", (1, 2, 4, 8) if fine else (1, 2, 4), "how many warps of a block divide n"),
+            Knob("warps_k", (1, 2, 4, 8, 16, 32), "how many warps of a block divide k"),
             Knob(
                 "unroll",
                 (1, 2, 4, 8, 16, 32) if self.narrow else (1, 2, 4, 8, 16),
-                "most loads of a thread along k before it uses the first",
+                "how many loads along k a thread starts at most before it uses the first",
             ),
         )
 
@@ -258,7 +258,7 @@ def _plan(workload: Workload, target: Target) -> GemvPlan | None:
     product = skinny_gemm_of(workload)
     if product is None or product.m.extent > LARGEST_M:
         return None
-    if product.m.extent > LARGEST_M_BESIDE_MMA and can_lower_skinny_mma(product):
+    if product.m.extent > LARGEST_M_WHERE_MMA_APPLIES and can_lower_skinny_mma(product):
         return None
     return GemvPlan(product, target)
 

@@ -13,9 +13,9 @@ from ..occupancy import limits_of
 from ..skinny.mma_tiles import ATOM_M, ATOM_N, tile_bytes
 
 SPARE_REGISTERS = 44
-"""Registers of a thread for addresses and constants, roughly (from compiled kernels)."""
+"""How many registers a thread needs for addresses and constants, roughly (from compiled kernels)."""
 SPARE_BYTES = 256
-"""Shared memory that is left free for the alignment of buffers."""
+"""How many bytes of shared memory are left free for the alignment of buffers."""
 
 W = TypeVar("W", int, Ints)
 

@@ -33,18 +33,18 @@ from .prior import mlp_seconds
 from .sizes import MlpSizes, mlp_sizes
 
 LEAST_BLOCK_N = 64
-"""Columns of a block of a cluster: fewer are no work for its warps."""
+"""How many columns a block of a cluster must have. Fewer are no work for its warps."""
 MOST_ACCUMULATORS = 64
-"""Accumulators of a thread. With more, the functions of them do not fit in registers."""
+"""How many accumulators a thread may have. With more, the functions of them do not fit in registers."""
 LEAST_COPIED = 64
-"""Elements of a row of a tile of a single layer that are copied at a time: shorter rows are slow."""
+"""How many elements of a row are copied at a time for a single layer. Shorter rows are slow."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("k_tiles", "tiles", "tiles of k of all layers, one after the other"),
+    Quantity("k_tiles", "tiles", "how many tiles of k all layers have, one after the other"),
     Quantity("stages", "stages", "how many of them the circular buffer in shared memory holds"),
-    Quantity("accumulators", "registers", "registers of a thread that hold accumulators"),
-    Quantity("b_bytes", "B", "bytes of B of all layers that all blocks read together"),
+    Quantity("accumulators", "registers", "how many accumulators a thread has, each in a register"),
+    Quantity("b_bytes", "B", "how many bytes of B of all layers all blocks read together"),
 )
 
 
@@ -58,10 +58,14 @@ class MlpPlan(Plan):
         clusters = (1, 2, 4, 8) if limits_of(self.target).clusters and len(self.mlp.layers) == 1 else (1,)
         return (
             Knob("atoms_m", (1, 2, 4), "how many times 16 rows a block has"),
-            Knob("warps_n", (8, 4, 16, 2), "warps of a block, which divide the columns among them"),
-            Knob("tile_k", (64, 32, 128), "elements along k that a block copies and multiplies at a time"),
-            Knob("cluster_n", clusters, "blocks of a cluster, which divide the columns of the layer among them"),
-            Knob("ctas_per_sm", (1, 2, 4), "blocks meant for a multiprocessor at once, which share its memory"),
+            Knob("warps_n", (8, 4, 16, 2), "how many warps of a block divide the columns among them"),
+            Knob("tile_k", (64, 32, 128), "how many elements along k a block copies and multiplies at a time"),
+            Knob("cluster_n", clusters, "how many blocks of a cluster divide the columns of the layer among them"),
+            Knob(
+                "ctas_per_sm",
+                (1, 2, 4),
+                "how many blocks a multiprocessor is meant to run at once; they share its memory",
+            ),
         )
 
     def sizes(self, columns: Columns) -> MlpSizes[Ints]:

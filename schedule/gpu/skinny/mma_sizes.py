@@ -14,7 +14,7 @@ from ..split_k import partial_bytes
 from .mma_tiles import ATOM_M, ATOM_N, tile_bytes
 
 SPARE_REGISTERS = 44
-"""Registers of a thread for addresses and constants, roughly (from compiled kernels)."""
+"""How many registers a thread needs for addresses and constants, roughly (from compiled kernels)."""
 LEAST_STAGES, MOST_STAGES = 2, 12
 
 W = TypeVar("W", int, Ints)

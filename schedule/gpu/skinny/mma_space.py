@@ -33,27 +33,26 @@ from .prior import EXCHANGE_BYTES_PER_CYCLE, EXCHANGE_CYCLES, MMA_SHARE, WeightS
 from .tma_mainloop import can_lower_skinny_tma
 
 LEAST_M = 2
-"""Rows of A from which on matrix instructions are faster than plain arithmetic."""
-MOST_M_BESIDE_TMA = 8
-"""Rows of A above which ``cuda_skinny_tma`` is always faster where it applies (with 16 by 3 to 5 % on an H200)."""
+"""From how many rows of A on matrix instructions are faster than plain arithmetic."""
+MOST_M_WHERE_TMA_APPLIES = 8
+"""With more rows of A ``cuda_skinny_tma`` is always faster where it applies (with 16 by 3 to 5 % on an H200)."""
 SMALL = 1 << 20
-"""Elements of B below which it hardly matters how they are read, so that every setting is promising that pipelines."""
+"""With fewer elements of B it hardly matters how they are read, so that every setting that pipelines is promising."""
 LEAST_IN_FLIGHT = 24 * 1024
-"""Bytes of B that a multiprocessor must have in flight to keep up with memory."""
+"""How many bytes of B a multiprocessor must have in flight to keep up with memory."""
 LEAST_PIPELINE = 3
-"""Stages of a pipeline that overlaps copies with products."""
+"""How many stages a pipeline must have to overlap copies with products."""
 LEAST_THREADS = 128
-"""Threads of a block that are worth its start."""
+"""How many threads of a block are worth its start."""
 STEP_CYCLES = 150
-"""An estimate of the cycles of a step of ``k`` that nothing overlaps: the wait for copies, a barrier, and ldmatrix."""
+"""How many cycles of a tile of ``k`` nothing overlaps, by estimate: the wait for copies, a barrier, ldmatrix."""
+
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("k_tiles", "tiles", "tiles of k that a warp goes through"),
-    Quantity("a_bytes", "B", "bytes of A that all blocks read together"),
-    Quantity(
-        "exchanged_bytes", "B", "bytes of partial accumulators that a block reads from other blocks of its cluster"
-    ),
-    Quantity("idle_blocks", "blocks", "blocks that the last wave could run besides its own"),
+    Quantity("k_tiles", "tiles", "how many tiles of k a warp goes through"),
+    Quantity("a_bytes", "B", "how many bytes of A all blocks read together"),
+    Quantity("exchanged_bytes", "B", "how many bytes of partial accumulators a block reads from others of its cluster"),
+    Quantity("idle_blocks", "blocks", "how many more blocks the last wave could run"),
 )
 
 
@@ -67,11 +66,15 @@ class SkinnyMmaPlan(Plan):
         splits = (1, 2) if limits_of(self.target).clusters else (1,)
         return (
             Knob("atoms_n", (1, 2, 4), "how many times 16 outputs n a warp computes"),
-            Knob("warps_n", (1, 2, 4), "warps of a block along n, which share their tiles of A"),
-            Knob("warps_k", (1, 2, 4, 8), "warps of a block along k"),
-            Knob("tile_k", (64, 128), "elements along k that a warp loads and multiplies at a time"),
-            Knob("split_k", splits, "blocks of a cluster, which divide k among them"),
-            Knob("ctas_per_sm", (1, 2, 3, 4), "blocks meant for a multiprocessor at once, which share its memory"),
+            Knob("warps_n", (1, 2, 4), "how many warps of a block divide n; they share their tiles of A"),
+            Knob("warps_k", (1, 2, 4, 8), "how many warps of a block divide k"),
+            Knob("tile_k", (64, 128), "how many elements along k a warp loads and multiplies at a time"),
+            Knob("split_k", splits, "how many blocks of a cluster divide k among them"),
+            Knob(
+                "ctas_per_sm",
+                (1, 2, 3, 4),
+                "how many blocks a multiprocessor is meant to run at once; they share its memory",
+            ),
         )
 
     def sizes(self, columns: Columns) -> SkinnyMmaSizes[Ints]:
@@ -178,7 +181,7 @@ def _plan(workload: Workload, target: Target) -> SkinnyMmaPlan | None:
     product = skinny_gemm_of(workload)
     if product is None or product.m.extent < LEAST_M or not can_lower_skinny_mma(product):
         return None
-    if target.arch == "sm_90a" and product.m.extent > MOST_M_BESIDE_TMA and can_lower_skinny_tma(product):
+    if target.arch == "sm_90a" and product.m.extent > MOST_M_WHERE_TMA_APPLIES and can_lower_skinny_tma(product):
         return None
     return SkinnyMmaPlan(product, target)
 

@@ -15,12 +15,12 @@ from ....ir.gpu.mma import WARP_MMA_ATOMS, MmaAtom
 from ...space.columns import Ints
 
 Whole = TypeVar("Whole", int, Ints)
-"""A whole number, or a column of them."""
+"""This is a whole number, or a column of them."""
 
 ATOM_M, ATOM_N, ATOM_K = 16, 8, 16
-"""The shape of the matrix instruction."""
+"""The M, N and K of the matrix instruction."""
 COPY_ELEMENTS = 8
-"""Elements of one asynchronous copy of 16 bytes."""
+"""How many elements one asynchronous copy of 16 bytes brings."""
 
 
 def mma_atom_of(operand: DType) -> MmaAtom | None:

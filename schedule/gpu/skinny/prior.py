@@ -21,13 +21,13 @@ from ...space.columns import Ints
 from ..peaks import GpuPeaks
 
 LATENCY_SECONDS = 700e-9
-"""From a load of memory to its first use, on Hopper."""
+"""How long a load of memory takes on Hopper, roughly."""
 MMA_SHARE = 0.525
-"""The share of the matrix units' rate that mma.sync reaches: 2150 of 4096 operations in a cycle, fitted to kernels of
+"""Which share of the matrix units' rate mma.sync reaches: 2150 of 4096 operations in a cycle, fitted to kernels of
 ``cuda_gemm_mma`` on an H200."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 2000, 12
-"""What the exchange of accumulators in a cluster takes: its barriers, and the bytes that a block reads from the others
-(fitted to kernels of ``cuda_gemm_mma`` on an H200)."""
+"""How long the exchange of accumulators in a cluster takes: its barriers, and what a block reads from the others. This
+was fitted to kernels of ``cuda_gemm_mma`` on an H200."""
 NORM = 6
 """The exponent of the soft maximum. Work that overlaps takes little more than the slowest part of it."""
 

@@ -15,11 +15,11 @@ from ..occupancy import limits_of
 from ..split_k import partial_bytes
 
 SPARE_REGISTERS = 32
-"""Registers of a thread for addresses and constants, roughly (from compiled kernels)."""
+"""How many registers a thread needs for addresses and constants, roughly (from compiled kernels)."""
 SWIZZLED_ROWS = 8
-"""Rows after which the pattern of the 128-byte swizzle repeats."""
+"""After how many rows the pattern of the 128-byte swizzle repeats."""
 BARRIER_BYTES = 16
-"""Shared memory of the two mbarriers of a stage."""
+"""How many bytes of shared memory the two mbarriers of a stage take."""
 
 W = TypeVar("W", int, Ints)
 

@@ -33,32 +33,29 @@ from .tma_sizes import BARRIER_BYTES, SkinnyTmaSizes, skinny_tma_sizes
 
 ARCHITECTURE = "sm_90a"
 LEAST_M = 3
-"""Rows of A from which on matrix instructions are faster than plain arithmetic."""
+"""From how many rows of A on matrix instructions are faster than plain arithmetic."""
 SMALL = 1 << 20
-"""Elements of B below which it hardly matters how they are read, so that every setting with few stages is promising."""
+"""With fewer elements of B it hardly matters how they are read, so that every setting with few stages is promising."""
 LEAST_STAGED = 64 * 1024
-"""Bytes of B in the stages of a multiprocessor that keep memory busy (48 KiB cost 15 % on an H200)."""
+"""How many bytes of B the stages of a multiprocessor must hold to keep memory busy (48 KiB cost 15 % on an H200)."""
 STAGES = (3, 4, 5, 6, 7, 8, 9, 10, 12)
 LEAST_BLOCK_N = 32
-"""Outputs ``n`` of a block that are worth its start."""
+"""How many outputs ``n`` of a block are worth its start."""
 LARGE_BLOCK_N = 192
-"""Outputs ``n`` of blocks that are worth more than one wave."""
+"""How many outputs ``n`` of a block are worth more than one wave."""
 LEAST_OCCUPIED = 0.8
-"""The share of the last wave's slots for blocks that should be taken."""
+"""Which share of the last wave's slots for blocks should be taken."""
 TMA_LATENCY_SECONDS = 1.2e-6
-"""From a TMA load of a stage to the arrival of its last byte while memory is busy (fitted to ``LEAST_STAGED``)."""
+"""How long the last byte of a stage takes while memory is busy, fitted to what ``LEAST_STAGED`` says."""
 STEP_CYCLES = 150
-"""An estimate of the cycles of a tile of ``k`` that nothing overlaps: the wait on its mbarrier, and the latency of the
-last wgmma."""
+"""How many cycles of a tile of ``k`` nothing overlaps, by estimate: the wait on its mbarrier, and the last wgmma."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("k_tiles", "tiles", "tiles of k that a block goes through"),
-    Quantity("a_bytes", "B", "bytes of A that all blocks read together"),
-    Quantity(
-        "exchanged_bytes", "B", "bytes of partial accumulators that a block reads from other blocks of its cluster"
-    ),
-    Quantity("idle_blocks", "blocks", "blocks that the last wave could run besides its own"),
+    Quantity("k_tiles", "tiles", "how many tiles of k a block goes through"),
+    Quantity("a_bytes", "B", "how many bytes of A all blocks read together"),
+    Quantity("exchanged_bytes", "B", "how many bytes of partial accumulators a block reads from others of its cluster"),
+    Quantity("idle_blocks", "blocks", "how many more blocks the last wave could run"),
 )
 
 
@@ -74,13 +71,15 @@ class SkinnyTmaPlan(Plan):
             Knob(
                 "mma_n",
                 (64, 32, 40, 48, 56, 96, 112, 128, 192, 224, 256),
-                "outputs n of a consumer warpgroup: the N of wgmma, or its M of 64 with swap_ab",
+                "how many outputs n a consumer warpgroup computes: the N of wgmma, or its M of 64 with swap_ab",
             ),
-            Knob("consumer_warpgroups", (1, 2, 4), "warpgroups of a block that multiply, side by side along n"),
+            Knob("consumer_warpgroups", (1, 2, 4), "how many warpgroups of a block multiply, each its own outputs n"),
             Knob("k_atoms", (2, 4, 1), "how many times 64 elements of k a stage holds"),
-            Knob("stages", STAGES, "stages of the pipeline between TMA and wgmma"),
-            Knob("split_k", (1, 2), "blocks of a cluster, which divide k among them"),
-            Knob("ctas_per_sm", (1, 2), "blocks meant for a multiprocessor at once, which share its memory"),
+            Knob("stages", STAGES, "how many stages the pipeline between TMA and wgmma has"),
+            Knob("split_k", (1, 2), "how many blocks of a cluster divide k among them"),
+            Knob(
+                "ctas_per_sm", (1, 2), "how many blocks a multiprocessor is meant to run at once; they share its memory"
+            ),
         )
 
     def sizes(self, columns: Columns) -> SkinnyTmaSizes[Ints]:
