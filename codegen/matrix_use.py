@@ -15,7 +15,7 @@ from ..core.dtypes import bfloat16, float16
 from ..core.schedule import Schedule
 from ..core.target import Target
 from ..ir.expr import Cast, Expr, Load
-from ..schedule.gpu.gemm.repack import PIECE_BYTES, uneven_operands
+from ..schedule.gpu.gemm.repack import ROW_ALIGNMENT_BYTES, uneven_operands
 from ..schedule.problems.gemm import LARGEST_SKINNY_M, gemm_of
 from ..schedule.sketches import SKETCHES
 from ..te.contraction import contraction_of
@@ -168,7 +168,7 @@ def _why_no_wgmma(workload: Workload, target: Target) -> str:
     uneven = [
         f"rows of {t.name} begin every {t.strides[-2] * t.dtype.bytes} bytes" for t in uneven_operands(p) if t.shape[1:]
     ]
-    unaligned = f"{' and '.join(uneven)}; TMA needs multiples of {PIECE_BYTES}" if uneven else ""
+    unaligned = f"{' and '.join(uneven)}; TMA needs multiples of {ROW_ALIGNMENT_BYTES}" if uneven else ""
     able = _able(workload, target, _WGMMA_SKETCHES)
     if able and unaligned:
         return f"{unaligned}, so {', '.join(able)} would repack operands first, and was not faster or not tried"

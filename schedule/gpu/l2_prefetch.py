@@ -1,9 +1,9 @@
-"""What blocks will read, asked for before it is their turn to read it.
+"""Prefetches into L2 of what blocks will read.
 
-The first blocks of a launch are there while the last ones of the launch before still run, and memory has little to do
-by then. They ask for the data that they will need at once (``ir.gpu.Prefetch``), ahead of the wait for earlier ones:
-it comes into the cache in front of memory, and is loaded from there as soon as the wait is over. Later on, blocks may
-ask for the data of those that will take their places.
+The first blocks of a launch are resident while the last ones of the launch before still run, and memory has little to
+do by then. They prefetch the data that they will need at once (``ir.gpu.bulk_copy.Prefetch``) ahead of the wait for
+earlier launches: it comes into L2, and is loaded from there as soon as the wait is over. Later on, blocks may prefetch
+the data of those that will take their places.
 """
 
 from collections.abc import Callable
@@ -20,104 +20,123 @@ from ..tile.delinearize import delinearize
 from ..tile.load_analysis import flat_offset
 
 _UNIT_BYTES = 16
-_LEAST_SHARE_BYTES = 512
+"""A prefetch takes whole units of so many bytes."""
+_LEAST_SLICE_BYTES = 512
+"""The fewest bytes that a block prefetches of what all blocks read."""
 _MOST_BYTES = (1 << 20) - _UNIT_BYTES
 """The most bytes that one prefetch takes (ptxas refuses more). Longer ones are left out."""
 
-Place = Callable[[Expr, Expr], tuple[Expr, ...]]
-"""Where run ``i`` of block ``b`` begins, given ``b`` and ``i``."""
+FirstElement = Callable[[Expr, Expr], tuple[Expr, ...]]
+"""Where the ``i``-th contiguous row of elements of block ``b`` begins, given ``b`` and ``i``."""
 
 
 @dataclass(frozen=True, slots=True)
 class L2Prefetch:
-    """``thread``: which of how many of its block this one is. ``block``: which of how many. ``first``: how many blocks
-    there is room for at once: the first, which ask for their own data; none do where it is 0. ``uneven``: whether runs
-    that are no whole numbers of 16 bytes are asked for too."""
+    """Writes the prefetches of one launch.
+
+    ``thread``: the number of this thread in its block, and how many there are. ``block``: the number of this block, and
+    how many there are. ``first``: how many blocks are resident first. These prefetch their own data; none do where it
+    is 0. ``unaligned``: whether rows are prefetched too that are not whole numbers of 16 bytes.
+    """
 
     w: Writer
     thread: tuple[Expr, int]
     block: tuple[Expr, int]
     first: int
-    uneven: bool = False
+    unaligned: bool = False
 
-    def own(self, name: str, source: Buffer, count: int, elements: int, place: Place) -> None:
-        """A block's own ``count`` runs of ``elements`` of ``source``; first of all in a launch. ``name``: of a loop
-        variable."""
+    def own(self, name: str, source: Buffer, rows: int, elements: int, first_element: FirstElement) -> None:
+        """Prefetch a block's own ``rows`` contiguous rows of ``elements`` each, first of all in a launch. ``name`` is
+        that of a loop variable."""
         if self.first:
             block, blocks = self.block
-            self._ask(name, source, count, elements, place, block, block < self.first if self.first < blocks else None)
+            condition = block < self.first if self.first < blocks else None
+            self._prefetch(name, source, rows, elements, first_element, block, condition)
 
-    def following(self, name: str, source: Buffer, count: int, elements: int, place: Place, apart: int) -> None:
-        """As ``own``, for the block that comes ``apart`` blocks later, if there is one; once the own data is loaded."""
+    def following(
+        self, name: str, source: Buffer, rows: int, elements: int, first_element: FirstElement, distance: int
+    ) -> None:
+        """As ``own``, for the block that comes ``distance`` blocks later, if there is one, once the own data is
+        loaded."""
         block, blocks = self.block
-        if 0 < apart < blocks:
-            self._ask(name, source, count, elements, place, block + apart, block + apart < blocks)
+        if 0 < distance < blocks:
+            later = block + distance
+            self._prefetch(name, source, rows, elements, first_element, later, later < blocks)
 
     def all(self, name: str, source: Buffer) -> None:
-        """The whole of what every block reads: a share of it, of some size, from each of the first blocks."""
+        """Prefetch the whole of what every block reads: each of the first blocks takes a slice of it."""
         block, blocks = self.block
-        sharers = min(self.first, blocks, max(1, source.bytes // _LEAST_SHARE_BYTES))
-        if sharers:
-            share = source.elements // sharers // _UNIT_BYTES * _UNIT_BYTES
-            if self.uneven:
-                share = -(-source.elements // sharers)
-            over = share * sharers > source.elements
-            here = block < sharers if sharers < blocks else None
+        slices = min(self.first, blocks, max(1, source.bytes // _LEAST_SLICE_BYTES))
+        if not slices:
+            return
+        elements = source.elements // slices // _UNIT_BYTES * _UNIT_BYTES
+        if self.unaligned:
+            elements = -(-source.elements // slices)
+        overlap = elements * slices > source.elements
 
-            def place(at: Expr, _: Expr) -> tuple[Expr, ...]:
-                first = minimum(at * share, index(source.elements - share)) if over else at * share
-                return delinearize(first, source.shape)
+        def first_element(number: Expr, _: Expr) -> tuple[Expr, ...]:
+            first = minimum(number * elements, index(source.elements - elements)) if overlap else number * elements
+            return delinearize(first, source.shape)
 
-            self._ask(name, source, 1, share, place, block, here)
+        condition = block < slices if slices < blocks else None
+        self._prefetch(name, source, 1, elements, first_element, block, condition)
 
-    def _ask(
-        self, name: str, source: Buffer, count: int, elements: int, place: Place, block: Expr, here: Expr | None
+    def _prefetch(
+        self,
+        name: str,
+        source: Buffer,
+        rows: int,
+        elements: int,
+        first_element: FirstElement,
+        block: Expr,
+        condition: Expr | None,
     ) -> None:
         size = elements * source.dtype.bytes
-        if not elements or size > _MOST_BYTES or (size % _UNIT_BYTES and not self.uneven):
+        if not elements or size > _MOST_BYTES or (size % _UNIT_BYTES and not self.unaligned):
             return
         (thread, threads), w = self.thread, self.w
-        with w.loop(name, -(-count // threads), LoopKind.UNROLLED) as turn:
-            number = turn * threads + thread
-            tests = [number < count] if count % threads else []
-            tests += [here] if here is not None else []
-            with w.when(logical_and(*tests) if tests else None):
-                w.emit(Prefetch(source, place(block, number if count > 1 else index(0)), elements))
+        with w.loop(name, -(-rows // threads), LoopKind.UNROLLED) as number:
+            row = number * threads + thread
+            conditions = [row < rows] if rows % threads else []
+            conditions += [condition] if condition is not None else []
+            with w.when(logical_and(*conditions) if conditions else None):
+                w.emit(Prefetch(source, first_element(block, row if rows > 1 else index(0)), elements))
 
 
-def ask_for_operands(ask: L2Prefetch, p: Gemm, rows: int, k: Expr, reach: int) -> None:
-    """Weights that lie along ``k``: of the ``rows`` of each block along ``n``, a run of ``reach`` from ``k`` on, all of
-    which must be there; and the tokens."""
+def prefetch_operands(prefetch: L2Prefetch, p: Gemm, rows: int, k: Expr, elements: int) -> None:
+    """Prefetch the operands of a product whose B lies along ``k``: of each of a block's ``rows`` rows of B, the
+    ``elements`` from ``k`` on, all of which must exist; and all of A."""
     load = p.b.load
     if load is None or p.b.k != 1 or p.n.extent % rows or not _is_aligned(load, p.b.row):
         return
 
-    def place(block: Expr, row: Expr) -> tuple[Expr, ...]:
+    def first_element(block: Expr, row: Expr) -> tuple[Expr, ...]:
         return tuple(substitute(i, {"n": block * rows + row, "k": k}) for i in load.indices)
 
-    ask.own("asked", load.buffer, rows, reach, place)
+    prefetch.own("prefetched", load.buffer, rows, elements, first_element)
     if p.a.load is not None:
-        ask.all("asked", p.a.load.buffer)
+        prefetch.all("prefetched", p.a.load.buffer)
 
 
-def ask_for_uneven_operands(ask: L2Prefetch, p: Gemm, warps: int, rows: int, reach: int) -> None:
-    """As ``ask_for_operands``, from the first ``k`` on, for rows that begin anywhere, ``rows`` for each of ``warps``
-    warps of a block: in one run for each of these, where ``reach`` is the whole of rows that lie one behind another."""
+def prefetch_unaligned_operands(prefetch: L2Prefetch, p: Gemm, warps: int, rows: int, elements: int) -> None:
+    """As ``prefetch_operands``, from the first ``k`` on, for rows that begin anywhere. Each of ``warps`` warps of a
+    block has ``rows`` of them: one prefetch takes all of these where they lie one behind another and ``elements`` is
+    the whole row."""
     load = p.b.load
     if load is None or p.b.k != 1 or p.n.extent < rows:
         return
-    joined = rows if reach == p.k.extent == p.b.row else 1
+    joined = rows if elements == p.k.extent == p.b.row else 1
 
-    def place(block: Expr, run: Expr) -> tuple[Expr, ...]:
-        n = minimum(block * (warps * rows) + run * joined, index(p.n.extent - joined))
+    def first_element(block: Expr, number: Expr) -> tuple[Expr, ...]:
+        n = minimum(block * (warps * rows) + number * joined, index(p.n.extent - joined))
         return tuple(substitute(i, {"n": n, "k": index(0)}) for i in load.indices)
 
-    ask.own("asked", load.buffer, warps * rows // joined, joined * reach, place)
+    prefetch.own("prefetched", load.buffer, warps * rows // joined, joined * elements, first_element)
     if p.a.load is not None:
-        ask.all("asked", p.a.load.buffer)
+        prefetch.all("prefetched", p.a.load.buffer)
 
 
-def _is_aligned(load: Load, row: int) -> bool:
-    """Whether rows, ``row`` elements apart, begin at whole units."""
+def _is_aligned(load: Load, pitch: int) -> bool:
+    """Whether rows, ``pitch`` elements apart, begin at whole units."""
     start, unit = flat_offset(load), max(1, _UNIT_BYTES // load.buffer.dtype.bytes)
-    return row % unit == 0 and start is not None and start.constant % unit == 0
+    return pitch % unit == 0 and start is not None and start.constant % unit == 0

@@ -1,4 +1,4 @@
-"""What a graphics processor has room for: limits of each architecture, and how many blocks run at once."""
+"""The limits of each GPU architecture, and the occupancy that follows: how many blocks run on a multiprocessor."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,14 +11,18 @@ from ...core.target import Target
 from ...ir.expr import WARP_LANES
 
 Whole: TypeAlias = int | NDArray[np.int64]
-"""A whole number, or a column of them."""
+"""This is one whole number, or a column of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLimits:
-    """What one multiprocessor holds (CUDA C++ Programming Guide, "Compute Capabilities"; AMD CDNA 3 ISA, where it is
-    called a compute unit, and a warp a wave). ``lanes``: of a warp. ``copies_alone``: whether copies to shared memory
-    go on by themselves. ``reserved_shared_bytes``: of a block."""
+    """What one multiprocessor has room for.
+
+    The sources are the CUDA C++ Programming Guide, "Compute Capabilities", and the AMD CDNA 3 ISA, where a
+    multiprocessor is called a compute unit, and a warp a wave. ``clusters``: whether there are thread block clusters.
+    ``lanes``: how many lanes a warp has. ``async_copies``: whether copies to shared memory are asynchronous.
+    ``reserved_shared_bytes``: what the system takes of shared memory for each block. ``kind``: the kind of target.
+    """
 
     shared_bytes_per_block: int
     shared_bytes_per_multiprocessor: int
@@ -29,16 +33,16 @@ class GpuLimits:
     registers_per_thread: int = 255
     threads_per_block: int = 1024
     lanes: int = WARP_LANES
-    copies_alone: bool = True
+    async_copies: bool = True
     reserved_shared_bytes: int = 1024
     kind: str = "cuda"
 
     def resident_blocks(self, threads: Whole, registers: Whole, shared_bytes: Whole) -> NDArray[np.int64]:
-        """How many blocks of ``threads`` threads, each with ``registers`` registers, and ``shared_bytes`` a block run
-        on a multiprocessor at once; 0 where not even one fits.
+        """How many blocks run on a multiprocessor at once; 0 where not even one fits. A block has ``threads`` threads,
+        each with ``registers`` registers, and ``shared_bytes`` of shared memory.
 
-        Registers are given out to warps in units of 8 for each lane, shared memory in units of 128 bytes, of which the
-        system takes some (CUDA Occupancy Calculator).
+        Warps get registers in units of 8 for each lane. Blocks get shared memory in units of 128 bytes, and the system
+        takes some of it (CUDA Occupancy Calculator).
         """
         warps = _up(np.asarray(threads, np.int64), self.lanes) // self.lanes
         given = np.maximum(np.asarray(registers, np.int64), 1)
@@ -56,12 +60,12 @@ class GpuLimits:
         return np.where(fits, blocks, 0)
 
     def early_blocks(self, resident: Whole, multiprocessors: int) -> NDArray[np.int64]:
-        """How many blocks of a launch, ``resident`` at once on each multiprocessor, may be there while the launch
-        before still ends: 0 where launches do not overlap, which they do where there are clusters."""
+        """How many blocks of a launch may start while the launch before still ends, ``resident`` of them on each
+        multiprocessor. It is 0 where launches do not overlap; they do where there are clusters."""
         return np.asarray(resident, np.int64) * (multiprocessors if self.clusters else 0)
 
     def waves(self, blocks: Whole, resident: Whole, multiprocessors: int) -> NDArray[np.float64]:
-        """How often the device fills up until all ``blocks`` have run, ``resident`` at once on each multiprocessor."""
+        """How many waves it takes until all ``blocks`` have run, ``resident`` at once on each multiprocessor."""
         at_once = np.maximum(np.asarray(resident, np.float64) * multiprocessors, 1)
         waves: NDArray[np.float64] = np.asarray(blocks, np.float64) / at_once
         return waves
@@ -73,7 +77,7 @@ def _up(value: NDArray[np.int64], unit: int) -> NDArray[np.int64]:
 
 
 MOST_BLOCKS = (1 << 31) - 1
-"""Blocks of a launch along x, on all architectures."""
+"""How many blocks a launch may have along x, on all architectures."""
 
 _KIB = 1024
 
@@ -87,16 +91,16 @@ LIMITS: dict[str, GpuLimits] = {
         clusters=False,
         registers_per_thread=512,
         lanes=2 * WARP_LANES,
-        copies_alone=False,
+        async_copies=False,
         reserved_shared_bytes=0,
         kind="amdgpu",
     ),
 }
-"""Architecture -> its limits."""
+"""The limits of each architecture, by its name."""
 
 
 def limits_of(target: Target) -> GpuLimits:
-    """The limits of a target's architecture; raises UnsupportedTarget, which names the known ones."""
+    """The limits of a target's architecture. Raises UnsupportedTarget, which names the known ones."""
     found = LIMITS.get(target.arch)
     if found is None or found.kind != target.kind:
         known = ", ".join(f"{limits.kind} {arch}" for arch, limits in LIMITS.items())

@@ -1,4 +1,4 @@
-"""The derived columns that every sketch for graphics processors has."""
+"""The derived columns that every sketch for GPUs has."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,20 +8,20 @@ from ..space.knob import Quantity
 from .occupancy import GpuLimits
 
 GPU_QUANTITIES: tuple[Quantity, ...] = (
-    Quantity("blocks", "blocks", "blocks of the largest launch"),
-    Quantity("threads", "threads", "threads of a block"),
-    Quantity("waves", "waves", "how often the device fills up until all blocks have run"),
-    Quantity("registers_estimate", "registers", "registers of a thread, estimated from what it holds"),
-    Quantity("shared_bytes", "B", "shared memory of a block"),
-    Quantity("bytes_in_flight", "B", "bytes asked for by a multiprocessor before the first one is used"),
+    Quantity("blocks", "blocks", "how many blocks the largest launch has"),
+    Quantity("threads", "threads", "how many threads a block has"),
+    Quantity("waves", "waves", "how many times the device fills up until all blocks have run"),
+    Quantity("registers_estimate", "registers", "how many registers a thread takes, estimated from what it holds"),
+    Quantity("shared_bytes", "B", "how much shared memory a block takes"),
+    Quantity("bytes_in_flight", "B", "how many bytes a multiprocessor loads before it uses the first one"),
 )
-"""The derived columns that every sketch for graphics processors has."""
+"""They describe the largest launch of a kernel."""
 
 
 def gpu_columns(
     limits: GpuLimits, multiprocessors: int, *, blocks: Ints, threads: Ints, registers: Ints, shared: Ints, wanted: Ints
 ) -> dict[str, NDArray[np.float64]]:
-    """The columns of ``GPU_QUANTITIES``; ``wanted``: bytes that one thread asks for before it uses the first."""
+    """The columns of ``GPU_QUANTITIES``. ``wanted``: how many bytes one thread loads before it uses the first one."""
     resident = np.maximum(limits.resident_blocks(threads, registers, shared), 1)
     here = np.minimum(resident, -(-blocks // multiprocessors))
     return {

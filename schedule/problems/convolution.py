@@ -15,7 +15,7 @@ from ...ir.linear_form import LinearForm, linear_form
 from ...ir.rewrite import free_variables, loads_of, substitute
 from ...te.workload import Axis, Workload
 from ..tile.delinearize import axis_indices
-from .gemm import Gemm, Side, Sides, flat_steps, goes_along, sides_of
+from .gemm import Gemm, Side, Sides, element_form, has_constant_strides, sides_of
 
 ROW, PIXEL, CHANNEL = "image_row", "image_pixel", "image_channel"
 """The names of the axes of an image."""
@@ -62,11 +62,11 @@ def convolution_of(workload: Workload) -> tuple[Gemm, ConvolutionColumns] | None
             if product is None or len(pixels.axes) < 2 or product.results[0].step("n") != 1:
                 continue
             *rows, pixel = pixels.axes
-            at = {**sides.shared_places, **axis_indices(Var(ROW), rows), pixel.name: Var(PIXEL)}
+            at = {**sides.shared_indices, **axis_indices(Var(ROW), rows), pixel.name: Var(PIXEL)}
             window = _window_of(sides, pixels) if len(rows) == 1 else None
             body = substitute(pixels.body, at)
             columns = ConvolutionColumns(body, pixels.extent // pixel.extent, pixel.extent, window)
-            if goes_along(replace(product, b=product.a)) and _reads_neighbours(columns):
+            if has_constant_strides(replace(product, b=product.a)) and _reads_neighbours(columns):
                 return product, columns
     return None
 
@@ -74,7 +74,7 @@ def convolution_of(workload: Workload) -> tuple[Gemm, ConvolutionColumns] | None
 def _reads_neighbours(columns: ConvolutionColumns) -> bool:
     """Whether neighbouring pixels of a row are read from neighbouring elements."""
     for load in loads_of(columns.body):
-        form = flat_steps(load)
+        form = element_form(load)
         uneven = [t for t in form.terms if t != Var(PIXEL) and Var(PIXEL) in walk(t)]
         if form.terms.get(Var(PIXEL)) != 1 or uneven:
             return False
@@ -96,7 +96,7 @@ def _window_of(sides: Sides, pixels: Side) -> SlidingWindow | None:
         steps[moved][axis.name] = step
         window.insert(0, axis)
     channels = sides.k[: len(sides.k) - len(window)]
-    at = {**sides.shared_places, **axis_indices(Var(CHANNEL), channels), row.name: Var(ROW), pixel.name: Var(PIXEL)}
+    at = {**sides.shared_indices, **axis_indices(Var(CHANNEL), channels), row.name: Var(ROW), pixel.name: Var(PIXEL)}
     body = _at_first_position(pixels.body, steps)
     if body is None or not window:
         return None

@@ -1,8 +1,9 @@
-"""Matrix products: what the sketches for them match on.
+"""Matrix products: workloads of the form
 
-``C[m, n] = epilogue(sum over k of tokens[m, k] * weights[n, k])``. Where there are few ``m``, the weights are read once
-and make up the time; where there are many of both, arithmetic does. Some sketches also take epilogues of several such
-sums, of the same tokens with weights of their own.
+    C[m, n] = epilogue(sum over k of A[m, k] * B[n, k])
+
+Operands may be any expressions on their axes, there may be batches, and several outputs. Some sketches also take
+epilogues of several such sums, of the same A with a B of their own (``gated_linear``, for example).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +20,17 @@ from ...te.workload import Axis, Stage, Workload
 from ..tile.delinearize import axis_indices
 
 LARGEST_SKINNY_M = 64
-"""Rows of the short matrix up to which a product counts as skinny."""
+"""A product counts as skinny up to so many rows of A."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One factor of the product. ``body``: its value on the axes of the sum. ``load``: the load that it is, but for
-    casts; None where it is more. ``row``, ``k``: elements between neighbours along its own axis (0: it has one place
-    there) and along ``k`` in the tensor that ``load`` reads; 0 without one."""
+    """One factor of the product. ``body`` is its value on the axes ``m`` or ``n``, ``k`` and those of the batch.
+
+    ``load``: the load that it is, apart from a cast; None where it is anything else. ``row`` and ``k``: the strides of
+    the load, in elements, along the operand's own axis and along ``k``. A stride is 0 where the axis has one element,
+    and where there is no ``load``.
+    """
 
     body: Expr
     load: Load | None
@@ -36,21 +40,21 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One output: ``tensor[indices] = value``, on the product's axes. ``value`` reads the sum by loads of the tensor
-    ``Gemm.accumulator``, whatever their indices."""
+    """One output: ``tensor[indices] = value``, on the axes of the product. Loads of the tensor ``Gemm.accumulator`` in
+    ``value`` stand for the accumulator at ``m`` and ``n``, whatever their indices."""
 
     tensor: Buffer
     indices: tuple[Expr, ...]
     value: Expr
 
     def step(self, axis: str) -> int:
-        """Elements between neighbours along ``axis``."""
-        return flat_steps(Load(self.tensor, self.indices)).coefficient(axis)
+        """The stride along ``axis``, in elements."""
+        return element_form(Load(self.tensor, self.indices)).coefficient(axis)
 
 
 @dataclass(frozen=True, slots=True)
 class ExtraAccumulator:
-    """A further sum over the same axes, of the same tokens: ``total`` and ``weights`` as in ``Gemm``."""
+    """A further sum over the same axes, of the same A with its own ``b``. Both fields are as in ``Gemm``."""
 
     accumulator: Buffer
     b: Operand
@@ -58,8 +62,8 @@ class ExtraAccumulator:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """A workload as such a product. Every expression is on the variables ``m``, ``n`` and ``k``, and those of ``batch``
-    alone. ``others``: further sums that the results read."""
+    """A workload as a product. Its expressions read the variables ``m``, ``n``, ``k`` and those of ``batch`` alone.
+    ``others``: further sums that the results read."""
 
     inputs: tuple[Buffer, ...]
     accumulator: Buffer
@@ -74,25 +78,26 @@ class Gemm:
 
     @property
     def accumulators(self) -> tuple[str, ...]:
-        """The names of the sums, in their order."""
+        """The names of the tensors that stand for the accumulators, in their order."""
         return (self.accumulator.name, *(o.accumulator.name for o in self.others))
 
     @property
     def all_b(self) -> tuple[Operand, ...]:
-        """What each of the sums multiplies the tokens with."""
+        """The B of each accumulator."""
         return (self.b, *(o.b for o in self.others))
 
     @property
     def names(self) -> set[str]:
-        """The names that are taken."""
+        """All names that a kernel of this product cannot use for anything else."""
         axes = {a.name for a in (self.m, self.n, self.k, *self.batch)}
         return {b.name for b in self.inputs} | {r.tensor.name for r in self.results} | set(self.accumulators) | axes
 
 
 def skinny_gemm_of(workload: Workload) -> Gemm | None:
-    """``workload`` as a product of at most ``LARGEST_SKINNY_M`` rows, batches of one included; None where it is none.
+    """``workload`` as a product of at most ``LARGEST_SKINNY_M`` rows, without a batch; None where it is none.
 
-    Takes one sum of products, and outputs that are pointwise functions of it (each may read other tensors too).
+    It must have one sum of products, and its outputs must be pointwise functions of that (which may read other tensors
+    too).
     """
     found = sides_of(workload)
     if found is None or found.batch:
@@ -102,25 +107,26 @@ def skinny_gemm_of(workload: Workload) -> Gemm | None:
 
 
 def gemm_of(workload: Workload, *, several: bool = False) -> Gemm | None:
-    """``workload`` as a product of any size, or a batch of them; None where it is none, as ``skinny_gemm_of``.
-    Neighbouring
-    axes that everything goes along as one (the height and width of an image, for a kernel of one pixel) are one axis.
-    The elements of the first output lie along ``n``, if along one of the two. ``several``: takes more than one sum, as
-    long as all are of the same tokens (the left factors)."""
+    """``workload`` as a product of any size, or a batch of them; None where it is none, as in ``skinny_gemm_of``.
+
+    Neighbouring axes that all tensors index as one are fused (height and width of an image, for a kernel of one pixel).
+    If the first output is contiguous along one of the two axes, that one is ``n``. ``several``: whether there may be
+    several sums, as long as they share their left factor, A.
+    """
     found = sides_of(workload, joined=True, several=several)
     for sides in () if found is None else found.alternatives():
         product = sides.product(sides.rows, sides.columns)
-        turned = product is not None and product.results[0].step("n") != 1 and product.results[0].step("m") == 1
-        if turned and not sides.others:
+        transposed = product is not None and product.results[0].step("n") != 1 and product.results[0].step("m") == 1
+        if transposed and not sides.others:
             product = sides.product(sides.columns, sides.rows)
-        if product is not None and goes_along(product):
+        if product is not None and has_constant_strides(product):
             return product
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One factor with its own axes that have more than one place."""
+    """One factor, with those of its own axes that have more than one element."""
 
     body: Expr
     axes: tuple[Axis, ...]
@@ -132,8 +138,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A workload, inlined, with its one contraction taken apart. ``others``: further ones with the same axes and the
-    same ``rows``, and what they multiply those with, on the axes of ``stage``."""
+    """A workload after inlining, with its contraction ``stage`` taken apart.
+
+    ``others``: further contractions with the same axes and the same ``rows``, and the other factor of each, on the axes
+    of ``stage``.
+    """
 
     inlined: Workload
     stage: Stage
@@ -145,19 +154,19 @@ class Sides:
 
     @property
     def new_batch(self) -> tuple[Axis, ...]:
-        """The axes of the batch as they are called in the product."""
+        """The axes of the batch under their names in the product."""
         return tuple(Axis(f"batch_{n}", a.extent) for n, a in enumerate(self.batch))
 
     @property
-    def shared_places(self) -> dict[str, Expr]:
-        """The places along the axes that are neither rows nor columns."""
+    def shared_indices(self) -> dict[str, Expr]:
+        """The indices along all axes that are neither rows nor columns: axis -> index."""
         at: dict[str, Expr] = {a.name: index(0) for a in (*self.stage.axes, *self.stage.reduce_axes)}
         at |= {old.name: Var(new.name) for old, new in zip(self.batch, self.new_batch, strict=True)}
         return {**at, **axis_indices(Var("k"), self.k)}
 
     def alternatives(self) -> "Iterator[Sides]":
-        """As it is, and with the outermost axis of one side as one of the batch (images of a batch, which the filters
-        do not know of)."""
+        """The sides as they are, and with the outermost axis of one side as an axis of the batch (the number of the
+        image, which the filters do not depend on)."""
         yield self
         if len(self.rows.axes) > 1:
             outer, *rest = self.rows.axes
@@ -167,11 +176,11 @@ class Sides:
             yield replace(self, columns=replace(self.columns, axes=tuple(rest)), batch=(*self.batch, outer))
 
     def product(self, short: Side, tall: Side) -> Gemm | None:
-        """The product with the axes of ``short`` as ``m`` and those of ``tall`` as ``n``; None where an output is no
+        """The product with the axes of ``short`` as ``m`` and those of ``tall`` as ``n``; None where an output is not a
         pointwise function of it."""
         stage = self.stage
         batch = self.new_batch
-        at = {**self.shared_places, **axis_indices(Var("m"), short.axes), **axis_indices(Var("n"), tall.axes)}
+        at = {**self.shared_indices, **axis_indices(Var("m"), short.axes), **axis_indices(Var("n"), tall.axes)}
         stages, sums = self.inlined.stages, (stage, *(s for s, _ in self.others))
         results = [_result(s, sums, at) for s in stages if s.name in self.inlined.outputs]
         inner = sum(s.name not in self.inlined.outputs for s in sums)
@@ -192,8 +201,11 @@ class Sides:
 
 
 def sides_of(workload: Workload, *, joined: bool = False, several: bool = False) -> Sides | None:
-    """The one contraction of a workload; None where there is none, or more. ``joined``: sides may have several axes.
-    ``several``: there may be more with the same left factor."""
+    """The sides of the one contraction of a workload; None where there is no contraction, or more than one.
+
+    ``joined``: whether a side may have several axes. ``several``: whether there may be several contractions with the
+    same left factor.
+    """
     inlined = inline_stages(workload)
     sums = [s for s in inlined.stages if s.reducer is not None]
     found = contraction_of(sums[0]) if len(sums) == 1 or (several and sums) else None
@@ -208,15 +220,15 @@ def sides_of(workload: Workload, *, joined: bool = False, several: bool = False)
         tuple(long[name] for name in group if name in long)
         for group in (found.rows, found.columns, found.shared, found.batch)
     )
-    lonely = {a.name for a in stage.reduce_axes if a.extent > 1} - set(found.shared)
-    if lonely or (not joined and max(len(rows), len(columns), len(shared)) > 1):
+    unshared = {a.name for a in stage.reduce_axes if a.extent > 1} - set(found.shared)
+    if unshared or (not joined and max(len(rows), len(columns), len(shared)) > 1):
         return None
     return Sides(inlined, stage, Side(found.left, rows), Side(found.right, columns), shared, batch, tuple(others))
 
 
 def _other_factor(stage: Stage, first: Contraction) -> Expr | None:
-    """What ``stage`` multiplies the left factor of ``first`` with, on the axes of that; None where it is no such sum,
-    over other axes, or of something else."""
+    """The factor that ``stage`` multiplies the left factor of ``first`` with, on the axes of ``first``. None where
+    ``stage`` is no contraction over the same axes with that left factor."""
     other = contraction_of(stage)
     if other is None or [a.extent for a in stage.axes] != [a.extent for a in first.stage.axes]:
         return None
@@ -230,37 +242,38 @@ def _other_factor(stage: Stage, first: Contraction) -> Expr | None:
     return right if left == first.left and not free_variables(right) & set(first.rows) else None
 
 
-def goes_along(p: Gemm) -> bool:
-    """Whether everything goes along ``m``, ``n`` and ``k`` in even steps."""
+def has_constant_strides(p: Gemm) -> bool:
+    """Whether all loads and stores have one stride along each of ``m``, ``n`` and ``k``: no fused axis has to be split
+    again by quotients and remainders."""
     operands = [o.body for o in (p.a, *p.all_b)]
     loads = [e for body in (*operands, *(r.value for r in p.results)) for e in _loads(body)]
     stores = [Load(r.tensor, r.indices) for r in p.results]
     inner = [e for e in loads if e.buffer.name not in p.accumulators]
-    return all(not _has_digits(flat_steps(e)) for e in (*inner, *stores))
+    return all(not _has_quotients(element_form(e)) for e in (*inner, *stores))
 
 
-def flat_steps(load: Load) -> LinearForm:
-    """The element that ``load`` reads, as a linear form."""
+def element_form(load: Load) -> LinearForm:
+    """The offset of the element that ``load`` reads, as a linear form."""
     return flat_form(load.indices, load.buffer.strides)
 
 
-def _has_digits(form: LinearForm) -> bool:
+def _has_quotients(form: LinearForm) -> bool:
     return any(isinstance(e, Binary) for term in form.terms for e in walk(term))
 
 
 def operand_of(body: Expr, own: str) -> Operand:
-    """A factor of the product, on its axes; ``own``: the one that the other factor does not have."""
+    """A factor of the product, given on the axes of the product. ``own``: the axis that the other factor lacks."""
     inner = body.value if isinstance(body, Cast) else body
     if not isinstance(inner, Load):
         return Operand(body, None, 0, 0)
-    form = flat_steps(inner)
+    form = element_form(inner)
     if any(isinstance(e, Load) for term in form.terms for e in walk(term)):
         return Operand(body, None, 0, 0)
     return Operand(body, inner, form.coefficient(own), form.coefficient("k"))
 
 
 def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Result | None:
-    """An output stage on ``m`` and ``n``; None where it is no pointwise function of the sums."""
+    """An output stage on ``m`` and ``n``; None where it is not a pointwise function of the sums."""
     wanted, totals = tuple(at[a.name] for a in sums[0].axes), [s.name for s in sums]
     if stage.name in totals:
         return Result(stage.tensor, wanted, Load(stage.tensor, wanted))
@@ -270,7 +283,7 @@ def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Resu
     value = substitute(stage.body, own)
     reads: list[tuple[Expr, ...]] = []
 
-    def spelled(load: Load) -> Load:
+    def normalised(load: Load) -> Load:
         if load.buffer.name in totals:
             indices = tuple(
                 index(0) if extent == 1 else i for i, extent in zip(load.indices, load.buffer.shape, strict=True)
@@ -279,7 +292,7 @@ def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Resu
             return rebuild(load, indices)  # type: ignore[return-value]
         return load
 
-    value = map_loads(value, spelled)
+    value = map_loads(value, normalised)
     if not reads or any(r != wanted for r in reads):
         return None
     return Result(stage.tensor, tuple(own[a.name] for a in stage.axes), value)
@@ -288,7 +301,7 @@ def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Resu
 def _axes_in(
     stage: Stage, axes: Sequence[Axis], totals: Sequence[str], at: Mapping[str, Expr]
 ) -> dict[str, Expr] | None:
-    """The axes of an output stage as expressions on ``m`` and ``n``, by where it reads a sum."""
+    """The axes of an output stage as expressions on ``m`` and ``n``, found from where the stage reads a sum."""
     own: dict[str, Expr] = {a.name: index(0) for a in stage.axes if a.extent == 1}
     load = next((e for e in _loads(stage.body) if e.buffer.name in totals), None)
     if load is None:

@@ -16,7 +16,7 @@ from ...te.contraction import contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..loop_nest.nest import COMBINE
-from .gemm import Operand, Result, flat_steps, operand_of
+from .gemm import Operand, Result, element_form, operand_of
 
 COPY_BYTES = 16
 """How many bytes one asynchronous copy brings."""
@@ -80,7 +80,7 @@ def column_vectors_of(p: Mlp, layer: MlpLayer) -> tuple[Load, ...]:
     made = tuple(r.value for r in p.results) if layer.value is None else (layer.value,)
     found: dict[Load, None] = {}
     for load in (e for body in (*(s.body for s in layer.statistics), *made) for e in loads_of(body)):
-        form, size = flat_steps(load), load.buffer.dtype.bytes
+        form, size = element_form(load), load.buffer.dtype.bytes
         plain = load.buffer in p.inputs and load.mask is None and dict(form.terms) == {Var("n"): 1}
         whole = size in (2, 4) and form.constant * size % COPY_BYTES == layer.n.extent * size % COPY_BYTES == 0
         if plain and whole:

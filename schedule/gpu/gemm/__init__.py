@@ -1,1 +1,18 @@
-"""Large matrix products on Hopper: TMA loads, wgmma, persistent tiles, split-K and stream-K (sketch ``cuda_gemm``)."""
+"""Large matrix products on Hopper, by TMA and wgmma (sketch ``cuda_gemm``).
+
+What comes in is a ``Gemm`` (``schedule.problems.gemm``) and a setting of the knobs. What goes out is a kernel of one
+launch, with one before it that repacks operands where TMA cannot load their rows, and with one behind it for stream-K.
+
+``space``           the sketch: knobs, quantities, and what the modules below say of a setting
+``sizes``           the knobs, and the record of all sizes that follow from a setting
+``constraints``     which settings are legal
+``prior``           the estimated time of a setting
+``pruning``         which legal settings are worth a measurement
+``kernel``          the launch: warp roles, the persistent loop over tiles, ping-pong, split-K and stream-K
+``mainloop``        the loop over k: mbarriers, TMA loads, wgmma
+``operand_stages``  one operand in shared memory: stages, TMA boxes, multicast
+``epilogue``        from accumulators to outputs, stored by TMA, as staged rows, or from registers
+``tile_scheduler``  the order of the tiles (rasterisation)
+``stream_k``        the work units of stream-K, and the launch that adds them up
+``repack``          the launch that copies operands to aligned rows
+"""

@@ -12,48 +12,50 @@ from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Columns, Ints
+from ...space.knob import Knob
 from ..occupancy import limits_of
+
+MMA_N = (256, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240)
+GROUP_M = (8, 4, 16, 32)
+
+KNOBS: tuple[Knob, ...] = (
+    Knob("consumer_warpgroups", (2, 1, 3), "how many warpgroups of a CTA multiply"),
+    Knob("ping_pong", (0, 1), "whether each of them has tiles of its own: one multiplies while another stores"),
+    Knob("atoms_m", (1, 2), "how many times 64 rows of a tile a warpgroup takes"),
+    Knob("mma_n", MMA_N, "how many columns wgmma and a tile have, those of all accumulators together"),
+    Knob("k_atoms", (1, 2, 4), "how many times 64 places of k a stage holds"),
+    Knob("cluster_m", (1, 2, 4), "how many tiles a cluster has along m; they share B by TMA multicast"),
+    Knob("cluster_n", (1, 2, 4), "how many tiles a cluster has along n; they share A by TMA multicast"),
+    Knob("split_k", (1, 2, 4, 8), "how many CTAs of a cluster share k of one tile"),
+    Knob("group_m", GROUP_M, "how many clusters along m are scheduled before the next ones along n"),
+    Knob("ctas_per_sm", (1, 2), "how many CTAs a multiprocessor should run at once"),
+    Knob("producer_warpgroup", (0, 1), "whether a whole warpgroup loads, which leaves registers to the others"),
+    Knob("stream_k", (0, 1), "whether CTAs share all k iterations equally; a second launch adds up tiles"),
+    Knob("epilogue_stages", (2, 0, 1), "how many shared buffers a warpgroup stores through; 0: from registers"),
+)
+"""A new knob is also a field of ``GemmSizes``."""
+VERSION = 8
+"""The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 
 WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 MOST_STAGES = 12
-"""Stages of the pipeline beyond which more do not hide more."""
+"""More stages than these do not hide more latency."""
 BARRIER_BYTES = 48
-"""Bytes of shared memory for the barriers that belong to no stage, and for what aligns them."""
+"""The barriers that belong to no stage, and what aligns them, take so many bytes of shared memory."""
 PARTIAL_PADDING = 8
-"""Elements between the rows of partial sums, so that four rows of pairs, as wgmma leaves them, lie in other banks."""
+"""The padding between rows of partial sums, in elements. With it, four rows of pairs, as wgmma leaves them, lie in
+different banks."""
 PRODUCER_REGISTERS = 40
-"""Registers of a thread of the producer warpgroup after it has given up the others."""
+"""A thread of a producer warpgroup keeps so many registers."""
 MOST_CONSUMER_REGISTERS = 240
-"""Registers that ``setmaxnreg`` gives a consumer thread at most."""
+"""``setmaxnreg`` gives a consumer thread so many registers at most."""
 REGISTERS = 512
-"""Registers of one of the four partitions of a multiprocessor, for each lane of a warp."""
+"""A partition of a multiprocessor has so many registers for each lane of a warp."""
 PARTITIONS = 4
-"""Partitions of a multiprocessor. Every fourth warp of a CTA runs on the same one."""
+"""A multiprocessor has so many partitions. Every fourth warp of a CTA runs on the same one."""
 CLUSTER_SHARES = {4: 10 / 11, 8: 6 / 7}
-"""CTAs of a cluster, from which on -> share of the multiprocessors that such clusters can fill. A cluster lies within
-one GPC, and GPCs have different numbers of multiprocessors."""
-
-MMA_N = (256, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240)
-"""Columns of a tile, those of all its accumulators together."""
-GROUP_M = (8, 4, 16, 32)
-"""Clusters along m that the tile scheduler goes through before the next along n."""
-
-KNOBS = (
-    "consumer_warpgroups",
-    "ping_pong",
-    "atoms_m",
-    "mma_n",
-    "k_atoms",
-    "cluster_m",
-    "cluster_n",
-    "split_k",
-    "group_m",
-    "ctas_per_sm",
-    "producer_warpgroup",
-    "stream_k",
-    "epilogue_stages",
-)
-"""The knobs that the sizes follow from."""
+"""From so many CTAs on, clusters can fill only this share of the multiprocessors: a cluster lies within one GPC, and
+GPCs have different numbers of multiprocessors."""
 
 N = TypeVar("N", int, Ints)
 
@@ -62,25 +64,25 @@ N = TypeVar("N", int, Ints)
 class GemmSizes(Generic[N]):
     """All sizes of one setting (``N`` is int), or of many settings at once (``N`` is a column, int64[n]).
 
-    The first fields are the knobs (see ``GemmPlan.knobs``); the others follow from them.
+    The first fields are the knobs; the others follow from them.
 
-    ``accumulators``: how many sums share a tile of ``mma_n`` columns.
-    ``tiles_per_iteration``: how many tiles the warpgroups of a CTA work on at once; more than one only with ping-pong.
-    ``tile_m``, ``tile_n``: the tile of the result that one CTA, or with ping-pong one warpgroup, works on.
-    ``threads``: threads of a CTA.
-    ``cluster_tiles``: how many clusters the result is made of: groups of ``cluster_m`` by ``cluster_n`` tiles.
-    ``tile_iterations``: iterations of the persistent loop over tiles.
-    ``clusters``: clusters that are launched.
-    ``active_ctas_per_sm``: CTAs that a multiprocessor really runs at once.
-    ``k_iters``: iterations of the main loop that one CTA makes for a tile, each of ``k_atoms`` times 64 of ``k``.
-    ``unit_k_iters``: with stream-K, the iterations of each CTA, over tile borders; otherwise 0.
+    ``accumulators``: how many accumulators share the ``mma_n`` columns of a tile.
+    ``tiles_per_iteration``: how many tiles the warpgroups of a CTA work on at once; with ping-pong it is more than one.
+    ``tile_m``, ``tile_n``: how large the tile of a CTA is, or with ping-pong that of one warpgroup.
+    ``threads``: how many threads a CTA has.
+    ``cluster_tiles``: how many clusters of ``cluster_m`` by ``cluster_n`` tiles cover the results of the whole batch.
+    ``tile_iterations``: how many iterations the persistent loop over tiles has.
+    ``clusters``: how many clusters are launched.
+    ``active_ctas_per_sm``: how many CTAs a multiprocessor really runs at once.
+    ``k_iters``: how many k iterations, each of ``k_atoms`` times 64 places, a CTA makes for a tile.
+    ``unit_k_iters``: how many k iterations a CTA makes in all with stream-K; 0 without it.
     ``stage_fills``: how often a CTA fills a stage in all.
-    ``stages``: stages of the pipeline; ``stage_bytes``: what one takes.
-    ``shared_bytes``: shared memory of a CTA.
-    ``accumulator_registers``: registers of a consumer thread that hold accumulators.
-    ``launch_registers``: registers of each thread when the CTA starts, at most.
-    ``consumer_registers``: what ``setmaxnreg`` gives consumer threads; 0 where registers stay as they are.
-    ``thread_registers``: registers that a consumer thread has in the end.
+    ``stages``, ``stage_bytes``: how many stages the pipeline has, and what each takes.
+    ``shared_bytes``: how much shared memory a CTA takes.
+    ``accumulator_registers``: how many registers of a consumer thread hold accumulators.
+    ``launch_registers``: how many registers a thread has at most when the CTA starts.
+    ``consumer_registers``: how many ``setmaxnreg`` gives a consumer thread; 0 where registers stay as they are.
+    ``thread_registers``: how many a consumer thread has in the end.
     """
 
     consumer_warpgroups: N
@@ -122,7 +124,7 @@ class GemmSizes(Generic[N]):
 
     @property
     def cluster_size(self) -> N:
-        """CTAs of a cluster: those that share ``k`` of one tile follow one another."""
+        """How many CTAs a cluster has. Those that share ``k`` of one tile follow one another."""
         return self.cluster_m * self.cluster_n * self.split_k
 
     @property
@@ -131,7 +133,7 @@ class GemmSizes(Generic[N]):
 
     @property
     def block_k(self) -> N:
-        """Elements of ``k`` of one stage."""
+        """How many places of ``k`` a stage holds."""
         return SWIZZLE_128B_ELEMENTS * self.k_atoms
 
     @property
@@ -141,7 +143,7 @@ class GemmSizes(Generic[N]):
 
 def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     """The sizes of all settings in ``columns``."""
-    k = {name: columns.ints(name) for name in KNOBS}
+    k = {knob.name: columns.ints(knob.name) for knob in KNOBS}
     accumulators = np.full(len(columns), len(gemm.accumulators), dtype=np.int64)
     tiles_per_iteration = np.where(k["ping_pong"] == 1, k["consumer_warpgroups"], 1)
     tile_m = WGMMA_M * k["atoms_m"] * k["consumer_warpgroups"] // tiles_per_iteration
@@ -212,7 +214,7 @@ def stores_tiles(sizes: GemmSizes[Ints]) -> Bools:
 
 
 def epilogue_subtiles(sizes: GemmSizes[Ints]) -> Ints:
-    """Subtiles, of 64 rows and at most 64 columns of one output, that a consumer warpgroup stores of a tile."""
+    """How many subtiles, of 64 rows and at most 64 columns, a consumer warpgroup stores of one output of a tile."""
     return sizes.atoms_m * _ceil(sizes.tile_n, SWIZZLE_128B_ELEMENTS)
 
 
@@ -223,12 +225,12 @@ def b_along_k(gemm: Gemm) -> bool:
 
 
 def _stage_columns(gemm: Gemm, mma_n: Ints) -> Ints:
-    """Columns of B that a stage holds: whole swizzled rows where they lie along ``n``."""
+    """How many columns of B a stage holds. They are whole swizzled rows where B lies along ``n``."""
     return mma_n if b_along_k(gemm) else _ceil(mma_n, SWIZZLE_128B_ELEMENTS) * SWIZZLE_128B_ELEMENTS
 
 
 def _equal_share(threads: Ints) -> Ints:
-    """Registers of each of ``threads`` threads of a multiprocessor at most, where all have the same number."""
+    """How many registers each of ``threads`` threads of a multiprocessor can have if all have the same number."""
     warps = _ceil(threads, WARP_LANES)
     share: Ints = np.minimum(REGISTERS // _ceil(warps, PARTITIONS) // 8 * 8, 248)
     return share

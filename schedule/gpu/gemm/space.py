@@ -19,7 +19,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import LARGEST_SKINNY_M, Gemm, gemm_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Ints, row_of_record
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
@@ -32,60 +32,37 @@ from .mainloop import can_use_wgmma
 from .prior import prior_seconds, tiles_per_sm, unit_cycles, wave_efficiency
 from .pruning import GemmPruning
 from .repack import uneven_operands
-from .sizes import GROUP_M, MMA_N, GemmSizes, gemm_sizes
+from .sizes import VERSION, KNOBS, GemmSizes, gemm_sizes
 
 ARCHITECTURE = "sm_90a"
 PRUNING = GemmPruning()
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("tiles", "tiles", "tiles of the result, where each of a cluster counts"),
-    Quantity("stages", "stages", "stages of the pipeline"),
-    Quantity("accumulator_registers", "registers", "registers of a thread that hold accumulators"),
-    Quantity(
-        "wave_efficiency", "1", "share of the multiply-adds that the multiprocessors have time for which is needed"
-    ),
-    Quantity("mma_cycles", "cycles", "cycles of a multiprocessor's tensor cores for all of its tiles"),
-    Quantity("shared_cycles", "cycles", "cycles of its shared memory for them"),
-    Quantity("l2_cycles", "cycles", "cycles of its share of L2 for them"),
+    Quantity("tiles", "tiles", "how many tiles the result has, each tile of a cluster counted"),
+    Quantity("stages", "stages", "how many stages the pipeline has"),
+    Quantity("accumulator_registers", "registers", "how many registers of a thread hold accumulators"),
+    Quantity("wave_efficiency", "1", "which share of the multiply-adds of all waves the result needs"),
+    Quantity("mma_cycles", "cycles", "how long a multiprocessor's tensor cores take for all of its tiles"),
+    Quantity("shared_cycles", "cycles", "how long its shared memory takes for them"),
+    Quantity("l2_cycles", "cycles", "how long its share of L2 takes for them"),
 )
 
 
 @dataclass(frozen=True)
 class GemmPlan(Plan):
-    """What is known of one product on one target."""
+    """One product on one target."""
 
     gemm: Gemm
     target: Target
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        return (
-            Knob("consumer_warpgroups", (2, 1, 3), "warpgroups of a CTA that multiply"),
-            Knob(
-                "ping_pong", (0, 1), "whether each of them has tiles of its own, and one multiplies while others store"
-            ),
-            Knob("atoms_m", (1, 2), "rows that a warpgroup takes of a tile, in wgmma atoms of 64"),
-            Knob("mma_n", MMA_N, "columns of a wgmma and of a tile, those of all accumulators together"),
-            Knob("k_atoms", (1, 2, 4), "places of k that a stage holds, in swizzle atoms of 64"),
-            Knob("cluster_m", (1, 2, 4), "tiles of a cluster along m, which share B by TMA multicast"),
-            Knob("cluster_n", (1, 2, 4), "tiles of a cluster along n, which share A by TMA multicast"),
-            Knob("split_k", (1, 2, 4, 8), "CTAs of a cluster that share out k of one tile"),
-            Knob("group_m", GROUP_M, "clusters along m that are scheduled before the next ones along n"),
-            Knob("ctas_per_sm", (1, 2), "CTAs that a multiprocessor should run at once"),
-            Knob("producer_warpgroup", (0, 1), "whether the producer is a warpgroup, whose registers go to the others"),
-            Knob(
-                "stream_k", (0, 1), "whether CTAs take equal shares of all k iterations; a second launch adds tiles up"
-            ),
-            Knob(
-                "epilogue_stages", (2, 0, 1), "shared buffers through which a warpgroup stores tiles; 0: from registers"
-            ),
-            *self._repacked,
-        )
+        return (*KNOBS, *self._repacked)
 
     @property
     def _repacked(self) -> tuple[Knob, ...]:
-        """No choice, but the schedule says why there is a launch before the product."""
+        """This knob is no choice. It says in the schedule why there is a launch before the product."""
         uneven = uneven_operands(self.gemm)
         if not uneven:
             return ()
@@ -138,8 +115,7 @@ class GemmPlan(Plan):
 
     def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmSizes[int]:
         """The sizes of one setting (knob -> value)."""
-        codes = np.array([[k.values.index(setting[k.name]) for k in self.knobs]], dtype=np.int16)
-        return cast(GemmSizes[int], row_of_record(self.sizes(Columns(self.knobs, codes, {})), 0))
+        return cast(GemmSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
 
 
 def _plan(workload: Workload, target: Target) -> GemmPlan | None:
@@ -154,4 +130,4 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     return GemmPlan(gemm, target)
 
 
-CUDA_GEMM = TileSketch("cuda_gemm", 8, QUANTITIES, _plan)
+CUDA_GEMM = TileSketch("cuda_gemm", VERSION, QUANTITIES, _plan)

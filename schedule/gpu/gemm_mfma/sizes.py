@@ -9,17 +9,27 @@ import numpy as np
 from ....ir.gpu.mma import WAVEFRONT_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Columns, Ints
+from ...space.knob import Knob
+
+KNOBS: tuple[Knob, ...] = (
+    Knob("atoms_m", (4, 2, 1), "how many times 16 rows of a tile a wave takes"),
+    Knob("atoms_n", (4, 2, 1), "how many times 16 columns of a tile a wave takes"),
+    Knob("waves_m", (2, 1, 4), "how many waves a block has along m"),
+    Knob("waves_n", (2, 1, 4), "how many waves a block has along n"),
+    Knob("block_k", (32, 64, 16), "how many places of k an iteration takes"),
+)
+"""A new knob is also a field of ``GemmMfmaSizes``."""
+VERSION = 2
+"""The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 
 ATOM = 16
-"""What a matrix instruction takes of ``m``, and of ``n``."""
+"""A matrix instruction takes so many places of ``m``, and of ``n``."""
 ATOM_ROWS = 4
-"""Rows of the result that a lane holds of a column."""
+"""A lane holds so many rows of one column of the result."""
 PADDING = 4
-"""Elements between rows in shared memory, so that rows begin in other banks."""
+"""The padding between rows in shared memory, in elements. With it, rows begin in different banks."""
 SPARE_REGISTERS = 32
-"""Registers for addresses and constants, roughly."""
-KNOBS = ("atoms_m", "atoms_n", "waves_m", "waves_n", "block_k")
-
+"""About how many registers addresses and constants take."""
 N = TypeVar("N", int, Ints)
 
 
@@ -27,13 +37,13 @@ N = TypeVar("N", int, Ints)
 class GemmMfmaSizes(Generic[N]):
     """All sizes of one setting (``N`` is int), or of many settings at once (``N`` is a column, int64[n]).
 
-    The first fields are the knobs (see ``GemmMfmaPlan.knobs``); the others follow from them.
+    The first fields are the knobs; the others follow from them.
 
-    ``tile_m``, ``tile_n``: the tile of the result that one block works on; ``tiles``: how many there are.
-    ``threads``: threads of a block.
-    ``k_iters``: iterations of the main loop, each of ``block_k`` places of ``k``.
-    ``stage_bytes``: shared memory for the operands of an iteration; ``shared_bytes``: what a block takes.
-    ``registers``: registers of a thread, estimated.
+    ``tile_m``, ``tile_n``, ``tiles``: how large the tile of a block is, and how many tiles there are.
+    ``threads``: how many threads a block has.
+    ``k_iters``: how many iterations the main loop has, each of ``block_k`` places of ``k``.
+    ``stage_bytes``, ``shared_bytes``: how much shared memory the operands of an iteration take, and how much a block.
+    ``registers``: about how many registers a thread takes.
     """
 
     atoms_m: N
@@ -54,7 +64,7 @@ class GemmMfmaSizes(Generic[N]):
 def gemm_mfma_sizes(gemm: Gemm, columns: Columns) -> GemmMfmaSizes[Ints]:
     """The sizes of all settings in ``columns``."""
     assert gemm.a.load is not None
-    k = {name: columns.ints(name) for name in KNOBS}
+    k = {knob.name: columns.ints(knob.name) for knob in KNOBS}
     tile_m, tile_n = ATOM * k["atoms_m"] * k["waves_m"], ATOM * k["atoms_n"] * k["waves_n"]
     stage_bytes = gemm.a.load.dtype.bytes * (tile_m + tile_n) * (k["block_k"] + PADDING)
     fragments = 2 * (k["atoms_m"] + k["atoms_n"])

@@ -18,7 +18,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, row_of_record
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
@@ -27,36 +27,28 @@ from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .mainloop import can_use_mfma, lower_gemm_mfma
 from .prior import prior_seconds
-from .sizes import ATOM, KNOBS, GemmMfmaSizes, gemm_mfma_sizes
+from .sizes import VERSION, ATOM, KNOBS, GemmMfmaSizes, gemm_mfma_sizes
 
 LEAST_SIDE = 8
-"""Rows, or columns, up to which most of what matrix instructions do would be wasted."""
+"""Up to so many rows, or columns, most of what matrix instructions do would be wasted."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("k_iters", "iterations", "iterations of the main loop of a block"),
-    Quantity(
-        "products_per_byte", "1/B", "multiply-adds of a k iteration for each byte that it brings to shared memory"
-    ),
+    Quantity("k_iters", "iterations", "how many iterations the main loop of a block has"),
+    Quantity("products_per_byte", "1/B", "how many multiply-adds a k iteration has for each byte it copies"),
 )
 
 
 @dataclass(frozen=True)
 class GemmMfmaPlan(Plan):
-    """What is known of one product on one target."""
+    """One product on one target."""
 
     gemm: Gemm
     target: Target
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        return (
-            Knob("atoms_m", (4, 2, 1), "rows that a wave takes of a tile, times 16"),
-            Knob("atoms_n", (4, 2, 1), "columns that a wave takes of a tile, times 16"),
-            Knob("waves_m", (2, 1, 4), "waves of a block along m"),
-            Knob("waves_n", (2, 1, 4), "waves of a block along n"),
-            Knob("block_k", (32, 64, 16), "places of k of an iteration"),
-        )
+        return KNOBS
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -65,7 +57,8 @@ class GemmMfmaPlan(Plan):
             fitting: Bools = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes) >= 1
             return fitting
 
-        return (Constraint("a compute unit has registers and shared memory for a block", KNOBS, fits),)
+        meaning = "a compute unit has registers and shared memory for a block"
+        return (Constraint(meaning, tuple(knob.name for knob in KNOBS), fits),)
 
     def sizes(self, columns: Columns) -> GemmMfmaSizes[Ints]:
         return gemm_mfma_sizes(self.gemm, columns)
@@ -95,8 +88,7 @@ class GemmMfmaPlan(Plan):
         return {**common, "k_iters": s.k_iters.astype(np.float64), "products_per_byte": per_byte}
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        codes = np.array([[k.values.index(setting[k.name]) for k in self.knobs]], dtype=np.int16)
-        sizes = cast(GemmMfmaSizes[int], row_of_record(self.sizes(Columns(self.knobs, codes, {})), 0))
+        sizes = cast(GemmMfmaSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
         return lower_gemm_mfma(self.gemm, KERNEL_NAME, sizes)
 
 
@@ -107,4 +99,4 @@ def _plan(workload: Workload, target: Target) -> GemmMfmaPlan | None:
     return GemmMfmaPlan(gemm, target)
 
 
-AMDGPU_GEMM = TileSketch("amdgpu_gemm", 2, QUANTITIES, _plan, kind="amdgpu")
+AMDGPU_GEMM = TileSketch("amdgpu_gemm", VERSION, QUANTITIES, _plan, kind="amdgpu")

@@ -3,7 +3,7 @@
 from math import gcd
 
 from ....ir.expr import Var
-from ...problems.gemm import Gemm, Operand, flat_steps
+from ...problems.gemm import Gemm, Operand, element_form
 
 ATOM_M, ATOM_N, ATOM_K = 16, 16, 16
 """What two ``mma.sync.m16n8k16``, side by side, take of ``m``, ``n`` and ``k``."""
@@ -22,7 +22,7 @@ def copy_width(gemm: Gemm, operand: Operand, axis: str) -> tuple[int, bool]:
     """How many elements of an operand one copy can take: 8, 4, 2 or 1. Every row begins at a multiple of them and has a
     multiple of them. And whether its rows lie along ``k``; otherwise they lie along ``axis``."""
     assert operand.load is not None
-    form = flat_steps(operand.load)
+    form = element_form(operand.load)
     along_k = form.terms.get(Var("k")) == 1
     inner = Var("k") if along_k else Var(axis)
     extent = gemm.k.extent if along_k else {"m": gemm.m, "n": gemm.n}[axis].extent

@@ -10,33 +10,42 @@ from ....core.target import Target
 from ....ir.expr import WARP_LANES, Cast, Load
 from ...problems.gemm import Gemm
 from ...space.columns import Columns, Ints
+from ...space.knob import Knob
 from ...tile.names import FreshNameWriter
 from ..gemm.repack import repack
 from ..occupancy import limits_of
 from .operands import ATOM_M, ATOM_N, SCALARS, VECTOR, copy_width
 
-MOST_STAGES = 6
-"""Stages of the pipeline beyond which more do not hide more."""
-PARTIAL_PADDING = 8
-"""Elements between the rows of partial sums, so that four rows of pairs, as mma leaves them, lie in other banks."""
-SPARE_REGISTERS, VALUE_REGISTERS, LOADED_REGISTERS = 36, 12, 8
-"""Registers for addresses and constants, roughly (from compiled kernels); further ones where the epilogue computes more
-than a cast, and where operands go through registers."""
-COPY_CYCLES = {8: 0, 4: 11, 2: 8, 1: 16}
-"""Elements of a copy -> cycles that a warp takes for one of each lane besides the bytes, fitted as the prior is. Copies
-of single elements are counted by four."""
-KNOBS = (
-    "atoms_m",
-    "atoms_n",
-    "warps_m",
-    "warps_n",
-    "block_k",
-    "split_k",
-    "ctas_per_sm",
-    "staged_epilogue",
-    "repacked",
-)
 
+def gemm_mma_knobs(target: Target) -> tuple[Knob, ...]:
+    """The knobs on one target. A new knob is also a field of ``GemmMmaSizes``."""
+    splits = (1, 2, 4) if limits_of(target).clusters else (1,)
+    return (
+        Knob("atoms_m", (4, 2, 1), "how many times 16 rows of a tile a warp takes"),
+        Knob("atoms_n", (4, 2, 1), "how many times 16 columns of a tile a warp takes"),
+        Knob("warps_m", (2, 1, 4), "how many warps a CTA has along m"),
+        Knob("warps_n", (2, 1, 4), "how many warps a CTA has along n"),
+        Knob("block_k", (32, 64), "how many places of k a stage holds"),
+        Knob("split_k", splits, "how many CTAs of a cluster share k of one tile"),
+        Knob("ctas_per_sm", (1, 2, 3, 4), "how many CTAs a multiprocessor should run at once"),
+        Knob("staged_epilogue", (1, 0), "whether a tile goes through shared memory, so that whole rows are stored"),
+        Knob("repacked", (0, 1), "whether a first launch copies operands to rows that begin at 16 bytes"),
+    )
+
+
+VERSION = 3
+"""The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
+MOST_STAGES = 6
+"""More stages than these do not hide more latency."""
+PARTIAL_PADDING = 8
+"""The padding between rows of partial sums, in elements. With it, four rows of pairs, as mma leaves them, lie in
+different banks."""
+SPARE_REGISTERS, VALUE_REGISTERS, LOADED_REGISTERS = 36, 12, 8
+"""About how many registers addresses and constants take (from compiled kernels); how many more an epilogue takes that
+is more than a cast, and operands that go through registers."""
+COPY_CYCLES = {8: 0, 4: 11, 2: 8, 1: 16}
+"""How many cycles a warp takes for one copy of each lane besides the bytes, by the elements of a copy. They were fitted
+together with the prior. Copies of single elements are counted by four."""
 N = TypeVar("N", int, Ints)
 
 
@@ -44,16 +53,16 @@ N = TypeVar("N", int, Ints)
 class GemmMmaSizes(Generic[N]):
     """All sizes of one setting (``N`` is int), or of many settings at once (``N`` is a column, int64[n]).
 
-    The first fields are the knobs (see ``GemmMmaPlan.knobs``); the others follow from them.
+    The first fields are the knobs; the others follow from them.
 
-    ``tile_m``, ``tile_n``: the tile of the result that one CTA works on; ``tiles``: how many there are.
-    ``threads``: threads of a CTA.
-    ``k_iters``: iterations of the main loop, each of ``block_k`` places of ``k``.
-    ``stages``: stages of the pipeline; ``stage_bytes``: what one takes.
-    ``copies``: copies that a thread makes for a stage; ``loads``: those of them that go through registers.
-    ``copy_cycles``: cycles that a CTA's copies for a stage take besides their bytes.
-    ``registers``: registers of a thread, estimated.
-    ``room``: shared memory that a CTA may take; ``shared_bytes``: what it takes.
+    ``tile_m``, ``tile_n``, ``tiles``: how large the tile of a CTA is, and how many tiles there are.
+    ``threads``: how many threads a CTA has.
+    ``k_iters``: how many iterations the main loop has, each of ``block_k`` places of ``k``.
+    ``stages``, ``stage_bytes``: how many stages the pipeline has, and what each takes.
+    ``copies``: how many copies a thread makes for a stage; ``loads``: how many of them go through registers.
+    ``copy_cycles``: how many cycles a CTA's copies for a stage take besides their bytes.
+    ``registers``: about how many registers a thread takes.
+    ``room``, ``shared_bytes``: how much shared memory a CTA may take, and how much it takes.
     """
 
     atoms_m: N
@@ -82,7 +91,7 @@ class GemmMmaSizes(Generic[N]):
 
 @dataclass(frozen=True)
 class CopyWidths:
-    """Elements of A and of B that one copy can take: ``plain``, as they are, and ``repacked``. ``along_k``: whether
+    """How many elements of A and of B one copy can take: ``plain``, as they are, and ``repacked``. ``along_k``: whether
     their rows lie along ``k``."""
 
     plain: tuple[int, int]
@@ -100,7 +109,7 @@ def copy_widths(gemm: Gemm) -> CopyWidths:
 
 def gemm_mma_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Columns) -> GemmMmaSizes[Ints]:
     """The sizes of all settings in ``columns``."""
-    k = {name: columns.ints(name) for name in KNOBS}
+    k = {knob.name: columns.ints(knob.name) for knob in gemm_mma_knobs(target)}
     tile_m, tile_n = ATOM_M * k["atoms_m"] * k["warps_m"], ATOM_N * k["atoms_n"] * k["warps_n"]
     threads = WARP_LANES * k["warps_m"] * k["warps_n"]
     tiles = -(-gemm.m.extent // tile_m) * -(-gemm.n.extent // tile_n) * prod(a.extent for a in gemm.batch)
@@ -143,6 +152,6 @@ def gemm_mma_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Colu
 
 
 def _spare_registers(gemm: Gemm) -> int:
-    """Registers besides accumulators, fragments and what is copied."""
+    """About how many registers a thread takes besides accumulators, fragments and copies."""
     values = [r.value.value if isinstance(r.value, Cast) else r.value for r in gemm.results]
     return SPARE_REGISTERS + (0 if all(isinstance(v, Load) for v in values) else VALUE_REGISTERS)

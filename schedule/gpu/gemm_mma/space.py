@@ -22,7 +22,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Ints, row_of_record
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
@@ -37,51 +37,39 @@ from .mainloop import can_use_mma, lower_gemm_mma
 from .operands import ATOM_K
 from .prior import prior_seconds, tiles_per_sm, unit_cycles, wave_efficiency
 from .pruning import GemmMmaPruning
-from .sizes import CopyWidths, GemmMmaSizes, copy_widths, gemm_mma_sizes
+from .sizes import VERSION, CopyWidths, GemmMmaSizes, copy_widths, gemm_mma_knobs, gemm_mma_sizes
 
 LEAST_SIDE = 8
-"""Rows, or columns, up to which most of what matrix instructions do would be wasted."""
+"""Up to so many rows, or columns, most of what matrix instructions do would be wasted."""
 WIDEST_ALONE, LONGEST_ALONE = 64, 128
-"""Rows and columns, and places of k, of products of a batch that mma.sync begins and ends sooner than wgmma: 512
-products of 64^3 take an H200 4.9 us, not 5.1."""
+"""A batch of products with up to so many rows and columns, and so many places of k, begins and ends sooner by mma.sync
+than by wgmma: 512 products of 64^3 take an H200 4.9 us, not 5.1."""
 MOST_UNCOPIED = 1 << 24
-"""Multiplications of a product with uneven rows that may gain from doing without the repacking that wgmma needs."""
+"""A product of up to so many multiplications with uneven rows may gain from doing without the repacking that wgmma
+needs."""
 PRUNING = GemmMmaPruning()
 
 QUANTITIES = (
     *GPU_QUANTITIES,
-    Quantity("stages", "stages", "stages of the pipeline"),
-    Quantity("k_iters", "iterations", "iterations of the main loop of a CTA"),
-    Quantity(
-        "wave_efficiency", "1", "share of the multiply-adds that the multiprocessors have time for that is needed"
-    ),
-    Quantity("mma_cycles", "cycles", "cycles of a multiprocessor's tensor cores for all of its tiles"),
-    Quantity("shared_cycles", "cycles", "cycles of its shared memory for them"),
-    Quantity("l2_cycles", "cycles", "cycles of its share of L2 for them"),
+    Quantity("stages", "stages", "how many stages the pipeline has"),
+    Quantity("k_iters", "iterations", "how many iterations the main loop of a CTA has"),
+    Quantity("wave_efficiency", "1", "which share of the multiply-adds of all waves the result needs"),
+    Quantity("mma_cycles", "cycles", "how long a multiprocessor's tensor cores take for all of its tiles"),
+    Quantity("shared_cycles", "cycles", "how long its shared memory takes for them"),
+    Quantity("l2_cycles", "cycles", "how long its share of L2 takes for them"),
 )
 
 
 @dataclass(frozen=True)
 class GemmMmaPlan(Plan):
-    """What is known of one product on one target."""
+    """One product on one target."""
 
     gemm: Gemm
     target: Target
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        splits = (1, 2, 4) if limits_of(self.target).clusters else (1,)
-        return (
-            Knob("atoms_m", (4, 2, 1), "rows that a warp takes of a tile, times 16"),
-            Knob("atoms_n", (4, 2, 1), "columns that a warp takes of a tile, times 16"),
-            Knob("warps_m", (2, 1, 4), "warps of a CTA along m"),
-            Knob("warps_n", (2, 1, 4), "warps of a CTA along n"),
-            Knob("block_k", (32, 64), "places of k that a stage holds"),
-            Knob("split_k", splits, "CTAs of a cluster that share out k of one tile"),
-            Knob("ctas_per_sm", (1, 2, 3, 4), "CTAs that a multiprocessor should run at once"),
-            Knob("staged_epilogue", (1, 0), "whether tiles go through shared memory, so that whole rows are stored"),
-            Knob("repacked", (0, 1), "whether a first launch copies operands to where rows begin at 16 bytes"),
-        )
+        return gemm_mma_knobs(self.target)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -129,8 +117,7 @@ class GemmMmaPlan(Plan):
 
     def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmMmaSizes[int]:
         """The sizes of one setting (knob -> value)."""
-        codes = np.array([[k.values.index(setting[k.name]) for k in self.knobs]], dtype=np.int16)
-        return cast(GemmMmaSizes[int], row_of_record(self.sizes(Columns(self.knobs, codes, {})), 0))
+        return cast(GemmMmaSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
 
 
 def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:
@@ -155,4 +142,4 @@ def _gains_beside_wgmma(gemm: Gemm) -> bool:
     return bool(gemm.batch) and small
 
 
-CUDA_GEMM_MMA = TileSketch("cuda_gemm_mma", 3, QUANTITIES, _plan)
+CUDA_GEMM_MMA = TileSketch("cuda_gemm_mma", VERSION, QUANTITIES, _plan)

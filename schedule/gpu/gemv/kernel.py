@@ -39,7 +39,7 @@ from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at, vector_at
 from ..block_reduce import combine_in_order, combine_of
-from ..l2_prefetch import L2Prefetch, ask_for_operands, ask_for_uneven_operands
+from ..l2_prefetch import L2Prefetch, prefetch_operands, prefetch_unaligned_operands
 from ..warp_reduce_scatter import warp_reduce_scatter
 from .sizes import GemvSizes, b_is_k_major, b_vector_elements, has_narrow_loads
 
@@ -162,9 +162,9 @@ class _KMajorWriter(_GemvWriter):
         narrow = has_narrow_loads(p)
         prefetch = L2Prefetch(self.w, (self.thread, s.threads), (self.block, s.blocks), s.prefetching, narrow)
         if narrow:
-            ask_for_uneven_operands(prefetch, p, s.warps_n, s.rows_per_warp, elements)
+            prefetch_unaligned_operands(prefetch, p, s.warps_n, s.rows_per_warp, elements)
         else:
-            ask_for_operands(prefetch, p, s.block_n, index(0), elements)
+            prefetch_operands(prefetch, p, s.block_n, index(0), elements)
 
     def add_step(self, accumulators: Buffer, k: Expr, vectors: int, inside: int) -> None:
         """Add the products of ``vectors`` vectors of each row, the first of this lane from ``k`` on. All are loaded

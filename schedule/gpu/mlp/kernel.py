@@ -45,7 +45,7 @@ from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...loop_nest.nest import identity
-from ...problems.gemm import flat_steps
+from ...problems.gemm import element_form
 from ...problems.mlp import COPY_BYTES, Mlp, MlpLayer, RowStatistic, column_vectors_of
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
@@ -362,6 +362,6 @@ def can_lower_mlp(p: Mlp) -> bool:
     whole = all(layer.n.extent % ATOM_N == 0 and layer.k.extent % COPY_ELEMENTS == 0 for layer in p.layers)
     strides = [(p.a.k, p.a.row), *((o.k, o.row) if b_is_k_major(p) else (o.row, o.k) for o in all_b)]
     return whole and all(
-        inner == 1 and outer % COPY_ELEMENTS == 0 and flat_steps(load).constant % COPY_ELEMENTS == 0
+        inner == 1 and outer % COPY_ELEMENTS == 0 and element_form(load).constant % COPY_ELEMENTS == 0
         for (inner, outer), load in zip(strides, loads, strict=True)
     )

@@ -71,7 +71,7 @@ class RowwisePlan(Plan):
         longest = max(1, self.problem.column_count // min(self._vectors()))
         threads = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < 2 * longest)
         limits = limits_of(self.target)
-        storages = tuple(RowStorage) if limits.copies_alone else (RowStorage.REGISTERS, RowStorage.GLOBAL)
+        storages = tuple(RowStorage) if limits.async_copies else (RowStorage.REGISTERS, RowStorage.GLOBAL)
         clusters: tuple[int, ...] = (1,)
         if limits.clusters and self.problem.row_bytes >= CLUSTER_ROW_BYTES:
             clusters = (1, 2, 4, 8, 16) if self.problem.row_bytes >= LONG_ROW_BYTES else (1, 2, 4, 8)

@@ -30,7 +30,7 @@ from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
 from ...tile.load_analysis import flat_offset
 from ...tile.names import FreshNameWriter
-from ..l2_prefetch import L2Prefetch, ask_for_operands
+from ..l2_prefetch import L2Prefetch, prefetch_operands
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from .mma_sizes import SkinnyMmaSizes
 from .mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of, tile_layout
@@ -93,7 +93,7 @@ class _SkinnyMmaWriter:
         thread = (self.warp * WARP_LANES + self.lane, s.threads)
         prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching)
         elements = min(s.stages // 2, s.k_tiles) * step
-        ask_for_operands(prefetch, p, s.block_n, self.rank * (s.k_tiles * step), elements)
+        prefetch_operands(prefetch, p, s.block_n, self.rank * (s.k_tiles * step), elements)
 
     # --- the stages in shared memory
 

@@ -24,7 +24,7 @@ from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
 from ...tile.names import FreshNameWriter
-from ..l2_prefetch import L2Prefetch, ask_for_operands
+from ..l2_prefetch import L2Prefetch, prefetch_operands
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from .mma_mainloop import can_lower_skinny_mma
 from .tma_sizes import SkinnyTmaSizes
@@ -82,7 +82,7 @@ class _SkinnyTmaWriter:
             return
         thread = (self.warp * WARP_LANES + self.lane, s.threads)
         prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching)
-        ask_for_operands(prefetch, p, s.block_n, self.rank * (s.k_tiles * tile_k), min(s.stages, s.k_tiles) * tile_k)
+        prefetch_operands(prefetch, p, s.block_n, self.rank * (s.k_tiles * tile_k), min(s.stages, s.k_tiles) * tile_k)
 
     # --- the stages in shared memory
 
