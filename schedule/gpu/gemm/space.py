@@ -32,7 +32,7 @@ from .mainloop import can_use_wgmma
 from .prior import prior_seconds, tiles_per_sm, unit_cycles, wave_efficiency
 from .pruning import GemmPruning
 from .repack import uneven_operands
-from .sizes import VERSION, KNOBS, GemmSizes, gemm_sizes
+from .sizes import KNOBS, VERSION, GemmSizes, gemm_sizes
 
 ARCHITECTURE = "sm_90a"
 PRUNING = GemmPruning()

@@ -27,7 +27,7 @@ from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .mainloop import can_use_mfma, lower_gemm_mfma
 from .prior import prior_seconds
-from .sizes import VERSION, ATOM, KNOBS, GemmMfmaSizes, gemm_mfma_sizes
+from .sizes import ATOM, KNOBS, VERSION, GemmMfmaSizes, gemm_mfma_sizes
 
 LEAST_SIDE = 8
 """Up to so many rows, or columns, most of what matrix instructions do would be wasted."""
