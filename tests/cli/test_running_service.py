@@ -156,17 +156,17 @@ def test_the_lock_is_the_databases_own(tmp_path: Path) -> None:
 def test_the_demo_has_a_database_of_its_own(tmp_path: Path) -> None:
     def demo() -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "tilewright.examples.tune_over_http", "--size", "32", "--trials", "2"]
-        surroundings = environment(XDG_STATE_HOME=str(tmp_path))
+        surroundings = environment(XDG_STATE_HOME=str(tmp_path / "state"))
         return subprocess.run(command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=200)
 
-    state = tmp_path / "tilewright"
-    state.mkdir()
+    state = tmp_path / "state" / "tilewright"
+    state.mkdir(parents=True)
     usual = Settings(database_url=f"sqlite:///{state}/tilewright.sqlite3", port=0)
     with running(usual, announce=True):  # as ``tilewright serve`` would, on the usual database
         done = demo()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "starting the service" in done.stdout and f"--database {state}/demo.sqlite3 best" in done.stdout
-    with started(state.parent, "--database", str(state / "demo.sqlite3"), "serve", "--port", "0"):
+    with started(tmp_path, "--database", str(state / "demo.sqlite3"), "serve", "--port", "0"):
         wait_for(lock_path(state / "demo.sqlite3"), "http://")
         again = demo()
     assert again.returncode == 0, again.stdout + again.stderr
