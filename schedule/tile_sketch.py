@@ -10,7 +10,7 @@ plan.lower          the kernel of one legal setting
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,12 @@ from ..te.workload import Workload
 from .sketch import NO_PEAKS, Peaks
 from .space.columns import Bools, Columns, codes_of
 from .space.constraint import Constraint
-from .space.enumerate import all_settings, legal_settings
+from .space.enumerate import legal_settings
 from .space.knob import Knob, Quantity
 from .space.space import Space
 
 MOST_SETTINGS = 1_000_000
-"""Legal settings that a policy prunes at most: of more it sees a uniform sample."""
+"""A policy prunes so many legal settings at most. Of more, it sees a uniform sample."""
 
 
 class Plan(ABC):
@@ -46,23 +46,19 @@ class Plan(ABC):
         return {}
 
     @property
-    def constraints(self) -> tuple[Constraint, ...]:
-        """The rules that a legal setting keeps. The smaller their scopes, the larger the spaces that are enumerated."""
-        names = tuple(k.name for k in self.knobs)
-        return (Constraint("the kernel fits the device and repeats no other setting", names, self.legal),)
+    @abstractmethod
+    def constraints(self) -> Sequence[Constraint]:
+        """The rules that a legal setting keeps. The fewer knobs each of them reads, the larger the spaces that can be
+        counted and sampled without rejections."""
 
-    def legal(self, columns: Columns) -> Bools:
-        """Which settings are legal, bool[n], for a plan that has no ``constraints`` of its own."""
-        return np.ones(len(columns), dtype=bool)
-
+    @abstractmethod
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Which of the legal settings are worth a measurement, bool[n]. ``columns`` holds all legal settings, or a
         uniform sample of them, so that a rule may compare a setting with the best one."""
-        return np.ones(len(columns), dtype=bool)
 
+    @abstractmethod
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         """The estimated time of each setting in seconds, float64[n], from the measured ``peaks`` of a device."""
-        return np.ones(len(columns), dtype=np.float64)
 
     @abstractmethod
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
@@ -73,25 +69,9 @@ class Plan(ABC):
         """The kernel of one legal setting."""
 
 
-class UsualPlan(Plan):
-    """A plan whose settings should all be ``usual``; where none is, the first value of every knob stands in."""
-
-    @abstractmethod
-    def usual(self, columns: Columns) -> Bools: ...
-
-    def legal(self, columns: Columns) -> Bools:
-        usual = self.usual(columns)
-        return usual if self._some_usual else usual | (columns.codes == 0).all(axis=1)
-
-    @cached_property
-    def _some_usual(self) -> bool:
-        return bool(self.usual(all_settings(self.knobs)).any())
-
-
 class TileSketch:
-    """See ``schedule.sketch.Sketch``. ``plan`` gives None for a workload that the sketch does not match. ``kind`` is
-    the
-    kind of target that the sketch is for."""
+    """A sketch (see ``schedule.sketch.Sketch``) that is made of plans. ``plan`` gives None for a workload that the
+    sketch does not match. ``kind`` is the kind of target that the sketch is for."""
 
     generic = False
 

@@ -33,9 +33,9 @@ PADDING = 4
 """Elements between rows of partial sums: those that a matrix instruction leaves in a warp lie in different banks."""
 
 VECTORS_AT_ONCE = 4
-"""Vectors that a thread adds up at once where all partial sums are those of its CTA."""
+"""A thread adds up so many vectors at once where all partial sums are those of its CTA."""
 LOADS_AT_ONCE = 16
-"""Partial sums that a thread loads from the CTAs of a cluster before it adds up the first of them."""
+"""A thread loads so many partial sums from the CTAs of a cluster before it adds up the first of them."""
 
 At = Mapping[str, Expr]
 """Where something begins in the result: axis -> index."""
@@ -47,8 +47,8 @@ class Reduction:
 
     ``thread``: which of the ``threads`` threads this one is. ``at_once``: how many vectors it takes at once.
     ``partial``: the load of a partial sum, by the numbers of the vector and of one of its ``partials`` partial sums.
-    ``loads_if``: the conditions under which a vector is loaded, by its number.
-    ``place``: where the sum of a vector belongs, by its number, and further conditions under which it is stored.
+    ``loads_if``: on which conditions a vector is loaded, by its number.
+    ``destination``: where the sum of a vector belongs, by its number, and on which further conditions it is stored.
     ``exists``: whether a partial sum exists, by its number; None: all do. The first one must.
     ``in_cluster``: whether some are loaded from other CTAs of the cluster.
     """
@@ -61,7 +61,7 @@ class Reduction:
     partials: int
     partial: Callable[[Expr, Expr], Expr]
     loads_if: Callable[[Expr], Sequence[Expr]]
-    place: Callable[[Expr], tuple[At, Sequence[Expr]]]
+    destination: Callable[[Expr], tuple[At, Sequence[Expr]]]
     exists: Callable[[Expr], Expr] | None = None
     in_cluster: bool = False
 
@@ -86,7 +86,7 @@ def reduce_partials(w: Writer, gemm: Gemm, r: Reduction, dtype: DType) -> None:
             loads = [Load(held, (index(i), index(n), index(0))) for i in range(at_once) for n in range(r.partials)]
             w.emit(ClusterLoadWait(reduce(add, loads)))
         with w.loop("vector", at_once, UNROLLED) as i:
-            at, conditions = r.place((number * at_once + i) * r.threads + r.thread)
+            at, conditions = r.destination((number * at_once + i) * r.threads + r.thread)
             with w.when(_all(conditions)):
                 if total is not None:
                     _add(w, r, total, lambda n: Load(held, _held(r, i, n)))
@@ -96,8 +96,8 @@ def reduce_partials(w: Writer, gemm: Gemm, r: Reduction, dtype: DType) -> None:
 
 
 def _reduce_one_at_a_time(w: Writer, gemm: Gemm, r: Reduction, dtype: DType) -> None:
-    """As ``reduce_partials``, where a thread has few vectors. The partial sums of one need be loaded ahead only if they
-    may not exist: the compiler moves loads ahead, but not out of conditions."""
+    """As ``reduce_partials``, for one vector of a thread at a time. Partial sums that may not exist are all loaded
+    before the first addition. For others the compiler does so itself; it does not move loads out of conditions."""
     held = None
     if r.exists is not None:
         held = w.allocate("partial", (1, r.partials, r.width), dtype, MemoryScope.REGISTER)
@@ -112,7 +112,7 @@ def _reduce_one_at_a_time(w: Writer, gemm: Gemm, r: Reduction, dtype: DType) -> 
                 _add(w, r, total, lambda n: r.partial(vector, n))
             if r.in_cluster:
                 w.emit(ClusterLoadWait(Load(total, (index(0),))))
-            at, conditions = r.place(vector)
+            at, conditions = r.destination(vector)
             with w.when(_all(conditions)):
                 store_outputs(w, gemm, at, total, r.width)
 
@@ -181,7 +181,7 @@ def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
     def position(vector: Expr) -> tuple[Expr, Expr]:
         return t.rank * rows + vector // (columns // width), vector % (columns // width) * width
 
-    def place(vector: Expr) -> tuple[At, Sequence[Expr]]:
+    def destination(vector: Expr) -> tuple[At, Sequence[Expr]]:
         row, column = position(vector)
         at = {**t.at, "m": t.at["m"] + row, "n": t.at["n"] + column}
         inside = [at["m"] < gemm.m.extent, at["n"] < gemm.n.extent]
@@ -190,7 +190,7 @@ def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
     def loads_if(vector: Expr) -> Sequence[Expr]:
         """Loads from other CTAs are not made in vain."""
         if t.split_k > 1:
-            return place(vector)[1]
+            return destination(vector)[1]
         return [] if exact else [vector < vectors]
 
     def partial(vector: Expr, number: Expr) -> Expr:
@@ -200,7 +200,8 @@ def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
         return ClusterLoad(partials, here, t.first + (t.rank + number) % t.split_k)
 
     reduction = Reduction(
-        *(vectors, width, t.thread, t.threads, at_once, t.split_k, partial, loads_if, place), in_cluster=t.split_k > 1
+        *(vectors, width, t.thread, t.threads, at_once, t.split_k, partial, loads_if, destination),
+        in_cluster=t.split_k > 1,
     )
     reduce_partials(w, gemm, reduction, partials.dtype)
 
@@ -251,7 +252,7 @@ def reduce_columns(w: Writer, s: ColumnSlice, partials: Buffer) -> None:
         conditions = [vector < own] if own % s.threads else []
         return conditions + ([s.rank * own + vector < vectors] if vectors % s.split_k else [])
 
-    def place(vector: Expr) -> tuple[At, Sequence[Expr]]:
+    def destination(vector: Expr) -> tuple[At, Sequence[Expr]]:
         m, column = position(vector)
         n = s.block * s.columns + column
         return {"m": m, "n": n}, [n < gemm.n.extent] if gemm.n.extent % s.columns else []
@@ -262,7 +263,9 @@ def reduce_columns(w: Writer, s: ColumnSlice, partials: Buffer) -> None:
         return ClusterLoad(partials, here, number // warps_k) if in_cluster else Load(partials, here)
 
     in_cluster, count = s.split_k > 1, s.split_k * warps_k
-    reduction = Reduction(*(own, width, s.thread, s.threads, 1, count, partial, loads_if, place), in_cluster=in_cluster)
+    reduction = Reduction(
+        *(own, width, s.thread, s.threads, 1, count, partial, loads_if, destination), in_cluster=in_cluster
+    )
     reduce_partials(w, gemm, reduction, partials.dtype)
     if in_cluster:
         w.barrier(SyncScope.CLUSTER)

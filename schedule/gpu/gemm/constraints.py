@@ -16,14 +16,15 @@ from .epilogue import can_store_by_tma, can_store_staged_rows, source_registers,
 from .sizes import GROUP_M, GemmSizes, b_along_k, epilogue_subtiles, gemm_sizes, stores_tiles
 
 MOST_CLUSTER_CTAS = 8
-"""CTAs of a cluster that every Hopper device can run (CUDA C++ Programming Guide, "Thread Block Clusters")."""
+"""Every Hopper device can run clusters of so many CTAs (CUDA C++ Programming Guide, "Thread Block Clusters")."""
 MMA_REGISTERS = 32
-"""Registers that ptxas wants beside the accumulators of one wgmma before ``setmaxnreg`` (from compiled kernels)."""
+"""Before ``setmaxnreg``, ptxas wants so many registers besides the accumulators of one wgmma (from compiled
+kernels)."""
 
 TILE = "consumer_warpgroups ping_pong atoms_m mma_n"
 GRID = f"{TILE} cluster_m cluster_n split_k ctas_per_sm stream_k k_atoms"
 THREADS = "consumer_warpgroups producer_warpgroup ctas_per_sm"
-"""The knobs that the tile, the loop over tiles and k, and the threads of a multiprocessor follow from."""
+"""The tile, the loops over tiles and k, and the threads of a multiprocessor follow from these knobs."""
 
 _Rule = Callable[[str, str, Callable[[GemmSizes[Ints]], Bools]], Constraint]
 
@@ -77,7 +78,7 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
 
 def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
     """What a multiprocessor has room for."""
-    limits, spare, ahead = limits_of(target), spare_registers(gemm), source_registers(gemm)
+    limits, spare, sources = limits_of(target), spare_registers(gemm), source_registers(gemm)
     return (
         rule(
             "a producer_warpgroup leaves each of the consumer_warpgroups more registers than an equal share",
@@ -90,11 +91,11 @@ def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...
             lambda s: s.mma_n // 2 + MMA_REGISTERS <= s.launch_registers,
         ),
         rule(
-            f"the registers of a consumer thread hold atoms_m x mma_n / 2 accumulators and about {spare} more, {ahead} "
-            "of which are for an epilogue with stages",
+            f"the registers of a consumer thread hold atoms_m x mma_n / 2 accumulators and about {spare} more, of "
+            f"which {sources} are for an epilogue with stages",
             f"{TILE} {THREADS} epilogue_stages",
             lambda s: (
-                s.accumulator_registers + spare - np.where(s.epilogue_stages == 0, ahead, 0) <= s.thread_registers
+                s.accumulator_registers + spare - np.where(s.epilogue_stages == 0, sources, 0) <= s.thread_registers
             ),
         ),
         rule(

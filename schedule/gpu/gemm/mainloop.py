@@ -27,7 +27,7 @@ from .sizes import WARPGROUP_WARPS, GemmSizes
 from .tile_scheduler import TileScheduler
 
 K_ROTATIONS, LEAST_ROTATED = 4, 16
-"""At how many places of ``k`` the products of a batch begin, and the k iterations from which on they do."""
+"""The products of a batch begin at so many different places of ``k``, if they have at least so many k iterations."""
 
 
 class WarpRoles:
@@ -202,9 +202,9 @@ def can_use_wgmma(gemm: Gemm) -> bool:
         return False
     if any(b is None or b.buffer.dtype != a.buffer.dtype or not _can_load(b, "n") for b in all_b):
         return False
-    alike = len({b.indices[-1] == Var("k") for b in all_b if b is not None}) == 1
+    same_way = len({b.indices[-1] == Var("k") for b in all_b if b is not None}) == 1
     accumulators = (gemm.accumulator, *(o.accumulator for o in gemm.others))
-    return alike and all(accumulator.dtype == float32 for accumulator in accumulators)
+    return same_way and all(accumulator.dtype == float32 for accumulator in accumulators)
 
 
 def _can_load(load: Load, axis: str) -> bool:

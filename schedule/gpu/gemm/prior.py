@@ -24,21 +24,22 @@ THREE_WARPGROUPS = 1.08
 WIDE_CLUSTER = 1.02
 """A k iteration takes so much longer where a cluster has more tiles along n than along m."""
 STALL, MEMORY_STALL = 0.2, 0.4
-"""A k iteration takes so much longer with two stages: half of it with three, and so on. The second figure holds where
-reading the operands takes about as long as multiplying them."""
+"""A k iteration takes so much longer with two stages, half as much longer with three, and so on. The second figure is
+for products whose operands take about as long to read as to multiply."""
 K_ITERATION_CYCLES = 40
-"""Cycles of the barriers of a k iteration."""
+"""The barriers of a k iteration take so many cycles."""
 STORE_CYCLES = 6
-"""Cycles of a row of 128 bytes that is stored by TMA."""
+"""A row of 128 bytes takes so many cycles to store by TMA."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
-"""Split-K: cycles of two barriers of the cluster, and bytes of partial sums that each CTA reads in a cycle."""
+"""With split-K, two barriers of the cluster take so many cycles, and each CTA reads so many bytes of partial sums in a
+cycle."""
 FIXUP_CYCLES = 12_000
-"""Stream-K: cycles of the launch that adds up the tiles of several CTAs."""
+"""With stream-K, the launch that adds up the tiles of several CTAs takes so many cycles."""
 
 
 @dataclass(frozen=True)
 class UnitCycles:
-    """Cycles of a multiprocessor's units for one k iteration of one tile, float64[n] each."""
+    """How many cycles each unit of a multiprocessor takes for one k iteration of one tile, float64[n] each."""
 
     mma: Floats
     shared: Floats
@@ -57,7 +58,7 @@ def unit_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
 
 
 def tiles_per_sm(sizes: GemmSizes[Ints]) -> Floats:
-    """Tiles that a multiprocessor works on one after the other, those of all its CTAs."""
+    """How many tiles a multiprocessor works on one after the other, those of all its CTAs."""
     tiles = np.where(
         sizes.stream_k == 1, sizes.unit_k_iters / sizes.k_iters, sizes.tile_iterations * sizes.tiles_per_iteration
     )
@@ -66,7 +67,7 @@ def tiles_per_sm(sizes: GemmSizes[Ints]) -> Floats:
 
 
 def wave_efficiency(gemm: Gemm, sizes: GemmSizes[Ints], multiprocessors: int) -> Floats:
-    """The share of all multiply-adds that the multiprocessors have time for which the result needs."""
+    """Which share of the multiply-adds of all waves the result needs."""
     needed = len(gemm.accumulators) * gemm.m.extent * gemm.n.extent * prod(a.extent for a in gemm.batch)
     share: Floats = needed / (tiles_per_sm(sizes) * multiprocessors * sizes.tile_m * sizes.mma_n / sizes.split_k)
     return share
@@ -95,7 +96,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
 
 
 def _reduction_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
-    """Cycles of adding up partial sums: over a cluster for split-K, in a second launch for stream-K."""
+    """How many cycles it takes to add up partial sums: over a cluster for split-K, in a second launch for stream-K."""
     tile_bytes = 4 * sizes.tile_m * sizes.mma_n
     exchange = np.where(sizes.split_k > 1, EXCHANGE_CYCLES + tile_bytes / EXCHANGE_BYTES_PER_CYCLE, 0)
     added = 2 * tile_bytes * sizes.clusters / (peaks.l2_bytes_per_cycle * peaks.multiprocessors)
@@ -106,7 +107,7 @@ def _reduction_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
 
 
 def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> float:
-    """Cycles of reading all inputs and writing all outputs once."""
+    """How many cycles it takes to read all inputs and write all outputs once."""
     moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results)))
     return moved / peaks.memory_bytes_per_cycle
 
@@ -120,7 +121,7 @@ def _is_memory_bound(gemm: Gemm, peaks: GpuPeaks) -> bool:
 
 
 def _store_cycles(gemm: Gemm, epilogue_stages: Ints) -> Floats:
-    """Cycles of storing a row of 128 bytes of the result, by TMA, by staged rows, or straight from registers."""
+    """How many cycles it takes to store 128 bytes of the result: by TMA, as staged rows, or straight from registers."""
     if can_store_by_tma(gemm):
         return np.where(epilogue_stages > 0, STORE_CYCLES, 2 * STORE_CYCLES).astype(np.float64)
     direct = 2 if gemm.n.extent % 2 == 0 else 4

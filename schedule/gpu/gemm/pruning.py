@@ -19,19 +19,20 @@ from .sizes import GROUP_M, MMA_N, GemmSizes, b_along_k, epilogue_subtiles, stor
 class GemmPruning:
     """The settings of pruning. None of them changes what is legal.
 
-    ``most_settings``: so many settings are kept, those of the least prior.
-    ``long_seconds``: products that take longer settle at the clock that their power allows, which short measurements
-    do not show. Of their settings, those are enough whose prior is within ``close`` of the least; of products with
-    several accumulators, or with operands that are repacked first, less is known, and it is ``close_if_unsure``. Their
-    tiles must also be in a good order: those under way together should read as few rows and columns as any order lets
-    them. Others cost 1 to 2 % of most products of 10^11 multiply-adds.
-    ``least_stages``: stages of the pipeline.
-    ``small_tile``: elements of a tile up to which a larger ``k_atoms`` saves barriers that are worth it: the elements
-    times ``k_atoms`` are at most twice that, and at least ``least_k_iters`` iterations are left.
-    ``largest_split_tile``: elements of a tile up to which split-K pays.
-    ``most_cluster_tiles``: tiles of a cluster.
-    ``least_unit_k_iters``: iterations of a stream-K unit, as in CUTLASS.
-    ``least_moved_accumulators``: accumulator registers from which on it pays that a producer warpgroup gives its
+    ``most_settings``: how many settings are kept, those of the least prior.
+    ``long_seconds``: from which time on a product is long. Long products settle at the clock that their power allows,
+    which short measurements do not show, so that fewer of their settings are worth one. Those are kept whose prior is
+    at most ``close`` times the least; of products with several accumulators, or with operands that are repacked first,
+    less is known, and it is ``close_if_unsure`` times the least. The order of the tiles must be good, too: the tiles
+    under way together read as few rows and columns as with any ``group_m``. Other orders cost 1 to 2 % of most
+    products of 10^11 multiply-adds.
+    ``least_stages``: how many stages the pipeline has at least.
+    ``small_tile``, ``least_k_iters``: a larger ``k_atoms`` saves barriers, which is worth it where the elements of a
+    tile times ``k_atoms`` are at most twice ``small_tile`` and at least so many k iterations are left.
+    ``largest_split_tile``: up to how many elements of a tile split-K pays.
+    ``most_cluster_tiles``: how many tiles a cluster has at most.
+    ``least_unit_k_iters``: how many k iterations a stream-K unit has at least, as in CUTLASS.
+    ``least_moved_accumulators``: from how many accumulator registers on it pays that a producer warpgroup gives its
     registers away.
     """
 

@@ -22,7 +22,7 @@ from ..split_k import At, Reduction, reduce_partials
 from .tile_scheduler import TileScheduler
 
 FIXUP_THREADS = 256
-"""Threads of a CTA of the fixup."""
+"""A CTA of the fixup has so many threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +97,12 @@ def write_fixup(w: FreshNameWriter, gemm: Gemm, scheduler: TileScheduler, stream
         def position(vector: Expr) -> tuple[Expr, Expr]:
             return (base + vector) // (columns // width), (base + vector) % (columns // width) * width
 
-        def place(vector: Expr) -> tuple[At, Sequence[Expr]]:
+        def destination(vector: Expr) -> tuple[At, Sequence[Expr]]:
             row, column = position(vector)
             return {**origin, "m": origin["m"] + row, "n": origin["n"] + column}, []
 
         def loads_if(vector: Expr) -> Sequence[Expr]:
-            at, _ = place(vector)
+            at, _ = destination(vector)
             conditions = [others > 0, at["m"] < gemm.m.extent, at["n"] < gemm.n.extent]
             return conditions + ([base + vector < vectors] if vectors % FIXUP_THREADS else [])
 
@@ -113,7 +113,7 @@ def write_fixup(w: FreshNameWriter, gemm: Gemm, scheduler: TileScheduler, stream
 
         most = stream_k.most_ctas_per_tile
         reduction = Reduction(
-            *(FIXUP_THREADS, width, thread, FIXUP_THREADS, 1, most, partial, loads_if, place),
+            *(FIXUP_THREADS, width, thread, FIXUP_THREADS, 1, most, partial, loads_if, destination),
             exists=lambda number: number <= others,
         )
         reduce_partials(w, gemm, reduction, partials.dtype)

@@ -11,16 +11,16 @@ from ..peaks import GpuPeaks
 from .sizes import ATOM, GemmMfmaSizes
 
 BARRIER_CYCLES = 40
-"""Cycles of the two barriers of a k iteration, roughly."""
+"""The two barriers of a k iteration take about so many cycles (an estimate)."""
 LATENCY_CYCLES = 1500
-"""Cycles from a load of global memory to its arrival: blocks that run at once hide it for each other."""
+"""A load of global memory takes about so many cycles, 700 ns (an estimate)."""
 
 
 def prior_seconds(gemm: Gemm, s: GemmMfmaSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> NDArray[np.float64]:
     """The estimated time of each setting in seconds.
 
     k iteration = the slowest of matrix units, shared memory and L2 for all blocks of a compute unit, but not less
-                  than the latency of memory, since a block loads and multiplies in turns
+                  than the latency of memory, since a block loads first and multiplies then
     time        = launch + the longer of waves x (k iterations + stores), and moving all tensors once
     """
     assert gemm.a.load is not None

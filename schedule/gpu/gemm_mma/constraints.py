@@ -13,10 +13,11 @@ from ..occupancy import limits_of
 from .sizes import CopyWidths, GemmMmaSizes, gemm_mma_sizes
 
 MOST_COPIES, MOST_LOADS = 48, 20
-"""Copies of a thread for a stage, and those of them that go through registers. With more, compiled kernels spilled."""
+"""A thread makes so many copies for a stage at most, and so many that go through registers. With more, compiled kernels
+spilled."""
 COPIES = "atoms_m atoms_n warps_m warps_n block_k repacked"
 PIPELINE = f"{COPIES} split_k ctas_per_sm staged_epilogue"
-"""The knobs that the copies of a thread, and the shared memory of a CTA follow from."""
+"""The copies of a thread, and the shared memory of a CTA follow from these knobs."""
 
 
 def gemm_mma_constraints(gemm: Gemm, target: Target, widths: CopyWidths) -> tuple[Constraint, ...]:

@@ -18,24 +18,25 @@ Floats = NDArray[np.float64]
 
 # Cycles and rates of a multiprocessor that were fitted to 200 kernels on an H200, whose times they tell to 20 %.
 L2_BYTES_PER_CYCLE = 48
-"""Bytes that asynchronous copies of 16 bytes bring from L2."""
+"""cp.async brings so many bytes from L2 in a cycle."""
 LATENCY_CYCLES = 2400
-"""Cycles from the copies of a stage to its arrival, which the stages under way share."""
+"""A stage arrives so many cycles after its copies began. Stages that are under way at once share them."""
 START_CYCLES = 600
-"""Cycles of CTAs that start together, until they multiply."""
+"""CTAs that start together take so many cycles until they multiply."""
 END_CYCLES = 900
-"""Cycles that a launch takes besides: its first and its last bytes."""
+"""A launch takes so many cycles more, for its first and its last bytes."""
 STAGED_PER_CYCLE, STORED_PER_CYCLE = 7.0, 3.25
-"""Elements of the result stored in a cycle, by way of shared memory or straight from registers."""
+"""So many elements of the result are stored in a cycle, by way of shared memory or straight from registers."""
 REPACK_CYCLES, REPACKED_BYTES_PER_CYCLE = 3500, 9
-"""Cycles of the launch that repacks operands, and bytes that it copies."""
+"""The launch that repacks operands takes so many cycles, and copies so many bytes in each further one."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 2000, 12
-"""Split-K: cycles of two barriers of the cluster, and bytes of partial sums that each CTA reads in a cycle."""
+"""With split-K, two barriers of the cluster take so many cycles, and each CTA reads so many bytes of partial sums in a
+cycle."""
 
 
 @dataclass(frozen=True)
 class UnitCycles:
-    """Cycles of a multiprocessor's units for one k iteration of one tile, float64[n] each."""
+    """How many cycles each unit of a multiprocessor takes for one k iteration of one tile, float64[n] each."""
 
     mma: Floats
     shared: Floats
@@ -54,12 +55,12 @@ def unit_cycles(sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
 
 
 def tiles_per_sm(sizes: GemmMmaSizes[Ints], multiprocessors: int) -> Ints:
-    """CTAs that a multiprocessor runs in all."""
+    """How many CTAs a multiprocessor runs in all."""
     return -(-sizes.tiles * sizes.split_k // multiprocessors)
 
 
 def wave_efficiency(gemm: Gemm, sizes: GemmMmaSizes[Ints], multiprocessors: int) -> Floats:
-    """The share of all multiply-adds that the multiprocessors have time for which the result needs."""
+    """Which share of the multiply-adds of all waves the result needs."""
     needed = gemm.m.extent * gemm.n.extent * prod(a.extent for a in gemm.batch)
     tiles = tiles_per_sm(sizes, multiprocessors)
     share: Floats = needed / (tiles * multiprocessors * sizes.tile_m * sizes.tile_n / sizes.split_k)
@@ -89,6 +90,6 @@ def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Flo
 
 
 def _repack_cycles(gemm: Gemm, peaks: GpuPeaks) -> float:
-    """Cycles of the launch that repacks operands with uneven rows."""
+    """How many cycles the launch takes that repacks operands with uneven rows."""
     copied = sum(b.bytes for b in uneven_operands(gemm))
     return REPACK_CYCLES + copied / peaks.multiprocessors / REPACKED_BYTES_PER_CYCLE

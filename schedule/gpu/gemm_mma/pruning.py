@@ -20,11 +20,12 @@ from .sizes import CopyWidths, GemmMmaSizes
 class GemmMmaPruning:
     """The settings of pruning. None of them changes what is legal.
 
-    ``most_settings``: so many settings are kept, those of the least prior.
-    ``least_stages``: stages of the pipeline.
-    ``most_warps``: warps of a CTA.
-    ``most_ctas_per_sm``: CTAs of a multiprocessor; as many as there is room and work for are meant to be there.
-    ``most_copies``: copies of a thread for a stage.
+    ``most_settings``: how many settings are kept, those of the least prior.
+    ``least_stages``: how many stages the pipeline has at least.
+    ``most_warps``: how many warps a CTA has at most.
+    ``most_ctas_per_sm``: how many CTAs a multiprocessor runs at most; below that, as many as there is room and work
+    for.
+    ``most_copies``: how many copies a thread makes for a stage at most.
     """
 
     most_settings: int = 250

@@ -1,4 +1,4 @@
-"""Products on the matrix instructions of warps: what they take, what they compute, what the compiler makes of them."""
+"""Products by mma.sync: which workloads match, what the kernels compute, what the compiler makes of them."""
 
 from collections.abc import Callable
 
@@ -24,14 +24,14 @@ FUSED = workload_of("linear", rows=200, inputs=330, outputs=200, dtype="bfloat16
 
 
 def _two_outputs() -> Workload:
-    """The sum itself, in float32, and a turned function of it; names that the kernel would like to have itself."""
-    x, w = te.placeholder((50, 68), "bfloat16", "sums"), te.placeholder((36, 68), "bfloat16", "tile")
-    k = te.reduce_axis(68, "step")
+    """The product itself, in float32, and a transposed function of it, with names that the kernel would have itself."""
+    x, w = te.placeholder((50, 68), "bfloat16", "accumulators"), te.placeholder((36, 68), "bfloat16", "tile")
+    k = te.reduce_axis(68, "k_iter")
     total = te.compute(
-        (50, 36), lambda n, m: te.sum(te.cast(x[n, k], "float32") * te.cast(w[m, k], "float32"), axis=k), "left"
+        (50, 36), lambda n, m: te.sum(te.cast(x[n, k], "float32") * te.cast(w[m, k], "float32"), axis=k), "staged_a"
     )
-    turned = te.compute((36, 50), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "turned")
-    return te.workload([total, turned])
+    transposed = te.compute((36, 50), lambda j, i: te.cast(total[i, j] * 0.5, "bfloat16"), "staged_b")
+    return te.workload([total, transposed])
 
 
 CASES: dict[str, Callable[[], Workload]] = {
@@ -76,7 +76,7 @@ def test_what_it_leaves_to_others() -> None:
     assert not taken(dtype="float32") and not taken(accumulate="float64") and not taken(k=8)
     assert not taken(m=8, k=77)  # a product of a matrix and hardly more than a vector
     assert not taken(m=64) and taken(m=64, k=77)  # rows of whole copies: a skinny product
-    # Hopper has warpgroups for it, but for small ones
+    # on Hopper wgmma is better, but for small products
     assert not SKETCH.matches(LARGE, H200) and not taken(H200, m=1000, n=1111, k=777)
     assert SKETCH.matches(ODD, H200) and SKETCH.matches(MANY, H200) and not taken(H200)
 
