@@ -145,7 +145,7 @@ class TileSketch:
                 f"{schedule} is not legal for this workload on {target}. Each of these must hold: {'; '.join(broken)}.",
                 field="/schedule/knobs",
             )
-        return plan.lower(dict(schedule.knobs))
+        return plan.lower({**{knob.name: knob.values[0] for knob in plan.knobs}, **dict(schedule.knobs)})
 
     def _planned(self, workload: Workload, target: Target) -> Plan:
         plan = self._plan(workload, target) if target.kind == self._kind else None
