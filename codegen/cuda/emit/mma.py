@@ -44,11 +44,15 @@ def _mma(emitter: ExpressionEmitter, stmt: Mma) -> str:
 
 
 def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:
-    function = emitter.fn.use_sm_90a(wgmma_name(WGMMA_TYPES[stmt.a.dtype.name], stmt.n))
+    in_registers = stmt.a.scope is MemoryScope.REGISTER
+    function = emitter.fn.use_sm_90a(wgmma_name(WGMMA_TYPES[stmt.a.dtype.name], stmt.n, in_registers))
     d = _fragment(emitter, stmt.d, stmt.d_indices, 1)
-    a = _descriptor(emitter, stmt.a, stmt.a_indices, stmt.a_transposed)
     b = _descriptor(emitter, stmt.b, stmt.b_indices, stmt.b_transposed)
-    flags = f"{stmt.k}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}"
+    if in_registers:
+        a, flags = _fragment(emitter, stmt.a, stmt.a_indices, 2), f"{stmt.k}, {_flag(stmt.b_transposed)}"
+    else:
+        a = _descriptor(emitter, stmt.a, stmt.a_indices, stmt.a_transposed)
+        flags = f"{stmt.k}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}"
     match stmt.accumulates:
         case Expr() as expr:
             return f"{function}<{flags}>({d}, {a}, {b}, {emitter.value(expr).text});"
