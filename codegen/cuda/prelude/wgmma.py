@@ -93,6 +93,23 @@ template <int COUNT> $void warpgroup_fence_operand(float* d) {
         """// a named barrier of the 128 threads of this warpgroup
 void warpgroup_sync() { asm volatile("bar.sync %0, 128;" :: "r"(1 + threadIdx.x / 128) : "memory"); }"""
     ),
+    "ordered_sequence_start": DeviceFunction(
+        """// the first WARPGROUPS warpgroups take turns from now on, by a named barrier of each; the first one begins
+template <int WARPGROUPS> $void ordered_sequence_start() {
+  if (threadIdx.x / 128 == WARPGROUPS - 1) asm volatile("bar.arrive 9, 256;" ::: "memory");
+}"""
+    ),
+    "ordered_sequence_wait": DeviceFunction(
+        """template <int WARPGROUPS> $void ordered_sequence_wait() {
+  asm volatile("bar.sync %0, 256;" :: "r"(9 + threadIdx.x / 128) : "memory");
+}"""
+    ),
+    "ordered_sequence_arrive": DeviceFunction(
+        """// the turn of the next warpgroup begins
+template <int WARPGROUPS> $void ordered_sequence_arrive() {
+  asm volatile("bar.arrive %0, 256;" :: "r"(9 + (threadIdx.x / 128 + 1) % WARPGROUPS) : "memory");
+}"""
+    ),
     "setmaxnreg_dec": DeviceFunction(
         """template <int COUNT> $void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT));

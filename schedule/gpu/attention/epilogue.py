@@ -1,0 +1,78 @@
+"""From accumulators to the output: each consumer warpgroup puts its rows, as they are in the end, in the place of its
+queries, by stmatrix, and one thread stores them by TMA."""
+
+from collections.abc import Mapping
+
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.expr import Compare, CompareOp, Expr, Load, Ramp, Var, index, logical_and
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.fence import AsyncProxyFence
+from ....ir.gpu.ldmatrix import StoreMatrix
+from ....ir.gpu.mbarrier import MbarrierArrive
+from ....ir.gpu.tma import TmaStore, TmaStoreCommit, TmaStoreWait
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ....ir.rewrite import substitute
+from ...problems.attention import Attention
+from ...tile.names import FreshNameWriter
+from ...tile.stage_body import vector_at
+from ..gemm.mainloop import WarpRoles
+from ..gemm.sizes import WARPGROUP_WARPS
+from .operand_tiles import can_load
+from .softmax import UNROLLED, WARP_ROWS
+
+
+class AttentionEpilogue:
+    """``staged`` is the tile of queries: (stage, 64 columns, row, column)."""
+
+    def __init__(self, w: FreshNameWriter, p: Attention, roles: WarpRoles, staged: Buffer, q_empty: Buffer) -> None:
+        self.w, self.p, self.roles, self.staged, self.q_empty = w, p, roles, staged, q_empty
+        self.warp_in_group = roles.warp % WARPGROUP_WARPS
+        self.elected = logical_and(Compare(CompareOp.EQ, self.warp_in_group, index(0)), roles.first_lane)
+
+    def store(self, sums: Buffer, at: Mapping[str, Expr]) -> None:
+        """Store what follows from the normalised ``sums`` of the tile at ``at``, and release the tile of queries."""
+        w, p = self.w, self.p
+        first_row = self.roles.warpgroup * WGMMA_M
+        with w.scope():
+            output = w.allocate("output", sums.shape, p.result.tensor.dtype, MemoryScope.REGISTER)
+            with w.loop("output_pair", p.d.extent // 4, UNROLLED) as pair:
+                here = {**at, "d": pair * 2}  # only the order of the registers counts: values have no indices
+
+                def held(load: Load, first: Expr = pair * 2) -> Expr:
+                    return Load(sums, (Var("d"),))
+
+                w.store(output, (Ramp(pair * 2, 1, 2),), vector_at(p.result.value, here, "d", 2, held))
+            w.barrier(SyncScope.WARPGROUP)  # all of its wgmma have read the queries
+            self._stage(output, first_row)
+        w.emit(AsyncProxyFence())
+        w.barrier(SyncScope.WARPGROUP)
+        with w.when(self.elected):
+            for atom, first in enumerate(range(0, p.d.extent, SWIZZLE_128B_ELEMENTS)):
+                corner = {**at, "m": at["m"] + first_row, "d": index(first)}
+                box = tuple(
+                    WGMMA_M if i == Var("m") else SWIZZLE_128B_ELEMENTS if i == Var("d") else 1
+                    for i in p.result.indices
+                )
+                to = tuple(substitute(i, corner) for i in p.result.indices)
+                w.emit(TmaStore(p.result.tensor, to, self.staged, (index(0), index(atom), first_row, index(0)), box))
+            w.emit(TmaStoreCommit())
+            w.emit(TmaStoreWait(0))
+            w.emit(MbarrierArrive(self.q_empty, index(0)))
+
+    def _stage(self, output: Buffer, first_row: Expr) -> None:
+        """Matrices of 8 by 8, two below one another, two such pairs at once where there are so many columns left."""
+        w, lane, d = self.w, self.roles.lane, self.p.d.extent
+        row = first_row + self.warp_in_group * WARP_ROWS + lane // 8 % 2 * 8 + lane % 8
+        for first in range(0, d, 16):
+            atom, column = first // SWIZZLE_128B_ELEMENTS, first % SWIZZLE_128B_ELEMENTS
+            if first + 16 <= d:
+                to = (index(0), index(atom), row, index(column) + lane // 16 * 8)
+                w.emit(StoreMatrix(self.staged, to, output, (index(first // 2),), 4))
+            else:
+                w.emit(StoreMatrix(self.staged, (index(0), index(atom), row, index(column)), output, (index(first // 2),), 2))
+
+
+def can_store(p: Attention) -> bool:
+    """Whether TMA can store the output, which is a function of the quotient of the sums alone."""
+    output = Load(p.result.tensor, p.result.indices)
+    return p.result.tensor.dtype == p.q.buffer.dtype and can_load(output, "m", "d")

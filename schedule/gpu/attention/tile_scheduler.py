@@ -1,0 +1,88 @@
+"""The order of the tiles of queries, and the blocks of keys that the queries of a tile see.
+
+Tiles of ``group_heads`` heads are worked on together, and among them those of the last queries first: under a causal
+mask these have the most keys to go through, so that the short ones fill up the end. Blocks of keys are gone through
+from the last to the first:
+
+    block        partly visible    wholly visible    partly visible
+    step         0 ... upper_end   ... lower_end     ... steps         (steps count from the last block down)
+    mask         yes               no                yes
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ....ir.expr import Expr, index, maximum, minimum
+from ....ir.rewrite import substitute
+from ...problems.attention import Attention, KeyBound
+from .sizes import AttentionSizes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBlocks:
+    """The steps that a tile makes over blocks of keys, ``steps`` in all: that of number ``i`` takes the block ``last -
+    i``. No mask hides anything in the steps from ``upper_end`` (at least 1) to before ``lower_end``."""
+
+    last: Expr
+    steps: Expr
+    upper_end: Expr
+    lower_end: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class TileScheduler:
+    """The tiles of one problem and setting."""
+
+    p: Attention
+    s: AttentionSizes[int]
+
+    def origin(self, tile: Expr) -> dict[str, Expr]:
+        """Where the tile with a number begins: axis of the queries or of the batch -> index."""
+        s, heads = self.s, self.s.group_heads
+        q_tile = index(s.q_tiles - 1) - tile % (s.q_tiles * heads) // heads
+        head = tile // (s.q_tiles * heads) * heads + tile % heads
+        at: dict[str, Expr] = {}
+        for axis in reversed(self.p.batch):
+            at[axis.name], head = head % axis.extent, head // axis.extent
+        return {**at, "m": q_tile * s.tile_q}
+
+    def key_blocks(self, at: Mapping[str, Expr]) -> KeyBlocks:
+        """The blocks of keys that the tile at ``at`` goes through."""
+        s, p, kv = self.s, self.p, self.s.tile_kv
+        upper, lower = ([b for b in p.bounds if b.upper is side] for side in (True, False))
+        last_key, first_key = index(p.n.extent - 1), index(0)
+        last, first = index(s.kv_blocks - 1), index(0)
+        if upper:
+            seen = last_key
+            for bound in upper:
+                seen = minimum(seen, self._extreme(bound, at, largest=True))
+            last = maximum(seen, first_key) // kv
+        if lower:
+            seen = first_key
+            for bound in lower:
+                seen = maximum(seen, self._extreme(bound, at, largest=False))
+            first = minimum(seen // kv, last)
+        steps = last - first + 1
+        upper_end: Expr = index(1)
+        if upper:
+            seen = last_key
+            for bound in upper:
+                seen = minimum(seen, self._extreme(bound, at, largest=False))
+            upper_end = _between(last - (maximum(seen, index(-1)) + 1) // kv + 1, index(1), steps)
+        lower_end = steps
+        if lower:
+            seen = first_key
+            for bound in lower:
+                seen = maximum(seen, self._extreme(bound, at, largest=True))
+            lower_end = _between(last - (seen + (kv - 1)) // kv + 1, upper_end, steps)
+        return KeyBlocks(last, steps, upper_end, lower_end)
+
+    def _extreme(self, bound: KeyBound, at: Mapping[str, Expr], *, largest: bool) -> Expr:
+        """The largest or least limit of the queries of a tile."""
+        ends_last = (bound.limit.coefficient("m") >= 0) == largest
+        m = minimum(at["m"] + (self.s.tile_q - 1), index(self.p.m.extent - 1)) if ends_last else at["m"]
+        return substitute(bound.limit.to_expr(), {**at, "m": m})
+
+
+def _between(value: Expr, low: Expr, high: Expr) -> Expr:
+    return maximum(minimum(value, high), low)
