@@ -68,6 +68,10 @@ class WarpgroupMmaWait(Operation):
 
     Of the others ``d`` is there. What they read may then be overwritten by whoever is ordered after the first warp of
     the warpgroup.
+
+    ``after`` is a float32 scalar that is computed ahead of the wait, with all that it is computed from. Without it, the
+    assembler may leave work for behind the wait that could be done meanwhile.
     """
 
     pending: int
+    after: Expr | None = None

@@ -136,7 +136,11 @@ def _operand_a(stmt: WarpgroupMma, context: LaunchContext) -> Callable[[LaunchSt
 
 
 def warpgroup_mma_wait(stmt: WarpgroupMmaWait, context: LaunchContext) -> LaunchAction:
+    after = None if stmt.after is None else value_closure(stmt.after, context)
+
     def run(state: LaunchState) -> None:
+        if after is not None:
+            after(state)
         who = state.running((state.threads,))
         waiting = np.zeros(state.threads, dtype=np.bool_)
         waiting[state.warpgroups("a wait for wgmmas", context)] = True

@@ -20,7 +20,9 @@ def _turns(stmt: OrderedSequenceStart | OrderedSequenceWait | OrderedSequenceArr
             "operation", f"{stmt.warpgroups} warpgroups take turns; 2 to {MAX_ORDERED_WARPGROUPS} are allowed"
         )
     if names.launch is not None and names.launch.threads < stmt.warpgroups * WARPGROUP_THREADS:
-        raise RuleBroken("warps", f"{stmt.warpgroups} warpgroups take turns in blocks of {names.launch.threads} threads")
+        raise RuleBroken(
+            "warps", f"{stmt.warpgroups} warpgroups take turns in blocks of {names.launch.threads} threads"
+        )
 
 
 ORDERED_SEQUENCE_RULES: dict[type[Operation], Callable[[Any, BoundNames], None]] = {

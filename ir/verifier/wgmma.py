@@ -79,6 +79,8 @@ def _check_transposed(buffer: Buffer, rows: int, k: int) -> None:
 def _warpgroup_mma_wait(stmt: WarpgroupMmaWait, names: BoundNames) -> None:
     if not 0 <= stmt.pending <= MAX_PENDING:
         raise RuleBroken("operation", f"a wait for all but {stmt.pending} wgmmas; 0 to {MAX_PENDING} are allowed")
+    if stmt.after is not None and type_of(stmt.after, names) != (float32, 1):
+        raise RuleBroken("operation", "what is computed ahead of a wait for wgmmas is no float32 scalar")
 
 
 def _set_max_registers(stmt: SetMaxRegisters, names: BoundNames) -> None:

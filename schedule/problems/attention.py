@@ -138,7 +138,7 @@ class _HomogeneousSum:
 
 
 class _Recogniser:
-    """Brings all stages onto common axes: ``row0``, ``row1``, ... for those of the maximum, ``n`` for what is reduced."""
+    """Brings all stages onto common axes: ``row0``, ``row1``, ... are those of the maximum, ``n`` is what is reduced."""
 
     def __init__(self, workload: Workload, product: Stage, top: Stage, output: Stage) -> None:
         self.workload, self.product, self.top, self.output = workload, product, top, output
@@ -180,8 +180,10 @@ class _Recogniser:
             return None
         score = _weight(weights[0], self.top.name)
         outer = tuple(f for f in above if f not in weights and f not in factors and f != const(1.0, float32))
-        return None if score is None else _HomogeneousSum(
-            stage, at, score, factors[0] if factors else None, outer, tuple(below)
+        return (
+            None
+            if score is None
+            else _HomogeneousSum(stage, at, score, factors[0] if factors else None, outer, tuple(below))
         )
 
     def _attention(self, total: _HomogeneousSum, sum_: _HomogeneousSum) -> Attention | None:
@@ -457,9 +459,7 @@ def _axes_read(output: Stage, sum_: _HomogeneousSum) -> dict[str, Expr] | None:
     return at if {a.name for a in output.axes if a.extent > 1} == set(at) else None
 
 
-def _cancelled(
-    e: Expr, normalised: Load, total: Load, outer: Sequence[Expr], below: Sequence[Expr]
-) -> Expr | None:
+def _cancelled(e: Expr, normalised: Load, total: Load, outer: Sequence[Expr], below: Sequence[Expr]) -> Expr | None:
     """``e`` with each load ``normalised``, which stands for a sum, written as (normalised * total * outer / below), and
     with ``total`` cancelled where it stands above and below a line."""
     if not _reads(e, normalised.buffer.name):

@@ -68,7 +68,7 @@ def product(
 
 
 def register_product(*, transposed: bool = False, fault: str = "") -> Kernel:
-    """``C = A @ B.T``, or ``C = A[:, :64] @ B'`` with B' as 64 rows of k, by two warpgroups that hold A in registers."""
+    """``C = A @ B.T``, or ``C = A @ B`` of 64 rows of k, by two warpgroups that hold A in registers."""
     w = Writer()
     b_global = Buffer("B", (64, 64) if transposed else (24, 64), bfloat16)
     with w.launch("f", [("t", 256, HardwareAxis.THREAD)]) as (t,):

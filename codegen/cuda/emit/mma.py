@@ -31,8 +31,8 @@ def emit_mma(emitter: ExpressionEmitter, stmt: Mma | LoadMatrix | StoreMatrix | 
             return f"{emitter.fn.use_sm_90('stmatrix')}<{stmt.count}, {_flag(stmt.transposed)}>({row}, {fragment});"
         case WarpgroupMma():
             return _wgmma(emitter, stmt)
-        case WarpgroupMmaWait(pending=pending):
-            return _wgmma_wait(emitter, pending)
+        case WarpgroupMmaWait():
+            return _wgmma_wait(emitter, stmt)
 
 
 def _mma(emitter: ExpressionEmitter, stmt: Mma) -> str:
@@ -61,10 +61,11 @@ def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:
     return f"{function}<{flags}>({d}, {a}, {b}, false);"
 
 
-def _wgmma_wait(emitter: ExpressionEmitter, pending: int) -> str:
+def _wgmma_wait(emitter: ExpressionEmitter, stmt: WarpgroupMmaWait) -> str:
     fn = emitter.fn
+    first = [] if stmt.after is None else [f"{fn.use('computed_here')}({emitter.value(stmt.after).text});"]
     fences = [f"{fn.use('warpgroup_fence_operand')}<{b.elements}>({fn.name_of(b.name)});" for b in fn.accumulators]
-    return " ".join([f"{fn.use_sm_90a('wgmma_wait_group')}<{pending}>();", *fences])
+    return " ".join([*first, f"{fn.use_sm_90a('wgmma_wait_group')}<{stmt.pending}>();", *fences])
 
 
 def _descriptor(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], mn_major: bool) -> str:

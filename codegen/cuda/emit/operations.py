@@ -24,7 +24,6 @@ from .function import EmittedFunction
 from .memory import address, mbarrier_address, offset
 from .text import CppText
 
-
 _ORDERED_SEQUENCE: dict[type[Operation], str] = {
     OrderedSequenceStart: "ordered_sequence_start",
     OrderedSequenceWait: "ordered_sequence_wait",

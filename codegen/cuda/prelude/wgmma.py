@@ -82,6 +82,12 @@ template <int PENDING> $void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }"""
     ),
+    "computed_here": DeviceFunction(
+        """// this use of the value stays ahead of later waits, and so does all that it is computed from
+void computed_here(float value) {
+  asm volatile("{ .reg .pred p; setp.eq.f32 p, %0, 0fC797E880; @p membar.cta; }" :: "f"(value) : "memory");
+}"""
+    ),
     "warpgroup_fence_operand": DeviceFunction(
         """// keeps the compiler from reading these accumulators earlier than here
 template <int COUNT> $void warpgroup_fence_operand(float* d) {

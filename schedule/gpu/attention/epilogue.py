@@ -69,7 +69,11 @@ class AttentionEpilogue:
                 to = (index(0), index(atom), row, index(column) + lane // 16 * 8)
                 w.emit(StoreMatrix(self.staged, to, output, (index(first // 2),), 4))
             else:
-                w.emit(StoreMatrix(self.staged, (index(0), index(atom), row, index(column)), output, (index(first // 2),), 2))
+                w.emit(
+                    StoreMatrix(
+                        self.staged, (index(0), index(atom), row, index(column)), output, (index(first // 2),), 2
+                    )
+                )
 
 
 def can_store(p: Attention) -> bool:

@@ -13,8 +13,8 @@ K and V have pipelines of their own. The producer loads them in the order in whi
 
 from collections.abc import Mapping
 
-from ....core.dtypes import INDEX, float32
-from ....ir.buffer import Buffer, MemoryScope
+from ....core.dtypes import float32
+from ....ir.buffer import MemoryScope
 from ....ir.expr import Compare, CompareOp, Expr, const, index
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierInit, MbarrierWait
 from ....ir.gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceWait
@@ -138,7 +138,7 @@ class AttentionMainloop:
             w.emit(WarpgroupMmaWait(products))
             self._release(self.k_barriers, step)
             softmax.weigh(self.scores, self._place(step), masked=masked)
-            w.emit(WarpgroupMmaWait(0))
+            w.emit(WarpgroupMmaWait(0, after=softmax.own_sum))
             self._release(self.v_barriers, step - 1)
             softmax.rescale(self.sums)
             softmax.round(self.scores, self.weights)

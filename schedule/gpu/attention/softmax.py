@@ -67,6 +67,12 @@ class OnlineSoftmax:
         """Whether something may be hidden in the last block of keys."""
         return bool(self.p.bounds or self.p.conditions) or self.p.n.extent % self.tile_kv != 0
 
+    @property
+    def own_sum(self) -> Expr:
+        """The sum of all weights that a thread has found so far."""
+        parts = [Load(self.row_sum, (index(half), index(column))) for half in range(2) for column in range(2)]
+        return parts[0] + parts[1] + (parts[2] + parts[3])
+
     def start(self) -> None:
         """Begin new rows."""
         w = self.w
