@@ -1,9 +1,9 @@
-"""Tuned attention against what torch ships: cuDNN, FlashAttention and FlexAttention, on one NVIDIA GPU, by short replays
-of a rested chip with cold caches, and by long ones.
+"""Tuned attention against what torch ships (cuDNN, FlashAttention and FlexAttention) on one NVIDIA GPU: short replays of
+a rested chip with cold caches, and long ones.
 
-Rows: (batch x heads, sequence) at depth 128 full and causal, at depths 64 and 256 causal; four in bfloat16 and four with
-groups of 8 queries. Bars, short and sustained: a geometric mean of (best peer / ours) of at least 1.1, and no row under
-0.95. Every row is found with 100 candidates in three minutes. Settings: those of ``gpu_table``.
+Rows: (batch x heads, sequence) at depth 128 full and causal, at depths 64 and 256 causal; four in bfloat16, and four
+with groups of 8 queries. Bars, short and sustained: a geometric mean of (best peer / ours) of at least 1.1, and no row
+under 0.95. Every row is found with 100 candidates in three minutes. Settings: those of ``gpu_table``.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +15,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.gpu_table import Row, Tensors, against_summary, geometric_mean, measured_table, reaches_against_bar
+from benchmarks.gpu_table import Row, against_summary, geometric_mean, measured_table, reaches_against_bar
 from benchmarks.suite import Options, Result
+from benchmarks.torch_peers import Tensors
 
 _TRIALS = 100
 _MEAN_BAR, _ROW_BAR = 1.1, 0.95
@@ -45,7 +46,8 @@ def _flexible(causal: bool) -> Callable[..., object]:
     @cache
     def compiled() -> Callable[..., object]:
         torch._dynamo.reset()
-        return torch.compile(flex_attention, dynamic=False)
+        function: Callable[..., object] = torch.compile(flex_attention, dynamic=False)
+        return function
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> object:
         grouped = q.shape[1] != k.shape[1]
@@ -110,5 +112,5 @@ def run(options: Options) -> Result:
 def _operations(name: str) -> float:
     """Floating point operations of the two products of a row; of a causal one half of them, as is usual."""
     parameters = ROWS[name].parameters
-    heads, length = parameters["heads"] * parameters["queries_per_key"], parameters["queries"]
-    return 4.0 * heads * length * length * parameters["depth"] / (2 if parameters["causal"] else 1)
+    heads, length = int(parameters["heads"] * parameters["queries_per_key"]), int(parameters["queries"])
+    return 4.0 * heads * length * length * int(parameters["depth"]) / (2 if parameters["causal"] else 1)

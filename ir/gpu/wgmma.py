@@ -29,8 +29,8 @@ class WarpgroupMma(Operation):
       index of k, of 64 contiguous rows m or n; the next 64 rows lie one further along the third last dimension of the
       buffer. The first line has a number that 8 divides, and the first row begins it.
 
-    - ``a`` in registers is ``k / 2`` contiguous elements of every lane from ``a_indices`` on: for every 16 places of k, a
-      lane of the warpgroup's warp ``w`` holds the fragment ``a`` of m16n8k16, of the rows from ``16 * w`` on. So two
+    - ``a`` in registers is ``k / 2`` contiguous elements of every lane from ``a_indices`` on: for every 16 places of k,
+      a lane of the warpgroup's warp ``w`` holds the fragment ``a`` of m16n8k16, of the rows from ``16 * w`` on. So two
       neighbouring fragments ``d`` of another product, rounded to 16 bits in their order, are one fragment ``a``. All
       64 rows count, and nothing is transposed.
 

@@ -1,4 +1,4 @@
-"""Warpgroups that take turns, in the interpreter of launches: all threads run in lockstep, so that nobody waits. What is
+"""Warpgroups that take turns, in the interpreter of launches. All threads run in lockstep, so that nobody waits; what is
 checked is that nobody would wait for ever."""
 
 import numpy as np

@@ -138,7 +138,7 @@ class _HomogeneousSum:
 
 
 class _Recogniser:
-    """Brings all stages onto common axes: ``row0``, ``row1``, ... are those of the maximum, ``n`` is what is reduced."""
+    """Brings all stages onto common axes: ``row0``, ``row1``, ... are those of the maximum, ``n`` what is reduced."""
 
     def __init__(self, workload: Workload, product: Stage, top: Stage, output: Stage) -> None:
         self.workload, self.product, self.top, self.output = workload, product, top, output

@@ -29,7 +29,7 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
         ),
         rule(
             "Q and the stages of K and V fit into shared memory",
-            "consumer_warpgroups tile_kv stages",
+            "consumer_warpgroups tile_kv stages q_stages",
             lambda s: s.shared_bytes <= limits.shared_bytes_per_block,
         ),
         rule(
@@ -53,9 +53,14 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
             lambda s: (s.ping_pong == 0) | (s.consumer_warpgroups > 1),
         ),
         rule(
-            "persistent is 0 where all tiles run at once, and where masks give tiles different numbers of blocks",
+            "persistent is 0 where all tiles run at once",
             "consumer_warpgroups persistent",
-            lambda s: (s.persistent == 0) | ((s.tile_iterations > 1) & (not p.bounds)),
+            lambda s: (s.persistent == 0) | (s.tile_iterations > 1),
+        ),
+        rule(
+            "a second tile of queries (q_stages) is loaded ahead by a persistent CTA alone",
+            "persistent q_stages",
+            lambda s: (s.q_stages == 1) | (s.persistent == 1),
         ),
         rule(
             "group_heads divides the number of heads, and is 1 where a head has one tile",

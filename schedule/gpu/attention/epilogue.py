@@ -26,13 +26,26 @@ class AttentionEpilogue:
 
     def __init__(self, w: FreshNameWriter, p: Attention, roles: WarpRoles, staged: Buffer, q_empty: Buffer) -> None:
         self.w, self.p, self.roles, self.staged, self.q_empty = w, p, roles, staged, q_empty
+        self.stages = staged.shape[0]
         self.warp_in_group = roles.warp % WARPGROUP_WARPS
         self.elected = logical_and(Compare(CompareOp.EQ, self.warp_in_group, index(0)), roles.first_lane)
 
-    def store(self, sums: Buffer, at: Mapping[str, Expr]) -> None:
-        """Store what follows from the normalised ``sums`` of the tile at ``at``, and release the tile of queries."""
+    def release(self, iteration: Expr) -> None:
+        """Release the tile of queries of the iteration before, once it has been stored from there."""
+        w = self.w
+        with w.when(self.elected), w.when(Compare(CompareOp.GT, iteration, index(0))):
+            w.emit(TmaStoreWait(0))
+            w.emit(MbarrierArrive(self.q_empty, (iteration - 1) % self.stages))
+
+    def end(self) -> None:
+        """Wait until TMA has read the last tile."""
+        with self.w.when(self.elected):
+            self.w.emit(TmaStoreWait(0))
+
+    def store(self, sums: Buffer, at: Mapping[str, Expr], iteration: Expr) -> None:
+        """Store what follows from the normalised ``sums`` of the tile at ``at``."""
         w, p = self.w, self.p
-        first_row = self.roles.warpgroup * WGMMA_M
+        first_row, stage = self.roles.warpgroup * WGMMA_M, iteration % self.stages
         with w.scope():
             output = w.allocate("output", sums.shape, p.result.tensor.dtype, MemoryScope.REGISTER)
             with w.loop("output_pair", p.d.extent // 4, UNROLLED) as pair:
@@ -43,7 +56,7 @@ class AttentionEpilogue:
 
                 w.store(output, (Ramp(pair * 2, 1, 2),), vector_at(p.result.value, here, "d", 2, held))
             w.barrier(SyncScope.WARPGROUP)  # all of its wgmma have read the queries
-            self._stage(output, first_row)
+            self._stage(output, stage, first_row)
         w.emit(AsyncProxyFence())
         w.barrier(SyncScope.WARPGROUP)
         with w.when(self.elected):
@@ -54,19 +67,20 @@ class AttentionEpilogue:
                     for i in p.result.indices
                 )
                 to = tuple(substitute(i, corner) for i in p.result.indices)
-                w.emit(TmaStore(p.result.tensor, to, self.staged, (index(0), index(atom), first_row, index(0)), box))
+                w.emit(TmaStore(p.result.tensor, to, self.staged, (stage, index(atom), first_row, index(0)), box))
             w.emit(TmaStoreCommit())
-            w.emit(TmaStoreWait(0))
-            w.emit(MbarrierArrive(self.q_empty, index(0)))
+            if self.stages == 1:
+                w.emit(TmaStoreWait(0))
+                w.emit(MbarrierArrive(self.q_empty, stage))
 
-    def _stage(self, output: Buffer, first_row: Expr) -> None:
+    def _stage(self, output: Buffer, stage: Expr, first_row: Expr) -> None:
         """Matrices of 8 by 8, two below one another, two such pairs at once where there are so many columns left."""
         w, lane, d = self.w, self.roles.lane, self.p.d.extent
         row = first_row + self.warp_in_group * WARP_ROWS + lane // 8 % 2 * 8 + lane % 8
         for first in range(0, d, 16):
             atom, column = first // SWIZZLE_128B_ELEMENTS, first % SWIZZLE_128B_ELEMENTS
             if first + 16 <= d:
-                to = (index(0), index(atom), row, index(column) + lane // 16 * 8)
+                to = (stage, index(atom), row, index(column) + lane // 16 * 8)
                 w.emit(StoreMatrix(self.staged, to, output, (index(first // 2),), 4))
             else:
                 w.emit(

@@ -4,7 +4,9 @@ Warps are specialised: a producer warpgroup, which gives its registers away, loa
 warpgroups. Each of those has 64 queries of the tile.
 """
 
-from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, index
+from ....core.dtypes import INDEX, int32
+from ....ir.buffer import MemoryScope
+from ....ir.expr import WARP_LANES, Cast, Compare, CompareOp, Load, const, index
 from ....ir.gpu.ordered_sequence import OrderedSequenceStart
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
 from ....ir.stmt import HardwareAxis, Kernel
@@ -40,30 +42,25 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
         if s.ping_pong:
             with w.when(roles.consumes):
                 w.emit(OrderedSequenceStart(s.consumer_warpgroups))
+        counts = s.tile_iterations > 1 and bool(p.bounds)
+        done = w.allocate("fills", (1,), int32, MemoryScope.REGISTER) if counts else None
+        if done is not None:
+            w.store(done, (index(0),), const(0, int32))
         with w.loop("tile_iteration", s.tile_iterations) as iteration:
-            tile = iteration * s.ctas + cta
+            scheduler = TileScheduler(p, s)
+            tile = scheduler.tile(iteration, cta)
             may_miss = s.tile_iterations * s.ctas > s.tiles
             with w.when(Compare(CompareOp.LT, tile, index(s.tiles)) if may_miss else None):
-                _tile(w, p, s, mainloop, epilogue, roles, tile, iteration)
+                at = scheduler.origin(tile)
+                blocks = scheduler.key_blocks(at)
+                fills = iteration * blocks.steps if done is None else Cast(Load(done, (index(0),)), INDEX)
+                mainloop.run(at, blocks, iteration, fills, epilogue.release)
+                with w.when(roles.consumes):
+                    mainloop.softmax.normalise(mainloop.sums)
+                    epilogue.store(mainloop.sums, at, iteration)
+                if done is not None:
+                    w.store(done, (index(0),), Load(done, (index(0),)) + Cast(blocks.steps, int32))
+        if s.q_stages > 1:
+            with w.when(roles.consumes):
+                epilogue.end()
     return Kernel(name, p.inputs, (p.result.tensor,), (), w.finish())
-
-
-def _tile(
-    w: FreshNameWriter,
-    p: Attention,
-    s: AttentionSizes[int],
-    mainloop: AttentionMainloop,
-    epilogue: AttentionEpilogue,
-    roles: WarpRoles,
-    tile: Expr,
-    iteration: Expr,
-) -> None:
-    """One tile of queries, from its loads to its stores."""
-    scheduler = TileScheduler(p, s)
-    at = scheduler.origin(tile)
-    blocks = scheduler.key_blocks(at)
-    fills = iteration * blocks.steps if s.tile_iterations > 1 else index(0)  # all tiles make equally many steps then
-    mainloop.run(at, blocks, iteration, fills)
-    with w.when(roles.consumes):
-        mainloop.softmax.normalise(mainloop.sums)
-        epilogue.store(mainloop.sums, at)

@@ -11,7 +11,7 @@ With overlap, the tensor cores work while weights are computed:
 K and V have pipelines of their own. The producer loads them in the order in which they are used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ....core.dtypes import float32
 from ....ir.buffer import MemoryScope
@@ -39,10 +39,10 @@ class AttentionMainloop:
     def __init__(self, w: FreshNameWriter, p: Attention, s: AttentionSizes[int], roles: WarpRoles) -> None:
         self.w, self.p, self.s, self.roles = w, p, s, roles
         k, d, widest = p.k.extent, p.d.extent, max(p.k.extent, p.d.extent)
-        self.q = allocate_tiles(w, "q", p.q, ("m", "k"), s.tile_q, k, 1, widest)
+        self.q = allocate_tiles(w, "q", p.q, ("m", "k"), s.tile_q, k, s.q_stages, widest)
         self.k = allocate_tiles(w, "k", p.key, ("n", "k"), s.tile_kv, k, s.stages, k)
         self.v = allocate_tiles(w, "v", p.v, ("n", "d"), s.tile_kv, d, s.stages, d)
-        self.q_barriers, self.k_barriers = StageBarriers(w, 1), StageBarriers(w, s.stages)
+        self.q_barriers, self.k_barriers = StageBarriers(w, s.q_stages), StageBarriers(w, s.stages)
         self.v_barriers = StageBarriers(w, s.stages)
         self.sums = w.allocate("sums", (d // 2,), float32, MemoryScope.REGISTER)
         self.scores = w.allocate("scores", (s.tile_kv // 2,), float32, MemoryScope.REGISTER)
@@ -52,21 +52,30 @@ class AttentionMainloop:
     def initialise_barriers(self) -> None:
         """One thread does so, ahead of a barrier of the block."""
         w, s = self.w, self.s
-        w.emit(MbarrierInit(self.q_barriers.full, index(0), 1))
-        w.emit(MbarrierInit(self.q_barriers.empty, index(0), s.consumer_warpgroups))
-        with w.loop("stage", s.stages) as stage:
+        for stage in range(s.q_stages):
+            w.emit(MbarrierInit(self.q_barriers.full, index(stage), 1))
+            w.emit(MbarrierInit(self.q_barriers.empty, index(stage), s.consumer_warpgroups))
+        with w.loop("stage", s.stages) as kv_stage:
             for barriers in (self.k_barriers, self.v_barriers):
-                w.emit(MbarrierInit(barriers.full, stage, 1))
-                w.emit(MbarrierInit(barriers.empty, stage, s.consumer_warpgroups * WARPGROUP_WARPS))
+                w.emit(MbarrierInit(barriers.full, kv_stage, 1))
+                w.emit(MbarrierInit(barriers.empty, kv_stage, s.consumer_warpgroups * WARPGROUP_WARPS))
 
-    def run(self, at: Mapping[str, Expr], blocks: KeyBlocks, iteration: Expr, fills: Expr) -> None:
+    def run(
+        self,
+        at: Mapping[str, Expr],
+        blocks: KeyBlocks,
+        iteration: Expr,
+        fills: Expr,
+        release_queries: Callable[[Expr], None],
+    ) -> None:
         """All steps of the tile of queries at ``at``, the ``iteration``-th of this CTA; it made ``fills`` fills
-        before."""
+        before. ``release_queries`` releases the tile of the iteration before, where it still holds its stage."""
         w, s, softmax = self.w, self.s, self.softmax
         self.at, self.blocks, self.fills = at, blocks, fills
+        self.q_stage, q_parity = iteration % s.q_stages, iteration // s.q_stages % 2
         with w.when(self.roles.produces), w.when(self.roles.elected):
-            self._await_empty(self.q_barriers, index(0), iteration % 2)
-            self.q.copy(index(0), at, self.q_barriers.full)
+            self._await_empty(self.q_barriers, self.q_stage, q_parity)
+            self.q.copy(self.q_stage, at, self.q_barriers.full)
             self._load(self.k, self.k_barriers, index(0))
             if not s.overlap:
                 self._load(self.v, self.v_barriers, index(0))
@@ -74,9 +83,12 @@ class AttentionMainloop:
             softmax.start()
             with w.loop("zeroed", self.sums.shape[0], UNROLLED) as element:
                 w.store(self.sums, (element,), const(0.0, float32))
-            w.emit(MbarrierWait(self.q_barriers.full, index(0), iteration % 2))
+            w.emit(MbarrierWait(self.q_barriers.full, self.q_stage, q_parity))
         first = softmax.masks_the_last_block
         self._first_step(masked=first) if s.overlap else self._whole_step(index(0), masked=first, loads=False)
+        if s.q_stages > 1:
+            with w.when(self.roles.consumes):
+                release_queries(iteration)
         masked = bool(self.p.bounds or self.p.conditions)
         self._steps(index(1), blocks.upper_end, masked=masked)
         self._steps(blocks.upper_end, blocks.lower_end, masked=bool(self.p.conditions))
@@ -182,7 +194,7 @@ class AttentionMainloop:
         stage = self._await_full(self.k_barriers, step)
         depth = -(-self.p.k.extent // ATOM_K) * ATOM_K
         for atom, first in enumerate(range(0, depth, SWIZZLE_128B_ELEMENTS)):
-            a, b = (zero, index(atom), row, zero), (stage, index(atom), zero, zero)
+            a, b = (self.q_stage, index(atom), row, zero), (stage, index(atom), zero, zero)
             k = min(SWIZZLE_128B_ELEMENTS, depth - first)
             mma = WarpgroupMma(self.scores, (zero,), self.q.buffer, a, self.k.buffer, b, self.s.tile_kv, k, atom > 0)
             self.w.emit(mma)

@@ -21,6 +21,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("overlap", (1, 0), "whether the scores of a block are computed while the block before is multiplied with V"),
     Knob("ping_pong", (0, 1), "whether warpgroups take turns: one multiplies while another computes weights"),
     Knob("persistent", (0, 1), "whether a CTA works through several tiles of queries"),
+    Knob("q_stages", (1, 2), "how many tiles of queries fit into shared memory: one is loaded ahead"),
     Knob("group_heads", (1, 2, 4, 8, 16, 32), "how many heads are worked on together, the longest tiles first"),
 )
 """A new knob is also a field of ``AttentionSizes``."""
@@ -34,7 +35,7 @@ PRODUCER_REGISTERS = {1: 0, 2: 24, 3: 32}
 MOST_REGISTERS = 248
 """A thread has so many registers at most, in steps of 8."""
 BARRIER_BYTES = 16
-"""What the mbarriers of a stage of K and V take, and those of Q, each twice."""
+"""The two mbarriers of a stage take so many bytes."""
 
 N = TypeVar("N", int, Ints)
 
@@ -61,6 +62,7 @@ class AttentionSizes(Generic[N]):
     overlap: N
     ping_pong: N
     persistent: N
+    q_stages: N
     group_heads: N
     tile_q: N
     q_tiles: N
@@ -91,6 +93,7 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
     moved = sum(np.where(k["consumer_warpgroups"] == n, registers, 0) for n, registers in CONSUMER_REGISTERS.items())
     row_bytes = 2 * SWIZZLE_128B_ELEMENTS
     q_bytes = tile_q * max(column_atoms(p.k.extent), column_atoms(p.d.extent)) * row_bytes
+    q_bytes = q_bytes * k["q_stages"]
     stage_bytes = tile_kv * (column_atoms(p.k.extent) + column_atoms(p.d.extent)) * row_bytes + 2 * BARRIER_BYTES
     return AttentionSizes(
         **k,
@@ -101,7 +104,7 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
         ctas=ctas,
         tile_iterations=-(-tiles // ctas),
         threads=threads,
-        shared_bytes=q_bytes + k["stages"] * stage_bytes + BARRIER_BYTES,
+        shared_bytes=q_bytes + k["stages"] * stage_bytes + k["q_stages"] * BARRIER_BYTES,
         held_registers=p.d.extent // 2 + tile_kv // 2 + tile_kv // 4,
         launch_registers=launch_registers,
         thread_registers=np.where(moved > 0, moved, launch_registers),

@@ -9,10 +9,10 @@ from the last to the first:
     mask         yes               no                yes
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ....ir.expr import Expr, index, maximum, minimum
+from ....ir.expr import Compare, CompareOp, Expr, Select, index, maximum, minimum
 from ....ir.rewrite import substitute
 from ...problems.attention import Attention, KeyBound
 from .sizes import AttentionSizes
@@ -36,6 +36,15 @@ class TileScheduler:
     p: Attention
     s: AttentionSizes[int]
 
+    def tile(self, iteration: Expr, cta: Expr) -> Expr:
+        """The number of the tile that a CTA works on. Every other iteration goes through the CTAs in reverse, so that
+        none of them always gets a longer tile than the next."""
+        ctas = self.s.ctas
+        if self.s.tile_iterations == 1 or not self.p.bounds:
+            return iteration * ctas + cta
+        forth = Compare(CompareOp.EQ, iteration % 2, index(0))
+        return iteration * ctas + Select(forth, cta, index(ctas - 1) - cta)
+
     def origin(self, tile: Expr) -> dict[str, Expr]:
         """Where the tile with a number begins: axis of the queries or of the batch -> index."""
         s, heads = self.s, self.s.group_heads
@@ -48,34 +57,29 @@ class TileScheduler:
 
     def key_blocks(self, at: Mapping[str, Expr]) -> KeyBlocks:
         """The blocks of keys that the tile at ``at`` goes through."""
-        s, p, kv = self.s, self.p, self.s.tile_kv
-        upper, lower = ([b for b in p.bounds if b.upper is side] for side in (True, False))
-        last_key, first_key = index(p.n.extent - 1), index(0)
-        last, first = index(s.kv_blocks - 1), index(0)
-        if upper:
-            seen = last_key
-            for bound in upper:
-                seen = minimum(seen, self._extreme(bound, at, largest=True))
-            last = maximum(seen, first_key) // kv
-        if lower:
-            seen = first_key
-            for bound in lower:
-                seen = maximum(seen, self._extreme(bound, at, largest=False))
-            first = minimum(seen // kv, last)
+        s, kv = self.s, self.s.tile_kv
+        upper, lower = ([b for b in self.p.bounds if b.upper is side] for side in (True, False))
+        last = maximum(self._seen(upper, at, largest=True), index(0)) // kv if upper else index(s.kv_blocks - 1)
+        first = minimum(self._seen(lower, at, largest=False) // kv, last) if lower else index(0)
         steps = last - first + 1
         upper_end: Expr = index(1)
-        if upper:
-            seen = last_key
-            for bound in upper:
-                seen = minimum(seen, self._extreme(bound, at, largest=False))
-            upper_end = _between(last - (maximum(seen, index(-1)) + 1) // kv + 1, index(1), steps)
         lower_end = steps
+        if upper:
+            whole = (maximum(self._seen(upper, at, largest=False), index(-1)) + 1) // kv  # blocks seen by all queries
+            upper_end = _between(last - whole + 1, index(1), steps)
         if lower:
-            seen = first_key
-            for bound in lower:
-                seen = maximum(seen, self._extreme(bound, at, largest=True))
-            lower_end = _between(last - (seen + (kv - 1)) // kv + 1, upper_end, steps)
+            hidden = (self._seen(lower, at, largest=True) + (kv - 1)) // kv
+            lower_end = _between(last - hidden + 1, upper_end, steps)
         return KeyBlocks(last, steps, upper_end, lower_end)
+
+    def _seen(self, bounds: Sequence[KeyBound], at: Mapping[str, Expr], *, largest: bool) -> Expr:
+        """The last key that ``bounds`` let some (or all) queries of a tile see; for lower ones, the first."""
+        upper = bounds[0].upper
+        seen: Expr = index(self.p.n.extent - 1 if upper else 0)
+        for bound in bounds:
+            limit = self._extreme(bound, at, largest=largest)
+            seen = minimum(seen, limit) if upper else maximum(seen, limit)
+        return seen
 
     def _extreme(self, bound: KeyBound, at: Mapping[str, Expr], *, largest: bool) -> Expr:
         """The largest or least limit of the queries of a tile."""
