@@ -1,5 +1,5 @@
-"""Tuned attention against what torch ships (cuDNN, FlashAttention and FlexAttention) on one NVIDIA GPU: short replays of
-a rested chip with cold caches, and long ones.
+"""Tuned attention against what torch ships (cuDNN, FlashAttention, FlexAttention) on one NVIDIA GPU: short replays of a
+rested chip with cold caches, and long ones.
 
 Rows: (batch x heads, sequence) at depth 128 full and causal, at depths 64 and 256 causal; four in bfloat16, and four
 with groups of 8 queries. Bars, short and sustained: a geometric mean of (best peer / ours) of at least 1.1, and no row

@@ -1,5 +1,5 @@
-"""exp and exp2: the argument is split by powers of two, the remainder goes through a polynomial, and the exponent is put
-back.
+"""exp and exp2: the argument is split by powers of two, the remainder goes through a polynomial, and the exponent is
+put back.
 
 ``x = n ln2 + r`` with ``|r| <= ln2 / 2`` (Cody and Waite's reduction with fused steps), and ``exp(r) = 1 + r + r^2
 q(r)``. The coefficients of ``q`` were fitted for this project: weighted least squares in the Chebyshev basis,

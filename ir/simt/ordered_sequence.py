@@ -1,5 +1,5 @@
-"""Warpgroups that take turns, in the interpreter of launches. All threads run in lockstep, so that nobody waits; what is
-checked is that nobody would wait for ever."""
+"""Warpgroups that take turns, in the interpreter of launches. All threads run in lockstep, so that nobody waits; it is
+checked that nobody would wait for ever."""
 
 import numpy as np
 

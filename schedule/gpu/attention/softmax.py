@@ -130,7 +130,7 @@ class OnlineSoftmax:
         if p.score is None and not visible:
             return
         with self._elements("prepared") as (element, half, column, pair):
-            here = {
+            here: dict[str, Expr] = {
                 **at,
                 "m": at["m"] + self.row(half),
                 "n": at["n"] + (pair * 8 + self.roles.lane % QUAD * 2 + column),
