@@ -11,7 +11,17 @@ from tilewright.core.errors import CompileError, InvalidKernel, KernelFault
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
 from tilewright.ir.verify import verify
-from tilewright.tests.ir.hopper_launches import FAULTS, Build, data_of, exchange, expected, matrices, passed_on, stored
+from tilewright.tests.ir.hopper_launches import (
+    FAULTS,
+    Build,
+    data_of,
+    exchange,
+    expected,
+    matrices,
+    passed_on,
+    stored,
+    turns,
+)
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
 PLANTED = [(build, fault, message) for build, faults in FAULTS.items() for fault, message in faults.items()]
@@ -44,6 +54,7 @@ def test_planted_faults_are_found(build: Build, fault: str, message: str) -> Non
         (matrices, {"STSM.16.M88 ": 4, "STSM.16.M88.2 ": 2, "STSM.16.M88.4 ": 1, "STSM.16.MT88.4 ": 1}),
         (exchange, {"BAR.SYNC": 1}),
         (stored, {"UTMASTG.3D": 1, "FENCE.VIEW.ASYNC": 1}),
+        (turns, {"BAR.SYNC": 1, "BAR.ARV": 2}),
         (passed_on, {"UTMALDG.3D.MULTICAST": 1, "UCGABAR_ARV": 2}),
     ],
     ids=name,
@@ -56,7 +67,7 @@ def test_they_become_instructions_of_hopper(build: Build, instructions: dict[str
     assert {i: sass.count(i) for i in instructions} == instructions
 
 
-@pytest.mark.parametrize("build", [matrices, stored, passed_on], ids=name)
+@pytest.mark.parametrize("build", [matrices, stored, turns, passed_on], ids=name)
 def test_what_came_with_hopper_is_refused_before_it(build: Build) -> None:
     with pytest.raises(CompileError, match="sm_89 has no"):
         build_kernel(build(""), replace(H200, arch="sm_89"))

@@ -1,8 +1,8 @@
 """Attention as people write it: the same function in many spellings."""
 
 from dataclasses import dataclass
-from math import inf, log2, sqrt
 from math import e as EULER
+from math import inf, log2, sqrt
 
 from tilewright.ir.expr import Expr
 from tilewright.te import build as te

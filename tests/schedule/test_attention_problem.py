@@ -92,9 +92,7 @@ def _sums(kind: str) -> Workload:
     total = te.compute((64,), lambda i: te.sum(weight(i, u), axis=u))
     mixed = te.compute(
         (64, 64),
-        lambda i, d: te.sum(
-            te.cast(te.cast(weight(i, w), "float16"), "float32") * te.cast(v[w, d], "float32"), axis=w
-        ),
+        lambda i, d: te.sum(te.cast(te.cast(weight(i, w), "float16"), "float32") * te.cast(v[w, d], "float32"), axis=w),
     )
 
     def output(i: Expr, d: Expr) -> Expr:
