@@ -41,6 +41,8 @@ REST_SECONDS = 0.02
 SUSTAINED_ROUNDS = 4
 SUSTAINED_SECONDS = 0.25
 _COLD_BYTES = 130_000_000
+_COMPILED = ("torch.compile", "FlexAttention")
+"""So begin the names of peers that are compiled."""
 _SAME = 0.02
 """Two kernels this close, beyond the spread of their times, are equally fast."""
 
@@ -180,7 +182,7 @@ def _measured(
         calls["before"] = ours(workload, other)
     theirs: dict[str, Call] = {}
     for peer, call in row.calls.items():
-        if options.extra.get("peers") != "eager" or peer == "torch eager":
+        if options.extra.get("peers") != "eager" or not peer.startswith(_COMPILED):
             theirs[peer] = lambda s, c=call: c(prepared[id(s)])  # type: ignore[misc]
     wrong = difference(calls["ours"](sets[0]), row.peer(*prepared[id(sets[0])]))
     if options.extra.get("peers") != "none":

@@ -14,7 +14,7 @@ be any function of the product and of the indices, such as a bias, a soft cap, o
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log, prod
 
 from ...core.dtypes import DType, float32
@@ -200,9 +200,9 @@ class _Recogniser:
         q, key, product_scale = operands
         shared = {name for load in (key, v) for i in load.indices for name in free_variables(i)}
         rows = [name for name in extents if name not in shared]
-        if not rows or "n" not in shared or any("n" in free_variables(i) for i in q.indices):
+        if "n" not in shared or any("n" in free_variables(i) for i in q.indices):
             return None
-        m = max(rows, key=lambda name: (extents[name], int(name[3:])))
+        m = max(rows, key=lambda name: (extents[name], int(name[3:])), default="")
         batch = tuple(Axis(f"batch_{n}", extents[name]) for n, name in enumerate(x for x in extents if x != m))
         names: dict[str, Expr] = {m: Var("m")}
         names |= {name: Var(f"batch_{n}") for n, name in enumerate(x for x in extents if x != m)}
@@ -215,10 +215,15 @@ class _Recogniser:
             return None
         own = isinstance(score.value, Load) and score.value.buffer.name == self.product.name
         q, key, v = (Load(e.buffer, tuple(substitute(i, names) for i in e.indices)) for e in (q, key, v))
+        if not m:
+            q, result = (
+                _with_a_row(q),
+                replace(result, indices=_with_a_row(Load(result.tensor, result.indices)).indices),
+            )
         return Attention(
             self.workload.inputs,
             batch,
-            Axis("m", extents[m]),
+            Axis("m", extents.get(m, 1)),
             Axis("n", self.top.reduce_axes[0].extent),
             Axis("k", self.product.reduce_axes[0].extent),
             Axis("d", d),
@@ -277,6 +282,12 @@ def _without_units(stage: Stage) -> Stage:
     """``stage`` with 0 in place of axes of one element."""
     units: dict[str, Expr] = {a.name: index(0) for a in stage.axes if a.extent == 1}
     return Stage(stage.tensor, stage.axes, substitute(stage.body, units), stage.reduce_axes, stage.reducer)
+
+
+def _with_a_row(load: Load) -> Load:
+    """``load`` of a single row, with the axis ``m`` as its last index along a dimension of one element, if any."""
+    places = [n for n, extent in enumerate(load.buffer.shape[:-1]) if extent == 1]
+    return Load(load.buffer, tuple(Var("m") if n in places[-1:] else i for n, i in enumerate(load.indices)))
 
 
 def _reads(e: Expr, name: str) -> bool:

@@ -45,12 +45,11 @@ def _build(v: Values) -> Workload:
     top = compute(rows, lambda h, g, i: max(scores[h, g, i, t], axis=t), "top")
     power = compute((*rows, n), lambda h, g, i, j: exp(scores[h, g, i, j] - top[h, g, i]), "power")
     total = compute(rows, lambda h, g, i: sum(power[h, g, i, u], axis=u), "total")
-    weights = compute((*rows, n), lambda h, g, i, j: cast(power[h, g, i, j], dtype), "weights")
-    mixed = compute(
-        (*rows, columns),
-        lambda h, g, i, d: sum(cast(weights[h, g, i, w], wide) * cast(value[h, w, d], wide), axis=w),
-        "mixed",
-    )
+
+    def weighted(h: Expr, g: Expr, i: Expr, d: Expr) -> Expr:
+        return cast(cast(power[h, g, i, w], dtype), wide) * cast(value[h, w, d], wide)
+
+    mixed = compute((*rows, columns), lambda h, g, i, d: sum(weighted(h, g, i, d), axis=w), "mixed")
     y = compute((*rows, columns), lambda h, g, i, d: cast(mixed[h, g, i, d] / total[h, g, i], dtype), "Y")
     return workload(y, inputs=[q, k, value])
 

@@ -12,5 +12,6 @@ queries, which stays in shared memory, and goes through blocks of keys. Scores, 
 ``operand_tiles``   Q, K and V in shared memory: stages, TMA boxes
 ``mainloop``        the loop over blocks of keys: mbarriers, TMA loads, both products
 ``softmax``         scores become weights, with running maxima and sums of rows
+``partials``        what CTAs that share the keys of a tile leave behind, and the launch that combines it
 ``epilogue``        from accumulators to the output, stored by TMA
 """

@@ -13,6 +13,12 @@ SPARE_REGISTERS = 32
 """Registers for addresses, constants and the state of rows, roughly (from compiled kernels)."""
 
 
+def sees_all_keys(p: Attention) -> bool:
+    """Whether the last query sees the last key, and no lower bound hides the first ones."""
+    last, keys = {"m": p.m.extent - 1}, p.n.extent
+    return all(b.upper and set(b.limit.variables) <= {"m"} and b.limit.at(last) >= keys - 1 for b in p.bounds)
+
+
 def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...]:
     limits = limits_of(target)
 
@@ -61,6 +67,16 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
             "a second tile of queries (q_stages) is loaded ahead by a persistent CTA alone",
             "persistent q_stages",
             lambda s: (s.q_stages == 1) | (s.persistent == 1),
+        ),
+        rule(
+            "CTAs that share the keys of a tile (split_kv) work on no other one, and each of them has a block",
+            "tile_kv persistent split_kv",
+            lambda s: (s.split_kv == 1) | ((s.persistent == 0) & ((s.split_kv - 1) * s.split_blocks < s.kv_blocks)),
+        ),
+        rule(
+            "split_kv is 1 where masks give tiles different numbers of blocks",
+            "consumer_warpgroups split_kv",
+            lambda s: (s.split_kv == 1) | (s.q_tiles <= (1 if sees_all_keys(p) else 0)) | (not p.bounds),
         ),
         rule(
             "group_heads divides the number of heads, and is 1 where a head has one tile",

@@ -99,9 +99,9 @@ class AttentionMainloop:
     def _steps(self, first: Expr, end: Expr, *, masked: bool) -> None:
         """The steps from ``first`` to before ``end``."""
         w, s = self.w, self.s
-        if s.kv_blocks == 1 or first == end:
+        if s.split_blocks == 1 or first == end:
             return
-        with w.loop("block", s.kv_blocks) as number, w.when(Compare(CompareOp.LT, number + first, end)):
+        with w.loop("block", s.split_blocks) as number, w.when(Compare(CompareOp.LT, number + first, end)):
             step = number + first
             self._overlapped_step(step, masked=masked) if s.overlap else self._whole_step(step, masked=masked)
 

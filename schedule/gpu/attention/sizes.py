@@ -22,6 +22,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("ping_pong", (0, 1), "whether warpgroups take turns: one multiplies while another computes weights"),
     Knob("persistent", (0, 1), "whether a CTA works through several tiles of queries"),
     Knob("q_stages", (1, 2), "how many tiles of queries fit into shared memory: one is loaded ahead"),
+    Knob("split_kv", (1, 2, 4, 8, 16, 32), "how many CTAs share the keys of a tile; a second launch combines them"),
     Knob("group_heads", (1, 2, 4, 8, 16, 32), "how many heads are worked on together, the longest tiles first"),
 )
 """A new knob is also a field of ``AttentionSizes``."""
@@ -49,6 +50,7 @@ class AttentionSizes(Generic[N]):
     ``tile_q``: how many queries a tile has.
     ``q_tiles``, ``tiles``: how many tiles cover the queries of one head, and those of all heads.
     ``kv_blocks``: how many blocks of ``tile_kv`` cover the keys.
+    ``split_blocks``: how many of those a CTA takes, at most.
     ``ctas``, ``tile_iterations``: how many CTAs there are, and how many iterations the persistent loop over tiles has.
     ``threads``: how many threads a CTA has.
     ``shared_bytes``: how much shared memory a CTA takes.
@@ -63,11 +65,13 @@ class AttentionSizes(Generic[N]):
     ping_pong: N
     persistent: N
     q_stages: N
+    split_kv: N
     group_heads: N
     tile_q: N
     q_tiles: N
     tiles: N
     kv_blocks: N
+    split_blocks: N
     ctas: N
     tile_iterations: N
     threads: N
@@ -87,7 +91,8 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
     tile_q, tile_kv = WGMMA_M * k["consumer_warpgroups"], k["tile_kv"]
     q_tiles = -(-p.m.extent // tile_q)
     tiles = q_tiles * p.heads
-    ctas = np.where(k["persistent"] == 1, np.minimum(tiles, target.threads), tiles)
+    kv_blocks = -(-p.n.extent // tile_kv)
+    ctas = np.where(k["persistent"] == 1, np.minimum(tiles, target.threads), tiles * k["split_kv"])
     threads = WARPGROUP_THREADS * (k["consumer_warpgroups"] + 1)
     launch_registers = np.minimum(REGISTERS // threads // 8 * 8, MOST_REGISTERS)
     moved = sum(np.where(k["consumer_warpgroups"] == n, registers, 0) for n, registers in CONSUMER_REGISTERS.items())
@@ -100,9 +105,10 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
         tile_q=tile_q,
         q_tiles=q_tiles,
         tiles=tiles,
-        kv_blocks=-(-p.n.extent // tile_kv),
+        kv_blocks=kv_blocks,
+        split_blocks=-(-kv_blocks // k["split_kv"]),
         ctas=ctas,
-        tile_iterations=-(-tiles // ctas),
+        tile_iterations=np.where(k["persistent"] == 1, -(-tiles // ctas), 1),
         threads=threads,
         shared_bytes=q_bytes + k["stages"] * stage_bytes + k["q_stages"] * BARRIER_BYTES,
         held_registers=p.d.extent // 2 + tile_kv // 2 + tile_kv // 4,

@@ -50,6 +50,11 @@ WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
 QUAD_DISTANCES = (1, 2)
 
 
+def exponent_unit(p: Attention) -> float:
+    """What a difference of scores is multiplied with to become an exponent of 2."""
+    return p.scale * log2(e)
+
+
 class OnlineSoftmax:
     """The state of the rows of a thread: ``row_max`` by half of the 16 rows of its warp, ``row_sum`` by half and by
     column of a pair, ``decay`` by half."""
@@ -59,7 +64,7 @@ class OnlineSoftmax:
         self.row_max = w.allocate("row_max", (2,), float32, MemoryScope.REGISTER)
         self.row_sum = w.allocate("row_sum", (2, 2), float32, MemoryScope.REGISTER)
         self.decay = w.allocate("decay", (2,), float32, MemoryScope.REGISTER)
-        self.unit = p.scale * log2(e)
+        self.unit = exponent_unit(p)
         self.may_hide_rows = bool(p.bounds or p.conditions or p.score is not None)
 
     @property

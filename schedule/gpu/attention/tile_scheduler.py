@@ -72,6 +72,16 @@ class TileScheduler:
             lower_end = _between(last - hidden + 1, upper_end, steps)
         return KeyBlocks(last, steps, upper_end, lower_end)
 
+    def share(self, blocks: KeyBlocks, rank: Expr) -> KeyBlocks:
+        """What the CTA with a rank takes of ``blocks``, where ``split_kv`` CTAs share them in equal parts."""
+        s = self.s
+        first = rank * s.split_blocks
+        steps: Expr = index(s.split_blocks)
+        if s.kv_blocks % s.split_kv:
+            steps = minimum(steps, index(s.kv_blocks) - first)
+        upper_end = _between(blocks.upper_end - first, index(1), steps)
+        return KeyBlocks(blocks.last - first, steps, upper_end, steps)
+
     def _seen(self, bounds: Sequence[KeyBound], at: Mapping[str, Expr], *, largest: bool) -> Expr:
         """The last key that ``bounds`` let some (or all) queries of a tile see; for lower ones, the first."""
         upper = bounds[0].upper

@@ -36,6 +36,7 @@ PLAINEST: Mapping[str, KnobValue] = {
     "ping_pong": 0,
     "persistent": 0,
     "q_stages": 1,
+    "split_kv": 1,
     "group_heads": 1,
 }
 LARGE: Mapping[str, Any] = {"heads": 32, "queries": 4096, "keys": 4096, "dtype": "float16"}
