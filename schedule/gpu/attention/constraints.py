@@ -79,8 +79,8 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
             lambda s: (s.split_kv == 1) | (s.q_tiles <= (1 if sees_all_keys(p) else 0)) | (not p.bounds),
         ),
         rule(
-            "group_heads divides the number of heads, and is 1 where a head has one tile",
+            "group_heads divides the number of heads, and is 1 where all tiles take equally long, or a head has one",
             "consumer_warpgroups group_heads",
-            lambda s: (s.group_heads == 1) | ((p.heads % s.group_heads == 0) & (s.q_tiles > 1)),
+            lambda s: (s.group_heads == 1) | ((p.heads % s.group_heads == 0) & (s.q_tiles > 1) & bool(p.bounds)),
         ),
     )

@@ -31,7 +31,7 @@ from .constraints import attention_constraints
 from .epilogue import can_store
 from .kernel import lower_attention
 from .operand_tiles import can_load
-from .prior import prior_seconds, step_cycles, steps_per_tile
+from .prior import prior_seconds, step_cycles, steps_of_busiest
 from .sizes import KNOBS, VERSION, AttentionSizes, attention_sizes
 
 ARCHITECTURE = "sm_90a"
@@ -43,7 +43,7 @@ MOST_PROMISING = 300
 QUANTITIES = (
     *GPU_QUANTITIES,
     Quantity("tiles", "tiles", "how many tiles of queries there are"),
-    Quantity("steps", "steps", "how many blocks of keys a tile goes through on average"),
+    Quantity("steps", "steps", "how many blocks of keys the busiest multiprocessor goes through"),
     Quantity("held_registers", "registers", "how many registers of a thread hold accumulators and weights"),
     Quantity("mma_cycles", "cycles", "how long the tensor cores take for a step"),
     Quantity("weight_cycles", "cycles", "how long arithmetic and exponentials take for a step"),
@@ -92,7 +92,7 @@ class AttentionPlan(Plan):
         return {
             **common,
             "tiles": s.tiles.astype(np.float64),
-            "steps": steps_per_tile(self.p, s),
+            "steps": steps_of_busiest(self.p, s, self.target.threads)[0],
             "held_registers": s.held_registers.astype(np.float64),
             "mma_cycles": work.mma,
             "weight_cycles": work.weights,
