@@ -307,12 +307,12 @@ def _uncast(e: Expr) -> Expr:
     return e
 
 
-def _factors(e: Expr) -> tuple[list[Expr], list[Expr]]:
-    """The factors of a quotient of products: those above and those below the line."""
-    e = _uncast(e)
+def _factors(e: Expr, *, rounded: bool = False) -> tuple[list[Expr], list[Expr]]:
+    """The factors of a quotient of products: those above and those below the line. ``rounded``: casts stay."""
+    e = e if rounded else _uncast(e)
     if isinstance(e, Binary) and e.op in (BinaryOp.MUL, BinaryOp.DIV):
-        above, below = _factors(e.a)
-        more, less = _factors(e.b)
+        above, below = _factors(e.a, rounded=rounded)
+        more, less = _factors(e.b, rounded=rounded)
         return (above + more, below + less) if e.op is BinaryOp.MUL else (above + less, below + more)
     return [e], []
 
@@ -478,7 +478,7 @@ def _cancelled(e: Expr, normalised: Load, total: Load, outer: Sequence[Expr], be
     if e != normalised and not (isinstance(e, Binary) and e.op in (BinaryOp.MUL, BinaryOp.DIV)):
         children = [_cancelled(c, normalised, total, outer, below) for c in e.children]
         return None if any(c is None for c in children) else rebuild(e, [c for c in children if c is not None])
-    above, under = _plain_factors(e)
+    above, under = _factors(e, rounded=True)
     if above.count(normalised) != 1 or any(_reads(f, normalised.buffer.name) for f in under):
         return None
     above, under = [*above, total, *outer], [*under, *below]
@@ -492,12 +492,3 @@ def _cancelled(e: Expr, normalised: Load, total: Load, outer: Sequence[Expr], be
     for factor in under:
         value = value / factor
     return value
-
-
-def _plain_factors(e: Expr) -> tuple[list[Expr], list[Expr]]:
-    """As ``_factors``, of float32 alone: casts to other floats round, and stay."""
-    if isinstance(e, Binary) and e.op in (BinaryOp.MUL, BinaryOp.DIV):
-        above, below = _plain_factors(e.a)
-        more, less = _plain_factors(e.b)
-        return (above + more, below + less) if e.op is BinaryOp.MUL else (above + less, below + more)
-    return [e], []

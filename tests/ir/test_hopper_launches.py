@@ -9,7 +9,10 @@ from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault
 from tilewright.core.target import Target
+from tilewright.ir.gpu.ordered_sequence import OrderedSequenceWait
 from tilewright.ir.interpret import interpret
+from tilewright.ir.rewrite import map_statements
+from tilewright.ir.stmt import Stmt
 from tilewright.ir.verify import verify
 from tilewright.tests.ir.hopper_launches import (
     FAULTS,
@@ -65,6 +68,19 @@ def test_they_become_instructions_of_hopper(build: Build, instructions: dict[str
     assert taken.spill_bytes == 0
     sass = backend.assembly(backend.emit(finish(kernel, H200), H200), H200)
     assert {i: sass.count(i) for i in instructions} == instructions
+
+
+@pytest.mark.parametrize(
+    ("warpgroups", "what"), [(1, "1 warpgroups take turns; 2 to 4"), (4, "4 warpgroups take turns in blocks of 384")]
+)
+def test_turns_of_warpgroups_that_are_not_there_are_refused(warpgroups: int, what: str) -> None:
+    kernel = turns()
+
+    def changed(stmt: Stmt) -> Stmt:
+        return replace(stmt, warpgroups=warpgroups) if isinstance(stmt, OrderedSequenceWait) else stmt
+
+    with pytest.raises(InvalidKernel, match=what):
+        verify(replace(kernel, body=map_statements(kernel.body, changed)))
 
 
 @pytest.mark.parametrize("build", [matrices, stored, turns, passed_on], ids=name)

@@ -85,12 +85,16 @@ def register_product(*, transposed: bool = False, fault: str = "") -> Kernel:
             at = (row + pair % 2 * 8, Ramp(step * 16 + pair // 2 * 8 + column, 1, 2))
             w.store(a, (Ramp(step * 8 + pair * 2, 1, 2),), Load(A, at))
         d = w.allocate("d", (12,), float32, MemoryScope.REGISTER)
+        one = w.allocate("one", (1,), float32, MemoryScope.REGISTER)
+        if fault != "unknown":
+            w.store(one, (ZERO,), const(1.0, float32))
         place = 0 if fault != "misplaced" else 1
         mma = WarpgroupMma(d, (ZERO,), a, (index(place),), b, (ZERO, ZERO), 24, 64, False, False, transposed)
         w.emit(replace(mma, a_transposed=True) if fault == "transposed" else mma)
         if fault == "changed":
             w.store(a, (Ramp(ZERO, 1, 2),), Load(A, (row, Ramp(column, 1, 2))))
-        w.emit(WarpgroupMmaWait(0))
+        after = Load(a, (ZERO,)) if fault == "half" else const(2.0, float32) * Load(one, (ZERO,))
+        w.emit(WarpgroupMmaWait(0, after))
         with w.loop("j", 3, LoopKind.UNROLLED) as j, w.loop("h", 2, LoopKind.UNROLLED) as h:
             w.store(C, (row + h * 8, Ramp(j * 8 + column, 1, 2)), Load(d, (Ramp(j * 4 + h * 2, 1, 2),)))
     return Kernel("k", (A, b_global), (C,), (), w.finish())
@@ -106,6 +110,7 @@ def test_it_multiplies_fragments_in_registers(transposed: bool) -> None:
     second = b[:, :24].astype(np.float32) if transposed else b.astype(np.float32).T
     np.testing.assert_allclose(result, a.astype(np.float32) @ second, rtol=1e-5, atol=1e-5)
     assert "warpgroup_mma(d[0], a[0], b[0, 0], 24, 64" in kernel_text(kernel)
+    assert "warpgroup_mma_wait(0, after 2.0 * one[0])" in kernel_text(kernel)
     binary = build_kernel(kernel, H200)
     assert all(r.spill_bytes == 0 for r in binary.resources.values())
 
@@ -113,6 +118,12 @@ def test_it_multiplies_fragments_in_registers(transposed: bool) -> None:
 def test_fragments_stay_as_they_are_until_the_product_is_done() -> None:
     kernel = register_product(fault="changed")
     with pytest.raises(KernelFault, match="a is accessed while a wgmma that reads it is in flight"):
+        interpret(kernel, {t.name: np.zeros(t.shape, ml_dtypes.bfloat16) for t in kernel.inputs})
+
+
+def test_what_is_computed_ahead_of_a_wait_is_known() -> None:
+    kernel = register_product(fault="unknown")
+    with pytest.raises(KernelFault, match=r"one\[0\] is read before it is written"):
         interpret(kernel, {t.name: np.zeros(t.shape, ml_dtypes.bfloat16) for t in kernel.inputs})
 
 
@@ -153,8 +164,9 @@ def test_the_interpreter_finds(kernel: Kernel, what: str) -> None:
         (product(rows=0), "0 rows count"),
         (register_product(fault="misplaced"), "32 elements of a do not fit"),
         (register_product(fault="transposed"), "a of a wgmma is in registers, and is transposed"),
+        (register_product(fault="half"), "ahead of a wait for wgmmas is no float32 scalar"),
     ],
-    ids=["columns", "layout", "threads", "rows", "fragments", "transposed"],
+    ids=["columns", "layout", "threads", "rows", "fragments", "transposed", "after"],
 )
 def test_the_verifier_refuses(kernel: Kernel, what: str) -> None:
     with pytest.raises(InvalidKernel, match=what):

@@ -100,10 +100,9 @@ def _busiest(
         return float(total), float(tiles)
     ctas = min(multiprocessors, len(steps))
     rounds = -(-len(steps) // ctas)
-    dealt = np.zeros(rounds * ctas)
-    dealt[: len(steps)] = steps
-    dealt = dealt.reshape(rounds, ctas)
-    dealt[1::2] = dealt[1::2, ::-1] if p.bounds else dealt[1::2]
+    dealt = np.pad(steps, (0, rounds * ctas - len(steps))).reshape(rounds, ctas)
+    if p.bounds:  # every other round goes through the CTAs in reverse
+        dealt[1::2] = dealt[1::2, ::-1]
     return float(dealt.sum(axis=0).max()), float(rounds)
 
 

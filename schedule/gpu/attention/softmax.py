@@ -17,7 +17,6 @@ from math import e, inf, log2
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import (
-    Binary,
     BinaryOp,
     Cast,
     Compare,
@@ -179,13 +178,11 @@ class OnlineSoftmax:
             peak = w.allocate("peak", (2, 2), float32, MemoryScope.REGISTER)
             with w.loop("peak_half", 2, UNROLLED) as half, w.loop("peak_column", 2, UNROLLED) as column:
                 w.store(peak, (half, column), Load(self.row_max, (half,)))
-            with self._elements("compared") as (element, half, column, _):
-                greater = Binary(BinaryOp.MAX, Load(peak, (half, column)), Load(scores, (element,)))
-                w.store(peak, (half, column), greater)
+            with self._elements("compared") as (element, row_half, of_pair, _):
+                w.store(peak, (row_half, of_pair), maximum(Load(peak, (row_half, of_pair)), Load(scores, (element,))))
             with w.loop("max_half", 2, UNROLLED) as half:
                 w.store(self.decay, (half,), Load(self.row_max, (half,)))
-                both = [Load(peak, (half, index(column))) for column in range(2)]
-                w.store(self.row_max, (half,), maximum(*both))
+                w.store(self.row_max, (half,), maximum(*(Load(peak, (half, index(column))) for column in range(2))))
                 butterfly(w, "peak_of_quad", [self.row_max], combine_of(BinaryOp.MAX), QUAD_DISTANCES, (half,))
 
     def _shift(self, row_max: Expr) -> Expr:
