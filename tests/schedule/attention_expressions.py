@@ -9,6 +9,7 @@ from tilewright.te import build as te
 from tilewright.te.workload import Workload
 
 HEADS, QUERIES, KEYS, DEPTH, COLUMNS = 4, 70, 90, 16, 24
+ROWS = (HEADS, QUERIES)
 MASKS = ("select", "negated", "additive", "weights")
 QUOTIENTS = ("after", "before", "reciprocal")
 
@@ -20,7 +21,8 @@ class Spelling:
     ``group``: how many heads share one of K and V, by an index quotient. ``causal`` and ``window`` (0: none) hide keys,
     written as ``mask`` says. ``cap``, ``slope`` and ``bias`` change scores. ``quotient`` says where it is divided by
     the sum. ``power_of_two``: exp2 in place of exp. ``scaled_after``: the scale is applied to the difference from the
-    maximum. ``rows_last``: the output has its rows as the last axis but one, or else in front of the heads.
+    maximum. ``gated``: what follows reads other tensors too. ``rows_last``: the output has its rows as the last axis
+    but one, or else in front of the heads.
     """
 
     group: int = 1
@@ -34,6 +36,7 @@ class Spelling:
     power_of_two: bool = False
     scaled_after: bool = False
     rows_last: bool = True
+    gated: bool = False
     rounds: bool = True
     dtype: str = "float16"
 
@@ -48,8 +51,12 @@ class Spelling:
         k = te.placeholder((HEADS // self.group, KEYS, DEPTH), self.dtype, "keys")
         v = te.placeholder((HEADS // self.group, KEYS, COLUMNS), self.dtype, "values")
         added = te.placeholder((QUERIES, KEYS), "float32", "added")
+        gate, residual = (
+            te.placeholder((COLUMNS,), self.dtype, "gate"),
+            te.placeholder((*ROWS, COLUMNS), name="residual"),
+        )
         r, t, u, w = (te.reduce_axis(n, name) for n, name in ((DEPTH, "r"), (KEYS, "t"), (KEYS, "u"), (KEYS, "w")))
-        rows, scale = (HEADS, QUERIES), 1.0 / sqrt(DEPTH)
+        rows, scale = ROWS, 1.0 / sqrt(DEPTH)
         product = te.compute(
             (*rows, KEYS),
             lambda h, i, j: te.sum(
@@ -110,10 +117,10 @@ class Spelling:
                 y = y / total[h, i]
             elif self.quotient == "reciprocal":
                 y = y * (1.0 / total[h, i])
-            return te.cast(y, self.dtype)
+            return te.cast(y * te.cast(gate[d], "float32") + residual[h, i, d] if self.gated else y, self.dtype)
 
         if self.rows_last:
             output = te.compute((HEADS, QUERIES, COLUMNS), divided)
         else:
             output = te.compute((QUERIES, HEADS, COLUMNS), lambda i, h, d: divided(h, i, d))
-        return te.workload(output, inputs=[q, k, v, *([added] if self.bias else [])])
+        return te.workload(output, inputs=[q, k, v, *([added] * self.bias), *([gate, residual] * self.gated)])

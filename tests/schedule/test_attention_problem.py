@@ -29,6 +29,7 @@ SPELLINGS = st.builds(
     power_of_two=st.booleans(),
     scaled_after=st.booleans(),
     rows_last=st.booleans(),
+    gated=st.booleans(),
 )
 
 
@@ -57,9 +58,10 @@ def test_kernels_compute_what_the_spelling_says(spelling: Spelling) -> None:
     [
         Spelling(causal=True, window=40, cap=5.0, mask="weights", quotient="before"),
         Spelling(bias=True, slope=0.05, group=2, mask="additive", causal=True, dtype="bfloat16"),
+        Spelling(gated=True, causal=True),
         Spelling(window=40, mask="negated", scaled_after=True, power_of_two=True, rows_last=False),
     ],
-    ids=["capped", "biased", "window"],
+    ids=["capped", "biased", "gated", "window"],
 )
 def test_kernels_of_some_spellings(spelling: Spelling) -> None:
     assert_agrees(CUDA_ATTENTION, spelling.workload(), 4, policy=SpacePolicy(prune=False))

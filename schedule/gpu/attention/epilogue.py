@@ -4,21 +4,22 @@ queries, by stmatrix, and one thread stores them by TMA."""
 from collections.abc import Mapping
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Compare, CompareOp, Expr, Load, Ramp, Var, index, logical_and
+from ....ir.expr import Compare, CompareOp, Expr, Load, Ramp, Var, index, logical_and, minimum
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.fence import AsyncProxyFence
 from ....ir.gpu.ldmatrix import StoreMatrix
 from ....ir.gpu.mbarrier import MbarrierArrive
 from ....ir.gpu.tma import TmaStore, TmaStoreCommit, TmaStoreWait
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
-from ....ir.rewrite import substitute
+from ....ir.rewrite import loads_of, substitute
 from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
-from ...tile.stage_body import vector_at
+from ...tile.stage_body import LoadReplacement, vector_at
+from ..block_reduce import QUAD
 from ..gemm.mainloop import WarpRoles
 from ..gemm.sizes import WARPGROUP_WARPS
 from .operand_tiles import can_load
-from .softmax import UNROLLED, WARP_ROWS
+from .softmax import UNROLLED, WARP_ROWS, row_of
 
 
 class AttentionEpilogue:
@@ -48,13 +49,13 @@ class AttentionEpilogue:
         first_row, stage = self.roles.warpgroup * WGMMA_M, iteration % self.stages
         with w.scope():
             output = w.allocate("output", sums.shape, p.result.tensor.dtype, MemoryScope.REGISTER)
-            with w.loop("output_pair", p.d.extent // 4, UNROLLED) as pair:
-                here = {**at, "d": pair * 2}  # only the order of the registers counts: values have no indices
-
-                def held(load: Load, first: Expr = pair * 2) -> Expr:
-                    return Load(sums, (Var("d"),))
-
-                w.store(output, (Ramp(pair * 2, 1, 2),), vector_at(p.result.value, here, "d", 2, held))
+            with w.loop("output_pair", p.d.extent // 8, UNROLLED) as pair, w.loop("output_half", 2, UNROLLED) as half:
+                m, first = at["m"] + row_of(self.roles, half), pair * 4 + half * 2
+                if any(load.buffer != p.normalised for load in loads_of(p.result.value)):
+                    m = minimum(m, index(p.m.extent - 1))
+                here = {**at, "m": m, "d": pair * 8 + self.roles.lane % QUAD * 2}
+                held = self._held(sums, here["d"], first)
+                w.store(output, (Ramp(first, 1, 2),), vector_at(p.result.value, here, "d", 2, held))
             w.barrier(SyncScope.WARPGROUP)  # all of its wgmma have read the queries
             self._stage(output, stage, first_row)
         w.emit(AsyncProxyFence())
@@ -73,6 +74,10 @@ class AttentionEpilogue:
                 w.emit(TmaStoreWait(0))
                 w.emit(MbarrierArrive(self.q_empty, stage))
 
+    def _held(self, sums: Buffer, d: Expr, first: Expr) -> LoadReplacement:
+        """What replaces loads of an output from column ``d`` on, whose ``sums`` begin at ``first``."""
+        return lambda load: Load(sums, (Var("d") - d + first,)) if load.buffer == self.p.normalised else load
+
     def _stage(self, output: Buffer, stage: Expr, first_row: Expr) -> None:
         """Matrices of 8 by 8, two below one another, two such pairs at once where there are so many columns left."""
         w, lane, d = self.w, self.roles.lane, self.p.d.extent
@@ -83,14 +88,11 @@ class AttentionEpilogue:
                 to = (stage, index(atom), row, index(column) + lane // 16 * 8)
                 w.emit(StoreMatrix(self.staged, to, output, (index(first // 2),), 4))
             else:
-                w.emit(
-                    StoreMatrix(
-                        self.staged, (index(0), index(atom), row, index(column)), output, (index(first // 2),), 2
-                    )
-                )
+                to = (stage, index(atom), row, index(column))
+                w.emit(StoreMatrix(self.staged, to, output, (index(first // 2),), 2))
 
 
 def can_store(p: Attention) -> bool:
-    """Whether TMA can store the output, which is a function of the quotient of the sums alone."""
+    """Whether TMA can store the output."""
     output = Load(p.result.tensor, p.result.indices)
     return p.result.tensor.dtype == p.q.buffer.dtype and can_load(output, "m", "d")

@@ -36,7 +36,7 @@ from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..block_reduce import QUAD, butterfly, combine_of
 from .sizes import AttentionSizes
-from .softmax import QUAD_DISTANCES, UNROLLED, OnlineSoftmax, exponent_unit
+from .softmax import QUAD_DISTANCES, UNROLLED, OnlineSoftmax, exponent_unit, row_of
 
 COMBINE_THREADS, COMBINED_COLUMNS = 128, 4
 """A CTA of the launch that combines has so many threads, each of which computes so many columns of a row."""
@@ -65,7 +65,7 @@ class AttentionPartials:
             both = [Load(softmax.row_sum, (half, index(column))) for column in range(2)]
             w.store(total, (index(0),), both[0] + both[1])
             butterfly(w, "partial_quad", [total], combine_of(BinaryOp.ADD), QUAD_DISTANCES, (index(0),))
-            m = at["m"] + softmax.row(half)
+            m = at["m"] + row_of(softmax.roles, half)
             row = (rank, *(at[a.name] for a in p.batch), m)
             inside = Compare(CompareOp.LT, m, index(p.m.extent))
             with w.when(logical_and(inside, Compare(CompareOp.EQ, lane % QUAD, index(0)))):
@@ -120,7 +120,9 @@ class AttentionPartials:
             wide = Broadcast(Load(factor, (zero,)), COMBINED_COLUMNS)
             w.store(combined, (all_columns,), Load(combined, (all_columns,)) + wide * load)
 
-        def held(_: Load) -> Expr:
+        def held(load: Load) -> Expr:
+            if load.buffer != p.normalised:
+                return load
             return Load(combined, (Var("d") - d,)) / Load(whole, (zero,))
 
         value = vector_at(p.result.value, at, "d", COMBINED_COLUMNS, held)

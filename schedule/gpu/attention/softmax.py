@@ -54,6 +54,11 @@ def exponent_unit(p: Attention) -> float:
     return p.scale * log2(e)
 
 
+def row_of(roles: WarpRoles, half: Expr) -> Expr:
+    """The row of its tile that a thread has in a half of the 16 rows of its warp."""
+    return roles.warpgroup * WGMMA_M + roles.warp % WARPGROUP_WARPS * WARP_ROWS + roles.lane // QUAD + half * 8
+
+
 class OnlineSoftmax:
     """The state of the rows of a thread: ``row_max`` by half of the 16 rows of its warp, ``row_sum`` by half and by
     column of a pair, ``decay`` by half."""
@@ -136,7 +141,7 @@ class OnlineSoftmax:
         with self._elements("prepared") as (element, half, column, pair):
             here: dict[str, Expr] = {
                 **at,
-                "m": at["m"] + self.row(half),
+                "m": at["m"] + row_of(self.roles, half),
                 "n": at["n"] + (pair * 8 + self.roles.lane % QUAD * 2 + column),
             }
             score: Expr = Load(scores, (element,))
@@ -165,11 +170,6 @@ class OnlineSoftmax:
     def _inside(self, name: str, place: Expr) -> Expr:
         extent = {"m": self.p.m.extent, "n": self.p.n.extent}.get(name)
         return place if extent is None else minimum(place, index(extent - 1))
-
-    def row(self, half: Expr) -> Expr:
-        """The row of its tile that a thread has in a half."""
-        roles = self.roles
-        return roles.warpgroup * WGMMA_M + roles.warp % WARPGROUP_WARPS * WARP_ROWS + roles.lane // QUAD + half * 8
 
     def _find_maxima(self, scores: Buffer) -> None:
         """``decay`` becomes the old maxima, ``row_max`` the new ones."""

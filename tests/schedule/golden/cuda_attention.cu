@@ -599,13 +599,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
     }
     __align__(16) unsigned output[16];
     #pragma unroll
-    for (int output_pair = 0; output_pair < 16; ++output_pair) {
-      float r_3[2];
+    for (int output_pair = 0; output_pair < 8; ++output_pair) {
       #pragma unroll
-      for (int l_7 = 0; l_7 < 2; ++l_7) {
-        r_3[l_7] = sums[output_pair * 2 + l_7];
+      for (int output_half = 0; output_half < 2; ++output_half) {
+        float r_3[2];
+        #pragma unroll
+        for (int l_7 = 0; l_7 < 2; ++l_7) {
+          r_3[l_7] = sums[output_pair * 4 + output_half * 2 + l_7];
+        }
+        pack_half<2>(r_3, output + (output_pair * 4 + output_half * 2) / 2);
       }
-      pack_half<2>(r_3, output + output_pair * 2 / 2);
     }
     warpgroup_sync();
     const int offset = (lane >> 4) * 8 + (lane & 15) * 64;

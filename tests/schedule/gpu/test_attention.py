@@ -89,6 +89,11 @@ def test_persistent_ctas_work_through_tiles(causal: bool, knobs: Mapping[str, Kn
     assert_computes(SKETCH.lower(workload, FEW, _schedule(persistent=1, **groups, **knobs)), workload)
 
 
+def test_columns_in_no_whole_sixteens_are_stored_from_each_stage() -> None:
+    workload = _workload(depth=64, value_depth=40, heads=4, queries=300, keys=130)
+    assert_computes(SKETCH.lower(workload, FEW, _schedule(persistent=1, q_stages=2)), workload)
+
+
 def test_only_blocks_that_a_query_sees_are_gone_through() -> None:
     """Of all tiles, for a causal mask with a window: every visible key lies in a block that is gone through, the first
     and the last of them are needed, and blocks without a mask have nothing to hide."""
