@@ -61,8 +61,8 @@ class AttentionEpilogue:
         w.emit(AsyncProxyFence())
         w.barrier(SyncScope.WARPGROUP)
         with w.when(self.elected):
-            for atom, first in enumerate(range(0, p.d.extent, SWIZZLE_128B_ELEMENTS)):
-                corner = {**at, "m": at["m"] + first_row, "d": index(first)}
+            for atom, column in enumerate(range(0, p.d.extent, SWIZZLE_128B_ELEMENTS)):
+                corner = {**at, "m": at["m"] + first_row, "d": index(column)}
                 box = tuple(
                     WGMMA_M if i == Var("m") else SWIZZLE_128B_ELEMENTS if i == Var("d") else 1
                     for i in p.result.indices
