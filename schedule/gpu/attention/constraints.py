@@ -71,7 +71,7 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
         rule(
             "CTAs that share the keys of a tile (split_kv) work on no other one, and each of them has a block",
             "tile_kv persistent split_kv",
-            lambda s: (s.split_kv == 1) | ((s.persistent == 0) & ((s.split_kv - 1) * s.split_blocks < s.kv_blocks)),
+            lambda s: (s.split_kv == 1) | ((s.persistent == 0) & (s.split_kv <= s.kv_blocks)),
         ),
         rule(
             "split_kv is 1 where masks give tiles different numbers of blocks",

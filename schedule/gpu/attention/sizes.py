@@ -22,7 +22,11 @@ KNOBS: tuple[Knob, ...] = (
     Knob("ping_pong", (0, 1), "whether warpgroups take turns: one multiplies while another computes weights"),
     Knob("persistent", (0, 1), "whether a CTA works through several tiles of queries"),
     Knob("q_stages", (1, 2), "how many tiles of queries fit into shared memory: one is loaded ahead"),
-    Knob("split_kv", (1, 2, 4, 8, 16, 32), "how many CTAs share the keys of a tile; a second launch combines them"),
+    Knob(
+        "split_kv",
+        (1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 33),
+        "how many CTAs share the keys of a tile; a second launch combines them",
+    ),
     Knob("group_heads", (1, 2, 4, 8, 16, 32), "how many heads are worked on together, the longest tiles first"),
 )
 """A new knob is also a field of ``AttentionSizes``."""

@@ -73,12 +73,10 @@ class TileScheduler:
         return KeyBlocks(last, steps, upper_end, lower_end)
 
     def share(self, blocks: KeyBlocks, rank: Expr) -> KeyBlocks:
-        """What the CTA with a rank takes of ``blocks``, where ``split_kv`` CTAs share them in equal parts."""
+        """What the CTA with a rank takes of ``blocks``, where ``split_kv`` CTAs share them as evenly as they can."""
         s = self.s
-        first = rank * s.split_blocks
-        steps: Expr = index(s.split_blocks)
-        if s.kv_blocks % s.split_kv:
-            steps = minimum(steps, index(s.kv_blocks) - first)
+        first = rank * s.kv_blocks // s.split_kv
+        steps = (rank + 1) * s.kv_blocks // s.split_kv - first
         upper_end = _between(blocks.upper_end - first, index(1), steps)
         return KeyBlocks(blocks.last - first, steps, upper_end, steps)
 
