@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
@@ -41,6 +41,8 @@ REST_SECONDS = 0.02
 SUSTAINED_ROUNDS = 4
 SUSTAINED_SECONDS = 0.25
 _COLD_BYTES = 130_000_000
+_COMPILED = ("torch.compile", "FlexAttention")
+"""So begin the names of peers that are compiled."""
 _SAME = 0.02
 """Two kernels this close, beyond the spread of their times, are equally fast."""
 
@@ -48,12 +50,21 @@ _SAME = 0.02
 @dataclass(frozen=True)
 class Row(Problem):
     """``peer``: the same in PyTorch. ``prepare``: our inputs as PyTorch likes them best, outside of what is timed.
-    ``bar``: least (best peer / ours). ``reads``: hardly anything is written."""
+    ``bar``: least (best peer / ours). ``reads``: hardly anything is written. ``libraries``: the peers by name, where
+    they are not the modes of torch.compile; outputs are compared with ``peer`` all the same."""
 
     peer: Callable[..., object]
     prepare: Callable[[Tensors], Tensors] = lambda tensors: tensors
     bar: float = 0.97
     reads: bool = False
+    libraries: Mapping[str, Callable[..., object]] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> dict[str, Call]:
+        """All peers, of prepared inputs."""
+        if not self.libraries:
+            return peers(self.peer)
+        return {name: lambda inputs, f=f: f(*inputs) for name, f in self.libraries.items()}  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
@@ -170,10 +181,10 @@ def _measured(
     if other is not None:
         calls["before"] = ours(workload, other)
     theirs: dict[str, Call] = {}
-    for peer, call in peers(row.peer).items():
-        if options.extra.get("peers") != "eager" or peer == "torch eager":
+    for peer, call in row.calls.items():
+        if options.extra.get("peers") != "eager" or not peer.startswith(_COMPILED):
             theirs[peer] = lambda s, c=call: c(prepared[id(s)])  # type: ignore[misc]
-    wrong = difference(calls["ours"](sets[0]), theirs["torch eager"](sets[0]))
+    wrong = difference(calls["ours"](sets[0]), row.peer(*prepared[id(sets[0])]))
     if options.extra.get("peers") != "none":
         calls |= theirs
     spent.on("ours and eager")

@@ -1,4 +1,5 @@
-"""Few schedules that between them have every value of a sketch's knobs, on products of every layout and kind."""
+"""Few schedules that between them have every value of a sketch's knobs, on products of every layout and kind, and on
+attention."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,18 @@ PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "statistics of rows": ("mlp", {"rows": 40, "width": 128, "layers": 2, "dtype": "float16"}),
     "some rows": ("linear", {"rows": 33, "inputs": 520, "outputs": 1288, "dtype": "float16"}),
     "few rows": ("linear", {"rows": 2, "inputs": 2056, "outputs": 1288, "dtype": "bfloat16"}),
+    "causal attention": (
+        "attention",
+        {"heads": 8, "queries": 500, "keys": 520, "depth": 128, "causal": True, "dtype": "float16"},
+    ),
+    "attention of all to all": (
+        "attention",
+        {"heads": 50, "queries": 300, "keys": 200, "depth": 64, "dtype": "bfloat16"},
+    ),
+    "attention of few": (
+        "attention",
+        {"heads": 4, "queries_per_key": 2, "queries": 8, "keys": 4200, "depth": 64, "dtype": "bfloat16"},
+    ),
     "odd rows": ("matmul", {"m": 101, "n": 113, "k": 99, "dtype": "float16"}),
 }
 """What is special -> operator and parameters: several tiles each, quickly checked."""

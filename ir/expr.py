@@ -57,6 +57,7 @@ class UnaryOp(StrEnum):
     ABS = "abs"
     NOT = "not"
     EXP = "exp"
+    EXP2 = "exp2"
     LOG = "log"
     TANH = "tanh"
     ERF = "erf"

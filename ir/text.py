@@ -46,6 +46,7 @@ from .gpu.fence import AsyncProxyFence
 from .gpu.ldmatrix import LoadMatrix, StoreMatrix
 from .gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from .gpu.mma import Mma
+from .gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from .gpu.setmaxnreg import SetMaxRegisters
 from .gpu.tma import TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
 from .gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
@@ -273,6 +274,9 @@ _OPERATIONS: dict[type[Operation], str] = {
     Mma: "mma",
     Prefetch: "prefetch",
     PrefetchLine: "prefetch_line",
+    OrderedSequenceArrive: "ordered_sequence_arrive",
+    OrderedSequenceStart: "ordered_sequence_start",
+    OrderedSequenceWait: "ordered_sequence_wait",
     SetMaxRegisters: "set_max_registers",
     StoreMatrix: "store_matrix",
     TmaLoad: "tma_load",

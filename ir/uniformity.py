@@ -30,6 +30,7 @@ from .expr import (
 from .gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
 from .gpu.ldmatrix import LoadMatrix, StoreMatrix
 from .gpu.mma import MFMA_ATOMS, Mma
+from .gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from .gpu.setmaxnreg import SetMaxRegisters
 from .gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from .index_analysis import IndexAnalysis
@@ -60,6 +61,8 @@ def convergent_scopes(stmt: Stmt) -> Iterator[tuple[SyncScope, str]]:
             yield SyncScope.WARPGROUP, "a wgmma"
         case SetMaxRegisters():
             yield SyncScope.WARPGROUP, "a setmaxnreg"
+        case OrderedSequenceStart() | OrderedSequenceWait() | OrderedSequenceArrive():
+            yield SyncScope.WARPGROUP, "a turn of warpgroups"
 
 
 def guarded_shuffles(stmt: Stmt) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:

@@ -6,6 +6,7 @@ from .cpu.gemm.dot_products import CPU_GEMM_AMX, CPU_GEMM_DOT
 from .cpu.gemm.fma import CPU_GEMM
 from .cpu.gemv.space import CPU_GEMV
 from .cpu.loops.sketch import CPU_LOOPS
+from .gpu.attention.space import CUDA_ATTENTION
 from .gpu.columnwise.space import CUDA_COLUMNWISE
 from .gpu.gemm.space import CUDA_GEMM
 from .gpu.gemm_mfma.space import AMDGPU_GEMM
@@ -40,6 +41,7 @@ SKETCHES: dict[str, Sketch] = {
         CUDA_SKINNY_TMA,
         CUDA_GEMM,
         CUDA_MLP,
+        CUDA_ATTENTION,
         CUDA_GEMM_MMA,
         AMDGPU_ROWWISE,
         AMDGPU_GEMM,

@@ -69,6 +69,7 @@ UNARY: dict[UnaryOp, Callable[[Array], Array]] = {
     UnaryOp.ABS: np.absolute,
     UnaryOp.NOT: np.logical_not,
     UnaryOp.EXP: np.exp,
+    UnaryOp.EXP2: np.exp2,
     UnaryOp.LOG: np.log,
     UnaryOp.TANH: np.tanh,
     UnaryOp.ERF: erf,

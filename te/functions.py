@@ -50,6 +50,11 @@ def exp(e: Expr) -> Expr:
     return Unary(UnaryOp.EXP, e)
 
 
+def exp2(e: Expr) -> Expr:
+    """2 to the power ``e``."""
+    return Unary(UnaryOp.EXP2, e)
+
+
 def log(e: Expr) -> Expr:
     """The natural logarithm of ``e``."""
     return Unary(UnaryOp.LOG, e)

@@ -246,6 +246,8 @@ def _unary(op: UnaryOp, x: _Sample, dtype: DType) -> _Sample:
     match op:
         case UnaryOp.EXP:
             slope = np.abs(f)
+        case UnaryOp.EXP2:
+            slope = math.log(2.0) * np.abs(f)
         case UnaryOp.LOG:
             slope, own = 1.0 / np.abs(a), own + unit
         case UnaryOp.TANH:

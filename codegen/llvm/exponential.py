@@ -1,4 +1,5 @@
-"""exp: the argument is split by powers of two, the remainder goes through a polynomial, and the exponent is put back.
+"""exp and exp2: the argument is split by powers of two, the remainder goes through a polynomial, and the exponent is
+put back.
 
 ``x = n ln2 + r`` with ``|r| <= ln2 / 2`` (Cody and Waite's reduction with fused steps), and ``exp(r) = 1 + r + r^2
 q(r)``. The coefficients of ``q`` were fitted for this project: weighted least squares in the Chebyshev basis,
@@ -77,9 +78,25 @@ def exp(w: FunctionWriter, x: LlvmValue, correction: LlvmValue | None = None) ->
     r = w.fma(n, w.number(-form.ln2_low, x), r)
     if correction is not None:
         r = w.add(r, correction)
+    return _exp_of_reduced(w, r, w.sub(w.bits(shifted), w.bits(magic)))
+
+
+def exp2(w: FunctionWriter, x: LlvmValue) -> LlvmValue:
+    """Write ``2^x``: ``x = n + r / ln2``, where splitting off ``n`` is exact."""
+    form = FORMATS[x.element]
+    x = _clamped(w, x, form, _LOG2_E)
+    magic = w.number(form.magic, x)
+    shifted = w.add(x, magic)
+    f = w.sub(x, w.sub(shifted, magic))
+    r = w.fma(f, w.number(form.ln2_high, x), w.mul(f, w.number(form.ln2_low, x)))
+    return _exp_of_reduced(w, r, w.sub(w.bits(shifted), w.bits(magic)))
+
+
+def _exp_of_reduced(w: FunctionWriter, r: LlvmValue, exponent: LlvmValue) -> LlvmValue:
+    """Write ``exp(r) * 2^exponent`` for ``|r| <= ln2 / 2``."""
+    form = FORMATS[r.element]
     q = w.polynomial(r, form.polynomial)
-    mantissa = w.add(w.fma(w.mul(r, r), q, r), w.number(1.0, x))
-    exponent = w.sub(w.bits(shifted), w.bits(magic))
+    mantissa = w.add(w.fma(w.mul(r, r), q, r), w.number(1.0, r))
     return scale(w, mantissa, exponent)
 
 
@@ -100,8 +117,9 @@ def scale(w: FunctionWriter, value: LlvmValue, exponent: LlvmValue) -> LlvmValue
     return value
 
 
-def _clamped(w: FunctionWriter, x: LlvmValue, form: FloatFormat) -> LlvmValue:
-    """Clamp ``x`` to the range where the result is neither 0 nor infinite; a NaN stays."""
-    low, high = w.number(form.lowest, x), w.number(form.highest, x)
+def _clamped(w: FunctionWriter, x: LlvmValue, form: FloatFormat, unit: float = 1.0) -> LlvmValue:
+    """Clamp ``x`` to the range where the result is neither 0 nor infinite; a NaN stays. ``unit``: the logarithm of e to
+    the base of the power."""
+    low, high = w.number(form.lowest * unit, x), w.number(form.highest * unit, x)
     x = w.select(w.compare("olt", x, low), low, x)
     return w.select(w.compare("ogt", x, high), high, x)

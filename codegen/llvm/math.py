@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...ir.expr import UnaryOp
 from .error_function import erf
-from .exponential import exp
+from .exponential import exp, exp2
 from .hyperbolic import tanh
 from .logarithm import log
 from .powers import power, small_exponent
@@ -17,6 +17,7 @@ from .writer import FunctionWriter
 
 MATH: dict[UnaryOp, Callable[[FunctionWriter, LlvmValue], LlvmValue]] = {
     UnaryOp.EXP: exp,
+    UnaryOp.EXP2: exp2,
     UnaryOp.LOG: log,
     UnaryOp.TANH: tanh,
     UnaryOp.ERF: erf,

@@ -13,6 +13,7 @@
 | ``ldmatrix`` | LoadMatrix, StoreMatrix | ``ldmatrix``, ``stmatrix`` |
 | ``wgmma`` | WarpgroupMma, WarpgroupMmaWait | ``wgmma.mma_async`` |
 | ``setmaxnreg`` | SetMaxRegisters | ``setmaxnreg`` |
+| ``ordered_sequence`` | OrderedSequenceStart, OrderedSequenceWait, OrderedSequenceArrive | ``bar.arrive`` |
 
 Launches stand in ``ir.stmt``. Shuffles and loads from other blocks of a cluster are expressions and stand in
 ``ir.expr``. A sketch emits these statements, the verifier (``ir.verifier``) checks their operands, the interpreter

@@ -32,6 +32,7 @@ SCALAR_FUNCTIONS: dict[UnaryOp, Callable[[Any], Any]] = {
     UnaryOp.ABS: abs,
     UnaryOp.NOT: lambda value: not value,
     UnaryOp.EXP: np.exp,
+    UnaryOp.EXP2: np.exp2,
     UnaryOp.LOG: np.log,
     UnaryOp.TANH: np.tanh,
     UnaryOp.ERF: _erf,

@@ -101,20 +101,30 @@ def check_private(
 
 
 def check_awaited(
-    memory: PrivateMemory, state: LaunchState, context: LaunchContext, rows: slice | Array, *, whole: bool = False
+    memory: PrivateMemory,
+    state: LaunchState,
+    context: LaunchContext,
+    rows: slice | Array,
+    *,
+    whole: bool = False,
+    reads_only: bool = False,
 ) -> None:
-    """Raise where a thread that runs accesses accumulators of a wgmma in flight. ``whole`` says that the access is by
-    another wgmma, which may use the very same accumulators."""
+    """Raise where a thread that runs accesses registers of a wgmma in flight. ``whole`` says that the access is by
+    another wgmma, which may use the very same accumulators, and ``reads_only`` that it is by one that reads them."""
     for wgmma in state.wgmmas:
-        if wgmma.accumulators is not memory or (whole and wgmma.rows == rows):
+        if wgmma.accumulators is memory and not (whole and wgmma.rows == rows):
+            held, use = wgmma.rows, "accumulates in"
+        elif wgmma.fragments is memory and not reads_only:
+            held, use = wgmma.fragment_rows, "reads"
+        else:
             continue
         flat = np.arange(memory.buffer.elements)[rows][:, None] if isinstance(rows, slice) else np.asarray(rows)
-        inside = np.atleast_2d((flat >= wgmma.rows.start) & (flat < wgmma.rows.stop))
+        inside = np.atleast_2d((flat >= held.start) & (flat < held.stop))
         wrong = inside.any(axis=0) & wgmma.threads
         active = state.running((state.threads,))
         wrong = wrong if active is None else wrong & active
         if wrong.any():
-            what = f"{memory.buffer.name} is accessed while a wgmma that accumulates in it is in flight"
+            what = f"{memory.buffer.name} is accessed while a wgmma that {use} it is in flight"
             raise context.fault(what, state, int(wrong.argmax()), memory.buffer.name)
 
 

@@ -27,7 +27,8 @@ class LaunchState:
     What is in flight: ``copies`` and ``tma_stores`` list asynchronous copies and TMA stores, ``committed_copies`` and
     ``committed_stores`` count the groups of them that each thread has committed. ``wgmmas`` lists WarpgroupMma
     statements, ``started_wgmmas`` counts them by the first thread of the warpgroup. ``mbarriers`` has the state of the
-    mbarriers by buffer. ``registers`` is int64[warpgroups], once a thread of any has changed them. ``cluster_uses``
+    mbarriers by buffer. ``registers`` is int64[warpgroups], once a thread of any has changed them. ``turns`` is
+    int64[threads], once warpgroups take turns: how many begins and ends each has had. ``cluster_uses``
     says when each thread last accessed the memory of another block.
     """
 
@@ -53,6 +54,7 @@ class LaunchState:
         self.wgmmas: list[Any] = []
         self.started_wgmmas = np.zeros(self.threads, dtype=np.int64)
         self.registers: Array | None = None
+        self.turns: Array | None = None
         self.mbarriers: dict[str, Any] = {}
         self.cluster_uses = np.full(self.threads, -1, dtype=np.int64)
 

@@ -36,10 +36,11 @@ def fragment_rows(
     context: LaunchContext,
     *,
     accumulators: bool = False,
+    reads_only: bool = False,
 ) -> tuple[PrivateMemory, Callable[[LaunchState], slice]]:
     """Return a closure that gives the rows of a private buffer that a fragment takes. The fragment lies within
     ``extent`` contiguous elements. ``accumulators`` says that a wgmma in flight may accumulate in the very same
-    fragment."""
+    fragment, ``reads_only`` that one may read it too."""
     memory = context.private[buffer.name]
     address = address_of(indices, buffer, context, value_closure)
 
@@ -53,7 +54,7 @@ def fragment_rows(
             raise context.fault(what, state, 0, buffer.name)
         found = slice(first, first + elements)
         if state.wgmmas:
-            check_awaited(memory, state, context, found, whole=accumulators)
+            check_awaited(memory, state, context, found, whole=accumulators, reads_only=reads_only)
         return found
 
     return memory, rows

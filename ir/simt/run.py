@@ -6,6 +6,7 @@ from ..interpreter.memory import BufferContents
 from ..stmt import Allocate, HardwareAxis, Launch, walk_statements
 from .context import LaunchContext, LaunchState
 from .memory import GlobalMemory
+from .ordered_sequence import check_turns
 from .setmaxnreg import check_registers
 from .statements import statement_closure
 
@@ -50,6 +51,7 @@ class LaunchInterpreter:
             body(state)
             _check_cluster_uses(state, context)
             check_registers(state, context)
+            check_turns(state, context)
             self.now = state.order.now
 
 

@@ -15,6 +15,7 @@ from ..gpu.fence import AsyncProxyFence
 from ..gpu.ldmatrix import LoadMatrix, StoreMatrix
 from ..gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ..gpu.mma import Mma
+from ..gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from ..gpu.setmaxnreg import SetMaxRegisters
 from ..gpu.tma import TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
 from ..gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
@@ -29,6 +30,7 @@ from .ldmatrix import load_matrix, store_matrix
 from .mbarrier import mbarrier_arrive, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait
 from .memory import PrivateMemory, SharedMemory
 from .mma import mma
+from .ordered_sequence import ordered_sequence
 from .setmaxnreg import set_max_registers
 from .tma_load import tma_load, tma_prefetch
 from .tma_store import async_proxy_fence, tma_store, tma_store_commit, tma_store_wait
@@ -177,5 +179,8 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, LaunchContext], LaunchAction]] = {
     WarpgroupMma: warpgroup_mma,
     WarpgroupMmaWait: warpgroup_mma_wait,
     SetMaxRegisters: set_max_registers,
+    OrderedSequenceStart: ordered_sequence,
+    OrderedSequenceWait: ordered_sequence,
+    OrderedSequenceArrive: ordered_sequence,
 }
 """The closure of each class of statement."""

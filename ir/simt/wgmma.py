@@ -5,11 +5,11 @@ on the very same ones, and what it reads must not change.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..buffer import Buffer
+from ..buffer import Buffer, MemoryScope
 from ..expr import WARP_LANES, Expr
 from ..gpu.barrier import WARPGROUP_THREADS
 from ..gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
@@ -45,7 +45,8 @@ class WgmmaInFlight:
 
     ``leaders`` is int64[warpgroups]: the positions of their first threads. ``number`` is int64[warpgroups]: how many
     wgmmas each had started before. ``threads`` is bool[threads]: all threads of those warpgroups. ``rows`` are those of
-    the private buffer ``accumulators``.
+    the private buffer ``accumulators``, and ``fragment_rows`` those of operand ``a`` in ``fragments``, where that is in
+    registers.
     """
 
     leaders: Array
@@ -54,18 +55,31 @@ class WgmmaInFlight:
     accumulators: PrivateMemory
     rows: slice
     operands: tuple[WgmmaOperand, ...]
+    fragments: PrivateMemory | None
+    fragment_rows: slice | None
 
     def subset(self, chosen: Array) -> "WgmmaInFlight":
         operands = tuple(WgmmaOperand(o.memory, o.flat[chosen]) for o in self.operands)
         leaders = self.leaders[chosen]
         threads = np.zeros_like(self.threads)
         threads[_warpgroup_threads(leaders)] = True
-        return WgmmaInFlight(leaders, self.number[chosen], threads, self.accumulators, self.rows, operands)
+        return replace(self, leaders=leaders, number=self.number[chosen], threads=threads, operands=operands)
+
+
+@dataclass(frozen=True)
+class _OperandA:
+    """Operand ``a`` as warpgroups read it: ``matrix`` is float32[warpgroups, rows, k]. It lies in shared memory, as
+    ``operands`` says, or in ``rows`` of the private buffer ``fragments``."""
+
+    matrix: Array
+    operands: tuple[WgmmaOperand, ...]
+    fragments: PrivateMemory | None = None
+    rows: slice | None = None
 
 
 def warpgroup_mma(stmt: WarpgroupMma, context: LaunchContext) -> LaunchAction:
     d, rows_of = fragment_rows(stmt.d, stmt.d_indices, stmt.n // 2, stmt.d.shape[-1], context, accumulators=True)
-    a_of = _operand(stmt.a, stmt.a_indices, (stmt.valid_rows, WGMMA_M), stmt.k, stmt.a_transposed, context)
+    a_of = _operand_a(stmt, context)
     b_of = _operand(stmt.b, stmt.b_indices, (stmt.n, stmt.n), stmt.k, stmt.b_transposed, context)
     accumulates = value_closure(stmt.accumulates, context) if isinstance(stmt.accumulates, Expr) else None
     rows, columns = fragment("m16n8k16_f16", "d")  # of every warp's 16 rows and every 8 columns
@@ -77,9 +91,7 @@ def warpgroup_mma(stmt: WarpgroupMma, context: LaunchContext) -> LaunchAction:
         state.order.synchronise(state.order.warp_level, who)
         a, b = a_of(state, leaders), b_of(state, leaders)
         product = np.full((len(leaders), WGMMA_M, stmt.n), np.nan, dtype=np.float32)
-        product[:, : stmt.valid_rows] = _matrix(a, stmt.valid_rows, stmt.k) @ _matrix(b, stmt.n, stmt.k).transpose(
-            0, 2, 1
-        )
+        product[:, : stmt.valid_rows] = a.matrix @ _matrix(b, stmt.n, stmt.k).transpose(0, 2, 1)
         at = rows_of(state)
         scale_d = stmt.accumulates if accumulates is None else accumulates(state)
         adds = np.broadcast_to(np.asarray(scale_d), (state.threads,))
@@ -90,18 +102,45 @@ def warpgroup_mma(stmt: WarpgroupMma, context: LaunchContext) -> LaunchAction:
         value = np.where(adds, d.data[at].reshape(-1, state.threads), 0)
         value[:, lanes.ravel()] += by_tile.transpose(3, 1, 2, 0).reshape(stmt.n // 2, -1)
         write_private(d, state, at, value)
-        for operand in (a, b):
+        read = (*a.operands, b)
+        for operand in read:
             operand.memory.count_reads(operand.flat.ravel(), 1)
         threads = np.ones(state.threads, dtype=np.bool_) if who is None else who
-        state.wgmmas.append(WgmmaInFlight(leaders, state.started_wgmmas[leaders], threads, d, at, (a, b)))
+        number = state.started_wgmmas[leaders]
+        state.wgmmas.append(WgmmaInFlight(leaders, number, threads, d, at, read, a.fragments, a.rows))
         state.started_wgmmas[leaders] += 1
         state.order.synchronise(state.order.warp_level, who)
 
     return run
 
 
+def _operand_a(stmt: WarpgroupMma, context: LaunchContext) -> Callable[[LaunchState, Array], _OperandA]:
+    """Return a closure that gives operand ``a`` of the warpgroups with some first threads."""
+    if stmt.a.scope is not MemoryScope.REGISTER:
+        shared = _operand(stmt.a, stmt.a_indices, (stmt.valid_rows, WGMMA_M), stmt.k, stmt.a_transposed, context)
+
+        def from_shared(state: LaunchState, leaders: Array) -> _OperandA:
+            operand = shared(state, leaders)
+            return _OperandA(_matrix(operand, stmt.valid_rows, stmt.k), (operand,))
+
+        return from_shared
+    memory, rows_of = fragment_rows(stmt.a, stmt.a_indices, stmt.k // 2, stmt.a.shape[-1], context, reads_only=True)
+
+    def from_registers(state: LaunchState, leaders: Array) -> _OperandA:
+        rows = rows_of(state)
+        if not all(memory.full[rows]):
+            check_private(memory, state, context, rows, state.running((state.threads,)))
+        return _OperandA(_from_fragments(memory.data[rows], _warpgroup_threads(leaders)), (), memory, rows)
+
+    return from_registers
+
+
 def warpgroup_mma_wait(stmt: WarpgroupMmaWait, context: LaunchContext) -> LaunchAction:
+    after = None if stmt.after is None else value_closure(stmt.after, context)
+
     def run(state: LaunchState) -> None:
+        if after is not None:
+            after(state)
         who = state.running((state.threads,))
         waiting = np.zeros(state.threads, dtype=np.bool_)
         waiting[state.warpgroups("a wait for wgmmas", context)] = True
@@ -124,6 +163,18 @@ def _warpgroup_threads(leaders: Array) -> Array:
     """Return the positions of all threads of warpgroups: int64[warpgroups, 128]."""
     threads: Array = leaders[:, None] + np.arange(WARPGROUP_THREADS)
     return threads
+
+
+def _from_fragments(held: Array, lanes: Array) -> Array:
+    """Return operand ``a`` of warpgroups, float32[warpgroups, 64, k], from what all threads hold of it: [k / 2,
+    threads]. ``lanes`` is int64[warpgroups, 128]."""
+    rows, columns = fragment("m16n8k16_f16", "a")
+    warpgroups, steps = len(lanes), len(held) // 8
+    by_warp = held.reshape(steps, 8, -1)[:, :, lanes].reshape(steps, 8, warpgroups, 4, WARP_LANES)
+    whole = np.zeros((warpgroups, 4, steps, 16, 16), dtype=np.float32)
+    whole[..., rows, columns] = by_warp.transpose(2, 3, 0, 4, 1)
+    matrix: Array = whole.transpose(0, 1, 3, 2, 4).reshape(warpgroups, WGMMA_M, steps * 16)
+    return matrix
 
 
 def _matrix(operand: WgmmaOperand, rows: int, k: int) -> Array:

@@ -12,6 +12,7 @@ from ..stmt import Operation
 from .async_copy import COPY_RULES
 from .mbarrier import MBARRIER_RULES
 from .mma import MMA_RULES
+from .ordered_sequence import ORDERED_SEQUENCE_RULES
 from .tma import TMA_RULES
 from .types import BoundNames, RuleBroken, type_of
 from .wgmma import WARPGROUP_RULES
@@ -45,5 +46,6 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, BoundNames], None]] = {
     **TMA_RULES,
     **MMA_RULES,
     **WARPGROUP_RULES,
+    **ORDERED_SEQUENCE_RULES,
 }
 """What each operation takes."""

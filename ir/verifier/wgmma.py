@@ -35,10 +35,16 @@ def _warpgroup_mma(stmt: WarpgroupMma, names: BoundNames) -> None:
     check_fragment(stmt.d, stmt.d_indices, stmt.n // 2)
     if isinstance(stmt.accumulates, Expr) and type_of(stmt.accumulates, names) != (boolean, 1):
         raise RuleBroken("operation", "whether a wgmma accumulates is no scalar bool")
-    operands = (
-        ("a", stmt.a, stmt.a_indices, WGMMA_M, stmt.a_transposed),
-        ("b", stmt.b, stmt.b_indices, stmt.n, stmt.b_transposed),
-    )
+    operands = [("b", stmt.b, stmt.b_indices, stmt.n, stmt.b_transposed)]
+    if stmt.a.scope is MemoryScope.REGISTER:
+        check_element(stmt.a, stmt.a_indices, names, MemoryScope.REGISTER)
+        check_fragment(stmt.a, stmt.a_indices, stmt.k // 2)
+        if stmt.a_transposed or stmt.valid_rows != WGMMA_M:
+            raise RuleBroken(
+                "operation", "a of a wgmma is in registers, and is transposed or has rows that do not count"
+            )
+    else:
+        operands.append(("a", stmt.a, stmt.a_indices, WGMMA_M, stmt.a_transposed))
     for operand, buffer, indices, rows, transposed in operands:
         check_element(buffer, indices, names, MemoryScope.SHARED)
         if buffer.dtype not in {a.operand for a in WARP_MMA_ATOMS.values()} or buffer.dtype != stmt.a.dtype:
@@ -73,6 +79,8 @@ def _check_transposed(buffer: Buffer, rows: int, k: int) -> None:
 def _warpgroup_mma_wait(stmt: WarpgroupMmaWait, names: BoundNames) -> None:
     if not 0 <= stmt.pending <= MAX_PENDING:
         raise RuleBroken("operation", f"a wait for all but {stmt.pending} wgmmas; 0 to {MAX_PENDING} are allowed")
+    if stmt.after is not None and type_of(stmt.after, names) != (float32, 1):
+        raise RuleBroken("operation", "what is computed ahead of a wait for wgmmas is no float32 scalar")
 
 
 def _set_max_registers(stmt: SetMaxRegisters, names: BoundNames) -> None:

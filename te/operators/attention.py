@@ -1,4 +1,5 @@
-"""Scaled dot-product attention."""
+"""Scaled dot-product attention. Weights are rounded to the dtype of V before they are multiplied with it, as all
+libraries do; their sum is that of the weights before."""
 
 import math
 from collections.abc import Mapping
@@ -27,9 +28,9 @@ def _check(v: Values) -> None:
 def _build(v: Values) -> Workload:
     _check(v)
     heads, shared, m, n = v.integer("heads"), v.integer("queries_per_key"), v.integer("queries"), v.integer("keys")
-    depth, dtype, wide = v.integer("depth"), v.text("dtype"), accumulation(v)[0]
+    depth, columns, dtype, wide = v.integer("depth"), _value_depth(v), v.text("dtype"), accumulation(v)[0]
     q = placeholder((heads, shared, m, depth), dtype, "Q")
-    k, value = placeholder((heads, n, depth), dtype, "K"), placeholder((heads, n, depth), dtype, "V")
+    k, value = placeholder((heads, n, depth), dtype, "K"), placeholder((heads, n, columns), dtype, "V")
     rows, r = (heads, shared, m), reduce_axis(depth, "r")
     product = compute(
         (*rows, n), lambda h, g, i, j: sum(cast(q[h, g, i, r], wide) * cast(k[h, j, r], wide), axis=r), "product"
@@ -44,11 +45,17 @@ def _build(v: Values) -> Workload:
     top = compute(rows, lambda h, g, i: max(scores[h, g, i, t], axis=t), "top")
     power = compute((*rows, n), lambda h, g, i, j: exp(scores[h, g, i, j] - top[h, g, i]), "power")
     total = compute(rows, lambda h, g, i: sum(power[h, g, i, u], axis=u), "total")
-    mixed = compute(
-        (*rows, depth), lambda h, g, i, d: sum(power[h, g, i, w] * cast(value[h, w, d], wide), axis=w), "mixed"
-    )
-    y = compute((*rows, depth), lambda h, g, i, d: cast(mixed[h, g, i, d] / total[h, g, i], dtype), "Y")
+
+    def weighted(h: Expr, g: Expr, i: Expr, d: Expr) -> Expr:
+        return cast(cast(power[h, g, i, w], dtype), wide) * cast(value[h, w, d], wide)
+
+    mixed = compute((*rows, columns), lambda h, g, i, d: sum(weighted(h, g, i, d), axis=w), "mixed")
+    y = compute((*rows, columns), lambda h, g, i, d: cast(mixed[h, g, i, d] / total[h, g, i], dtype), "Y")
     return workload(y, inputs=[q, k, value])
+
+
+def _value_depth(v: Values) -> int:
+    return v.integer("value_depth") or v.integer("depth")
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
@@ -61,7 +68,7 @@ def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any],
         scores[..., ~np.tri(m, n, n - m, dtype=bool)] = -np.inf
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
-    y = np.matmul(scores, value[:, None])
+    y = np.matmul(scores.astype(inputs["Q"].dtype).astype(wide), value[:, None])
     y /= scores.sum(axis=-1, keepdims=True)
     return (y.astype(inputs["Q"].dtype, copy=False),)
 
@@ -74,9 +81,10 @@ ATTENTION = Operator(
         Parameter("heads", "heads of K and V, those of all batches together", Integer()),
         Parameter("queries", "rows of Q and Y of a head", Integer()),
         Parameter("keys", "rows of K and V of a head", Integer()),
-        Parameter("depth", "length of a row", Integer()),
+        Parameter("depth", "length of a row of Q and K", Integer()),
         Parameter("queries_per_key", "heads of Q that share a head of K and V (grouped queries)", Integer(), 1),
         Parameter("causal", "whether a query sees only the keys that are not behind it", Flag(), False),
+        Parameter("value_depth", "length of a row of V and Y; 0: that of Q and K", Integer(0), 0),
         dtype_parameter(*FLOATS),
         accumulation_parameter("float32", "float64"),
     ),
@@ -85,6 +93,7 @@ ATTENTION = Operator(
         {"heads": 1, "queries": 7, "keys": 7, "depth": 4, "causal": True},
         {"heads": 1, "queries": 1, "keys": 13, "depth": 8, "queries_per_key": 3, "causal": True, "dtype": "float16"},
         {"heads": 1, "queries": 1, "keys": 1, "depth": 1, "dtype": "bfloat16"},
+        {"heads": 2, "queries": 9, "keys": 12, "depth": 8, "value_depth": 16, "causal": True, "dtype": "float16"},
     ),
     build=_build,
     baseline=_numpy,

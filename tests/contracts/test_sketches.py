@@ -174,6 +174,7 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("matmul", {"m": 512, "n": 768, "k": 1024, "dtype": "bfloat16"}),
     ("mlp", {"rows": 64, "width": 128, "layers": 2, "dtype": "float16"}),
     ("matmul", {"m": 200, "n": 311, "k": 177, "dtype": "float16"}),
+    ("attention", {"heads": 4, "queries": 512, "keys": 600, "depth": 128, "causal": True, "dtype": "float16"}),
     ("softmax", {"rows": 4096, "columns": 1024}),
     ("layer_norm", {"rows": 100, "columns": 50257, "dtype": "float16"}),
     ("reduce", {"shape": [4096, 4096], "axes": [0, 1]}),

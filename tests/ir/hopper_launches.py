@@ -9,11 +9,12 @@ from tilewright.core.dtypes import INDEX, float16, float32
 from tilewright.core.streams import stream
 from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
-from tilewright.ir.expr import ClusterLoad, Compare, CompareOp, Expr, Load, Ramp, const, index, logical_and
+from tilewright.ir.expr import Cast, ClusterLoad, Compare, CompareOp, Expr, Load, Ramp, const, index, logical_and
 from tilewright.ir.gpu.barrier import SyncScope
 from tilewright.ir.gpu.fence import AsyncProxyFence
 from tilewright.ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
 from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from tilewright.ir.gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from tilewright.ir.gpu.tma import TmaLoad, TmaStore, TmaStoreCommit, TmaStoreWait
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 
@@ -166,6 +167,34 @@ def published(fault: str = "") -> Kernel:
     return Kernel("published", (a,), (o,), (), w.finish())
 
 
+def turns(fault: str = "") -> Kernel:
+    """O[t] = A + 1 + 2 + 3, added by two warpgroups in turns; a third one takes none."""
+    threads = 384
+    a, o = Buffer("A", (threads,), float32), Buffer("O", (threads,), float32)
+    w = Writer()
+    with w.launch("turns", [("t", threads, THREAD)]) as (t,):
+        total = w.allocate("total", (1,), float32, MemoryScope.REGISTER)
+        w.store(total, (Z,), Load(a, (t,)))
+        with w.when(t < index(384 if fault == "a third one" else 256)):
+            if fault != "never started":
+                w.emit(OrderedSequenceStart(2))
+            with w.loop("n", 3) as n:
+                if fault != "never begun":
+                    w.emit(OrderedSequenceWait(2))
+                w.store(total, (Z,), Load(total, (Z,)) + Cast(n + 1, float32))
+                w.emit(OrderedSequenceArrive(2))
+        if fault == "uneven":
+            with w.when(t < index(128)):
+                w.emit(OrderedSequenceWait(2))
+        if fault == "torn":
+            with w.when(t < index(32)):
+                w.emit(OrderedSequenceWait(2))
+        with w.when(t >= index(256)):
+            w.store(total, (Z,), Load(total, (Z,)) + 6.0)
+        w.store(o, (t,), Load(total, (Z,)))
+    return Kernel("turns", (a,), (o,), (), w.finish())
+
+
 Build = Callable[[str], Kernel]
 FAULTS: dict[Build, dict[str, str]] = {
     matrices: {
@@ -198,6 +227,13 @@ FAULTS: dict[Build, dict[str, str]] = {
         "no such block": "block 4 is none of a cluster of 4",
         "ends too early": "there is no barrier of the cluster between a use of another block's memory and the end",
     },
+    turns: {
+        "a third one": "a warpgroup that takes no turns",
+        "never started": "a turn begins before turns do, or within a turn",
+        "never begun": "a turn ends that has not begun",
+        "uneven": "a wait that never ends: warpgroups begin and end turns 7, 6, -1 times",
+        "torn": "a turn of warpgroups under `t < 32`, which differs within a warpgroup",
+    },
     published: {"arrivals alone": r"race on kept\[0\]: read here, written by thread 0 of block 1"},
 }
 """Every kernel with the faults that can be planted, and the message that each must cause."""
@@ -219,6 +255,8 @@ def expected(build: Build, data: dict[str, np.ndarray]) -> np.ndarray:
         return np.concatenate([turned, a[256:]])
     if build is stored:
         return a + 1
+    if build is turns:
+        return a + 6
     if build is published:
         return a[::-1]
     sums = a.reshape(*a.shape[:2], 4, 32).sum(axis=2)

@@ -9,9 +9,22 @@ from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault
 from tilewright.core.target import Target
+from tilewright.ir.gpu.ordered_sequence import OrderedSequenceWait
 from tilewright.ir.interpret import interpret
+from tilewright.ir.rewrite import map_statements
+from tilewright.ir.stmt import Stmt
 from tilewright.ir.verify import verify
-from tilewright.tests.ir.hopper_launches import FAULTS, Build, data_of, exchange, expected, matrices, passed_on, stored
+from tilewright.tests.ir.hopper_launches import (
+    FAULTS,
+    Build,
+    data_of,
+    exchange,
+    expected,
+    matrices,
+    passed_on,
+    stored,
+    turns,
+)
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
 PLANTED = [(build, fault, message) for build, faults in FAULTS.items() for fault, message in faults.items()]
@@ -44,6 +57,7 @@ def test_planted_faults_are_found(build: Build, fault: str, message: str) -> Non
         (matrices, {"STSM.16.M88 ": 4, "STSM.16.M88.2 ": 2, "STSM.16.M88.4 ": 1, "STSM.16.MT88.4 ": 1}),
         (exchange, {"BAR.SYNC": 1}),
         (stored, {"UTMASTG.3D": 1, "FENCE.VIEW.ASYNC": 1}),
+        (turns, {"BAR.SYNC": 1, "BAR.ARV": 2}),
         (passed_on, {"UTMALDG.3D.MULTICAST": 1, "UCGABAR_ARV": 2}),
     ],
     ids=name,
@@ -56,7 +70,20 @@ def test_they_become_instructions_of_hopper(build: Build, instructions: dict[str
     assert {i: sass.count(i) for i in instructions} == instructions
 
 
-@pytest.mark.parametrize("build", [matrices, stored, passed_on], ids=name)
+@pytest.mark.parametrize(
+    ("warpgroups", "what"), [(1, "1 warpgroups take turns; 2 to 4"), (4, "4 warpgroups take turns in blocks of 384")]
+)
+def test_turns_of_warpgroups_that_are_not_there_are_refused(warpgroups: int, what: str) -> None:
+    kernel = turns()
+
+    def changed(stmt: Stmt) -> Stmt:
+        return replace(stmt, warpgroups=warpgroups) if isinstance(stmt, OrderedSequenceWait) else stmt
+
+    with pytest.raises(InvalidKernel, match=what):
+        verify(replace(kernel, body=map_statements(kernel.body, changed)))
+
+
+@pytest.mark.parametrize("build", [matrices, stored, turns, passed_on], ids=name)
 def test_what_came_with_hopper_is_refused_before_it(build: Build) -> None:
     with pytest.raises(CompileError, match="sm_89 has no"):
         build_kernel(build(""), replace(H200, arch="sm_89"))

@@ -67,6 +67,66 @@ def product(
     return Kernel("k", (A, B), (C,), (), w.finish())
 
 
+def register_product(*, transposed: bool = False, fault: str = "") -> Kernel:
+    """``C = A @ B.T``, or ``C = A @ B`` of 64 rows of k, by two warpgroups that hold A in registers."""
+    w = Writer()
+    b_global = Buffer("B", (64, 64) if transposed else (24, 64), bfloat16)
+    with w.launch("f", [("t", 256, HardwareAxis.THREAD)]) as (t,):
+        b = w.allocate("b", b_global.shape, bfloat16, MemoryScope.SHARED, TILE)
+        with w.loop("i", 2) as i:
+            row, column = i * 32 + t // 8, t % 8 * 8
+            with w.when(row < b_global.shape[0]):
+                w.store(b, (row, Ramp(column, 1, 8)), Load(b_global, (row, Ramp(column, 1, 8))))
+        w.emit(AsyncProxyFence())
+        w.barrier()
+        a = w.allocate("a", (32,), bfloat16, MemoryScope.REGISTER)
+        row, column = t // 128 * 64 + t // 32 % 4 * 16 + t % 32 // 4, t % 4 * 2
+        with w.loop("step", 4, LoopKind.UNROLLED) as step, w.loop("pair", 4, LoopKind.UNROLLED) as pair:
+            at = (row + pair % 2 * 8, Ramp(step * 16 + pair // 2 * 8 + column, 1, 2))
+            w.store(a, (Ramp(step * 8 + pair * 2, 1, 2),), Load(A, at))
+        d = w.allocate("d", (12,), float32, MemoryScope.REGISTER)
+        one = w.allocate("one", (1,), float32, MemoryScope.REGISTER)
+        if fault != "unknown":
+            w.store(one, (ZERO,), const(1.0, float32))
+        place = 0 if fault != "misplaced" else 1
+        mma = WarpgroupMma(d, (ZERO,), a, (index(place),), b, (ZERO, ZERO), 24, 64, False, False, transposed)
+        w.emit(replace(mma, a_transposed=True) if fault == "transposed" else mma)
+        if fault == "changed":
+            w.store(a, (Ramp(ZERO, 1, 2),), Load(A, (row, Ramp(column, 1, 2))))
+        after = Load(a, (ZERO,)) if fault == "half" else const(2.0, float32) * Load(one, (ZERO,))
+        w.emit(WarpgroupMmaWait(0, after))
+        with w.loop("j", 3, LoopKind.UNROLLED) as j, w.loop("h", 2, LoopKind.UNROLLED) as h:
+            w.store(C, (row + h * 8, Ramp(j * 8 + column, 1, 2)), Load(d, (Ramp(j * 4 + h * 2, 1, 2),)))
+    return Kernel("k", (A, b_global), (C,), (), w.finish())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_it_multiplies_fragments_in_registers(transposed: bool) -> None:
+    draw = stream(3, "group")
+    kernel = register_product(transposed=transposed)
+    a, b = (draw.normal(size=t.shape).astype(ml_dtypes.bfloat16) for t in kernel.inputs)
+    verify(kernel)
+    result = interpret(finish(kernel, H200), {"A": a, "B": b})["C"]
+    second = b[:, :24].astype(np.float32) if transposed else b.astype(np.float32).T
+    np.testing.assert_allclose(result, a.astype(np.float32) @ second, rtol=1e-5, atol=1e-5)
+    assert "warpgroup_mma(d[0], a[0], b[0, 0], 24, 64" in kernel_text(kernel)
+    assert "warpgroup_mma_wait(0, after 2.0 * one[0])" in kernel_text(kernel)
+    binary = build_kernel(kernel, H200)
+    assert all(r.spill_bytes == 0 for r in binary.resources.values())
+
+
+def test_fragments_stay_as_they_are_until_the_product_is_done() -> None:
+    kernel = register_product(fault="changed")
+    with pytest.raises(KernelFault, match="a is accessed while a wgmma that reads it is in flight"):
+        interpret(kernel, {t.name: np.zeros(t.shape, ml_dtypes.bfloat16) for t in kernel.inputs})
+
+
+def test_what_is_computed_ahead_of_a_wait_is_known() -> None:
+    kernel = register_product(fault="unknown")
+    with pytest.raises(KernelFault, match=r"one\[0\] is read before it is written"):
+        interpret(kernel, {t.name: np.zeros(t.shape, ml_dtypes.bfloat16) for t in kernel.inputs})
+
+
 def test_it_multiplies_rows_of_shared_memory() -> None:
     draw = stream(1, "group")
     a, b = (draw.normal(size=t.shape).astype(ml_dtypes.bfloat16) for t in (A, B))
@@ -102,8 +162,11 @@ def test_the_interpreter_finds(kernel: Kernel, what: str) -> None:
         (product(layout=Layout((64, 1), Swizzle(3, 3, 4))), "does not lie as"),
         (product(threads=64), "blocks of 64 threads"),
         (product(rows=0), "0 rows count"),
+        (register_product(fault="misplaced"), "32 elements of a do not fit"),
+        (register_product(fault="transposed"), "a of a wgmma is in registers, and is transposed"),
+        (register_product(fault="half"), "ahead of a wait for wgmmas is no float32 scalar"),
     ],
-    ids=["columns", "layout", "threads", "rows"],
+    ids=["columns", "layout", "threads", "rows", "fragments", "transposed", "after"],
 )
 def test_the_verifier_refuses(kernel: Kernel, what: str) -> None:
     with pytest.raises(InvalidKernel, match=what):

@@ -2,9 +2,9 @@
 
 Functions of float32 are CUDA's accurate ones. Where every output of a kernel is a float of 16 bits
 (``EmittedFunction.fast_math``), an error of some units in the last place of float32 is far below the final rounding,
-so cheap functions stand in: ``ex2.approx`` for exp, ``div.full`` for division (2 units) and ``rcp.approx`` for the
-division of a constant, ``sqrt.approx`` for sqrt, and for tanh a series near 0 and exp elsewhere. ``tanh.approx`` is
-not used: its error of 2^-11 is as large as the rounding of float16.
+so cheap functions stand in: ``ex2.approx`` for exp and exp2, ``div.full`` for division (2 units) and ``rcp.approx``
+for the division of a constant, ``sqrt.approx`` for sqrt, and for tanh a series near 0 and exp elsewhere.
+``tanh.approx`` is not used: its error of 2^-11 is as large as the rounding of float16.
 """
 
 from ....core.dtypes import DType
@@ -29,6 +29,7 @@ _COMPARE = {
 }
 _MATH = {
     UnaryOp.EXP: "exp",
+    UnaryOp.EXP2: "exp2",
     UnaryOp.LOG: "log",
     UnaryOp.TANH: "tanh",
     UnaryOp.ERF: "erf",
@@ -40,7 +41,12 @@ _MATH = {
     UnaryOp.CEIL: "ceil",
     UnaryOp.ABS: "fabs",
 }
-_APPROXIMATE = {UnaryOp.EXP: "fast_exp", UnaryOp.TANH: "fast_tanh", UnaryOp.SQRT: "fast_sqrt"}
+_APPROXIMATE = {
+    UnaryOp.EXP: "fast_exp",
+    UnaryOp.EXP2: "fast_exp2",
+    UnaryOp.TANH: "fast_tanh",
+    UnaryOp.SQRT: "fast_sqrt",
+}
 MATH_NAMES = frozenset(f"{name}{kind}" for name in (*_MATH.values(), "pow") for kind in ("", "f"))
 """These functions of CUDA's math library may be called."""
 

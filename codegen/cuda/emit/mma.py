@@ -31,8 +31,8 @@ def emit_mma(emitter: ExpressionEmitter, stmt: Mma | LoadMatrix | StoreMatrix | 
             return f"{emitter.fn.use_sm_90('stmatrix')}<{stmt.count}, {_flag(stmt.transposed)}>({row}, {fragment});"
         case WarpgroupMma():
             return _wgmma(emitter, stmt)
-        case WarpgroupMmaWait(pending=pending):
-            return _wgmma_wait(emitter, pending)
+        case WarpgroupMmaWait():
+            return _wgmma_wait(emitter, stmt)
 
 
 def _mma(emitter: ExpressionEmitter, stmt: Mma) -> str:
@@ -44,11 +44,15 @@ def _mma(emitter: ExpressionEmitter, stmt: Mma) -> str:
 
 
 def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:
-    function = emitter.fn.use_sm_90a(wgmma_name(WGMMA_TYPES[stmt.a.dtype.name], stmt.n))
+    in_registers = stmt.a.scope is MemoryScope.REGISTER
+    function = emitter.fn.use_sm_90a(wgmma_name(WGMMA_TYPES[stmt.a.dtype.name], stmt.n, in_registers))
     d = _fragment(emitter, stmt.d, stmt.d_indices, 1)
-    a = _descriptor(emitter, stmt.a, stmt.a_indices, stmt.a_transposed)
     b = _descriptor(emitter, stmt.b, stmt.b_indices, stmt.b_transposed)
-    flags = f"{stmt.k}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}"
+    if in_registers:
+        a, flags = _fragment(emitter, stmt.a, stmt.a_indices, 2), f"{stmt.k}, {_flag(stmt.b_transposed)}"
+    else:
+        a = _descriptor(emitter, stmt.a, stmt.a_indices, stmt.a_transposed)
+        flags = f"{stmt.k}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}"
     match stmt.accumulates:
         case Expr() as expr:
             return f"{function}<{flags}>({d}, {a}, {b}, {emitter.value(expr).text});"
@@ -57,10 +61,11 @@ def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:
     return f"{function}<{flags}>({d}, {a}, {b}, false);"
 
 
-def _wgmma_wait(emitter: ExpressionEmitter, pending: int) -> str:
+def _wgmma_wait(emitter: ExpressionEmitter, stmt: WarpgroupMmaWait) -> str:
     fn = emitter.fn
+    first = [] if stmt.after is None else [f"{fn.use('computed_here')}({emitter.value(stmt.after).text});"]
     fences = [f"{fn.use('warpgroup_fence_operand')}<{b.elements}>({fn.name_of(b.name)});" for b in fn.accumulators]
-    return " ".join([f"{fn.use_sm_90a('wgmma_wait_group')}<{pending}>();", *fences])
+    return " ".join([*first, f"{fn.use_sm_90a('wgmma_wait_group')}<{stmt.pending}>();", *fences])
 
 
 def _descriptor(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], mn_major: bool) -> str:

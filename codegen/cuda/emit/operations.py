@@ -12,6 +12,7 @@ from ....ir.gpu.fence import AsyncProxyFence
 from ....ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.mma import Mma
+from ....ir.gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
 from ....ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
 from ....ir.gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
@@ -22,6 +23,12 @@ from .expressions import ExpressionEmitter, interned, use_counts
 from .function import EmittedFunction
 from .memory import address, mbarrier_address, offset
 from .text import CppText
+
+_ORDERED_SEQUENCE: dict[type[Operation], str] = {
+    OrderedSequenceStart: "ordered_sequence_start",
+    OrderedSequenceWait: "ordered_sequence_wait",
+    OrderedSequenceArrive: "ordered_sequence_arrive",
+}
 
 
 def emit_operation(fn: EmittedFunction, text: CppText, stmt: Operation) -> None:
@@ -43,6 +50,8 @@ def _operation(emitter: ExpressionEmitter, stmt: Operation, is_last: bool) -> st
             return f"{emitter.fn.use_sm_90('fence_proxy_async')}();"
         case SetMaxRegisters(count=count, increase=increase):
             return f"{emitter.fn.use_sm_90a('setmaxnreg_inc' if increase else 'setmaxnreg_dec')}<{count}>();"
+        case OrderedSequenceStart() | OrderedSequenceWait() | OrderedSequenceArrive():
+            return f"{emitter.fn.use_sm_90(_ORDERED_SEQUENCE[type(stmt)])}<{stmt.warpgroups}>();"
         case Prefetch() | CopyAsync() | CopyAsyncCommit() | CopyAsyncWait():
             return _copy(emitter, stmt)
         case MbarrierInit() | MbarrierArrive() | MbarrierArriveExpectTx() | MbarrierWait() | BulkCopy():

@@ -7,9 +7,9 @@ WGMMA_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 """It maps the name of an operand's dtype to PTX's name of it."""
 
 
-def wgmma_name(type: str, n: int) -> str:
+def wgmma_name(type: str, n: int, a_in_registers: bool = False) -> str:
     """Return the name of the function for operands of a PTX type and a result of ``n`` columns."""
-    return f"wgmma_m64n{n}k16_{type}"
+    return f"wgmma_m64n{n}k16_{type}{'_register_a' if a_in_registers else ''}"
 
 
 def _wgmma(type: str, n: int) -> str:
@@ -33,6 +33,27 @@ template <int K, bool MN_MAJOR_A, bool MN_MAJOR_B> $void {wgmma_name(type, n)}(
 }}"""
 
 
+def _wgmma_register_a(type: str, n: int) -> str:
+    count = n // 2
+    accumulators = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    registers = ", ".join(f"%{i}" for i in range(count))
+    fragment = ", ".join(f"%{count + i}" for i in range(4))
+    return f"""// starts d += a * b, or d = a * b, where a is 64 x K, in registers, and b is as above
+template <int K, bool MN_MAJOR_B> $void {wgmma_name(type, n, a_in_registers=True)}(
+    float* d, const unsigned* a, unsigned long long descriptor_b, bool accumulate = true) {{
+  asm volatile("wgmma.fence.sync.aligned;" : {accumulators} :: "memory");
+#pragma unroll
+  for (int k = 0; k < K / 16; ++k)
+    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} "
+                 "{{{registers}}}, {{{fragment}}}, %{count + 4}, p, 1, 1, %{count + 6}; }}"
+                 : {accumulators} : "r"(a[4 * k]), "r"(a[4 * k + 1]), "r"(a[4 * k + 2]), "r"(a[4 * k + 3]),
+                   "l"(descriptor_b + (MN_MAJOR_B ? 128 : 2) * k),
+                   "r"(k > 0 || accumulate ? 1 : 0), "n"(MN_MAJOR_B));
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}}"""
+
+
 WGMMA: dict[str, DeviceFunction] = {
     "wgmma_descriptor": DeviceFunction(
         """// describes a K-major operand: rows of 128 bytes along k, groups of 8 rows 1024 bytes apart
@@ -50,10 +71,21 @@ template <int LEADING_BYTES> $unsigned long long wgmma_descriptor_mn_major(const
         ("smem_address",),
     ),
     **{wgmma_name(type, n): DeviceFunction(_wgmma(type, n)) for type in WGMMA_TYPES.values() for n in range(8, 257, 8)},
+    **{
+        wgmma_name(type, n, a_in_registers=True): DeviceFunction(_wgmma_register_a(type, n))
+        for type in WGMMA_TYPES.values()
+        for n in range(8, 257, 8)
+    },
     "wgmma_wait_group": DeviceFunction(
         """// waits until at most PENDING groups of this warpgroup, the youngest, are still in flight
 template <int PENDING> $void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
+}"""
+    ),
+    "computed_here": DeviceFunction(
+        """// this use of the value stays ahead of later waits, and so does all that it is computed from
+void computed_here(float value) {
+  asm volatile("{ .reg .pred p; setp.eq.f32 p, %0, 0fC797E880; @p membar.cta; }" :: "f"(value) : "memory");
 }"""
     ),
     "warpgroup_fence_operand": DeviceFunction(
@@ -66,6 +98,23 @@ template <int COUNT> $void warpgroup_fence_operand(float* d) {
     "warpgroup_sync": DeviceFunction(
         """// a named barrier of the 128 threads of this warpgroup
 void warpgroup_sync() { asm volatile("bar.sync %0, 128;" :: "r"(1 + threadIdx.x / 128) : "memory"); }"""
+    ),
+    "ordered_sequence_start": DeviceFunction(
+        """// the first WARPGROUPS warpgroups take turns from now on, by a named barrier of each; the first one begins
+template <int WARPGROUPS> $void ordered_sequence_start() {
+  if (threadIdx.x / 128 == WARPGROUPS - 1) asm volatile("bar.arrive 9, 256;" ::: "memory");
+}"""
+    ),
+    "ordered_sequence_wait": DeviceFunction(
+        """template <int WARPGROUPS> $void ordered_sequence_wait() {
+  asm volatile("bar.sync %0, 256;" :: "r"(9 + threadIdx.x / 128) : "memory");
+}"""
+    ),
+    "ordered_sequence_arrive": DeviceFunction(
+        """// the turn of the next warpgroup begins
+template <int WARPGROUPS> $void ordered_sequence_arrive() {
+  asm volatile("bar.arrive %0, 256;" :: "r"(9 + (threadIdx.x / 128 + 1) % WARPGROUPS) : "memory");
+}"""
     ),
     "setmaxnreg_dec": DeviceFunction(
         """template <int COUNT> $void setmaxnreg_dec() {

@@ -26,6 +26,7 @@ def _sigmoid(x: Expr) -> Expr:
 
 FUNCTIONS: dict[str, tuple[Callable[[Expr], Expr], Exact]] = {
     "exp": (lambda x: Unary(UnaryOp.EXP, x), np.exp),
+    "exp2": (lambda x: Unary(UnaryOp.EXP2, x), np.exp2),
     "tanh": (lambda x: Unary(UnaryOp.TANH, x), np.tanh),
     "sqrt": (lambda x: Unary(UnaryOp.SQRT, Unary(UnaryOp.ABS, x)), lambda x: np.sqrt(np.abs(x))),
     "sigmoid": (_sigmoid, lambda x: 1 / (1 + np.exp(-x))),

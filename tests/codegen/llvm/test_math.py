@@ -82,6 +82,7 @@ def _erf(x: Array) -> Array:
 
 REFERENCE: dict[UnaryOp, Any] = {
     UnaryOp.EXP: np.exp,
+    UnaryOp.EXP2: np.exp2,
     UnaryOp.LOG: np.log,
     UnaryOp.TANH: np.tanh,
     UnaryOp.ERF: _erf,
@@ -91,6 +92,7 @@ REFERENCE: dict[UnaryOp, Any] = {
 }
 SPANS: dict[UnaryOp, tuple[tuple[float, float], ...]] = {
     UnaryOp.EXP: ((-110, 92), (-1, 1), (-750, 712)),
+    UnaryOp.EXP2: ((-155, 130), (-1, 1), (-1080, 1026)),
     UnaryOp.LOG: ((1e-3, 10), (0.5, 2), (1e-40, 1e-36), (1, 1e30)),
     UnaryOp.TANH: ((-12, 12), (-0.7, 0.7), (-25, 25), (-1e-3, 1e-3)),
     UnaryOp.ERF: ((-4.5, 4.5), (-1.1, 1.1), (-1e-3, 1e-3), (-7, 7)),
@@ -100,6 +102,7 @@ SPANS: dict[UnaryOp, tuple[tuple[float, float], ...]] = {
 }
 BOUND_ULP = {
     UnaryOp.EXP: 1.1,
+    UnaryOp.EXP2: 1.1,
     UnaryOp.LOG: 1.1,
     UnaryOp.TANH: 1.5,
     UnaryOp.ERF: 2.5,

@@ -1,0 +1,86 @@
+"""Which settings of ``cuda_attention`` are legal: those that can be built, are correct, and repeat no other one."""
+
+from collections.abc import Callable
+
+from ....core.target import Target
+from ...problems.attention import Attention
+from ...space.columns import Bools, Ints
+from ...space.constraint import Constraint
+from ..occupancy import limits_of
+from .sizes import AttentionSizes, attention_sizes
+
+SPARE_REGISTERS = 32
+"""Registers for addresses, constants and the state of rows, roughly (from compiled kernels)."""
+
+
+def sees_all_keys(p: Attention) -> bool:
+    """Whether the last query sees the last key, and no lower bound hides the first ones."""
+    last, keys = {"m": p.m.extent - 1}, p.n.extent
+    return all(b.upper and set(b.limit.variables) <= {"m"} and b.limit.at(last) >= keys - 1 for b in p.bounds)
+
+
+def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...]:
+    limits = limits_of(target)
+
+    def rule(meaning: str, knobs: str, holds: Callable[[AttentionSizes[Ints]], Bools]) -> Constraint:
+        """A constraint on sizes that follow from ``knobs`` (their names) alone."""
+        return Constraint(meaning, tuple(knobs.split()), lambda c: holds(attention_sizes(p, target, c)))
+
+    return (
+        rule(
+            "the registers of a consumer thread hold the sums (d / 2), scores (tile_kv / 2), weights (tile_kv / 4) and "
+            f"about {SPARE_REGISTERS} more values",
+            "consumer_warpgroups tile_kv",
+            lambda s: s.held_registers + SPARE_REGISTERS <= s.thread_registers,
+        ),
+        rule(
+            "Q and the stages of K and V fit into shared memory",
+            "consumer_warpgroups tile_kv stages q_stages",
+            lambda s: s.shared_bytes <= limits.shared_bytes_per_block,
+        ),
+        rule(
+            "there are no more stages than blocks of keys that are loaded",
+            "consumer_warpgroups tile_kv stages persistent",
+            lambda s: (s.stages == 1) | (s.stages <= s.kv_blocks * s.tile_iterations),
+        ),
+        rule(
+            "tile_kv is its least value, or less than all keys and 64 more: further ones would be masked",
+            "tile_kv",
+            lambda s: (s.tile_kv == 64) | (s.tile_kv < p.n.extent + 64),
+        ),
+        rule(
+            "with a single block of keys nothing overlaps: overlap is 1",
+            "tile_kv overlap",
+            lambda s: (s.kv_blocks > 1) | (s.overlap == 1),
+        ),
+        rule(
+            "several consumer_warpgroups are needed to take turns (ping_pong)",
+            "consumer_warpgroups ping_pong",
+            lambda s: (s.ping_pong == 0) | (s.consumer_warpgroups > 1),
+        ),
+        rule(
+            "persistent is 0 where all tiles run at once",
+            "consumer_warpgroups persistent",
+            lambda s: (s.persistent == 0) | (s.tile_iterations > 1),
+        ),
+        rule(
+            "a second tile of queries (q_stages) is loaded ahead by a persistent CTA alone",
+            "persistent q_stages",
+            lambda s: (s.q_stages == 1) | (s.persistent == 1),
+        ),
+        rule(
+            "CTAs that share the keys of a tile (split_kv) work on no other one, and each of them has a block",
+            "tile_kv persistent split_kv",
+            lambda s: (s.split_kv == 1) | ((s.persistent == 0) & (s.split_kv <= s.kv_blocks)),
+        ),
+        rule(
+            "split_kv is 1 where masks give tiles different numbers of blocks",
+            "consumer_warpgroups split_kv",
+            lambda s: (s.split_kv == 1) | (s.q_tiles <= (1 if sees_all_keys(p) else 0)) | (not p.bounds),
+        ),
+        rule(
+            "group_heads divides the number of heads, and is 1 where all tiles take equally long, or a head has one",
+            "consumer_warpgroups group_heads",
+            lambda s: (s.group_heads == 1) | ((p.heads % s.group_heads == 0) & (s.q_tiles > 1) & bool(p.bounds)),
+        ),
+    )

@@ -1,0 +1,91 @@
+"""The kernel of attention on Hopper: warp roles, and the persistent loop over tiles of queries.
+
+Warps are specialised: a producer warpgroup, which gives its registers away, loads for one to three consumer
+warpgroups. Each of those has 64 queries of the tile. For few queries and many keys, several CTAs share the keys of a
+tile, and a second launch combines what they found.
+"""
+
+from ....core.dtypes import INDEX, int32
+from ....ir.buffer import MemoryScope
+from ....ir.expr import WARP_LANES, Cast, Compare, CompareOp, Expr, Load, const, index
+from ....ir.gpu.ordered_sequence import OrderedSequenceStart
+from ....ir.gpu.setmaxnreg import SetMaxRegisters
+from ....ir.stmt import HardwareAxis, Kernel
+from ...problems.attention import Attention
+from ...tile.names import FreshNameWriter
+from ..gemm.mainloop import WarpRoles
+from .epilogue import AttentionEpilogue
+from .mainloop import AttentionMainloop
+from .partials import AttentionPartials
+from .sizes import CONSUMER_REGISTERS, PRODUCER_REGISTERS, AttentionSizes
+from .tile_scheduler import TileScheduler
+
+
+def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
+    """The kernel of one setting."""
+    w = FreshNameWriter(p.names)
+    partials = AttentionPartials(w, p, s) if s.split_kv > 1 else None
+    axes = [
+        ("cta", s.ctas, HardwareAxis.GRID_X),
+        ("warp", s.warps, HardwareAxis.WARP),
+        ("lane", WARP_LANES, HardwareAxis.LANE),
+    ]
+    with w.launch(name, axes, min_blocks=1) as (cta, warp, lane):
+        roles = WarpRoles(warp, lane, s.consumer_warpgroups)
+        mainloop = AttentionMainloop(w, p, s, roles)
+        epilogue = AttentionEpilogue(w, p, roles, mainloop.q.buffer, mainloop.q_barriers.empty)
+        with w.when(roles.elected):
+            mainloop.initialise_barriers()
+        w.barrier()
+        if CONSUMER_REGISTERS[s.consumer_warpgroups]:
+            with w.when(roles.produces):
+                w.emit(SetMaxRegisters(PRODUCER_REGISTERS[s.consumer_warpgroups], increase=False))
+            with w.when(roles.consumes):
+                w.emit(SetMaxRegisters(CONSUMER_REGISTERS[s.consumer_warpgroups], increase=True))
+        if s.ping_pong:
+            with w.when(roles.consumes):
+                w.emit(OrderedSequenceStart(s.consumer_warpgroups))
+        scheduler = TileScheduler(p, s)
+        if partials is not None:
+            tile, rank = cta // s.split_kv, cta % s.split_kv
+            at = scheduler.origin(tile)
+            mainloop.run(at, scheduler.share(scheduler.key_blocks(at), rank), index(0), index(0), epilogue.release)
+            with w.when(roles.consumes):
+                partials.store(mainloop.sums, mainloop.softmax, at, rank)
+        else:
+            _tiles(w, scheduler, mainloop, epilogue, cta)
+    if partials is not None:
+        partials.write_combine()
+    workspace = () if partials is None else partials.buffers
+    return Kernel(name, p.inputs, (p.result.tensor,), workspace, w.finish())
+
+
+def _tiles(
+    w: FreshNameWriter,
+    scheduler: TileScheduler,
+    mainloop: AttentionMainloop,
+    epilogue: AttentionEpilogue,
+    cta: Expr,
+) -> None:
+    """The loop over the tiles of a CTA. Where tiles make different numbers of steps, those so far are counted."""
+    p, s = scheduler.p, scheduler.s
+    done = None
+    if s.tile_iterations > 1 and p.bounds:
+        done = w.allocate("fills", (1,), int32, MemoryScope.REGISTER)
+        w.store(done, (index(0),), const(0, int32))
+    with w.loop("tile_iteration", s.tile_iterations) as iteration:
+        tile = scheduler.tile(iteration, cta)
+        may_miss = s.tile_iterations * s.ctas > s.tiles
+        with w.when(Compare(CompareOp.LT, tile, index(s.tiles)) if may_miss else None):
+            at = scheduler.origin(tile)
+            blocks = scheduler.key_blocks(at)
+            fills = iteration * blocks.steps if done is None else Cast(Load(done, (index(0),)), INDEX)
+            mainloop.run(at, blocks, iteration, fills, epilogue.release)
+            with w.when(mainloop.roles.consumes):
+                mainloop.softmax.normalise(mainloop.sums)
+                epilogue.store(mainloop.sums, at, iteration)
+            if done is not None:
+                w.store(done, (index(0),), Load(done, (index(0),)) + Cast(blocks.steps, int32))
+    if s.q_stages > 1:
+        with w.when(mainloop.roles.consumes):
+            epilogue.end()

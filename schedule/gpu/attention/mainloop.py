@@ -1,0 +1,222 @@
+"""The loop over blocks of keys: TMA fills stages with K and V, wgmma multiplies what is there.
+
+Without overlap, a step computes the scores of its block, then the weights, then adds their product with V to the sums.
+With overlap, the tensor cores work while weights are computed:
+
+    step 0      scores of block 0; weights of block 0
+    step i      start the scores of block i, and the product of the weights of block i - 1 with V
+                wait for the scores; weights of block i; wait for the product; rescale the sums
+    at the end  the product of the last weights with V
+
+K and V have pipelines of their own. The producer loads them in the order in which they are used.
+"""
+
+from collections.abc import Callable, Mapping
+
+from ....core.dtypes import float32
+from ....ir.buffer import MemoryScope
+from ....ir.expr import Compare, CompareOp, Expr, const, index
+from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierInit, MbarrierWait
+from ....ir.gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceWait
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
+from ...problems.attention import Attention
+from ...tile.names import FreshNameWriter
+from ..gemm.mainloop import StageBarriers, WarpRoles
+from ..gemm.sizes import WARPGROUP_WARPS
+from .operand_tiles import OperandTiles, allocate_tiles
+from .sizes import AttentionSizes
+from .softmax import UNROLLED, OnlineSoftmax
+from .tile_scheduler import KeyBlocks
+
+ATOM_K = 16
+"""How many places of k one wgmma takes."""
+
+
+class AttentionMainloop:
+    """``sums`` are the accumulators of the product with V. A ``fill`` is the number of a block of K or V among all that
+    a CTA loads."""
+
+    def __init__(self, w: FreshNameWriter, p: Attention, s: AttentionSizes[int], roles: WarpRoles) -> None:
+        self.w, self.p, self.s, self.roles = w, p, s, roles
+        k, d, widest = p.k.extent, p.d.extent, max(p.k.extent, p.d.extent)
+        self.q = allocate_tiles(w, "q", p.q, ("m", "k"), s.tile_q, k, s.q_stages, widest)
+        self.k = allocate_tiles(w, "k", p.key, ("n", "k"), s.tile_kv, k, s.stages, k)
+        self.v = allocate_tiles(w, "v", p.v, ("n", "d"), s.tile_kv, d, s.stages, d)
+        self.q_barriers, self.k_barriers = StageBarriers(w, s.q_stages), StageBarriers(w, s.stages)
+        self.v_barriers = StageBarriers(w, s.stages)
+        self.sums = w.allocate("sums", (d // 2,), float32, MemoryScope.REGISTER)
+        self.scores = w.allocate("scores", (s.tile_kv // 2,), float32, MemoryScope.REGISTER)
+        self.weights = w.allocate("weights", (s.tile_kv // 2,), p.q.buffer.dtype, MemoryScope.REGISTER)
+        self.softmax = OnlineSoftmax(w, p, roles, s.tile_kv)
+
+    def initialise_barriers(self) -> None:
+        """One thread does so, ahead of a barrier of the block."""
+        w, s = self.w, self.s
+        for stage in range(s.q_stages):
+            w.emit(MbarrierInit(self.q_barriers.full, index(stage), 1))
+            w.emit(MbarrierInit(self.q_barriers.empty, index(stage), s.consumer_warpgroups))
+        with w.loop("stage", s.stages) as kv_stage:
+            for barriers in (self.k_barriers, self.v_barriers):
+                w.emit(MbarrierInit(barriers.full, kv_stage, 1))
+                w.emit(MbarrierInit(barriers.empty, kv_stage, s.consumer_warpgroups * WARPGROUP_WARPS))
+
+    def run(
+        self,
+        at: Mapping[str, Expr],
+        blocks: KeyBlocks,
+        iteration: Expr,
+        fills: Expr,
+        release_queries: Callable[[Expr], None],
+    ) -> None:
+        """All steps of the tile of queries at ``at``, the ``iteration``-th of this CTA; it made ``fills`` fills
+        before. ``release_queries`` releases the tile of the iteration before, where it still holds its stage."""
+        w, s, softmax = self.w, self.s, self.softmax
+        self.at, self.blocks, self.fills = at, blocks, fills
+        self.q_stage, q_parity = iteration % s.q_stages, iteration // s.q_stages % 2
+        with w.when(self.roles.produces), w.when(self.roles.elected):
+            self._await_empty(self.q_barriers, self.q_stage, q_parity)
+            self.q.copy(self.q_stage, at, self.q_barriers.full)
+            self._load(self.k, self.k_barriers, index(0))
+            if not s.overlap:
+                self._load(self.v, self.v_barriers, index(0))
+        with w.when(self.roles.consumes):
+            softmax.start()
+            with w.loop("zeroed", self.sums.shape[0], UNROLLED) as element:
+                w.store(self.sums, (element,), const(0.0, float32))
+            w.emit(MbarrierWait(self.q_barriers.full, self.q_stage, q_parity))
+        first = softmax.masks_the_last_block
+        self._first_step(masked=first) if s.overlap else self._whole_step(index(0), masked=first, loads=False)
+        if s.q_stages > 1:
+            with w.when(self.roles.consumes):
+                release_queries(iteration)
+        masked = bool(self.p.bounds or self.p.conditions)
+        self._steps(index(1), blocks.upper_end, masked=masked)
+        self._steps(blocks.upper_end, blocks.lower_end, masked=bool(self.p.conditions))
+        self._steps(blocks.lower_end, blocks.steps, masked=masked)
+        if s.overlap:
+            self._last_product(blocks.steps - 1)
+
+    def _steps(self, first: Expr, end: Expr, *, masked: bool) -> None:
+        """The steps from ``first`` to before ``end``."""
+        w, s = self.w, self.s
+        if s.split_blocks == 1 or first == end:
+            return
+        with w.loop("block", s.split_blocks) as number, w.when(Compare(CompareOp.LT, number + first, end)):
+            step = number + first
+            self._overlapped_step(step, masked=masked) if s.overlap else self._whole_step(step, masked=masked)
+
+    # --- the steps
+
+    def _whole_step(self, step: Expr, *, masked: bool, loads: bool = True) -> None:
+        w, softmax = self.w, self.softmax
+        if loads:
+            with w.when(self.roles.produces), w.when(self.roles.elected):
+                self._load(self.k, self.k_barriers, step)
+                self._load(self.v, self.v_barriers, step)
+        with w.when(self.roles.consumes):
+            self._await_turn()
+            self._start_scores(step)
+            self._end_turn()
+            w.emit(WarpgroupMmaWait(0))
+            self._release(self.k_barriers, step)
+            softmax.weigh(self.scores, self._place(step), masked=masked)
+            softmax.rescale(self.sums)
+            softmax.round(self.scores, self.weights)
+            self._start_product(step)
+            w.emit(WarpgroupMmaWait(0))
+            self._release(self.v_barriers, step)
+
+    def _first_step(self, *, masked: bool) -> None:
+        w, softmax, step = self.w, self.softmax, index(0)
+        with w.when(self.roles.consumes):
+            self._await_turn()
+            self._start_scores(step)
+            self._end_turn()
+            w.emit(WarpgroupMmaWait(0))
+            self._release(self.k_barriers, step)
+            softmax.weigh(self.scores, self._place(step), masked=masked)
+            softmax.round(self.scores, self.weights)
+
+    def _overlapped_step(self, step: Expr, *, masked: bool) -> None:
+        w, softmax = self.w, self.softmax
+        with w.when(self.roles.produces), w.when(self.roles.elected):
+            self._load(self.k, self.k_barriers, step)
+            self._load(self.v, self.v_barriers, step - 1)
+        with w.when(self.roles.consumes):
+            self._await_turn()
+            self._start_scores(step)
+            products = self._start_product(step - 1)
+            self._end_turn()
+            w.emit(WarpgroupMmaWait(products))
+            self._release(self.k_barriers, step)
+            softmax.weigh(self.scores, self._place(step), masked=masked)
+            w.emit(WarpgroupMmaWait(0, after=softmax.own_sum))
+            self._release(self.v_barriers, step - 1)
+            softmax.rescale(self.sums)
+            softmax.round(self.scores, self.weights)
+
+    def _last_product(self, step: Expr) -> None:
+        with self.w.when(self.roles.produces), self.w.when(self.roles.elected):
+            self._load(self.v, self.v_barriers, step)
+        with self.w.when(self.roles.consumes):
+            self._start_product(step)
+            self.w.emit(WarpgroupMmaWait(0))
+            self._release(self.v_barriers, step)
+
+    # --- their parts
+
+    def _place(self, step: Expr) -> dict[str, Expr]:
+        """Where the block of a step begins."""
+        return {**self.at, "n": (self.blocks.last - step) * self.s.tile_kv}
+
+    def _load(self, tiles: OperandTiles, barriers: StageBarriers, step: Expr) -> None:
+        fill = self.fills + step
+        stage = fill % self.s.stages
+        self._await_empty(barriers, stage, fill // self.s.stages % 2)
+        tiles.copy(stage, self._place(step), barriers.full)
+
+    def _await_empty(self, barriers: StageBarriers, stage: Expr, parity: Expr) -> None:
+        self.w.emit(MbarrierWait(barriers.empty, stage, index(1) - parity))
+
+    def _await_full(self, barriers: StageBarriers, step: Expr) -> Expr:
+        """Wait until the stage of a step has arrived; which one it is."""
+        fill = self.fills + step
+        self.w.emit(MbarrierWait(barriers.full, fill % self.s.stages, fill // self.s.stages % 2))
+        return fill % self.s.stages
+
+    def _release(self, barriers: StageBarriers, step: Expr) -> None:
+        with self.w.when(self.roles.first_lane):
+            self.w.emit(MbarrierArrive(barriers.empty, (self.fills + step) % self.s.stages))
+
+    def _start_scores(self, step: Expr) -> None:
+        """Start Q times the K of a step."""
+        zero, row = index(0), self.roles.warpgroup * WGMMA_M
+        stage = self._await_full(self.k_barriers, step)
+        depth = -(-self.p.k.extent // ATOM_K) * ATOM_K
+        for atom, first in enumerate(range(0, depth, SWIZZLE_128B_ELEMENTS)):
+            a, b = (self.q_stage, index(atom), row, zero), (stage, index(atom), zero, zero)
+            k = min(SWIZZLE_128B_ELEMENTS, depth - first)
+            mma = WarpgroupMma(self.scores, (zero,), self.q.buffer, a, self.k.buffer, b, self.s.tile_kv, k, atom > 0)
+            self.w.emit(mma)
+
+    def _start_product(self, step: Expr) -> int:
+        """Start the weights times the V of a step; how many statements that takes."""
+        zero, kv = index(0), self.s.tile_kv
+        stage = self._await_full(self.v_barriers, step)
+        firsts = range(0, kv, SWIZZLE_128B_ELEMENTS)
+        for first in firsts:
+            a, b = (index(first // 2),), (stage, zero, index(first), zero)
+            k = min(SWIZZLE_128B_ELEMENTS, kv - first)
+            mma = WarpgroupMma(
+                self.sums, (zero,), self.weights, a, self.v.buffer, b, self.p.d.extent, k, True, False, True
+            )
+            self.w.emit(mma)
+        return len(firsts)
+
+    def _await_turn(self) -> None:
+        if self.s.ping_pong:
+            self.w.emit(OrderedSequenceWait(self.s.consumer_warpgroups))
+
+    def _end_turn(self) -> None:
+        if self.s.ping_pong:
+            self.w.emit(OrderedSequenceArrive(self.s.consumer_warpgroups))

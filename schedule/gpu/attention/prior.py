@@ -1,0 +1,141 @@
+"""What a setting of ``cuda_attention`` takes by the work of each unit, and the time that follows from it."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heapify, heapreplace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...problems.attention import Attention
+from ...space.columns import Ints
+from ..peaks import GpuPeaks
+from .sizes import AttentionSizes
+
+Floats = NDArray[np.float64]
+
+# Factors and cycles that were fitted to kernels timed on an H200. They are counted in cycles of a multiprocessor, so
+# that they scale with the clock of the device at hand.
+EXPONENTIALS_PER_CYCLE = 16.0
+"""A multiprocessor computes so many exp2 in a cycle (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+WEIGHT_INSTRUCTIONS = 5.0
+"""A score takes about so many further instructions, each of a lane, to become a weight (from compiled kernels)."""
+MMA_SHARE = 0.94
+"""Products of a step reach so much of the peak of the tensor cores."""
+STEP_CYCLES = 190.0
+"""The barriers, shuffles and waits of a step take so many cycles of one warpgroup."""
+FIRST_TILE_CYCLES, TILE_CYCLES, AHEAD_TILE_CYCLES = 5000.0, 4500.0, 2500.0
+"""To begin and to end a tile of queries takes so many cycles: in a CTA of its own, in one that has loaded the first
+keys before, and in one that has loaded the queries before, too."""
+COMBINE_CYCLES = 2500.0
+"""To combine what several CTAs found takes a second launch and so many cycles."""
+HIDDEN = (0.0, 0.70, 0.82, 0.92)
+"""Which share of the lesser one of matrix and weight cycles is hidden by no, one, two or three of: overlap within a
+warpgroup, several warpgroups, and turns. (Turns hide nothing where weights take longer.)"""
+THREE_WARPGROUPS = 0.86
+"""With three consumer warpgroups, the warps of a multiprocessor wait less for each other's weights."""
+ONE_STAGE = 5.0
+"""With a single stage, barriers and waits take so many times as long."""
+FIRST_READ_BYTES_PER_CYCLE = 25.0
+"""A multiprocessor loads so many bytes in a cycle of what is not in L2 yet."""
+MOST_SCHEDULED = 4096
+"""Up to so many tiles it is worked out which multiprocessor takes which."""
+OVERHEAD_STEPS = 3
+"""In working that out, a tile takes so many steps besides its own."""
+
+
+@dataclass(frozen=True)
+class StepCycles:
+    """How many cycles each unit of a multiprocessor takes for one step of all warpgroups of a CTA, float64[n] each."""
+
+    mma: Floats
+    weights: Floats
+    shared: Floats
+
+
+def step_cycles(p: Attention, s: AttentionSizes[Ints], peaks: GpuPeaks) -> StepCycles:
+    """What a step asks of the tensor cores, of the units for exp2 and arithmetic, and of shared memory."""
+    k, d = p.k.extent, p.d.extent
+    scores = s.tile_q * s.tile_kv
+    instructions = WEIGHT_INSTRUCTIONS * scores / (peaks.float32_flops_per_cycle / 2)
+    operands = s.consumer_warpgroups * (64 * k + s.tile_kv * (k + d)) * 2
+    return StepCycles(
+        mma=np.asarray(2.0 * scores * (k + d) / peaks.tensor_flops_per_cycle / MMA_SHARE, np.float64),
+        weights=scores / EXPONENTIALS_PER_CYCLE + instructions,
+        shared=(operands + s.tile_kv * (k + d) * 2) / peaks.shared_bytes_per_cycle,
+    )
+
+
+@lru_cache(maxsize=64)
+def _steps(p: Attention, tile_q: int, tile_kv: int) -> tuple[int, ...]:
+    """How many steps each tile of a head makes, those of the first queries first."""
+    first = np.arange(0, p.m.extent, tile_q)
+    last = np.minimum(first + tile_q, p.m.extent) - 1
+    high, low = np.full(len(first), p.n.extent - 1), np.zeros(len(first), np.int64)
+    for bound in p.bounds:
+        slope = bound.limit.coefficient("m")
+        seen = slope * (last if (slope >= 0) == bound.upper else first) + bound.limit.constant
+        high, low = (np.minimum(high, seen), low) if bound.upper else (high, np.maximum(low, seen))
+    steps = np.maximum(high, 0) // tile_kv - np.maximum(low, 0) // tile_kv + 1
+    return tuple(int(n) for n in np.maximum(steps, 1))
+
+
+@lru_cache(maxsize=4096)
+def _busiest(
+    p: Attention, tile_q: int, tile_kv: int, group_heads: int, persistent: bool, split_kv: int, multiprocessors: int
+) -> tuple[float, float]:
+    """How many steps, and how many tiles, the busiest multiprocessor works on."""
+    own = np.asarray(_steps(p, tile_q, tile_kv), np.int64)[::-1]
+    group = np.repeat(own, group_heads)
+    steps = np.ceil(np.repeat(np.tile(group, p.heads // group_heads), split_kv) / split_kv)
+    if len(steps) > MOST_SCHEDULED:
+        return float(steps.sum() / multiprocessors + own.max() / 2), len(steps) / multiprocessors
+    if not persistent:  # each begins a tile when it has ended another one
+        ends = [(0.0, 0, 0)] * multiprocessors
+        heapify(ends)
+        for n in steps:
+            end, total, tiles = ends[0]
+            heapreplace(ends, (end + n + OVERHEAD_STEPS, total + int(n), tiles + 1))
+        _, total, tiles = max(ends)
+        return float(total), float(tiles)
+    ctas = min(multiprocessors, len(steps))
+    rounds = -(-len(steps) // ctas)
+    dealt = np.pad(steps, (0, rounds * ctas - len(steps))).reshape(rounds, ctas)
+    if p.bounds:  # every other round goes through the CTAs in reverse
+        dealt[1::2] = dealt[1::2, ::-1]
+    return float(dealt.sum(axis=0).max()), float(rounds)
+
+
+def steps_of_busiest(p: Attention, s: AttentionSizes[Ints], multiprocessors: int) -> tuple[Floats, Floats]:
+    """How many steps, and how many tiles, the busiest multiprocessor works on, for each setting."""
+    rows = zip(s.tile_q, s.tile_kv, s.group_heads, s.persistent, s.split_kv, strict=True)
+    found = [_busiest(p, int(q), int(kv), int(g), bool(c), int(split), multiprocessors) for q, kv, g, c, split in rows]
+    both = np.asarray(found, np.float64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+def prior_seconds(p: Attention, s: AttentionSizes[Ints], peaks: GpuPeaks) -> Floats:
+    """The estimated time of each setting in seconds.
+
+    step = the slower one of products and weights + what is not hidden of the other + barriers
+    busy = steps and tiles of the busiest multiprocessor + combining
+    time = launch + the greater of busy and of moving all tensors once
+    """
+    work = step_cycles(p, s, peaks)
+    mma = np.maximum(work.mma, work.shared)
+    weights = work.weights * np.where(s.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
+    turns = (s.ping_pong == 1) & (s.overlap == 1) & (mma > weights)
+    ways = (s.overlap == 1).astype(np.int64) + (s.consumer_warpgroups > 1) + turns
+    step = np.maximum(mma, weights) + (1 - np.asarray(HIDDEN)[ways]) * np.minimum(mma, weights)
+    row_bytes = 2 * (p.k.extent + p.d.extent)
+    read_again = s.tiles * p.n.extent * row_bytes >= 2 * (p.key.buffer.bytes + p.v.buffer.bytes)
+    loaded = s.tile_kv * row_bytes / np.where(read_again, peaks.l2_bytes_per_cycle, FIRST_READ_BYTES_PER_CYCLE)
+    step = np.maximum(step, loaded) + STEP_CYCLES * np.where(s.stages == 1, ONE_STAGE, 1.0)
+    ahead = np.where(s.q_stages > 1, AHEAD_TILE_CYCLES, TILE_CYCLES)
+    tile = np.where(s.persistent == 1, ahead, FIRST_TILE_CYCLES)
+    steps, tiles = steps_of_busiest(p, s, peaks.multiprocessors)
+    busy = steps * step + tiles * tile
+    moved = sum(b.bytes for b in (*p.inputs, p.result.tensor)) / peaks.memory_bytes_per_cycle
+    split = np.where(s.split_kv > 1, COMBINE_CYCLES * (1 + s.split_kv / 16), 0.0)
+    seconds: Floats = peaks.launch_seconds + (np.maximum(busy, moved) + split) / peaks.clock_hz
+    return seconds

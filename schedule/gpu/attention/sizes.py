@@ -1,0 +1,126 @@
+"""The sizes that follow from a setting of ``cuda_attention``: tiles, grid, pipelines, registers, shared memory."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.gpu.barrier import WARPGROUP_THREADS
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ....ir.simt.setmaxnreg import REGISTERS
+from ...problems.attention import Attention
+from ...space.columns import Columns, Ints
+from ...space.knob import Knob
+
+KNOBS: tuple[Knob, ...] = (
+    Knob("consumer_warpgroups", (2, 3, 1), "how many warpgroups of a CTA multiply, each for 64 queries"),
+    Knob("tile_kv", (128, 64, 80, 96, 112, 144, 160, 176, 192), "how many keys are loaded and multiplied at once"),
+    Knob("stages", (2, 1, 3, 4), "how many blocks of K, and of V, fit into shared memory"),
+    Knob("overlap", (1, 0), "whether the scores of a block are computed while the block before is multiplied with V"),
+    Knob("ping_pong", (0, 1), "whether warpgroups take turns: one multiplies while another computes weights"),
+    Knob("persistent", (0, 1), "whether a CTA works through several tiles of queries"),
+    Knob("q_stages", (1, 2), "how many tiles of queries fit into shared memory: one is loaded ahead"),
+    Knob(
+        "split_kv",
+        (1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 33),
+        "how many CTAs share the keys of a tile; a second launch combines them",
+    ),
+    Knob("group_heads", (1, 2, 4, 8, 16, 32), "how many heads are worked on together, the longest tiles first"),
+)
+"""A new knob is also a field of ``AttentionSizes``."""
+VERSION = 1
+"""The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
+
+CONSUMER_REGISTERS = {1: 0, 2: 240, 3: 160}
+"""Consumer warpgroups -> the registers that ``setmaxnreg`` gives each of their threads; 0 where it need not."""
+PRODUCER_REGISTERS = {1: 0, 2: 24, 3: 32}
+"""Consumer warpgroups -> those that a thread of the producer warpgroup keeps."""
+MOST_REGISTERS = 248
+"""A thread has so many registers at most, in steps of 8."""
+BARRIER_BYTES = 16
+"""The two mbarriers of a stage take so many bytes."""
+
+N = TypeVar("N", int, Ints)
+
+
+@dataclass(frozen=True)
+class AttentionSizes(Generic[N]):
+    """All sizes of one setting (``N`` is int), or of many settings at once (``N`` is a column, int64[n]).
+
+    The first fields are the knobs; the others follow from them.
+
+    ``tile_q``: how many queries a tile has.
+    ``q_tiles``, ``tiles``: how many tiles cover the queries of one head, and those of all heads.
+    ``kv_blocks``: how many blocks of ``tile_kv`` cover the keys.
+    ``split_blocks``: how many of those a CTA takes, at most.
+    ``ctas``, ``tile_iterations``: how many CTAs there are, and how many iterations the persistent loop over tiles has.
+    ``threads``: how many threads a CTA has.
+    ``shared_bytes``: how much shared memory a CTA takes.
+    ``held_registers``: how many registers of a consumer thread hold accumulators, and weights as an operand.
+    ``thread_registers``: how many it has in the end.
+    """
+
+    consumer_warpgroups: N
+    tile_kv: N
+    stages: N
+    overlap: N
+    ping_pong: N
+    persistent: N
+    q_stages: N
+    split_kv: N
+    group_heads: N
+    tile_q: N
+    q_tiles: N
+    tiles: N
+    kv_blocks: N
+    split_blocks: N
+    ctas: N
+    tile_iterations: N
+    threads: N
+    shared_bytes: N
+    held_registers: N
+    launch_registers: N
+    thread_registers: N
+
+    @property
+    def warps(self) -> N:
+        return self.threads // WARP_LANES
+
+
+def attention_sizes(p: Attention, target: Target, columns: Columns) -> AttentionSizes[Ints]:
+    """The sizes of all settings in ``columns``."""
+    k = {knob.name: columns.ints(knob.name) for knob in KNOBS}
+    tile_q, tile_kv = WGMMA_M * k["consumer_warpgroups"], k["tile_kv"]
+    q_tiles = -(-p.m.extent // tile_q)
+    tiles = q_tiles * p.heads
+    kv_blocks = -(-p.n.extent // tile_kv)
+    ctas = np.where(k["persistent"] == 1, np.minimum(tiles, target.threads), tiles * k["split_kv"])
+    threads = WARPGROUP_THREADS * (k["consumer_warpgroups"] + 1)
+    launch_registers = np.minimum(REGISTERS // threads // 8 * 8, MOST_REGISTERS)
+    moved = sum(np.where(k["consumer_warpgroups"] == n, registers, 0) for n, registers in CONSUMER_REGISTERS.items())
+    row_bytes = 2 * SWIZZLE_128B_ELEMENTS
+    q_bytes = tile_q * max(column_atoms(p.k.extent), column_atoms(p.d.extent)) * row_bytes
+    q_bytes = q_bytes * k["q_stages"]
+    stage_bytes = tile_kv * (column_atoms(p.k.extent) + column_atoms(p.d.extent)) * row_bytes + 2 * BARRIER_BYTES
+    return AttentionSizes(
+        **k,
+        tile_q=tile_q,
+        q_tiles=q_tiles,
+        tiles=tiles,
+        kv_blocks=kv_blocks,
+        split_blocks=-(-kv_blocks // k["split_kv"]),
+        ctas=ctas,
+        tile_iterations=np.where(k["persistent"] == 1, -(-tiles // ctas), 1),
+        threads=threads,
+        shared_bytes=q_bytes + k["stages"] * stage_bytes + k["q_stages"] * BARRIER_BYTES,
+        held_registers=p.d.extent // 2 + tile_kv // 2 + tile_kv // 4,
+        launch_registers=launch_registers,
+        thread_registers=np.where(moved > 0, moved, launch_registers),
+    )
+
+
+def column_atoms(columns: int) -> int:
+    """How many times 64 columns, a row of the swizzle, hold so many."""
+    return -(-columns // SWIZZLE_128B_ELEMENTS)

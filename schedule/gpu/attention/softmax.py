@@ -1,0 +1,215 @@
+"""Scores become weights, with running maxima and sums of rows (online softmax).
+
+    new maximum of a row = the greater of the old one and the scores of this block
+    decay                = exp(old maximum - new maximum)
+    weight               = exp(score - new maximum)
+    sum of the row       = decay * sum + the weights of this block
+
+Exponentials are powers of two: ``exp(scale * x)`` is ``exp2(c * x)`` with c = scale * log2(e), so that a weight takes
+one multiply-add and one exp2. A thread holds elements of two rows, in every eighth column two neighbours, as wgmma
+leaves them. It adds up its own weights; the four lanes of a row meet for its maximum, and at the end for its sum.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import e, inf, log2
+
+from ....core.dtypes import float32
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.expr import (
+    BinaryOp,
+    Cast,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    Ramp,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+    const,
+    index,
+    logical_and,
+    maximum,
+    minimum,
+)
+from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.rewrite import loads_of
+from ....ir.stmt import LoopKind
+from ...problems.attention import Attention
+from ...tile.names import FreshNameWriter
+from ...tile.stage_body import scalar_at
+from ..block_reduce import QUAD, butterfly, combine_of
+from ..gemm.mainloop import WarpRoles
+from ..gemm.sizes import WARPGROUP_WARPS
+
+UNROLLED = LoopKind.UNROLLED
+WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
+QUAD_DISTANCES = (1, 2)
+
+
+def exponent_unit(p: Attention) -> float:
+    """What a difference of scores is multiplied with to become an exponent of 2."""
+    return p.scale * log2(e)
+
+
+def row_of(roles: WarpRoles, half: Expr) -> Expr:
+    """The row of its tile that a thread has in a half of the 16 rows of its warp."""
+    return roles.warpgroup * WGMMA_M + roles.warp % WARPGROUP_WARPS * WARP_ROWS + roles.lane // QUAD + half * 8
+
+
+class OnlineSoftmax:
+    """The state of the rows of a thread: ``row_max`` by half of the 16 rows of its warp, ``row_sum`` by half and by
+    column of a pair, ``decay`` by half."""
+
+    def __init__(self, w: FreshNameWriter, p: Attention, roles: WarpRoles, tile_kv: int) -> None:
+        self.w, self.p, self.roles, self.tile_kv = w, p, roles, tile_kv
+        self.row_max = w.allocate("row_max", (2,), float32, MemoryScope.REGISTER)
+        self.row_sum = w.allocate("row_sum", (2, 2), float32, MemoryScope.REGISTER)
+        self.decay = w.allocate("decay", (2,), float32, MemoryScope.REGISTER)
+        self.unit = exponent_unit(p)
+        self.may_hide_rows = bool(p.bounds or p.conditions or p.score is not None)
+
+    @property
+    def masks_the_last_block(self) -> bool:
+        """Whether something may be hidden in the last block of keys."""
+        return bool(self.p.bounds or self.p.conditions) or self.p.n.extent % self.tile_kv != 0
+
+    @property
+    def own_sum(self) -> Expr:
+        """The sum of all weights that a thread has found so far."""
+        parts = [Load(self.row_sum, (index(half), index(column))) for half in range(2) for column in range(2)]
+        return parts[0] + parts[1] + (parts[2] + parts[3])
+
+    def start(self) -> None:
+        """Begin new rows."""
+        w = self.w
+        with w.loop("start_half", 2, UNROLLED) as half:
+            w.store(self.row_max, (half,), const(-inf, float32))
+            with w.loop("start_column", 2, UNROLLED) as column:
+                w.store(self.row_sum, (half, column), const(0.0, float32))
+
+    def weigh(self, scores: Buffer, at: Mapping[str, Expr], *, masked: bool) -> None:
+        """``scores`` of the block at ``at`` become weights. ``masked``: whether the mask may hide some of them."""
+        self._prepare(scores, at, masked=masked)
+        self._find_maxima(scores)
+        w = self.w
+        with w.scope():
+            shift = w.allocate("shift", (2,), float32, MemoryScope.REGISTER)
+            with w.loop("shift_half", 2, UNROLLED) as half:
+                w.store(shift, (half,), self._shift(Load(self.row_max, (half,))))
+                old = Load(self.decay, (half,)) * self.unit - Load(shift, (half,))
+                w.store(self.decay, (half,), Unary(UnaryOp.EXP2, old))
+                with w.loop("decayed_column", 2, UNROLLED) as column:
+                    decayed = Load(self.row_sum, (half, column)) * Load(self.decay, (half,))
+                    w.store(self.row_sum, (half, column), decayed)
+            with self._elements("weighed") as (element, half, column, _):
+                power = Load(scores, (element,)) * self.unit - Load(shift, (half,))
+                w.store(scores, (element,), Unary(UnaryOp.EXP2, power))
+                total = Load(self.row_sum, (half, column)) + Load(scores, (element,))
+                w.store(self.row_sum, (half, column), total)
+
+    def rescale(self, sums: Buffer) -> None:
+        """Scale the sums of all rows by their decay."""
+        self._scale("rescaled", sums, self.decay)
+
+    def round(self, weights: Buffer, operand: Buffer) -> None:
+        """``operand`` becomes the weights, rounded to 16 bits. The order is the same: see WarpgroupMma."""
+        with self.w.loop("rounded", self.tile_kv // 4, UNROLLED) as pair:
+            place = (Ramp(pair * 2, 1, 2),)
+            self.w.store(operand, place, Cast(Load(weights, place), operand.dtype))
+
+    def normalise(self, sums: Buffer) -> None:
+        """Divide the sums of all rows by those of their weights."""
+        w = self.w
+        with w.scope():
+            inverse = w.allocate("inverse", (2,), float32, MemoryScope.REGISTER)
+            with w.loop("total_half", 2, UNROLLED) as half:
+                both = [Load(self.row_sum, (half, index(column))) for column in range(2)]
+                w.store(inverse, (half,), both[0] + both[1])
+                butterfly(w, "of_quad", [inverse], combine_of(BinaryOp.ADD), QUAD_DISTANCES, (half,))
+                w.store(inverse, (half,), 1.0 / Load(inverse, (half,)))
+            self._scale("normalised_element", sums, inverse)
+
+    def _prepare(self, scores: Buffer, at: Mapping[str, Expr], *, masked: bool) -> None:
+        """Apply the function of the product that a score is, and the mask."""
+        w, p = self.w, self.p
+        visible = self._visible() if masked else []
+        if p.score is None and not visible:
+            return
+        with self._elements("prepared") as (element, half, column, pair):
+            here: dict[str, Expr] = {
+                **at,
+                "m": at["m"] + row_of(self.roles, half),
+                "n": at["n"] + (pair * 8 + self.roles.lane % QUAD * 2 + column),
+            }
+            score: Expr = Load(scores, (element,))
+            if p.score is not None:
+                score = self._at(p.score, here, score)
+            if visible:
+                condition = self._at(logical_and(*visible), here, score)
+                score = Select(condition, score, const(-inf, float32))
+            w.store(scores, (element,), score)
+
+    def _visible(self) -> list[Expr]:
+        """The conditions that must hold for a query to see a key."""
+        n = self.p.n
+        conditions = [b.condition for b in self.p.bounds] + list(self.p.conditions)
+        if n.extent % self.tile_kv:
+            conditions.append(Compare(CompareOp.LT, Var("n"), index(n.extent)))
+        return conditions
+
+    def _at(self, body: Expr, at: Mapping[str, Expr], product: Expr) -> Expr:
+        """``body`` of one element. Where it reads other tensors, places outside of the scores read their last row or
+        column."""
+        if any(load.buffer != self.p.product for load in loads_of(body)):
+            at = {name: self._inside(name, i) for name, i in at.items()}
+        return scalar_at(body, at, lambda load: product if load.buffer == self.p.product else load)
+
+    def _inside(self, name: str, place: Expr) -> Expr:
+        extent = {"m": self.p.m.extent, "n": self.p.n.extent}.get(name)
+        return place if extent is None else minimum(place, index(extent - 1))
+
+    def _find_maxima(self, scores: Buffer) -> None:
+        """``decay`` becomes the old maxima, ``row_max`` the new ones."""
+        w = self.w
+        with w.scope():
+            peak = w.allocate("peak", (2, 2), float32, MemoryScope.REGISTER)
+            with w.loop("peak_half", 2, UNROLLED) as half, w.loop("peak_column", 2, UNROLLED) as column:
+                w.store(peak, (half, column), Load(self.row_max, (half,)))
+            with self._elements("compared") as (element, row_half, of_pair, _):
+                w.store(peak, (row_half, of_pair), maximum(Load(peak, (row_half, of_pair)), Load(scores, (element,))))
+            with w.loop("max_half", 2, UNROLLED) as half:
+                w.store(self.decay, (half,), Load(self.row_max, (half,)))
+                w.store(self.row_max, (half,), maximum(*(Load(peak, (half, index(column))) for column in range(2))))
+                butterfly(w, "peak_of_quad", [self.row_max], combine_of(BinaryOp.MAX), QUAD_DISTANCES, (half,))
+
+    def _shift(self, row_max: Expr) -> Expr:
+        """What is subtracted from the exponents of a row: nothing, as long as all of its scores are minus infinity."""
+        shift = row_max * self.unit
+        if not self.may_hide_rows:
+            return shift
+        hidden = Compare(CompareOp.EQ, row_max, const(-inf, float32))
+        return Select(hidden, const(0.0, float32), shift)
+
+    def _scale(self, name: str, sums: Buffer, factor: Buffer) -> None:
+        w = self.w
+        with (
+            w.loop(name, sums.shape[-1] // 4, UNROLLED) as pair,
+            w.loop(f"{name}_half", 2, UNROLLED) as half,
+            w.loop(f"{name}_column", 2, UNROLLED) as column,
+        ):
+            place = (pair * 4 + half * 2 + column,)
+            w.store(sums, place, Load(sums, place) * Load(factor, (half,)))
+
+    @contextmanager
+    def _elements(self, name: str) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
+        """All scores of a thread: (element, half, column of a pair, pair)."""
+        w = self.w
+        with (
+            w.loop(name, self.tile_kv // 8, UNROLLED) as pair,
+            w.loop(f"{name}_half", 2, UNROLLED) as half,
+            w.loop(f"{name}_column", 2, UNROLLED) as column,
+        ):
+            yield pair * 4 + half * 2 + column, half, column, pair

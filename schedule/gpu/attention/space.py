@@ -1,0 +1,128 @@
+"""Attention on Hopper: which settings there are, which are legal, and which are promising.
+
+Q, K and V are 16-bit floats with contiguous rows of at most 256 elements, and the expression rounds weights to the same
+dtype. Sums are float32.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.gpu.mma import WARP_MMA_ATOMS
+from ....ir.stmt import Kernel
+from ....te.workload import Workload
+from ...loop_nest.nest import KERNEL_NAME
+from ...problems.attention import Attention, attention_of
+from ...sketch import NO_PEAKS, Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
+from ...space.knob import Knob, Quantity
+from ...space.pruning import best_by_prior
+from ...tile_sketch import Plan, TileSketch
+from ..occupancy import limits_of
+from ..peaks import gpu_peaks
+from ..quantities import GPU_QUANTITIES, gpu_columns
+from .constraints import attention_constraints
+from .epilogue import can_store
+from .kernel import lower_attention
+from .operand_tiles import can_load
+from .prior import prior_seconds, step_cycles, steps_of_busiest
+from .sizes import KNOBS, VERSION, AttentionSizes, attention_sizes
+
+ARCHITECTURE = "sm_90a"
+MOST_COLUMNS = 256
+"""How many elements a row has at most: those of V are columns of one wgmma."""
+MOST_PROMISING = 300
+"""How many settings are promising, those of the least prior."""
+
+QUANTITIES = (
+    *GPU_QUANTITIES,
+    Quantity("tiles", "tiles", "how many tiles of queries there are"),
+    Quantity("steps", "steps", "how many blocks of keys the busiest multiprocessor goes through"),
+    Quantity("held_registers", "registers", "how many registers of a thread hold accumulators and weights"),
+    Quantity("mma_cycles", "cycles", "how long the tensor cores take for a step"),
+    Quantity("weight_cycles", "cycles", "how long arithmetic and exponentials take for a step"),
+    Quantity("shared_cycles", "cycles", "how long shared memory takes for a step"),
+)
+
+
+@dataclass(frozen=True)
+class AttentionPlan(Plan):
+    """One attention on one target."""
+
+    p: Attention
+    target: Target
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        return KNOBS
+
+    def sizes(self, columns: Columns) -> AttentionSizes[Ints]:
+        return attention_sizes(self.p, self.target, columns)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return attention_constraints(self.p, self.target)
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        return prior_seconds(self.p, self.sizes(columns), gpu_peaks(self.target, peaks))
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        sizes, prior = self.sizes(columns), self.prior_seconds(columns, peaks)
+        usual = sizes.stages >= np.minimum(2, sizes.kv_blocks)
+        return best_by_prior(prior, usual, MOST_PROMISING)
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        s = self.sizes(columns)
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=s.ctas,
+            threads=s.threads,
+            registers=s.launch_registers,
+            shared=s.shared_bytes,
+            wanted=s.shared_bytes // s.threads,
+        )
+        work = step_cycles(self.p, s, gpu_peaks(self.target, NO_PEAKS))
+        return {
+            **common,
+            "tiles": s.tiles.astype(np.float64),
+            "steps": steps_of_busiest(self.p, s, self.target.threads)[0],
+            "held_registers": s.held_registers.astype(np.float64),
+            "mma_cycles": work.mma,
+            "weight_cycles": work.weights,
+            "shared_cycles": work.shared,
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        return lower_attention(self.p, KERNEL_NAME, self.sizes_of(setting))
+
+    def sizes_of(self, setting: Mapping[str, KnobValue]) -> AttentionSizes[int]:
+        """The sizes of one setting (knob -> value)."""
+        return cast(AttentionSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+
+
+def _plan(workload: Workload, target: Target) -> AttentionPlan | None:
+    if target.arch != ARCHITECTURE:
+        return None
+    p = attention_of(workload)
+    return AttentionPlan(p, target) if p is not None and _can_attend(p) else None
+
+
+def _can_attend(p: Attention) -> bool:
+    """Whether wgmma takes the operands, TMA can move all tensors, and a row of V fits one wgmma."""
+    dtypes = {p.q.buffer.dtype, p.key.buffer.dtype, p.v.buffer.dtype, p.weights}
+    if len(dtypes) != 1 or dtypes.isdisjoint(a.operand for a in WARP_MMA_ATOMS.values()):
+        return False
+    if p.k.extent > MOST_COLUMNS or p.d.extent > MOST_COLUMNS or p.d.extent % 8:
+        return False
+    loadable = can_load(p.q, "m", "k") and can_load(p.key, "n", "k") and can_load(p.v, "n", "d")
+    return loadable and can_store(p)
+
+
+CUDA_ATTENTION = TileSketch("cuda_attention", VERSION, QUANTITIES, _plan)

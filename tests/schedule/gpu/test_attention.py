@@ -1,0 +1,234 @@
+"""Attention by TMA and wgmma: which workloads match, what kernels compute, what the compiler makes of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.schedule.gpu.tiles import H200, WHOLE, compiled, legal_schedule_of, workload_of
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.lowering import finish
+from tilewright.core.errors import IllegalSchedule
+from tilewright.core.schedule import KnobValue, Schedule
+from tilewright.core.target import Target
+from tilewright.ir.expr import Const, Expr, index
+from tilewright.ir.gpu.ordered_sequence import OrderedSequenceWait
+from tilewright.ir.simplify import simplify
+from tilewright.ir.stmt import walk_statements
+from tilewright.schedule.gpu.attention.space import CUDA_ATTENTION as SKETCH
+from tilewright.schedule.gpu.attention.space import AttentionPlan
+from tilewright.schedule.gpu.attention.tile_scheduler import TileScheduler
+from tilewright.schedule.problems.attention import attention_of
+from tilewright.schedule.sketches import sketches_for
+from tilewright.te.workload import Workload
+from tilewright.tests.golden import check_golden
+from tilewright.tests.schedule.attention_expressions import Spelling
+from tilewright.tests.schedule.interpreted import assert_computes
+
+FEW = Target("cuda", "sm_90a", (), threads=3, vector_bytes=16)
+"""A device with three multiprocessors: a CTA works through many tiles even of a small workload."""
+PLAINEST: Mapping[str, KnobValue] = {
+    "consumer_warpgroups": 2,
+    "tile_kv": 64,
+    "stages": 2,
+    "overlap": 1,
+    "ping_pong": 0,
+    "persistent": 0,
+    "q_stages": 1,
+    "split_kv": 1,
+    "group_heads": 1,
+}
+LARGE: Mapping[str, Any] = {"heads": 32, "queries": 4096, "keys": 4096, "dtype": "float16"}
+
+
+def _workload(**parameters: Any) -> Workload:
+    return workload_of("attention", **{"heads": 2, "queries": 150, "keys": 170, "dtype": "float16", **parameters})
+
+
+def _schedule(**knobs: KnobValue) -> Schedule:
+    return Schedule.of(SKETCH.name, SKETCH.version, {**PLAINEST, **knobs})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "knobs"),
+    [
+        ({"depth": 64}, {}),
+        ({"depth": 64, "causal": True}, {"overlap": 0, "stages": 1}),
+        ({"depth": 128, "causal": True, "dtype": "bfloat16"}, {"tile_kv": 80, "ping_pong": 1}),
+        ({"depth": 96, "queries_per_key": 2}, {"consumer_warpgroups": 1, "tile_kv": 112, "stages": 1}),
+        ({"depth": 72, "value_depth": 40, "causal": True}, {"consumer_warpgroups": 3}),
+        ({"depth": 192, "value_depth": 128}, {"tile_kv": 80, "overlap": 0}),
+        ({"depth": 256, "heads": 1}, {"tile_kv": 64, "stages": 1}),
+        ({"depth": 64, "heads": 1, "queries": 64, "keys": 1000}, {"consumer_warpgroups": 1, "tile_kv": 192}),
+        ({"depth": 64, "heads": 3, "queries": 1, "queries_per_key": 4, "keys": 130}, {"consumer_warpgroups": 1}),
+        ({"depth": 64, "queries": 1, "keys": 400}, {"consumer_warpgroups": 1, "split_kv": 4}),
+        ({"depth": 128, "queries": 8, "keys": 500, "causal": True}, {"consumer_warpgroups": 1, "split_kv": 2}),
+        ({"depth": 64, "queries": 100, "keys": 300, "queries_per_key": 2}, {"split_kv": 4, "overlap": 0}),
+    ],
+    ids=lambda given: "-".join(f"{k}={v}" for k, v in given.items()) or "plain",
+)
+def test_kernels_compute_attention(parameters: Mapping[str, Any], knobs: Mapping[str, KnobValue]) -> None:
+    workload = _workload(**parameters)
+    assert_computes(SKETCH.lower(workload, H200, _schedule(**knobs)), workload)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"q_stages": 2},
+        {"q_stages": 2, "ping_pong": 1, "stages": 3},
+        {"q_stages": 1, "overlap": 0},
+    ],
+    ids=["ahead", "turns", "plain"],
+)
+def test_persistent_ctas_work_through_tiles(causal: bool, knobs: Mapping[str, KnobValue]) -> None:
+    workload = _workload(depth=64, heads=4, queries=300, keys=330, causal=causal)
+    groups = {"group_heads": 2} if causal else {}
+    assert_computes(SKETCH.lower(workload, FEW, _schedule(persistent=1, **groups, **knobs)), workload)
+
+
+def test_columns_in_no_whole_sixteens_are_stored_from_each_stage() -> None:
+    workload = _workload(depth=64, value_depth=40, heads=4, queries=300, keys=130)
+    assert_computes(SKETCH.lower(workload, FEW, _schedule(persistent=1, q_stages=2)), workload)
+
+
+def test_only_blocks_that_a_query_sees_are_gone_through() -> None:
+    """Of all tiles, for a causal mask with a window: every visible key lies in a block that is gone through, the first
+    and the last of them are needed, and blocks without a mask have nothing to hide."""
+    p = attention_of(Spelling(causal=True, window=40).workload())
+    assert p is not None
+    plan = AttentionPlan(p, H200)
+    for tile_kv, warpgroups in ((64, 1), (80, 1), (64, 2)):
+        s = plan.sizes_of({**PLAINEST, "tile_kv": tile_kv, "consumer_warpgroups": warpgroups})
+        queries, keys = np.arange(p.m.extent)[:, None], np.arange(p.n.extent)
+        visible = (keys <= queries + 20) & (queries + 20 - keys < 40)
+        for tile in range(s.tiles):
+            at = TileScheduler(p, s).origin(index(tile))
+            blocks = TileScheduler(p, s).key_blocks(at)
+            first = _number(at["m"])
+            rows = visible[first : first + s.tile_q]
+            seen = np.flatnonzero(rows.any(axis=0))
+            last, steps = _number(blocks.last), _number(blocks.steps)
+            assert (last, last - steps + 1) == (seen.max() // tile_kv, seen.min() // tile_kv)
+            for step in range(_number(blocks.upper_end), _number(blocks.lower_end)):
+                assert rows[:, (last - step) * tile_kv :][:, :tile_kv].all()
+
+
+def _number(e: Expr) -> int:
+    simple = simplify(e, {})
+    assert isinstance(simple, Const)
+    return int(simple.value)
+
+
+def test_tiles_with_the_most_keys_come_first() -> None:
+    p = attention_of(_workload(depth=64, heads=4, queries=300, keys=300, causal=True))
+    assert p is not None
+    s = AttentionPlan(p, H200).sizes_of({**PLAINEST, "group_heads": 2})
+    tiles = [TileScheduler(p, s).origin(index(n)) for n in range(s.tiles)]
+    order = [(_number(at["batch_0"]), _number(at["m"])) for at in tiles]
+    assert order[:6] == [(0, 256), (1, 256), (0, 128), (1, 128), (0, 0), (1, 0)]
+    assert sorted(order) == [(head, m) for head in range(4) for m in (0, 128, 256)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "knobs"),
+    [
+        ({"depth": 128}, {"tile_kv": 176, "ping_pong": 1, "persistent": 1}),
+        ({"depth": 128, "causal": True}, {"tile_kv": 128, "ping_pong": 1, "persistent": 1, "q_stages": 2}),
+        ({"depth": 64, "causal": True, "dtype": "bfloat16"}, {"consumer_warpgroups": 3, "tile_kv": 128}),
+        ({"depth": 256, "causal": True}, {"tile_kv": 80, "overlap": 1}),
+    ],
+    ids=["full", "causal", "three", "deep"],
+)
+def test_nothing_spills(parameters: Mapping[str, Any], knobs: Mapping[str, KnobValue]) -> None:
+    workload = workload_of("attention", **{**LARGE, **parameters})
+    assert compiled(SKETCH, workload, H200, **knobs).spill_bytes == 0
+
+
+def test_weights_are_computed_while_the_tensor_cores_work() -> None:
+    """All exponentials of a step stand between the wait for its scores and the wait for the product before."""
+    workload = workload_of("attention", **LARGE, depth=128)
+    backend = backend_for(H200)
+    kernel = SKETCH.lower(workload, H200, _schedule(tile_kv=128))
+    lines = backend.assembly(backend.emit(finish(kernel, H200), H200), H200).splitlines()
+    waits = [n for n, line in enumerate(lines) if "WARPGROUP.DEPBAR" in line]
+    assert len(waits) == 4  # the first scores; the scores and the product of a step; the last product
+    between = sum("MUFU.EX2" in line for line in lines[waits[1] : waits[2]])
+    assert between == 64 + 2
+
+
+def test_turns_are_taken_once_for_each_block() -> None:
+    workload = _workload(depth=64, causal=True)
+    taken = [
+        sum(isinstance(s, OrderedSequenceWait) for s in walk_statements(SKETCH.lower(workload, H200, given).body))
+        for given in (_schedule(), _schedule(ping_pong=1))
+    ]
+    assert taken[0] == 0 < taken[1]
+
+
+def test_the_text_of_a_kernel() -> None:
+    workload = _workload(depth=64, causal=True)
+    backend = backend_for(H200)
+    kernel = SKETCH.lower(workload, H200, _schedule(ping_pong=1))
+    check_golden("schedule/golden/cuda_attention.cu", backend.emit(finish(kernel, H200), H200).text)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "what"),
+    [
+        ({"tile_kv": 192, "consumer_warpgroups": 3}, "the registers of a consumer thread hold"),
+        ({"stages": 4, "tile_kv": 128}, "fit into shared memory"),
+        ({"persistent": 1}, "persistent is 0 where all tiles run at once"),
+        ({"q_stages": 2}, "loaded ahead by a persistent CTA alone"),
+        ({"ping_pong": 1, "consumer_warpgroups": 1}, "several consumer_warpgroups are needed"),
+        ({"split_kv": 11}, "each of them has a block"),
+        ({"group_heads": 4}, "group_heads divides the number of heads"),
+    ],
+)
+def test_settings_that_cannot_be_built_are_refused(knobs: Mapping[str, KnobValue], what: str) -> None:
+    workload = _workload(depth=128, queries=500, keys=600)
+    with pytest.raises(IllegalSchedule, match=what):
+        SKETCH.lower(workload, H200, _schedule(**knobs))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"depth": 64, "dtype": "float32"},
+        {"depth": 36},
+        {"depth": 264},
+        {"depth": 64, "value_depth": 20},
+        {"depth": 64, "accumulate": "float64"},
+    ],
+)
+def test_what_the_instructions_cannot_do_is_left_to_others(parameters: Mapping[str, Any]) -> None:
+    workload = _workload(**parameters)
+    assert not SKETCH.matches(workload, H200)
+    assert sketches_for(workload, H200)
+
+
+def test_the_prior_ranks_what_was_measured() -> None:
+    """On an H200, 32 heads of 4096 queries and keys of depth 128 take 400 us with turns, 442 without overlap, 475 with
+    blocks of 64 keys, and 492 with one stage; causal ones 226 us with heads in groups, 249 without. One query against
+    8192 keys takes 83 us, 50 with two CTAs for a head, 35 with four, and 41 with 16."""
+    full, causal = (workload_of("attention", **LARGE, depth=128, causal=causal) for causal in (False, True))
+    order = [{"ping_pong": 1}, {"overlap": 0}, {"tile_kv": 64, "stages": 3}, {"stages": 1}]
+    given = [_schedule(**{"tile_kv": 128, **knobs}) for knobs in order]
+    prior = SKETCH.prior_seconds(full, H200, given)
+    assert np.argmin(prior) == 0 and np.argmax(prior) == 3
+    assert 0.8 < prior[0] / 400e-6 < 1.2
+    grouped = SKETCH.prior_seconds(causal, H200, [_schedule(tile_kv=128, group_heads=n) for n in (8, 1)])
+    assert grouped[0] < grouped[1] and 0.8 < grouped[0] / 226e-6 < 1.2
+    decoding = workload_of("attention", heads=32, queries=1, keys=8192, depth=128, dtype="float16")
+    shared = [_schedule(consumer_warpgroups=1, stages=4, split_kv=n) for n in (4, 16, 2, 1)]
+    assert list(np.argsort(SKETCH.prior_seconds(decoding, H200, shared))) == [0, 1, 2, 3]
+
+
+def test_the_best_setting_that_was_measured_is_promising() -> None:
+    workload = workload_of("attention", **LARGE, depth=128, causal=True)
+    wanted = legal_schedule_of(SKETCH, workload, H200, ping_pong=1, tile_kv=128, group_heads=16, stages=2, overlap=1)
+    space = SKETCH.space(workload, H200)
+    assert space.row_of(wanted) is not None
+    assert len(space) < len(SKETCH.space(workload, H200, policy=WHOLE))

@@ -1,0 +1,111 @@
+"""Attention is found in expressions however they are written, and nothing else is taken for it."""
+
+from math import isclose, sqrt
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.schedule.attention_expressions import COLUMNS, DEPTH, HEADS, KEYS, MASKS, QUERIES, QUOTIENTS, Spelling
+from tests.schedule.gpu.tiles import H200, assert_agrees
+from tilewright.core.dtypes import float16, float32
+from tilewright.core.policy import SpacePolicy
+from tilewright.ir.expr import Expr
+from tilewright.schedule.gpu.attention.space import CUDA_ATTENTION
+from tilewright.schedule.problems.attention import attention_of
+from tilewright.te import build as te
+from tilewright.te.workload import Workload
+
+SPELLINGS = st.builds(
+    Spelling,
+    group=st.sampled_from((1, 2, 4)),
+    causal=st.booleans(),
+    window=st.sampled_from((0, 40)),
+    mask=st.sampled_from(MASKS),
+    cap=st.sampled_from((0.0, 5.0)),
+    slope=st.sampled_from((0.0, 0.05)),
+    bias=st.booleans(),
+    quotient=st.sampled_from(QUOTIENTS),
+    power_of_two=st.booleans(),
+    scaled_after=st.booleans(),
+    rows_last=st.booleans(),
+    gated=st.booleans(),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SPELLINGS)
+def test_every_spelling_is_attention(spelling: Spelling) -> None:
+    p = attention_of(spelling.workload())
+    assert p is not None
+    assert (p.m.extent, p.n.extent, p.k.extent, p.d.extent) == (QUERIES, KEYS, DEPTH, COLUMNS)
+    assert (p.q.buffer.name, p.key.buffer.name, p.v.buffer.name) == ("queries", "keys", "values")
+    assert [a.extent for a in p.batch] == [HEADS] and p.weights == float16
+    assert len(p.bounds) == spelling.hides and not p.conditions
+    plain = not (spelling.cap or spelling.slope or spelling.bias)
+    assert (p.score is None) == plain
+    assert not plain or isclose(p.scale, 1 / sqrt(DEPTH), rel_tol=1e-6)
+
+
+@settings(max_examples=8, deadline=None)
+@given(SPELLINGS)
+def test_kernels_compute_what_the_spelling_says(spelling: Spelling) -> None:
+    assert_agrees(CUDA_ATTENTION, spelling.workload(), 2, policy=SpacePolicy(prune=False))
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        Spelling(causal=True, window=40, cap=5.0, mask="weights", quotient="before"),
+        Spelling(bias=True, slope=0.05, group=2, mask="additive", causal=True, dtype="bfloat16"),
+        Spelling(gated=True, causal=True),
+        Spelling(window=40, mask="negated", scaled_after=True, power_of_two=True, rows_last=False),
+    ],
+    ids=["capped", "biased", "gated", "window"],
+)
+def test_kernels_of_some_spellings(spelling: Spelling) -> None:
+    assert_agrees(CUDA_ATTENTION, spelling.workload(), 4, policy=SpacePolicy(prune=False))
+
+
+def test_weights_that_are_not_rounded_are_not_rounded() -> None:
+    """The kernel rounds weights to 16 bits, so that it only takes expressions that do."""
+    workload = Spelling(rounds=False).workload()
+    p = attention_of(workload)
+    assert p is not None and p.weights == float32
+    assert not CUDA_ATTENTION.matches(workload, H200)
+
+
+def _sums(kind: str) -> Workload:
+    """Two sums over the same axis that only look like attention."""
+    q, k = te.placeholder((64, 64), "float16", "q"), te.placeholder((64, 64), "float16", "k")
+    v = te.placeholder((64, 64), "float16", "v")
+    other = te.placeholder((64, 64), "float32", "other")
+    r, t, u, w = (te.reduce_axis(64, name) for name in "rtuw")
+    product = te.compute(
+        (64, 64), lambda i, j: te.sum(te.cast(q[i, r], "float32") * te.cast(k[j, r], "float32"), axis=r)
+    )
+    top = te.compute((64,), lambda i: te.max(product[i, t], axis=t))
+
+    def weight(i: Expr, j: Expr) -> Expr:
+        score = other[i, j] if kind == "another score" else product[i, j]
+        power = te.exp(top[i] - score if kind == "negative" else score - top[i])
+        return power * power if kind == "squared" else power + 1.0 if kind == "offset" else power
+
+    total = te.compute((64,), lambda i: te.sum(weight(i, u), axis=u))
+    mixed = te.compute(
+        (64, 64),
+        lambda i, d: te.sum(te.cast(te.cast(weight(i, w), "float16"), "float32") * te.cast(v[w, d], "float32"), axis=w),
+    )
+
+    def output(i: Expr, d: Expr) -> Expr:
+        y = mixed[i, d] if kind == "no quotient" else mixed[i, d] / total[i]
+        y = y + total[i] if kind == "no quotient" else y
+        return te.cast(y + top[i] if kind == "maximum" else y, "float16")
+
+    return te.workload(te.compute((64, 64), output))
+
+
+@pytest.mark.parametrize("kind", ["another score", "negative", "squared", "offset", "no quotient", "maximum"])
+def test_what_is_not_homogeneous_is_no_attention(kind: str) -> None:
+    assert attention_of(_sums("")) is not None
+    assert attention_of(_sums(kind)) is None
