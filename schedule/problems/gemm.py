@@ -18,6 +18,7 @@ from ...te.contraction import Contraction, contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..tile.delinearize import axis_indices
+from .image_window import ImageWindow
 
 LARGEST_SKINNY_M = 64
 """A product counts as skinny up to so many rows of A."""
@@ -63,7 +64,8 @@ class ExtraAccumulator:
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """A workload as a product. Its expressions read the variables ``m``, ``n``, ``k`` and those of ``batch`` alone.
-    ``others``: further sums that the results read."""
+    ``others``: further sums that the results read. ``window``: how A is read where it is images seen through a window.
+    Then ``a`` is the load of the first tap, and both operands take ``k`` for the channel alone (``implicit_gemm``)."""
 
     inputs: tuple[Buffer, ...]
     accumulator: Buffer
@@ -75,6 +77,7 @@ class Gemm:
     results: tuple[Result, ...]
     batch: tuple[Axis, ...] = ()
     others: tuple[ExtraAccumulator, ...] = ()
+    window: ImageWindow | None = None
 
     @property
     def accumulators(self) -> tuple[str, ...]:

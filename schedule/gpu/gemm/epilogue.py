@@ -40,6 +40,7 @@ from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import LoopKind
 from ...problems.gemm import Gemm, Result
 from ...tile.stage_body import vector_at
+from ..tma_view import tma_view
 from .mainloop import WarpRoles
 from .sizes import WARPGROUP_WARPS, GemmSizes
 
@@ -276,11 +277,12 @@ class Epilogue:
 
     def _store_by_tma(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns, stage: int) -> None:
         w = self.w
-        extents = tuple(WGMMA_M if i == Var("m") else staged.columns if i == Var("n") else 1 for i in result.indices)
-        corner = tuple(vector_at(i, at, "n", 1) for i in result.indices)
+        view = tma_view(Load(result.tensor, result.indices))
+        extents = tuple(WGMMA_M if i == Var("m") else staged.columns if i == Var("n") else 1 for i in view.indices)
+        corner = tuple(vector_at(i, at, "n", 1) for i in view.indices)
         with w.when(self.elected):
             source = (self.warpgroup, index(stage), index(0), index(0))
-            w.emit(TmaStore(result.tensor, corner, staged.buffer, source, extents))
+            w.emit(TmaStore(view.buffer, corner, staged.buffer, source, extents))
             w.emit(TmaStoreCommit())
 
     def _store_rows(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns) -> None:
@@ -361,8 +363,10 @@ def _reads_sources(gemm: Gemm, result: Result) -> bool:
 
 
 def _fits_tma(result: Result) -> bool:
-    if result.tensor.dtype.name not in ("float16", "bfloat16") or not 2 <= len(result.tensor.shape) <= 5:
+    view = tma_view(Load(result.tensor, result.indices))
+    tensor, indices = view.buffer, view.indices
+    if tensor.dtype.name not in ("float16", "bfloat16") or not 2 <= len(tensor.shape) <= 5:
         return False
-    plain = [i for i in result.indices if free_variables(i) & {"m", "n"}]
-    aligned = all(stride * result.tensor.dtype.bytes % 16 == 0 for stride in result.tensor.strides[:-1])
-    return aligned and plain == [Var("m"), Var("n")] and result.indices[-1] == Var("n")
+    plain = [i for i in indices if free_variables(i) & {"m", "n"}]
+    aligned = all(stride * tensor.dtype.bytes % 16 == 0 for stride in tensor.strides[:-1])
+    return aligned and plain == [Var("m"), Var("n")] and indices[-1] == Var("n")

@@ -6,11 +6,12 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks
 from .epilogue import can_store_by_tma
+from .k_atoms import multiplied_k
 from .sizes import GemmSizes
 
 Floats = NDArray[np.float64]
@@ -46,9 +47,10 @@ class UnitCycles:
     l2: Floats
 
 
-def unit_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
+def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
     """What a k iteration asks of the tensor cores, of shared memory (TMA writes and wgmma reads), and of L2."""
-    tile_m, mma_n, block_k = sizes.tile_m, sizes.mma_n, sizes.block_k
+    tile_m, mma_n = sizes.tile_m, sizes.mma_n
+    block_k = sizes.block_k * multiplied_k(gemm) // SWIZZLE_128B_ELEMENTS
     read = tile_m // WGMMA_M * (WGMMA_M + mma_n) * block_k * 2
     return UnitCycles(
         mma=2 * tile_m * mma_n * block_k / peaks.tensor_flops_per_cycle,
@@ -80,7 +82,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
     busy        = tiles of a multiprocessor x (k iterations + epilogue) + adding up partial sums
     time        = launch + norm(busy, reading all inputs and writing all outputs once)
     """
-    work = unit_cycles(sizes, peaks)
+    work = unit_cycles(gemm, sizes, peaks)
     memory = _memory_cycles(gemm, peaks)
     iteration = _norm(work.mma, work.l2, work.shared) * np.where(sizes.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
     iteration *= np.where(sizes.cluster_n > sizes.cluster_m, WIDE_CLUSTER, 1.0)

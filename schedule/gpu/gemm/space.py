@@ -100,7 +100,7 @@ class GemmPlan(Plan):
             "stages": s.stages,
             "accumulator_registers": s.accumulator_registers,
         }
-        work, iterations = unit_cycles(s, gpu_peaks(self.target, NO_PEAKS)), tiles_per_sm(s) * s.k_iters
+        work, iterations = unit_cycles(self.gemm, s, gpu_peaks(self.target, NO_PEAKS)), tiles_per_sm(s) * s.k_iters
         return {
             **common,
             **{name: n.astype(np.float64) for name, n in counts.items()},
