@@ -23,6 +23,7 @@ SUITES = {
     "kill": "benchmarks.kill",
     "machine-code": "benchmarks.machine_code",
     "planted": "benchmarks.planted",
+    "h200-convolution": "benchmarks.h200_convolution",
     "h200-memory": "benchmarks.h200_memory",
     "h200-products": "benchmarks.h200_products",
     "prior-check": "benchmarks.prior_check",

@@ -14,7 +14,6 @@ _HEAD = """
 // ------------------------------------------------------------------------------------------------------------------
 // A host program around the kernel:   nvcc -arch={arch} kernel.cu -o kernel && ./kernel
 #ifndef __CUDACC_RTC__
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -63,7 +62,7 @@ static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> exten
   std::vector<cuuint64_t> strides;
   for (size_t i = 0; i < extents.size(); ++i) strides.push_back((i ? strides.back() : bytes) * extents[i]);
   std::vector<cuuint32_t> steps(extents.size(), 1);
-  std::copy(im2col.strides.begin(), im2col.strides.end(), steps.begin() + 1);
+  for (size_t i = 0; i < im2col.strides.size(); ++i) steps[i + 1] = im2col.strides[i];
   const CUtensorMapDataType types[] = {CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_DATA_TYPE_UINT16,
                                        CU_TENSOR_MAP_DATA_TYPE_UINT32, CU_TENSOR_MAP_DATA_TYPE_UINT64};
   const CUtensorMapDataType type = types[bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3];
