@@ -178,12 +178,14 @@ class Sides:
             outer, *rest = self.columns.axes
             yield replace(self, columns=replace(self.columns, axes=tuple(rest)), batch=(*self.batch, outer))
 
-    def product(self, short: Side, tall: Side) -> Gemm | None:
+    def product(self, short: Side, tall: Side, rows: Mapping[str, Expr] | None = None) -> Gemm | None:
         """The product with the axes of ``short`` as ``m`` and those of ``tall`` as ``n``; None where an output is not a
-        pointwise function of it."""
+        pointwise function of it. ``rows``: the indices along the axes of ``short``, where ``m`` does not count them in
+        their order."""
         stage = self.stage
         batch = self.new_batch
-        at = {**self.shared_indices, **axis_indices(Var("m"), short.axes), **axis_indices(Var("n"), tall.axes)}
+        rows = axis_indices(Var("m"), short.axes) if rows is None else rows
+        at = {**self.shared_indices, **rows, **axis_indices(Var("n"), tall.axes)}
         stages, sums = self.inlined.stages, (stage, *(s for s, _ in self.others))
         results = [_result(s, sums, at) for s in stages if s.name in self.inlined.outputs]
         inner = sum(s.name not in self.inlined.outputs for s in sums)

@@ -20,26 +20,32 @@ from .gemm import Gemm, Operand, Sides, sides_of
 from .image_window import TAP, ImageWindow
 
 
-def implicit_gemm_of(workload: Workload) -> Gemm | None:
-    """``workload`` as a product with a ``window``; None where it is no convolution, or not one of such images."""
+def implicit_gemm_of(workload: Workload, patch: tuple[int, ...] = ()) -> Gemm | None:
+    """``workload`` as a product with a ``window``; None where it is no convolution, or not one of such images.
+
+    ``patch``: one of ``ImageWindow.patches``; by default the rows are the output pixels in their order.
+    """
     found = sides_of(workload, joined=True)
     for sides in () if found is None else (found, replace(found, rows=found.columns, columns=found.rows)):
-        product = _product(sides)
+        product = _product(sides, patch)
         if product is not None:
             return product
     return None
 
 
-def _product(sides: Sides) -> Gemm | None:
+def _product(sides: Sides, patch: tuple[int, ...]) -> Gemm | None:
     """The product with the pixels of images as its rows."""
     pixels = _pixels_of(sides)
     if pixels is None:
         return None
-    weights = _weights_of(sides, pixels)
-    product = sides.product(sides.rows, sides.columns) if weights is not None else None
+    weights, window, rows = _weights_of(sides, pixels), pixels.window, None
+    if patch:
+        window = replace(window, patch=patch)
+        named = zip(pixels.rows, window.position(Var("m")), strict=True)
+        rows = {name: position for name, position in named if name is not None}
+    product = sides.product(sides.rows, sides.columns, rows) if weights is not None else None
     if product is None or weights is None or product.results[0].step("n") != 1:
         return None
-    window = pixels.window
     group = index(0) if not product.batch else Var(product.batch[0].name) * window.channels
     image = Load(pixels.image, (*window.corner(Var("m")), group + Var("k")))
     a, b = Operand(image, image, 0, 1), Operand(weights, weights, 0, 0)
@@ -49,11 +55,12 @@ def _product(sides: Sides) -> Gemm | None:
 @dataclass(frozen=True, slots=True)
 class _Pixels:
     """One factor as images seen through a window. ``image``: (number, spatial dimensions, channel of all groups).
-    ``taps``: the axis of ``k`` along each spatial dimension, None where the window has one place. ``channel``: that
-    over channels."""
+    ``rows``: the axes over images and along each spatial dimension, None where there is one pixel. ``taps``: the axis
+    of ``k`` along each spatial dimension, None where the window has one place. ``channel``: that over channels."""
 
     image: Buffer
     window: ImageWindow
+    rows: tuple[str | None, ...]
     taps: tuple[str | None, ...]
     channel: str
 
@@ -91,6 +98,7 @@ def _pixels_of(sides: Sides) -> _Pixels | None:
     if len(known) < len(found) or not 1 <= len(known) <= 3 or order != list(rows) or sorted(used) != sorted(k):
         return None
     window = ImageWindow(
+        outer[0],
         tuple(1 if s.tap is None else k[s.tap] for s in known),
         tuple(s.dilation for s in known),
         tuple(1 if s.row is None else rows[s.row] for s in known),
@@ -99,7 +107,7 @@ def _pixels_of(sides: Sides) -> _Pixels | None:
         shape[-1],
     )
     image = Buffer(load.buffer.name, (*outer, groups * shape[-1]), load.buffer.dtype)
-    return _Pixels(image, window, taps, channel)
+    return _Pixels(image, window, (_plain(forms[0]), *(s.row for s in known)), taps, channel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,21 @@ load, since pixels do not begin at multiples of 16 bytes, are repacked by a firs
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.gemm import Gemm
+from ...problems.gemm import Gemm, skinny_gemm_of
 from ...problems.implicit_gemm import implicit_gemm_of
+from ...space.columns import Columns, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import TileSketch
+from ..gemm.epilogue import can_store_by_tma
 from ..gemm.kernel import lower_gemm
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.space import ARCHITECTURE, CUDA_GEMM, QUANTITIES, GemmPlan
@@ -28,15 +32,22 @@ VERSION = 1
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 
 K_ORDER = Knob("taps_innermost", (0, 1), "whether k goes through all taps of 64 channels before the next 64 channels")
+PIXELS, IM2COL = "pixels", "im2col"
+"""The knob that says how pixels are loaded, and its value where they are loaded by im2col. Other values are patches."""
+MOST_PATCHES = 2
+"""So many kinds of patches are tried: those of the fewest images, and of these the most even ones."""
 
 
 @dataclass(frozen=True)
 class ConvPlan(GemmPlan):
-    """One convolution on one target."""
+    """One convolution on one target. ``patched``: the same product for each kind of patch, by its name."""
+
+    patched: Mapping[str, Gemm]
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        return (*super().knobs, K_ORDER)
+        meaning = "how pixels are loaded: by im2col, or in boxes of images x pixels along each dimension"
+        return (*super().knobs, K_ORDER, Knob(PIXELS, (IM2COL, *self.patched), meaning))
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -48,19 +59,46 @@ class ConvPlan(GemmPlan):
             (K_ORDER.name,),
             lambda c: (c.ints(K_ORDER.name) == 0) | ordered,
         )
-        return (*super().constraints, rule)
+        whole = Constraint(
+            f"pixels are loaded by {IM2COL} where the CTAs that share a tile of A have no whole patches of {WGMMA_M} rows",
+            ("consumer_warpgroups", "ping_pong", "atoms_m", "cluster_n", PIXELS),
+            lambda c: c.flags(PIXELS, IM2COL) | (_rows_of_a_load(c) % WGMMA_M == 0),
+        )
+        return (*super().constraints, rule, whole)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        assert self.gemm.window is not None
-        window = replace(self.gemm.window, taps_innermost=bool(setting[K_ORDER.name]))
-        return lower_gemm(replace(self.gemm, window=window), KERNEL_NAME, self.sizes_of(setting))
+        gemm = self.patched.get(str(setting[PIXELS]), self.gemm)
+        assert gemm.window is not None
+        window = replace(gemm.window, taps_innermost=bool(setting[K_ORDER.name]))
+        return lower_gemm(replace(gemm, window=window), KERNEL_NAME, self.sizes_of(setting))
+
+
+def _rows_of_a_load(columns: Columns) -> Ints:
+    """How many rows of A a CTA loads for one k atom: those of its tile, shared out among the CTAs that need it."""
+    groups = columns.ints("consumer_warpgroups")
+    atoms = columns.ints("atoms_m") * np.where(columns.ints("ping_pong") == 1, 1, groups)
+    rows: Ints = WGMMA_M * atoms // columns.ints("cluster_n")
+    return rows
 
 
 def _plan(workload: Workload, target: Target) -> ConvPlan | None:
-    if target.arch != ARCHITECTURE or CUDA_GEMM.matches(workload, target):
+    if target.arch != ARCHITECTURE or skinny_gemm_of(workload) is not None or CUDA_GEMM.matches(workload, target):
         return None
-    gemm: Gemm | None = implicit_gemm_of(workload)
-    return None if gemm is None or not can_use_wgmma(gemm) else ConvPlan(gemm, target)
+    gemm = implicit_gemm_of(workload)
+    if gemm is None or not can_use_wgmma(gemm):
+        return None
+    return ConvPlan(gemm, target, _patched(workload, gemm))
+
+
+def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:
+    """The products whose rows come patch by patch, for windows that move pixel by pixel."""
+    assert gemm.window is not None
+    found = dict[str, Gemm]()
+    for patch in gemm.window.patches(WGMMA_M) if set(gemm.window.strides) == {1} else ():
+        product = implicit_gemm_of(workload, patch)
+        if product is not None and can_store_by_tma(product) == can_store_by_tma(gemm) and len(found) < MOST_PATCHES:
+            found["x".join(map(str, patch))] = product
+    return found
 
 
 CUDA_CONV = TileSketch("cuda_conv", VERSION, QUANTITIES, _plan)

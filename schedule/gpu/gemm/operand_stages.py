@@ -2,11 +2,12 @@
 
 A stage holds ``block_k`` of k, in swizzle atoms of 64. Where several CTAs of a cluster need the same tile, each of them
 loads a part of it and multicasts it to all of them. An operand is a matrix, loaded in boxes, or images seen through a
-window, of which an atom is 64 channels of one tap: those are loaded by im2col.
+window, of which an atom is 64 channels of one tap: those are loaded by im2col, or in boxes of patches of pixels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.build import Writer
@@ -86,8 +87,7 @@ class OperandStages:
         first = self.multicast.cta * part if self.multicast.ctas > 1 else index(0)
         for number, load in enumerate(self.loads):
             if self.window is not None:
-                corner = {**at, self.axis: at[self.axis] + first}
-                yield _im2col_box(load, self.window, corner, part, (first, index(0)))
+                yield from _image_boxes(load, self.window, {**at, self.axis: at[self.axis] + first}, part, first)
                 continue
             if self.along_k:
                 corner = {**at, self.axis: at[self.axis] + first}
@@ -137,13 +137,23 @@ def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int])
     return mask
 
 
-def _im2col_box(
-    load: Load, window: ImageWindow, at: Mapping[str, Expr], pixels: int, target: tuple[Expr, ...]
-) -> TmaBox:
-    """The pixels of ``at[TAP]`` at so many positions of the window, in channels from ``at["k"]`` on."""
-    corner, offsets = (tuple(substitute(i, at) for i in e) for e in (load.indices, window.offsets(Var(TAP))))
-    im2col = Im2col(window.lower, window.positions, window.strides)
-    return TmaBox(load.buffer, corner, (pixels, SWIZZLE_128B_ELEMENTS), target, im2col, offsets)
+def _image_boxes(
+    load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: int, first: Expr
+) -> Iterator[TmaBox]:
+    """The pixels of ``at[TAP]`` that ``rows`` rows from ``at["m"]`` on see, in channels from ``at["k"]`` on: by im2col,
+    or a box for each patch. They go to rows from ``first`` on."""
+    offsets = tuple(substitute(i, at) for i in window.offsets(Var(TAP)))
+    if not window.patch:
+        corner = tuple(substitute(i, at) for i in load.indices)
+        im2col = Im2col(window.lower, window.positions, window.strides)
+        yield TmaBox(load.buffer, corner, (rows, SWIZZLE_128B_ELEMENTS), (first, index(0)), im2col, offsets)
+        return
+    pixels = prod(window.patch)
+    for row in range(0, rows, pixels):
+        number, *corner, channel = (substitute(i, {**at, "m": at["m"] + row}) for i in load.indices)
+        moved = tuple(i + offset for i, offset in zip(corner, offsets, strict=True))
+        extents = (*window.patch, SWIZZLE_128B_ELEMENTS)
+        yield TmaBox(load.buffer, (number, *moved, channel), extents, (first + row, index(0)))
 
 
 def _box(load: Load, at: Mapping[str, Expr], extents: Mapping[str, int], target: tuple[Expr, ...]) -> TmaBox:

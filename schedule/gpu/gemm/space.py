@@ -17,7 +17,7 @@ from ....core.target import Target
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.gemm import LARGEST_SKINNY_M, Gemm, gemm_of
+from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
 from ...sketch import NO_PEAKS, Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
@@ -124,8 +124,7 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     gemm = gemm_of(workload, several=True)
     if gemm is None:
         return None
-    alone = not gemm.batch and not gemm.others
-    if (alone and min(gemm.m.extent, gemm.n.extent) <= LARGEST_SKINNY_M) or not can_use_wgmma(gemm):
+    if (not gemm.others and skinny_gemm_of(workload) is not None) or not can_use_wgmma(gemm):
         return None
     return GemmPlan(gemm, target)
 
