@@ -3,9 +3,9 @@ short replays of a rested chip with cold caches, and long ones, in which it sett
 
 Groups of rows, all float16 with channels last: ``r32`` and ``r1`` the 23 distinct layers of torchvision's ResNet-50 for
 32 images and for one, ``m32`` the depthwise and pointwise layers of MobileNetV2 for 32, ``x`` others, ``f`` with bias,
-residual and ReLU fused. Bars, short and sustained: ``r32`` to ``x`` together a geometric mean of (best peer / ours) of at
-least 1.3 and no row under 1.0; ``f`` 1.3 and no row under 1.05. Every row is found with 100 candidates in three minutes.
-Settings: those of ``gpu_table``.
+residual and ReLU fused. Bars, short and sustained: ``r32`` to ``x`` together a geometric mean of (best peer / ours) of
+at least 1.3 and no row under 1.0; ``f`` 1.3 and no row under 1.05. Every row is found with 100 candidates in three
+minutes. Settings: those of ``gpu_table``.
 """
 
 from collections.abc import Callable, Mapping

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -19,6 +20,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, skinny_gemm_of
 from ...problems.implicit_gemm import implicit_gemm_of
+from ...sketch import Peaks
 from ...space.columns import Columns, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob
@@ -26,7 +28,9 @@ from ...tile_sketch import TileSketch
 from ..gemm.epilogue import can_store_by_tma
 from ..gemm.kernel import lower_gemm
 from ..gemm.mainloop import can_use_wgmma
+from ..gemm.prior import prior_seconds
 from ..gemm.space import ARCHITECTURE, CUDA_GEMM, QUANTITIES, GemmPlan
+from ..peaks import gpu_peaks
 
 VERSION = 1
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
@@ -60,11 +64,19 @@ class ConvPlan(GemmPlan):
             lambda c: (c.ints(K_ORDER.name) == 0) | ordered,
         )
         whole = Constraint(
-            f"pixels are loaded by {IM2COL} where the CTAs that share a tile of A have no whole patches of {WGMMA_M} rows",
+            f"pixels are loaded by {IM2COL} where a CTA loads no whole patches of {WGMMA_M} rows of A",
             ("consumer_warpgroups", "ping_pong", "atoms_m", "cluster_n", PIXELS),
             lambda c: c.flags(PIXELS, IM2COL) | (_rows_of_a_load(c) % WGMMA_M == 0),
         )
         return (*super().constraints, rule, whole)
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        """As for products. Patches take as long as a matrix to load, pixels by im2col may take longer."""
+        by_im2col = super().prior_seconds(columns, peaks)
+        for gemm in self.patched.values():
+            in_patches = prior_seconds(gemm, self.sizes(columns), gpu_peaks(self.target, peaks))
+            return np.where(columns.flags(PIXELS, IM2COL), by_im2col, in_patches)
+        return by_im2col
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         gemm = self.patched.get(str(setting[PIXELS]), self.gemm)

@@ -137,9 +137,7 @@ def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int])
     return mask
 
 
-def _image_boxes(
-    load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: int, first: Expr
-) -> Iterator[TmaBox]:
+def _image_boxes(load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: int, first: Expr) -> Iterator[TmaBox]:
     """The pixels of ``at[TAP]`` that ``rows`` rows from ``at["m"]`` on see, in channels from ``at["k"]`` on: by im2col,
     or a box for each patch. They go to rows from ``first`` on."""
     offsets = tuple(substitute(i, at) for i in window.offsets(Var(TAP)))

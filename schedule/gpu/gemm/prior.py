@@ -29,6 +29,8 @@ STALL, MEMORY_STALL = 0.2, 0.4
 for products whose operands take about as long to read as to multiply."""
 K_ITERATION_CYCLES = 40
 """The barriers of a k iteration take so many cycles."""
+IM2COL_CYCLES = 5
+"""A CTA takes so many cycles for each pixel of 64 channels that it loads by im2col."""
 STORE_CYCLES = 6
 """A row of 128 bytes takes so many cycles to store by TMA."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
@@ -52,10 +54,13 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     tile_m, mma_n = sizes.tile_m, sizes.mma_n
     block_k = sizes.block_k * multiplied_k(gemm) // SWIZZLE_128B_ELEMENTS
     read = tile_m // WGMMA_M * (WGMMA_M + mma_n) * block_k * 2
+    l2 = (tile_m / sizes.cluster_n + mma_n / sizes.cluster_m) * block_k * 2 / peaks.l2_bytes_per_cycle
+    if gemm.window is not None and not gemm.window.patch:
+        l2 = np.maximum(l2, IM2COL_CYCLES * tile_m / sizes.cluster_n * sizes.k_atoms)
     return UnitCycles(
         mma=2 * tile_m * mma_n * block_k / peaks.tensor_flops_per_cycle,
         shared=(read + sizes.stage_bytes) / peaks.shared_bytes_per_cycle,
-        l2=(tile_m / sizes.cluster_n + mma_n / sizes.cluster_m) * block_k * 2 / peaks.l2_bytes_per_cycle,
+        l2=l2,
     )
 
 

@@ -80,9 +80,8 @@ class GemmPlan(Plan):
         return prior_seconds(self.gemm, self.sizes(columns), gpu_peaks(self.target, peaks))
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        sizes = self.sizes(columns)
-        prior = prior_seconds(self.gemm, sizes, gpu_peaks(self.target, peaks))
-        return PRUNING.promising(self.gemm, sizes, prior, self.target.threads)
+        prior = self.prior_seconds(columns, peaks)
+        return PRUNING.promising(self.gemm, self.sizes(columns), prior, self.target.threads)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         s = self.sizes(columns)
