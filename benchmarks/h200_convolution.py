@@ -1,4 +1,4 @@
-"""Tuned convolutions against cuDNN (torch eager, cudnn.benchmark on, channels_last) and torch.compile on one NVIDIA GPU:
+"""Tuned convolutions against cuDNN (torch eager, cudnn.benchmark on, channels_last) and torch.compile on an NVIDIA GPU:
 short replays of a rested chip with cold caches, and long ones, in which it settles at the clock that its power allows.
 
 Groups of rows, all float16 with channels last: ``r32`` and ``r1`` the 23 distinct layers of torchvision's ResNet-50 for

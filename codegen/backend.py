@@ -47,6 +47,7 @@ class TensorMap:
     swizzle_128b: Whether the box lies in shared memory under the 128-byte swizzle (see ``ir.gpu``).
     l2_promotion_bytes: How many bytes come into L2 together, 128 or 256.
     shape: The shape that the tensor is seen in; None for that of the parameter.
+    strides: How many elements lie between neighbours along each dimension; None where the tensor is row-major.
     im2col: The window whose positions a box takes; None for tiled boxes.
     """
 
@@ -56,6 +57,7 @@ class TensorMap:
     l2_promotion_bytes: int = 128
     shape: tuple[int, ...] | None = None
     im2col: Im2col | None = None
+    strides: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ def _tensor_map(described: TensorMap) -> dict[str, object]:
     }
     if described.shape is not None:
         fields["shape"] = list(described.shape)
+    if described.strides is not None:
+        fields["strides"] = list(described.strides)
     if described.im2col is not None:
         fields["im2col"] = asdict(described.im2col)
     return fields

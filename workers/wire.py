@@ -73,8 +73,9 @@ def _launch_from_json(data: Json) -> LaunchConfig:
 
 
 def _tensor_map_from_json(data: Mapping[str, Any]) -> TensorMap:
-    shape, window = data["shape"], data["im2col"]
-    fields: dict[str, Any] = {**data, "box": tuple(data["box"]), "shape": None if shape is None else tuple(shape)}
+    window = data["im2col"]
+    fields: dict[str, Any] = {**data, "box": tuple(data["box"])}
+    fields |= {name: None if data[name] is None else tuple(data[name]) for name in ("shape", "strides")}
     fields["im2col"] = None if window is None else Im2col(**{name: tuple(sides) for name, sides in window.items()})
     return TensorMap(**fields)
 

@@ -62,7 +62,8 @@ class TmaLoad(Operation):
     its strides but the last are multiples of 16 bytes. Along its last dimension the box begins at a multiple of 16
     bytes. (For an H200 an instruction with any other index there is an illegal one, swizzled or not.)
 
-    TMA may see the source in another shape than it is declared with, of as many elements.
+    TMA may see the source in another shape than it is declared with, of as many elements, or with other strides, which
+    may be so small that rows overlap.
 
     With ``im2col`` the box is (pixels, channels) at the positions of a window. ``source_indices`` name the first
     channel, and the pixel of the position with which the box begins. Each pixel is read ``offsets`` further (along each

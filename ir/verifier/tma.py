@@ -66,10 +66,12 @@ def _store_wait(stmt: TmaStoreWait, names: BoundNames) -> None:
 def _check_tensor(tensor: Buffer, indices: tuple[Expr, ...], names: BoundNames) -> None:
     """Raise unless this is an element of a tensor in global memory, whatever shape the tensor is seen in."""
     bound = names.buffers.get(tensor.name)
-    if bound is None or bound.scope is not MemoryScope.GLOBAL or bound.shape == tensor.shape:
+    if bound is None or bound.scope is not MemoryScope.GLOBAL or bound == tensor:
         check_element(tensor, indices, names, MemoryScope.GLOBAL)
         return
-    if bound.dtype != tensor.dtype or bound.elements != tensor.elements or tensor.layout is not None:
+    swizzled = tensor.layout is not None and tensor.layout.swizzle is not None
+    whole = tensor.span <= bound.elements if tensor.layout is not None else tensor.elements == bound.elements
+    if bound.dtype != tensor.dtype or swizzled or not whole or tensor.strides[-1] != 1:
         raise RuleBroken("scope", f"{tensor.name} is seen as {tensor}, which has other elements than {bound}")
     check_element(tensor, indices, names.with_buffer(tensor), MemoryScope.GLOBAL)
 

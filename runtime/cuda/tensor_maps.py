@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...codegen.backend import KernelParameter, TensorMap
+from ...ir.buffer import Buffer
 from .driver import attribute, call, error_of
 
 BYTES, ALIGNMENT_BYTES = 128, 64
@@ -26,9 +27,7 @@ def encode(described: TensorMap, parameter: KernelParameter, address: int) -> by
     """
     shape = parameter.shape if described.shape is None else described.shape
     size = parameter.dtype.bytes
-    strides = [size]
-    for extent in reversed(shape):
-        strides.append(strides[-1] * extent)
+    strides = Buffer("", shape, parameter.dtype).strides if described.strides is None else described.strides
     buffer = ctypes.create_string_buffer(BYTES + ALIGNMENT_BYTES)
     aligned = -(-ctypes.addressof(buffer) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     tensor = (
@@ -37,7 +36,7 @@ def encode(described: TensorMap, parameter: KernelParameter, address: int) -> by
         len(shape),
         address,
         _array(ctypes.c_uint64, shape[::-1]),
-        _array(ctypes.c_uint64, strides[1:-1]),
+        _array(ctypes.c_uint64, [stride * size for stride in strides[-2::-1]]),
     )
     how = (
         _constant("Interleave.CU_TENSOR_MAP_INTERLEAVE_NONE"),

@@ -29,6 +29,8 @@ class ImageWindow:
     ``channels``: how many channels a product adds up, those of one group.
     ``taps_innermost``: whether k goes through all taps of some channels before the next channels. Otherwise it goes
     through all channels of a tap before the next tap.
+    ``shifts``: how many pixels further the whole window stands, on the axes of the batch, and ``most_shifted``: the
+    most of them; empty where it does not depend on them. (It does in the phases of a transposed convolution.)
     ``patch``: how many images and how many output pixels along each dimension a patch has, each a divisor of what there
     is; empty where rows come in the order of the pixels.
     """
@@ -40,6 +42,8 @@ class ImageWindow:
     strides: tuple[int, ...]
     lower: tuple[int, ...]
     channels: int
+    shifts: tuple[Expr, ...] = ()
+    most_shifted: int = 0
     taps_innermost: bool = False
     patch: tuple[int, ...] = ()
 
@@ -65,9 +69,10 @@ class ImageWindow:
         return (number, *(position * stride + first for position, stride, first in sides))
 
     def offsets(self, tap: Expr) -> tuple[Expr, ...]:
-        """How far a tap lies from the first one along each dimension, in pixels."""
-        places = delinearize(tap, self.taps)
-        return tuple(place * dilation for place, dilation in zip(places, self.dilations, strict=True))
+        """How far a tap lies from ``corner`` along each dimension, in pixels."""
+        places = zip(delinearize(tap, self.taps), self.dilations, strict=True)
+        found = tuple(place * dilation for place, dilation in places)
+        return tuple(a + b for a, b in zip(found, self.shifts, strict=True)) if self.shifts else found
 
     def patches(self, pixels: int) -> tuple[tuple[int, ...], ...]:
         """All patches of so many pixels, first those of few images, and of these the most even ones."""

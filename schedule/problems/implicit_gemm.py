@@ -1,13 +1,17 @@
 """Convolutions as matrix products whose left operand is never written: implicit GEMM.
 
     m   output pixels of all images      n   filters      k   taps of the window, each with all channels
-    a batch of products                  groups
+    a batch of products                  groups, and phases of a transposed convolution
 
 The channels of an image must be its fastest dimension (NHWC and its kin). The window may have one to three dimensions,
 with padding, strides and dilations of their own.
+
+In a transposed convolution with stride s, every s-th output pixel along a dimension (a *phase*) is a convolution with
+every s-th place of the kernel, which go through the image backwards. Places beyond the kernel count as taps only where
+phases have different numbers of places.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir.buffer import Buffer
@@ -38,30 +42,35 @@ def _product(sides: Sides, patch: tuple[int, ...]) -> Gemm | None:
     pixels = _pixels_of(sides)
     if pixels is None:
         return None
-    weights, window, rows = _weights_of(sides, pixels), pixels.window, None
-    if patch:
-        window = replace(window, patch=patch)
-        named = zip(pixels.rows, window.position(Var("m")), strict=True)
-        rows = {name: position for name, position in named if name is not None}
-    product = sides.product(sides.rows, sides.columns, rows) if weights is not None else None
-    if product is None or weights is None or product.results[0].step("n") != 1:
-        return None
-    group = index(0) if not product.batch else Var(product.batch[0].name) * window.channels
-    image = Load(pixels.image, (*window.corner(Var("m")), group + Var("k")))
-    a, b = Operand(image, image, 0, 1), Operand(weights, weights, 0, 0)
-    return replace(product, a=a, b=b, k=Axis("k", window.tap_count * window.channels), window=window)
+    for phased in _with_phases(sides):
+        filters = _filters_of(phased, pixels)
+        if filters is None:
+            continue
+        window, rows = replace(filters.window, patch=patch), None
+        if patch:
+            named = zip(pixels.rows, window.position(Var("m")), strict=True)
+            rows = {name: position for name, position in named if name is not None}
+        product = phased.product(phased.rows, phased.columns, rows)
+        if product is not None and product.results[0].step("n") == 1:
+            group = Var(product.batch[0].name) * window.channels if sides.batch else index(0)
+            image = Load(pixels.image, (*window.corner(Var("m")), group + Var("k")))
+            a, b = Operand(image, image, 0, 1), Operand(filters.load, filters.load, 0, 0)
+            return replace(product, a=a, b=b, k=Axis("k", window.tap_count * window.channels), window=window)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class _Pixels:
     """One factor as images seen through a window. ``image``: (number, spatial dimensions, channel of all groups).
     ``rows``: the axes over images and along each spatial dimension, None where there is one pixel. ``taps``: the axis
-    of ``k`` along each spatial dimension, None where the window has one place. ``channel``: that over channels."""
+    of ``k`` along each spatial dimension, None where the window has one place; it goes through the image ``backwards``
+    or forwards. The window is that of a kernel that is not split into phases. ``channel``: the axis over channels."""
 
     image: Buffer
     window: ImageWindow
     rows: tuple[str | None, ...]
     taps: tuple[str | None, ...]
+    backwards: tuple[bool, ...]
     channel: str
 
 
@@ -87,7 +96,7 @@ def _pixels_of(sides: Sides) -> _Pixels | None:
         return None
     rows = {a.name: a.extent for a in sides.rows.axes}
     first = _plain(forms[0]) if forms else None
-    numbered = bool(forms) and (rows.get(first or "") == outer[0] or (outer[0] == 1 and not forms[0].terms))
+    numbered = bool(forms) and (rows.get(first or "") == outer[0] or (outer[0] == 1 and forms[0] == LinearForm({})))
     if not numbered:
         forms, outer = [LinearForm({}), *forms], [1, *outer]
     found = [_side(form, rows, k) for form in forms[1:]]
@@ -107,19 +116,21 @@ def _pixels_of(sides: Sides) -> _Pixels | None:
         shape[-1],
     )
     image = Buffer(load.buffer.name, (*outer, groups * shape[-1]), load.buffer.dtype)
-    return _Pixels(image, window, (_plain(forms[0]), *(s.row for s in known)), taps, channel)
+    named = (_plain(forms[0]), *(s.row for s in known))
+    return _Pixels(image, window, named, taps, tuple(s.backwards for s in known), channel)
 
 
 @dataclass(frozen=True, slots=True)
 class _SpatialSide:
-    """One spatial dimension: pixel ``lower + stride * row + dilation * tap``. ``row`` and ``tap`` are names of axes, or
-    None."""
+    """One spatial dimension: pixel ``lower + stride * row + dilation * tap``, or with ``- dilation * tap`` if
+    ``backwards``. ``row`` and ``tap`` are names of axes, or None."""
 
     row: str | None
     tap: str | None
     stride: int
     dilation: int
     lower: int
+    backwards: bool
 
 
 def _side(form: LinearForm, rows: Mapping[str, int], k: Mapping[str, int]) -> _SpatialSide | None:
@@ -127,29 +138,114 @@ def _side(form: LinearForm, rows: Mapping[str, int], k: Mapping[str, int]) -> _S
     own, taps = ([name for name in form.variables if name in names] for names in (rows, k))
     if len(own) > 1 or len(taps) > 1 or len(own) + len(taps) < len(form.variables):
         return None
-    if any(c < 1 for c in form.coefficients.values()):
-        return None
     row, tap = (names[0] if names else None for names in (own, taps))
     stride, dilation = (1 if name is None else form.coefficient(name) for name in (row, tap))
-    return _SpatialSide(row, tap, stride, dilation, form.constant)
+    return _SpatialSide(row, tap, stride, abs(dilation), form.constant, dilation < 0) if stride > 0 else None
 
 
-def _weights_of(sides: Sides, pixels: _Pixels) -> Load | None:
-    """The columns as a load of filters, on ``TAP``, ``k`` (the channel), ``n`` and the batch; None where they are
-    anything else."""
-    body = _at_zero(sides.columns.body, sides)
-    load = body.value if isinstance(body, Cast) else body
-    if not isinstance(load, Load) or any(
-        linear_form(i).constant or len(linear_form(i).terms) > 1 for i in load.indices
-    ):
+def _with_phases(sides: Sides) -> Iterator[Sides]:
+    """The sides with some axes of the filters in the batch: those that no dimension of the filters has to itself, since
+    they only say which places of the kernel a product takes; or all but the last."""
+    load, _ = _guarded_load(_at_zero(sides.columns.body, sides))
+    if load is None:
+        return
+    plain, axes = {_plain(linear_form(i)) for i in load.indices}, sides.columns.axes
+    for kept in (tuple(a for a in axes if a.name in plain), axes[-1:]):
+        columns, phases = replace(sides.columns, axes=kept), tuple(a for a in axes if a not in kept)
+        yield replace(sides, columns=columns, batch=(*sides.batch, *phases))
+
+
+@dataclass(frozen=True, slots=True)
+class _Filters:
+    """The other factor as a load of filters, on ``TAP``, ``k`` (the channel), ``n`` and the batch. ``window``: that of
+    one phase."""
+
+    load: Load
+    window: ImageWindow
+
+
+def _filters_of(sides: Sides, pixels: _Pixels) -> _Filters | None:
+    """The columns as such filters; None where they are anything else."""
+    load, conditions = _guarded_load(_at_zero(sides.columns.body, sides))
+    if load is None:
         return None
-    digits = delinearize(Var(TAP), pixels.window.taps)
-    at: dict[str, Expr] = {tap: digit for tap, digit in zip(pixels.taps, digits, strict=True) if tap is not None}
-    at[pixels.channel] = Var("k")
-    at |= {old.name: Var(new.name) for old, new in zip(sides.batch, sides.new_batch, strict=True)}
-    found = substitute(load, {**at, **axis_indices(Var("n"), sides.columns.axes)})
-    assert isinstance(found, Load)
-    return found
+    forms, shape = [linear_form(i) for i in load.indices], load.buffer.shape
+    if any(not isinstance(t, Var) for form in forms for t in form.terms):
+        return None
+    if not all(_keeps_inside(c, forms, shape) for c in conditions):
+        return None
+    window, extents = pixels.window, {a.name: a.extent for a in sides.batch}
+    batch = {old.name: Var(new.name) for old, new in zip(sides.batch, sides.new_batch, strict=True)}
+    places = list[_Places]()
+    for tap, taps in zip(pixels.taps, window.taps, strict=True):
+        users = [(form, extent) for form, extent in zip(forms, shape, strict=True) if tap and form.coefficient(tap)]
+        found = _Places(taps, 0, 0, index(0)) if tap is None else None
+        if tap is not None and len(users) == 1:
+            found = _places_of(users[0][0], users[0][1], tap, taps, extents, batch)
+        if found is None:
+            return None
+        places.append(found)
+    sides_of_window = list(zip(places, window.dilations, window.lower, pixels.backwards, strict=True))
+    window = replace(
+        window,
+        taps=tuple(p.count for p in places),
+        lower=tuple(
+            lower - dilation * (p.last_begin + p.count - 1) if back else lower + dilation * p.first_begin
+            for p, dilation, lower, back in sides_of_window
+        ),
+    )
+    if any(p.first_begin < p.last_begin for p in places):
+        shifts = tuple(
+            (p.last_begin - p.begin if back else p.begin - p.first_begin) * dilation
+            for p, dilation, _, back in sides_of_window
+        )
+        most = max((p.last_begin - p.first_begin) * dilation for p, dilation, *_ in sides_of_window)
+        window = replace(window, shifts=shifts, most_shifted=most)
+    at: dict[str, Expr] = {**batch, pixels.channel: Var("k"), **axis_indices(Var("n"), sides.columns.axes)}
+    digits = delinearize(Var(TAP), window.taps)
+    for tap, p, digit, back in zip(pixels.taps, places, digits, pixels.backwards, strict=True):
+        if tap is not None:
+            number = index(p.count - 1) - digit if back else digit
+            at[tap] = number if p.last_begin == 0 else p.begin + number
+    filters = substitute(load, at)
+    assert isinstance(filters, Load)
+    return _Filters(filters, window)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The places of a kernel along one dimension that a phase takes: ``count`` of them, from ``begin`` on, which is an
+    expression on the axes of the batch, between ``first_begin`` and ``last_begin``."""
+
+    count: int
+    first_begin: int
+    last_begin: int
+    begin: Expr
+
+
+def _places_of(
+    form: LinearForm, extent: int, tap: str, taps: int, phases: Mapping[str, int], batch: Mapping[str, Expr]
+) -> _Places | None:
+    """The places at which ``form``, on ``tap`` and at most one phase, is an index of a dimension of ``extent``: all
+    ``taps`` if phases have different numbers of them. None for other forms."""
+    step, others = form.coefficient(tap), [name for name in form.variables if name != tap]
+    if step < 1 or len(others) > 1 or any(name not in phases for name in others):
+        return None
+    count = phases[others[0]] if others else 1
+    per_phase = form.coefficient(others[0]) if others else 0
+    inside = [
+        [t for t in range(taps) if 0 <= form.constant + per_phase * phase + step * t < extent] for phase in range(count)
+    ]
+    begins = [places[0] if places else 0 for places in inside]
+    if len(set(map(len, inside))) > 1 or not inside[0]:
+        return _Places(taps, 0, 0, index(0))
+    if len(set(begins)) == 1:
+        return _Places(len(inside[0]), begins[0], begins[0], index(begins[0]))
+    first = step - 1 - form.constant
+    if begins != [(first - per_phase * phase) // step for phase in range(count)]:
+        return _Places(taps, 0, 0, index(0))
+    begin = (index(first) - batch[others[0]] * per_phase) // step
+    return _Places(len(inside[0]), min(begins), max(begins), begin)
 
 
 def _at_zero(body: Expr, sides: Sides) -> Expr:

@@ -71,9 +71,9 @@ def _function(stmt: TmaLoad | TmaPrefetch, name: str) -> str:
 
 
 def _seen(fn: EmittedFunction, tensor: Buffer) -> tuple[int, tuple[int, ...] | None]:
-    """Return which parameter a tensor is, and the shape that TMA sees it in where that is not the parameter's own."""
+    """Return which parameter a tensor is, and the shape that TMA sees it in where it is not seen as it is declared."""
     number = next(n for n, parameter in enumerate(fn.parameters) if parameter.name == tensor.name)
-    return number, None if fn.parameters[number].shape == tensor.shape else tensor.shape
+    return number, None if fn.parameters[number] == tensor else tensor.shape
 
 
 def _evict_first(fn: EmittedFunction, tensor: Buffer) -> str:
@@ -97,4 +97,5 @@ def tensor_map(fn: EmittedFunction, stmt: TmaLoad | TmaStore) -> TensorMap:
     again = swizzled and isinstance(stmt, TmaLoad) and tensor.name not in fn.evict_first
     number, shape = _seen(fn, tensor)
     im2col = stmt.im2col if isinstance(stmt, TmaLoad) else None
-    return TensorMap(number, stmt.box, swizzled, 256 if again else 128, shape, im2col)
+    strides = None if tensor.layout is None else tensor.layout.strides
+    return TensorMap(number, stmt.box, swizzled, 256 if again else 128, shape, im2col, strides)

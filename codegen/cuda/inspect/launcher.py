@@ -56,11 +56,12 @@ struct Im2col {
 
 // extents and box are given from the innermost dimension on; a box of im2col is (channels, pixels)
 static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> extents, std::vector<cuuint32_t> box,
-                            bool swizzle_128b, int l2_promotion_bytes, const Im2col& im2col = {}) {
+                            bool swizzle_128b, int l2_promotion_bytes, const Im2col& im2col = {},
+                            std::vector<cuuint64_t> strides = {}) {
   static const auto tiled = driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   static const auto windows = driver_function<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
-  std::vector<cuuint64_t> strides;
-  for (size_t i = 0; i < extents.size(); ++i) strides.push_back((i ? strides.back() : bytes) * extents[i]);
+  if (strides.empty())
+    for (size_t i = 0; i < extents.size(); ++i) strides.push_back((i ? strides.back() : bytes) * extents[i]);
   std::vector<cuuint32_t> steps(extents.size(), 1);
   for (size_t i = 0; i < im2col.strides.size(); ++i) steps[i + 1] = im2col.strides[i];
   const CUtensorMapDataType types[] = {CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_DATA_TYPE_UINT16,
@@ -182,10 +183,13 @@ def _tensor_map(described: TensorMap, parameter: KernelParameter) -> str:
     shape = parameter.shape if described.shape is None else described.shape
     extents, box = _reversed(shape), _reversed(described.box)
     how = f"{'true' if described.swizzle_128b else 'false'}, {described.l2_promotion_bytes}"
-    if described.im2col is not None:
-        window = described.im2col
-        sides = (window.lower, window.upper(shape[1:-1]), window.strides)
+    window = described.im2col
+    if window is not None or described.strides is not None:
+        sides = () if window is None else (window.lower, window.upper(shape[1:-1]), window.strides)
         how += f", Im2col{{{', '.join(f'{{{_reversed(side)}}}' for side in sides)}}}"
+    if described.strides is not None:
+        sizes = [stride * parameter.dtype.bytes for stride in (parameter.bytes // parameter.dtype.bytes,)]
+        how += f", {{{_reversed([*sizes, *(n * parameter.dtype.bytes for n in described.strides[:-1])])}}}"
     return f"tensor_map(p[{described.parameter}], {parameter.dtype.bytes}, {{{extents}}}, {{{box}}}, {how})"
 
 

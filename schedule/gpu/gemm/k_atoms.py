@@ -56,15 +56,15 @@ def _channel_atoms(gemm: Gemm) -> int:
     return -(-gemm.window.channels // SWIZZLE_128B_ELEMENTS)
 
 
-def can_load_im2col(load: Load, window: ImageWindow, grouped: bool) -> bool:
+def can_load_im2col(load: Load, window: ImageWindow) -> bool:
     """Whether there is an im2col tensor map for these images, and groups share no atom that is multiplied whole."""
     sides = len(window.taps)
-    extents = load.buffer.shape[1:-1]
+    extents, grouped = load.buffer.shape[1:-1], load.buffer.shape[-1] != window.channels
     corners = (*window.lower, *Im2col(window.lower, window.positions, window.strides).upper(extents))
     reach = [(taps - 1) * dilation for taps, dilation in zip(window.taps, window.dilations, strict=True)]
     return (
         all(corner in corner_range(sides) for corner in corners)
-        and max(reach) <= largest_offset(sides)
+        and max(reach) + window.most_shifted <= largest_offset(sides)
         and max(window.strides) <= MAX_ELEMENT_STRIDE
         and (not grouped or window.channels in (16, 32, 48) or window.channels % SWIZZLE_128B_ELEMENTS == 0)
     )

@@ -208,7 +208,7 @@ def can_use_wgmma(gemm: Gemm) -> bool:
     a, all_b = gemm.a.load, [o.load for o in gemm.all_b]
     if a is None or a.buffer.dtype.name not in ("float16", "bfloat16"):
         return False
-    if not (_can_load(a, "m") if gemm.window is None else can_load_im2col(a, gemm.window, bool(gemm.batch))):
+    if not (_can_load(a, "m") if gemm.window is None else can_load_im2col(a, gemm.window)):
         return False
     if any(b is None or b.buffer.dtype != a.buffer.dtype or not _can_load(b, "n") for b in all_b):
         return False

@@ -148,8 +148,8 @@ def _image_boxes(load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: 
         return
     pixels = prod(window.patch)
     for row in range(0, rows, pixels):
-        number, *corner, channel = (substitute(i, {**at, "m": at["m"] + row}) for i in load.indices)
-        moved = tuple(i + offset for i, offset in zip(corner, offsets, strict=True))
+        number, *start, channel = (substitute(i, {**at, "m": at["m"] + row}) for i in load.indices)
+        moved = tuple(i + offset for i, offset in zip(start, offsets, strict=True))
         extents = (*window.patch, SWIZZLE_128B_ELEMENTS)
         yield TmaBox(load.buffer, (number, *moved, channel), extents, (first + row, index(0)))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.golden import check_golden
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, compiled, legal_schedule_of, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
-from tilewright.codegen.lowering import finish
+from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
@@ -22,6 +22,7 @@ from tilewright.ir.interpret import interpret
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import walk_statements
 from tilewright.ir.text import kernel_text
+from tilewright.ir.verify import verify
 from tilewright.schedule.gpu.conv.space import CUDA_CONV as SKETCH
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM
 from tilewright.schedule.problems.image_window import ImageWindow
@@ -59,6 +60,14 @@ def conv3d(**changed: Any) -> Workload:
     return workload_of("conv3d", **{**parameters, **changed})
 
 
+def transposed(**changed: Any) -> Workload:
+    parameters = {
+        **{"batch": 2, "channels": 64, "height": 4, "width": 8, "filters": 40, "kernel_h": 4, "kernel_w": 4},
+        **{"stride": 2, "padding": 1, "layout": "NHWC", "dtype": F16},
+    }
+    return workload_of("conv2d_transpose", **{**parameters, **changed})
+
+
 def _filters_first() -> Workload:
     """Filters that lie as (filter, taps, channel), no axis of images, other padding on every side, two outputs."""
     x, w = te.placeholder((9, 10, 64), F16, "X"), te.placeholder((40, 3, 2, 64), F16, "W")
@@ -88,18 +97,22 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
     "fused": (H200, lambda: conv2d(bias=True, residual=True, activation="relu", channels=136)),
     "narrow groups": (H200, lambda: conv2d(groups=4, filters=64)),
     "wide groups": (H200, lambda: conv2d(groups=2, channels=128, filters=64, bias=True, height=4)),
-    "few channels": (H200, lambda: conv2d(channels=3, kernel_h=5, kernel_w=5, padding=2, stride=2, filters=75)),
+    "channels between multiples of 16 bytes": (H200, lambda: conv2d(channels=20, kernel_h=2, filters=75)),
     "line": (H200, lambda: conv1d(padding=1, bias=True)),
     "volume": (H200, lambda: conv3d(activation="silu")),
     "volume, groups": (H200, lambda: conv3d(groups=2, filters=32)),
     "filters first": (H200, _filters_first),
+    "transposed": (H200, lambda: transposed(bias=True, activation="relu")),
+    "transposed, odd kernel": (H200, lambda: transposed(kernel_h=3, kernel_w=3, output_padding=1)),
+    "transposed, kernel of the stride": (H200, lambda: transposed(kernel_h=2, kernel_w=2, padding=0)),
+    "transposed, groups": (H200, lambda: transposed(groups=2, kernel_h=6, kernel_w=3, stride=3, padding=0)),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
     target, workload = CASES[case]
-    assert assert_agrees(SKETCH, workload(), 2, target) == 2
+    assert assert_agrees(SKETCH, workload(), 1, target) == 1
     assert assert_agrees(SKETCH, workload(), 1, target, WHOLE) == 1
 
 
@@ -143,7 +156,7 @@ def test_what_it_takes_and_what_it_leaves_to_others() -> None:
         conv2d(groups=8, filters=64),
         conv2d(groups=2, channels=160, filters=64),  # 80 channels a group: the last atom would hold those of the next
         conv2d(stride=9),
-        conv2d(kernel_h=2, kernel_w=1, dilation=255, padding=124),
+        conv2d(kernel_h=2, kernel_w=1, dilation=255, padding=127),
         conv2d(padding=129),
         workload_of("linear", rows=16, inputs=64, outputs=64, dtype=F16),
         workload_of("matmul", m=128, n=128, k=64, dtype=F16),
@@ -161,6 +174,39 @@ def test_one_tap_is_a_plain_product() -> None:
     stores = [s for s in walk_statements(kernel.body) if isinstance(s, TmaStore)]
     assert loads and {s.source.shape for s in loads} == {(128, 64)}
     assert stores and {s.target.shape for s in stores} == {(128, 40)}
+
+
+@pytest.mark.parametrize("overlapped", [0, 1])
+@pytest.mark.parametrize(
+    ("parameters", "knobs"),
+    [
+        ({"kernel_h": 7, "kernel_w": 7, "padding": 3, "stride": 2, "width": 32, "height": 8}, {"pixels": "1x4x16"}),
+        ({"kernel_h": 3, "height": 7, "width": 5, "stride": 2, "filters": 75}, {"pixels": "im2col", "split_k": 2}),
+        (
+            {"kernel_h": 5, "kernel_w": 4, "height": 5, "channels": 6, "bias": True},
+            {"pixels": "im2col", "cluster_n": 2},
+        ),
+    ],
+)
+def test_few_channels_are_folded(overlapped: int, parameters: dict[str, Any], knobs: dict[str, Any]) -> None:
+    workload = conv2d(**{"channels": 3, **parameters})
+    schedule = legal_schedule_of(SKETCH, workload, mma_n=32, atoms_m=1, overlapped=overlapped, **knobs)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    verify(kernel)
+    assert kernel.launches[0].name == "fold" and len(kernel.workspace) == 2
+    seen = {s.source for s in walk_statements(kernel.body) if isinstance(s, TmaLoad) and len(s.source.shape) == 4}
+    assert {(tensor.layout is not None) for tensor in seen} == {bool(overlapped)}
+    _check(workload, H200, schedule)
+
+
+def test_a_7x7_window_on_colours_becomes_four_taps() -> None:
+    workload = conv2d(
+        batch=32, channels=3, height=224, width=224, filters=64, kernel_h=7, kernel_w=7, padding=3, stride=2
+    )
+    kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, overlapped=1))
+    images, filters = kernel.workspace
+    assert images.shape == (32, 115, 229, 2, 4) and filters.shape == (4, 56, 64)
+    assert sum(r.spill_bytes for r in build_kernel(kernel, H200).resources.values()) == 0
 
 
 def test_knobs_that_change_nothing_are_fixed() -> None:
@@ -216,6 +262,16 @@ def _number(expr: Expr) -> int:
     known = simplify(expr, {})
     assert isinstance(known, Const)
     return int(known.value)
+
+
+def test_a_transposed_convolution_skips_places_that_no_pixel_meets() -> None:
+    """Of a 4x4 kernel with stride 2, each of the four phases takes 2x2 places."""
+    gemm = implicit_gemm_of(transposed())
+    assert gemm is not None and gemm.window is not None
+    assert [a.extent for a in gemm.batch] == [2, 2] and gemm.k.extent == 4 * 64
+    assert gemm.window.taps == (2, 2) and gemm.window.lower == (-1, -1) and gemm.window.most_shifted == 1
+    odd = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3, output_padding=1))
+    assert odd is not None and odd.window is not None and odd.window.taps == (2, 2)  # one phase has but one
 
 
 def test_padding_of_any_kind_is_part_of_the_window() -> None:
