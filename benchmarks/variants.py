@@ -1,4 +1,4 @@
-"""Few schedules that between them have every value of a sketch's knobs, on products of every layout and kind."""
+"""Few schedules that between them have every value of a sketch's knobs, on products and convolutions of every kind."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +33,34 @@ PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "statistics of rows": ("mlp", {"rows": 40, "width": 128, "layers": 2, "dtype": "float16"}),
     "some rows": ("linear", {"rows": 33, "inputs": 520, "outputs": 1288, "dtype": "float16"}),
     "few rows": ("linear", {"rows": 2, "inputs": 2056, "outputs": 1288, "dtype": "bfloat16"}),
+    "convolution": (
+        "conv2d",
+        {
+            **{"batch": 4, "channels": 136, "height": 16, "width": 8, "filters": 200, "kernel_h": 3, "kernel_w": 3},
+            **{"padding": 1, "bias": True, "residual": True, "layout": "NHWC", "dtype": "float16"},
+        },
+    ),
+    "convolution, strided, groups": (
+        "conv2d",
+        {
+            **{"batch": 2, "channels": 128, "height": 15, "width": 17, "filters": 64, "kernel_h": 3, "kernel_w": 3},
+            **{"padding": 2, "stride": 2, "dilation": 2, "groups": 4, "layout": "NHWC", "dtype": "bfloat16"},
+        },
+    ),
+    "convolution, transposed": (
+        "conv2d_transpose",
+        {
+            **{"batch": 4, "channels": 72, "height": 8, "width": 8, "filters": 96, "kernel_h": 4, "kernel_w": 4},
+            **{"padding": 1, "stride": 2, "layout": "NHWC", "dtype": "float16"},
+        },
+    ),
+    "convolution, few channels": (
+        "conv2d",
+        {
+            **{"batch": 2, "channels": 3, "height": 32, "width": 32, "filters": 72, "kernel_h": 7, "kernel_w": 7},
+            **{"padding": 3, "stride": 2, "layout": "NHWC", "dtype": "float16"},
+        },
+    ),
     "odd rows": ("matmul", {"m": 101, "n": 113, "k": 99, "dtype": "float16"}),
 }
 """What is special -> operator and parameters: several tiles each, quickly checked."""

@@ -1,6 +1,5 @@
 """Im2col loads, and tensors that TMA sees in another shape: what they do, which faults are found, what is emitted."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -9,68 +8,35 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tilewright.codegen.backend import TensorMap
+from tests.ir.im2col_launches import (
+    CHANNELS,
+    IMAGE,
+    LINE,
+    PIXELS,
+    WINDOWS,
+    ZERO,
+    loading,
+    multicasting,
+    storing,
+)
+from tilewright.codegen.backend import CompiledKernel, LaunchConfig, TensorMap
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
-from tilewright.core.dtypes import INDEX, float16
+from tilewright.core.dtypes import float16
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault
 from tilewright.core.streams import stream
-from tilewright.core.target import Target
-from tilewright.ir.buffer import Buffer, Layout, MemoryScope
-from tilewright.ir.build import Writer
-from tilewright.ir.expr import Compare, CompareOp, Expr, Load, Var, index
-from tilewright.ir.gpu.barrier import SyncScope
-from tilewright.ir.gpu.fence import AsyncProxyFence
-from tilewright.ir.gpu.mbarrier import MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
-from tilewright.ir.gpu.tma import Im2col, TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
-from tilewright.ir.gpu.wgmma import SWIZZLE_128B
+from tilewright.core.target import Target, Toolchain
+from tilewright.ir.buffer import Buffer, Layout
+from tilewright.ir.expr import Var, index
+from tilewright.ir.gpu.tma import Im2col
 from tilewright.ir.interpret import interpret
-from tilewright.ir.stmt import HardwareAxis, Kernel
+from tilewright.ir.stmt import Kernel
 from tilewright.ir.text import kernel_text
 from tilewright.ir.verify import verify
+from tilewright.runtime.cuda.tensor_maps import BYTES, without_small_flag
+from tilewright.workers.wire import binary_from_frame, binary_to_frame
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
-ZERO = index(0)
-PIXELS, CHANNELS = 16, 64
-LINE = Buffer("X", (3, 9, 72), float16)
-IMAGE = Buffer("X", (2, 5, 7, 40), float16)
-VOLUME = Buffer("X", (2, 3, 4, 5, 64), float16)
-WINDOWS: Mapping[str, tuple[Buffer, Im2col, tuple[int, ...]]] = {
-    "line": (LINE, Im2col((-2,), (5,), (2,)), (3,)),
-    "image": (IMAGE, Im2col((-1, -1), (5, 7), (1, 1)), (2, 0)),
-    "image, strided": (IMAGE, Im2col((-1, 0), (3, 2), (2, 3)), (1, 2)),
-    "volume": (VOLUME, Im2col((-1, 0, -1), (3, 3, 5), (1, 1, 1)), (1, 0, 2)),
-}
-"""Images, how a window moves over them, and a place of the window."""
-
-
-def loading(
-    tensor: Buffer,
-    window: Im2col,
-    offsets: tuple[Expr, ...],
-    corner: tuple[Expr, ...],
-    *,
-    pixels: int = PIXELS,
-    prefetches: bool = False,
-) -> Kernel:
-    """One thread loads ``pixels`` positions of a window from ``corner`` on; Y gets all that arrives."""
-    result, w = Buffer("Y", (pixels, CHANNELS), float16), Writer()
-    with w.launch("f", [("u", 1, HardwareAxis.WARP), ("l", 32, HardwareAxis.LANE)]) as (_, lane):
-        tile = w.allocate("x", (pixels, CHANNELS), float16, MemoryScope.SHARED, Layout((CHANNELS, 1), SWIZZLE_128B))
-        full = w.allocate("full", (1,), INDEX, MemoryScope.SHARED)
-        first = Compare(CompareOp.EQ, lane, ZERO)
-        with w.when(first):
-            w.emit(MbarrierInit(full, ZERO, 1))
-            if prefetches:
-                w.emit(TmaPrefetch(tensor, corner, (pixels, CHANNELS), window, offsets))
-        w.barrier()
-        with w.when(first):
-            box = (pixels, CHANNELS)
-            w.emit(TmaLoad(tile, (ZERO, ZERO), tensor, corner, box, full, ZERO, im2col=window, offsets=offsets))
-        w.emit(MbarrierWait(full, ZERO, ZERO))
-        with w.loop("r", pixels) as row, w.loop("h", CHANNELS // 32) as half:
-            w.store(result, (row, half * 32 + lane), Load(tile, (row, half * 32 + lane)))
-    return Kernel("k", (tensor,), (result,), (), w.finish())
 
 
 def seen(x: NDArray[Any], window: Im2col, offsets: tuple[int, ...], first: int) -> NDArray[Any]:
@@ -185,36 +151,6 @@ def test_they_become_im2col_instructions(name: str) -> None:
         build_kernel(kernel, replace(H200, arch="sm_89"))
 
 
-def multicasting() -> Kernel:
-    """Each of two CTAs loads half of the pixels, for both of them, and stores what it has to its own rows of Y."""
-    tensor, window, offsets = WINDOWS["image"]
-    result, w = Buffer("Y", (2 * PIXELS, CHANNELS), float16), Writer()
-    axes = [("c", 2, HardwareAxis.CLUSTER), ("u", 1, HardwareAxis.WARP), ("l", 32, HardwareAxis.LANE)]
-    with w.launch("f", [("b", 1, HardwareAxis.GRID_X), *axes]) as (_, cta, _u, lane):
-        tile = w.allocate("x", (PIXELS, CHANNELS), float16, MemoryScope.SHARED, Layout((CHANNELS, 1), SWIZZLE_128B))
-        full = w.allocate("full", (1,), INDEX, MemoryScope.SHARED)
-        first = Compare(CompareOp.EQ, lane, ZERO)
-        with w.when(first):
-            w.emit(MbarrierInit(full, ZERO, 1))
-        w.barrier(SyncScope.CLUSTER)
-        with w.when(first):
-            w.emit(MbarrierArriveExpectTx(full, ZERO, 2 * PIXELS * CHANNELS))
-            position, half = cta * (PIXELS // 2), PIXELS // 2
-            corner = (ZERO, position // 7 - 1, position % 7 - 1, ZERO)
-            at = (cta * half, ZERO)
-            w.emit(
-                TmaLoad(
-                    *(tile, at, tensor, corner, (half, CHANNELS), full, ZERO, True, index(3), window),
-                    tuple(map(index, offsets)),
-                )
-            )
-        w.emit(MbarrierWait(full, ZERO, ZERO))
-        with w.loop("r", PIXELS) as row, w.loop("h", CHANNELS // 32) as part:
-            w.store(result, (cta * PIXELS + row, part * 32 + lane), Load(tile, (row, part * 32 + lane)))
-        w.barrier(SyncScope.CLUSTER)
-    return Kernel("k", (tensor,), (result,), (), w.finish())
-
-
 def test_a_cluster_shares_its_pixels() -> None:
     kernel = multicasting()
     verify(kernel)
@@ -226,25 +162,6 @@ def test_a_cluster_shares_its_pixels() -> None:
     source = backend_for(H200).emit(finish(kernel, H200), H200)
     assert "tma_load_multicast_im2col_4d<false>(" in source.text
     assert "UTMALDG.4D.IM2COL.MULTICAST" in backend_for(H200).assembly(source, H200)
-
-
-def storing(view: Buffer) -> Kernel:
-    """Y, of shape (2, 4, 8), gets the numbers of its elements by one TMA store into ``view`` of it."""
-    result, w = Buffer("Y", (2, 4, 8), float16), Writer()
-    source = Buffer("X", (8, 8), float16)
-    with w.launch("f", [("u", 1, HardwareAxis.WARP), ("l", 32, HardwareAxis.LANE)]) as (_, lane):
-        tile = w.allocate("y", (8, 8), float16, MemoryScope.SHARED)
-        with w.loop("r", 2) as row:
-            at = (row * 4 + lane // 8, lane % 8)
-            w.store(tile, at, Load(source, at))
-        w.emit(AsyncProxyFence())
-        w.barrier()
-        with w.when(Compare(CompareOp.EQ, lane, ZERO)):
-            corner = tuple(ZERO for _ in view.shape)
-            w.emit(TmaStore(view, corner, tile, (ZERO, ZERO), view.shape))
-            w.emit(TmaStoreCommit())
-            w.emit(TmaStoreWait(0))
-    return Kernel("k", (source,), (result,), (), w.finish())
 
 
 def test_tma_may_see_a_tensor_in_another_shape() -> None:
@@ -259,3 +176,28 @@ def test_tma_may_see_a_tensor_in_another_shape() -> None:
     for wrong in (Buffer("Y", (9, 8), float16), Buffer("Y", (8, 16), float16)):
         with pytest.raises(InvalidKernel, match="which has other elements than"):
             verify(storing(wrong))
+    overlapping = Buffer("Y", (3, 8), float16, layout=Layout((8, 1)))
+    verify(storing(overlapping))
+    with pytest.raises(InvalidKernel, match="which has other elements than"):
+        verify(storing(Buffer("Y", (4, 8), float16, layout=Layout((24, 1)))))
+
+
+def test_rows_may_overlap() -> None:
+    kernel = storing(Buffer("Y", (2, 8), float16, layout=Layout((8, 1))))
+    source = backend_for(H200).emit(finish(kernel, H200), H200)
+    assert source.launches[0].tensor_maps == (TensorMap(1, (2, 8), False, 128, (2, 8), None, (8, 1)),)
+
+
+def test_tensor_maps_cross_to_other_processes() -> None:
+    _, window, _ = WINDOWS["image"]
+    maps = (TensorMap(0, (64, 64), True, 256, (3, 4), window, (8, 1)), TensorMap(1, (8, 8), False))
+    launches = (LaunchConfig("f", (1, 1, 1), 32, tensor_maps=maps),)
+    binary = CompiledKernel("cubin", b"code", "f", (), Toolchain({}), launches)
+    assert binary_from_frame(binary_to_frame(binary, {})).launches == launches
+
+
+def test_the_flag_that_drivers_set_for_small_tensors_goes() -> None:
+    words = np.arange(16, dtype="<u8") | np.uint64(0xFF << 16)
+    cleared = np.frombuffer(without_small_flag(words.tobytes()), "<u8")
+    assert cleared.nbytes == BYTES and cleared[1] == words[1] & ~np.uint64(1 << 21)
+    assert (np.delete(cleared, 1) == np.delete(words, 1)).all()
