@@ -14,7 +14,20 @@ taps with 7 * 2 * 4 = 56 channels each. Filters are copied likewise.
 from dataclasses import dataclass, replace
 
 from ....ir.buffer import Buffer, Layout
-from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Var, const, index, logical_and
+from ....ir.expr import (
+    Broadcast,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    Ramp,
+    Unary,
+    UnaryOp,
+    Var,
+    const,
+    index,
+    logical_and,
+)
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis
@@ -87,8 +100,9 @@ class Folding:
         )
         channels = Ramp(index(0), 1, pitch)
         to = (*(Broadcast(i, pitch) for i in (image, row, *columns, phase)), channels)
-        w.store(self.images, to, Broadcast(const(0.0, source.dtype), pitch))
         exists = Compare(CompareOp.LT, channels, Broadcast(index(source.shape[3]), pitch))
+        with w.when(Unary(UnaryOp.NOT, inside)):
+            w.store(self.images, to, Broadcast(const(0.0, source.dtype), pitch))
         with w.when(inside):
             at = (*(Broadcast(i, pitch) for i in (image, y, x)), channels)
             w.store(self.images, to, Load(source, at, exists))

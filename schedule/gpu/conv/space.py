@@ -146,10 +146,12 @@ def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:
     assert gemm.window is not None
     found = dict[str, Gemm]()
     for patch in gemm.window.patches(WGMMA_M) if set(gemm.window.strides) == {1} else ():
+        if len(found) == MOST_PATCHES:
+            break
         product = implicit_gemm_of(workload, patch)
         folding = None if product is None else folding_of(product)
         product = product if folding is None else folding.product()
-        if product is not None and can_store_by_tma(product) == can_store_by_tma(gemm) and len(found) < MOST_PATCHES:
+        if product is not None and can_store_by_tma(product) == can_store_by_tma(gemm):
             found["x".join(map(str, patch))] = product
     return found
 
