@@ -24,6 +24,7 @@ SUITES = {
     "machine-code": "benchmarks.machine_code",
     "planted": "benchmarks.planted",
     "h200-attention": "benchmarks.h200_attention",
+    "h200-convolution": "benchmarks.h200_convolution",
     "h200-memory": "benchmarks.h200_memory",
     "h200-products": "benchmarks.h200_products",
     "prior-check": "benchmarks.prior_check",

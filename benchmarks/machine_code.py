@@ -64,6 +64,13 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
             "kernel_h": 3, "kernel_w": 3, "padding": 1,
         },
     ),
+    (
+        "conv2d",
+        {
+            "batch": 4, "channels": 128, "height": 28, "width": 28, "filters": 192, "bias": True, "activation": "relu",
+            "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NHWC", "dtype": F16,
+        },
+    ),
     ("attention", {"heads": 2, "queries": 64, "keys": 128, "depth": 64}),
     (
         "pool2d",

@@ -1,5 +1,5 @@
-"""Few schedules that between them have every value of a sketch's knobs, on products of every layout and kind, and on
-attention."""
+"""Few schedules that between them have every value of a sketch's knobs, on products and convolutions of every kind, and
+on attention."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +45,34 @@ PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "attention of few": (
         "attention",
         {"heads": 4, "queries_per_key": 2, "queries": 8, "keys": 4200, "depth": 64, "dtype": "bfloat16"},
+    ),
+    "convolution": (
+        "conv2d",
+        {
+            **{"batch": 4, "channels": 136, "height": 16, "width": 8, "filters": 200, "kernel_h": 3, "kernel_w": 3},
+            **{"padding": 1, "bias": True, "residual": True, "layout": "NHWC", "dtype": "float16"},
+        },
+    ),
+    "convolution, strided, groups": (
+        "conv2d",
+        {
+            **{"batch": 2, "channels": 128, "height": 15, "width": 17, "filters": 64, "kernel_h": 3, "kernel_w": 3},
+            **{"padding": 2, "stride": 2, "dilation": 2, "groups": 4, "layout": "NHWC", "dtype": "bfloat16"},
+        },
+    ),
+    "convolution, transposed": (
+        "conv2d_transpose",
+        {
+            **{"batch": 4, "channels": 72, "height": 8, "width": 8, "filters": 96, "kernel_h": 4, "kernel_w": 4},
+            **{"padding": 1, "stride": 2, "layout": "NHWC", "dtype": "float16"},
+        },
+    ),
+    "convolution, few channels": (
+        "conv2d",
+        {
+            **{"batch": 2, "channels": 3, "height": 32, "width": 32, "filters": 72, "kernel_h": 7, "kernel_w": 7},
+            **{"padding": 3, "stride": 2, "layout": "NHWC", "dtype": "float16"},
+        },
     ),
     "odd rows": ("matmul", {"m": 101, "n": 113, "k": 99, "dtype": "float16"}),
 }

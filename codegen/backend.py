@@ -8,6 +8,7 @@ from typing import Protocol
 from ..core.dtypes import DType
 from ..core.errors import InvalidParameter
 from ..core.target import Target, Toolchain
+from ..ir.gpu.tma import Im2col
 from ..ir.stmt import Kernel
 
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
@@ -42,15 +43,21 @@ class TensorMap:
     """It says how TMA copies boxes of one tensor (``CUtensorMap`` of the CUDA driver).
 
     parameter: Which parameter of the kernel the tensor is, by position.
-    box: How many elements a box has along each dimension of the parameter.
+    box: How many elements a box has along each dimension of the tensor; how many pixels and channels with ``im2col``.
     swizzle_128b: Whether the box lies in shared memory under the 128-byte swizzle (see ``ir.gpu``).
     l2_promotion_bytes: How many bytes come into L2 together, 128 or 256.
+    shape: The shape that the tensor is seen in; None for that of the parameter.
+    strides: How many elements lie between neighbours along each dimension; None where the tensor is row-major.
+    im2col: The window whose positions a box takes; None for tiled boxes.
     """
 
     parameter: int
     box: tuple[int, ...]
     swizzle_128b: bool
     l2_promotion_bytes: int = 128
+    shape: tuple[int, ...] | None = None
+    im2col: Im2col | None = None
+    strides: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

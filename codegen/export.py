@@ -62,9 +62,16 @@ def _launch(config: LaunchConfig) -> dict[str, object]:
 
 
 def _tensor_map(described: TensorMap) -> dict[str, object]:
-    return {
+    fields: dict[str, object] = {
         "parameter": described.parameter,
         "box": list(described.box),
         "swizzled": described.swizzle_128b,
         "line_bytes": described.l2_promotion_bytes,
     }
+    if described.shape is not None:
+        fields["shape"] = list(described.shape)
+    if described.strides is not None:
+        fields["strides"] = list(described.strides)
+    if described.im2col is not None:
+        fields["im2col"] = asdict(described.im2col)
+    return fields

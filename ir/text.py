@@ -48,7 +48,7 @@ from .gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, 
 from .gpu.mma import Mma
 from .gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from .gpu.setmaxnreg import SetMaxRegisters
-from .gpu.tma import TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
+from .gpu.tma import Im2col, TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
 from .gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from .stmt import Allocate, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
 
@@ -302,9 +302,13 @@ def _operation(stmt: Operation, depth: int, lines: list[str]) -> None:
                 buffer = None
             case Expr():
                 arguments.append(f"{f.name} {expr_text(value)}")
+            case (Expr(), *_):
+                arguments.append(f"{f.name} ({', '.join(map(expr_text, value))})")
+            case Im2col(lower=lower, positions=positions, strides=strides):
+                arguments.append(f"im2col from {lower} {positions} positions {strides} apart")
             case True:
                 arguments.append(f.name)
-            case None | False:
+            case None | False | ():
                 pass
             case _:
                 arguments.append(str(value))

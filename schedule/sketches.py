@@ -8,6 +8,7 @@ from .cpu.gemv.space import CPU_GEMV
 from .cpu.loops.sketch import CPU_LOOPS
 from .gpu.attention.space import CUDA_ATTENTION
 from .gpu.columnwise.space import CUDA_COLUMNWISE
+from .gpu.conv.space import CUDA_CONV
 from .gpu.gemm.space import CUDA_GEMM
 from .gpu.gemm_mfma.space import AMDGPU_GEMM
 from .gpu.gemm_mma.space import CUDA_GEMM_MMA
@@ -40,6 +41,7 @@ SKETCHES: dict[str, Sketch] = {
         CUDA_SKINNY_MMA,
         CUDA_SKINNY_TMA,
         CUDA_GEMM,
+        CUDA_CONV,
         CUDA_MLP,
         CUDA_ATTENTION,
         CUDA_GEMM_MMA,

@@ -8,6 +8,7 @@ from ..codegen.backend import CompiledKernel, KernelParameter, LaunchConfig, Res
 from ..core.dtypes import dtype_named
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Timed, TrialStage
+from ..ir.gpu.tma import Im2col
 from .frames import Frame
 from .report import RunReport
 from .timing import RemeasureRules, TimingRules
@@ -66,9 +67,17 @@ def _binary(description: Json, code: bytes) -> CompiledKernel:
 def _launch_from_json(data: Json) -> LaunchConfig:
     x, y, z = cast(list[int], data["blocks"])
     arguments = tuple(cast(list[int], data["arguments"]))
-    maps = tuple(TensorMap(**{**m, "box": tuple(m["box"])}) for m in cast(list[dict[str, Any]], data["tensor_maps"]))
+    maps = tuple(_tensor_map_from_json(m) for m in cast(list[dict[str, Any]], data["tensor_maps"]))
     fields: Json = {**data, "blocks": (x, y, z), "arguments": arguments, "tensor_maps": maps}
     return LaunchConfig(**fields)  # type: ignore[arg-type]
+
+
+def _tensor_map_from_json(data: Mapping[str, Any]) -> TensorMap:
+    window = data["im2col"]
+    fields: dict[str, Any] = {**data, "box": tuple(data["box"])}
+    fields |= {name: None if data[name] is None else tuple(data[name]) for name in ("shape", "strides")}
+    fields["im2col"] = None if window is None else Im2col(**{name: tuple(sides) for name, sides in window.items()})
+    return TensorMap(**fields)
 
 
 def target_from_json(data: object) -> Target:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..buffer import Buffer
 from ..expr import Expr
-from ..gpu.tma import SWIZZLE_ROW_BYTES, TmaLoad, TmaPrefetch, TmaStore
+from ..gpu.tma import SWIZZLE_ROW_BYTES, Im2col, TmaLoad, TmaPrefetch, TmaStore, largest_offset
 from ..interpreter.memory import Array
 from .address import address_of
 from .context import LaunchContext, LaunchState
@@ -22,16 +22,13 @@ def box_elements(
     tensor, indices = stmt.source, stmt.source_indices
     if isinstance(stmt, TmaStore):
         tensor, indices = stmt.target, stmt.target_indices
+    elif stmt.im2col is not None:
+        return _im2col_elements(stmt, stmt.im2col, context)
     corners = [value_closure(i, context) for i in indices]
-    chunk = 16 // tensor.dtype.bytes
     steps = np.indices(stmt.box).reshape(len(stmt.box), -1)  # [dimensions, elements]
 
     def elements(state: LaunchState, who: Array) -> Array:
-        first = np.broadcast_to(corners[-1](state), (state.threads,))[who]
-        if (first % chunk).any():
-            wrong = int((first % chunk != 0).argmax())
-            what = f"a box of {tensor.name} begins at {int(first[wrong])} in a row, no multiple of 16 bytes"
-            raise context.fault(what, state, int(who[wrong]), tensor.name)
+        _check_chunk(tensor, np.broadcast_to(corners[-1](state), (state.threads,))[who], state, who, context)
         shape = (len(who), steps.shape[1])
         flat, inside = np.zeros(shape, dtype=np.int64), np.ones(shape, dtype=np.bool_)
         for corner, step, extent, stride in zip(corners, steps, tensor.shape, tensor.strides, strict=True):
@@ -42,6 +39,57 @@ def box_elements(
         return flat
 
     return elements
+
+
+def _im2col_elements(
+    stmt: TmaLoad | TmaPrefetch, window: Im2col, context: LaunchContext
+) -> Callable[[LaunchState, Array], Array]:
+    """As ``box_elements``, for a box of positions of a window. It raises where the box does not begin at one."""
+    tensor, (pixels, channels) = stmt.source, stmt.box
+    corners = [value_closure(i, context) for i in stmt.source_indices]
+    offsets = [value_closure(i, context) for i in stmt.offsets]
+    most = largest_offset(len(offsets))
+
+    def elements(state: LaunchState, who: Array) -> Array:
+        image, *corner, first = (np.broadcast_to(c(state), (state.threads,))[who] for c in corners)
+        offset = [np.broadcast_to(o(state), (state.threads,))[who] for o in offsets]
+        _check_chunk(tensor, first, state, who, context)
+        number, wrong = image, np.zeros(len(who), dtype=np.bool_)
+        sides = list(zip(window.lower, window.positions, window.strides, strict=True))
+        for at, by, (lower, count, stride) in zip(corner, offset, sides, strict=True):
+            position, between = np.divmod(at - lower, stride)
+            wrong |= (between != 0) | (position < 0) | (position >= count) | (by < 0) | (by > most)
+            number = number * count + position
+        if wrong.any():
+            bad = int(wrong.argmax())
+            where = f"pixel {[int(at[bad]) for at in corner]} offset by {[int(by[bad]) for by in offset]}"
+            what = f"an im2col box of {tensor.name} begins at {where}, which is no position of the window"
+            raise context.fault(what, state, int(who[bad]), tensor.name)
+        numbers = number[:, None] + np.arange(pixels)
+        flat, inside = np.zeros_like(numbers), np.ones(numbers.shape, dtype=np.bool_)
+        for n in reversed(range(len(sides))):
+            lower, count, stride = sides[n]
+            numbers, position = np.divmod(numbers, count)
+            pixel = lower + position * stride + offset[n][:, None]
+            inside &= (pixel >= 0) & (pixel < tensor.shape[n + 1])
+            flat += pixel * tensor.strides[n + 1]
+        inside &= (numbers >= 0) & (numbers < tensor.shape[0])
+        flat += numbers * tensor.strides[0]
+        channel = first[:, None] + np.arange(channels)
+        every = inside[:, :, None] & ((channel >= 0) & (channel < tensor.shape[-1]))[:, None, :]
+        found: Array = np.where(every, flat[:, :, None] + channel[:, None, :], -1).reshape(len(who), -1)
+        return found
+
+    return elements
+
+
+def _check_chunk(tensor: Buffer, first: Array, state: LaunchState, who: Array, context: LaunchContext) -> None:
+    """Raise where the box of a thread begins between multiples of 16 bytes of a row."""
+    chunk = 16 // tensor.dtype.bytes
+    if (first % chunk).any():
+        wrong = int((first % chunk != 0).argmax())
+        what = f"a box of {tensor.name} begins at {int(first[wrong])} in a row, no multiple of 16 bytes"
+        raise context.fault(what, state, int(who[wrong]), tensor.name)
 
 
 def tile_offsets(

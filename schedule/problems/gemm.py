@@ -18,6 +18,7 @@ from ...te.contraction import Contraction, contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..tile.delinearize import axis_indices
+from .image_window import ImageWindow
 
 LARGEST_SKINNY_M = 64
 """A product counts as skinny up to so many rows of A."""
@@ -63,7 +64,8 @@ class ExtraAccumulator:
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """A workload as a product. Its expressions read the variables ``m``, ``n``, ``k`` and those of ``batch`` alone.
-    ``others``: further sums that the results read."""
+    ``others``: further sums that the results read. ``window``: how A is read where it is images seen through a window.
+    Then ``a`` is the load of the first tap, and both operands take ``k`` for the channel alone (``implicit_gemm``)."""
 
     inputs: tuple[Buffer, ...]
     accumulator: Buffer
@@ -75,6 +77,7 @@ class Gemm:
     results: tuple[Result, ...]
     batch: tuple[Axis, ...] = ()
     others: tuple[ExtraAccumulator, ...] = ()
+    window: ImageWindow | None = None
 
     @property
     def accumulators(self) -> tuple[str, ...]:
@@ -175,12 +178,14 @@ class Sides:
             outer, *rest = self.columns.axes
             yield replace(self, columns=replace(self.columns, axes=tuple(rest)), batch=(*self.batch, outer))
 
-    def product(self, short: Side, tall: Side) -> Gemm | None:
+    def product(self, short: Side, tall: Side, rows: Mapping[str, Expr] | None = None) -> Gemm | None:
         """The product with the axes of ``short`` as ``m`` and those of ``tall`` as ``n``; None where an output is not a
-        pointwise function of it."""
+        pointwise function of it. ``rows``: the indices along the axes of ``short``, where ``m`` does not count them in
+        their order."""
         stage = self.stage
         batch = self.new_batch
-        at = {**self.shared_indices, **axis_indices(Var("m"), short.axes), **axis_indices(Var("n"), tall.axes)}
+        rows = axis_indices(Var("m"), short.axes) if rows is None else rows
+        at = {**self.shared_indices, **rows, **axis_indices(Var("n"), tall.axes)}
         stages, sums = self.inlined.stages, (stage, *(s for s, _ in self.others))
         results = [_result(s, sums, at) for s in stages if s.name in self.inlined.outputs]
         inner = sum(s.name not in self.inlined.outputs for s in sums)

@@ -189,6 +189,13 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "conv2d",
+        {
+            "batch": 4, "channels": 64, "height": 28, "width": 28, "filters": 128,
+            "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NHWC", "dtype": "float16",
+        },
+    ),
+    (
         "pool2d",
         {
             "batch": 4, "channels": 64, "height": 28, "width": 28, "kernel_h": 3, "kernel_w": 3, "padding": 1,

@@ -22,7 +22,7 @@ class EmittedFunction:
         read_only: Which global buffers the launch never writes.
         evict_first: Which global buffers have elements that are touched once, so that caches evict them first.
         fast_math: Whether fast approximations are exact enough (see ``arithmetic``).
-        parameters: What the kernel's parameters are called.
+        parameters: The kernel's parameters.
         tensor_maps: Which tensor maps the function takes, and what they are called.
         last: Which statement ends the launch, if all threads end with the same.
         cluster_syncs_shared_only: Whether CTAs of a cluster exchange data through shared memory alone.
@@ -43,7 +43,7 @@ class EmittedFunction:
     evict_first: frozenset[str]
     fast_math: bool
     taken: set[str]
-    parameters: tuple[str, ...] = ()
+    parameters: tuple[Buffer, ...] = ()
     tensor_maps: dict[TensorMap, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     unrolled: set[str] = field(default_factory=set)

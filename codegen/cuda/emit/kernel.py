@@ -114,7 +114,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         evict_first=frozenset(launch.evict_first),
         fast_math=uses_fast_math(kernel),
         taken=set(_RESERVED) | {name},
-        parameters=tuple(b.name for b in kernel.parameters),
+        parameters=kernel.parameters,
         last=_last(launch.body),
         cluster_syncs_shared_only=_exchanges_no_global_data(launch.body, written),
         awaits_cluster_loads=awaits_cluster_loads(launch.body),

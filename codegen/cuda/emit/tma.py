@@ -28,15 +28,16 @@ def emit_tma(emitter: ExpressionEmitter, stmt: TmaLoad | TmaPrefetch | TmaStore 
 
 
 def _load(emitter: ExpressionEmitter, stmt: TmaLoad) -> str:
-    fn, rank = emitter.fn, len(stmt.box)
+    fn = emitter.fn
     target = address(emitter, stmt.target, unswizzled_offset(emitter, stmt.target, stmt.target_indices))
     barrier = mbarrier_address(emitter, stmt.barriers, stmt.index)
     given = f"{target}, &{fn.tensor_maps[tensor_map(fn, stmt)]}, {barrier}"
-    coordinates, evict_first = _coordinates(emitter, stmt.source_indices), _evict_first(fn, stmt.source)
+    coordinates, evict_first = _coordinates(emitter, stmt.source_indices, stmt.offsets), _evict_first(fn, stmt.source)
     if stmt.multicast is not None:
         mask = emitter.value(stmt.multicast).text
-        return f"{fn.use_sm_90(f'tma_load_multicast_{rank}d')}<{evict_first}>({given}, {mask}, {coordinates});"
-    load = f"{fn.use_sm_90(f'tma_load_{rank}d')}<{evict_first}>({given}, {coordinates});"
+        function = _function(stmt, "tma_load_multicast")
+        return f"{fn.use_sm_90(function)}<{evict_first}>({given}, {mask}, {coordinates});"
+    load = f"{fn.use_sm_90(_function(stmt, 'tma_load'))}<{evict_first}>({given}, {coordinates});"
     if stmt.tx_expected:
         return load
     size = prod(stmt.box) * stmt.source.dtype.bytes
@@ -44,11 +45,11 @@ def _load(emitter: ExpressionEmitter, stmt: TmaLoad) -> str:
 
 
 def _prefetch(emitter: ExpressionEmitter, stmt: TmaPrefetch) -> str:
-    fn, coordinates = emitter.fn, _coordinates(emitter, stmt.source_indices)
-    wanted = (fn.parameters.index(stmt.source.name), stmt.box)
+    fn, coordinates = emitter.fn, _coordinates(emitter, stmt.source_indices, stmt.offsets)
+    wanted = (*_seen(fn, stmt.source), stmt.box, stmt.im2col)
     for described, name in fn.tensor_maps.items():
-        if (described.parameter, described.box) == wanted:
-            return f"{fn.use_sm_90(f'tma_prefetch_{len(stmt.box)}d')}(&{name}, {coordinates});"
+        if (described.parameter, described.shape, described.box, described.im2col) == wanted:
+            return f"{fn.use_sm_90(_function(stmt, 'tma_prefetch'))}(&{name}, {coordinates});"
     raise CompileError(f"a box {list(stmt.box)} of {stmt.source.name} is prefetched, which nothing copies")
 
 
@@ -60,9 +61,19 @@ def _store(emitter: ExpressionEmitter, stmt: TmaStore) -> str:
     return f"{function}<{_evict_first(fn, stmt.target)}>({source}, &{name}, {coordinates});"
 
 
-def _coordinates(emitter: ExpressionEmitter, indices: tuple[Expr, ...]) -> str:
-    """Return the coordinates of a box, from the innermost dimension on."""
-    return ", ".join(emitter.value(i).text for i in reversed(indices))
+def _coordinates(emitter: ExpressionEmitter, indices: tuple[Expr, ...], offsets: tuple[Expr, ...] = ()) -> str:
+    """Return the coordinates of a box, then the offsets of one by im2col, each from the innermost dimension on."""
+    return ", ".join(emitter.value(i).text for i in (*reversed(indices), *reversed(offsets)))
+
+
+def _function(stmt: TmaLoad | TmaPrefetch, name: str) -> str:
+    return f"{name}{'' if stmt.im2col is None else '_im2col'}_{len(stmt.source.shape)}d"
+
+
+def _seen(fn: EmittedFunction, tensor: Buffer) -> tuple[int, tuple[int, ...] | None]:
+    """Return which parameter a tensor is, and the shape that TMA sees it in where it is not seen as it is declared."""
+    number = next(n for n, parameter in enumerate(fn.parameters) if parameter.name == tensor.name)
+    return number, None if fn.parameters[number] == tensor else tensor.shape
 
 
 def _evict_first(fn: EmittedFunction, tensor: Buffer) -> str:
@@ -84,4 +95,7 @@ def tensor_map(fn: EmittedFunction, stmt: TmaLoad | TmaStore) -> TensorMap:
     tile, tensor = (stmt.target if isinstance(stmt, TmaLoad) else stmt.source), global_tensor(stmt)
     swizzled = tile.layout is not None and tile.layout.swizzle is not None
     again = swizzled and isinstance(stmt, TmaLoad) and tensor.name not in fn.evict_first
-    return TensorMap(fn.parameters.index(tensor.name), stmt.box, swizzled, 256 if again else 128)
+    number, shape = _seen(fn, tensor)
+    im2col = stmt.im2col if isinstance(stmt, TmaLoad) else None
+    strides = None if tensor.layout is None else tensor.layout.strides
+    return TensorMap(number, stmt.box, swizzled, 256 if again else 128, shape, im2col, strides)

@@ -1,6 +1,8 @@
 """Writes a host program around a kernel, which fills its inputs, runs and times it, and prints a hash of each
 output."""
 
+from collections.abc import Sequence
+
 from ...backend import KernelParameter, LaunchConfig, Source, TensorMap
 from ..compile.resources import STATIC_SHARED_LIMIT_BYTES
 from ..emit.types import storage_type
@@ -38,26 +40,49 @@ static const KernelParameter parameters[] = {{
 
 _TENSOR_MAPS = """#include <cuda.h>
 
-// extents and box are given from the innermost dimension on
-static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> extents, std::vector<cuuint32_t> box,
-                            bool swizzle_128b, int l2_promotion_bytes) {
-  static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
+// a function of the driver
+template <typename F> static F driver_function(const char* name) {
+  F function = nullptr;
   cudaDriverEntryPointQueryResult found;
-  if (!encode)
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void**)&encode, 12000, cudaEnableDefault, &found),
-          "cudaGetDriverEntryPointByVersion");
-  std::vector<cuuint64_t> strides;
-  for (size_t i = 0; i < extents.size(); ++i) strides.push_back((i ? strides.back() : bytes) * extents[i]);
-  const std::vector<cuuint32_t> steps(box.size(), 1);
+  check(cudaGetDriverEntryPointByVersion(name, (void**)&function, 12000, cudaEnableDefault, &found), name);
+  return function;
+}
+
+// pixels at the positions of a window; everything is given from the innermost dimension on
+struct Im2col {
+  std::vector<int> lower, upper;
+  std::vector<cuuint32_t> strides;
+};
+
+// extents and box are given from the innermost dimension on; a box of im2col is (channels, pixels)
+static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> extents, std::vector<cuuint32_t> box,
+                            bool swizzle_128b, int l2_promotion_bytes, const Im2col& im2col = {},
+                            std::vector<cuuint64_t> strides = {}) {
+  static const auto tiled = driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  static const auto windows = driver_function<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
+  if (strides.empty())
+    for (size_t i = 0; i < extents.size(); ++i) strides.push_back((i ? strides.back() : bytes) * extents[i]);
+  std::vector<cuuint32_t> steps(extents.size(), 1);
+  for (size_t i = 0; i < im2col.strides.size(); ++i) steps[i + 1] = im2col.strides[i];
   const CUtensorMapDataType types[] = {CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_DATA_TYPE_UINT16,
                                        CU_TENSOR_MAP_DATA_TYPE_UINT32, CU_TENSOR_MAP_DATA_TYPE_UINT64};
   const CUtensorMapDataType type = types[bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3];
+  const auto swizzle = swizzle_128b ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
+  const auto promotion =
+      l2_promotion_bytes == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   TensorMap map;
-  if (encode((CUtensorMap*)&map, type, box.size(), data, extents.data(), strides.data(), box.data(), steps.data(),
-             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_128b ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-             l2_promotion_bytes == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
-    check(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
+  const auto status =
+      im2col.strides.empty()
+          ? tiled((CUtensorMap*)&map, type, extents.size(), data, extents.data(), strides.data(), box.data(),
+                  steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+          : windows((CUtensorMap*)&map, type, extents.size(), data, extents.data(), strides.data(),
+                    im2col.lower.data(), im2col.upper.data(), box[0], box[1], steps.data(),
+                    CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) check(cudaErrorInvalidValue, "encoding a tensor map");
+  // up to CUDA 13.1, drivers set a flag by mistake for tensors under 128 KiB
+  int driver = 0;
+  check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  if (!im2col.strides.empty() && strides.back() < 131072 && driver <= 13010) map.words[1] &= ~(1ull << 21);
   return map;
 }
 
@@ -155,6 +180,18 @@ def _launch(config: LaunchConfig, parameters: tuple[KernelParameter, ...]) -> st
 
 
 def _tensor_map(described: TensorMap, parameter: KernelParameter) -> str:
-    extents, box = (", ".join(map(str, reversed(shape))) for shape in (parameter.shape, described.box))
+    shape = parameter.shape if described.shape is None else described.shape
+    extents, box = _reversed(shape), _reversed(described.box)
     how = f"{'true' if described.swizzle_128b else 'false'}, {described.l2_promotion_bytes}"
+    window = described.im2col
+    if window is not None or described.strides is not None:
+        sides = () if window is None else (window.lower, window.upper(shape[1:-1]), window.strides)
+        how += f", Im2col{{{', '.join(f'{{{_reversed(side)}}}' for side in sides)}}}"
+    if described.strides is not None:
+        sizes = [stride * parameter.dtype.bytes for stride in (parameter.bytes // parameter.dtype.bytes,)]
+        how += f", {{{_reversed([*sizes, *(n * parameter.dtype.bytes for n in described.strides[:-1])])}}}"
     return f"tensor_map(p[{described.parameter}], {parameter.dtype.bytes}, {{{extents}}}, {{{box}}}, {how})"
+
+
+def _reversed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, reversed(numbers)))

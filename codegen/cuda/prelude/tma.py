@@ -9,6 +9,8 @@ from .device_function import DeviceFunction
 
 RANKS = range(1, 6)
 """A tensor map may have this many dimensions."""
+IM2COL_RANKS = range(3, 6)
+"""One for im2col may have this many: images, one to three spatial dimensions, channels."""
 
 
 def _coordinates(rank: int, first: int) -> tuple[str, str, str]:
@@ -81,6 +83,54 @@ template <bool EVICT_FIRST> $void tma_store_{rank}d(const void* from, const Tens
 }}"""
 
 
+def _offsets(rank: int, first: int) -> tuple[str, str, str]:
+    """Return the offsets of an im2col box, in the forms of ``_coordinates``."""
+    names = [f"o{n}" for n in range(rank - 2)]
+    return (
+        ", ".join(f"unsigned short {name}" for name in names),
+        ", ".join(f"%{first + n}" for n in range(rank - 2)),
+        "".join(f', "h"({name})' for name in names),
+    )
+
+
+def _tma_load_im2col(rank: int, multicast: bool) -> str:
+    first = 4 if multicast else 3
+    parameters, operands, constraints = _coordinates(rank, first)
+    offset_parameters, offsets, offset_constraints = _offsets(rank, first + rank)
+    copy = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+    name, mask_parameter, mask, mask_constraint = f"tma_load_im2col_{rank}d", "", "", ""
+    what = "starts to copy pixels at the positions of a window, each offset by a place of the window"
+    if multicast:
+        copy, name = f"{copy}.multicast::cluster", f"tma_load_multicast_im2col_{rank}d"
+        mask_parameter, mask, mask_constraint = "unsigned short cta_mask, ", ", %3", ', "h"(cta_mask)'
+        what = "the same to each CTA of the cluster whose bit is set: at the same address, with the same barrier"
+    given = f'"r"(smem_address(to)), "l"(map), "r"(smem_address(barrier)){mask_constraint}{constraints}'
+    return f"""// {what}
+template <bool EVICT_FIRST> $void {name}(void* to, const TensorMap* map, long long* barrier,
+    {mask_parameter}{parameters}, {offset_parameters}) {{
+  if (EVICT_FIRST)
+    asm volatile("{copy}.L2::cache_hint"
+                 " [%0], [%1, {{{operands}}}], [%2], {{{offsets}}}{mask}, %{first + 2 * rank - 2};"
+                 :: {given}{offset_constraints},
+                    "l"(l2_evict_first()) : "memory");
+  else
+    asm volatile("{copy}"
+                 " [%0], [%1, {{{operands}}}], [%2], {{{offsets}}}{mask};"
+                 :: {given}{offset_constraints}
+                 : "memory");
+}}"""
+
+
+def _tma_prefetch_im2col(rank: int) -> str:
+    parameters, operands, constraints = _coordinates(rank, 1)
+    offset_parameters, offsets, offset_constraints = _offsets(rank, 1 + rank)
+    return f"""// brings pixels at the positions of a window into L2
+void tma_prefetch_im2col_{rank}d(const TensorMap* map, {parameters}, {offset_parameters}) {{
+  asm volatile("cp.async.bulk.prefetch.tensor.{rank}d.L2.global.im2col [%0, {{{operands}}}], {{{offsets}}};"
+               :: "l"(map){constraints}{offset_constraints} : "memory");
+}}"""
+
+
 _NEEDS = ("smem_address", "TensorMap", "l2_evict_first")
 
 TMA: dict[str, DeviceFunction] = {
@@ -117,6 +167,9 @@ void cp_async_bulk(void* to, const void* from, unsigned bytes, long long* barrie
     ),
     **{f"tma_load_{n}d": DeviceFunction(_tma_load(n), _NEEDS) for n in RANKS},
     **{f"tma_load_multicast_{n}d": DeviceFunction(_tma_load_multicast(n), _NEEDS) for n in RANKS},
+    **{f"tma_load_im2col_{n}d": DeviceFunction(_tma_load_im2col(n, False), _NEEDS) for n in IM2COL_RANKS},
+    **{f"tma_load_multicast_im2col_{n}d": DeviceFunction(_tma_load_im2col(n, True), _NEEDS) for n in IM2COL_RANKS},
+    **{f"tma_prefetch_im2col_{n}d": DeviceFunction(_tma_prefetch_im2col(n), ("TensorMap",)) for n in IM2COL_RANKS},
     **{f"tma_prefetch_{n}d": DeviceFunction(_tma_prefetch(n), ("TensorMap",)) for n in RANKS},
     **{f"tma_store_{n}d": DeviceFunction(_tma_store(n), _NEEDS) for n in RANKS},
     "tma_store_commit_group": DeviceFunction(

@@ -18,7 +18,7 @@ from .epilogue import AttentionEpilogue
 from .mainloop import AttentionMainloop
 from .partials import AttentionPartials
 from .sizes import CONSUMER_REGISTERS, PRODUCER_REGISTERS, AttentionSizes
-from .tile_scheduler import TileScheduler
+from .tile_scheduler import AttentionTileScheduler
 
 
 def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
@@ -45,7 +45,7 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
         if s.ping_pong:
             with w.when(roles.consumes):
                 w.emit(OrderedSequenceStart(s.consumer_warpgroups))
-        scheduler = TileScheduler(p, s)
+        scheduler = AttentionTileScheduler(p, s)
         if partials is not None:
             tile, rank = cta // s.split_kv, cta % s.split_kv
             at = scheduler.origin(tile)
@@ -62,7 +62,7 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
 
 def _tiles(
     w: FreshNameWriter,
-    scheduler: TileScheduler,
+    scheduler: AttentionTileScheduler,
     mainloop: AttentionMainloop,
     epilogue: AttentionEpilogue,
     cta: Expr,

@@ -30,7 +30,7 @@ class KeyBlocks:
 
 
 @dataclass(frozen=True, slots=True)
-class TileScheduler:
+class AttentionTileScheduler:
     """The tiles of one problem and setting."""
 
     p: Attention

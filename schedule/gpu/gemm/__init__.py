@@ -10,8 +10,10 @@ launch, with one before it that repacks operands where TMA cannot load their row
 ``pruning``         which legal settings are worth a measurement
 ``kernel``          the launch: warp roles, the persistent loop over tiles, ping-pong, split-K and stream-K
 ``mainloop``        the loop over k: mbarriers, TMA loads, wgmma
+``k_atoms``         how k is taken apart, that of convolutions included
 ``operand_stages``  one operand in shared memory: stages, TMA boxes, multicast
 ``epilogue``        from accumulators to outputs, stored by TMA, as staged rows, or from registers
+``result_box``      what a TMA store writes of an output
 ``tile_scheduler``  the order of the tiles (rasterisation)
 ``stream_k``        the work units of stream-K, and the launch that adds them up
 ``repack``          the launch that copies operands to aligned rows

@@ -41,6 +41,7 @@ from ....ir.stmt import LoopKind
 from ...problems.gemm import Gemm, Result
 from ...tile.stage_body import vector_at
 from .mainloop import WarpRoles
+from .result_box import result_box
 from .sizes import WARPGROUP_WARPS, GemmSizes
 
 UNROLLED = LoopKind.UNROLLED
@@ -276,11 +277,12 @@ class Epilogue:
 
     def _store_by_tma(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns, stage: int) -> None:
         w = self.w
-        extents = tuple(WGMMA_M if i == Var("m") else staged.columns if i == Var("n") else 1 for i in result.indices)
-        corner = tuple(vector_at(i, at, "n", 1) for i in result.indices)
+        box = result_box(self.gemm, result)
+        assert box is not None
+        corner = tuple(vector_at(i, at, "n", 1) for i in box.indices)
         with w.when(self.elected):
             source = (self.warpgroup, index(stage), index(0), index(0))
-            w.emit(TmaStore(result.tensor, corner, staged.buffer, source, extents))
+            w.emit(TmaStore(box.tensor, corner, staged.buffer, source, box.extents(staged.columns)))
             w.emit(TmaStoreCommit())
 
     def _store_rows(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns) -> None:
@@ -340,7 +342,8 @@ def _registers(load: Load) -> int:
 
 def can_store_by_tma(gemm: Gemm) -> bool:
     """Whether TMA can store all results: 16-bit, of one type, ``m`` before ``n``, rows at multiples of 16 bytes."""
-    return all(_fits_tma(r) and r.tensor.dtype == gemm.results[0].tensor.dtype for r in gemm.results)
+    first = gemm.results[0].tensor.dtype
+    return all(result_box(gemm, r) is not None and r.tensor.dtype == first for r in gemm.results)
 
 
 def can_store_staged_rows(gemm: Gemm) -> bool:
@@ -358,11 +361,3 @@ def can_store_staged_rows(gemm: Gemm) -> bool:
 def _reads_sources(gemm: Gemm, result: Result) -> bool:
     """Whether a result reads more than the accumulators."""
     return any(load.buffer.name not in gemm.accumulators for load in loads_of(result.value))
-
-
-def _fits_tma(result: Result) -> bool:
-    if result.tensor.dtype.name not in ("float16", "bfloat16") or not 2 <= len(result.tensor.shape) <= 5:
-        return False
-    plain = [i for i in result.indices if free_variables(i) & {"m", "n"}]
-    aligned = all(stride * result.tensor.dtype.bytes % 16 == 0 for stride in result.tensor.strides[:-1])
-    return aligned and plain == [Var("m"), Var("n")] and result.indices[-1] == Var("n")

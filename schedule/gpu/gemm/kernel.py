@@ -10,7 +10,7 @@ The clusters are persistent: each works through several tiles. There are four wa
     stream-K       every CTA takes the same number of k iterations; a second launch adds up the tiles of several CTAs
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ....core.dtypes import INDEX, float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
@@ -30,17 +30,20 @@ from .sizes import PARTIAL_PADDING, PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSiz
 from .stream_k import StreamK, write_fixup
 from .tile_scheduler import TileScheduler
 
+Preparation = Callable[[FreshNameWriter, Gemm], tuple[Gemm, tuple[Buffer, ...]]]
+"""Writes what comes ahead of the product, and gives the product on what that leaves, and the workspace for it."""
 
-def lower_gemm(gemm: Gemm, name: str, sizes: GemmSizes[int]) -> Kernel:
+
+def lower_gemm(gemm: Gemm, name: str, sizes: GemmSizes[int], prepare: Preparation = repack) -> Kernel:
     """The kernel of one setting."""
-    return _GemmKernelWriter(gemm, name, sizes).kernel()
+    return _GemmKernelWriter(gemm, name, sizes, prepare).kernel()
 
 
 class _GemmKernelWriter:
-    def __init__(self, gemm: Gemm, name: str, sizes: GemmSizes[int]) -> None:
+    def __init__(self, gemm: Gemm, name: str, sizes: GemmSizes[int], prepare: Preparation) -> None:
         self.s, self.name = sizes, name
         self.w = FreshNameWriter(gemm.names)
-        self.gemm, self.workspace = repack(self.w, gemm)
+        self.gemm, self.workspace = prepare(self.w, gemm)
         s = sizes
         self.scheduler = TileScheduler(self.gemm, s.tile_m, s.tile_n, s.group_m, s.cluster_m, s.cluster_n)
         self.stream_k: StreamK | None = None

@@ -18,10 +18,12 @@ from ....core.dtypes import INDEX, float32
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, index, logical_and
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
+from ....ir.gpu.wgmma import WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
+from ..tma_view import tma_view
+from .k_atoms import can_load_im2col, k_atom_count, k_atom_place, multiplied_k
 from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
 from .sizes import WARPGROUP_WARPS, GemmSizes
 from .tile_scheduler import TileScheduler
@@ -72,7 +74,8 @@ class GemmMainloop:
         self.w, self.gemm, self.s, self.scheduler, self.roles = w, gemm, sizes, scheduler, roles
         self.barriers, self.tile, self.k_rank = barriers, tile, k_rank
         s = sizes
-        self.a = allocate_stages(w, "a", [gemm.a], "m", s.tile_m, s.stages, s.k_atoms, self._multicast("m"))
+        a_multicast = self._multicast("m")
+        self.a = allocate_stages(w, "a", [gemm.a], "m", s.tile_m, s.stages, s.k_atoms, a_multicast, gemm.window)
         self.b = allocate_stages(w, "b", gemm.all_b, "n", s.tile_n, s.stages, s.k_atoms, self._multicast("n"))
 
     def _multicast(self, axis: str) -> Multicast:
@@ -118,8 +121,7 @@ class GemmMainloop:
                     k_iter = other // size + number * readers
                     with w.when(k_iter < k_iters):
                         for k_atom in range(s.k_atoms):
-                            k = (k_iter * s.k_atoms + k_atom) * SWIZZLE_128B_ELEMENTS
-                            for box in operand.prefetch({**at, "k": k}):
+                            for box in operand.prefetch({**at, **self._place(k_iter, k_atom)}):
                                 w.emit(box)
 
     def load(self, at: Mapping[str, Expr], k_iter: Expr, fill: Expr) -> None:
@@ -132,10 +134,16 @@ class GemmMainloop:
         if s.split_k > 1:  # CTAs read neighbours along k at about the same time: they lie in the same pages of memory
             block = block * s.split_k + self.k_rank
         for k_atom in range(s.k_atoms):
-            here = {**at, "k": (block * s.k_atoms + k_atom) * SWIZZLE_128B_ELEMENTS}
+            here = {**at, **self._place(block, k_atom)}
             for operand in (self.a, self.b):
                 for box in operand.load(stage, k_atom, here, barriers.full):
                     w.emit(box)
+
+    def _place(self, block: Expr, k_atom: int) -> dict[str, Expr]:
+        """Where an atom of a block of k begins (axis -> index)."""
+        s = self.s
+        may_exceed = s.k_iters * s.split_k * s.k_atoms > k_atom_count(self.gemm)
+        return k_atom_place(self.gemm, block * s.k_atoms + k_atom, may_exceed=may_exceed)
 
     def _rotated(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
         """Which block of ``k`` a k iteration takes: neighbours in a batch begin at other quarters of ``k``.
@@ -143,7 +151,7 @@ class GemmMainloop:
         Rows of operands often lie a power of two apart. If a whole batch were read in step, few channels of memory at a
         time would have to serve it: 32 products 128x128x4096 take an H200 19.6 us so, not 18.7.
         """
-        names = {a.name for a in self.gemm.batch}
+        names = {a.name for a in self.gemm.batch} if self.gemm.window is None else set()
         loads = (*self.a.loads, *self.b.loads)
         batched = all(names <= {v for i in load.indices for v in free_variables(i)} for load in loads)
         if not names or not batched or self.s.k_iters < LEAST_ROTATED:
@@ -156,7 +164,7 @@ class GemmMainloop:
     def multiply(self, accumulators: Buffer, k_iter: Expr, fill: Expr) -> None:
         """Issue the wgmma of a k iteration. Those of the one before are done then, and its stage is released."""
         s, w, zero = self.s, self.w, index(0)
-        stage = fill % s.stages
+        stage, k = fill % s.stages, multiplied_k(self.gemm)
         w.emit(MbarrierWait(self.barriers.full, stage, (fill // s.stages) % 2))
         first_atom = index(0) if s.ping_pong else self.roles.warpgroup * s.atoms_m
         for k_atom in range(s.k_atoms):
@@ -173,7 +181,7 @@ class GemmMainloop:
                         self.b.buffer,
                         (stage, index(k_atom), *b),
                         s.mma_n,
-                        SWIZZLE_128B_ELEMENTS,
+                        k,
                         True if k_atom else Compare(CompareOp.GT, k_iter, zero),
                         not self.a.along_k,
                         not self.b.along_k,
@@ -198,7 +206,9 @@ def can_use_wgmma(gemm: Gemm) -> bool:
     """Whether wgmma takes the operands, and TMA can load them, after a repacking if need be: every index is one axis or
     a member of the batch. The B of several accumulators must all lie the same way."""
     a, all_b = gemm.a.load, [o.load for o in gemm.all_b]
-    if a is None or a.buffer.dtype.name not in ("float16", "bfloat16") or not _can_load(a, "m"):
+    if a is None or a.buffer.dtype.name not in ("float16", "bfloat16"):
+        return False
+    if not (_can_load(a, "m") if gemm.window is None else can_load_im2col(a, gemm.window)):
         return False
     if any(b is None or b.buffer.dtype != a.buffer.dtype or not _can_load(b, "n") for b in all_b):
         return False
@@ -208,7 +218,8 @@ def can_use_wgmma(gemm: Gemm) -> bool:
 
 
 def _can_load(load: Load, axis: str) -> bool:
-    """Whether ``k`` and ``axis`` are two indices of the load, one of them the last."""
+    """Whether ``k`` and ``axis`` are two indices of the load, one of them the last, as TMA sees it."""
+    load = tma_view(load)
     if not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] not in (Var("k"), Var(axis)):
         return False
     plain = [i for i in load.indices if i in (Var("k"), Var(axis))]

@@ -1,19 +1,23 @@
 """One operand on its way through shared memory: a circular buffer of stages that TMA fills.
 
 A stage holds ``block_k`` of k, in swizzle atoms of 64. Where several CTAs of a cluster need the same tile, each of them
-loads a part of it and multicasts it to all of them.
+loads a part of it and multicasts it to all of them. An operand is a matrix, loaded in boxes, or images seen through a
+window, of which an atom is 64 channels of one tap: those are loaded by im2col, or in boxes of patches of pixels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Compare, CompareOp, Expr, Load, Select, Var, index
-from ....ir.gpu.tma import TmaLoad, TmaPrefetch
+from ....ir.gpu.tma import Im2col, TmaLoad, TmaPrefetch
 from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ...problems.gemm import Operand
+from ...problems.image_window import TAP, ImageWindow
+from ..tma_view import tma_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class TmaBox:
     corner: tuple[Expr, ...]
     extents: tuple[int, ...]
     target: tuple[Expr, ...]
+    im2col: Im2col | None = None
+    offsets: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,7 @@ class OperandStages:
 
     ``buffer`` is (stage, k atom, place, k) where rows lie ``along_k``; otherwise it is (stage, k atom, 64 places, k,
     place). The tiles of several ``loads`` (those of the B of several accumulators) follow one another along the axis.
+    ``window``: how the one load is read where it is from images; None where it is from a matrix.
     """
 
     buffer: Buffer
@@ -54,6 +61,7 @@ class OperandStages:
     extent: int
     along_k: bool
     multicast: Multicast
+    window: ImageWindow | None = None
 
     @property
     def stage_bytes(self) -> int:
@@ -64,19 +72,23 @@ class OperandStages:
         for box in self._boxes(at):
             target = (stage, index(k_atom), *box.target)
             yield TmaLoad(
-                self.buffer, target, box.source, box.corner, box.extents, full, stage, True, self.multicast.mask
+                *(self.buffer, target, box.source, box.corner, box.extents, full, stage, True, self.multicast.mask),
+                *(box.im2col, box.offsets),
             )
 
     def prefetch(self, at: Mapping[str, Expr]) -> Iterator[TmaPrefetch]:
         """Prefetches into L2 of what ``load`` loads."""
         for box in self._boxes(at):
-            yield TmaPrefetch(box.source, box.corner, box.extents)
+            yield TmaPrefetch(box.source, box.corner, box.extents, box.im2col, box.offsets)
 
     def _boxes(self, at: Mapping[str, Expr]) -> Iterator[TmaBox]:
         """This CTA's part of a k atom: a part of the axis where rows lie along ``k``, otherwise a part of ``k``."""
         part = (self.extent if self.along_k else SWIZZLE_128B_ELEMENTS) // self.multicast.ctas
         first = self.multicast.cta * part if self.multicast.ctas > 1 else index(0)
         for number, load in enumerate(self.loads):
+            if self.window is not None:
+                yield from _image_boxes(load, self.window, {**at, self.axis: at[self.axis] + first}, part, first)
+                continue
             if self.along_k:
                 corner = {**at, self.axis: at[self.axis] + first}
                 extents = {self.axis: part, "k": SWIZZLE_128B_ELEMENTS}
@@ -98,10 +110,12 @@ def allocate_stages(
     stages: int,
     k_atoms: int,
     multicast: Multicast,
+    window: ImageWindow | None = None,
 ) -> OperandStages:
     """The stages of an operand, or of several that are multiplied together; they must lie the same way."""
-    loads, side = tuple(o.load for o in operands if o.load is not None), SWIZZLE_128B_ELEMENTS
-    along_k = loads[0].indices[-1] == Var("k")
+    given, side = [o.load for o in operands if o.load is not None], SWIZZLE_128B_ELEMENTS
+    loads = tuple(tma_view(load) if window is None else load for load in given)
+    along_k = window is not None or loads[0].indices[-1] == Var("k")
     shape: tuple[int, ...] = (-(-extent // side) * len(loads), side, side)
     strides: tuple[int, ...] = (side * side, side, 1)
     if along_k:
@@ -109,7 +123,7 @@ def allocate_stages(
     k_atom = shape[0] * strides[0]
     layout = Layout((k_atoms * k_atom, k_atom, *strides), SWIZZLE_128B)
     buffer = w.allocate(name, (stages, k_atoms, *shape), loads[0].buffer.dtype, MemoryScope.SHARED, layout)
-    return OperandStages(buffer, loads, axis, extent, along_k, multicast)
+    return OperandStages(buffer, loads, axis, extent, along_k, multicast, window)
 
 
 def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int]) -> Expr:
@@ -121,6 +135,23 @@ def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int])
     for n in rest:
         mask = Select(Compare(CompareOp.EQ, first, index(n)), index(pattern << n), mask)
     return mask
+
+
+def _image_boxes(load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: int, first: Expr) -> Iterator[TmaBox]:
+    """The pixels of ``at[TAP]`` that ``rows`` rows from ``at["m"]`` on see, in channels from ``at["k"]`` on: by im2col,
+    or a box for each patch. They go to rows from ``first`` on."""
+    offsets = tuple(substitute(i, at) for i in window.offsets(Var(TAP)))
+    if not window.patch:
+        corner = tuple(substitute(i, at) for i in load.indices)
+        im2col = Im2col(window.lower, window.positions, window.strides)
+        yield TmaBox(load.buffer, corner, (rows, SWIZZLE_128B_ELEMENTS), (first, index(0)), im2col, offsets)
+        return
+    pixels = prod(window.patch)
+    for row in range(0, rows, pixels):
+        number, *start, channel = (substitute(i, {**at, "m": at["m"] + row}) for i in load.indices)
+        moved = tuple(i + offset for i, offset in zip(start, offsets, strict=True))
+        extents = (*window.patch, SWIZZLE_128B_ELEMENTS)
+        yield TmaBox(load.buffer, (number, *moved, channel), extents, (first + row, index(0)))
 
 
 def _box(load: Load, at: Mapping[str, Expr], extents: Mapping[str, int], target: tuple[Expr, ...]) -> TmaBox:

@@ -5,11 +5,12 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .epilogue import can_store_by_tma
+from .k_atoms import multiplied_k
 from .sizes import GemmSizes
 
 Floats = NDArray[np.float64]
@@ -27,6 +28,8 @@ STALL, MEMORY_STALL = 0.2, 0.4
 for products whose operands take about as long to read as to multiply."""
 K_ITERATION_CYCLES = 40
 """The barriers of a k iteration take so many cycles."""
+IM2COL_CYCLES = 5
+"""A CTA takes so many cycles for each pixel of 64 channels that it loads by im2col."""
 STORE_CYCLES = 6
 """A row of 128 bytes takes so many cycles to store by TMA."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
@@ -36,14 +39,18 @@ FIXUP_CYCLES = 12_000
 """With stream-K, the launch that adds up the tiles of several CTAs takes so many cycles."""
 
 
-def unit_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
+def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
     """What a k iteration asks of the tensor cores, of shared memory (TMA writes and wgmma reads), and of L2."""
-    tile_m, mma_n, block_k = sizes.tile_m, sizes.mma_n, sizes.block_k
+    tile_m, mma_n = sizes.tile_m, sizes.mma_n
+    block_k = sizes.block_k * multiplied_k(gemm) // SWIZZLE_128B_ELEMENTS
     read = tile_m // WGMMA_M * (WGMMA_M + mma_n) * block_k * 2
+    l2 = (tile_m / sizes.cluster_n + mma_n / sizes.cluster_m) * block_k * 2 / peaks.l2_bytes_per_cycle
+    if gemm.window is not None and not gemm.window.patch:
+        l2 = np.maximum(l2, IM2COL_CYCLES * tile_m / sizes.cluster_n * sizes.k_atoms)
     return UnitCycles(
         mma=2 * tile_m * mma_n * block_k / peaks.tensor_flops_per_cycle,
         shared=(read + sizes.stage_bytes) / peaks.shared_bytes_per_cycle,
-        l2=(tile_m / sizes.cluster_n + mma_n / sizes.cluster_m) * block_k * 2 / peaks.l2_bytes_per_cycle,
+        l2=l2,
     )
 
 
@@ -70,7 +77,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
     busy        = tiles of a multiprocessor x (k iterations + epilogue) + adding up partial sums
     time        = launch + norm(busy, reading all inputs and writing all outputs once)
     """
-    work = unit_cycles(sizes, peaks)
+    work = unit_cycles(gemm, sizes, peaks)
     memory = _memory_cycles(gemm, peaks)
     iteration = _norm(work.mma, work.l2, work.shared) * np.where(sizes.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
     iteration *= np.where(sizes.cluster_n > sizes.cluster_m, WIDE_CLUSTER, 1.0)

@@ -23,7 +23,8 @@ class GemmPruning:
     ``long_seconds``: from which time on a product is long. Long products settle at the clock that their power allows,
     which short measurements do not show, so that fewer of their settings are worth one. Those are kept whose prior is
     at most ``close`` times the least; of products with several accumulators, or with operands that are repacked first,
-    less is known, and it is ``close_if_unsure`` times the least. The order of the tiles must be good, too: the tiles
+    less is known, and it is ``close_if_unsure`` times the least; of convolutions, ``close_if_images`` times. The order
+    of the tiles must be good, too: the tiles
     under way together read as few rows and columns as with any ``group_m``. Other orders cost 1 to 2 % of most
     products of 10^11 multiply-adds.
     ``least_stages``: how many stages the pipeline has at least.
@@ -40,6 +41,7 @@ class GemmPruning:
     long_seconds: float = 56.24e-6
     close: float = 1.05
     close_if_unsure: float = 1.06
+    close_if_images: float = 1.25
     least_stages: int = 3
     small_tile: int = 64 * 128
     least_k_iters: int = 4
@@ -54,6 +56,7 @@ class GemmPruning:
         if not usual.any():
             return usual
         close = self.close_if_unsure if len(gemm.accumulators) > 1 or uneven_operands(gemm) else self.close
+        close = close if gemm.window is None else self.close_if_images
         within = close if prior[usual].min() > self.long_seconds else inf
         kept = best_by_prior(prior, usual, self.most_settings, within)
         return kept & ((prior <= self.long_seconds) | _is_well_ordered(gemm, sizes))

@@ -14,6 +14,7 @@ from ...problems.gemm import Gemm
 from ...space.columns import Bools, Columns, Ints
 from ...space.knob import Knob
 from ..occupancy import limits_of
+from .k_atoms import k_atom_count
 
 MMA_N = (256, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240)
 GROUP_M = (8, 4, 16, 32)
@@ -152,7 +153,7 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     cluster_size = k["cluster_m"] * k["cluster_n"] * k["split_k"]
     cluster_tiles = _ceil(gemm.m.extent, tile_m * k["cluster_m"]) * _ceil(gemm.n.extent, tile_n * k["cluster_n"])
     cluster_tiles = cluster_tiles * prod(a.extent for a in gemm.batch)
-    k_iters = _ceil(gemm.k.extent, k["split_k"] * k["k_atoms"] * SWIZZLE_128B_ELEMENTS)
+    k_iters = _ceil(k_atom_count(gemm), k["split_k"] * k["k_atoms"])
     usable = np.full_like(cluster_size, target.threads)
     for size, share in CLUSTER_SHARES.items():
         usable = np.where(cluster_size >= size, int(target.threads * share), usable)

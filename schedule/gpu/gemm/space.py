@@ -17,7 +17,7 @@ from ....core.target import Target
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.gemm import LARGEST_SKINNY_M, Gemm, gemm_of
+from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
 from ...sketch import NO_PEAKS, Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
@@ -80,9 +80,8 @@ class GemmPlan(Plan):
         return prior_seconds(self.gemm, self.sizes(columns), gpu_peaks(self.target, peaks))
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        sizes = self.sizes(columns)
-        prior = prior_seconds(self.gemm, sizes, gpu_peaks(self.target, peaks))
-        return PRUNING.promising(self.gemm, sizes, prior, self.target.threads)
+        prior = self.prior_seconds(columns, peaks)
+        return PRUNING.promising(self.gemm, self.sizes(columns), prior, self.target.threads)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         s = self.sizes(columns)
@@ -100,7 +99,7 @@ class GemmPlan(Plan):
             "stages": s.stages,
             "accumulator_registers": s.accumulator_registers,
         }
-        work, iterations = unit_cycles(s, gpu_peaks(self.target, NO_PEAKS)), tiles_per_sm(s) * s.k_iters
+        work, iterations = unit_cycles(self.gemm, s, gpu_peaks(self.target, NO_PEAKS)), tiles_per_sm(s) * s.k_iters
         return {
             **common,
             **{name: n.astype(np.float64) for name, n in counts.items()},
@@ -124,8 +123,7 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     gemm = gemm_of(workload, several=True)
     if gemm is None:
         return None
-    alone = not gemm.batch and not gemm.others
-    if (alone and min(gemm.m.extent, gemm.n.extent) <= LARGEST_SKINNY_M) or not can_use_wgmma(gemm):
+    if (not gemm.others and skinny_gemm_of(workload) is not None) or not can_use_wgmma(gemm):
         return None
     return GemmPlan(gemm, target)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.cuda.launches import LAUNCHES
+from tests.ir.im2col_launches import WINDOWS, windowed
 from tests.ir.launches import FAULTS, data_of
 from tilewright.codegen.lowering import build_kernel
 from tilewright.core.dtypes import float32
@@ -18,7 +19,11 @@ from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.runtime.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.cuda
-KERNELS = {**LAUNCHES, **{build.__name__: build("") for build in FAULTS}}
+KERNELS = {
+    **LAUNCHES,
+    **{build.__name__: build("") for build in FAULTS},
+    **{f"window of a {name}": windowed(name) for name in WINDOWS},
+}
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import walk_statements
 from tilewright.schedule.gpu.attention.space import CUDA_ATTENTION as SKETCH
 from tilewright.schedule.gpu.attention.space import AttentionPlan
-from tilewright.schedule.gpu.attention.tile_scheduler import TileScheduler
+from tilewright.schedule.gpu.attention.tile_scheduler import AttentionTileScheduler
 from tilewright.schedule.problems.attention import attention_of
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te.workload import Workload
@@ -105,8 +105,8 @@ def test_only_blocks_that_a_query_sees_are_gone_through() -> None:
         queries, keys = np.arange(p.m.extent)[:, None], np.arange(p.n.extent)
         visible = (keys <= queries + 20) & (queries + 20 - keys < 40)
         for tile in range(s.tiles):
-            at = TileScheduler(p, s).origin(index(tile))
-            blocks = TileScheduler(p, s).key_blocks(at)
+            at = AttentionTileScheduler(p, s).origin(index(tile))
+            blocks = AttentionTileScheduler(p, s).key_blocks(at)
             first = _number(at["m"])
             rows = visible[first : first + s.tile_q]
             seen = np.flatnonzero(rows.any(axis=0))
@@ -126,7 +126,7 @@ def test_tiles_with_the_most_keys_come_first() -> None:
     p = attention_of(_workload(depth=64, heads=4, queries=300, keys=300, causal=True))
     assert p is not None
     s = AttentionPlan(p, H200).sizes_of({**PLAINEST, "group_heads": 2})
-    tiles = [TileScheduler(p, s).origin(index(n)) for n in range(s.tiles)]
+    tiles = [AttentionTileScheduler(p, s).origin(index(n)) for n in range(s.tiles)]
     order = [(_number(at["batch_0"]), _number(at["m"])) for at in tiles]
     assert order[:6] == [(0, 256), (1, 256), (0, 128), (1, 128), (0, 0), (1, 0)]
     assert sorted(order) == [(head, m) for head in range(4) for m in (0, 128, 256)]

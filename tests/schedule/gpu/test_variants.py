@@ -18,7 +18,7 @@ def found_for(name: str) -> list[Variant]:
     return variants(SKETCHES[name], H200)
 
 
-@pytest.mark.parametrize("name", ["cuda_gemm", "cuda_skinny_tma", "cuda_attention"])
+@pytest.mark.parametrize("name", ["cuda_gemm", "cuda_conv", "cuda_skinny_tma", "cuda_attention"])
 def test_variants_have_every_value_and_every_case(name: str) -> None:
     sketch = SKETCHES[name]
     taken = {n for n, (o, p) in PRODUCTS.items() if sketch.matches(OPERATORS[o].workload(p), H200)}

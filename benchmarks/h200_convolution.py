@@ -1,0 +1,174 @@
+"""Tuned convolutions against cuDNN (torch eager, cudnn.benchmark on, channels_last) and torch.compile on an NVIDIA GPU:
+short replays of a rested chip with cold caches, and long ones, in which it settles at the clock that its power allows.
+
+Groups of rows, all float16 with channels last: ``r32`` and ``r1`` the 23 distinct layers of torchvision's ResNet-50 for
+32 images and for one, ``m32`` the depthwise and pointwise layers of MobileNetV2 for 32, ``x`` others, ``f`` with bias,
+residual and ReLU fused. Bars, short and sustained: ``r32`` to ``x`` together a geometric mean of (best peer / ours) of
+at least 1.3 and no row under 1.0; ``f`` 1.3 and no row under 1.05. Every row is found with 100 candidates in three
+minutes. Settings: those of ``gpu_table``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from benchmarks.gpu_table import Row, against_summary, geometric_mean, measured_table, reaches_against_bar
+from benchmarks.suite import Options, Result
+from benchmarks.torch_peers import Tensors
+
+_TRIALS = 100
+_ROW_SECONDS = 180.0
+_BARS: Mapping[str, tuple[str, float, float]] = {"plain": ("rmx", 1.3, 1.0), "fused": ("f", 1.3, 1.05)}
+"""Name -> first letters of rows, least geometric mean, least ratio of a row."""
+
+_RESNET50 = (
+    (224, 3, 64, 7, 2),
+    *((56, 64, 64, 1, 1), (56, 64, 64, 3, 1), (56, 64, 256, 1, 1), (56, 256, 64, 1, 1)),
+    *((56, 256, 128, 1, 1), (56, 128, 128, 3, 2), (28, 128, 512, 1, 1), (56, 256, 512, 1, 2), (28, 512, 128, 1, 1)),
+    *((28, 128, 128, 3, 1), (28, 512, 256, 1, 1), (28, 256, 256, 3, 2), (14, 256, 1024, 1, 1), (28, 512, 1024, 1, 2)),
+    *((14, 1024, 256, 1, 1), (14, 256, 256, 3, 1), (14, 1024, 512, 1, 1), (14, 512, 512, 3, 2), (7, 512, 2048, 1, 1)),
+    *((14, 1024, 2048, 1, 2), (7, 2048, 512, 1, 1), (7, 512, 512, 3, 1)),
+)
+"""Pixels along a side of X, channels, filters, pixels along a side of the kernel, stride."""
+_POINTWISE = (
+    *((112, 32, 16), (112, 16, 96), (56, 96, 24), (56, 24, 144), (56, 144, 24), (28, 144, 32), (28, 32, 192)),
+    *((28, 192, 32), (14, 192, 64), (14, 64, 384), (14, 384, 64), (14, 384, 96), (14, 96, 576), (14, 576, 96)),
+    *((7, 576, 160), (7, 160, 960), (7, 960, 160), (7, 960, 320), (7, 320, 1280)),
+)
+"""Pixels along a side, channels, filters."""
+_DEPTHWISE = (
+    *((112, 32, 1), (112, 96, 2), (56, 144, 1), (56, 144, 2), (28, 192, 1), (28, 192, 2), (14, 384, 1)),
+    *((14, 576, 1), (14, 576, 2), (7, 960, 1)),
+)
+"""Pixels along a side, channels, stride."""
+_FUSED = tuple(_RESNET50[n] for n in (2, 3, 7, 10, 12, 13, 14, 16, 19, 22))
+
+
+def _image(x: torch.Tensor, dims: int) -> torch.Tensor:
+    return x.reshape(*x.shape[: dims + 1], -1).movedim(-1, 1)
+
+
+def _filters(w: torch.Tensor, dims: int, grouped: bool) -> torch.Tensor:
+    flat = w.reshape(*w.shape[: dims + 1], -1) if grouped else w
+    formats = {1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d}
+    return flat.movedim((-1, -2), (0, 1)).contiguous(memory_format=formats[dims])
+
+
+def _peer(dims: int, **how: int) -> Callable[..., torch.Tensor]:
+    function = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[dims]
+
+    def convolution(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return function(x, w, None, **how).movedim(1, -1)
+
+    return convolution
+
+
+def _row(batch: int, side: int, channels: int, filters: int, kernel: int, stride: int, groups: int = 1) -> Row:
+    padding = kernel // 2
+    parameters = {
+        **{"batch": batch, "channels": channels, "height": side, "width": side, "filters": filters, "groups": groups},
+        **{"kernel_h": kernel, "kernel_w": kernel, "stride": stride, "padding": padding},
+        **{"layout": "NHWC", "dtype": "float16"},
+    }
+    return Row("conv2d", parameters, _peer(2, stride=stride, padding=padding, groups=groups), _prepared(2, groups))
+
+
+def _prepared(dims: int, groups: int) -> Callable[[Tensors], Tensors]:
+    def prepare(tensors: Tensors) -> Tensors:
+        x, w, *others = tensors
+        rest = (t.flatten() if t.dim() < dims + 2 else _image(t, dims) for t in others)
+        return (_image(x, dims), _filters(w, dims, groups > 1), *rest)
+
+    return prepare
+
+
+def _fused(side: int, channels: int, filters: int, kernel: int, stride: int) -> Row:
+    plain = _row(32, side, channels, filters, kernel, stride)
+
+    def peer(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+        y = functional.conv2d(x, w, b, stride=stride, padding=kernel // 2)
+        return functional.relu(y + r).movedim(1, -1)
+
+    parameters = {**plain.parameters, "bias": True, "residual": True, "activation": "relu"}
+    return Row("conv2d", parameters, peer, plain.prepare)
+
+
+def _volume() -> Row:
+    """A layer of a network on volumes."""
+    parameters: dict[str, Any] = {"batch": 2, "channels": 64, "depth": 16, "height": 56, "width": 56, "filters": 64}
+    parameters |= {"kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NDHWC", "dtype": "float16"}
+    return Row("conv3d", parameters, _peer(3, padding=1), _prepared(3, 1))
+
+
+def _transposed() -> Row:
+    """A layer that doubles height and width."""
+    parameters: dict[str, Any] = {"batch": 32, "channels": 256, "height": 14, "width": 14, "filters": 128}
+    parameters |= {"kernel_h": 4, "kernel_w": 4, "stride": 2, "padding": 1, "layout": "NHWC", "dtype": "float16"}
+
+    def peer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return functional.conv_transpose2d(x, w, stride=2, padding=1).movedim(1, -1)
+
+    def prepare(tensors: Tensors) -> Tensors:
+        x, w = tensors
+        return _image(x, 2), w.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
+
+    return Row("conv2d_transpose", parameters, peer, prepare)
+
+
+def _name(side: int, channels: int, filters: int, kernel: int, stride: int) -> str:
+    return f"{kernel}x{kernel}s{stride}-{side}x{side}-{channels}-{filters}"
+
+
+ROWS: dict[str, Row] = {
+    **{f"r{batch}-{_name(*layer)}": _row(batch, *layer) for batch in (32, 1) for layer in _RESNET50},
+    **{f"m32-{_name(s, c, f, 1, 1)}": _row(32, s, c, f, 1, 1) for s, c, f in _POINTWISE},
+    **{f"m32-depthwise-{_name(s, c, c, 3, stride)}": _row(32, s, c, c, 3, stride, c) for s, c, stride in _DEPTHWISE},
+    "x-unet-3x3s1-64x64-320-320": _row(2, 64, 320, 320, 3, 1),
+    "x-grouped32-3x3s1-28x28-512-512": _row(32, 28, 512, 512, 3, 1, 32),
+    "x-3x3x3-16x56x56-64-64": _volume(),
+    "x-transposed-4x4s2-14x14-256-128": _transposed(),
+    **{f"f-{_name(*layer)}": _fused(*layer) for layer in _FUSED},
+}
+
+
+def run(options: Options) -> Result:
+    """Tune and time every row whose name matches."""
+    torch.backends.cudnn.benchmark = True
+    table = measured_table(ROWS, options, trials=_TRIALS, sustained=True)
+    summary = _summary(table.rows) | {"tuning_s": table.tuned.seconds, "timing_share": table.tuned.timing_share}
+    return table.result(summary, _passed(summary))
+
+
+def _summary(table: list[dict[str, object]]) -> dict[str, object]:
+    """By group: geometric mean and least ratio, short and sustained; failed rows count as ratio 0."""
+    summary: dict[str, object] = {"rows": len(table)}
+    below: list[str] = []
+    for prefix in ("", "sustained_"):
+        for name, (letters, _, least) in _BARS.items():
+            own = {str(r["row"]): r.get(f"{prefix}ratio", 0.0) for r in table if str(r["row"])[0] in letters}
+            ratios = {row: float(str(v)) for row, v in own.items() if v is not None}
+            summary[f"{prefix}{name}_geomean"] = geometric_mean(list(ratios.values()))
+            summary[f"{prefix}{name}_min"] = min(ratios.values(), default=None)
+            below += [f"{prefix}{row}" for row, ratio in ratios.items() if ratio < least]
+    shorts = [float(str(r.get("ratio") or 0.0)) for r in table]
+    seconds = [float(str(r["tuning_s"])) for r in table if r.get("tuning_s") is not None]
+    return {
+        **{"geomean_ratio": geometric_mean(shorts), "min_ratio": min(shorts, default=None)},
+        **summary,
+        **against_summary(table),
+        "below_bar": below,
+        "longest_tuning_s": max(seconds, default=None),
+        "most_trials": max((int(str(r["trials"])) for r in table if r.get("trials") is not None), default=None),
+    }
+
+
+def _passed(summary: Mapping[str, object]) -> bool:
+    def reaches(name: str, least: float) -> bool:
+        return summary[name] is None or float(str(summary[name])) >= least
+
+    means = all(reaches(f"{p}{n}_geomean", bar) for p in ("", "sustained_") for n, (_, bar, _) in _BARS.items())
+    quick = summary["longest_tuning_s"] is None or float(str(summary["longest_tuning_s"])) < _ROW_SECONDS
+    quick &= summary["most_trials"] is None or int(str(summary["most_trials"])) <= _TRIALS
+    return means and quick and not summary["below_bar"] and reaches_against_bar(summary)

@@ -1,0 +1,7 @@
+"""Convolutions on Hopper as implicit GEMM (sketch ``cuda_conv``).
+
+The kernel is that of ``schedule.gpu.gemm``, whose operand A is loaded by im2col TMA.
+
+``space``  the sketch: which convolutions it takes, and what its knobs are beside those of the products
+``fold``   the launch that folds images of few channels, and the product on them
+"""

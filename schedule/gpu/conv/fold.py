@@ -1,0 +1,147 @@
+"""Images of few channels, folded so that 64 places of k are side by side: those of a row of taps, with their channels.
+
+With 3 channels TMA could not load a pixel, and most of what a wgmma multiplies would be nothing. A first launch copies
+the images, with their padding, to (image, row, pixel, phase, channel). Of the rows, as many as the stride follow one
+another within a pixel (its phases), and channels are padded to a pitch. What a window sees in ``stride`` rows is then
+contiguous, and from one position to the next it moves by a multiple of 16 bytes. TMA sees overlapping rows:
+
+    A[m, (tap row, taps of ``stride`` rows x channels)] = folded[image, y + tap row, x * stride, ...]
+
+Or each of these rows is written on its own, which takes more memory. A 7x7 window with stride 2 on 3 channels becomes 4
+taps with 7 * 2 * 4 = 56 channels each. Filters are copied likewise.
+"""
+
+from dataclasses import dataclass, replace
+
+from ....ir.buffer import Buffer, Layout
+from ....ir.expr import (
+    Broadcast,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    Ramp,
+    Unary,
+    UnaryOp,
+    Var,
+    const,
+    index,
+    logical_and,
+)
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
+from ....ir.rewrite import substitute
+from ....ir.stmt import HardwareAxis
+from ...problems.gemm import Gemm, Operand
+from ...problems.image_window import TAP, ImageWindow
+from ...tile.delinearize import delinearize
+from ...tile.names import FreshNameWriter
+
+VECTOR = 8
+"""TMA loads rows that begin at multiples of so many 16-bit elements."""
+THREADS = 256
+"""Threads of a CTA of the launch that folds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """How the images and filters of ``gemm`` are folded. ``images`` is (image, row, pixel, phase, channel) if rows are
+    ``overlapped``, else (image, row, position, tap, phase, channel). ``filters`` is (tap row, channel of the folded
+    images, filter)."""
+
+    gemm: Gemm
+    images: Buffer
+    filters: Buffer
+    overlapped: bool
+
+    @property
+    def _window(self) -> ImageWindow:
+        assert self.gemm.window is not None
+        return self.gemm.window
+
+    def product(self) -> Gemm:
+        """The product on what has been folded."""
+        old, (count, rows, *_) = self._window, self.images.shape
+        channels = self.filters.shape[1]
+        seen = replace(self.images, shape=(count, rows, old.positions[1], channels))
+        if self.overlapped:
+            whole, row, pixel, *_ = self.images.strides
+            seen = replace(seen, layout=Layout((whole, row, old.strides[1] * pixel, 1)))
+        window = replace(
+            old, taps=(self.filters.shape[0], 1), dilations=(1, 1), strides=(1, 1), lower=(0, 0), channels=channels
+        )
+        image = Load(seen, (*window.corner(Var("m")), Var("k")))
+        filters = Load(self.filters, (Var(TAP), Var("k"), Var("n")))
+        return replace(self.gemm, a=Operand(image, image, 0, 1), b=Operand(filters, filters, 0, 0), window=window)
+
+    def write(self, w: FreshNameWriter) -> None:
+        """The launch that folds: a thread copies a phase of a pixel, or an element of the filters."""
+        pixels = self.images.elements // self.images.shape[-1]
+        first = -(-pixels // THREADS)
+        ctas = first + -(-self.filters.elements // THREADS)
+        axes = [("fold_cta", ctas, HardwareAxis.GRID_X), ("fold_thread", THREADS, HardwareAxis.THREAD)]
+        with w.launch("fold", axes) as (cta, thread):
+            pixel, element = cta * THREADS + thread, (cta - first) * THREADS + thread
+            with w.when(pixel < pixels):
+                self._write_pixel(w, pixel)
+            own = Compare(CompareOp.GE, cta, index(first))
+            with w.when(logical_and(own, element < self.filters.elements)):
+                self._write_filter(w, element)
+
+    def _write_pixel(self, w: FreshNameWriter, number: Expr) -> None:
+        """Copy the channels of a phase of a pixel, zeros where it is padding."""
+        assert self.gemm.a.load is not None
+        source, pitch, lower = self.gemm.a.load.buffer, self.images.shape[-1], self._window.lower
+        image, row, *columns, phase = delinearize(number, self.images.shape[:-1])
+        y, x = row * self.images.shape[-2] + phase + lower[0], columns[0] + lower[1]
+        if not self.overlapped:
+            x = columns[0] * self._window.strides[1] + columns[1] + lower[1]
+        inside = logical_and(
+            *(Compare(CompareOp.GE, i, index(0)) for i in (y, x)), y < source.shape[1], x < source.shape[2]
+        )
+        channels = Ramp(index(0), 1, pitch)
+        to = (*(Broadcast(i, pitch) for i in (image, row, *columns, phase)), channels)
+        exists = Compare(CompareOp.LT, channels, Broadcast(index(source.shape[3]), pitch))
+        with w.when(Unary(UnaryOp.NOT, inside)):
+            w.store(self.images, to, Broadcast(const(0.0, source.dtype), pitch))
+        with w.when(inside):
+            at = (*(Broadcast(i, pitch) for i in (image, y, x)), channels)
+            w.store(self.images, to, Load(source, at, exists))
+
+    def _write_filter(self, w: FreshNameWriter, element: Expr) -> None:
+        """Copy an element of the filters, zero where there is none."""
+        assert self.gemm.b.load is not None
+        window, (phases, pitch) = self._window, self.images.shape[-2:]
+        tap_row, folded, n = delinearize(element, self.filters.shape)
+        place, phase, channel = folded // (phases * pitch), folded // pitch % phases, folded % pitch
+        row = tap_row * phases + phase
+        w.store(self.filters, (tap_row, folded, n), const(0.0, self.filters.dtype))
+        exists = [row < window.taps[0], channel < window.channels, n < self.gemm.n.extent]
+        with w.when(logical_and(*exists)):
+            at = {TAP: row * window.taps[1] + place, "k": channel, "n": n}
+            w.store(self.filters, (tap_row, folded, n), substitute(self.gemm.b.load, at))
+
+
+def folding_of(
+    gemm: Gemm, overlapped: bool = True, image_name: str = "folded_images", filter_name: str = "folded_filters"
+) -> Folding | None:
+    """How ``gemm`` is folded; None where channels are many, or what a window sees of some rows has more than 64
+    elements."""
+    window, image, filters = gemm.window, gemm.a.load, gemm.b.load
+    if window is None or image is None or filters is None or gemm.batch or len(window.taps) != 2:
+        return None
+    if window.dilations != (1, 1) or image.buffer not in gemm.inputs or window.channels >= VECTOR:
+        return None
+    phases, step = window.strides
+    pitch = next(n for n in (1, 2, 4, 8) if n >= window.channels and step * phases * n % VECTOR == 0)
+    channels = window.taps[1] * phases * pitch
+    if channels > SWIZZLE_128B_ELEMENTS:
+        return None
+    tap_rows = -(-window.taps[0] // phases)
+    width = (window.positions[1] - 1) * step + window.taps[1]
+    while width * phases * pitch % VECTOR:
+        width += 1
+    columns = (width,) if overlapped else (window.positions[1], window.taps[1])
+    shape = (window.images, window.positions[0] - 1 + tap_rows, *columns, phases, pitch)
+    images = Buffer(image_name, shape, image.buffer.dtype)
+    n = -(-gemm.n.extent // VECTOR) * VECTOR
+    return Folding(gemm, images, Buffer(filter_name, (tap_rows, channels, n), filters.buffer.dtype), overlapped)

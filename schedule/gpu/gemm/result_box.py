@@ -1,0 +1,53 @@
+"""What a TMA store writes of an output: the 64 rows of a wgmma atom as a box of the tensor.
+
+Rows of a matrix are neighbours along one dimension, as TMA sees the tensor. Rows that are a patch of output pixels take
+several dimensions.
+"""
+
+from dataclasses import dataclass
+
+from ....ir.buffer import Buffer
+from ....ir.expr import Expr, Load, Var
+from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.rewrite import free_variables
+from ...problems.gemm import Gemm, Result
+from ..tma_view import tma_view
+
+
+@dataclass(frozen=True, slots=True)
+class ResultBox:
+    """``tensor[indices]`` on the axes of the product. ``rows``: how many places of each dimension the rows of an atom
+    take. The last dimension is ``n``."""
+
+    tensor: Buffer
+    indices: tuple[Expr, ...]
+    rows: tuple[int, ...]
+
+    def extents(self, columns: int) -> tuple[int, ...]:
+        """The extents of a box of so many columns."""
+        return (*self.rows[:-1], columns)
+
+
+def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
+    """How TMA stores ``result``; None where it cannot. It stores 16-bit floats, ``m`` before ``n``, in rows at
+    multiples of 16 bytes."""
+    given = Load(result.tensor, result.indices)
+    patch = () if gemm.window is None else gemm.window.patch
+    if gemm.window is not None and patch:
+        view, places = given, dict(zip(gemm.window.position(Var("m")), patch, strict=True))
+    else:
+        view, places = tma_view(given), {Var("m"): WGMMA_M}
+    tensor, indices = view.buffer, view.indices
+    if tensor.dtype.name not in ("float16", "bfloat16") or not 2 <= len(tensor.shape) <= 5:
+        return None
+    along_m = [i for i in indices if "m" in free_variables(i)]
+    if along_m != [i for i in places if i in indices and "m" in free_variables(i)] or indices[-1] != Var("n"):
+        return None
+    if any("n" in free_variables(i) for i in indices[:-1]) or not along_m:
+        return None
+    rows = tuple(places.get(i, 1) for i in indices)
+    taken = 1
+    for extent in rows:
+        taken *= extent
+    aligned = all(stride * tensor.dtype.bytes % 16 == 0 for stride in tensor.strides[:-1])
+    return ResultBox(tensor, indices, rows) if aligned and taken == WGMMA_M else None

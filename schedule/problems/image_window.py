@@ -1,0 +1,84 @@
+"""The left operand of a convolution as a matrix: images seen through a window, without a copy of what it shows.
+
+A row of that matrix is a position of the window, which is an output pixel. A column is a place of the window (a *tap*)
+and a channel:
+
+    A[m, (tap, channel)] = image[number(m), start(m) + dilation * tap, channel]
+
+The rows may come in the order of the output pixels in memory, or patch by patch. A patch is a box of neighbouring
+pixels, perhaps of several images.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from ...ir.expr import Expr
+from ..tile.delinearize import delinearize
+
+TAP = "tap"
+"""The axis of ``k`` over the taps of a window. ``k`` itself is the channel then."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageWindow:
+    """A window over one to three spatial dimensions of ``images``. Each tuple has a number for each of them.
+
+    ``taps``: how many places the window has. ``dilations``: how many pixels these are apart. ``positions``: how many
+    output pixels there are. ``strides``: how many pixels of the image those are apart. ``lower``: the pixel of the
+    image at which the window stands first; it is negative where images are padded.
+    ``channels``: how many channels a product adds up, those of one group.
+    ``taps_innermost``: whether k goes through all taps of some channels before the next channels. Otherwise it goes
+    through all channels of a tap before the next tap.
+    ``shifts``: how many pixels further the whole window stands, on the axes of the batch, and ``most_shifted``: the
+    most of them; empty where it does not depend on them. (It does in the phases of a transposed convolution.)
+    ``patch``: how many images and how many output pixels along each dimension a patch has, each a divisor of what there
+    is; empty where rows come in the order of the pixels.
+    """
+
+    images: int
+    taps: tuple[int, ...]
+    dilations: tuple[int, ...]
+    positions: tuple[int, ...]
+    strides: tuple[int, ...]
+    lower: tuple[int, ...]
+    channels: int
+    shifts: tuple[Expr, ...] = ()
+    most_shifted: int = 0
+    taps_innermost: bool = False
+    patch: tuple[int, ...] = ()
+
+    @property
+    def tap_count(self) -> int:
+        return prod(self.taps)
+
+    def position(self, m: Expr) -> tuple[Expr, ...]:
+        """(number of the image, position of the window along each dimension) of row ``m``. Rows beyond the last one are
+        beyond the last image, or beyond the last position along the first dimension that has several patches."""
+        if not self.patch:
+            pixels = prod(self.positions)
+            return (m // pixels, *delinearize(m % pixels, self.positions))
+        extents = zip((self.images, *self.positions), self.patch, strict=True)
+        patches = delinearize(m // prod(self.patch), [extent // side for extent, side in extents])
+        inner = delinearize(m % prod(self.patch), self.patch)
+        return tuple(p * side + i for p, side, i in zip(patches, self.patch, inner, strict=True))
+
+    def corner(self, m: Expr) -> tuple[Expr, ...]:
+        """(number of the image, pixel of the image along each dimension) at which the window stands for row ``m``."""
+        number, *positions = self.position(m)
+        sides = zip(positions, self.strides, self.lower, strict=True)
+        return (number, *(position * stride + first for position, stride, first in sides))
+
+    def offsets(self, tap: Expr) -> tuple[Expr, ...]:
+        """How far a tap lies from ``corner`` along each dimension, in pixels."""
+        places = zip(delinearize(tap, self.taps), self.dilations, strict=True)
+        found = tuple(place * dilation for place, dilation in places)
+        return tuple(a + b for a, b in zip(found, self.shifts, strict=True)) if self.shifts else found
+
+    def patches(self, pixels: int) -> tuple[tuple[int, ...], ...]:
+        """All patches of so many pixels, first those of few images, and of these the most even ones."""
+        found: list[tuple[int, ...]] = [()]
+        for extent in (self.images, *self.positions):
+            found = [(*sides, n) for sides in found for n in range(1, pixels + 1) if extent % n == 0]
+            found = [sides for sides in found if pixels % prod(sides) == 0]
+        whole = [sides for sides in found if prod(sides) == pixels]
+        return tuple(sorted(whole, key=lambda sides: (sides[0], max(sides[1:]) / min(sides[1:]), -sides[-1])))

@@ -1,0 +1,325 @@
+"""Convolutions by im2col and by patches: which workloads match, what the kernels compute, what the compiler says."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.golden import check_golden
+from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, compiled, legal_schedule_of, schedule_of, workload_of
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.errors import IllegalSchedule
+from tilewright.core.schedule import Schedule
+from tilewright.core.target import Target
+from tilewright.ir.expr import Const, Expr, index
+from tilewright.ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
+from tilewright.ir.interpret import interpret
+from tilewright.ir.simplify import simplify
+from tilewright.ir.stmt import walk_statements
+from tilewright.ir.text import kernel_text
+from tilewright.ir.verify import verify
+from tilewright.schedule.gpu.conv.space import CUDA_CONV as SKETCH
+from tilewright.schedule.gpu.gemm.space import CUDA_GEMM
+from tilewright.schedule.problems.image_window import ImageWindow
+from tilewright.schedule.problems.implicit_gemm import implicit_gemm_of
+from tilewright.schedule.sketches import sketches_for
+from tilewright.te import build as te
+from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
+from tilewright.te.workload import Workload
+
+FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
+"""A device with two multiprocessors: a CTA works through many tiles even of a small product."""
+F16 = "float16"
+
+
+def conv2d(**changed: Any) -> Workload:
+    parameters = {
+        **{"batch": 2, "channels": 64, "height": 4, "width": 16, "filters": 40, "kernel_h": 3, "kernel_w": 3},
+        **{"padding": 1, "layout": "NHWC", "dtype": F16},
+    }
+    return workload_of("conv2d", **{**parameters, **changed})
+
+
+def conv1d(**changed: Any) -> Workload:
+    parameters = {"batch": 3, "channels": 72, "length": 30, "filters": 40, "kernel": 3, "layout": "NWC", "dtype": F16}
+    return workload_of("conv1d", **{**parameters, **changed})
+
+
+def conv3d(**changed: Any) -> Workload:
+    parameters = {
+        **{"batch": 2, "channels": 32, "depth": 4, "height": 4, "width": 8, "filters": 48},
+        **{"kernel_d": 3, "kernel_h": 2, "kernel_w": 3, "padding": 1, "layout": "NDHWC", "dtype": "bfloat16"},
+    }
+    return workload_of("conv3d", **{**parameters, **changed})
+
+
+def transposed(**changed: Any) -> Workload:
+    parameters = {
+        **{"batch": 2, "channels": 64, "height": 4, "width": 8, "filters": 40, "kernel_h": 4, "kernel_w": 4},
+        **{"stride": 2, "padding": 1, "layout": "NHWC", "dtype": F16},
+    }
+    return workload_of("conv2d_transpose", **{**parameters, **changed})
+
+
+def _filters_first() -> Workload:
+    """Filters that lie as (filter, taps, channel), no axis of images, other padding on every side, two outputs."""
+    x, w = te.placeholder((9, 10, 64), F16, "X"), te.placeholder((40, 3, 2, 64), F16, "W")
+    c, r, s = te.reduce_axis(64, "c"), te.reduce_axis(3, "r"), te.reduce_axis(2, "s")
+
+    def seen(y: Expr, z: Expr) -> Expr:
+        row, column = y + r - 2, z + s
+        inside = te.all_of(row >= 0, row < 9, column < 10)
+        return te.select(inside, x[row, column, c], te.constant(0, x.dtype))
+
+    total = te.compute(
+        (8, 10, 40),
+        lambda y, z, o: te.sum(te.cast(w[o, r, s, c], "float32") * te.cast(seen(y, z), "float32"), axis=(c, r, s)),
+        "total",
+    )
+    halved = te.compute((8, 10, 40), lambda y, z, o: te.cast(total[y, z, o] * 0.5, F16), "halved")
+    return te.workload([halved, total])
+
+
+CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
+    "3x3": (H200, conv2d),
+    "3x3, many tiles": (FEW, lambda: conv2d(height=7)),
+    "strided": (H200, lambda: conv2d(stride=2, height=9, channels=80)),
+    "dilated": (H200, lambda: conv2d(dilation=2, padding=2, kernel_w=2, dtype="bfloat16")),
+    "one image, no padding": (H200, lambda: conv2d(batch=1, padding=0, filters=64)),
+    "one tap": (H200, lambda: conv2d(kernel_h=1, kernel_w=1, padding=0, stride=3)),
+    "fused": (H200, lambda: conv2d(bias=True, residual=True, activation="relu", channels=136)),
+    "narrow groups": (H200, lambda: conv2d(groups=4, filters=64)),
+    "wide groups": (H200, lambda: conv2d(groups=2, channels=128, filters=64, bias=True, height=4)),
+    "channels between multiples of 16 bytes": (H200, lambda: conv2d(channels=20, kernel_h=2, filters=75)),
+    "line": (H200, lambda: conv1d(padding=1, bias=True)),
+    "volume": (H200, lambda: conv3d(activation="silu")),
+    "volume, groups": (H200, lambda: conv3d(groups=2, filters=32)),
+    "filters first": (H200, _filters_first),
+    "transposed": (H200, lambda: transposed(bias=True, activation="relu")),
+    "transposed, odd kernel": (H200, lambda: transposed(kernel_h=3, kernel_w=3, output_padding=1)),
+    "transposed, kernel of the stride": (H200, lambda: transposed(kernel_h=2, kernel_w=2, padding=0)),
+    "transposed, groups": (H200, lambda: transposed(groups=2, kernel_h=6, kernel_w=3, stride=3, padding=0)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_their_expression(case: str) -> None:
+    target, workload = CASES[case]
+    assert assert_agrees(SKETCH, workload(), 1, target) == 1
+    assert assert_agrees(SKETCH, workload(), 1, target, WHOLE) == 1
+
+
+def _check(workload: Workload, target: Target, schedule: Schedule) -> None:
+    inputs, (output,) = random_inputs(workload, 1), workload.outputs
+    got = interpret(finish(SKETCH.lower(workload, target, schedule), target), inputs)[output]
+    absolute, relative = tolerance(workload)[output]
+    wanted = np.asarray(reference(workload, inputs)[output], np.float64)
+    np.testing.assert_allclose(np.asarray(got, np.float64), wanted, relative, absolute)
+
+
+@pytest.mark.parametrize("pixels", ["im2col", "2x4x8"])
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"cluster_m": 2, "cluster_n": 2, "atoms_m": 2, "consumer_warpgroups": 1},
+        {"split_k": 4, "k_atoms": 2},
+        {"split_k": 1, "k_atoms": 4, "taps_innermost": 1},
+        {"ping_pong": 1, "consumer_warpgroups": 2},
+        {"stream_k": 1, "k_atoms": 2},
+    ],
+    ids=["cluster", "split_k", "taps", "ping_pong", "stream_k"],
+)
+def test_pixels_may_be_loaded_in_every_kernel(pixels: str, knobs: dict[str, Any]) -> None:
+    workload, target = conv2d(channels=136), FEW if "ping_pong" in knobs or "stream_k" in knobs else H200
+    _check(workload, target, legal_schedule_of(SKETCH, workload, target, mma_n=32, pixels=pixels, **knobs))
+
+
+def test_what_it_takes_and_what_it_leaves_to_others() -> None:
+    def takers(workload: Workload) -> list[str]:
+        return [s.name for s in sketches_for(workload, H200)]
+
+    assert takers(conv2d()) == ["cuda_conv"] and takers(conv1d()) == ["cuda_conv"]
+    assert takers(conv2d(kernel_h=1, kernel_w=1, padding=0)) == ["cuda_gemm"]
+    assert takers(conv2d(kernel_h=1, kernel_w=1, padding=0, filters=16)) == ["cuda_gemm"]
+    assert "cuda_conv" in takers(conv2d(kernel_h=1, kernel_w=1, padding=0, stride=2))
+    for other in (
+        conv2d(layout="NCHW"),
+        conv2d(dtype="float32"),
+        conv2d(groups=64, channels=64, filters=64),
+        conv2d(groups=8, filters=64),
+        conv2d(groups=2, channels=160, filters=64),  # 80 channels a group: the last atom would hold those of the next
+        conv2d(stride=9),
+        conv2d(kernel_h=2, kernel_w=1, dilation=255, padding=127),
+        conv2d(padding=129),
+        workload_of("linear", rows=16, inputs=64, outputs=64, dtype=F16),
+        workload_of("matmul", m=128, n=128, k=64, dtype=F16),
+    ):
+        assert "cuda_conv" not in takers(other)
+    assert not SKETCH.matches(conv2d(), Target("cuda", "sm_80", (), threads=108, vector_bytes=16))
+
+
+def test_one_tap_is_a_plain_product() -> None:
+    """TMA sees images and outputs as matrices."""
+    workload = conv2d(kernel_h=1, kernel_w=1, padding=0, residual=True)
+    assert assert_agrees(CUDA_GEMM, workload, 2) == 2
+    kernel = CUDA_GEMM.lower(workload, H200, schedule_of(CUDA_GEMM, workload, epilogue_stages=2))
+    loads = [s for s in walk_statements(kernel.body) if isinstance(s, TmaLoad) and s.source.name == "X"]
+    stores = [s for s in walk_statements(kernel.body) if isinstance(s, TmaStore)]
+    assert loads and {s.source.shape for s in loads} == {(128, 64)}
+    assert stores and {s.target.shape for s in stores} == {(128, 40)}
+
+
+@pytest.mark.parametrize("overlapped", [0, 1])
+@pytest.mark.parametrize(
+    ("parameters", "knobs"),
+    [
+        ({"kernel_h": 7, "kernel_w": 7, "padding": 3, "stride": 2, "width": 32, "height": 8}, {"pixels": "1x4x16"}),
+        ({"kernel_h": 3, "height": 7, "width": 5, "stride": 2, "filters": 75}, {"pixels": "im2col", "split_k": 2}),
+        (
+            {"kernel_h": 5, "kernel_w": 4, "height": 5, "channels": 6, "bias": True},
+            {"pixels": "im2col", "cluster_n": 2},
+        ),
+    ],
+)
+def test_few_channels_are_folded(overlapped: int, parameters: dict[str, Any], knobs: dict[str, Any]) -> None:
+    workload = conv2d(**{"channels": 3, **parameters})
+    schedule = legal_schedule_of(SKETCH, workload, mma_n=32, atoms_m=1, overlapped=overlapped, **knobs)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    verify(kernel)
+    assert kernel.launches[0].name == "fold" and len(kernel.workspace) == 2
+    seen = {s.source for s in walk_statements(kernel.body) if isinstance(s, TmaLoad) and len(s.source.shape) == 4}
+    assert {(tensor.layout is not None) for tensor in seen} == {bool(overlapped)}
+    _check(workload, H200, schedule)
+
+
+def test_a_7x7_window_on_colours_becomes_four_taps() -> None:
+    workload = conv2d(
+        batch=32, channels=3, height=224, width=224, filters=64, kernel_h=7, kernel_w=7, padding=3, stride=2
+    )
+    kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, overlapped=1))
+    images, filters = kernel.workspace
+    assert images.shape == (32, 115, 229, 2, 4) and filters.shape == (4, 56, 64)
+    assert sum(r.spill_bytes for r in build_kernel(kernel, H200).resources.values()) == 0
+
+
+def test_knobs_that_change_nothing_are_fixed() -> None:
+    def values(workload: Workload, knob: str) -> set[object]:
+        space = SKETCH.space(workload, H200, policy=WHOLE, limit=5000)
+        return {dict(space.schedule(row).knobs)[knob] for row in range(0, len(space), 7)}
+
+    assert values(conv2d(), "taps_innermost") == {0}
+    assert values(conv2d(channels=128), "taps_innermost") == {0, 1}
+    assert values(conv2d(channels=128, kernel_h=1, kernel_w=1, padding=0, stride=2), "taps_innermost") == {0}
+    assert values(conv2d(stride=2), "pixels") == values(conv2d(height=9, width=7), "pixels") == {"im2col"}
+    assert values(conv2d(), "pixels") == {"im2col", "1x4x16", "2x4x8"}
+    with pytest.raises(IllegalSchedule, match="no whole patches of 64 rows"):
+        knobs = dict(legal_schedule_of(SKETCH, conv2d(), cluster_n=2, atoms_m=1, consumer_warpgroups=1).knobs)
+        SKETCH.lower(conv2d(), H200, Schedule.of(SKETCH.name, SKETCH.version, {**knobs, "pixels": "2x4x8"}))
+
+
+def test_unused_channels_are_not_multiplied() -> None:
+    """Of 16 channels a wgmma takes 16, though a row in shared memory has 64: the others may be of another group."""
+    texts = [
+        kernel_text(SKETCH.lower(w, H200, schedule_of(SKETCH, w, mma_n=32)))
+        for w in (conv2d(groups=4, filters=64), conv2d(channels=40))
+    ]
+    assert ", 32, 16, accumulates" in texts[0] and ", 32, 48, accumulates" in texts[1]
+
+
+@given(
+    extents=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    images=st.integers(1, 8),
+    pixels=st.sampled_from([4, 8]),
+    data=st.data(),
+)
+@settings(max_examples=25, deadline=None)
+def test_patches_go_through_every_position_once(
+    extents: list[int], images: int, pixels: int, data: st.DataObject
+) -> None:
+    ones = (1,) * len(extents)
+    plain = ImageWindow(images, ones, ones, tuple(extents), ones, ones, 8)
+    patches = plain.patches(pixels)
+    for sides in patches:
+        assert math.prod(sides) == pixels
+        assert all(n % side == 0 for n, side in zip((images, *extents), sides, strict=True))
+    patch = data.draw(st.sampled_from(((), *patches)))
+    window = ImageWindow(images, ones, ones, tuple(extents), ones, ones, 8, patch=patch)
+    count = images * math.prod(extents)
+    found = [tuple(_number(i) for i in window.position(index(m))) for m in range(count)]
+    assert sorted(found) == list(np.ndindex(images, *extents))
+    if not patch:
+        assert found == sorted(found)
+
+
+def _number(expr: Expr) -> int:
+    known = simplify(expr, {})
+    assert isinstance(known, Const)
+    return int(known.value)
+
+
+def test_a_transposed_convolution_skips_places_that_no_pixel_meets() -> None:
+    """Of a 4x4 kernel with stride 2, each of the four phases takes 2x2 places."""
+    gemm = implicit_gemm_of(transposed())
+    assert gemm is not None and gemm.window is not None
+    assert [a.extent for a in gemm.batch] == [2, 2] and gemm.k.extent == 4 * 64
+    assert gemm.window.taps == (2, 2) and gemm.window.lower == (-1, -1) and gemm.window.most_shifted == 1
+    odd = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3, output_padding=1))
+    assert odd is not None and odd.window is not None and odd.window.taps == (2, 2)  # one phase has but one
+
+
+def test_padding_of_any_kind_is_part_of_the_window() -> None:
+    gemm = implicit_gemm_of(_filters_first())
+    assert gemm is not None and gemm.window is not None
+    assert gemm.window.lower == (-2, 0) and gemm.window.positions == (8, 10) and gemm.window.taps == (3, 2)
+    x, w = te.placeholder((9, 10, 64), F16, "X"), te.placeholder((3, 64, 40), F16, "W")
+    c, r = te.reduce_axis(64, "c"), te.reduce_axis(3, "r")
+
+    def odd(y: Expr, z: Expr, o: Expr) -> te.Reduction:
+        """The middle row is missing: that is no padding."""
+        row = te.select(te.equal(y + r, 4), te.constant(0, x.dtype), x[y + r, z, c])
+        return te.sum(te.cast(row, "float32") * te.cast(w[r, c, o], "float32"), axis=(c, r))
+
+    assert implicit_gemm_of(te.workload(te.compute((7, 10, 40), odd, "Y"))) is None
+
+
+@pytest.mark.parametrize(
+    ("parameters", "knobs"),
+    [
+        ({"batch": 32, "height": 28, "width": 28, "channels": 128, "filters": 128}, {"mma_n": 128, "pixels": "4x4x4"}),
+        ({"batch": 32, "height": 56, "width": 56, "filters": 64}, {"mma_n": 64, "pixels": "im2col", "ping_pong": 1}),
+        (
+            {"batch": 32, "height": 14, "width": 14, "channels": 256, "filters": 256, "bias": True, "residual": True},
+            {"mma_n": 128, "cluster_n": 2},
+        ),
+    ],
+)
+def test_no_registers_are_spilled(parameters: dict[str, Any], knobs: dict[str, Any]) -> None:
+    resources = compiled(SKETCH, conv2d(**parameters), **knobs)
+    assert resources.spill_bytes == 0 and resources.stack_bytes == 0
+
+
+def test_pixels_are_prefetched_as_they_are_loaded() -> None:
+    workload = conv2d(batch=32, filters=256)
+    for pixels in ("im2col", "1x4x16"):
+        kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, pixels=pixels, split_k=1, mma_n=64))
+        of = {
+            kind: {
+                (s.box, s.im2col) for s in walk_statements(kernel.body) if isinstance(s, kind) and s.source.name == "X"
+            }
+            for kind in (TmaLoad, TmaPrefetch)
+        }
+        assert of[TmaPrefetch] == of[TmaLoad]
+
+
+def test_source() -> None:
+    workload = conv2d(bias=True, activation="relu")
+    schedule = schedule_of(SKETCH, workload, mma_n=48, atoms_m=1, cluster_m=1, split_k=1, pixels="im2col", stream_k=0)
+    source = backend_for(H200).emit(finish(SKETCH.lower(workload, H200, schedule), H200), H200)
+    check_golden("codegen/golden/conv_im2col.cu", source.text)
