@@ -42,6 +42,7 @@ def contraction_of(stage: Stage) -> Contraction | None:
     (left, in_left), (right, in_right) = groups
     reduced = {a.name for a in stage.reduce_axes}
     everything = reduced | {a.name for a in stage.axes}
+    in_left |= {a.name for a in stage.axes if a.extent == 1} - in_right  # no index need name an axis of one element
     shared = in_left & in_right & reduced
     if in_left == everything or in_right == everything or in_left | in_right != everything or not shared:
         return None

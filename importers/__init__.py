@@ -1,0 +1,1 @@
+"""Models of other systems as graphs. ``fx`` reads what torch traces; it is the only file that imports torch."""
