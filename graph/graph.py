@@ -8,11 +8,10 @@ from math import prod
 
 from ..core.dtypes import DType
 from ..core.errors import InvalidGraph, InvalidParameter
-from ..core.keys import JSON
 from ..te.limits import MAX_ELEMENTS, MAX_EXTENT, NAME_PATTERN
 from .limits import MAX_OPERANDS, MAX_VALUES
 from .operators import OPERATORS
-from .operators.operator import TensorType
+from .operators.operator import Attributes, TensorType
 
 FOREIGN = "foreign"
 """The operation of a node that the library of the model computes, because no operator of ours does."""
@@ -57,13 +56,13 @@ class Node:
 
     ``op`` is a name in ``operators.OPERATORS``, which have one result each, or ``FOREIGN``. A foreign node has the
     attributes ``target`` (the name of a function, such as ``aten.topk.default``), ``arguments`` and ``keywords``; in
-    the last two ``{"operand": n}`` stands for an operand.
+    the last two ``{"operand": n}`` stands for an operand. Other nodes have all attributes of their operator.
     """
 
     op: str
     operands: tuple[str, ...]
     results: tuple[Value, ...]
-    attributes: Mapping[str, JSON] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
 
     @property
     def result(self) -> Value:
@@ -231,11 +230,12 @@ class GraphBuilder:
         self._taken.add(name)
         return name
 
-    def node(self, op: str, *operands: Value, name: str | None = None, **attributes: JSON) -> Value:
+    def node(self, op: str, *operands: Value, **attributes: object) -> Value:
         """Add a node, and return its result. Raises InvalidGraph or InvalidParameter where the operator does not take
         the operands or the attributes."""
-        result = Value(name or self.name(op), OPERATORS[op].result([v.tensor for v in operands], attributes))
-        self.add(Node(op, tuple(v.name for v in operands), (result,), attributes))
+        operator = OPERATORS[op]
+        result = Value(self.name(op), operator.result([v.tensor for v in operands], attributes))
+        self.add(Node(op, tuple(v.name for v in operands), (result,), operator.values(attributes).values))
         return result
 
 

@@ -8,6 +8,7 @@ A value that only foreign calls can read has a name alone.
 """
 
 from collections.abc import Mapping
+
 from ..core.dtypes import dtype_named
 from ..core.errors import InvalidGraph, InvalidParameter
 from ..core.keys import JSON, content_key
@@ -30,8 +31,10 @@ def graph_to_json(graph: Graph) -> dict[str, JSON]:
 
 
 def graph_key(graph: Graph) -> str:
-    """64 hexadecimal digits: the SHA-256 of the graph's canonical JSON with all names erased. Two checked graphs have one
-    key exactly when they differ in names alone."""
+    """64 hexadecimal digits: the SHA-256 of the graph's canonical JSON with all names erased.
+
+    Two checked graphs have one key exactly when they differ in names alone.
+    """
     return content_key(erased_json(graph))
 
 
@@ -43,8 +46,7 @@ def erased_json(graph: Graph) -> dict[str, JSON]:
         return Value(names[v.name], v.type)
 
     nodes = (
-        Node(n.op, tuple(names[o] for o in n.operands), tuple(map(value, n.results)), n.attributes)
-        for n in graph.nodes
+        Node(n.op, tuple(names[o] for o in n.operands), tuple(map(value, n.results)), n.attributes) for n in graph.nodes
     )
     return graph_to_json(
         Graph(
@@ -64,19 +66,17 @@ def _value_json(value: Value) -> dict[str, JSON]:
 
 
 def _node_json(node: Node) -> dict[str, JSON]:
-    attributes: dict[str, JSON] = dict(node.attributes)
-    if not node.is_foreign:  # all of them, so that a default that is left out makes no other graph
-        values = OPERATORS[node.op].values(node.attributes).values
-        attributes = {name: _plain(value) for name, value in values.items()}
     return {
         "op": node.op,
         "operands": list(node.operands),
         "results": [_value_json(v) for v in node.results],
-        "attributes": attributes,
+        "attributes": {name: _plain(value) for name, value in node.attributes.items()},
     }
 
 
 def _plain(value: object) -> JSON:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     assert value is None or isinstance(value, bool | int | float | str)
@@ -125,8 +125,14 @@ def _node(data: object, at: str) -> Node:
     if not isinstance(attributes, dict):
         raise InvalidGraph(f"attributes are an object, not {_shown(attributes)}", field=f"{at}/attributes")
     _check_attributes(attributes, f"{at}/attributes")
+    op = _text(found["op"], f"{at}/op")
+    if op in OPERATORS:
+        try:
+            attributes = dict(OPERATORS[op].values(attributes).values)
+        except InvalidParameter as error:
+            raise InvalidGraph(error.message, field=f"{at}/attributes/{error.field}") from error
     return Node(
-        _text(found["op"], f"{at}/op"),
+        op,
         tuple(_text(v, f"{at}/operands/{n}") for n, v in enumerate(operands)),
         tuple(_value(v, f"{at}/results/{n}") for n, v in enumerate(results)),
         attributes,

@@ -25,7 +25,8 @@ class Arena:
 
 
 def plan_arena(lifetimes: Sequence[Lifetime]) -> Arena:
-    """Places for all values. The largest is placed first; each lies at the lowest offset that is free while it lives."""
+    """Places for all values. The largest is placed first. Each lies at the lowest offset that is free while it
+    lives."""
     placed: list[tuple[Lifetime, int]] = []
     for value in sorted(lifetimes, key=lambda v: (-v.bytes, v.first, v.name)):
         offset = 0

@@ -267,4 +267,3 @@ class _Partition:
             except InvalidWorkload:
                 self._written[key] = None
         return self._written[key]
-

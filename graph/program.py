@@ -26,8 +26,8 @@ class Task:
 @dataclass(frozen=True)
 class Program:
     """``calls`` run every time. ``recipe`` computes, from constants alone, what is kept for each set of weights: folded
-    batch norms, stored permutations. ``prepared`` are views of constants and of what the recipe gives. ``arena`` has the
-    values that only kernels of ``calls`` read, and ``kept_arena`` the outputs of ``recipe``."""
+    batch norms, stored permutations. ``prepared`` are views of constants and of what the recipe gives. ``arena`` has
+    the values that only kernels of ``calls`` read, and ``kept_arena`` the outputs of ``recipe``."""
 
     graph: Graph
     recipe: Graph
@@ -122,4 +122,3 @@ def _arena(graph: Graph, calls: list[Call]) -> Arena:
                 first[name] = last[name] = n
     values = (name for name in first if name not in fresh)
     return plan_arena([Lifetime(v, graph.values[v].bytes, first[v], last[v]) for v in values])
-

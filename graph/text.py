@@ -1,6 +1,5 @@
 """The text form of graphs and programs, for people."""
 
-from ..core.keys import JSON
 from .graph import Graph, Node, Value
 from .partition import ForeignCall, KernelCall
 from .program import Program
@@ -53,5 +52,5 @@ def _type(value: Value) -> str:
     return "other" if value.type is None else str(value.type)
 
 
-def _attribute(value: JSON) -> str:
+def _attribute(value: object) -> str:
     return str(list(value)) if isinstance(value, list | tuple) else str(value)

@@ -1,16 +1,15 @@
 """How operators of ATen become nodes of a graph: one function for each, by the operator's name.
 
-A rule is given an ``Importer`` and the arguments of a call, in which tensors are ``Tensor`` values, and returns a value,
-or a list of them. It raises ``NoRule`` where it does not cover the arguments: the call then stays foreign. Rules do not
-import torch. Dtypes come as the names of ``core.dtypes``.
+A rule is given a ``Builder`` and the arguments of a call, in which values stand for tensors, and returns a value, or a
+list of them. It raises ``NoRule`` where it does not cover the arguments: the call then stays foreign. Rules do not
+import torch.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..core.dtypes import DTYPES, DType
-from ..core.keys import JSON
 from ..graph.graph import Value
 from ..graph.operators.attributes import real_json
 
@@ -37,7 +36,7 @@ class Builder(Protocol):
         """The dtype of the (first) result, as torch gives it."""
         ...
 
-    def node(self, op: str, *operands: Value, **attributes: JSON) -> Value:
+    def node(self, op: str, *operands: Value, **attributes: object) -> Value:
         """Add a node."""
         ...
 
@@ -51,13 +50,16 @@ class Builder(Protocol):
 
 
 Rule = Callable[..., "Value | Sequence[Value]"]
+_Rule = TypeVar("_Rule", bound=Rule)
 
 RULES: dict[str, Rule] = {}
 """The name of an operator, such as ``aten.add.Tensor``, and its rule."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    def add(function: Rule) -> Rule:
+def rule(*names: str) -> Callable[[_Rule], _Rule]:
+    """Put a function into the table, under the names of operators of ATen."""
+
+    def add(function: _Rule) -> _Rule:
         RULES.update({f"aten.{name}": function for name in names})
         return function
 
@@ -651,7 +653,7 @@ def _attention(b: Builder, q: Value, k: Value, v: Value, attn_mask: Any = None, 
 # Pools
 
 
-def _window(b: Builder, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> Mapping[str, JSON]:
+def _window(b: Builder, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> Mapping[str, object]:
     rank = len(tuple_of(kernel, 0)) if not isinstance(kernel, int) else 1
     rank = max(rank, len(b.shape) - 2 if len(x.shape) > 2 else 1)
     size, border = tuple_of(kernel, rank), tuple_of(padding, rank)

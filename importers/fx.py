@@ -5,7 +5,7 @@ transposed weight) becomes a dense value and a permutation, for inputs and for o
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,14 +62,14 @@ class ImportedModel:
     """The operators that stayed foreign, each once, in order."""
 
 
-def import_fx(module: Any, static: Sequence[int] = ()) -> ImportedModel:
+def import_fx(module: Any, static: Sequence[int] = (), values: Mapping[Any, Any] | None = None) -> ImportedModel:
     """The graph of ``module``, a ``torch.fx.GraphModule`` of ATen operators with concrete shapes in ``meta["val"]``.
 
-    ``static`` are the positions of the arguments that stay the same from call to call: they become constants. An
-    operator without a rule stays a foreign call. Raises UnsupportedGraph where a call cannot be written as data, or
-    where a shape is symbolic.
+    ``static`` are the positions of the arguments that stay the same from call to call: they become constants.
+    ``values`` gives the concrete value of each node where those in ``meta`` are symbolic. An operator without a rule
+    stays a foreign call. Raises UnsupportedGraph where a call cannot be written as data, or where a shape is symbolic.
     """
-    return _Importer(module, frozenset(static)).run()
+    return _Importer(module, frozenset(static), values).run()
 
 
 def dense_order(tensor: Any) -> tuple[int, ...] | None:
@@ -104,8 +104,9 @@ def type_of(tensor: Any) -> TensorType | None:
 class _Importer:
     """It walks the nodes. While a rule runs, it is the ``Builder`` of that rule."""
 
-    def __init__(self, module: Any, static: frozenset[int]) -> None:
+    def __init__(self, module: Any, static: frozenset[int], values: Mapping[Any, Any] | None) -> None:
         self._module = module
+        self._traced = values
         self._static = static
         self._builder = GraphBuilder()
         self._found: dict[Any, Any] = {}  # a node of FX -> its value, a list of values, or a plain object
@@ -128,7 +129,7 @@ class _Importer:
     def dtype(self) -> DType:
         return self.dtype_of(self._result.dtype)
 
-    def node(self, op: str, *operands: Value, **attributes: JSON) -> Value:
+    def node(self, op: str, *operands: Value, **attributes: object) -> Value:
         return self._builder.node(op, *operands, **attributes)
 
     def common(self, *arguments: Any) -> DType:
@@ -148,6 +149,10 @@ class _Importer:
 
     # The walk
 
+    def _meta(self, node: Any) -> Any:
+        """What the trace knows of a node: a fake tensor, a list of them, or a number."""
+        return node.meta.get("val") if self._traced is None else self._traced.get(node)
+
     def run(self) -> ImportedModel:
         outputs: tuple[ImportedOutput, ...] = ()
         for node in self._module.graph.nodes:
@@ -163,15 +168,13 @@ class _Importer:
                 case _:
                     raise UnsupportedGraph(f"a node {node.op} of the traced graph", field=node.name)
         kept = tuple(o.value for o in outputs if o.value is not None)
-        graph = Graph(
-            tuple(self._inputs), tuple(self._constants), self._builder.nodes, kept, tuple(self._updates)
-        )
+        graph = Graph(tuple(self._inputs), tuple(self._constants), self._builder.nodes, kept, tuple(self._updates))
         return ImportedModel(
             check_graph(graph), tuple(self._arguments), outputs, tuple(self._attributes), tuple(self._foreign)
         )
 
     def _placeholder(self, node: Any) -> None:
-        given = node.meta.get("val")
+        given = self._meta(node)
         position = len(self._arguments)
         if not isinstance(given, torch.Tensor):
             self._found[node] = given
@@ -210,6 +213,10 @@ class _Importer:
             source = self._found[node.args[0]]
             self._found[node] = source[node.args[1]]
             return
+        known = self._meta(node)
+        if isinstance(known, bool | int | float):  # arithmetic on shapes
+            self._found[node] = known
+            return
         self.target = str(node.target)
         if self.target == "aten.copy_.default" and self._overwrites(node):
             return
@@ -224,7 +231,7 @@ class _Importer:
         root = target if made is None else self._builder_value(made.operands[0])
         if root.type is None or source.type is None or root not in self._inputs:
             raise UnsupportedGraph(f"{node.args[0]} is overwritten", field=node.name)
-        self._result = node.meta["val"]
+        self._result = self._meta(node)
         if source.dtype != target.dtype:
             source = self.node("cast", source, dtype=target.dtype.name)
         if source.shape != target.shape:
@@ -243,7 +250,7 @@ class _Importer:
     def _by_rule(self, node: Any) -> Any:
         """The value, or the list of values, that a rule gives; None where no rule covers the call."""
         rule = RULES.get(self.target)
-        results = node.meta.get("val")
+        results = self._meta(node)
         several = isinstance(results, tuple | list)
         self._result = results[0] if several and results else results
         if rule is None or not isinstance(self._result, torch.Tensor):
@@ -251,7 +258,7 @@ class _Importer:
         try:
             arguments, keywords = self._given(node)
             found = rule(self, *arguments, **keywords)
-            values = list(found) if isinstance(found, list | tuple) else [found]
+            values = [found] if isinstance(found, Value) else list(found)
             wanted = [type_of(r) for r in (results if several else [results])][: len(values)]
         except (NoRule, InvalidGraph, InvalidParameter, TypeError, IndexError, KeyError, AttributeError):
             return None
@@ -280,7 +287,7 @@ class _Importer:
     def _foreign_call(self, node: Any) -> Any:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise UnsupportedGraph(f"a call of {node.target}", field=node.name)
-        if self.target.startswith(_OF_LAYOUT) and not node.args[0].meta["val"].is_contiguous():
+        if self.target.startswith(_OF_LAYOUT) and not self._meta(node.args[0]).is_contiguous():
             raise UnsupportedGraph(f"{self.target} of a tensor that is not dense", field=node.name)
         operands: list[str] = []
         attributes: dict[str, JSON] = {
@@ -288,7 +295,7 @@ class _Importer:
             "arguments": [self._as_json(a, operands) for a in node.args],
             "keywords": {k: self._as_json(a, operands) for k, a in node.kwargs.items()},
         }
-        results = node.meta.get("val")
+        results = self._meta(node)
         several = isinstance(results, tuple | list)
         given = list(results) if several else [results]
         values = [
@@ -325,7 +332,7 @@ class _Importer:
             if not (found is None or isinstance(found, bool | int | float)):
                 raise UnsupportedGraph(f"an output {type(found).__name__}", field="outputs")
             return ImportedOutput(None, constant=found)
-        tensor = a.meta.get("val")
+        tensor = self._meta(a)
         if found.type is None or not isinstance(tensor, torch.Tensor):
             return ImportedOutput(found.name, tuple(range(tensor.dim())) if isinstance(tensor, torch.Tensor) else ())
         order = dense_order(tensor)

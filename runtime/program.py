@@ -1,8 +1,8 @@
 """A program in the user's process: kernels for its workloads, memory, and calls at raw addresses.
 
-Tensors belong to a *tensor library* (torch, NumPy), which this module knows through a protocol. Inputs must be dense and
-aligned to 16 bytes: others are copied. Every output is a fresh tensor. What depends on constants alone is computed once,
-and again whenever a constant has another address, another version or another shape.
+Tensors belong to a *tensor library* (torch, NumPy), which this module knows through a protocol. Inputs must be dense
+and aligned to 16 bytes: others are copied. Every output is a fresh tensor. What depends on constants alone is computed
+once, and again whenever a constant has another address or another version.
 """
 
 import threading
@@ -141,8 +141,8 @@ class BoundProgram:
         library: TensorLibrary,
         replaced: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] | None = None,
     ) -> None:
-        """``kernels``: the kernel of each workload, by key. ``replaced``: functions of the library that run in the place
-        of kernels, by the first value that the kernel writes."""
+        """``kernels``: the kernel of each workload, by key. ``replaced``: functions of the library that run in the
+        place of kernels, by the first value that the kernel writes."""
         self.program = program
         self._library = library
         self._lock = threading.Lock()
@@ -154,9 +154,7 @@ class BoundProgram:
         self._at: Addresses = {name: base + offset for name, offset in program.arena.offsets.items()}
         self._kept_at: Addresses = {name: kept + offset for name, offset in program.kept_arena.offsets.items()}
         self._bound = {c.writes[0]: self._bind(c, kernels[workload_key(c.workload)]) for c in program.kernels}
-        self._foreign = {
-            c.writes[0]: library.foreign(c.node) for c in program.calls if isinstance(c, ForeignCall)
-        }
+        self._foreign = {c.writes[0]: library.foreign(c.node) for c in program.calls if isinstance(c, ForeignCall)}
         self._seen: tuple[Any, ...] = ()
         self._constants: _State = _State()
 
@@ -227,8 +225,8 @@ class BoundProgram:
                 kept = self.program.kept_arena.offsets[name]
                 tensor = library.view_of(self._kept, kept, self.program.graph.values[name].tensor)
                 library.overwrite(tensor, library.from_numpy(array, self.program.graph.values[name].dtype))
-        for call in self.program.prepared:
-            self._run(call, state)
+        for view in self.program.prepared:
+            self._view(view, state)
         self._constants, self._seen = state, seen
         for call in self.program.calls:
             if isinstance(call, KernelCall) and call.writes[0] not in self._replaced:
@@ -287,4 +285,3 @@ class BoundProgram:
         root = self.program.roots.get(name, name)
         tensor = self.tensor(name, state)
         return self._library.dense_copy(tensor) if root in self.program.kept_arena.offsets else tensor
-

@@ -105,6 +105,6 @@ def _decoded(a: JSON, operands: Sequence[Any]) -> Any:
             return float(value)
         case "device", str():
             return torch.device(value)
-        case ("dtype" | "memory_format" | "layout"), str():
+        case (("dtype" | "memory_format" | "layout"), str()):
             return getattr(torch, value)
     raise InvalidGraph(f"an argument {kind} of a foreign call", field="arguments")

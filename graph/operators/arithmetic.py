@@ -18,7 +18,7 @@ def _cast_numpy(operands: Sequence[Array], v: Values) -> Array:
     x, dtype = operands[0], DTYPES[v.text("dtype")]
     with np.errstate(all="ignore"):
         if dtype.is_bool:
-            return x != 0
+            return np.asarray(x != 0)
         if dtype.is_float:
             return x.astype(dtype.numpy).astype(np.float64)
         if x.dtype.kind == "f":

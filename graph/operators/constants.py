@@ -63,8 +63,8 @@ FULL = GraphOperator(
     (SHAPE, Parameter("value", "the number", Real()), DTYPE), (0, 0),
 )  # fmt: skip
 RANGE = GraphOperator(
-    "range", Kind.VIEW, "start, start + step, …", lambda o, v: TensorType((v.integer("count"),), DTYPES[v.text("dtype")]),
-    _range_numpy, _range,
+    "range", Kind.VIEW, "start, start + step, …",
+    lambda o, v: TensorType((v.integer("count"),), DTYPES[v.text("dtype")]), _range_numpy, _range,
     (Case((), {"count": 5, "start": 2, "step": -3, "dtype": "int64"}), Case((), {"count": 3, "dtype": "float32"})),
     (Parameter("count", "how many numbers", EXTENT), Parameter("start", "the first", WHOLE, 0),
      Parameter("step", "the distance", WHOLE, 1), DTYPE), (0, 0),

@@ -14,8 +14,6 @@ from .operator import Array
 from .pointwise import NUMBERS, pointwise
 
 
-
-
 def _log1p(x: Expr) -> Expr:
     """log(1 + x). What the sum loses of a small x is put back: log(w) * x / (w - 1), where w = 1 + x is rounded."""
     w = x + 1.0

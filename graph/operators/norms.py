@@ -12,7 +12,19 @@ from ...te import build as te
 from ...te.limits import MAX_RANK
 from ...te.operators.parameter import Integer, Number, Parameter, Values
 from .attributes import DIMENSION, MOST
-from .operator import Array, Case, Element, GraphOperator, Kind, Operand, TensorType, dimension, same_dtype, stored, wide
+from .operator import (
+    Array,
+    Case,
+    Element,
+    GraphOperator,
+    Kind,
+    Operand,
+    TensorType,
+    dimension,
+    same_dtype,
+    stored,
+    wide,
+)
 from .reductions import reduced
 
 EPSILON = Parameter("epsilon", "added to the variance before the root", Number(0.0, 1.0), 1e-5)
@@ -134,9 +146,7 @@ def _group_norm(operands: Sequence[Operand], v: Values) -> Operand:
     x, groups = operands[0], v.integer("groups")
     batch, channels, *rest = x.shape
     size = channels // groups
-    split = Element(
-        (batch, groups, size, *rest), x.dtype, lambda at: x[(at[0], at[1] * size + at[2], *at[3:])]
-    )
+    split = Element((batch, groups, size, *rest), x.dtype, lambda at: x[(at[0], at[1] * size + at[2], *at[3:])])
     normal = _normalised(split, range(2, len(split.shape)), v.number("epsilon"))
 
     def at(to: tuple[Expr, ...]) -> Expr:

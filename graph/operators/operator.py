@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from ...core.dtypes import DType, float32
 from ...core.errors import InvalidGraph, InvalidParameter
-from ...core.keys import JSON
 from ...ir.expr import Expr, index
 from ...te.build import Reduction, Tensor, cast, compute
 from ...te.operators.parameter import Parameter, Values, shown
 
 Array = NDArray[Any]
+
+Attributes = Mapping[str, object]
+"""Attributes by name. Lists are tuples."""
 
 
 class Kind(StrEnum):
@@ -88,7 +90,7 @@ class Case:
     """A small example of an operator, for the contract suite."""
 
     operands: tuple[TensorType, ...]
-    attributes: Mapping[str, JSON] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class GraphOperator:
     uses: int = 1
     """How often an element of an operand is used. What is used often, and is more than a load, is worth a tensor."""
 
-    def values(self, attributes: Mapping[str, JSON]) -> Values:
+    def values(self, attributes: Attributes) -> Values:
         """All attributes, defaults filled in. Raises InvalidParameter that names the first that is wrong."""
         names = [a.name for a in self.attributes]
         for name in attributes:
@@ -121,16 +123,12 @@ class GraphOperator:
                 raise InvalidParameter(f"{self.name} has no attribute {shown(name)}; it has {known}", field=str(name))
         return Values({a.name: a.read(attributes) for a in self.attributes})
 
-    def result(self, operands: Sequence[TensorType], attributes: Mapping[str, JSON]) -> TensorType:
+    def result(self, operands: Sequence[TensorType], attributes: Attributes) -> TensorType:
         """The type of the result. Raises InvalidParameter for a wrong attribute and InvalidGraph for wrong operands."""
         low, high = self.operands
         if not low <= len(operands) <= high:
             raise InvalidGraph(f"{self.name} takes {low} to {high} operands, given {len(operands)}", field=self.name)
         return self.type_rule(operands, self.values(attributes))
-
-    def refuse(self, message: str) -> InvalidGraph:
-        """An error about operands of this operator."""
-        return InvalidGraph(f"{self.name}: {message}", field=self.name)
 
 
 def stored(shape: Sequence[int], body: Callable[..., Expr | Reduction], name: str, axes: Sequence[str] = ()) -> Tensor:

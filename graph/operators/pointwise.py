@@ -7,7 +7,6 @@ import numpy as np
 
 from ...core.dtypes import DType, boolean, float32
 from ...core.errors import InvalidGraph
-from ...core.keys import JSON
 from ...ir.expr import Expr
 from ...te.operators.parameter import Parameter, Values
 from .operator import (
@@ -41,7 +40,7 @@ def pointwise(
     gives: DType | None = None,
     uses: int = 1,
     attributes: tuple[Parameter, ...] = (),
-    example: dict[str, JSON] | None = None,
+    example: dict[str, object] | None = None,
 ) -> GraphOperator:
     """An operator of ``count`` operands of one dtype that broadcast.
 

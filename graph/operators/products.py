@@ -175,7 +175,7 @@ def _convolution_numpy(operands: Sequence[Array], v: Values) -> Array:
     inner, outer = range(3 + rank, 3 + 2 * rank), range(3, 3 + rank)
     columns = view.transpose(0, 1, 2, *inner, *outer).reshape(x.shape[0], groups, -1, pixels)
     y = np.matmul(w.reshape(groups, filters, -1), columns).reshape(x.shape[0], w.shape[0], *windows.counts)
-    return y + operands[2].reshape(-1, *[1] * rank) if len(operands) > 2 else y
+    return np.asarray(y + operands[2].reshape(-1, *[1] * rank)) if len(operands) > 2 else y
 
 
 def _f(*shape: int) -> TensorType:

@@ -40,7 +40,8 @@ def _merged(rewriter: Rewriter, node: Node, operand: Value) -> Value | None:
 
 
 def drop_unused(graph: Graph) -> Graph:
-    """Leave out nodes whose results nothing reads. Foreign nodes go too: those of a functional graph have no effects."""
+    """Leave out nodes whose results nothing reads. Foreign nodes go too: in a functional graph they have no
+    effects."""
     needed = set(graph.kept)
     for node in reversed(graph.nodes):
         if any(v.name in needed for v in node.results):

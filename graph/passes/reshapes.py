@@ -1,6 +1,6 @@
 """Reshapes move behind pointwise nodes, so that no shape stands between a product and what follows it.
 
-    add(reshape(matmul(x, w), [2, 7, 5]), bias[5])    ->    reshape(add(matmul(x, w), bias[5]), [2, 7, 5])
+add(reshape(matmul(x, w), [2, 7, 5]), bias[5])    ->    reshape(add(matmul(x, w), bias[5]), [2, 7, 5])
 """
 
 from collections.abc import Sequence
@@ -54,4 +54,3 @@ def _moved(rewriter: Rewriter, operand: Value, old: Sequence[int], new: tuple[in
     if made is not None and made.op == "reshape" and rewriter.value(made.operands[0]).shape == tuple(shape):
         return rewriter.value(made.operands[0])
     return operand if tuple(shape) == operand.shape else rewriter.node("reshape", operand, shape=tuple(shape))
-

@@ -54,5 +54,3 @@ def attributes_of(node: Node) -> Mapping[str, object]:
 def integers_of(node: Node, name: str) -> tuple[int, ...]:
     """An attribute that is a list of whole numbers."""
     return OPERATORS[node.op].values(node.attributes).integers(name)
-
-
