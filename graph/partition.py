@@ -118,10 +118,12 @@ class _Partition:
         for region in list(self.regions):
             self._store_operands(region)
         found: list[tuple[int, Call]] = []
-        for region in self.regions:
-            written = self._write(region)
+        todo = list(self.regions)
+        for region in todo:
+            written = self._write(region) or self._write_in_steps(region)
             if written is None:
                 raise InvalidWorkload(f"{region.output.op} is beyond the limits of a kernel", field=region.output.name)
+            todo.extend(self.regions[len(todo) :])
             names = tuple(n.name for n in self._sorted(region))
             call = KernelCall(written.workload, written.reads, written.writes, names)
             found.append((self._positions[region.output.name], call))
@@ -251,6 +253,18 @@ class _Partition:
         else:
             self.stored -= views
             self._written.clear()
+
+    def _write_in_steps(self, region: _Region) -> WrittenRegion | None:
+        """Store the views that a region reads, because its indices would go beyond the limits of ``te`` otherwise."""
+        read = [name for node in region.nodes for name in node.operands if name not in self.stored]
+        for name in dict.fromkeys(read):
+            producer = self.graph.producers[name]
+            while alias_of(self.graph, producer.name) is not None and producer.operands[0] in self.graph.producers:
+                producer = self.graph.producers[producer.operands[0]]
+            if is_view(producer) and producer.name not in self.stored:
+                self._start(producer)
+        self._written.clear()
+        return self._write(region)
 
     def _sorted(self, region: _Region) -> list[Node]:
         return sorted(region.nodes, key=lambda n: self._positions[n.name])

@@ -4,14 +4,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ..core.dtypes import DType
-from ..ir.bounds import loop_range
-from ..ir.expr import Binary, BinaryOp, Expr, Load, rebuild, walk
-from ..ir.rewrite import map_expr
-from ..ir.simplify import simplify
+from ..ir.expr import Expr
 from ..te.build import Tensor, cast, placeholder, reads, workload
-from ..te.check import check
-from ..te.index import index_of
-from ..te.workload import Stage, Workload
+from ..te.workload import Workload
 from .graph import Graph, Node, Value
 from .operators import OPERATORS, Kind
 from .operators.operator import Operand, stored
@@ -48,7 +43,7 @@ def write_workload(
     inputs = _inputs_of(results)
     fixed = [t for t in inputs if writer.origin[t] in graph.fixed]
     written = workload(results, inputs, fixed if len(fixed) < len(inputs) else [])
-    return WrittenRegion(check(_simplified(written)), tuple(writer.origin[t] for t in inputs), tuple(outputs))
+    return WrittenRegion(written, tuple(writer.origin[t] for t in inputs), tuple(outputs))
 
 
 class _Writer:
@@ -131,22 +126,3 @@ def _inputs_of(results: Sequence[Tensor]) -> list[Tensor]:
             todo.extend(reversed(reads(tensor)))
     return [t for t in seen if t.stage is None]
 
-
-def _simplified(given: Workload) -> Workload:
-    """``given`` with quotients and remainders in indices resolved as far as the ranges of the axes allow."""
-    return replace(given, stages=tuple(_simplified_stage(s) for s in given.stages))
-
-
-def _simplified_stage(stage: Stage) -> Stage:
-    ranges = {a.name: loop_range(a.extent) for a in (*stage.axes, *stage.reduce_axes)}
-
-    def place(e: Expr) -> Expr:
-        if not any(isinstance(part, Binary) and part.op in (BinaryOp.FLOORDIV, BinaryOp.MOD) for part in walk(e)):
-            return e
-        simple = simplify(e, ranges)
-        return e if index_of(simple) is None else simple
-
-    def node(e: Expr) -> Expr:
-        return rebuild(e, [place(i) for i in e.indices]) if isinstance(e, Load) else e
-
-    return replace(stage, body=map_expr(stage.body, node))

@@ -379,7 +379,6 @@ def _pow(b: Builder, x: Value, exponent: Any) -> Value:
 
 @rule("_to_copy.default")
 def _to_copy(b: Builder, x: Value, **keywords: Any) -> Value:
-    need("device" not in keywords or keywords["device"] is None, "a copy to a device")
     return b.node("cast", x, dtype=b.dtype.name) if x.dtype != b.dtype else b.node("identity", x)
 
 
@@ -475,10 +474,16 @@ def _position(op: str) -> Rule:
 RULES["aten.argmax.default"], RULES["aten.argmin.default"] = _position("argmax"), _position("argmin")
 
 
+@rule("max.dim", "min.dim")
+def _extreme(b: Builder, x: Value, dim: int, keep: bool = False) -> Sequence[Value]:
+    d, name = dim % len(x.shape), "max" if "max" in b.target else "min"
+    return [b.node(name, x, dims=(d,), keep=keep), b.node(f"arg{name}", x, dim=d, keep=keep)]
+
+
 @rule("var.correction", "var.dim")
 def _var(b: Builder, x: Value, dims: Any = None, *rest: Any, correction: Any = 1, keepdim: bool = False) -> Value:
     need(not rest and correction in (0, 1, None) and bool(x.shape), "another form of var")
-    correction = 1 if correction is None else correction
+    correction = 1 if correction is None else int(correction)
     return b.node("variance", x, dims=dims_of(dims, len(x.shape)), keep=keepdim, correction=correction)
 
 
@@ -556,6 +561,36 @@ def _batch_norm(b: Builder, x: Value, weight: Any, bias: Any, mean: Value, varia
     return b.node("batch_norm", x, *given, epsilon=epsilon)
 
 
+@rule("_native_batch_norm_legit.no_stats")
+def _batch_norm_of_batch(b: Builder, x: Value, weight: Any, bias: Any, training: bool, momentum: float,
+                         epsilon: float) -> Value:  # fmt: skip
+    mean, variance = _statistics(b, x)
+    return _batch_norm(b, x, weight, bias, mean, variance, momentum, epsilon)
+
+
+@rule("_native_batch_norm_legit_functional.default")
+def _batch_norm_training(b: Builder, x: Value, weight: Any, bias: Any, mean: Value, variance: Value, training: bool,
+                         momentum: float, epsilon: float) -> Sequence[Value]:  # fmt: skip
+    need(training and mean.dtype == x.dtype, "another form of batch norm")
+    own, spread = _statistics(b, x)
+    count = x.elements // x.shape[1]
+    need(count > 1, "one element a channel")
+
+    def moved(old: Value, new: Value, factor: float) -> Value:
+        kept = b.node("mul", old, number(b, 1.0 - momentum, old.dtype))
+        return b.node("add", kept, b.node("mul", new, number(b, momentum * factor, old.dtype)))
+
+    result = _batch_norm(b, x, weight, bias, own, spread, momentum, epsilon)
+    inverse = b.node("rsqrt", b.node("add", spread, number(b, epsilon, x.dtype)))
+    return [result, own, inverse, moved(mean, own, 1.0), moved(variance, spread, count / (count - 1))]
+
+
+def _statistics(b: Builder, x: Value) -> tuple[Value, Value]:
+    """The mean and the variance of each channel."""
+    dims = (0, *range(2, len(x.shape)))
+    return b.node("mean", x, dims=dims), b.node("variance", x, dims=dims, correction=0)
+
+
 # Products
 
 
@@ -594,12 +629,37 @@ def _linear(b: Builder, x: Value, weight: Value, bias: Any = None) -> Value:
 @rule("convolution.default")
 def _convolution(b: Builder, x: Value, w: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
                  output_padding: Any, groups: int) -> Value:  # fmt: skip
-    need(not transposed and len(x.shape) == len(w.shape), "a transposed convolution")
+    need(len(x.shape) == len(w.shape), "an image without a batch")
     rank = len(x.shape) - 2
     border = tuple_of(padding, rank)
+    if transposed:
+        steps, apart, further = (tuple_of(n, rank) for n in (stride, dilation, output_padding))
+        return _transposed(b, x, w, bias, steps, border, apart, further, groups)
     operands = [x, w] if bias is None else [x, w, bias]
     return b.node("convolution", *operands, stride=tuple_of(stride, rank), before=border, behind=border,
                   dilation=tuple_of(dilation, rank), groups=groups)  # fmt: skip
+
+
+def _transposed(b: Builder, x: Value, w: Value, bias: Any, stride: Sequence[int], padding: Sequence[int],
+                dilation: Sequence[int], further: Sequence[int], groups: int) -> Value:  # fmt: skip
+    """A transposed convolution as a convolution: zeros between the pixels, filters turned around and transposed."""
+    rank, depth, filters = len(stride), w.shape[0] // groups, w.shape[1]
+    before, behind = [], []
+    for d in range(rank):
+        x = b.node("spread", x, dim=d + 2, step=stride[d])
+        reach = dilation[d] * (w.shape[d + 2] - 1) - padding[d]
+        low, high = max(0, -reach), max(0, -(reach + further[d]))
+        if low or high:
+            x = slice_(b, x, d + 2, low, x.shape[d + 2] - high)
+        before.append(max(0, reach))
+        behind.append(max(0, reach + further[d]))
+    kernel = w.shape[2:]
+    need(rank + 3 <= 8, "so many dimensions")
+    w = b.node("flip", reshape(b, w, (groups, depth, filters, *kernel)), dims=tuple(range(3, 3 + rank)))
+    w = reshape(b, transpose(b, w, 1, 2), (groups * filters, depth, *kernel))
+    operands = [x, w] if bias is None else [x, w, bias]
+    return b.node("convolution", *operands, stride=(1,) * rank, before=tuple(before), behind=tuple(behind),
+                  dilation=tuple(dilation), groups=groups)  # fmt: skip
 
 
 def attention(b: Builder, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float | None) -> Value:
@@ -676,6 +736,7 @@ def _max_pool(b: Builder, x: Value, kernel: Any, stride: Any = (), padding: Any 
 def _average_pool(b: Builder, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False,
                   count_border: bool = True, divisor: Any = None) -> Value:  # fmt: skip
     window = _window(b, x, kernel, stride, padding)
+    count_border = count_border and any(tuple_of(padding, 1))  # what windows reach beyond the border never counts
     need(divisor is None and (not count_border or window["before"] == window["behind"]), "another divisor")
     return b.node("average_pool", x, **window, count_border=count_border)
 

@@ -32,10 +32,12 @@ class UnsupportedGraph(TilewrightError):
 @dataclass(frozen=True, slots=True)
 class ImportedInput:
     """An argument of the model: ``value`` is the value that ``argument.permute(order)`` is given for, None for an
-    argument that is no tensor. Where ``order`` is None it must be copied to be dense."""
+    argument that is no tensor. Where ``order`` is None it must be copied to be dense. ``constant``: whether the value is
+    a constant of the graph."""
 
     value: str | None
     order: tuple[int, ...] | None = None
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +182,10 @@ class _Importer:
             self._found[node] = given
             self._arguments.append(ImportedInput(None))
             return
-        into = self._constants if position in self._static else self._inputs
-        name, order = self._bring_in(node, given, into)
-        self._arguments.append(ImportedInput(name, order))
+        overwritten = any(str(u.target) == "aten.copy_.default" and u.args[0] is node for u in node.users)
+        constant = position in self._static and not overwritten
+        name, order = self._bring_in(node, given, self._constants if constant else self._inputs)
+        self._arguments.append(ImportedInput(name, order, constant))
 
     def _attribute(self, node: Any) -> None:
         tensor = self._module
@@ -280,8 +283,9 @@ class _Importer:
                 return [resolved(v) for v in a]
             return a
 
-        if self._result.numel() == 0:
-            raise NoRule("no elements")
+        devices = {self._meta(n).device for n in node.all_input_nodes if isinstance(self._meta(n), torch.Tensor)}
+        if self._result.numel() == 0 or devices - {self._result.device}:
+            raise NoRule("no elements, or several devices")
         return [resolved(a) for a in node.args], {k: resolved(a) for k, a in node.kwargs.items()}
 
     def _foreign_call(self, node: Any) -> Any:

@@ -238,7 +238,7 @@ class BoundProgram:
         if isinstance(call, ViewCall):
             self._view(call, state)
         elif isinstance(call, ForeignCall):
-            results = self._foreign[call.writes[0]]([state.tensors[name] for name in call.reads])
+            results = self._foreign[call.writes[0]]([self.tensor(name, state) for name in call.reads])
             self._take(call.node, results, state)
         else:
             for name in call.writes:

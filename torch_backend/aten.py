@@ -73,6 +73,15 @@ def _batch_norm(o: Sequence[Any], v: Values) -> Any:
     return functional.batch_norm(x, mean, variance, weight, bias, False, 0.0, v.number("epsilon"))
 
 
+def _spread(o: Sequence[Any], v: Values) -> Any:
+    x, d, step = o[0], v.integer("dim"), v.integer("step")
+    shape = list(x.shape)
+    shape[d] = (shape[d] - 1) * step + 1
+    result = x.new_zeros(shape)
+    result[(*[slice(None)] * d, slice(None, None, step))] = x
+    return result
+
+
 def _bordered(x: Any, v: Values, value: float) -> Any:
     pairs = zip(reversed(v.integers("before")), reversed(v.integers("behind")), strict=True)
     return functional.pad(x, [n for pair in pairs for n in pair], value=value)
@@ -125,6 +134,7 @@ FUNCTIONS: dict[str, _Function] = {
     "repeat": lambda o, v: o[0].repeat_interleave(v.integer("times"), v.integer("dim")),
     "concatenate": lambda o, v: torch.cat(list(o), v.integer("dim")),
     "pad": lambda o, v: _bordered(o[0], v, real(v, "value")),
+    "spread": _spread,
     "gelu_tanh": lambda o, v: functional.gelu(o[0], approximate="tanh"),
     "leaky_relu": lambda o, v: functional.leaky_relu(o[0], real(v, "slope")),
     "softplus": lambda o, v: functional.softplus(o[0], real(v, "beta"), real(v, "threshold")),

@@ -155,10 +155,10 @@ class CompiledShape:
         inputs: list[Any] = []
         constants: list[Any] = []
         with torch.no_grad():
-            for n, (given, argument) in enumerate(zip(model.inputs, arguments, strict=True)):
+            for given, argument in zip(model.inputs, arguments, strict=True):
                 if given.value is not None:
                     tensor = argument if given.order is None else argument.permute(given.order)
-                    (constants if n in self._static else inputs).append(tensor)
+                    (constants if given.constant else inputs).append(tensor)
             constants += [tensor for _, tensor in model.attributes]
             results, updates = bound(inputs, constants, watch)
             values = iter(results)

@@ -4,7 +4,7 @@ line in this table. The contract suite ``tests/contracts/test_graph_operators.py
 from .arithmetic import ARITHMETIC, COMPARISONS
 from .constants import FULL, RANGE
 from .functions import ACTIVATIONS, FUNCTIONS
-from .joins import CONCATENATE, PAD
+from .joins import CONCATENATE, PAD, SPREAD
 from .norms import BATCH_NORM, NORMS
 from .operator import GraphOperator, Kind
 from .pools import POOLS
@@ -24,6 +24,7 @@ OPERATORS: dict[str, GraphOperator] = {
         REPEAT,
         CONCATENATE,
         PAD,
+        SPREAD,
         FULL,
         RANGE,
         *ARITHMETIC,

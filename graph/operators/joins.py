@@ -7,10 +7,11 @@ import numpy as np
 from ...core.dtypes import float32
 from ...core.errors import InvalidGraph
 from ...ir.expr import Expr
-from ...te.build import all_of, constant, select
+from ...te.build import all_of, constant, equal, select
 from ...te.operators.parameter import ListOf, Parameter, Values
 from .attributes import DIMENSION, WHOLE, Real, real
 from .operator import (
+    Array,
     Case,
     Element,
     GraphOperator,
@@ -81,6 +82,37 @@ def bordered(operand: Operand, widths: Sequence[tuple[int, int]], value: float) 
     return Element(shape, operand.dtype, at)
 
 
+def _spread_type(operands: Sequence[TensorType], v: Values) -> TensorType:
+    shape, step = list(operands[0].shape), v.integer("step")
+    d = dimension(v, "dim", len(shape))
+    if step < 1 or shape[d] < 1:
+        raise InvalidGraph(f"step is {step} over {shape[d]} elements; allowed: at least 1 of both", field="step")
+    shape[d] = (shape[d] - 1) * step + 1
+    return TensorType(tuple(shape), operands[0].dtype)
+
+
+def _spread_numpy(operands: Sequence[Array], v: Values) -> Array:
+    x, d, step = operands[0], v.integer("dim"), v.integer("step")
+    shape = list(x.shape)
+    shape[d] = (shape[d] - 1) * step + 1
+    result = np.zeros(shape, x.dtype)
+    result[(*[slice(None)] * d, slice(None, None, step))] = x
+    return result
+
+
+def _spread(operands: Sequence[Operand], v: Values) -> Operand:
+    x, d, step = operands[0], v.integer("dim"), v.integer("step")
+    if step == 1:
+        return x
+
+    def at(to: tuple[Expr, ...]) -> Expr:
+        dtype = widened(x.dtype)
+        e = wide(x[(*to[:d], to[d] // step, *to[d + 1 :])])
+        return select(equal(to[d] % step, 0), e, constant(dtype.numpy.type(0).item(), dtype))
+
+    return Element((*x.shape[:d], (x.shape[d] - 1) * step + 1, *x.shape[d + 1 :]), x.dtype, at)
+
+
 _X = TensorType((2, 3), float32)
 _SIDES = ListOf(WHOLE, 0)
 
@@ -99,4 +131,9 @@ PAD = GraphOperator(
     (Parameter("before", "elements before each dimension", _SIDES),
      Parameter("behind", "elements behind each dimension", _SIDES),
      Parameter("value", "what the border holds", Real(), 0.0)),
+)  # fmt: skip
+SPREAD = GraphOperator(
+    "spread", Kind.VIEW, "the operand with step - 1 zeros between neighbours along a dimension", _spread_type,
+    _spread_numpy, _spread, (Case((_X,), {"dim": 1, "step": 3}), Case((_X,), {"dim": 0, "step": 1})),
+    (Parameter("dim", "the dimension", DIMENSION), Parameter("step", "the distance of neighbours", WHOLE)),
 )  # fmt: skip

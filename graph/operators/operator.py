@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 
 from ...core.dtypes import DType, float32
 from ...core.errors import InvalidGraph, InvalidParameter
-from ...ir.expr import Expr, index
+from ...ir.bounds import Ranges, loop_range
+from ...ir.expr import Binary, BinaryOp, Expr, Load, Var, index, rebuild, walk
+from ...ir.rewrite import map_expr
+from ...ir.simplify import simplify
 from ...te.build import Reduction, Tensor, cast, compute
+from ...te.index import index_of
 from ...te.operators.parameter import Parameter, Values, shown
 
 Array = NDArray[Any]
@@ -135,7 +139,32 @@ def stored(shape: Sequence[int], body: Callable[..., Expr | Reduction], name: st
     """A tensor of the expression whose element is ``body`` at its indices. A number is put behind ``name``, so that two
     operators of one kernel may use the same."""
     names = axes or [f"i{d}" for d in range(len(shape))]
-    return replace(compute(shape, body, name, names), named=False)
+
+    def simple(*at: Expr) -> Expr | Reduction:
+        value = body(*at)
+        ranges = {i.name: loop_range(n) for i, n in zip(at, shape, strict=True) if isinstance(i, Var)}
+        if isinstance(value, Expr):
+            return _with_simple_indices(value, ranges)
+        ranges |= {a.name: loop_range(a.extent) for a in value.axes}
+        return replace(value, body=_with_simple_indices(value.body, ranges))
+
+    return replace(compute(shape, simple, name, names), named=False)
+
+
+def _with_simple_indices(body: Expr, ranges: Ranges) -> Expr:
+    """``body`` with quotients and remainders in indices resolved as far as the ranges of the axes allow."""
+
+    def place(e: Expr) -> Expr:
+        if not any(isinstance(part, Binary) and part.op in (BinaryOp.FLOORDIV, BinaryOp.MOD) for part in walk(e)):
+            return e
+        plain = map_expr(e, lambda part: Var(part.name) if isinstance(part, Var) else part)  # no axes of te
+        found = simplify(plain, ranges)
+        return e if index_of(found) is None else found
+
+    def node(e: Expr) -> Expr:
+        return rebuild(e, [place(i) for i in e.indices]) if isinstance(e, Load) else e
+
+    return map_expr(body, node)
 
 
 def same_dtype(operands: Sequence[TensorType]) -> DType:
