@@ -125,4 +125,3 @@ def _inputs_of(results: Sequence[Tensor]) -> list[Tensor]:
             seen[tensor] = None
             todo.extend(reversed(reads(tensor)))
     return [t for t in seen if t.stage is None]
-

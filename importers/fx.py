@@ -32,8 +32,8 @@ class UnsupportedGraph(TilewrightError):
 @dataclass(frozen=True, slots=True)
 class ImportedInput:
     """An argument of the model: ``value`` is the value that ``argument.permute(order)`` is given for, None for an
-    argument that is no tensor. Where ``order`` is None it must be copied to be dense. ``constant``: whether the value is
-    a constant of the graph."""
+    argument that is no tensor. Where ``order`` is None it must be copied to be dense. ``constant``: whether the value
+    is a constant of the graph."""
 
     value: str | None
     order: tuple[int, ...] | None = None

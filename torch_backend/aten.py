@@ -174,7 +174,7 @@ def evaluate(node: Node, operands: Sequence[Any], *, wide: bool = False) -> Any:
 
 
 def call_by_torch(graph: Graph, call: KernelCall, *, wide: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
-    """What the kernel of ``call`` computes, as a function of the tensors that it reads, in the order of its ``reads``."""
+    """What the kernel of ``call`` computes, as a function of the tensors that it reads, in their order."""
 
     def run(reads: Sequence[Any]) -> list[Any]:
         known: dict[str, Any] = {}

@@ -55,7 +55,7 @@ def _matmul(operands: Sequence[Operand], v: Values) -> Operand:
         "total",
         [*names, "i", "j"],
     )
-    return Element(shape, a.dtype, lambda at: total[at])
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,9 @@ def _convolution(operands: Sequence[Operand], v: Values) -> Operand:
 
     names = ["n", *(["g"] if groups > 1 else []), "o", *("z", "y", "x")[-rank:]]
     total = stored((x.shape[0], *split, *windows.counts), terms, "total", names)
+
+    if groups == 1 and len(operands) == 2:
+        return total
 
     def at(to: tuple[Expr, ...]) -> Expr:
         own = (to[1] // filters, to[1] % filters) if groups > 1 else (to[1],)
