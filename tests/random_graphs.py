@@ -1,6 +1,7 @@
 """Random small graphs: chains of views, pointwise nodes, rows, products and convolutions on a few values."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from tilewright.core.dtypes import float32
 from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
 from tilewright.graph.operators.operator import TensorType
 
-Draw = Callable[[st.SearchStrategy], object]
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 UNARY = ("relu", "tanh", "sigmoid", "square", "neg", "gelu", "abs", "identity")
 BINARY = ("add", "sub", "mul", "maximum")

@@ -1,5 +1,6 @@
 """One traced graph at one set of shapes: ATen at first, then a program of our kernels."""
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ log = logging.getLogger("tilewright")
 COMPILERS = 4
 """How many kernels are compiled at once."""
 
+_numbers = itertools.count()
 _building = threading.Semaphore(1)
 """One program is built at a time: more would only take the processor from the model that runs."""
 
@@ -66,6 +68,7 @@ class CompiledShape:
         """``static``: the positions of arguments that stay the same. ``values``: what gives the concrete value of each
         node where the trace is symbolic."""
         self.status = Status()
+        self.number = next(_numbers)
         self._module = module
         self._static = frozenset(static)
         self._options = options

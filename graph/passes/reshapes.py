@@ -50,7 +50,7 @@ def _moved(rewriter: Rewriter, operand: Value, old: Sequence[int], new: tuple[in
                 shape[d] = new[d]
         elif any(extent != 1 for extent in mine):
             return None
-    while shape and shape[0] == 1:  # dimensions that broadcasting adds
+    while tuple(shape) != new and shape[:1] == [1]:  # dimensions that broadcasting adds
         del shape[0]
     made = rewriter.made.get(operand.name)
     if made is not None and made.op == "reshape" and rewriter.value(made.operands[0]).shape == tuple(shape):

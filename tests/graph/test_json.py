@@ -42,7 +42,7 @@ def test_the_key_forgets_names_and_nothing_else() -> None:
     assert graph_key(graph_from_json(data)) != graph_key(residual_block())
 
 
-JUNK = (
+JUNK: tuple[Any, ...] = (
     None,
     True,
     -1,

@@ -1,6 +1,7 @@
 """Every pass keeps what a graph computes."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_batch_norm_stays_where_its_statistics_are_computed() -> None:
     assert fold_batch_norm(graph) == graph
 
 
-def small(*steps: tuple[str, dict[str, object]]) -> Graph:
+def small(*steps: tuple[str, dict[str, Any]]) -> Graph:
     x = Value("x", TensorType((2, 3), float32))
     b = GraphBuilder(["x"])
     y = x
