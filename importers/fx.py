@@ -17,7 +17,7 @@ from ..core.keys import JSON
 from ..graph.graph import FOREIGN, Graph, GraphBuilder, Node, Value, check_graph
 from ..graph.operators.operator import TensorType
 from ..te.limits import MAX_RANK
-from .aten_rules import RULES, NoRule
+from .aten import RULES, NoRule
 
 _OF_LAYOUT = ("aten.as_strided", "aten.view.dtype", "aten.set_", "aten.resize")
 """Operators whose result depends on the strides of their operand."""

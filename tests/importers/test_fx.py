@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from tilewright.graph.reference import graph_reference  # noqa: E402
-from tilewright.importers.aten_rules import RULES  # noqa: E402
+from tilewright.importers.aten import RULES  # noqa: E402
 from tilewright.importers.fx import UnsupportedGraph, dense_order, import_fx, inverse  # noqa: E402
 from tilewright.torch_backend.tensors import operator_named  # noqa: E402
 
