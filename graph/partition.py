@@ -255,14 +255,18 @@ class _Partition:
             self._written.clear()
 
     def _write_in_steps(self, region: _Region) -> WrittenRegion | None:
-        """Store the views that a region reads, because its indices would go beyond the limits of ``te`` otherwise."""
-        read = [name for node in region.nodes for name in node.operands if name not in self.stored]
-        for name in dict.fromkeys(read):
-            producer = self.graph.producers[name]
-            while alias_of(self.graph, producer.name) is not None and producer.operands[0] in self.graph.producers:
-                producer = self.graph.producers[producer.operands[0]]
-            if is_view(producer) and producer.name not in self.stored:
-                self._start(producer)
+        """Give each node of a region, and each view that they read, a kernel of its own, because the region would go
+        beyond the limits of ``te``. The region keeps its output."""
+        first, *rest = region.nodes
+        alone = _Region([]).with_node(first, self.graph)
+        region.nodes, region.main, region.elements = alone.nodes, alone.main, alone.elements
+        for node in rest:
+            self._start(node)
+        for name in dict.fromkeys(name for node in (first, *rest) for name in node.operands):
+            while name not in self.stored and (before := alias_of(self.graph, name)) is not None:
+                name = before
+            if name not in self.stored:
+                self._start(self.graph.producers[name])
         self._written.clear()
         return self._write(region)
 

@@ -118,6 +118,9 @@ class _BoundKernel:
         self.kernel.launch_prepared_at(addresses)
 
 
+Replacement = Callable[[Sequence[Any]], Sequence[Any]]
+"""A function of the tensors that a kernel reads, which gives what it writes."""
+
 Watch = Callable[[Call, Mapping[str, Any]], None]
 """It is called after each call of a kernel, with everything that is known, while a program is being checked."""
 
@@ -139,11 +142,12 @@ class BoundProgram:
         program: Program,
         kernels: Mapping[str, RawKernel],
         library: TensorLibrary,
-        replaced: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] | None = None,
+        replaced: Mapping[str, Replacement] | None = None,
     ) -> None:
         """``kernels``: the kernel of each workload, by key. ``replaced``: functions of the library that run in the
         place of kernels, by the first value that the kernel writes."""
         self.program = program
+        self._kernels = kernels
         self._library = library
         self._lock = threading.Lock()
         self._replaced = dict(replaced or {})
@@ -153,10 +157,19 @@ class BoundProgram:
         base, kept = library.address(self._arena), library.address(self._kept)
         self._at: Addresses = {name: base + offset for name, offset in program.arena.offsets.items()}
         self._kept_at: Addresses = {name: kept + offset for name, offset in program.kept_arena.offsets.items()}
-        self._bound = {c.writes[0]: self._bind(c, kernels[workload_key(c.workload)]) for c in program.kernels}
+        self._bound = {
+            c.writes[0]: self._bind(c, kernels[workload_key(c.workload)])
+            for c in program.kernels
+            if c.writes[0] not in self._replaced
+        }
         self._foreign = {c.writes[0]: library.foreign(c.node) for c in program.calls if isinstance(c, ForeignCall)}
-        self._seen: tuple[Any, ...] = ()
+        self._seen: tuple[Any, ...] | None = None
+        self._held: tuple[Any, ...] = ()
         self._constants: _State = _State()
+
+    def with_replaced(self, replaced: Mapping[str, Replacement]) -> "BoundProgram":
+        """The program with further calls of kernels replaced."""
+        return BoundProgram(self.program, self._kernels, self._library, {**self._replaced, **replaced})
 
     def _bind(self, call: KernelCall, kernel: RawKernel) -> _BoundKernel:
         values = {b.name: v for b, v in zip(call.workload.inputs, call.reads, strict=True)}
@@ -214,7 +227,7 @@ class BoundProgram:
         """Compute what depends on constants alone, unless that has been done for these."""
         library, graph = self._library, self.program.graph
         seen = tuple((library.address(t), library.version(t)) for t in constants)
-        if seen == self._seen and self._constants.tensors:
+        if seen == self._seen:
             return
         state = _State(at=dict(self._kept_at))
         for value, tensor in zip(graph.constants, constants, strict=True):
@@ -228,11 +241,11 @@ class BoundProgram:
         for view in self.program.prepared:
             self._view(view, state)
         self._constants, self._seen = state, seen
+        self._held = tuple(constants)  # as long as they are held, no other tensor can have their addresses
         for call in self.program.calls:
-            if isinstance(call, KernelCall) and call.writes[0] not in self._replaced:
-                bound = self._bound[call.writes[0]]
-                if bound.prepared and bound.kernel.has_prologue:
-                    bound.kernel.prepare_at(bound.addresses(state.at))
+            bound = self._bound.get(call.writes[0])
+            if bound is not None and bound.prepared and bound.kernel.has_prologue:
+                bound.kernel.prepare_at(bound.addresses(state.at))
 
     def _run(self, call: Call, state: _State) -> None:
         if isinstance(call, ViewCall):

@@ -18,7 +18,7 @@ from ..graph.partition import Call, KernelCall
 from ..graph.program import Program, compile_program
 from ..importers.fx import ImportedModel, import_fx
 from ..runtime.cpu import CpuDevice, CpuKernel
-from ..runtime.program import BoundProgram
+from ..runtime.program import BoundProgram, Replacement
 from ..schedule.defaults import default_schedule, has_class
 from ..te.key import workload_key
 from ..te.workload import Workload
@@ -117,9 +117,14 @@ class CompiledShape:
         if not program.kernels:
             return self._give_up("nothing in it is for kernels")
         self._compile(program, target)
-        bound = BoundProgram(program, self._kernels, TorchTensors())
+        replaced = {
+            c.writes[0]: call_by_torch(program.graph, c)
+            for c in program.kernels
+            if workload_key(c.workload) not in self._kernels
+        }
+        bound = BoundProgram(program, self._kernels, TorchTensors(), replaced)
         self._model = model
-        self.status.foreign, self.status.kernels = model.foreign, len(program.kernels)
+        self.status.foreign, self.status.kernels = model.foreign, len(program.kernels) - len(replaced)
         self.status.class_kernels = sum(has_class(c.workload, target) for c in program.kernels)
         unverified = self._options.verify != "never" and not is_random(self._module)
         self.status.state = "unverified" if unverified else "ready"
@@ -129,20 +134,25 @@ class CompiledShape:
         found = self._schedules.find(list(program.tasks))
         device = CpuDevice(target)
 
-        def kernel(key: str, workload: Workload) -> tuple[str, Schedule, CpuKernel]:
+        def kernel(key: str, workload: Workload) -> tuple[str, Schedule, CpuKernel] | None:
             known = found.get(key)
             if known is not None:
                 try:
                     return key, known, device.load(build(workload, target, known))
                 except TilewrightError as error:  # a schedule of another machine
                     log.info("the schedule of %s is not legal here: %s", key, error.message)
-            schedule = default_schedule(workload, target)
-            return key, schedule, device.load(build(workload, target, schedule))
+            try:
+                schedule = default_schedule(workload, target)
+                return key, schedule, device.load(build(workload, target, schedule))
+            except TilewrightError as error:
+                log.warning("no kernel for %s, ATen runs in its place: %s", key, error.message)
+                return None
 
         with ThreadPoolExecutor(COMPILERS) as pool:
-            for key, schedule, built in pool.map(lambda item: kernel(item[0], item[1].workload), program.tasks.items()):
-                self._kernels[key], self._chosen[key] = built, schedule
-        self.status.tuned = sum(self._chosen[key] == found.get(key) for key in program.tasks)
+            for result in pool.map(lambda item: kernel(item[0], item[1].workload), program.tasks.items()):
+                if result is not None:
+                    key, self._chosen[key], self._kernels[key] = result[0], result[1], result[2]
+        self.status.tuned = sum(chosen == found.get(key) for key, chosen in self._chosen.items())
 
     # Running
 
@@ -202,10 +212,10 @@ class CompiledShape:
         bound = self._bound
         assert bound is not None
         program = bound.program
-        failed: dict[str, Callable[[Sequence[Any]], Sequence[Any]]] = {}
+        failed: dict[str, Replacement] = {}
 
         def watch(call: Call, tensors: Mapping[str, Any]) -> None:
-            if not isinstance(call, KernelCall):
+            if not isinstance(call, KernelCall) or workload_key(call.workload) not in self._kernels:
                 return
             reads = [tensors[name] for name in call.reads]
             eager, truth = (call_by_torch(program.graph, call, wide=wide)(reads) for wide in (False, True))
@@ -217,7 +227,7 @@ class CompiledShape:
                     tensors[name].copy_(b)  # what comes after it is compared on right inputs
 
         self._results(arguments, watch)
-        self._bound = BoundProgram(program, self._kernels, TorchTensors(), failed)
+        self._bound = bound.with_replaced(failed)
 
     def _report(self, program: Program, call: KernelCall, error: float, allowed: float) -> None:
         key = workload_key(call.workload)
