@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...graph.graph import Value
-from .rule import Builder, cast, need, number, reshape, rule, slice_, transpose, tuple_of
+from .rule import Builder, NodeMaker, cast, need, number, reshape, rule, slice_, transpose, tuple_of
 
 
 @rule("mm.default", "bmm.default", "matmul.default")
@@ -48,14 +48,14 @@ def _convolution(b: Builder, x: Value, w: Value, bias: Any, stride: Any, padding
     border = tuple_of(padding, rank)
     if transposed:
         steps, apart, further = (tuple_of(n, rank) for n in (stride, dilation, output_padding))
-        return _transposed(b, x, w, bias, steps, border, apart, further, groups)
+        return transposed_convolution(b, x, w, bias, steps, border, apart, further, groups)
     operands = [x, w] if bias is None else [x, w, bias]
     return b.node("convolution", *operands, stride=tuple_of(stride, rank), before=border, behind=border,
                   dilation=tuple_of(dilation, rank), groups=groups)  # fmt: skip
 
 
-def _transposed(b: Builder, x: Value, w: Value, bias: Any, stride: Sequence[int], padding: Sequence[int],
-                dilation: Sequence[int], further: Sequence[int], groups: int) -> Value:  # fmt: skip
+def transposed_convolution(b: NodeMaker, x: Value, w: Value, bias: Any, stride: Sequence[int], padding: Sequence[int],
+                           dilation: Sequence[int], further: Sequence[int], groups: int) -> Value:  # fmt: skip
     """A transposed convolution as a convolution: zeros between the pixels, filters turned around and transposed."""
     rank, depth, filters = len(stride), w.shape[0] // groups, w.shape[1]
     before, behind = [], []

@@ -7,13 +7,22 @@ from typing import Any, Protocol, TypeVar
 from ...core.dtypes import DType
 from ...graph.graph import Value
 from ...graph.operators.attributes import real_json
+from ...graph.operators.operator import Array
 
 
 class NoRule(Exception):
     """A rule does not cover these arguments."""
 
 
-class Builder(Protocol):
+class NodeMaker(Protocol):
+    """What adds nodes to a graph."""
+
+    def node(self, op: str, *operands: Value, **attributes: object) -> Value:
+        """Add a node, and return its result."""
+        ...
+
+
+class Builder(NodeMaker, Protocol):
     """What a rule may do."""
 
     @property
@@ -31,12 +40,12 @@ class Builder(Protocol):
         """The dtype of the (first) result, as torch gives it."""
         ...
 
-    def node(self, op: str, *operands: Value, **attributes: object) -> Value:
-        """Add a node."""
-        ...
-
     def common(self, *arguments: Any) -> DType:
         """The dtype in which torch computes on these tensors and numbers."""
+        ...
+
+    def known(self, value: Value) -> Array | None:
+        """The elements of a value that depends on no input and no constant; None for any other."""
         ...
 
     def dtype_of(self, given: Any) -> DType:
@@ -61,11 +70,11 @@ def rule(*names: str) -> Callable[[_Rule], _Rule]:
     return add
 
 
-def cast(b: Builder, x: Value, dtype: DType) -> Value:
+def cast(b: NodeMaker, x: Value, dtype: DType) -> Value:
     return x if x.dtype == dtype else b.node("cast", x, dtype=dtype.name)
 
 
-def number(b: Builder, value: Any, dtype: DType) -> Value:
+def number(b: NodeMaker, value: Any, dtype: DType) -> Value:
     """A scalar of ``dtype``. Raises NoRule for a number that it does not hold."""
     if not isinstance(value, int | float) or (isinstance(value, float) and math.isnan(value)):
         raise NoRule(f"the number {value!r}")
@@ -75,7 +84,7 @@ def number(b: Builder, value: Any, dtype: DType) -> Value:
     return b.node("full", shape=(), value=real_json(given), dtype=dtype.name)
 
 
-def operand(b: Builder, x: Any, dtype: DType) -> Value:
+def operand(b: NodeMaker, x: Any, dtype: DType) -> Value:
     """A tensor or a number as a value of ``dtype``."""
     return cast(b, x, dtype) if isinstance(x, Value) else number(b, x, dtype)
 
@@ -97,15 +106,15 @@ def tuple_of(value: Any, rank: int) -> tuple[int, ...]:
     return tuple(given * rank if len(given) == 1 else given)
 
 
-def reshape(b: Builder, x: Value, shape: Sequence[int]) -> Value:
+def reshape(b: NodeMaker, x: Value, shape: Sequence[int]) -> Value:
     return x if x.shape == tuple(shape) else b.node("reshape", x, shape=tuple(shape))
 
 
-def transpose(b: Builder, x: Value, i: int = -2, j: int = -1) -> Value:
+def transpose(b: NodeMaker, x: Value, i: int = -2, j: int = -1) -> Value:
     order = list(range(len(x.shape)))
     order[i], order[j] = order[j], order[i]
     return b.node("permute", x, order=tuple(order))
 
 
-def slice_(b: Builder, x: Value, dim: int, start: int, stop: int, step: int = 1) -> Value:
+def slice_(b: NodeMaker, x: Value, dim: int, start: int, stop: int, step: int = 1) -> Value:
     return b.node("slice", x, dim=dim % len(x.shape), start=start, stop=stop, step=step)

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...graph.graph import Value
 from ...graph.operators.attributes import real_json
-from .rule import Builder, cast, dims_of, need, number, reshape, rule, slice_, transpose
+from .rule import Builder, NodeMaker, cast, dims_of, need, number, reshape, rule, slice_, transpose
 
 
 @rule("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
@@ -97,6 +97,38 @@ def _repeat(b: Builder, x: Value, times: Sequence[int]) -> Value:
     wide = [e for pair in zip(times, shape, strict=True) for e in pair]
     need(len(wide) <= 8, "so many dimensions")
     return reshape(b, b.node("expand", reshape(b, x, apart), shape=tuple(wide)), b.shape)
+
+
+def taken(b: NodeMaker, x: Value, dim: int, places: Sequence[int], most: int = 4) -> Value:
+    """The elements of ``x`` at places that are known, along a dimension: a view. Raises NoRule for more than ``most``
+    places without a pattern."""
+    count, first = len(places), places[0]
+    step = places[1] - first if count > 1 else 1
+    if step > 0 and list(places) == list(range(first, first + step * count, step)):
+        return slice_(b, x, dim, first, places[-1] + 1, step)
+    if step == -1 and list(places) == list(range(first, first - count, -1)):
+        return b.node("flip", slice_(b, x, dim, places[-1], first + 1), dims=(dim,))
+    times = next((n for n, p in enumerate(places) if p != first), count)
+    if count % times == 0 and list(places) == [first + n // times for n in range(count)]:
+        return b.node("repeat", slice_(b, x, dim, first, places[-1] + 1), dim=dim, times=times)
+    need(count <= most, "places without a pattern")
+    return b.node("concatenate", *(slice_(b, x, dim, p, p + 1) for p in places), dim=dim)
+
+
+@rule("index.Tensor")
+def _index(b: Builder, x: Value, indices: Sequence[Any]) -> Value:
+    """Known places along some neighbouring dimensions, each of which varies along a dimension of its own."""
+    dims = [d for d, i in enumerate(indices) if i is not None]
+    need(dims == list(range(dims[0], dims[-1] + 1)), "places that are not neighbours")
+    for d in dims:
+        found = b.known(indices[d])
+        need(found is not None and found.dtype.kind == "i", "places that are not known")
+        own = len(dims) - 1 - dims.index(d)  # its dimension, counted from the last one
+        assert found is not None
+        shape = [1] * (len(dims) - found.ndim) + list(found.shape)
+        need(len(shape) == len(dims) and found.size == shape[-1 - own], "places that vary together")
+        x = taken(b, x, d, [int(p) % x.shape[d] for p in found.ravel()])
+    return b.node("identity", x)
 
 
 @rule("constant_pad_nd.default")

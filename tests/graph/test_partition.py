@@ -118,6 +118,18 @@ def test_foreign_calls_stay_between_kernels() -> None:
     assert program.arena.bytes == 0  # what a foreign call reads is a tensor of its own
 
 
+def test_indices_beyond_the_limits_are_cut_by_kernels() -> None:
+    x = value("x", 2, 3, 4, 5)
+    b = GraphBuilder(["x"])
+    y = x
+    for _ in range(9):
+        y = b.node("permute", b.node("reshape", y, shape=(5, 4, 3, 2)), order=(2, 0, 3, 1))
+    y = b.node("add", b.node("relu", y), b.node("reshape", x, shape=y.shape))
+    graph = check_graph(Graph((x,), (), b.nodes, (y.name,)))
+    program = compile_program(graph, everything)
+    assert len(program.kernels) > 1 and set(program.graph.outputs) == set(program.kernels[-1].writes)
+
+
 def test_equal_blocks_are_one_task() -> None:
     x, w = value("x", 8, 8), value("w", 8, 8)
     b = GraphBuilder(["x", "w"])

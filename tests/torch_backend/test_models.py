@@ -251,6 +251,7 @@ MODULES: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
     "convolution 1d": (nn.Conv1d(4, 8, 5, stride=2, padding=2), [(2, 4, 33)]),
     "convolution 3d": (nn.Conv3d(2, 4, 3, padding=1), [(1, 2, 6, 6, 6)]),
     "pools": (nn.Sequential(nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2, ceil_mode=True)), [(1, 4, 29, 29)]),
+    "upsampling": (nn.Sequential(nn.Conv2d(4, 4, 1), nn.Upsample(scale_factor=2)), [(1, 4, 8, 8)]),
     "pools 1d": (nn.Sequential(nn.MaxPool1d(3, 2), nn.AvgPool1d(3, 2, 1)), [(2, 4, 31)]),
 }
 
