@@ -110,3 +110,23 @@ def test_single_operators_by_the_reference(function: Any) -> None:
     found = np.transpose(found, model.outputs[0].order)
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-6)
     assert model.graph.values[name].dtype.name == str(expected.dtype).removeprefix("torch.")
+
+
+def test_known_places_of_an_index_are_views() -> None:
+    x = torch.rand(6, 8)
+
+    def every_other(x: Any) -> Any:
+        return x[torch.arange(0, 6, 2)] * 1
+
+    def twice(x: Any) -> Any:
+        return x[:, (torch.arange(16) * 0.5).to(torch.int64)] * 1
+
+    def scattered(x: Any) -> Any:
+        return x[torch.arange(6) * torch.arange(6) % 6] * 1
+
+    for function, op in ((every_other, "slice"), (twice, "repeat")):
+        model = import_fx(trace(function, x))
+        assert not model.foreign and op in ops(model)
+        found = graph_reference(model.graph, {model.graph.inputs[0].name: x.numpy()})[model.graph.outputs[0]]
+        np.testing.assert_allclose(found, function(x).numpy())
+    assert import_fx(trace(scattered, x)).foreign
