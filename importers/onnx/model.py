@@ -171,6 +171,8 @@ class _Reader:
             if rule is None:
                 raise NoRule("no rule")
             values = tuple(self._value(n) if n else None for n in node.input)
+            if node.op_type != "CastLike" and any(v is not None and v.elements == 0 for v in values):
+                raise NoRule("an input has no elements")
             known = tuple(self._known.get(n) for n in node.input)
             call = Call(node.op_type, self._opset, values, known, _attributes(node), len(used), self._builder)
             found = rule(call)
