@@ -28,7 +28,9 @@ def node_tests() -> list[Any]:
 
 
 def _array(a: Any) -> Any:
-    return numpy_helper.to_array(a) if isinstance(a, onnx.TensorProto) else a
+    if isinstance(a, onnx.TensorProto):
+        a = numpy_helper.to_array(a)
+    return np.asarray(a) if isinstance(a, np.generic) else a  # sequences stay what they are
 
 
 def reference(found: OnnxGraph, arrays: dict[str, Any]) -> dict[str, Any]:
