@@ -24,6 +24,12 @@ class InvalidWorkload(TilewrightError):
     code = "INVALID_WORKLOAD"
 
 
+class InvalidGraph(TilewrightError):
+    """A graph of a model that is not well formed: operators, operands, shapes, dtypes, names or JSON structure."""
+
+    code = "INVALID_GRAPH"
+
+
 class InvalidParameter(TilewrightError):
     """An operator, knob, budget or option was given a value outside what it allows."""
 

@@ -80,6 +80,11 @@ class CpuKernel:
             self._prologue(addressof(pointers))
         self._entry(addressof(pointers))
 
+    @property
+    def has_prologue(self) -> bool:
+        """Whether ``prepare_at`` computes anything, such as a packed copy of constant operands."""
+        return self._prologue is not None
+
     def prepare_at(self, addresses: Sequence[int]) -> None:
         """Do ``prepare`` on raw addresses, one per parameter. The caller must see to their sizes and alignment."""
         pointers = (c_void_p * len(addresses))(*addresses)  # It has a name because it must outlive the call.

@@ -36,7 +36,7 @@ def contraction_of(stage: Stage) -> Contraction | None:
     """The stage as a contraction. It is None when the stage is no contraction, or gains nothing from being one."""
     if stage.reducer is not Reducer.SUM:
         return None
-    groups = _groups(stage.body)
+    groups = _groups(stage.body, {a.name for a in stage.axes if a.extent == 1})
     if len(groups) != 2:
         return None
     (left, in_left), (right, in_right) = groups
@@ -60,10 +60,12 @@ def contraction_of(stage: Stage) -> Contraction | None:
     )
 
 
-def _groups(body: Expr) -> list[tuple[Expr, set[str]]]:
+def _groups(body: Expr, single: set[str]) -> list[tuple[Expr, set[str]]]:
     """The factors of a product, each with the axes that it depends on. A factor whose axes another has too is joined to
-    it."""
+    it. Axes of one element (``single``) that no factor names belong to the one with the fewest axes."""
     factors = [(f, {v.name for v in walk(f) if isinstance(v, Var)}) for f in _factors(body)]
+    fewest = min(factors, key=lambda f: len(f[1]))[1]
+    fewest |= single.difference(*(axes for _, axes in factors))
     factors.sort(key=lambda f: -len(f[1]))
     groups: list[tuple[Expr, set[str]]] = []
     for factor, axes in factors:

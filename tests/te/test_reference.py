@@ -303,3 +303,13 @@ def test_erf_is_accurate_to_a_few_units() -> None:
     np.testing.assert_allclose(erf(x), wanted, rtol=1e-14, atol=0)
     assert np.isnan(erf(np.array([math.nan])))[0]
     assert erf(np.array([math.inf, -math.inf])).tolist() == [1.0, -1.0]
+
+
+def test_an_axis_of_one_element_that_no_index_names_is_no_obstacle() -> None:
+    a, b = te.placeholder((1, 5), name="A"), te.placeholder((3, 5), name="B")
+    k = te.reduce_axis(5, "k")
+    product = te.workload(te.compute((1, 3), lambda i, j: te.sum(a[0, k] * b[j, k], axis=k), "C"))
+    found = contraction_of(product.stages[0])
+    assert found is not None and found.rows == ("i",) and found.columns == ("j",)
+    data = random_inputs(product, 0)
+    np.testing.assert_allclose(reference(product, data)["C"], data["A"] @ data["B"].T, rtol=1e-5)

@@ -1,0 +1,43 @@
+"""The table of operators of graphs. A new one is a file here, or an entry in the family that it belongs to, and one
+line in this table. The contract suite ``tests/contracts/test_graph_operators.py`` then runs it by itself."""
+
+from .arithmetic import ARITHMETIC, COMPARISONS
+from .constants import FULL, RANGE
+from .functions import ACTIVATIONS, FUNCTIONS
+from .joins import CONCATENATE, PAD, SPREAD
+from .norms import BATCH_NORM, NORMS
+from .operator import GraphOperator, Kind
+from .pools import POOLS
+from .products import CONVOLUTION, MATMUL
+from .reductions import REDUCTIONS
+from .views import EXPAND, FLIP, IDENTITY, PERMUTE, REPEAT, RESHAPE, SLICE
+
+OPERATORS: dict[str, GraphOperator] = {
+    o.name: o
+    for o in (
+        IDENTITY,
+        RESHAPE,
+        PERMUTE,
+        EXPAND,
+        SLICE,
+        FLIP,
+        REPEAT,
+        CONCATENATE,
+        PAD,
+        SPREAD,
+        FULL,
+        RANGE,
+        *ARITHMETIC,
+        *COMPARISONS,
+        *FUNCTIONS,
+        *ACTIVATIONS,
+        *REDUCTIONS,
+        *NORMS,
+        BATCH_NORM,
+        *POOLS,
+        MATMUL,
+        CONVOLUTION,
+    )
+}
+
+__all__ = ["OPERATORS", "GraphOperator", "Kind"]

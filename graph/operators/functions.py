@@ -1,0 +1,129 @@
+"""Functions of one element, activations among them."""
+
+import math
+
+import numpy as np
+
+from ...ir.expr import Expr
+from ...te import build as te
+from ...te.erf import erf
+from ...te.operators.maps import MAPS
+from ...te.operators.parameter import Parameter, Values
+from .attributes import Real, real
+from .operator import Array
+from .pointwise import NUMBERS, pointwise
+
+
+def _log1p(x: Expr) -> Expr:
+    """log(1 + x). What the sum loses of a small x is put back: log(w) * x / (w - 1), where w = 1 + x is rounded."""
+    w = x + 1.0
+    return te.select(te.equal(w, 1.0), x, te.log(w) * (x / (w - 1.0)))
+
+
+def _expm1(x: Expr) -> Expr:
+    """exp(x) - 1, likewise: (e - 1) * x / log(e) where e = exp(x) is rounded. Far from 0 it is the plain difference."""
+    e = te.exp(x)
+    near = te.select(te.equal(e, 1.0), x, (e - 1.0) * (x / te.log(e)))
+    return te.select(te.absolute(x) < 1.0, near, e - 1.0)
+
+
+def _round(x: Expr) -> Expr:
+    """To the nearest whole number, ties to even."""
+    low = te.floor(x)
+    part = x - low
+    tie = te.floor(low * 0.5) * 2.0  # the even one of low and low + 1 is this, or this + 2
+    even = te.select(te.equal(tie, low), low, low + 1.0)
+    return te.select(part < 0.5, low, te.select(part > 0.5, low + 1.0, even))
+
+
+def _sign(x: Expr) -> Expr:
+    return te.select(x > 0, te.constant(1, x.dtype), te.select(x < 0, te.constant(-1, x.dtype), x))
+
+
+def _softplus(x: Expr, v: Values) -> Expr:
+    beta, threshold = real(v, "beta"), real(v, "threshold")
+    return te.select(x * beta > threshold, x, _log1p(te.exp(x * beta)) * (1.0 / beta))
+
+
+def _softplus_numpy(x: Array, v: Values) -> Array:
+    beta, threshold = real(v, "beta"), real(v, "threshold")
+    return np.where(x * beta > threshold, x, np.log1p(np.exp(np.minimum(x * beta, 700.0))) / beta)
+
+
+def _elu(x: Expr, v: Values) -> Expr:
+    alpha, scale, inner = (real(v, n) for n in ("alpha", "scale", "input_scale"))
+    return te.select(x > 0, x * scale, _expm1(x * inner) * (alpha * scale))
+
+
+def _elu_numpy(x: Array, v: Values) -> Array:
+    alpha, scale, inner = (real(v, n) for n in ("alpha", "scale", "input_scale"))
+    return np.where(x > 0, x * scale, np.expm1(np.minimum(x * inner, 1.0)) * (alpha * scale))
+
+
+def _sigmoid_numpy(x: Array) -> Array:
+    return np.asarray(1.0 / (1.0 + np.exp(-x)))
+
+
+def _number(name: str, meaning: str, default: float) -> Parameter:
+    return Parameter(name, meaning, Real(), default)
+
+
+def _hard(x: Expr) -> Expr:
+    return te.minimum(te.maximum(x + 3.0, 0.0), 6.0) * (1.0 / 6.0)
+
+
+def _mish(x: Expr) -> Expr:
+    """x * tanh(log(1 + exp(x))) = x * (u² + 2u) / (u² + 2u + 2) where u = exp(x); beyond 20 that is x."""
+    u = te.exp(te.minimum(x, 20.0))
+    n = u * (u + 2.0)
+    return te.select(x > 20.0, x, x * (n / (n + 2.0)))
+
+
+def _trunc(x: Expr) -> Expr:
+    return te.select(x < 0, te.ceil(x), te.floor(x))
+
+
+FUNCTIONS = (
+    pointwise("neg", "-x", lambda x: -x, np.negative, takes=NUMBERS),
+    pointwise("abs", "the absolute value", te.absolute, np.absolute, takes=NUMBERS),
+    pointwise("sign", "-1, 0 or 1", _sign, np.sign, takes=NUMBERS, uses=3),
+    pointwise("square", "x * x", lambda x: x * x, np.square, takes=NUMBERS, uses=2),
+    pointwise("reciprocal", "1 / x", lambda x: 1.0 / x, lambda x: 1.0 / x),
+    pointwise("exp", "e to the x", te.exp, np.exp),
+    pointwise("expm1", "exp(x) - 1, accurate near 0", _expm1, np.expm1, uses=5),
+    pointwise("log", "the natural logarithm", te.log, np.log),
+    pointwise("log2", "the logarithm to base 2", lambda x: te.log(x) * (1.0 / math.log(2.0)), np.log2),
+    pointwise("log1p", "log(1 + x), accurate near 0", _log1p, np.log1p, uses=5),
+    pointwise("sqrt", "the square root", te.sqrt, np.sqrt),
+    pointwise("rsqrt", "1 over the square root", te.rsqrt, lambda x: 1.0 / np.sqrt(x)),
+    pointwise("sin", "the sine", te.sin, np.sin),
+    pointwise("cos", "the cosine", te.cos, np.cos),
+    pointwise("tanh", "the hyperbolic tangent", te.tanh, np.tanh),
+    pointwise("erf", "the error function", te.erf, lambda x: erf(np.array(x))),
+    pointwise("floor", "rounded down", te.floor, np.floor),
+    pointwise("ceil", "rounded up", te.ceil, np.ceil),
+    pointwise("trunc", "rounded towards 0", _trunc, np.trunc, uses=3),
+    pointwise("round", "rounded to the nearest, ties to even", _round, np.round, uses=8),
+)
+
+ACTIVATIONS = (
+    pointwise("relu", "max(x, 0)", lambda x: te.maximum(x, 0), lambda x: np.maximum(x, 0), takes=NUMBERS),
+    pointwise("sigmoid", "1 / (1 + exp(-x))", te.sigmoid, _sigmoid_numpy),
+    pointwise("silu", "x * sigmoid(x)", MAPS["silu"].expr, lambda x: x * _sigmoid_numpy(x), uses=2),
+    pointwise("gelu", "x * Φ(x)", MAPS["gelu_erf"].expr, lambda x: MAPS["gelu_erf"].numpy(np.array(x)), uses=2),
+    pointwise("gelu_tanh", "gelu by tanh", MAPS["gelu_tanh"].expr,
+              lambda x: MAPS["gelu_tanh"].numpy(np.array(x)), uses=5),
+    pointwise("hardsigmoid", "min(max(x + 3, 0), 6) / 6", _hard, lambda x: np.clip(x + 3, 0, 6) / 6),
+    pointwise("hardswish", "x * hardsigmoid(x)", lambda x: x * _hard(x), lambda x: x * np.clip(x + 3, 0, 6) / 6,
+              uses=2),
+    pointwise("mish", "x * tanh(softplus(x))", _mish, lambda x: x * np.tanh(np.logaddexp(x, 0)), uses=8),
+    pointwise("leaky_relu", "x where it is positive, else slope * x",
+              lambda x, v: te.select(x > 0, x, x * real(v, "slope")),
+              lambda x, v: np.where(x > 0, x, x * real(v, "slope")),
+              uses=3, attributes=(_number("slope", "what negative x are multiplied by", 0.01),)),
+    pointwise("softplus", "log(1 + exp(beta * x)) / beta", _softplus, _softplus_numpy, uses=8,
+              attributes=(_number("beta", "the factor", 1.0), _number("threshold", "beyond it, x itself", 20.0))),
+    pointwise("elu", "scale * (x where it is positive, else alpha * (exp(input_scale * x) - 1))", _elu, _elu_numpy,
+              uses=8, attributes=(_number("alpha", "the limit", 1.0), _number("scale", "a factor", 1.0),
+                                  _number("input_scale", "a factor", 1.0))),
+)  # fmt: skip

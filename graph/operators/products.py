@@ -1,0 +1,206 @@
+"""Matrix products and convolutions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from ...core.dtypes import float16, float32
+from ...core.errors import InvalidGraph
+from ...ir.expr import Expr
+from ...te import build as te
+from ...te.operators.parameter import Integer, ListOf, Parameter, Values
+from .attributes import MOST, WHOLE
+from .joins import bordered
+from .operator import (
+    Array,
+    Case,
+    Element,
+    GraphOperator,
+    Kind,
+    Operand,
+    TensorType,
+    broadcast,
+    broadcast_read,
+    same_dtype,
+    stored,
+    wide,
+)
+
+
+def _matmul_type(operands: Sequence[TensorType], v: Values) -> TensorType:
+    a, b = operands
+    dtype = same_dtype(operands)
+    if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-2] or dtype.is_bool:
+        raise InvalidGraph(f"a product of {a} and {b}", field="operands")
+    return TensorType((*broadcast([a.shape[:-2], b.shape[:-2]]), a.shape[-2], b.shape[-1]), dtype)
+
+
+def _matmul(operands: Sequence[Operand], v: Values) -> Operand:
+    a, b = operands
+    batch = broadcast([a.shape[:-2], b.shape[:-2]])
+    k = te.reduce_axis(a.shape[-1], "k")
+
+    def of(operand: Operand, *last: Expr) -> Expr:
+        matrix = Element((*operand.shape[:-2], 2, 2), operand.dtype, lambda at: operand[at])  # never broadcast
+        return wide(broadcast_read(matrix, last))
+
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    names = [f"b{n}" for n in range(len(batch))]
+    total = stored(
+        shape,
+        lambda *at: te.sum(of(a, *at[:-1], k) * of(b, *at[:-2], k, at[-1]), axis=k),
+        "total",
+        [*names, "i", "j"],
+    )
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows over the last dimensions of a tensor, as convolutions and pools have them."""
+
+    extents: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    before: tuple[int, ...]
+    behind: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """What a window covers."""
+        return tuple(d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many windows there are along each dimension."""
+        padded = (n + a + b for n, a, b in zip(self.extents, self.before, self.behind, strict=True))
+        return tuple((n - span) // s + 1 for n, span, s in zip(padded, self.spans, self.stride, strict=True))
+
+    def widths(self, rank: int) -> list[tuple[int, int]]:
+        """The border of a tensor of ``rank`` dimensions: (before, behind) for each."""
+        return [(0, 0)] * (rank - len(self.kernel)) + list(zip(self.before, self.behind, strict=True))
+
+    def pixels(self, at: Sequence[Expr], taps: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where window ``at`` reads the bordered tensor for its elements ``taps``."""
+        return tuple(
+            (i * s if s > 1 else i) + (t * d if d > 1 else t)
+            for i, t, s, d in zip(at, taps, self.stride, self.dilation, strict=True)
+        )
+
+    def numpy(self, x: Array, value: float) -> Array:
+        """All windows of ``x`` as an array [..., window, element of the window]."""
+        rank = len(self.kernel)
+        padded = np.pad(x, self.widths(x.ndim), constant_values=value)
+        view = sliding_window_view(padded, self.spans, axis=tuple(range(x.ndim - rank, x.ndim)))
+        outer = tuple(slice(None, None, s) for s in self.stride)
+        inner = tuple(slice(None, None, d) for d in self.dilation)
+        return view[(*[slice(None)] * (x.ndim - rank), *outer, *inner)]
+
+
+def windows_of(extents: Sequence[int], kernel: Sequence[int], v: Values) -> Windows:
+    """The windows that attributes say. Raises InvalidGraph where there are none, or where lengths differ."""
+    rank = len(kernel)
+    lists = {n: v.integers(n) for n in ("stride", "before", "behind", "dilation")}
+    for name, numbers in lists.items():
+        if len(numbers) != rank or min(numbers) < (0 if name in ("before", "behind") else 1):
+            raise InvalidGraph(f"{name} is {list(numbers)}; needed: {rank} numbers of at least 0 or 1", field=name)
+    windows = Windows(tuple(extents), tuple(kernel), **lists)
+    if min(windows.counts, default=1) < 1 or len(extents) != rank:
+        raise InvalidGraph(f"windows of {list(kernel)} over {list(extents)}", field="kernel")
+    return windows
+
+
+_NUMBERS = ListOf(WHOLE, 1, 3)
+WINDOW = (
+    Parameter("stride", "elements between neighbouring windows, for each dimension", _NUMBERS),
+    Parameter("before", "elements of border before each dimension", _NUMBERS),
+    Parameter("behind", "elements of border behind each dimension", _NUMBERS),
+    Parameter("dilation", "elements between neighbours of a window, for each dimension", _NUMBERS),
+)
+
+
+def _convolution_type(operands: Sequence[TensorType], v: Values) -> TensorType:
+    x, w, groups = operands[0], operands[1], v.integer("groups")
+    dtype = same_dtype(operands)
+    legal = len(x.shape) == len(w.shape) >= 3 and x.shape[1] == w.shape[1] * groups and w.shape[0] % groups == 0
+    if not legal or dtype.is_bool:
+        raise InvalidGraph(f"a convolution of {x} with {w} in {groups} groups", field="operands")
+    if len(operands) > 2 and operands[2].shape != w.shape[:1]:
+        raise InvalidGraph(f"a bias of {operands[2]} for filters of {w}", field="operands")
+    windows = windows_of(x.shape[2:], w.shape[2:], v)
+    return TensorType((x.shape[0], w.shape[0], *windows.counts), dtype)
+
+
+def _convolution(operands: Sequence[Operand], v: Values) -> Operand:
+    x, w, groups = operands[0], operands[1], v.integer("groups")
+    windows = windows_of(x.shape[2:], w.shape[2:], v)
+    rank, filters, depth = len(windows.kernel), w.shape[0] // groups, w.shape[1]
+    image = bordered(x, windows.widths(rank + 2), 0)
+    if image is not x:
+        border = image
+        image = stored(image.shape, lambda *at: border[at], "padded")
+    c = te.reduce_axis(depth, "c")
+    taps = [te.reduce_axis(n, f"s{d}") for d, n in enumerate(windows.kernel)]
+    split = (groups, filters) if groups > 1 else (filters,)
+
+    def terms(*at: Expr) -> te.Reduction:
+        n, *own = at[: len(at) - rank]
+        channel = own[0] * depth + c if groups > 1 else c
+        filter_ = own[0] * filters + own[1] if groups > 1 else own[0]
+        pixel = image[(n, channel, *windows.pixels(at[len(at) - rank :], taps))]
+        return te.sum(wide(pixel) * wide(w[(filter_, c, *taps)]), axis=(c, *taps))
+
+    names = ["n", *(["g"] if groups > 1 else []), "o", *("z", "y", "x")[-rank:]]
+    total = stored((x.shape[0], *split, *windows.counts), terms, "total", names)
+
+    if groups == 1 and len(operands) == 2:
+        return total
+
+    def at(to: tuple[Expr, ...]) -> Expr:
+        own = (to[1] // filters, to[1] % filters) if groups > 1 else (to[1],)
+        e = total[(to[0], *own, *to[2:])]
+        return e + wide(operands[2][(to[1],)]) if len(operands) > 2 else e
+
+    return Element((x.shape[0], w.shape[0], *windows.counts), x.dtype, at)
+
+
+def _convolution_numpy(operands: Sequence[Array], v: Values) -> Array:
+    x, w, groups = operands[0], operands[1], v.integer("groups")
+    windows = windows_of(x.shape[2:], w.shape[2:], v)
+    rank, filters, depth = len(windows.kernel), w.shape[0] // groups, w.shape[1]
+    view = windows.numpy(x, 0)
+    pixels = prod(windows.counts)
+    view = view.reshape(x.shape[0], groups, depth, *windows.counts, *windows.kernel)
+    inner, outer = range(3 + rank, 3 + 2 * rank), range(3, 3 + rank)
+    columns = view.transpose(0, 1, 2, *inner, *outer).reshape(x.shape[0], groups, -1, pixels)
+    y = np.matmul(w.reshape(groups, filters, -1), columns).reshape(x.shape[0], w.shape[0], *windows.counts)
+    return np.asarray(y + operands[2].reshape(-1, *[1] * rank)) if len(operands) > 2 else y
+
+
+def _f(*shape: int) -> TensorType:
+    return TensorType(shape, float32)
+
+
+_PLAIN = {"stride": (1, 1), "before": (0, 0), "behind": (0, 0), "dilation": (1, 1)}
+
+MATMUL = GraphOperator(
+    "matmul", Kind.ANCHOR, "matrix products over the last two dimensions; the others broadcast", _matmul_type,
+    lambda o, v: np.matmul(o[0], o[1]), _matmul,
+    (Case((_f(3, 5), _f(5, 7))), Case((_f(2, 1, 3, 5), _f(4, 5, 1))), Case((_f(1, 1), _f(1, 1))),
+     Case((TensorType((3, 5), float16), TensorType((5, 7), float16)))), (), (2, 2),
+)  # fmt: skip
+CONVOLUTION = GraphOperator(
+    "convolution", Kind.ANCHOR, "a convolution over one to three dimensions of [n, c, …] with filters [o, c/groups, …]",
+    _convolution_type, _convolution_numpy, _convolution,
+    (Case((_f(1, 3, 7, 6), _f(4, 3, 3, 2), _f(4)), {**_PLAIN, "before": (1, 0), "behind": (0, 2)}),
+     Case((_f(2, 4, 7, 7), _f(6, 2, 3, 3)), {**_PLAIN, "groups": 2, "stride": (2, 1), "dilation": (1, 2)}),
+     Case((_f(1, 3, 5, 5), _f(3, 1, 3, 3), _f(3)), {**_PLAIN, "groups": 3, "before": (1, 1), "behind": (1, 1)}),
+     Case((_f(2, 3, 9), _f(4, 3, 3)), {"stride": (2,), "before": (1,), "behind": (1,), "dilation": (1,)}),
+     Case((_f(1, 2, 3, 4, 5), _f(3, 2, 2, 1, 3)),
+          {"stride": (1, 1, 2), "before": (0, 0, 1), "behind": (0, 0, 1), "dilation": (1, 1, 1)})),
+    (*WINDOW, Parameter("groups", "parts that channels are split into", Integer(1, MOST), 1)), (2, 3),
+)  # fmt: skip

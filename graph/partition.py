@@ -1,0 +1,287 @@
+"""A graph cut into calls: kernels of one workload each, views that cost nothing, and foreign calls.
+
+Nodes are visited from the last to the first. A node joins the kernel that reads it where nothing else reads it, the
+kernel keeps at most one anchor or reduction, and no kernel class is lost by it:
+
+    matmul -> add residual -> relu      one kernel: the anchor takes its pointwise followers as an epilogue
+    add -> layer_norm -> cast           one kernel: rows are computed together
+    permute, expand, slice, pad …       part of the indices of what reads them
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from ..core.errors import InvalidWorkload
+from ..te.workload import Workload
+from .graph import Graph, Node
+from .operators import OPERATORS, Kind
+from .region import WrittenRegion, alias_of, is_view, write_workload
+
+MOST_NODES = 48
+"""How many nodes a kernel may have."""
+
+Fits = Callable[[Workload], bool]
+"""Whether a sketch of a kernel class takes a workload on the target at hand: not just the generic sketch."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One kernel. ``reads`` and ``writes`` name the value for each input and each output of ``workload``. ``nodes`` are
+    the results of the nodes that it computes."""
+
+    workload: Workload
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewCall:
+    """``value`` has the elements of ``of`` in their order, in another shape: no data are moved."""
+
+    value: str
+    of: str
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.of,)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignCall:
+    """A node that the library of the model computes."""
+
+    node: Node
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.node.operands
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(v.name for v in self.node.results)
+
+
+Call = KernelCall | ViewCall | ForeignCall
+
+
+@dataclass(slots=True)
+class _Region:
+    """A kernel while it grows. ``nodes``: from the last to the first."""
+
+    nodes: list[Node]
+    main: Node | None = None
+    """The anchor or the reduction, of which there is at most one."""
+    elements: set[int] = field(default_factory=set)
+    """The numbers of elements that a pointwise node may have."""
+
+    @property
+    def output(self) -> Node:
+        return self.nodes[0]
+
+    def with_node(self, node: Node, graph: Graph) -> "_Region":
+        """The region with ``node`` before the others."""
+        if OPERATORS[node.op].kind in (Kind.POINTWISE, Kind.VIEW):
+            return _Region([*self.nodes, node], self.main, self.elements | {node.result.elements})
+        read = {graph.values[name].elements for name in node.operands}
+        grown = {max(read)} if OPERATORS[node.op].kind is Kind.REDUCTION else set()
+        return _Region([*self.nodes, node], node, self.elements | {node.result.elements} | grown)
+
+
+def partition(graph: Graph, fits: Fits) -> tuple[Call, ...]:
+    """The calls that compute ``graph``, in order."""
+    return _Partition(graph, fits).calls()
+
+
+class _Partition:
+    def __init__(self, graph: Graph, fits: Fits) -> None:
+        self.graph = graph
+        self._fits = fits
+        given = {v.name for v in (*graph.inputs, *graph.constants)}
+        foreign = [n for n in graph.nodes if n.is_foreign]
+        read = {name for n in foreign for name in n.operands}
+        self.stored = given | {v.name for n in foreign for v in n.results} | set(graph.kept) | read
+        self.regions: list[_Region] = []
+        self._region_of: dict[str, _Region] = {}
+        self._written: dict[tuple[str, ...], WrittenRegion | None] = {}
+        self._positions = {n.name: p for p, n in enumerate(graph.nodes)}
+
+    def calls(self) -> tuple[Call, ...]:
+        """Grow the regions, and write what they are."""
+        for node in reversed(self.graph.nodes):
+            if not node.is_foreign and self._is_computed(node) and not self._joined(node):
+                self._start(node)
+        for region in list(self.regions):
+            self._store_operands(region)
+        found: list[tuple[int, Call]] = []
+        todo = list(self.regions)
+        for region in todo:
+            written = self._write(region) or self._write_in_steps(region)
+            if written is None:
+                raise InvalidWorkload(f"{region.output.op} is beyond the limits of a kernel", field=region.output.name)
+            todo.extend(self.regions[len(todo) :])
+            names = tuple(n.name for n in self._sorted(region))
+            call = KernelCall(written.workload, written.reads, written.writes, names)
+            found.append((self._positions[region.output.name], call))
+        for node in self.graph.nodes:
+            if node.is_foreign:
+                found.append((self._positions[node.name], ForeignCall(node)))
+            elif node.name in self.stored and self._alias(node) is not None:
+                found.append((self._positions[node.name], ViewCall(node.name, self._root(node.name))))
+        return tuple(call for _, call in sorted(found, key=lambda f: f[0]))
+
+    def _alias(self, node: Node) -> str | None:
+        return alias_of(self.graph, node.name)
+
+    def _root(self, name: str) -> str:
+        """The stored value that a reshape has the elements of."""
+        before = alias_of(self.graph, name)
+        assert before is not None
+        while before not in self.stored:
+            before = alias_of(self.graph, before)
+            assert before is not None
+        return before
+
+    def _is_computed(self, node: Node) -> bool:
+        """Whether a node needs a kernel: it is no view, or a view that must be stored and is no reshape. What a stored
+        reshape has the elements of is stored as well."""
+        if not is_view(node):
+            return True
+        alias = self._alias(node)
+        if node.name in self.stored and alias is not None:
+            self.stored.add(alias)
+        return node.name in self.stored and alias is None
+
+    def _readers(self, name: str) -> Iterator[Node | None]:
+        """The nodes of kernels that read a value, through views that are not stored. None stands for a reader outside
+        of all kernels."""
+        if name in self.stored and name not in self._region_of:
+            yield None
+        for reader in self.graph.readers[name]:
+            if reader.is_foreign:
+                yield None
+            elif reader.name in self._region_of:
+                yield reader
+            elif is_view(reader):
+                if reader.name in self.stored:
+                    yield None
+                yield from self._readers(reader.name)
+
+    def _start(self, node: Node) -> None:
+        region = _Region([], None).with_node(node, self.graph)
+        self.regions.append(region)
+        self._region_of[node.name] = region
+        self.stored.add(node.name)
+
+    def _joined(self, node: Node) -> bool:
+        """Whether ``node`` has become part of the region that reads it."""
+        readers = list(self._readers(node.name))
+        regions = {id(self._region_of[r.name]): self._region_of[r.name] for r in readers if r is not None}
+        if None in readers or len(regions) != 1 or is_view(node):
+            return False
+        region = next(iter(regions.values()))
+        if len(region.nodes) >= MOST_NODES or not self._may_join(node, region, [r for r in readers if r is not None]):
+            return False
+        grown = region.with_node(node, self.graph)
+        if grown.main is not None and not self._keeps_class(region, node, grown):
+            return False
+        region.nodes, region.main, region.elements = grown.nodes, grown.main, grown.elements
+        self._region_of[node.name] = region
+        return True
+
+    def _may_join(self, node: Node, region: _Region, readers: list[Node]) -> bool:
+        kind, elements = OPERATORS[node.op].kind, node.result.elements
+        if kind is not Kind.POINTWISE:
+            return region.main is None and elements == region.output.result.elements
+        if elements not in region.elements:
+            return False
+        main = region.main
+        if main is None or all(r is not main for r in readers):
+            return True
+        return OPERATORS[main.op].kind is Kind.REDUCTION and not self._follows_anchor(node)
+
+    def _follows_anchor(self, node: Node) -> bool:
+        """Whether a pointwise node could be part of the epilogue of an anchor, which is worth more."""
+        for name in node.operands:
+            while (alias := alias_of(self.graph, name)) is not None:
+                name = alias
+            before = self.graph.producers.get(name)
+            if before is None or before.is_foreign or len(self.graph.readers[name]) > 1:
+                continue
+            kind = OPERATORS[before.op].kind
+            if kind is Kind.ANCHOR or (kind is Kind.POINTWISE and self._follows_anchor(before)):
+                return True
+        return False
+
+    def _keeps_class(self, region: _Region, node: Node, grown: _Region) -> bool:
+        """Whether a kernel class takes the grown region, or took neither part of it."""
+        together = self._write(grown)
+        if together is None:
+            return False
+        if self._fits(together.workload):
+            return True
+        parts = (region, _Region([]).with_node(node, self.graph))
+        written = [self._write(part) for part in parts if part.main is not None]
+        return not any(w is not None and self._fits(w.workload) for w in written)
+
+    def _store_operands(self, region: _Region) -> None:
+        """Store the views that an anchor reads where no class takes it otherwise, and one does then."""
+        main = region.main
+        if main is None or OPERATORS[main.op].kind is not Kind.ANCHOR:
+            return
+        views = {
+            name
+            for name in main.operands
+            if name not in self.stored
+            and (producer := self.graph.producers.get(name)) is not None
+            and is_view(producer)
+            and alias_of(self.graph, name) is None
+        }
+        before = self._write(region)
+        if not views or (before is not None and self._fits(before.workload)):
+            return
+        self.stored |= views
+        self._written.clear()
+        after = self._write(region)
+        if after is not None and self._fits(after.workload):
+            for name in views:
+                self._start(self.graph.producers[name])
+        else:
+            self.stored -= views
+            self._written.clear()
+
+    def _write_in_steps(self, region: _Region) -> WrittenRegion | None:
+        """Give each node of a region, and each view that they read, a kernel of its own, because the region would go
+        beyond the limits of ``te``. The region keeps its output."""
+        first, *rest = region.nodes
+        alone = _Region([]).with_node(first, self.graph)
+        region.nodes, region.main, region.elements = alone.nodes, alone.main, alone.elements
+        for node in rest:
+            self._start(node)
+        for name in dict.fromkeys(name for node in (first, *rest) for name in node.operands):
+            while name not in self.stored and (before := alias_of(self.graph, name)) is not None:
+                name = before
+            if name not in self.stored:
+                self._start(self.graph.producers[name])
+        self._written.clear()
+        return self._write(region)
+
+    def _sorted(self, region: _Region) -> list[Node]:
+        return sorted(region.nodes, key=lambda n: self._positions[n.name])
+
+    def _write(self, region: _Region) -> WrittenRegion | None:
+        """The workload of a region; None where it would go beyond the limits of ``te``."""
+        nodes = self._sorted(region)
+        key = tuple(n.name for n in nodes)
+        if key not in self._written:
+            # What has no region yet will be stored, or be part of a region that is stored.
+            later = {n.name for n in self.graph.nodes if not is_view(n)}
+            try:
+                self._written[key] = write_workload(self.graph, nodes, [region.output.name], self.stored | later)
+            except InvalidWorkload:
+                self._written[key] = None
+        return self._written[key]

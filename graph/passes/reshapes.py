@@ -1,0 +1,58 @@
+"""Reshapes move behind pointwise nodes, so that no shape stands between a product and what follows it.
+
+add(reshape(matmul(x, w), [2, 7, 5]), bias[5])    ->    reshape(add(matmul(x, w), bias[5]), [2, 7, 5])
+"""
+
+from collections.abc import Sequence
+
+from ..graph import Graph, Node, Value
+from ..operators import OPERATORS, Kind
+from ..operators.views import reshape_groups
+from .rewrite import Rewriter, rewrite
+
+
+def sink_reshapes(graph: Graph) -> Graph:
+    """Move every reshape behind the pointwise node that reads it, where that node's other operands can be reshaped too
+    (a broadcast dimension stays one), and where a kernel computes what is reshaped."""
+
+    def replaced(rewriter: Rewriter, node: Node) -> Value | None:
+        if OPERATORS[node.op].kind is not Kind.POINTWISE or node.op == "batch_norm":
+            return None
+        made = rewriter.made
+        operands = [rewriter.values[name] for name in node.operands]
+        for operand in operands:
+            producer = made.get(operand.name)
+            if producer is None or producer.op != "reshape" or operand.shape != node.result.shape:
+                continue
+            source = made.get(producer.operands[0])
+            if source is None or source.is_foreign or OPERATORS[source.op].kind is Kind.VIEW:
+                continue
+            shape = source.result.shape
+            found = [_moved(rewriter, o, node.result.shape, shape) for o in operands]
+            if all(v is not None for v in found):
+                result = rewriter.node(node.op, *(v for v in found if v is not None), **node.attributes)
+                return rewriter.node("reshape", result, shape=node.result.shape)
+        return None
+
+    return rewrite(graph, replaced)
+
+
+def _moved(rewriter: Rewriter, operand: Value, old: Sequence[int], new: tuple[int, ...]) -> Value | None:
+    """``operand``, which broadcasts to ``old``, in a shape that broadcasts to ``new``; None where there is none."""
+    if operand.elements == 1:
+        return operand if not operand.shape else rewriter.node("reshape", operand, shape=())
+    own = (*[1] * (len(old) - len(operand.shape)), *operand.shape)
+    shape = [1] * len(new)
+    for before, after in reshape_groups(old, new):
+        mine = [own[d] for d in before]
+        if mine == [old[d] for d in before]:
+            for d in after:
+                shape[d] = new[d]
+        elif any(extent != 1 for extent in mine):
+            return None
+    while tuple(shape) != new and shape[:1] == [1]:  # dimensions that broadcasting adds
+        del shape[0]
+    made = rewriter.made.get(operand.name)
+    if made is not None and made.op == "reshape" and rewriter.value(made.operands[0]).shape == tuple(shape):
+        return rewriter.value(made.operands[0])
+    return operand if tuple(shape) == operand.shape else rewriter.node("reshape", operand, shape=tuple(shape))

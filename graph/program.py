@@ -1,0 +1,124 @@
+"""A program: a graph after all passes, cut into calls in order, with the places of what they compute."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..core.keys import JSON, content_key
+from ..te.key import workload_key
+from ..te.workload import Workload
+from .graph import Graph, Node, check_graph
+from .json import erased_json
+from .memory import Arena, Lifetime, plan_arena
+from .partition import Call, Fits, ForeignCall, KernelCall, ViewCall, partition
+from .passes import simplify_graph
+from .passes.cleanup import drop_unused
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A workload of a program, and how many of its calls compute it."""
+
+    workload: Workload
+    count: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """``calls`` run every time. ``recipe`` computes, from constants alone, what is kept for each set of weights: folded
+    batch norms, stored permutations. ``prepared`` are views of constants and of what the recipe gives. ``arena`` has
+    the values that only kernels of ``calls`` read, and ``kept_arena`` the outputs of ``recipe``."""
+
+    graph: Graph
+    recipe: Graph
+    prepared: tuple[ViewCall, ...]
+    calls: tuple[Call, ...]
+    arena: Arena
+    kept_arena: Arena
+
+    @cached_property
+    def key(self) -> str:
+        """64 hexadecimal digits: two programs have one key exactly when they differ in names alone."""
+        order = {node.name: n for n, node in enumerate(self.graph.nodes)}
+        cuts: list[JSON] = [[order[n] for n in c.nodes] for c in self.kernels]
+        return content_key({"graph": erased_json(self.graph), "kernels": cuts})
+
+    @property
+    def kernels(self) -> tuple[KernelCall, ...]:
+        """All calls of kernels, in order."""
+        return tuple(c for c in self.calls if isinstance(c, KernelCall))
+
+    @cached_property
+    def tasks(self) -> Mapping[str, Task]:
+        """The distinct workloads of the kernels by key: what is worth tuning."""
+        found: dict[str, Task] = {}
+        for call in self.kernels:
+            key = workload_key(call.workload)
+            found[key] = Task(call.workload, found[key].count + 1 if key in found else 1)
+        return found
+
+    @cached_property
+    def roots(self) -> Mapping[str, str]:
+        """For each value that is a view of another: the value whose memory it lies in."""
+        roots: dict[str, str] = {}
+        for call in (*self.prepared, *self.calls):
+            if isinstance(call, ViewCall):
+                roots[call.value] = roots.get(call.of, call.of)
+        return roots
+
+
+def compile_program(graph: Graph, fits: Fits) -> Program:
+    """Simplify ``graph``, cut it into calls, and place what they compute. ``fits`` says which workloads a kernel class
+    takes. Raises InvalidGraph, and InvalidWorkload for a node that is beyond the limits of a kernel."""
+    graph = simplify_graph(check_graph(graph))
+    calls = partition(graph, fits)
+    known = {v.name for v in graph.constants}
+    kept: list[str] = []
+    views: list[ViewCall] = []
+    rest: list[Call] = []
+    for call in calls:
+        fixed = not isinstance(call, ForeignCall) and all(name in known for name in call.reads)
+        if not fixed:
+            rest.append(call)
+            continue
+        known.update(call.writes)
+        if isinstance(call, ViewCall):
+            views.append(call)
+        else:
+            kept.extend(call.writes)
+    recipe = drop_unused(replace(graph, inputs=(), nodes=_fixed_nodes(graph), outputs=tuple(kept), updates=()))
+    kept_arena = plan_arena([Lifetime(name, graph.values[name].bytes, 0, 0) for name in kept])
+    return Program(graph, recipe, tuple(views), tuple(rest), _arena(graph, rest), kept_arena)
+
+
+def _fixed_nodes(graph: Graph) -> tuple[Node, ...]:
+    return tuple(n for n in graph.nodes if n.name in graph.fixed)
+
+
+def fresh_values(graph: Graph, calls: tuple[Call, ...] | list[Call]) -> frozenset[str]:
+    """The values that get memory of their own in every call, because something outside of the kernels sees them."""
+    seen = set(graph.kept)
+    for call in calls:
+        if isinstance(call, ForeignCall):
+            seen.update(call.reads)
+    for call in reversed(calls):
+        if isinstance(call, ViewCall) and call.value in seen:
+            seen.add(call.of)
+    return frozenset(seen)
+
+
+def _arena(graph: Graph, calls: list[Call]) -> Arena:
+    fresh = fresh_values(graph, calls)
+    roots: dict[str, str] = {}
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for n, call in enumerate(calls):
+        for name in call.reads:
+            last[roots.get(name, name)] = n
+        if isinstance(call, ViewCall):
+            roots[call.value] = roots.get(call.of, call.of)
+        elif isinstance(call, KernelCall):
+            for name in call.writes:
+                first[name] = last[name] = n
+    values = (name for name in first if name not in fresh)
+    return plan_arena([Lifetime(v, graph.values[v].bytes, first[v], last[v]) for v in values])

@@ -1,0 +1,47 @@
+"""What a graph computes, by NumPy in float64. Passes are checked with it, and so is everything that runs a graph."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import InvalidGraph, InvalidParameter
+from .graph import Graph, Node
+from .operators import OPERATORS
+from .operators.operator import Array
+
+ForeignEvaluator = Callable[[Node, Sequence[Array]], Sequence[Array]]
+
+
+def graph_reference(
+    graph: Graph, given: Mapping[str, Array], foreign: ForeignEvaluator | None = None
+) -> dict[str, Array]:
+    """The outputs, and the values that overwrite inputs, by name. ``given`` has the inputs and constants by name.
+
+    Floats are computed and returned in float64: only casts round. ``foreign`` computes foreign nodes. Raises
+    InvalidParameter for an input that is missing or has another shape, and InvalidGraph for a foreign node where
+    ``foreign`` is None.
+    """
+    values: dict[str, Array] = {}
+    for value in (*graph.inputs, *graph.constants):
+        array = given.get(value.name)
+        if array is None or tuple(array.shape) != value.shape:
+            shape = "missing" if array is None else list(array.shape)
+            raise InvalidParameter(f"{value.name} is {shape}; needed: {value.type}", field=value.name)
+        values[value.name] = array.astype(np.float64) if value.dtype.is_float else array
+    for node in graph.nodes:
+        operands = [values[name] for name in node.operands]
+        if node.is_foreign:
+            if foreign is None:
+                raise InvalidGraph(f"{node.attributes['target']} has no reference", field=node.name)
+            values.update(zip((v.name for v in node.results), foreign(node, operands), strict=True))
+        else:
+            values[node.name] = evaluate(node, operands)
+    return {name: values[name] for name in values if name in graph.kept}
+
+
+def evaluate(node: Node, operands: Sequence[Array]) -> Array:
+    """The result of a node that is not foreign."""
+    operator = OPERATORS[node.op]
+    result: np.ndarray[Any, Any] = operator.evaluate(operands, operator.values(node.attributes))
+    return result

@@ -1,0 +1,127 @@
+"""Some nodes of a graph as one workload: a stage for each reduction, and for each value that is used more than once."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from ..core.dtypes import DType
+from ..ir.expr import Expr
+from ..te.build import Tensor, cast, placeholder, reads, workload
+from ..te.workload import Workload
+from .graph import Graph, Node, Value
+from .operators import OPERATORS, Kind
+from .operators.operator import Operand, stored
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRegion:
+    """``reads`` and ``writes`` name the value of the graph for each input and for each output of ``workload``. The
+    shape of an input may differ from that of its value, but not the number of its elements."""
+
+    workload: Workload
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+def is_view(node: Node) -> bool:
+    """Whether a node computes nothing, so that it can be part of the indices of its readers."""
+    return not node.is_foreign and OPERATORS[node.op].kind is Kind.VIEW
+
+
+def write_workload(
+    graph: Graph, nodes: Sequence[Node], outputs: Sequence[str], stored_values: Collection[str]
+) -> WrittenRegion:
+    """The workload that computes ``outputs``, results of ``nodes``, from values that are stored.
+
+    ``nodes`` stand in the order of the graph; views that they read need not be among them. Inputs that depend on
+    constants alone are constants of the workload, unless all inputs do. Raises InvalidWorkload where the expression
+    goes beyond the limits of ``te``.
+    """
+    writer = _Writer(graph, {n.name for n in nodes}, frozenset(stored_values) - {n.name for n in nodes})
+    for node in nodes:
+        writer.add(node, keep=node.name in outputs)
+    results = [writer.output(graph.values[name]) for name in outputs]
+    inputs = _inputs_of(results)
+    fixed = [t for t in inputs if writer.origin[t] in graph.fixed]
+    written = workload(results, inputs, fixed if len(fixed) < len(inputs) else [])
+    return WrittenRegion(written, tuple(writer.origin[t] for t in inputs), tuple(outputs))
+
+
+class _Writer:
+    def __init__(self, graph: Graph, region: set[str], stored_values: frozenset[str]) -> None:
+        self._graph = graph
+        self._region = region
+        self._stored = stored_values
+        self._operands: dict[str, Operand] = {}
+        self._placeholders: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self.origin: dict[Tensor, str] = {}
+
+    def add(self, node: Node, *, keep: bool) -> None:
+        """Write one node of the region."""
+        operator = OPERATORS[node.op]
+        operands = [self._operand(name) for name in node.operands]
+        result = operator.build(operands, operator.values(node.attributes))
+        used = self._uses(node.name)
+        if not isinstance(result, Tensor) and not keep and used > 1 and node.op not in ("cast", "full"):
+            result = _stored(result, node.result.shape, node.op)
+        self._operands[node.name] = result
+
+    def output(self, value: Value) -> Tensor:
+        """The stage of an output, in the dtype of the value."""
+        result = self._operands[value.name]
+        if isinstance(result, Tensor) and result.stage is not None and result.dtype == value.dtype:
+            return result
+        return _stored(result, value.shape, "y", value.dtype)
+
+    def _operand(self, name: str) -> Operand:
+        if name not in self._operands:
+            root, shape = name, self._graph.values[name].shape
+            while root not in self._stored and root not in self._region and (before := alias_of(self._graph, root)):
+                root = before
+            if root in self._stored:
+                return self._placeholder(root, shape)
+            node = self._graph.producers[name]
+            operator = OPERATORS[node.op]
+            operands = [self._operand(n) for n in node.operands]
+            self._operands[name] = operator.build(operands, operator.values(node.attributes))
+        return self._operands[name]
+
+    def _placeholder(self, root: str, shape: tuple[int, ...]) -> Tensor:
+        key = (root, shape)
+        if key not in self._placeholders:
+            tensor = replace(placeholder(shape, self._graph.values[root].dtype, "x"), named=False)
+            self._placeholders[key], self.origin[tensor] = tensor, root
+        return self._placeholders[key]
+
+    def _uses(self, name: str) -> int:
+        """How often the nodes of the region use an element of a value, through views too."""
+        total = 0
+        for reader in self._graph.readers[name]:
+            if reader.name in self._region:
+                total += OPERATORS[reader.op].uses
+            elif is_view(reader) and reader.name not in self._stored:
+                total += self._uses(reader.name)
+        return total
+
+
+def alias_of(graph: Graph, name: str) -> str | None:
+    """The value that has the same elements in the same order as ``name``, which is a reshape of it; None where ``name``
+    is none."""
+    node = graph.producers.get(name)
+    return node.operands[0] if node is not None and node.op in ("reshape", "identity") else None
+
+
+def _stored(result: Operand, shape: tuple[int, ...], name: str, dtype: DType | None = None) -> Tensor:
+    body: Callable[..., Expr] = lambda *at: result[at] if dtype is None else cast(result[at], dtype)  # noqa: E731
+    return stored(shape, body, name)
+
+
+def _inputs_of(results: Sequence[Tensor]) -> list[Tensor]:
+    """The inputs that ``results`` are computed from, in the order in which they are met."""
+    seen: dict[Tensor, None] = {}
+    todo = list(reversed(results))
+    while todo:
+        tensor = todo.pop()
+        if tensor not in seen:
+            seen[tensor] = None
+            todo.extend(reversed(reads(tensor)))
+    return [t for t in seen if t.stage is None]

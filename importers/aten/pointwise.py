@@ -1,0 +1,168 @@
+"""Operators of ATen on single elements."""
+
+import math
+from typing import Any
+
+from ...core.dtypes import DTYPES
+from ...graph.graph import Value
+from .rule import RULES, Builder, Rule, cast, need, number, operand, rule
+
+_UNARY = {
+    "neg": "neg", "abs": "abs", "sign": "sign", "reciprocal": "reciprocal", "exp": "exp", "expm1": "expm1",
+    "log": "log", "log2": "log2", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin", "cos": "cos",
+    "tanh": "tanh", "erf": "erf", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round",
+    "relu": "relu", "sigmoid": "sigmoid", "silu": "silu", "hardsigmoid": "hardsigmoid", "hardswish": "hardswish",
+    "mish": "mish",
+}  # fmt: skip
+_BINARY = {
+    "add.Tensor": "add", "add.Scalar": "add", "sub.Tensor": "sub", "sub.Scalar": "sub", "mul.Tensor": "mul",
+    "mul.Scalar": "mul", "div.Tensor": "div", "div.Scalar": "div", "maximum.default": "maximum",
+    "minimum.default": "minimum",
+}  # fmt: skip
+_COMPARE = {f"{name}.{kind}": name for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
+
+
+def _unary(op: str) -> Rule:
+    return lambda b, x: b.node(op, cast(b, x, b.dtype))
+
+
+def _binary(op: str) -> Rule:
+    def apply(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Value:
+        need(not b.dtype.is_bool, "arithmetic on bools")
+        second = operand(b, y, b.dtype)
+        if alpha != 1:
+            second = b.node("mul", second, number(b, alpha, b.dtype))
+        return b.node(op, operand(b, x, b.dtype), second)
+
+    return apply
+
+
+def _compare(op: str) -> Rule:
+    def apply(b: Builder, x: Any, y: Any) -> Value:
+        dtype = b.common(x, y)
+        if dtype.is_bool and op not in ("eq", "ne"):
+            dtype = DTYPES["int32"]
+        return b.node(op, operand(b, x, dtype), operand(b, y, dtype))
+
+    return apply
+
+
+RULES.update({f"aten.{name}.default": _unary(op) for name, op in _UNARY.items()})
+RULES.update({f"aten.{name}": _binary(op) for name, op in _BINARY.items()})
+RULES.update({f"aten.{name}": _compare(op) for name, op in _COMPARE.items()})
+
+
+@rule("rsub.Scalar", "rsub.Tensor")
+def _rsub(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Value:
+    result = _binary("sub")(b, y, x, alpha)
+    assert isinstance(result, Value)
+    return result
+
+
+@rule("gelu.default")
+def _gelu(b: Builder, x: Value, approximate: str = "none") -> Value:
+    return b.node("gelu_tanh" if approximate == "tanh" else "gelu", x)
+
+
+@rule("leaky_relu.default")
+def _leaky_relu(b: Builder, x: Value, slope: float = 0.01) -> Value:
+    return b.node("leaky_relu", x, slope=slope)
+
+
+@rule("elu.default")
+def _elu(b: Builder, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
+    return b.node("elu", x, alpha=alpha, scale=scale, input_scale=input_scale)
+
+
+@rule("softplus.default")
+def _softplus(b: Builder, x: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:
+    return b.node("softplus", x, beta=beta, threshold=threshold)
+
+
+@rule("hardtanh.default", "clamp.default", "clamp.Tensor")
+def _clamp(b: Builder, x: Value, low: Any = None, high: Any = None, **keywords: Any) -> Value:
+    if low is None and high is None and "min" not in keywords and "max" not in keywords:
+        need(b.target == "aten.hardtanh.default", "no bounds")
+        low, high = -1.0, 1.0
+    low, high = keywords.get("min", low), keywords.get("max", high)
+    x = cast(b, x, b.dtype)
+    x = x if low is None else b.node("maximum", x, operand(b, low, b.dtype))
+    return x if high is None else b.node("minimum", x, operand(b, high, b.dtype))
+
+
+@rule("clamp_min.default", "clamp_min.Tensor")
+def _clamp_min(b: Builder, x: Value, low: Any) -> Value:
+    return b.node("maximum", cast(b, x, b.dtype), operand(b, low, b.dtype))
+
+
+@rule("clamp_max.default", "clamp_max.Tensor")
+def _clamp_max(b: Builder, x: Value, high: Any) -> Value:
+    return b.node("minimum", cast(b, x, b.dtype), operand(b, high, b.dtype))
+
+
+@rule("pow.Tensor_Scalar", "pow.Tensor_Tensor")
+def _pow(b: Builder, x: Value, exponent: Any) -> Value:
+    x = cast(b, x, b.dtype)
+    if isinstance(exponent, Value):
+        need(b.dtype.is_float, "powers of integers")
+        return b.node("pow", x, cast(b, exponent, b.dtype))
+    match exponent:
+        case 1:
+            return b.node("identity", x)
+        case 2:
+            return b.node("square", x)
+        case 3:
+            return b.node("mul", b.node("square", x), x)
+        case 4:
+            return b.node("square", b.node("square", x))
+    need(b.dtype.is_float, "powers of integers")
+    names = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+    return b.node(names[exponent], x) if exponent in names else b.node("pow", x, number(b, exponent, b.dtype))
+
+
+@rule("_to_copy.default")
+def _to_copy(b: Builder, x: Value, **keywords: Any) -> Value:
+    return b.node("cast", x, dtype=b.dtype.name) if x.dtype != b.dtype else b.node("identity", x)
+
+
+@rule("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+def _where(b: Builder, condition: Value, x: Any, y: Any) -> Value:
+    return b.node("where", condition, operand(b, x, b.dtype), operand(b, y, b.dtype))
+
+
+@rule("masked_fill.Scalar", "masked_fill.Tensor")
+def _masked_fill(b: Builder, x: Value, mask: Value, value: Any) -> Value:
+    return b.node("where", mask, operand(b, value, b.dtype), cast(b, x, b.dtype))
+
+
+def truth(b: Builder, x: Value) -> Value:
+    return cast(b, x, DTYPES["bool"])
+
+
+@rule("logical_not.default", "bitwise_not.default")
+def _not(b: Builder, x: Value) -> Value:
+    need(x.dtype.is_bool or b.target == "aten.logical_not.default", "bits")
+    return b.node("logical_not", truth(b, x))
+
+
+def _logic(op: str) -> Rule:
+    def apply(b: Builder, x: Value, y: Value) -> Value:
+        need(isinstance(y, Value) and ("logical" in b.target or (x.dtype.is_bool and y.dtype.is_bool)), "bits")
+        return b.node(op, truth(b, x), truth(b, y))
+
+    return apply
+
+
+for _kind, _op in (("and", "logical_and"), ("or", "logical_or"), ("xor", "ne")):
+    RULES[f"aten.logical_{_kind}.default"] = RULES[f"aten.bitwise_{_kind}.Tensor"] = _logic(_op)
+
+
+@rule("isnan.default")
+def _isnan(b: Builder, x: Value) -> Value:
+    return b.node("ne", x, x)
+
+
+@rule("isinf.default")
+def _isinf(b: Builder, x: Value) -> Value:
+    need(x.dtype.is_float, "integers")
+    return b.node("eq", b.node("abs", x), number(b, math.inf, x.dtype))

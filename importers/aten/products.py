@@ -1,0 +1,124 @@
+"""Products, convolutions and attention of ATen."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ...graph.graph import Value
+from .rule import Builder, NodeMaker, cast, need, number, reshape, rule, slice_, transpose, tuple_of
+
+
+@rule("mm.default", "bmm.default", "matmul.default")
+def _mm(b: Builder, x: Value, y: Value) -> Value:
+    need(len(x.shape) > 1 and len(y.shape) > 1, "a product of vectors")
+    return b.node("matmul", x, y)
+
+
+@rule("mv.default")
+def _mv(b: Builder, x: Value, y: Value) -> Value:
+    return reshape(b, b.node("matmul", x, reshape(b, y, (*y.shape, 1))), b.shape)
+
+
+@rule("dot.default")
+def _dot(b: Builder, x: Value, y: Value) -> Value:
+    return b.node("sum", b.node("mul", x, y), dims=(0,))
+
+
+@rule("addmm.default", "baddbmm.default")
+def _addmm(b: Builder, bias: Value, x: Value, y: Value, beta: Any = 1, alpha: Any = 1) -> Value:
+    total = b.node("matmul", x, y)
+    total = total if alpha == 1 else b.node("mul", total, number(b, alpha, b.dtype))
+    if beta == 0:
+        return total
+    return b.node("add", total, bias if beta == 1 else b.node("mul", bias, number(b, beta, b.dtype)))
+
+
+@rule("linear.default")
+def _linear(b: Builder, x: Value, weight: Value, bias: Any = None) -> Value:
+    rows = reshape(b, x, (math.prod(x.shape[:-1]), x.shape[-1]))
+    total = b.node("matmul", rows, transpose(b, weight))
+    return reshape(b, total if bias is None else b.node("add", total, bias), b.shape)
+
+
+@rule("convolution.default")
+def _convolution(b: Builder, x: Value, w: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+                 output_padding: Any, groups: int) -> Value:  # fmt: skip
+    need(len(x.shape) == len(w.shape), "an image without a batch")
+    rank = len(x.shape) - 2
+    border = tuple_of(padding, rank)
+    if transposed:
+        steps, apart, further = (tuple_of(n, rank) for n in (stride, dilation, output_padding))
+        return transposed_convolution(b, x, w, bias, steps, border, apart, further, groups)
+    operands = [x, w] if bias is None else [x, w, bias]
+    return b.node("convolution", *operands, stride=tuple_of(stride, rank), before=border, behind=border,
+                  dilation=tuple_of(dilation, rank), groups=groups)  # fmt: skip
+
+
+def transposed_convolution(b: NodeMaker, x: Value, w: Value, bias: Any, stride: Sequence[int], padding: Sequence[int],
+                           dilation: Sequence[int], further: Sequence[int], groups: int) -> Value:  # fmt: skip
+    """A transposed convolution as a convolution: zeros between the pixels, filters turned around and transposed."""
+    rank, depth, filters = len(stride), w.shape[0] // groups, w.shape[1]
+    before, behind = [], []
+    for d in range(rank):
+        x = b.node("spread", x, dim=d + 2, step=stride[d])
+        reach = dilation[d] * (w.shape[d + 2] - 1) - padding[d]
+        low, high = max(0, -reach), max(0, -(reach + further[d]))
+        if low or high:
+            x = slice_(b, x, d + 2, low, x.shape[d + 2] - high)
+        before.append(max(0, reach))
+        behind.append(max(0, reach + further[d]))
+    kernel = w.shape[2:]
+    need(rank + 3 <= 8, "so many dimensions")
+    w = b.node("flip", reshape(b, w, (groups, depth, filters, *kernel)), dims=tuple(range(3, 3 + rank)))
+    w = reshape(b, transpose(b, w, 1, 2), (groups * filters, depth, *kernel))
+    operands = [x, w] if bias is None else [x, w, bias]
+    return b.node("convolution", *operands, stride=(1,) * rank, before=tuple(before), behind=tuple(behind),
+                  dilation=tuple(dilation), groups=groups)  # fmt: skip
+
+
+def attention(b: Builder, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float | None) -> Value:
+    """softmax(q kᵀ * scale + mask) v, over the last two dimensions."""
+    if k.shape[-3:-2] != q.shape[-3:-2]:
+        need(len(q.shape) == 4 and q.shape[1] % k.shape[1] == 0, "heads that do not match")
+        k, v = (b.node("repeat", t, dim=1, times=q.shape[1] // k.shape[1]) for t in (k, v))
+    factor = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scores = b.node("mul", b.node("matmul", q, transpose(b, k)), number(b, factor, q.dtype))
+    if causal:
+        rows = b.node("range", count=q.shape[-2], dtype="int64")
+        columns = b.node("range", count=k.shape[-2], dtype="int64")
+        seen = b.node("le", columns, reshape(b, rows, (q.shape[-2], 1)))
+        scores = b.node("where", seen, scores, number(b, -math.inf, q.dtype))
+    if mask is not None:
+        if mask.dtype.is_bool:
+            scores = b.node("where", mask, scores, number(b, -math.inf, q.dtype))
+        else:
+            scores = b.node("add", scores, cast(b, mask, q.dtype))
+    return b.node("matmul", b.node("softmax", scores, dim=len(scores.shape) - 1), v)
+
+
+@rule("_scaled_dot_product_flash_attention_for_cpu.default")
+def _flash_cpu(b: Builder, q: Value, k: Value, v: Value, dropout: float = 0.0, causal: bool = False, *,
+               attn_mask: Any = None, scale: Any = None) -> Value:  # fmt: skip
+    need(dropout == 0, "dropout")
+    return attention(b, q, k, v, attn_mask, causal, scale)
+
+
+@rule("_scaled_dot_product_flash_attention.default")
+def _flash(b: Builder, q: Value, k: Value, v: Value, *rest: Any, scale: Any = None) -> Value:
+    dropout, causal = (*rest, 0.0, False)[:2]
+    need(dropout == 0, "dropout")
+    return attention(b, q, k, v, None, bool(causal), scale)
+
+
+@rule("_scaled_dot_product_efficient_attention.default", "_scaled_dot_product_cudnn_attention.default")
+def _efficient(b: Builder, q: Value, k: Value, v: Value, mask: Any, log: bool, dropout: float = 0.0,
+               causal: bool = False, *, scale: Any = None) -> Value:  # fmt: skip
+    need(dropout == 0, "dropout")
+    return attention(b, q, k, v, mask, causal, scale)
+
+
+@rule("scaled_dot_product_attention.default", "_scaled_dot_product_attention_math.default")
+def _attention(b: Builder, q: Value, k: Value, v: Value, attn_mask: Any = None, dropout_p: float = 0.0,
+               is_causal: bool = False, *rest: Any, scale: Any = None, enable_gqa: bool = False) -> Value:  # fmt: skip
+    need(dropout_p == 0 and not rest, "dropout")
+    return attention(b, q, k, v, attn_mask, is_causal, scale)

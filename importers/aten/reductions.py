@@ -1,0 +1,103 @@
+"""Operators of ATen that combine elements."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ...core.dtypes import DTYPES
+from ...graph.graph import Value
+from .pointwise import truth
+from .rule import RULES, Builder, Rule, cast, dims_of, need, number, reshape, rule
+
+
+def _reduce(op: str) -> Rule:
+    def apply(b: Builder, x: Value, dims: Any = None, keep: bool = False, *, dtype: Any = None, keepdim: bool = False,
+              dim: Any = None) -> Value:  # fmt: skip
+        x = cast(b, x, b.dtype)
+        if not x.shape:
+            return b.node("identity", x)
+        return b.node(op, x, dims=dims_of(dims if dim is None else dim, len(x.shape)), keep=keep or keepdim)
+
+    return apply
+
+
+RULES.update(
+    {f"aten.{name}": _reduce(op) for name, op in (
+        ("sum.dim_IntList", "sum"), ("sum.default", "sum"), ("mean.dim", "mean"), ("mean.default", "mean"),
+        ("amax.default", "max"), ("amin.default", "min"), ("prod.dim_int", "prod"), ("prod.default", "prod"),
+        ("max.default", "max"), ("min.default", "min"))}
+)  # fmt: skip
+
+
+def _any(op: str) -> Rule:
+    def apply(b: Builder, x: Value, dims: Any = None, keep: bool = False) -> Value:
+        x = truth(b, x)
+        if not x.shape:
+            return b.node("identity", x)
+        found = b.node(op, cast(b, x, DTYPES["int32"]), dims=dims_of(dims, len(x.shape)), keep=keep)
+        return truth(b, found)
+
+    return apply
+
+
+for _kind in ("default", "dim", "dims"):
+    RULES[f"aten.any.{_kind}"], RULES[f"aten.all.{_kind}"] = _any("max"), _any("min")
+
+
+def _position(op: str) -> Rule:
+    def apply(b: Builder, x: Value, dim: Any = None, keep: bool = False) -> Value:
+        if dim is None or not x.shape:
+            return reshape(b, b.node(op, reshape(b, x, (x.elements,)), dim=0, keep=False), b.shape)
+        return b.node(op, x, dim=dim % len(x.shape), keep=keep)
+
+    return apply
+
+
+RULES["aten.argmax.default"], RULES["aten.argmin.default"] = _position("argmax"), _position("argmin")
+
+
+@rule("max.dim", "min.dim")
+def _extreme(b: Builder, x: Value, dim: int, keep: bool = False) -> Sequence[Value]:
+    d, name = dim % len(x.shape), "max" if "max" in b.target else "min"
+    return [b.node(name, x, dims=(d,), keep=keep), b.node(f"arg{name}", x, dim=d, keep=keep)]
+
+
+@rule("var.correction", "var.dim")
+def _var(b: Builder, x: Value, dims: Any = None, *rest: Any, correction: Any = 1, keepdim: bool = False) -> Value:
+    need(not rest and correction in (0, 1, None) and bool(x.shape), "another form of var")
+    correction = 1 if correction is None else int(correction)
+    return b.node("variance", x, dims=dims_of(dims, len(x.shape)), keep=keepdim, correction=correction)
+
+
+@rule("var_mean.correction")
+def _var_mean(b: Builder, x: Value, dims: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Sequence[Value]:
+    variance = _var(b, x, dims, correction=correction, keepdim=keepdim)
+    return [variance, b.node("mean", x, dims=dims_of(dims, len(x.shape)), keep=keepdim)]
+
+
+@rule("linalg_vector_norm.default")
+def _vector_norm(b: Builder, x: Value, order: Any = 2, dims: Any = None, keep: bool = False, **keywords: Any) -> Value:
+    need(order in (1, 2) and bool(x.shape) and not keywords.get("dtype"), "another norm")
+    powers = b.node("square" if order == 2 else "abs", x)
+    total = b.node("sum", powers, dims=dims_of(dims, len(x.shape)), keep=keep)
+    return b.node("sqrt", total) if order == 2 else total
+
+
+@rule("logsumexp.default")
+def _logsumexp(b: Builder, x: Value, dims: Any, keep: bool = False) -> Value:
+    over = dims_of(dims, len(x.shape))
+    x = cast(b, x, b.dtype)
+    top = b.node("max", x, dims=over, keep=True)
+    top = b.node("where", b.node("eq", b.node("abs", top), number(b, math.inf, x.dtype)), number(b, 0.0, x.dtype), top)
+    total = b.node("sum", b.node("exp", b.node("sub", x, top)), dims=over, keep=True)
+    return reshape(b, b.node("add", b.node("log", total), top), b.shape)
+
+
+@rule("_softmax.default", "softmax.int")
+def _softmax(b: Builder, x: Value, dim: int, *rest: Any, **keywords: Any) -> Value:
+    return b.node("softmax", cast(b, x, b.dtype), dim=dim % len(x.shape)) if x.shape else number(b, 1.0, b.dtype)
+
+
+@rule("_log_softmax.default", "log_softmax.int")
+def _log_softmax(b: Builder, x: Value, dim: int, *rest: Any, **keywords: Any) -> Value:
+    return b.node("log_softmax", cast(b, x, b.dtype), dim=dim % len(x.shape)) if x.shape else number(b, 0.0, b.dtype)

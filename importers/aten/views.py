@@ -1,0 +1,177 @@
+"""Operators of ATen that move elements or make constants."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...graph.graph import Value
+from ...graph.operators.attributes import real_json
+from .rule import Builder, NodeMaker, cast, dims_of, need, number, reshape, rule, slice_, transpose
+
+
+@rule("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
+      "squeeze.dim", "squeeze.dims", "_reshape_alias.default")  # fmt: skip
+def _reshape(b: Builder, x: Value, *rest: Any) -> Value:
+    return reshape(b, x, b.shape)
+
+
+@rule("clone.default", "detach.default", "alias.default", "contiguous.default", "lift_fresh_copy.default")
+def _identity(b: Builder, x: Value, **keywords: Any) -> Value:
+    return b.node("identity", x)
+
+
+@rule("permute.default")
+def _permute(b: Builder, x: Value, order: Sequence[int]) -> Value:
+    return b.node("permute", x, order=tuple(d % len(x.shape) for d in order))
+
+
+@rule("transpose.int")
+def _transpose(b: Builder, x: Value, i: int, j: int) -> Value:
+    return transpose(b, x, i, j) if x.shape else x
+
+
+@rule("t.default")
+def _t(b: Builder, x: Value) -> Value:
+    return transpose(b, x, 0, -1) if len(x.shape) == 2 else b.node("identity", x)
+
+
+@rule("expand.default")
+def _expand(b: Builder, x: Value, *rest: Any, **keywords: Any) -> Value:
+    return b.node("expand", x, shape=b.shape)
+
+
+@rule("slice.Tensor")
+def _slice(b: Builder, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+    extent = x.shape[dim]
+    low, high, _ = slice(start, end).indices(extent)
+    return slice_(b, x, dim, low, max(low, high), step)
+
+
+@rule("select.int")
+def _select(b: Builder, x: Value, dim: int, place: int) -> Value:
+    at = place % x.shape[dim]
+    return reshape(b, slice_(b, x, dim, at, at + 1), b.shape)
+
+
+@rule("split_with_sizes.default")
+def _split_sizes(b: Builder, x: Value, sizes: Sequence[int], dim: int = 0) -> Sequence[Value]:
+    ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
+    return [slice_(b, x, dim, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+@rule("split.Tensor")
+def _split(b: Builder, x: Value, size: int, dim: int = 0) -> Sequence[Value]:
+    extent = x.shape[dim]
+    return [slice_(b, x, dim, n, min(n + size, extent)) for n in range(0, extent, size)]
+
+
+@rule("unbind.int")
+def _unbind(b: Builder, x: Value, dim: int = 0) -> Sequence[Value]:
+    shape = list(x.shape)
+    count = shape.pop(dim)
+    return [reshape(b, slice_(b, x, dim, n, n + 1), shape) for n in range(count)]
+
+
+@rule("cat.default")
+def _cat(b: Builder, parts: Sequence[Value], dim: int = 0) -> Value:
+    kept = [cast(b, p, b.dtype) for p in parts if p.elements or len(p.shape) > 1]
+    need(bool(kept) and len(kept) <= 64, "so many parts")
+    return b.node("concatenate", *kept, dim=dim % len(b.shape))
+
+
+@rule("stack.default")
+def _stack(b: Builder, parts: Sequence[Value], dim: int = 0) -> Value:
+    d = dim % len(b.shape)
+    shape = tuple(1 if n == d else e for n, e in enumerate(b.shape))
+    return b.node("concatenate", *(reshape(b, cast(b, p, b.dtype), shape) for p in parts), dim=d)
+
+
+@rule("flip.default")
+def _flip(b: Builder, x: Value, dims: Sequence[int]) -> Value:
+    return b.node("flip", x, dims=dims_of(dims, len(x.shape))) if dims else b.node("identity", x)
+
+
+@rule("repeat.default")
+def _repeat(b: Builder, x: Value, times: Sequence[int]) -> Value:
+    shape = (*[1] * (len(times) - len(x.shape)), *x.shape)
+    apart = [e for pair in zip([1] * len(shape), shape, strict=True) for e in pair]
+    wide = [e for pair in zip(times, shape, strict=True) for e in pair]
+    need(len(wide) <= 8, "so many dimensions")
+    return reshape(b, b.node("expand", reshape(b, x, apart), shape=tuple(wide)), b.shape)
+
+
+def taken(b: NodeMaker, x: Value, dim: int, places: Sequence[int], most: int = 4) -> Value:
+    """The elements of ``x`` at places that are known, along a dimension: a view. Raises NoRule for more than ``most``
+    places without a pattern."""
+    count, first = len(places), places[0]
+    step = places[1] - first if count > 1 else 1
+    if step > 0 and list(places) == list(range(first, first + step * count, step)):
+        return slice_(b, x, dim, first, places[-1] + 1, step)
+    if step == -1 and list(places) == list(range(first, first - count, -1)):
+        return b.node("flip", slice_(b, x, dim, places[-1], first + 1), dims=(dim,))
+    times = next((n for n, p in enumerate(places) if p != first), count)
+    if count % times == 0 and list(places) == [first + n // times for n in range(count)]:
+        return b.node("repeat", slice_(b, x, dim, first, places[-1] + 1), dim=dim, times=times)
+    need(count <= most, "places without a pattern")
+    return b.node("concatenate", *(slice_(b, x, dim, p, p + 1) for p in places), dim=dim)
+
+
+@rule("index.Tensor")
+def _index(b: Builder, x: Value, indices: Sequence[Any]) -> Value:
+    """Known places along some neighbouring dimensions, each of which varies along a dimension of its own."""
+    dims = [d for d, i in enumerate(indices) if i is not None]
+    need(dims == list(range(dims[0], dims[-1] + 1)), "places that are not neighbours")
+    for d in dims:
+        found = b.known(indices[d])
+        need(found is not None and found.dtype.kind == "i", "places that are not known")
+        own = len(dims) - 1 - dims.index(d)  # its dimension, counted from the last one
+        assert found is not None
+        shape = [1] * (len(dims) - found.ndim) + list(found.shape)
+        need(len(shape) == len(dims) and found.size == shape[-1 - own], "places that vary together")
+        x = taken(b, x, d, [int(p) % x.shape[d] for p in found.ravel()])
+    return b.node("identity", x)
+
+
+@rule("constant_pad_nd.default")
+def _pad(b: Builder, x: Value, widths: Sequence[int], value: Any = 0) -> Value:
+    before, behind = [0] * len(x.shape), [0] * len(x.shape)
+    for n in range(len(widths) // 2):
+        before[-1 - n], behind[-1 - n] = widths[2 * n], widths[2 * n + 1]
+    for d, extent in enumerate(x.shape):  # negative widths cut off
+        low, high = max(0, -before[d]), extent - max(0, -behind[d])
+        x = x if (low, high) == (0, extent) else slice_(b, x, d, low, high)
+    need(isinstance(value, int | float) and value == value, "a border of NaN")
+    before, behind = [max(0, n) for n in before], [max(0, n) for n in behind]
+    return b.node("pad", x, before=tuple(before), behind=tuple(behind), value=real_json(value))
+
+
+@rule("upsample_nearest2d.vec", "upsample_nearest2d.default", "upsample_nearest1d.vec", "upsample_nearest1d.default",
+      "upsample_nearest3d.vec", "upsample_nearest3d.default")  # fmt: skip
+def _upsample(b: Builder, x: Value, *rest: Any, **keywords: Any) -> Value:
+    for d in range(2, len(x.shape)):
+        need(b.shape[d] % x.shape[d] == 0, "a factor that is not whole")
+        if b.shape[d] != x.shape[d]:
+            x = b.node("repeat", x, dim=d, times=b.shape[d] // x.shape[d])
+    return b.node("identity", x)
+
+
+@rule("full.default", "full_like.default", "scalar_tensor.default", "zeros.default", "ones.default",
+      "zeros_like.default", "ones_like.default", "new_full.default", "new_zeros.default", "new_ones.default",
+      "empty.memory_format", "empty_like.default", "new_empty.default")  # fmt: skip
+def _full(b: Builder, *arguments: Any, **keywords: Any) -> Value:
+    values = [a for a in arguments if isinstance(a, int | float)]
+    value = values[-1] if values else ("ones" in b.target)
+    scalar = number(b, value, b.dtype)
+    return b.node("expand", scalar, shape=b.shape) if b.shape else scalar
+
+
+@rule("fill.Scalar")
+def _fill(b: Builder, x: Value, value: Any) -> Value:
+    scalar = number(b, value, b.dtype)
+    return b.node("expand", scalar, shape=b.shape) if b.shape else scalar
+
+
+@rule("arange.start_step", "arange.default", "arange.start")
+def _arange(b: Builder, *arguments: Any, **keywords: Any) -> Value:
+    need(all(isinstance(a, int) for a in arguments), "steps that are not whole")
+    start, step = (arguments[0] if len(arguments) > 1 else 0), (arguments[2] if len(arguments) > 2 else 1)
+    return b.node("range", count=b.shape[0], start=start, step=step, dtype=b.dtype.name)

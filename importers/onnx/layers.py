@@ -1,0 +1,234 @@
+"""Reductions, norms, products, convolutions and pools of ONNX."""
+
+import math
+from collections.abc import Sequence
+
+from ...graph.graph import Value
+from ..aten.products import transposed_convolution
+from ..aten.rule import reshape, transpose
+from .call import RULES, Call, Rule, dims_of, need, rule
+from .elementwise import like
+
+
+def _reduce(op: str, before: str = "", after: str = "") -> Rule:
+    def apply(c: Call) -> Value:
+        x, dims, noop = c.value(0), c.given_twice("axes", 1), c.get("noop_with_empty_axes", 0)
+        if not dims and (noop or not x.shape):
+            need(not x.shape or not (before or after), "another way to reduce nothing")
+            return c.node("identity", c.node(before, x) if before else x)
+        x = c.node(before, x) if before else x
+        total = c.node(op, x, dims=dims_of(dims or None, len(x.shape)), keep=bool(c.get("keepdims", 1)))
+        return c.node(after, total) if after else total
+
+    return apply
+
+
+RULES.update({
+    "ReduceSum": _reduce("sum"), "ReduceMean": _reduce("mean"), "ReduceMax": _reduce("max"),
+    "ReduceMin": _reduce("min"), "ReduceProd": _reduce("prod"), "ReduceL1": _reduce("sum", "abs"),
+    "ReduceL2": _reduce("sum", "square", "sqrt"), "ReduceSumSquare": _reduce("sum", "square"),
+    "ReduceLogSum": _reduce("sum", "", "log"), "ReduceLogSumExp": _reduce("sum", "exp", "log"),
+})  # fmt: skip
+
+
+def _position(op: str) -> Rule:
+    def apply(c: Call) -> Value:
+        x = c.value(0)
+        d, keep = c.get("axis", 0) % len(x.shape), bool(c.get("keepdims", 1))
+        if not c.get("select_last_index", 0):
+            return c.node(op, x, dim=d, keep=keep)
+        found = c.node(op, c.node("flip", x, dims=(d,)), dim=d, keep=keep)  # the last is the first from the other end
+        return c.node("sub", c.node("full", shape=(), value=x.shape[d] - 1, dtype="int64"), found)
+
+    return apply
+
+
+RULES.update({"ArgMax": _position("argmax"), "ArgMin": _position("argmin")})
+
+
+def _softmax(op: str) -> Rule:
+    return lambda c: c.node(op, c.value(0), dim=c.get("axis", -1) % len(c.value(0).shape))
+
+
+RULES.update({"Softmax": _softmax("softmax"), "LogSoftmax": _softmax("log_softmax")})
+
+
+@rule("LayerNormalization", "RMSNormalization")
+def _rows(c: Call) -> Value | Sequence[Value]:
+    x, weight = c.value(0), c.value(1)
+    count = -c.get("axis", -1) if c.get("axis", -1) < 0 else len(x.shape) - c.get("axis")
+    given = [c.node("expand", w, shape=x.shape[-count:]) for w in (weight, *([c.value(2)] if c.has(2) else []))]
+    epsilon = c.get("epsilon", 1e-5)
+    y = c.node("layer_norm" if c.op == "LayerNormalization" else "rms_norm", x, *given, dims=count, epsilon=epsilon)
+    if c.results == 1:
+        return y
+    dims = tuple(range(len(x.shape) - count, len(x.shape)))
+    variance = c.node("variance", x, dims=dims, keep=True, correction=0)
+    inverse = c.node("rsqrt", c.node("add", variance, like(c, x, epsilon)))
+    return [y, c.node("mean", x, dims=dims, keep=True), inverse]
+
+
+@rule("InstanceNormalization", "GroupNormalization")
+def _groups(c: Call) -> Value:
+    x, weight, bias = c.value(0), c.value(1), c.value(2)
+    groups = c.get("num_groups", x.shape[1])
+    if weight.shape != x.shape[1:2]:  # one weight for each group, in an old opset
+        weight, bias = (c.node("repeat", w, dim=0, times=x.shape[1] // groups) for w in (weight, bias))
+    return c.node("group_norm", x, weight, bias, groups=groups, epsilon=c.get("epsilon", 1e-5))
+
+
+@rule("BatchNormalization")
+def _batch_norm(c: Call) -> Value:
+    need(not c.get("training_mode", 0) and c.results == 1, "training mode")
+    return c.node("batch_norm", *(c.value(n) for n in range(5)), epsilon=c.get("epsilon", 1e-5))
+
+
+@rule("MatMul")
+def _matmul(c: Call) -> Value:
+    a, b = c.value(0), c.value(1)
+    first, last = len(a.shape) == 1, len(b.shape) == 1
+    a = reshape(c, a, (1, *a.shape)) if first else a
+    b = reshape(c, b, (*b.shape, 1)) if last else b
+    y = c.node("matmul", a, b)
+    shape = y.shape[:-2] + (() if first else y.shape[-2:-1]) + (() if last else y.shape[-1:])
+    return reshape(c, y, shape)
+
+
+@rule("Gemm")
+def _gemm(c: Call) -> Value:
+    a, b = c.value(0), c.value(1)
+    a = transpose(c, a) if c.get("transA", 0) else a
+    b = transpose(c, b) if c.get("transB", 0) else b
+    y = c.node("matmul", a, b)
+    if c.get("alpha", 1.0) != 1.0:
+        y = c.node("mul", y, like(c, y, c.get("alpha")))
+    if not c.has(2):
+        return y
+    bias = c.value(2)
+    return c.node("add", y, bias if c.get("beta", 1.0) == 1.0 else c.node("mul", bias, like(c, y, c.get("beta"))))
+
+
+def _borders(c: Call, extents: Sequence[int], kernel: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Strides, dilations and borders of windows, with those that ``auto_pad`` asks for."""
+    rank = len(kernel)
+    stride, dilation = (tuple(c.get(n) or [1] * rank) for n in ("strides", "dilations"))
+    pads, auto = c.get("pads") or [0] * 2 * rank, c.get("auto_pad", "NOTSET")
+    before, behind = list(pads[:rank]), list(pads[rank:])
+    for d in range(rank):
+        span = dilation[d] * (kernel[d] - 1) + 1
+        if auto in ("SAME_UPPER", "SAME_LOWER"):
+            total = max(0, (-(-extents[d] // stride[d]) - 1) * stride[d] + span - extents[d])
+            before[d] = total // 2 if auto == "SAME_UPPER" else total - total // 2
+            behind[d] = total - before[d]
+        elif c.get("ceil_mode", 0):
+            room = extents[d] + before[d] + behind[d] - span
+            steps = -(-room // stride[d])
+            if steps * stride[d] >= extents[d] + before[d]:  # a window must begin inside
+                steps -= 1
+            behind[d] += max(0, steps * stride[d] - room)
+    return {"stride": stride, "before": tuple(before), "behind": tuple(behind), "dilation": dilation}
+
+
+@rule("Conv")
+def _conv(c: Call) -> Value:
+    operands = [c.value(0), c.value(1), *([c.value(2)] if c.has(2) else [])]
+    window = _borders(c, operands[0].shape[2:], operands[1].shape[2:])
+    return c.node("convolution", *operands, **window, groups=c.get("group", 1))
+
+
+@rule("ConvTranspose")
+def _conv_transpose(c: Call) -> Value:
+    x, w = c.value(0), c.value(1)
+    rank = len(w.shape) - 2
+    stride, dilation, further = (
+        tuple(c.get(n) or [d] * rank) for n, d in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+    )
+    pads, auto = list(c.get("pads") or [0] * 2 * rank), c.get("auto_pad", "NOTSET")
+    spans = [dilation[d] * (w.shape[d + 2] - 1) + 1 for d in range(rank)]
+    shape = c.get("output_shape")
+    if shape is None and auto in ("SAME_UPPER", "SAME_LOWER"):
+        shape = [x.shape[d + 2] * stride[d] for d in range(rank)]
+    if shape is not None:
+        for d in range(rank):
+            total = stride[d] * (x.shape[d + 2] - 1) + further[d] + spans[d] - shape[d]
+            low = total // 2 if auto == "SAME_UPPER" else total - total // 2
+            pads[d], pads[d + rank] = low, total - low
+    behind = [further[d] + pads[d] - pads[d + rank] for d in range(rank)]
+    bias = c.value(2) if c.has(2) else None
+    return transposed_convolution(c, x, w, bias, stride, pads[:rank], dilation, behind, c.get("group", 1))
+
+
+@rule("MaxPool", "AveragePool")
+def _pool(c: Call) -> Value:
+    x, kernel = c.value(0), tuple(c.get("kernel_shape"))
+    need(c.results == 1 and x.dtype.is_float, "positions, or integers")
+    window = _borders(c, x.shape[2:], kernel)
+    if c.op == "MaxPool":
+        return c.node("max_pool", x, kernel=kernel, **window)
+    counted = bool(c.get("count_include_pad", 0))
+    need(not (counted and c.get("ceil_mode", 0)) and max(window["dilation"]) == 1, "another divisor")
+    return c.node("average_pool", x, kernel=kernel, **window, count_border=counted)
+
+
+@rule("GlobalAveragePool", "GlobalMaxPool")
+def _global(c: Call) -> Value:
+    x = c.value(0)
+    op = "mean" if c.op == "GlobalAveragePool" else "max"
+    return c.node(op, x, dims=tuple(range(2, len(x.shape))), keep=True)
+
+
+def _heads(c: Call, x: Value, heads: int) -> Value:
+    """[n, s, h * d] as [n, h, s, d]."""
+    split = c.node("reshape", x, shape=(*x.shape[:2], heads, x.shape[2] // heads))
+    return c.node("permute", split, order=(0, 2, 1, 3))
+
+
+@rule("Attention")
+def _attention(c: Call) -> Value | Sequence[Value]:
+    q, k, v = (c.value(n) for n in range(3))
+    flat = len(q.shape) == 3
+    if flat:
+        heads = c.get("q_num_heads"), c.get("kv_num_heads"), c.get("kv_num_heads")
+        q, k, v = (_heads(c, x, n) for x, n in zip((q, k, v), heads, strict=True))
+    need(not c.has(6) and c.results in (1, 3), "another form of attention")
+    past = 0
+    if c.has(4):
+        past = c.value(4).shape[2]
+        k, v = (c.node("concatenate", c.value(n), x, dim=2) for n, x in ((4, k), (5, v)))
+    need(c.results == 1 or c.has(4), "a cache without a past")
+    present = [k, v] if c.results == 3 else []
+    if k.shape[1] != q.shape[1]:
+        k, v = (c.node("repeat", x, dim=1, times=q.shape[1] // x.shape[1]) for x in (k, v))
+    scale = c.get("scale") or 1.0 / math.sqrt(q.shape[-1])
+    scores = c.node("mul", c.node("matmul", q, transpose(c, k)), like(c, q, scale))
+    scores = _masked(c, scores, past)
+    weights = c.node("softmax", scores, dim=3)
+    if c.has(3) or c.get("is_causal", 0):  # a row that sees nothing is 0
+        blind = c.node("eq", c.node("max", scores, dims=(3,), keep=True), like(c, scores, -math.inf))
+        weights = c.node("where", blind, like(c, scores, 0.0), weights)
+    y = c.node("matmul", weights, v)
+    if flat:
+        y = c.node("permute", y, order=(0, 2, 1, 3))
+        y = c.node("reshape", y, shape=(*y.shape[:2], y.shape[2] * y.shape[3]))
+    return [y, *present] if present else y
+
+
+def _masked(c: Call, scores: Value, past: int) -> Value:
+    """The scores with the soft cap, the mask and the causal mask of an attention."""
+    if cap := c.get("softcap", 0.0):
+        capped = c.node("tanh", c.node("mul", scores, like(c, scores, 1.0 / cap)))
+        scores = c.node("mul", capped, like(c, scores, cap))
+    nothing = like(c, scores, -math.inf)
+    if c.has(3):
+        mask = c.value(3)
+        need(mask.shape[-1] == scores.shape[-1], "a mask that is too short")
+        if mask.dtype.is_bool:
+            scores = c.node("where", mask, scores, nothing)
+        else:
+            scores = c.node("add", scores, mask)
+    if c.get("is_causal", 0):
+        rows = c.node("reshape", c.node("range", count=scores.shape[2], start=past, dtype="int64"),
+                      shape=(scores.shape[2], 1))  # fmt: skip
+        seen = c.node("le", c.node("range", count=scores.shape[3], dtype="int64"), rows)
+        scores = c.node("where", seen, scores, nothing)
+    return scores

@@ -1,0 +1,195 @@
+"""ONNX models (opsets 7 to 28) as graphs. The only file that imports onnx.
+
+What can be known while a model is read is folded by onnx's own reference: shapes, and whatever is computed from them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from ...core.dtypes import dtype_of_numpy
+from ...core.errors import InvalidGraph, InvalidParameter, TilewrightError
+from ...graph.graph import Graph, GraphBuilder, Value, check_graph
+from ...graph.operators.operator import Array, TensorType
+from ..aten.rule import NoRule
+from . import RULES
+from .call import Call
+
+OPSETS = range(7, 29)
+_WITHOUT_EFFECT = {"storage_order", "stash_type", "saturate", "kernel_shape", "alpha", "beta", "momentum", "seed"}
+"""Attributes that a rule may leave unread: they change nothing where it does."""
+
+MAX_FOLDED = 1 << 16
+"""The largest number of elements that a folded value may have. Larger ones are computed by the graph."""
+
+
+class UnsupportedModel(TilewrightError):
+    """A model with operators, dtypes or shapes that graphs do not have. The message lists them."""
+
+    code = "UNSUPPORTED_MODEL"
+
+
+@dataclass(frozen=True)
+class OnnxGraph:
+    """A graph, and the data of its constants by name. ``inputs`` and ``outputs`` map the names of the model to values
+    of the graph, in order."""
+
+    graph: Graph
+    weights: Mapping[str, Array]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+def import_onnx(
+    model: Any, dims: Mapping[str, int] | None = None, values: Mapping[str, Array] | None = None
+) -> OnnxGraph:
+    """The graph of ``model``, an ``onnx.ModelProto``.
+
+    ``dims`` gives the extents of dimensions that the model names, ``values`` the data of inputs that are the same in
+    every call, such as shapes. Raises UnsupportedModel that lists every operator which has no rule, and
+    InvalidParameter for a dimension that ``dims`` does not give.
+    """
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    if opset not in OPSETS:
+        raise UnsupportedModel(f"opset {opset}; allowed: {OPSETS.start} to {OPSETS.stop - 1}", field="opset_import")
+    return _Reader(model, opset, dims or {}, values or {}).run()
+
+
+class _Reader:
+    def __init__(self, model: Any, opset: int, dims: Mapping[str, int], given: Mapping[str, Array]) -> None:
+        self._model = model
+        self._opset = opset
+        self._dims = dims
+        self._given = given
+        self._builder = GraphBuilder()
+        self._values: dict[str, Value] = {}
+        self._known: dict[str, Array] = {}
+        self._weights: dict[str, Array] = {}
+        self._constants: list[Value] = []
+        self._refused: dict[str, None] = {}
+
+    def run(self) -> OnnxGraph:
+        graph = self._model.graph
+        self._known |= {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        self._known |= self._given
+        inputs: dict[str, str] = {}
+        for i in graph.input:
+            if i.name not in self._known:
+                self._values[i.name] = value = Value(self._builder.name(i.name), self._input_type(i))
+                inputs[i.name] = value.name
+        for node in graph.node:
+            self._node(node)
+        if self._refused:
+            raise UnsupportedModel(f"no rule for: {', '.join(self._refused)}", field="graph")
+        outputs = {o.name: self._value(o.name).name for o in graph.output}
+        given = tuple(v for v in self._values.values() if v.name in inputs.values())
+        read = {n for node in self._builder.nodes for n in node.operands} | set(outputs.values())
+        used = tuple(v for v in self._constants if v.name in read)
+        found = Graph(given, used, self._builder.nodes, tuple(dict.fromkeys(outputs.values())))
+        weights = {v.name: self._weights[v.name] for v in used}
+        return OnnxGraph(check_graph(found), weights, inputs, outputs)
+
+    def _input_type(self, info: Any) -> TensorType:
+        tensor = info.type.tensor_type
+        if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
+            raise UnsupportedModel(f"{info.name} is no tensor of a known rank", field=info.name)
+        shape: list[int] = []
+        for d in tensor.shape.dim:
+            if d.HasField("dim_value"):
+                shape.append(d.dim_value)
+            elif d.dim_param in self._dims:
+                shape.append(self._dims[d.dim_param])
+            else:
+                name = d.dim_param or "without a name"
+                raise InvalidParameter(f"{info.name} has a dimension {name}; dims must give it", field="dims")
+        return TensorType(tuple(shape), self._dtype(np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))))
+
+    def _dtype(self, dtype: "np.dtype[Any]") -> Any:
+        try:
+            return dtype_of_numpy(dtype)
+        except InvalidParameter as error:
+            raise UnsupportedModel(error.message, field="dtype") from error
+
+    def _value(self, name: str) -> Value:
+        """The value called ``name`` in the model. What is known becomes a number or a constant."""
+        if name not in self._values:
+            array = self._known[name]
+            kind = TensorType(array.shape, self._dtype(array.dtype))
+            flat = array.ravel()
+            if array.size == 1 and np.isfinite(np.asarray(flat, np.float64)).all():
+                dtype, number = kind.dtype, flat[0].item()
+                given = bool(number) if dtype.is_bool else int(number) if dtype.is_integer else float(number)
+                self._values[name] = self._builder.node("full", shape=array.shape, value=given, dtype=dtype.name)
+            else:
+                self._values[name] = value = Value(self._builder.name(name), kind)
+                self._weights[value.name] = array
+                self._constants.append(value)
+        return self._values[name]
+
+    def _node(self, node: Any) -> None:
+        if node.op_type == "Shape" and node.input[0] in self._values:
+            shape = self._values[node.input[0]].shape
+            start, end = (_attributes(node).get(n) for n in ("start", "end"))
+            self._known[node.output[0]] = np.array(shape[start:end], np.int64)
+        elif node.op_type == "Size" and node.input[0] in self._values:
+            self._known[node.output[0]] = np.array(self._values[node.input[0]].elements, np.int64)
+        elif all(not n or n in self._known for n in node.input) and self._folded(node):
+            return
+        elif any(n and n not in self._known and n not in self._values for n in node.input):
+            return  # it reads what has been refused
+        else:
+            self._by_rule(node)
+
+    def _folded(self, node: Any) -> bool:
+        """Whether the results of a node, all of whose inputs are known, have become known."""
+        given = {n: self._known[n] for n in node.input if n}
+        if sum(a.size for a in given.values()) > MAX_FOLDED or node.op_type.startswith("Random"):
+            return False
+        try:
+            names = [onnx.helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+                     for n, a in given.items()]  # fmt: skip
+            outputs = [onnx.ValueInfoProto(name=n) for n in node.output if n]
+            graph = helper.make_graph([node], "folded", names, outputs)
+            part = helper.make_model(graph, opset_imports=self._model.opset_import)
+            results = ReferenceEvaluator(part).run(None, given)
+        except Exception:  # the reference does not have every operator: the graph computes it, or it is refused
+            return False
+        if not all(isinstance(r, np.ndarray | np.generic) and np.size(r) <= MAX_FOLDED for r in results):
+            return False
+        self._known |= {n: np.asarray(r) for n, r in zip([n for n in node.output if n], results, strict=True)}
+        return True
+
+    def _by_rule(self, node: Any) -> None:
+        rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        used = [n for n in node.output if n]
+        try:
+            if rule is None:
+                raise NoRule("no rule")
+            values = tuple(self._value(n) if n else None for n in node.input)
+            if node.op_type != "CastLike" and any(v is not None and v.elements == 0 for v in values):
+                raise NoRule("an input has no elements")
+            known = tuple(self._known.get(n) for n in node.input)
+            call = Call(node.op_type, self._opset, values, known, _attributes(node), len(used), self._builder)
+            found = rule(call)
+            if unread := set(call.attributes) - call.read - _WITHOUT_EFFECT:
+                raise NoRule(f"with {', '.join(sorted(unread))}")
+            if any(v.elements == 0 for v in ([found] if isinstance(found, Value) else found)):
+                raise NoRule("a result has no elements")
+        except (NoRule, InvalidGraph, InvalidParameter) as error:
+            self._refused[f"{node.op_type} ({error})" if str(error) != "no rule" else node.op_type] = None
+            return
+        results = [found] if isinstance(found, Value) else list(found)
+        if len(results) < len(used):
+            self._refused[f"{node.op_type} with {len(used)} outputs"] = None
+            return
+        self._values |= dict(zip(node.output, results, strict=False))
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()}

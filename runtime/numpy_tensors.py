@@ -1,0 +1,60 @@
+"""NumPy arrays as the tensors of a program (``runtime.program.TensorLibrary``)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.dtypes import DType, dtype_of_numpy
+from ..core.errors import InvalidGraph
+from ..graph.graph import Node
+from ..graph.operators.operator import TensorType
+
+Array = NDArray[Any]
+
+
+class NumpyTensors:
+    """Arrays do not count their changes: what constants are packed into is made anew only when they move."""
+
+    def empty(self, kind: TensorType) -> Array:
+        return np.empty(kind.shape, kind.dtype.numpy)
+
+    def buffer(self, nbytes: int) -> Array:
+        block = np.empty(nbytes + 64, np.uint8)
+        start = -self.address(block) % 64
+        return block[start : start + nbytes]
+
+    def view_of(self, buffer: Array, offset: int, kind: TensorType) -> Array:
+        size = kind.elements * kind.dtype.bytes
+        return buffer[offset : offset + size].view(kind.dtype.numpy).reshape(kind.shape)
+
+    def address(self, tensor: Array) -> int:
+        return int(tensor.ctypes.data)
+
+    def version(self, tensor: Array) -> int:
+        return 0
+
+    def type_of(self, tensor: Array) -> TensorType:
+        return TensorType(tensor.shape, dtype_of_numpy(tensor.dtype))
+
+    def is_dense(self, tensor: Array) -> bool:
+        return bool(tensor.flags.c_contiguous)
+
+    def dense_copy(self, tensor: Array) -> Array:
+        return tensor.copy(order="C")
+
+    def reshaped(self, tensor: Array, shape: tuple[int, ...]) -> Array:
+        return tensor.reshape(shape)
+
+    def to_numpy(self, tensor: Array) -> Array:
+        return tensor
+
+    def from_numpy(self, array: Array, dtype: DType) -> Array:
+        return array.astype(dtype.numpy)
+
+    def overwrite(self, target: Array, source: Array) -> None:
+        target[...] = source
+
+    def foreign(self, node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        raise InvalidGraph(f"{node.attributes['target']} is no function of NumPy", field=node.name)

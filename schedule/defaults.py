@@ -1,0 +1,30 @@
+"""The schedule of a workload that nobody has tuned: the setting that the prior of its first sketch ranks first."""
+
+import numpy as np
+
+from ..core.errors import IllegalSchedule
+from ..core.policy import SpacePolicy
+from ..core.schedule import Schedule
+from ..core.target import Target
+from ..te.workload import Workload
+from .sketch import NO_PEAKS, Peaks
+from .sketches import sketches_for
+
+_DRAWN = 1024
+"""How many settings are compared at most, drawn uniformly, always the same ones."""
+
+
+def default_schedule(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS) -> Schedule:
+    """The setting with the least estimated time, of a fixed sample where there are many. Equal machines give equal
+    schedules. Raises IllegalSchedule where no sketch takes the workload."""
+    for sketch in sketches_for(workload, target):
+        space = sketch.space(workload, target, limit=_DRAWN, policy=SpacePolicy(prune=False), peaks=peaks)
+        if len(space):
+            row = 0 if space.prior_seconds is None else int(np.argmin(space.prior_seconds))
+            return space.schedule(row)
+    raise IllegalSchedule(f"no sketch takes this workload on {target}", field="/workload")
+
+
+def has_class(workload: Workload, target: Target) -> bool:
+    """Whether a sketch of a kernel class takes the workload, not just the generic one."""
+    return any(not sketch.generic for sketch in sketches_for(workload, target))

@@ -1,0 +1,92 @@
+"""Every pass keeps what a graph computes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from tests.random_graphs import arrays_for, graphs, residual_block
+from tilewright.core.dtypes import float32
+from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
+from tilewright.graph.operators.operator import TensorType
+from tilewright.graph.passes import PASSES, simplify_graph
+from tilewright.graph.passes.batch_norm import fold_batch_norm
+from tilewright.graph.passes.cleanup import drop_identities, drop_unused, join_equal
+from tilewright.graph.passes.reshapes import sink_reshapes
+from tilewright.graph.reference import graph_reference
+
+
+def check_equal(before: Graph, after: Graph, tolerance: float = 0.0) -> None:
+    data = arrays_for(before)
+    data |= {"v": np.abs(data["v"])} if "v" in data else {}
+    old, new = graph_reference(before, data), graph_reference(check_graph(after), data)
+    for a, b in zip(before.outputs, after.outputs, strict=True):
+        np.testing.assert_allclose(new[b], old[a], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("change", [*dict.fromkeys(PASSES), simplify_graph])
+@settings(max_examples=40, deadline=None)
+@given(graph=graphs())
+def test_a_pass_keeps_the_values(change: Callable[[Graph], Graph], graph: Graph) -> None:
+    check_equal(graph, change(graph), 1e-12)
+
+
+def test_batch_norm_becomes_part_of_the_convolution() -> None:
+    graph = residual_block()
+    folded = simplify_graph(graph)
+    assert "batch_norm" not in [n.op for n in folded.nodes]
+    first = next(n for n in folded.nodes if n.op == "convolution" and n.operands[0] == "x" and len(n.operands) == 3)
+    assert set(first.operands[1:]) <= folded.fixed
+    check_equal(graph, folded, 1e-5)
+
+
+def test_batch_norm_stays_where_its_statistics_are_computed() -> None:
+    x = Value("x", TensorType((2, 3, 4), float32))
+    w = Value("w", TensorType((3,), float32))
+    b = GraphBuilder(["x", "w"])
+    mean = b.node("mean", x, dims=(0, 2))
+    y = b.node("batch_norm", x, w, w, mean, b.node("square", mean))
+    graph = check_graph(Graph((x,), (w,), b.nodes, (y.name,)))
+    assert fold_batch_norm(graph) == graph
+
+
+def small(*steps: tuple[str, dict[str, Any]]) -> Graph:
+    x = Value("x", TensorType((2, 3), float32))
+    b = GraphBuilder(["x"])
+    y = x
+    for op, attributes in steps:
+        y = b.node(op, y, **attributes)
+    return check_graph(Graph((x,), (), b.nodes, (y.name,)))
+
+
+def ops(graph: Graph) -> list[str]:
+    return [n.op for n in graph.nodes]
+
+
+def test_identities_go_and_views_in_a_row_become_one() -> None:
+    turned = ("permute", {"order": (1, 0)})
+    graph = small(("identity", {}), ("reshape", {"shape": (3, 2)}), ("reshape", {"shape": (6,)}), ("relu", {}))
+    assert ops(drop_unused(drop_identities(graph))) == ["reshape", "relu"]
+    assert ops(drop_unused(drop_identities(small(turned, turned, ("relu", {}))))) == ["relu"]
+    assert drop_identities(small(("cast", {"dtype": "float32"}))).outputs == ("x",)
+
+
+def test_equal_nodes_are_computed_once() -> None:
+    x = Value("x", TensorType((2, 3), float32))
+    b = GraphBuilder(["x"])
+    y = b.node("add", b.node("relu", x), b.node("relu", x))
+    graph = Graph((x,), (), b.nodes, (y.name,))
+    assert ops(drop_unused(join_equal(graph))) == ["relu", "add"]
+
+
+def test_a_reshape_moves_behind_what_follows_a_product() -> None:
+    x, w, c = (Value(n, TensorType(s, float32)) for n, s in (("x", (6, 4)), ("w", (4, 5)), ("c", (5,))))
+    b = GraphBuilder(["x", "w", "c"])
+    y = b.node("reshape", b.node("matmul", x, w), shape=(2, 3, 5))
+    out = b.node("gelu", b.node("add", y, c))
+    graph = check_graph(Graph((x,), (w, c), b.nodes, (out.name,)))
+    moved = drop_unused(drop_identities(sink_reshapes(graph)))
+    assert ops(moved) == ["matmul", "add", "gelu", "reshape"]
+    check_equal(graph, moved, 1e-12)

@@ -1,0 +1,132 @@
+"""FX graphs of ATen operators as graphs, and back by the reference."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+from tilewright.graph.reference import graph_reference  # noqa: E402
+from tilewright.importers.aten import RULES  # noqa: E402
+from tilewright.importers.fx import UnsupportedGraph, dense_order, import_fx, inverse  # noqa: E402
+from tilewright.torch_backend.tensors import operator_named  # noqa: E402
+
+
+def trace(function: Any, *inputs: Any) -> Any:
+    module = make_fx(function, tracing_mode="fake")(*inputs)
+    output = next(n for n in module.graph.nodes if n.op == "output")
+    if not isinstance(output.args[0], tuple | list):
+        output.args = ((output.args[0],),)
+    return module
+
+
+def ops(model: Any) -> list[str]:
+    return [n.op for n in model.graph.nodes]
+
+
+def test_inputs_and_outputs_keep_their_strides() -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    model = import_fx(trace(lambda x: torch.relu(x), x))
+    (given,), (result,) = model.inputs, model.outputs
+    assert model.graph.inputs[0].shape == (2, 4, 5, 3) and given.order == (0, 2, 3, 1)
+    assert ops(model) == ["permute", "relu", "permute"] and result.order == (0, 3, 1, 2)
+    assert given.value is not None and result.value is not None and given.order is not None
+    found = graph_reference(model.graph, {given.value: x.permute(given.order).numpy()})
+    array = torch.from_numpy(found[result.value]).permute(result.order)
+    torch.testing.assert_close(array, torch.relu(x).double())
+
+
+def test_static_arguments_are_constants_and_what_is_overwritten_is_not() -> None:
+    def f(x: Any, w: Any, state: Any) -> Any:
+        y = x @ w
+        state.copy_(y)
+        return y
+
+    x, w, state = torch.randn(3, 4), torch.randn(4, 5), torch.zeros(3, 5)
+    model = import_fx(trace(f, x, w, state), (1, 2))
+    assert [v.shape for v in model.graph.constants] == [(4, 5)]
+    assert [i.constant for i in model.inputs] == [False, True, False]
+    ((target, _),) = model.graph.updates
+    assert target == model.inputs[2].value
+
+
+def test_an_operator_without_a_rule_is_a_foreign_node_with_plain_arguments() -> None:
+    model = import_fx(trace(lambda x: torch.cumsum(x, 1, dtype=torch.float64) + 1, torch.randn(3, 4)))
+    node = next(n for n in model.graph.nodes if n.is_foreign)
+    assert model.foreign == ("aten.cumsum.default",)
+    assert node.attributes["keywords"] == {"dtype": {"dtype": "float64"}}
+
+
+def test_what_has_no_elements_or_another_dtype_stays_foreign() -> None:
+    assert import_fx(trace(lambda x: x + 1, torch.randn(0, 4))).foreign == ("aten.add.Tensor",)
+    model = import_fx(trace(lambda x: (x * 2).abs() + 1, torch.randn(3, dtype=torch.complex64)))
+    assert model.foreign == ("aten.mul.Tensor", "aten.abs.default") and ops(model)[-1] == "add"
+
+
+def test_a_trace_that_is_symbolic_is_refused() -> None:
+    module = make_fx(lambda x: (x + 1,), tracing_mode="symbolic")(torch.randn(3, 4))
+    with pytest.raises(UnsupportedGraph, match="symbolic"):
+        import_fx(module)
+
+
+def test_every_rule_is_of_an_operator_that_torch_has() -> None:
+    missing = []
+    for name in RULES:
+        try:
+            operator_named(name)
+        except Exception:
+            missing.append(name)
+    assert not missing
+
+
+def test_orders() -> None:
+    x = torch.empty(2, 3, 4)
+    assert dense_order(x) == (0, 1, 2) and dense_order(x.permute(2, 0, 1)) == (1, 2, 0)
+    assert dense_order(x[:, :, ::2]) is None and dense_order(x[:1].expand(5, 3, 4)) is None
+    assert inverse((2, 0, 1)) == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum(), lambda x: x.mean((0, -1)), lambda x: (x > 0) & (x < 1), lambda x: 2 - x, lambda x: x**3,
+        lambda x: x**-0.5, lambda x: x.clamp(max=0.2), lambda x: torch.addmm(x, x @ x.t(), x, beta=2, alpha=3),
+        lambda x: x[..., -1], lambda x: x.double() + x, lambda x: torch.full_like(x, 2), lambda x: x.select(1, -2),
+        lambda x: torch.where(x > 0, x, 1.0), lambda x: x.var(0), lambda x: torch.arange(2, 9, 3),
+        lambda x: x.split(2, 1)[1] * 1,
+    ],
+)  # fmt: skip
+def test_single_operators_by_the_reference(function: Any) -> None:
+    x = torch.rand(3, 4) + 0.1
+    model = import_fx(trace(function, x))
+    assert not model.foreign
+    given = {v.name: x.numpy() for v in model.graph.inputs}
+    expected = function(x)
+    name = model.graph.outputs[0]
+    found = graph_reference(model.graph, given)[name]
+    found = np.transpose(found, model.outputs[0].order)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-6)
+    assert model.graph.values[name].dtype.name == str(expected.dtype).removeprefix("torch.")
+
+
+def test_known_places_of_an_index_are_views() -> None:
+    x = torch.rand(6, 8)
+
+    def every_other(x: Any) -> Any:
+        return x[torch.arange(0, 6, 2)] * 1
+
+    def twice(x: Any) -> Any:
+        return x[:, (torch.arange(16) * 0.5).to(torch.int64)] * 1
+
+    def scattered(x: Any) -> Any:
+        return x[torch.arange(6) * torch.arange(6) % 6] * 1
+
+    for function, op in ((every_other, "slice"), (twice, "repeat")):
+        model = import_fx(trace(function, x))
+        assert not model.foreign and op in ops(model)
+        found = graph_reference(model.graph, {model.graph.inputs[0].name: x.numpy()})[model.graph.outputs[0]]
+        np.testing.assert_allclose(found, function(x).numpy())
+    assert import_fx(trace(scattered, x)).foreign

@@ -1,0 +1,83 @@
+"""ONNX models as graphs: the node tests of ONNX, and small models."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from tests.importers.onnx_nodes import kernels, node_tests, outcome  # noqa: E402
+from tests.runtime.test_program import bound, run  # noqa: E402
+from tilewright.core.errors import InvalidParameter  # noqa: E402
+from tilewright.graph.json import graph_to_json  # noqa: E402
+from tilewright.importers.onnx.model import UnsupportedModel, import_onnx  # noqa: E402
+
+LEAST = 124
+"""How many of every eighth node test pass; the number may only grow."""
+
+
+def test_node_tests_by_the_reference() -> None:
+    found = {t.name: outcome(t) for t in node_tests()[::8]}
+    wrong = {name: text for name, text in found.items() if text.startswith("wrong")}
+    assert not wrong
+    assert sum(text == "passed" for text in found.values()) >= LEAST
+
+
+def test_some_node_tests_by_kernels() -> None:
+    found = {t.name: outcome(t, kernels) for t in node_tests()[::47]}
+    assert not {name: text for name, text in found.items() if text.startswith("wrong")}
+    assert sum(text == "passed" for text in found.values()) >= 15
+
+
+def perceptron(batch: Any = 4) -> Any:
+    draw = np.random.default_rng(0)
+    weights = {
+        "w0": draw.standard_normal((16, 8)).astype(np.float32), "b0": draw.standard_normal(16).astype(np.float32),
+        "w1": draw.standard_normal((16, 3)).astype(np.float32), "shape": np.array([-1, 3], np.int64),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Gemm", ["x", "w0", "b0"], ["h"], transB=1),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "w1"], ["m"]),
+        helper.make_node("Reshape", ["m", "shape"], ["y"]),
+    ]
+    return helper.make_model(
+        helper.make_graph(
+            nodes,
+            "perceptron",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 8])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 3])],
+            [numpy_helper.from_array(a, n) for n, a in weights.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", 20)],
+    )
+
+
+def test_a_model_runs_by_kernels_and_its_weights_stay_outside() -> None:
+    found = import_onnx(perceptron())
+    assert set(found.weights) == {v.name for v in found.graph.constants} == {"w0", "b0", "w1"}
+    assert "data" not in str(graph_to_json(found.graph))
+    x = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
+    (y,) = run(bound(found.graph), found.graph, {"x": x, **found.weights})
+    w0, b0, w1 = (found.weights[n].astype(np.float64) for n in ("w0", "b0", "w1"))
+    np.testing.assert_allclose(y, np.maximum(x @ w0.T + b0, 0) @ w1, rtol=1e-5, atol=1e-5)
+
+
+def test_dimensions_with_a_name_must_be_given() -> None:
+    with pytest.raises(InvalidParameter, match="a dimension batch; dims must give it"):
+        import_onnx(perceptron("batch"))
+    assert import_onnx(perceptron("batch"), {"batch": 7}).graph.inputs[0].shape == (7, 8)
+
+
+def test_operators_without_a_rule_are_listed() -> None:
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    nodes = [helper.make_node("NonZero", ["x"], ["n"]), helper.make_node("Det", ["x"], ["d"])]
+    model = helper.make_model(helper.make_graph(nodes, "odd", [info], []), opset_imports=[helper.make_opsetid("", 20)])
+    with pytest.raises(UnsupportedModel, match="NonZero, Det"):
+        import_onnx(model)
+    model.opset_import[0].version = 3
+    with pytest.raises(UnsupportedModel, match="opset 3"):
+        import_onnx(model)

@@ -1,0 +1,104 @@
+"""Random small graphs: chains of views, pointwise nodes, rows, products and convolutions on a few values."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tilewright.core.dtypes import float32
+from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
+from tilewright.graph.operators.operator import TensorType
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+
+UNARY = ("relu", "tanh", "sigmoid", "square", "neg", "gelu", "abs", "identity")
+BINARY = ("add", "sub", "mul", "maximum")
+
+
+def _reshape(draw: Draw, b: GraphBuilder, x: Value) -> Value:
+    shapes = [(x.elements,), (1, *x.shape), (x.shape[0], x.elements // x.shape[0]), (*x.shape, 1)]
+    return b.node("reshape", x, shape=draw(st.sampled_from([s for s in shapes if len(s) <= 5])))
+
+
+def _permute(draw: Draw, b: GraphBuilder, x: Value) -> Value:
+    return b.node("permute", x, order=tuple(draw(st.permutations(range(len(x.shape))))))
+
+
+def _slice(draw: Draw, b: GraphBuilder, x: Value) -> Value:
+    d = draw(st.integers(0, len(x.shape) - 1))
+    start = draw(st.integers(0, x.shape[d] - 1))
+    return b.node("slice", x, dim=d, start=start, stop=x.shape[d], step=draw(st.integers(1, 2)))
+
+
+def _pad(draw: Draw, b: GraphBuilder, x: Value) -> Value:
+    widths = tuple(draw(st.integers(0, 1)) for _ in x.shape)
+    return b.node("pad", x, before=widths, behind=tuple(reversed(widths)), value=0.5)
+
+
+def _rows(draw: Draw, b: GraphBuilder, x: Value) -> Value:
+    d = draw(st.integers(0, len(x.shape) - 1))
+    op = draw(st.sampled_from(("softmax", "sum", "mean", "max")))
+    if op == "softmax":
+        return b.node(op, x, dim=d)
+    return b.node(op, x, dims=(d,), keep=draw(st.booleans())) if len(x.shape) > 1 else b.node("relu", x)
+
+
+def _matmul(draw: Draw, b: GraphBuilder, x: Value) -> Value:
+    if len(x.shape) < 2:
+        return b.node("neg", x)
+    return b.node(
+        "matmul", x, b.node("permute", x, order=(*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2))
+    )
+
+
+STEPS = (_reshape, _permute, _slice, _pad, _rows, _matmul)
+
+
+@st.composite
+def graphs(draw: Draw) -> Graph:
+    """A checked graph of up to ten nodes with one or two outputs. Some values are read twice, some not at all."""
+    shapes = ((2, 3, 4), (3, 4), (4,))
+    inputs = [Value(f"x{n}", TensorType(s, float32)) for n, s in enumerate(shapes[: draw(st.integers(1, 3))])]
+    constants = [Value("w", TensorType((3, 4), float32))]
+    b = GraphBuilder([v.name for v in (*inputs, *constants)])
+    values = [*inputs, *constants]
+    for _ in range(draw(st.integers(1, 9))):
+        x = draw(st.sampled_from(values))
+        kind = draw(st.integers(0, 2))
+        if kind == 0:
+            values.append(b.node(draw(st.sampled_from(UNARY)), x))
+        elif kind == 1:
+            same = [v for v in values if v.shape == x.shape or v.shape == x.shape[len(x.shape) - len(v.shape) :]]
+            values.append(b.node(draw(st.sampled_from(BINARY)), x, draw(st.sampled_from(same))))
+        else:
+            values.append(draw(st.sampled_from(STEPS))(draw, b, x))
+    made = values[len(inputs) + 1 :]
+    outputs = {made[-1].name, draw(st.sampled_from(made)).name}
+    return check_graph(Graph(tuple(inputs), tuple(constants), b.nodes, tuple(sorted(outputs))))
+
+
+def arrays_for(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random data for the inputs and constants of a graph."""
+    draw = np.random.default_rng(seed)
+    return {v.name: draw.uniform(-1, 1, v.shape).astype(np.float32) for v in (*graph.inputs, *graph.constants)}
+
+
+def residual_block() -> Graph:
+    """A small convolutional network: convolution, batch norm, relu, convolution, residual, pool, linear layer."""
+    x = Value("x", TensorType((2, 8, 10, 10), float32))
+    weights = {
+        "w0": (16, 8, 3, 3), "w1": (16, 16, 3, 3), "w2": (16, 8, 1, 1), "g": (16,), "b": (16,), "m": (16,),
+        "v": (16,), "f": (10, 16), "c": (10,),
+    }  # fmt: skip
+    constants = {n: Value(n, TensorType(s, float32)) for n, s in weights.items()}
+    b = GraphBuilder(["x", *weights])
+    same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}
+    plain = {**same, "before": (0, 0), "behind": (0, 0)}
+    y = b.node("convolution", x, constants["w0"], **same)
+    y = b.node("batch_norm", y, *(constants[n] for n in "gbmv"), epsilon=1e-3)
+    y = b.node("convolution", b.node("relu", y), constants["w1"], **same)
+    y = b.node("relu", b.node("add", y, b.node("convolution", x, constants["w2"], **plain)))
+    y = b.node("reshape", b.node("mean", y, dims=(2, 3), keep=True), shape=(2, 16))
+    y = b.node("add", b.node("matmul", y, b.node("permute", constants["f"], order=(1, 0))), constants["c"])
+    return check_graph(Graph((x,), tuple(constants.values()), b.nodes, (y.name,)))

@@ -1,0 +1,85 @@
+"""Programs run as kernels on NumPy arrays."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from tests.random_graphs import arrays_for, graphs, residual_block
+from tilewright.codegen.lowering import build
+from tilewright.core.dtypes import float32
+from tilewright.core.errors import InvalidParameter
+from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
+from tilewright.graph.operators.operator import TensorType
+from tilewright.graph.program import compile_program
+from tilewright.graph.reference import graph_reference
+from tilewright.runtime.cpu import CpuDevice
+from tilewright.runtime.numpy_tensors import NumpyTensors
+from tilewright.runtime.program import BoundProgram
+from tilewright.schedule.defaults import default_schedule, has_class
+
+
+def bound(graph: Graph) -> BoundProgram:
+    device = CpuDevice()
+    program = compile_program(graph, lambda w: has_class(w, device.target))
+    kernels = {
+        key: device.load(build(task.workload, device.target, default_schedule(task.workload, device.target)))
+        for key, task in program.tasks.items()
+    }
+    return BoundProgram(program, kernels, NumpyTensors())
+
+
+def run(program: BoundProgram, graph: Graph, data: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return program([data[v.name] for v in graph.inputs], [data[v.name] for v in graph.constants])[0]
+
+
+def check(found: list[np.ndarray], graph: Graph, data: dict[str, np.ndarray]) -> None:
+    expected = graph_reference(graph, data)
+    for name, array in zip(graph.outputs, found, strict=True):
+        size = np.abs(expected[name]).max(initial=1.0)
+        np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=2e-6 * size)
+
+
+@settings(max_examples=20, deadline=None)
+@given(graph=graphs())
+def test_random_programs_are_right(graph: Graph) -> None:
+    data = arrays_for(graph)
+    check(run(bound(graph), graph, data), graph, data)
+
+
+def test_a_convolutional_network_is_right_with_new_weights_too() -> None:
+    graph = residual_block()
+    program = bound(graph)
+    for seed in (0, 0, 1):
+        data = arrays_for(graph, seed)
+        data["v"] = np.abs(data["v"])
+        check(run(program, graph, data), graph, data)
+
+
+def test_inputs_that_are_not_dense_or_aligned_are_copied() -> None:
+    x = Value("x", TensorType((6, 4), float32))
+    b = GraphBuilder(["x"])
+    y = b.node("exp", x)
+    graph = check_graph(Graph((x,), (), b.nodes, (y.name,)))
+    program = bound(graph)
+    block = np.random.default_rng(0).random(100).astype(np.float32)
+    for array in (block[1:25].reshape(6, 4), block[:48].reshape(6, 8)[:, ::2], block[:24].reshape(4, 6).T):
+        check(run(program, graph, {"x": array}), graph, {"x": array})
+    with pytest.raises(InvalidParameter, match="needed"):
+        run(program, graph, {"x": block[:24]})
+    with pytest.raises(InvalidParameter, match="needed"):
+        run(program, graph, {"x": block[:24].reshape(6, 4).astype(np.float64)})
+
+
+def test_outputs_are_fresh_and_updates_are_given_to_the_caller() -> None:
+    x = Value("x", TensorType((4,), float32))
+    w = Value("w", TensorType((4,), float32))
+    b = GraphBuilder(["x", "w"])
+    y, z = b.node("exp", x), b.node("square", w)
+    graph = check_graph(Graph((x,), (w,), b.nodes, (y.name, z.name, "x"), (("x", y.name),)))
+    program = bound(graph)
+    one, two = np.ones(4, np.float32), np.full(4, 2, np.float32)
+    (first, kept, given), (update,) = program([one], [two])
+    (second, again, _), _ = program([two], [two])
+    assert first[0] == pytest.approx(np.e) and update is first and given is one
+    assert second[0] == pytest.approx(np.e**2) and first[0] == pytest.approx(np.e)
+    assert kept is not again and kept[0] == 4

@@ -1,0 +1,282 @@
+"""Whole models by ``torch.compile(model, backend="tilewright")`` on the CPU, against eager in float64."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from tests.torch_backend.models import check, check_model, compiled, latest  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+class Residual(nn.Module):  # type: ignore[misc]
+    """Two convolutions with batch norm, and what they are given."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels),
+        )  # fmt: skip
+
+    def forward(self, x: Any) -> Any:
+        return torch.relu(self.body(x) + x)
+
+
+def cnn() -> nn.Module:
+    net = nn.Sequential(
+        nn.Conv2d(3, 32, 7, 2, 3, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(3, 2, 1), Residual(32),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
+    )  # fmt: skip
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.uniform_(-0.5, 0.5)
+            module.running_var.uniform_(0.5, 2.0)
+    return net.eval()
+
+
+def mlp(width: int = 64) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 128), nn.GELU(), nn.Linear(128, 128), nn.SiLU(), nn.Linear(128, 10)).eval()
+
+
+def block() -> nn.Module:
+    return nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, norm_first=True).eval()
+
+
+def test_a_convolutional_network_is_all_kernels() -> None:
+    status = check_model(cnn(), torch.randn(2, 3, 48, 48))
+    assert status.state == "ready" and not status.foreign and status.class_kernels >= 2
+
+
+def test_a_multilayer_perceptron_is_one_kernel_a_layer() -> None:
+    status = check_model(mlp(), torch.randn(32, 64))
+    assert (status.state, status.kernels, status.foreign) == ("ready", 3, ())
+
+
+def test_a_transformer_block_is_all_kernels() -> None:
+    status = check_model(block(), torch.randn(2, 16, 64))
+    assert status.state == "ready" and not status.foreign
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: Any) -> None:
+    assert check_model(mlp().to(dtype), torch.randn(16, 64, dtype=dtype)).state == "ready"
+
+
+def test_first_and_later_calls_are_right_while_kernels_are_built() -> None:
+    model, x = mlp(), torch.randn(8, 64)
+    run = torch.compile(model, backend="tilewright") if _registered() else compiled(model, wait=False)
+    check(model, run, x)
+    check(model, run, x)
+
+
+def _registered() -> bool:
+    return "tilewright" in torch._dynamo.list_backends(exclude_tags=())
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("transposed", lambda x: x.t().contiguous().t()),
+        ("strided", lambda x: x.repeat(1, 2)[:, ::2]),
+        ("offset", lambda x: torch.cat([x.reshape(-1)[:1], x.reshape(-1)])[1:].view(x.shape)),
+        ("expanded", lambda x: x[:1].expand(x.shape)),
+        ("empty", lambda x: x[:0]),
+    ],
+)
+def test_inputs_of_any_layout(name: str, inputs: Any) -> None:
+    check_model(mlp(), inputs(torch.randn(32, 64)))
+
+
+def test_channels_last_comes_back_as_channels_last() -> None:
+    x = torch.randn(2, 8, 12, 12).to(memory_format=torch.channels_last)
+    assert check_model(nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU()).eval(), x).state == "ready"
+
+
+def test_one_tensor_given_twice_and_given_back() -> None:
+    def f(x: Any, y: Any) -> Any:
+        return x + y, x, y.view(-1), (x * 2).t()
+
+    x = torch.randn(4, 5)
+    check_model(f, x, x)
+
+
+def test_weights_that_change() -> None:
+    model, x = mlp(), torch.randn(8, 64)
+    run = compiled(model)
+    check(model, run, x)
+    with torch.no_grad():
+        model[0].weight.mul_(2.0)
+        check(model, run, x)
+        model[2].weight = nn.Parameter(torch.randn(128, 128))
+        check(model, run, x)
+        model.load_state_dict({k: v + 0.5 for k, v in model.state_dict().items()})
+        check(model, run, x)
+
+
+def test_two_instances_and_equal_blocks_share_a_program() -> None:
+    x = torch.randn(8, 64)
+    one, two = nn.Linear(64, 64).eval(), nn.Linear(64, 64).eval()
+    first = compiled(one)
+    second = torch.compile(two, backend=_backend(), options={"wait": True, "verify": "never"})
+    for _ in range(2):
+        check(nn.Sequential(one, two), lambda a: second(first(a)), x)
+
+
+def _backend() -> Any:
+    from tilewright.torch_backend.backend import tilewright
+
+    return tilewright
+
+
+def test_a_graph_break_sees_the_strides_of_eager() -> None:
+    class Broken(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x: Any) -> Any:
+            y = self.linear(x).t() * 2
+            torch._dynamo.graph_break()
+            return y.t().view(-1) + 1 if y.stride() == (1, 16) else y.reshape(-1)
+
+    check_model(Broken().eval(), torch.randn(4, 16))
+
+
+def test_several_batch_sizes() -> None:
+    model = cnn()
+    run = compiled(model)
+    for batch in (2, 3, 5, 2, 3, 1):
+        check(model, run, torch.randn(batch, 3, 32, 32))
+    assert latest().state == "ready"
+
+
+def test_an_operator_without_a_rule_stays_foreign() -> None:
+    def f(x: Any) -> Any:
+        values, places = torch.topk(torch.relu(x) * 2, 3)
+        return torch.cumsum(values, 1) + 1, places
+
+    status = check_model(f, torch.randn(4, 9))
+    assert status.state == "ready" and set(status.foreign) == {"aten.topk.default", "aten.cumsum.default"}
+
+
+def test_a_cache_is_overwritten_in_place() -> None:
+    class Cache(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(4, 6))
+
+        def forward(self, x: Any) -> Any:
+            self.seen[1:3] = x * 2
+            return self.seen.sum() + self.seen[2]
+
+    model, eager = Cache(), Cache()
+    run = compiled(model)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(2, 6)
+            torch.testing.assert_close(run(x), eager(x))
+            torch.testing.assert_close(model.seen, eager.seen)
+    assert latest().state == "ready"
+
+
+def test_batch_norm_in_training_mode_moves_its_statistics() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).train()
+    eager = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).train()
+    eager.load_state_dict(model.state_dict())
+    run = compiled(model)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(4, 3, 9, 9)
+            torch.testing.assert_close(run(x), eager(x), rtol=1e-5, atol=1e-5)
+    for a, b in zip(model.buffers(), eager.buffers(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_training_runs_as_aten_with_the_gradients_of_eager() -> None:
+    model, x = mlp(), torch.randn(8, 64)
+    run = compiled(model)
+    run(x).sum().backward()
+    ours = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(x).sum().backward()
+    for a, p in zip(ours, model.parameters(), strict=True):
+        torch.testing.assert_close(a, p.grad)
+
+
+def test_autocast() -> None:
+    model, x = mlp(), torch.randn(8, 64)
+    run = compiled(model)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(2):
+            torch.testing.assert_close(run(x), model(x), rtol=0.05, atol=0.05)
+
+
+def test_dropout_in_training_draws_what_eager_draws() -> None:
+    model, x = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5)).train(), torch.randn(8, 16)
+    run = compiled(model)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.manual_seed(3)
+            ours = run(x)
+            torch.manual_seed(3)
+            torch.testing.assert_close(ours, model(x))
+
+
+def attention(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_is_products_and_a_softmax(causal: bool) -> None:
+    q, k, v = (torch.randn(2, 4, 16, 32) for _ in range(3))
+    status = check_model(lambda q, k, v: attention(q, k, v, causal), q, k, v)
+    assert (status.state, status.kernels, status.foreign) == ("ready", 3, ())
+
+
+MODULES: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
+    "group norm": (nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.SiLU()), [(2, 8, 12, 12)]),
+    "instance norm": (nn.InstanceNorm2d(8, affine=True), [(2, 8, 12, 12)]),
+    "rms norm": (nn.RMSNorm(32), [(4, 7, 32)]),
+    "depthwise": (nn.Sequential(nn.Conv2d(16, 16, 3, groups=16), nn.ReLU6(), nn.Hardswish()), [(1, 16, 9, 9)]),
+    "transposed convolution": (nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding=1, groups=2), [(1, 4, 7, 7)]),
+    "convolution 1d": (nn.Conv1d(4, 8, 5, stride=2, padding=2), [(2, 4, 33)]),
+    "convolution 3d": (nn.Conv3d(2, 4, 3, padding=1), [(1, 2, 6, 6, 6)]),
+    "pools": (nn.Sequential(nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2, ceil_mode=True)), [(1, 4, 29, 29)]),
+    "upsampling": (nn.Sequential(nn.Conv2d(4, 4, 1), nn.Upsample(scale_factor=2)), [(1, 4, 8, 8)]),
+    "pools 1d": (nn.Sequential(nn.MaxPool1d(3, 2), nn.AvgPool1d(3, 2, 1)), [(2, 4, 31)]),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_layers(name: str) -> None:
+    model, shapes = MODULES[name]
+    status = check_model(model.eval(), *(torch.randn(s) for s in shapes))
+    assert status.state == "ready" and not status.foreign
+
+
+FUNCTIONS: dict[str, Any] = {
+    "softmax": lambda x: F.softmax(x, -1) + F.log_softmax(x, 1),
+    "logsumexp": lambda x: torch.logsumexp(x, (1, 2)),
+    "activations": lambda x: F.elu(x) + F.selu(x) + F.mish(x) + F.softplus(x) + F.hardsigmoid(x) + F.leaky_relu(x),
+    "functions": lambda x: torch.sin(x) + x.exp() * torch.erf(x) + torch.log1p(x.abs()) + torch.expm1(x) + x.round(),
+    "reductions": lambda x: (x.sum(1), x.mean((0, 2)), x.amin(1), x.var(1), x.argmax(1), x.norm(dim=1), x.max(dim=1)),
+    "truth": lambda x: ((x > 0).any(1), (x > -5).all(), torch.where(x.isnan(), 0.0, x), x.masked_fill(x < 0, -2.0)),
+    "joins": lambda x: (torch.cat([x[:, ::2], x.flip(1)], 1), torch.stack([x, x], 1), x.repeat(2, 1, 1)),
+    "cuts": lambda x: (x.permute(2, 0, 1).reshape(7, -1)[1:], F.pad(x, (1, 2)), x.chunk(3, 2)[1] * 2, x.tril()),
+    "products": lambda x: (x @ x.transpose(1, 2), torch.einsum("bij,bkj->ik", x, x)),
+    "types": lambda x: (x.half().float() * 2, x.to(torch.int32) + 1, (x > 0).float()),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str) -> None:
+    assert check_model(FUNCTIONS[name], torch.randn(3, 5, 7)).state == "ready"

@@ -1,0 +1,197 @@
+"""Operators of graphs by functions of torch: what replaces a kernel that has failed, and what it is compared with."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from ..core.dtypes import DTYPES
+from ..graph.graph import Graph, Node
+from ..graph.operators import OPERATORS
+from ..graph.operators.attributes import real
+from ..graph.partition import KernelCall
+from ..te.operators.parameter import Values
+from .tensors import torch_dtype
+
+_Function = Callable[[Sequence[Any], Values], Any]
+
+
+def _plain(function: Callable[..., Any]) -> _Function:
+    return lambda o, v: function(*o)
+
+
+def _float(kind: Any, wide: bool) -> Any:
+    """The dtype to compute in: float64 in the place of any float where ``wide``."""
+    dtype = torch_dtype(DTYPES[kind])
+    return torch.float64 if wide and dtype.is_floating_point else dtype
+
+
+def _slice(o: Sequence[Any], v: Values) -> Any:
+    at = [slice(None)] * o[0].dim()
+    at[v.integer("dim")] = slice(v.integer("start"), v.integer("stop"), v.integer("step"))
+    return o[0][tuple(at)]
+
+
+def _variance(o: Sequence[Any], v: Values) -> Any:
+    return torch.var(o[0], v.integers("dims"), correction=v.integer("correction"), keepdim=v.flag("keep"))
+
+
+def _prod(o: Sequence[Any], v: Values) -> Any:
+    x = o[0]
+    for d in sorted(v.integers("dims"), reverse=True):
+        x = x.prod(d, keepdim=v.flag("keep"))
+    return x
+
+
+def _norm(o: Sequence[Any], v: Values, function: Callable[..., Any]) -> Any:
+    x, *weights = o
+    shape = x.shape[x.dim() - v.integer("dims") :]
+    y = function(x, shape, *weights[:1], eps=v.number("epsilon"))
+    return y + weights[1] if len(weights) > 1 else y
+
+
+def _layer_norm(o: Sequence[Any], v: Values) -> Any:
+    return _norm(o, v, functional.layer_norm)
+
+
+def _rms_norm(o: Sequence[Any], v: Values) -> Any:
+    return _norm(o, v, functional.rms_norm)
+
+
+def _group_norm(o: Sequence[Any], v: Values) -> Any:
+    x, *weights = o
+    y = functional.group_norm(x, v.integer("groups"), eps=v.number("epsilon"))
+    for n, weight in enumerate(weights):
+        column = weight.reshape(-1, *[1] * (x.dim() - 2))
+        y = y + column if n else y * column
+    return y
+
+
+def _batch_norm(o: Sequence[Any], v: Values) -> Any:
+    x, weight, bias, mean, variance = o
+    return functional.batch_norm(x, mean, variance, weight, bias, False, 0.0, v.number("epsilon"))
+
+
+def _spread(o: Sequence[Any], v: Values) -> Any:
+    x, d, step = o[0], v.integer("dim"), v.integer("step")
+    shape = list(x.shape)
+    shape[d] = (shape[d] - 1) * step + 1
+    result = x.new_zeros(shape)
+    result[(*[slice(None)] * d, slice(None, None, step))] = x
+    return result
+
+
+def _bordered(x: Any, v: Values, value: float) -> Any:
+    pairs = zip(reversed(v.integers("before")), reversed(v.integers("behind")), strict=True)
+    return functional.pad(x, [n for pair in pairs for n in pair], value=value)
+
+
+def _pool(o: Sequence[Any], v: Values, greatest: bool) -> Any:
+    x, rank = o[0], len(v.integers("kernel"))
+    first = x.dim() - rank
+
+    def windows(t: Any) -> Any:
+        sizes = zip(v.integers("kernel"), v.integers("stride"), v.integers("dilation"), strict=True)
+        for n, (size, step, apart) in enumerate(sizes):
+            t = t.unfold(first + n, apart * (size - 1) + 1, step)[..., ::apart]
+        return t.flatten(-rank)
+
+    found = windows(_bordered(x, v, float("-inf") if greatest else 0.0))
+    if greatest:
+        return found.amax(-1)
+    if v.flag("count_border"):
+        return found.mean(-1)
+    return found.sum(-1) / windows(_bordered(torch.ones_like(x), v, 0.0)).sum(-1)
+
+
+def _convolution(o: Sequence[Any], v: Values) -> Any:
+    x, *rest = o
+    weight, bias = rest[0], rest[1] if len(rest) > 1 else None
+    rank = x.dim() - 2
+    return torch.convolution(
+        _bordered(x, v, 0.0), weight, bias, v.integers("stride"), [0] * rank, v.integers("dilation"), False,
+        [0] * rank, v.integer("groups"),
+    )  # fmt: skip
+
+
+_SAME = (
+    "add", "sub", "mul", "div", "pow", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge",
+    "logical_and", "logical_or", "logical_not", "neg", "abs", "sign", "square", "reciprocal", "exp", "expm1", "log",
+    "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "round", "relu", "sigmoid",
+    "matmul",
+)  # fmt: skip
+
+FUNCTIONS: dict[str, _Function] = {
+    **{name: _plain(getattr(torch, name)) for name in _SAME},
+    **{n: _plain(getattr(functional, n)) for n in ("silu", "gelu", "hardsigmoid", "hardswish", "mish")},
+    "identity": lambda o, v: o[0],
+    "reshape": lambda o, v: o[0].reshape(v.integers("shape")),
+    "permute": lambda o, v: o[0].permute(v.integers("order")),
+    "expand": lambda o, v: o[0].expand(v.integers("shape")),
+    "slice": _slice,
+    "flip": lambda o, v: o[0].flip(v.integers("dims")),
+    "repeat": lambda o, v: o[0].repeat_interleave(v.integer("times"), v.integer("dim")),
+    "concatenate": lambda o, v: torch.cat(list(o), v.integer("dim")),
+    "pad": lambda o, v: _bordered(o[0], v, real(v, "value")),
+    "spread": _spread,
+    "gelu_tanh": lambda o, v: functional.gelu(o[0], approximate="tanh"),
+    "leaky_relu": lambda o, v: functional.leaky_relu(o[0], real(v, "slope")),
+    "softplus": lambda o, v: functional.softplus(o[0], real(v, "beta"), real(v, "threshold")),
+    "elu": lambda o, v: torch.ops.aten.elu(o[0], real(v, "alpha"), real(v, "scale"), real(v, "input_scale")),
+    "sum": lambda o, v: o[0].sum(v.integers("dims"), v.flag("keep"), dtype=o[0].dtype),
+    "prod": _prod,
+    "max": lambda o, v: o[0].amax(v.integers("dims"), v.flag("keep")),
+    "min": lambda o, v: o[0].amin(v.integers("dims"), v.flag("keep")),
+    "mean": lambda o, v: o[0].mean(v.integers("dims"), v.flag("keep")),
+    "variance": _variance,
+    "argmax": lambda o, v: o[0].argmax(v.integer("dim"), v.flag("keep")),
+    "argmin": lambda o, v: o[0].argmin(v.integer("dim"), v.flag("keep")),
+    "softmax": lambda o, v: torch.softmax(o[0], v.integer("dim")),
+    "log_softmax": lambda o, v: torch.log_softmax(o[0], v.integer("dim")),
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "group_norm": _group_norm,
+    "batch_norm": _batch_norm,
+    "max_pool": lambda o, v: _pool(o, v, True),
+    "average_pool": lambda o, v: _pool(o, v, False),
+    "convolution": _convolution,
+}
+"""Each operator with operands; ``full``, ``range`` and ``cast``, which name a dtype, are below."""
+
+
+def evaluate(node: Node, operands: Sequence[Any], *, wide: bool = False) -> Any:
+    """The result of a node by torch. ``wide``: floats are float64, whatever dtype the graph says."""
+    v = OPERATORS[node.op].values(node.attributes)
+    if node.op == "cast":
+        return operands[0].to(_float(v.text("dtype"), wide))
+    if node.op == "full":
+        return torch.full(v.integers("shape"), real(v, "value"), dtype=_float(v.text("dtype"), wide))
+    if node.op == "range":
+        numbers = torch.arange(v.integer("count"), dtype=torch.int64) * v.integer("step") + v.integer("start")
+        return numbers.to(_float(v.text("dtype"), wide))
+    return FUNCTIONS[node.op](operands, v)
+
+
+def call_by_torch(graph: Graph, call: KernelCall, *, wide: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
+    """What the kernel of ``call`` computes, as a function of the tensors that it reads, in their order."""
+
+    def run(reads: Sequence[Any]) -> list[Any]:
+        known: dict[str, Any] = {}
+        for name, tensor in zip(call.reads, reads, strict=True):
+            known[name] = tensor.double() if wide and tensor.is_floating_point() else tensor
+        return [_value(graph, name, known, wide) for name in call.writes]
+
+    return run
+
+
+def _value(graph: Graph, name: str, known: dict[str, Any], wide: bool) -> Any:
+    todo: list[str] = [name]
+    while todo:  # iterative: chains of nodes may be long
+        node = graph.producers[todo[-1]]
+        missing = [n for n in node.operands if n not in known]
+        todo.extend(missing)
+        if not missing:
+            known[node.name] = evaluate(node, [known[n] for n in node.operands], wide=wide)
+            todo = [n for n in todo if n not in known]
+    return known[name]

@@ -1,0 +1,156 @@
+"""What torch calls for ``torch.compile(model, backend="tilewright")``.
+
+The traced graph comes from AOTAutograd in ATen operators. Inference graphs run on our kernels as soon as these are
+there; graphs that need gradients, or that are not on the CPU, run as ATen.
+"""
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions
+from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from .compiled import CompiledShape, Status
+from .options import Options
+from .schedules import NoSchedules, Schedules
+
+KEPT_WHOLE = (
+    "_fused_rms_norm", "_log_softmax", "_native_batch_norm_legit_no_training", "_scaled_dot_product", "_softmax",
+    "addmm", "avg_pool", "constant_pad_nd", "elu", "gelu", "hardsigmoid", "hardswish", "leaky_relu", "logsumexp",
+    "mish", "native_group_norm", "native_layer_norm", "scaled_dot_product_attention", "silu", "softplus", "stack", "t",
+    "unbind", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "var_mean",
+)  # fmt: skip
+"""Operators of core ATen's table of decompositions for which there is a rule."""
+
+_graphs: "weakref.WeakSet[CompiledGraph]" = weakref.WeakSet()
+
+
+def tilewright(module: Any, examples: Sequence[Any], *, mode: str | None = None, options: Any = None) -> Any:
+    """Compile a graph that dynamo has captured. Raises InvalidParameter for a mode or an option that is not known."""
+    return compile_with(module, examples, Options.of(mode, options))
+
+
+def compile_with(module: Any, examples: Sequence[Any], options: Options, schedules: Schedules | None = None) -> Any:
+    """As ``tilewright``, with schedules from elsewhere than the service that ``options`` name."""
+    tensors = [a for a in (*examples, *module.parameters(), *module.buffers()) if isinstance(a, torch.Tensor)]
+    trains = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    if trains or any(t.device.type != "cpu" for t in tensors):
+        return module.forward
+    found = schedules or _schedules(options)
+
+    def inference(traced: Any, _examples: Sequence[Any]) -> Any:
+        context = TracingContext.try_get()
+        metadata = None if context is None else context.fw_metadata
+        static = list(metadata.static_input_indices or ()) if metadata is not None else []
+        return CompiledGraph(traced, static, options, found)
+
+    def aten(traced: Any, _examples: Sequence[Any]) -> Any:
+        return make_boxed_func(traced.forward)
+
+    return aot_module_simplified(
+        module,
+        examples,
+        fw_compiler=aten,
+        bw_compiler=aten,
+        inference_compiler=inference,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+
+
+def status() -> list[Status]:
+    """What has become of every graph that is alive: one entry for each program or attempt at one."""
+    return [shape.status for graph in list(_graphs) for shape in graph.shapes()]
+
+
+def decompositions() -> dict[Any, Any]:
+    """Core ATen's table without the operators that have a rule."""
+    table = core_aten_decompositions()
+    return {op: f for op, f in table.items() if not _is_kept(str(op).split(".")[1])}
+
+
+def _is_kept(name: str) -> bool:
+    return name in KEPT_WHOLE or name.startswith("_scaled_dot_product") or name in ("avg_pool1d", "avg_pool2d")
+
+
+def _schedules(options: Options) -> Schedules:
+    if not options.service:
+        return NoSchedules()
+    from .service_schedules import ServiceSchedules  # it needs the client's packages
+
+    return ServiceSchedules.at(options.service)
+
+
+class CompiledGraph:
+    """A traced graph with a ``CompiledShape`` for each set of shapes that it meets, the least recently used of which is
+    dropped. The trace may be symbolic. AOTAutograd calls it with a list of arguments, which it empties."""
+
+    _boxed_call = True
+
+    def __init__(self, module: Any, static: Sequence[int], options: Options, schedules: Schedules) -> None:
+        self._module = module
+        self._static = static
+        self._options = options
+        self._schedules = schedules
+        self._inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self._shapes: OrderedDict[Any, CompiledShape] = OrderedDict()
+        self._symbolic = any(_is_symbolic(n.meta.get("val")) for n in self._inputs)
+        self._only = None if self._symbolic else self._new(None)
+        _graphs.add(self)
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        given = list(arguments)
+        arguments.clear()
+        return (self._only or self._of(given))(given)
+
+    def shapes(self) -> list[CompiledShape]:
+        """The programs, or attempts at one."""
+        return [self._only] if self._only is not None else list(self._shapes.values())
+
+    def _of(self, arguments: Sequence[Any]) -> CompiledShape:
+        key = tuple((tuple(a.shape), a.stride()) if isinstance(a, torch.Tensor) else a for a in arguments)
+        found = self._shapes.get(key)
+        if found is None:
+            like = [_described(a) for a in arguments]
+            found = self._shapes[key] = self._new(lambda: concrete_values(self._module, like))
+            while len(self._shapes) > self._options.programs:
+                self._shapes.popitem(last=False)
+        self._shapes.move_to_end(key)
+        return found
+
+    def _new(self, values: Callable[[], Mapping[Any, Any]] | None) -> CompiledShape:
+        return CompiledShape(self._module, self._static, self._options, self._schedules, values)
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(not isinstance(n, int) for n in (*value.shape, *value.stride()))
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _described(a: Any) -> Any:
+    """What tracing needs of an argument: no data."""
+    return (tuple(a.shape), a.stride(), a.dtype) if isinstance(a, torch.Tensor) else a
+
+
+def concrete_values(module: Any, like: Sequence[Any]) -> dict[Any, Any]:
+    """The value of every node of a symbolic trace for arguments like these: a fake tensor of concrete shape, or a
+    number."""
+    found: dict[Any, Any] = {}
+
+    class Recorder(torch.fx.Interpreter):  # type: ignore[misc]
+        def run_node(self, n: Any) -> Any:
+            found[n] = super().run_node(n)
+            return found[n]
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        arguments = [
+            torch.empty_strided(a[0], a[1], dtype=a[2]) if isinstance(a, tuple) and len(a) == 3 else a for a in like
+        ]
+        Recorder(module, garbage_collect_values=False).run(*arguments)
+    return found

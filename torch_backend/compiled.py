@@ -1,0 +1,252 @@
+"""One traced graph at one set of shapes: ATen at first, then a program of our kernels."""
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..codegen.lowering import build
+from ..core.errors import TilewrightError
+from ..core.schedule import Schedule
+from ..core.target import Target
+from ..graph.partition import Call, KernelCall
+from ..graph.program import Program, compile_program
+from ..importers.fx import ImportedModel, import_fx
+from ..runtime.cpu import CpuDevice, CpuKernel
+from ..runtime.program import BoundProgram, Replacement
+from ..schedule.defaults import default_schedule, has_class
+from ..te.key import workload_key
+from ..te.workload import Workload
+from .aten import call_by_torch
+from .options import Options
+from .schedules import Schedules
+from .tensors import TorchTensors
+from .verification import Float64Interpreter, KernelReport, compare, compare_tensors, is_random
+
+log = logging.getLogger("tilewright")
+
+COMPILERS = 4
+"""How many kernels are compiled at once."""
+
+_numbers = itertools.count()
+_building = threading.Semaphore(1)
+"""One program is built at a time: more would only take the processor from the model that runs."""
+
+
+@dataclass(slots=True)
+class Status:
+    """What a person may want to know about one compiled graph. ``state``: ``building``, ``unverified``, ``ready``, or
+    ``aten`` with the ``reason``. ``class_kernels``: how many kernels a class sketch wrote; ``tuned``: how many have a
+    schedule that somebody tuned."""
+
+    state: str = "building"
+    reason: str = ""
+    kernels: int = 0
+    class_kernels: int = 0
+    tuned: int = 0
+    foreign: tuple[str, ...] = ()
+    reports: list[KernelReport] = field(default_factory=list)
+
+
+class CompiledShape:
+    """A callable on the arguments of the traced graph ``module``. It runs ATen until its program is there; programs are
+    exchanged between calls."""
+
+    def __init__(
+        self,
+        module: Any,
+        static: Sequence[int],
+        options: Options,
+        schedules: Schedules,
+        values: Callable[[], Mapping[Any, Any]] | None = None,
+    ) -> None:
+        """``static``: the positions of arguments that stay the same. ``values``: what gives the concrete value of each
+        node where the trace is symbolic."""
+        self.status = Status()
+        self.number = next(_numbers)
+        self._module = module
+        self._static = frozenset(static)
+        self._options = options
+        self._schedules = schedules
+        self._values = values
+        self._model: ImportedModel | None = None
+        self._bound: BoundProgram | None = None
+        self._kernels: dict[str, CpuKernel] = {}
+        self._chosen: dict[str, Schedule] = {}
+        self._lock = threading.Lock()
+        if not options.wait:
+            threading.Thread(target=self._build_in_turn, name="tilewright-build", daemon=True).start()
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        if self._options.wait and self._bound is None and self.status.state == "building":
+            self._build_in_turn()
+        if self._bound is None:
+            return self._aten(arguments)
+        if self.status.state == "unverified" or self._options.verify == "always":
+            return self._verified(arguments)
+        return self._run(arguments)
+
+    def _aten(self, arguments: Sequence[Any]) -> list[Any]:
+        return list(self._module.forward(*arguments))
+
+    # Building
+
+    def _build_in_turn(self) -> None:
+        with self._lock, _building:
+            if self.status.state != "building":
+                return
+            try:
+                self._build()
+            except Exception as error:  # a model is never refused: whatever goes wrong, ATen runs
+                self._give_up(f"{type(error).__name__}: {error}")
+
+    def _give_up(self, reason: str) -> None:
+        self._bound = None
+        self.status.state, self.status.reason = "aten", reason
+        log.warning("a graph stays with ATen: %s", reason)
+
+    def _build(self) -> None:
+        target = host_target()
+        model = import_fx(self._module, sorted(self._static), None if self._values is None else self._values())
+        program = compile_program(model.graph, lambda w: has_class(w, target))
+        if not program.kernels:
+            return self._give_up("nothing in it is for kernels")
+        self._compile(program, target)
+        replaced = {
+            c.writes[0]: call_by_torch(program.graph, c)
+            for c in program.kernels
+            if workload_key(c.workload) not in self._kernels
+        }
+        bound = BoundProgram(program, self._kernels, TorchTensors(), replaced)
+        self._model = model
+        self.status.foreign, self.status.kernels = model.foreign, len(program.kernels) - len(replaced)
+        self.status.class_kernels = sum(has_class(c.workload, target) for c in program.kernels)
+        unverified = self._options.verify != "never" and not is_random(self._module)
+        self.status.state = "unverified" if unverified else "ready"
+        self._bound = bound
+
+    def _compile(self, program: Program, target: Target) -> None:
+        found = self._schedules.find(list(program.tasks))
+        device = CpuDevice(target)
+
+        def kernel(key: str, workload: Workload) -> tuple[str, Schedule, CpuKernel] | None:
+            known = found.get(key)
+            if known is not None:
+                try:
+                    return key, known, device.load(build(workload, target, known))
+                except TilewrightError as error:  # a schedule of another machine
+                    log.info("the schedule of %s is not legal here: %s", key, error.message)
+            try:
+                schedule = default_schedule(workload, target)
+                return key, schedule, device.load(build(workload, target, schedule))
+            except TilewrightError as error:
+                log.warning("no kernel for %s, ATen runs in its place: %s", key, error.message)
+                return None
+
+        with ThreadPoolExecutor(COMPILERS) as pool:
+            for result in pool.map(lambda item: kernel(item[0], item[1].workload), program.tasks.items()):
+                if result is not None:
+                    key, self._chosen[key], self._kernels[key] = result[0], result[1], result[2]
+        self.status.tuned = sum(chosen == found.get(key) for key, chosen in self._chosen.items())
+
+    # Running
+
+    def _run(self, arguments: Sequence[Any]) -> list[Any]:
+        outputs, updates = self._results(arguments)
+        self._overwrite(arguments, updates)
+        return outputs
+
+    def _results(self, arguments: Sequence[Any], watch: Any = None) -> tuple[list[Any], list[Any]]:
+        """The results of the model, and the values that overwrite inputs of the graph."""
+        model, bound = self._model, self._bound
+        assert model is not None and bound is not None
+        inputs: list[Any] = []
+        constants: list[Any] = []
+        with torch.no_grad():
+            for given, argument in zip(model.inputs, arguments, strict=True):
+                if given.value is not None:
+                    tensor = argument if given.order is None else argument.permute(given.order)
+                    (constants if given.constant else inputs).append(tensor)
+            constants += [tensor for _, tensor in model.attributes]
+            results, updates = bound(inputs, constants, watch)
+            values = iter(results)
+            outputs = [o.constant if o.value is None else _as_traced(next(values), o) for o in model.outputs]
+        return outputs, updates
+
+    def _overwrite(self, arguments: Sequence[Any], updates: Sequence[Any]) -> None:
+        model = self._model
+        assert model is not None
+        places = {given.value: n for n, given in enumerate(model.inputs)}
+        with torch.no_grad():
+            for (target, _), value in zip(model.graph.updates, updates, strict=True):
+                order = model.inputs[places[target]].order
+                tensor = arguments[places[target]]
+                (tensor if order is None else tensor.permute(order)).copy_(value)
+
+    # Checking
+
+    def _verified(self, arguments: Sequence[Any]) -> list[Any]:
+        """Eager's results, after ours have been compared with them. What fails is replaced."""
+        truth = Float64Interpreter(self._module).run(*arguments)
+        copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
+        ours, _ = self._results(arguments)
+        eager = self._aten(arguments)
+        found = compare(ours, eager, truth)
+        if found is not None:
+            self._replace_failing(copies)
+            again, _ = self._results(copies)
+            found = compare(again, eager, truth)
+        if found is not None:
+            self._give_up(f"output {found.output} is off by {found.error:.3g}, allowed: {found.allowed:.3g}")
+        elif self.status.state == "unverified":
+            self.status.state = "ready"
+        return eager
+
+    def _replace_failing(self, arguments: Sequence[Any]) -> None:
+        """Compare every kernel with what torch makes of the same inputs. Run by torch those that are off."""
+        bound = self._bound
+        assert bound is not None
+        program = bound.program
+        failed: dict[str, Replacement] = {}
+
+        def watch(call: Call, tensors: Mapping[str, Any]) -> None:
+            if not isinstance(call, KernelCall) or workload_key(call.workload) not in self._kernels:
+                return
+            reads = [tensors[name] for name in call.reads]
+            eager, truth = (call_by_torch(program.graph, call, wide=wide)(reads) for wide in (False, True))
+            for name, b, t in zip(call.writes, eager, truth, strict=True):
+                wrong = compare_tensors(tensors[name], b, t)
+                if wrong is not None:
+                    failed[call.writes[0]] = call_by_torch(program.graph, call)
+                    self._report(program, call, *wrong)
+                    tensors[name].copy_(b)  # what comes after it is compared on right inputs
+
+        self._results(arguments, watch)
+        self._bound = bound.with_replaced(failed)
+
+    def _report(self, program: Program, call: KernelCall, error: float, allowed: float) -> None:
+        key = workload_key(call.workload)
+        operators = tuple(program.graph.producers[n].op for n in call.nodes)
+        self.status.reports.append(KernelReport(key, self._chosen[key].to_json(), operators, error, allowed))
+        log.warning(
+            "kernel %s (%s) is off by %.3g, allowed: %.3g; ATen replaces it", key, " ".join(operators), error, allowed
+        )
+
+
+def _as_traced(tensor: Any, output: Any) -> Any:
+    """A result with the strides that were traced: code behind the next graph break relies on them."""
+    if output.order is not None:
+        return tensor if list(output.order) == sorted(output.order) else tensor.permute(output.order)
+    strided = torch.empty_strided(tensor.shape, output.strides, dtype=tensor.dtype)
+    return strided.copy_(tensor)
+
+
+def host_target() -> Target:
+    """This machine, with as many threads as torch uses."""
+    target = CpuDevice().target
+    return replace(target, threads=min(target.threads, torch.get_num_threads()))

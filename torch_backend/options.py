@@ -1,0 +1,44 @@
+"""The options of the back end, as ``torch.compile(..., options={...})`` gives them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..core.errors import InvalidParameter
+
+VERIFY = ("first", "always", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``verify``: whether the first call of each program, every call, or none is compared with eager in float64.
+    ``wait``: compile in the first call instead of in the background. ``service``: the address of a service that is
+    asked for schedules. ``programs``: how many programs of one graph are kept, one for each set of shapes.
+    """
+
+    verify: str = "first"
+    wait: bool = False
+    service: str = ""
+    programs: int = 16
+
+    @classmethod
+    def of(cls, mode: str | None, options: Mapping[str, Any] | None) -> "Options":
+        """The options of a call of ``torch.compile``. Raises InvalidParameter for an option that is unknown or has a
+        value that is not allowed, and for any mode but the default."""
+        if mode not in (None, "default"):
+            raise InvalidParameter(f"mode is {mode!r}; allowed: default", field="mode")
+        given = dict(options or {})
+        names = [f.name for f in fields(cls)]
+        for name in given:
+            if name not in names:
+                raise InvalidParameter(f"no option {name!r}; allowed: {', '.join(names)}", field=str(name))
+        found = cls(**given)
+        for name, right, allowed in (
+            ("verify", found.verify in VERIFY, ", ".join(VERIFY)),
+            ("wait", isinstance(found.wait, bool), "True, False"),
+            ("service", isinstance(found.service, str), "an address"),
+            ("programs", type(found.programs) is int and found.programs >= 1, "whole numbers from 1"),
+        ):
+            if not right:
+                raise InvalidParameter(f"{name} is {given[name]!r}; allowed: {allowed}", field=name)
+        return found

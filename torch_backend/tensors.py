@@ -1,0 +1,110 @@
+"""Torch's tensors as the tensors of a program (``runtime.program.TensorLibrary``)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..core.dtypes import DType, bfloat16
+from ..core.errors import InvalidGraph
+from ..core.keys import JSON
+from ..graph.graph import Node
+from ..graph.operators.operator import Array, TensorType
+from ..importers.fx import type_of
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    found = getattr(torch, dtype.name)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+class TorchTensors:
+    """Tensors of the CPU."""
+
+    def empty(self, kind: TensorType) -> Any:
+        return torch.empty(kind.shape, dtype=torch_dtype(kind.dtype))
+
+    def buffer(self, nbytes: int) -> Any:
+        block = torch.empty(nbytes + 64, dtype=torch.uint8)
+        return block[-block.data_ptr() % 64 :][:nbytes]
+
+    def view_of(self, buffer: Any, offset: int, kind: TensorType) -> Any:
+        part = buffer[offset : offset + kind.elements * kind.dtype.bytes]
+        return part.view(torch_dtype(kind.dtype)).view(kind.shape)
+
+    def address(self, tensor: Any) -> int:
+        return int(tensor.data_ptr())
+
+    def version(self, tensor: Any) -> int:
+        return 0 if tensor.is_inference() else int(tensor._version)
+
+    def type_of(self, tensor: Any) -> TensorType | None:
+        return type_of(tensor)
+
+    def is_dense(self, tensor: Any) -> bool:
+        return bool(tensor.is_contiguous())
+
+    def dense_copy(self, tensor: Any) -> Any:
+        return tensor.clone(memory_format=torch.contiguous_format)
+
+    def reshaped(self, tensor: Any, shape: tuple[int, ...]) -> Any:
+        return tensor.view(shape)
+
+    def to_numpy(self, tensor: Any) -> Array:
+        tensor = tensor.detach().contiguous()
+        if tensor.dtype is torch.bfloat16:  # torch gives no array of this dtype: the bytes are the same
+            return np.asarray(tensor.view(torch.int16).numpy()).view(bfloat16.numpy)
+        return np.asarray(tensor.numpy())
+
+    def from_numpy(self, array: Array, dtype: DType) -> Any:
+        return torch.from_numpy(array.copy()).to(torch_dtype(dtype))
+
+    def overwrite(self, target: Any, source: Any) -> None:
+        target.copy_(source)
+
+    def foreign(self, node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        function = operator_named(str(node.attributes["target"]))
+        arguments, keywords = node.attributes["arguments"], node.attributes["keywords"]
+        assert isinstance(arguments, list) and isinstance(keywords, Mapping)
+
+        def call(operands: Sequence[Any]) -> Sequence[Any]:
+            given = [_decoded(a, operands) for a in arguments]
+            result = function(*given, **{k: _decoded(a, operands) for k, a in keywords.items()})
+            return result if isinstance(result, tuple | list) else (result,)
+
+        return call
+
+
+def operator_named(target: str) -> Any:
+    """The operator of torch with this name, such as ``aten.topk.default``. Raises InvalidGraph where there is none."""
+    parts = target.split(".")
+    found: Any = torch.ops
+    try:
+        for part in parts:
+            found = getattr(found, part)
+    except AttributeError:
+        found = None
+    if len(parts) != 3 or not isinstance(found, torch._ops.OpOverload):
+        raise InvalidGraph(f"{target} is no operator of torch", field="target")
+    return found
+
+
+def _decoded(a: JSON, operands: Sequence[Any]) -> Any:
+    """An argument of a foreign call, from the form in which ``importers.fx`` writes it."""
+    if isinstance(a, list):
+        return [_decoded(v, operands) for v in a]
+    if not isinstance(a, Mapping):
+        return a
+    (kind, value), *_ = a.items()
+    match kind, value:
+        case "operand", int():
+            return operands[value]
+        case "float", str():
+            return float(value)
+        case "device", str():
+            return torch.device(value)
+        case (("dtype" | "memory_format" | "layout"), str()):
+            return getattr(torch, value)
+    raise InvalidGraph(f"an argument {kind} of a foreign call", field="arguments")
