@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST ?= $(BIN)/python -m pytest
+# One more than there are processors: some tests wait for a child or a server.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 LOCK := --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade
 
 .PHONY: demo test check assets lock clean
@@ -12,7 +14,7 @@ demo: $(VENV)/server.stamp assets
 	$(BIN)/python -m examples.tune_over_http
 
 test: check
-	$(PYTEST) --numprocesses auto --dist worksteal
+	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal
 
 check: $(VENV)/dev.stamp assets
 	$(BIN)/ruff format --check .

@@ -25,7 +25,7 @@ from ..core.schedule import Schedule
 from ..te.json import workload_to_json
 from ..te.workload import Workload
 from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
-from .problem import Problem
+from .problem import ProblemDetails
 from .requests import ExpressionIn
 from .responses import (
     BestOut,
@@ -409,10 +409,12 @@ def _checked(answer: httpx2.Response) -> httpx2.Response:
     if answer.status_code < 400:
         return answer
     try:
-        problem = Problem.model_validate_json(answer.content)
+        problem = ProblemDetails.model_validate_json(answer.content)
     except ValidationError:
         detail = f"an answer of {answer.status_code} that is no problem document: {answer.text[:200]!r}"
-        problem = Problem(title="Not a problem document", status=answer.status_code, detail=detail, code="BAD_ANSWER")
+        problem = ProblemDetails(
+            title="Not a problem document", status=answer.status_code, detail=detail, code="BAD_ANSWER"
+        )
     raise ERROR_OF_STATUS.get(answer.status_code, ServiceFault)(problem)
 
 
@@ -421,5 +423,5 @@ def _parsed(model: type[Model], answer: httpx2.Response) -> Model:
         return model.model_validate_json(answer.content)
     except ValidationError as error:
         detail = f"an answer that is no {model.__name__}: {error.error_count()} differences, first {error.errors()[0]}"
-        problem = Problem(title="Bad answer", status=answer.status_code, detail=detail, code="BAD_ANSWER")
+        problem = ProblemDetails(title="Bad answer", status=answer.status_code, detail=detail, code="BAD_ANSWER")
         raise ServiceFault(problem) from error

@@ -1,7 +1,7 @@
 """The errors of the client: one class for each kind of refusal, which carries the problem document."""
 
 from ..core.errors import TilewrightError
-from .problem import Problem
+from .problem import ProblemDetails
 
 
 class Unreachable(TilewrightError):
@@ -13,7 +13,7 @@ class Unreachable(TilewrightError):
 class ProblemError(TilewrightError):
     """The service refused. ``problem`` is its document. This is the base of the classes below."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ProblemDetails) -> None:
         super().__init__(problem.detail, field=problem.field)
         self.problem = problem
         self.code = problem.code

@@ -10,7 +10,7 @@ class FieldProblem(BaseModel):
     detail: str
 
 
-class Problem(BaseModel):
+class ProblemDetails(BaseModel):
     """``code`` is stable and machine-readable. ``field`` is a JSON pointer into the body, or the name of a query, path
     or header parameter. It is empty when no single part of the request is at fault."""
 

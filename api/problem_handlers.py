@@ -25,7 +25,7 @@ from ..core.errors import (
 )
 from .json_body import BadBody, pointer_part
 from .limits import RETRY_AFTER_SECONDS
-from .problem import FieldProblem, Problem
+from .problem import FieldProblem, ProblemDetails
 from .rendering import render, wants_page
 
 STATUS_OF: dict[type[TilewrightError], int] = {
@@ -90,7 +90,7 @@ def problem_answer(
     headers: dict[str, str] | None = None,
 ) -> Response:
     """Return the answer that carries a problem document."""
-    problem = Problem(
+    problem = ProblemDetails(
         type=f"urn:tilewright:problem:{code.lower().replace('_', '-')}",
         title=TITLES.get(status, "Error"),
         status=status,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .problem import Problem
+from .problem import ProblemDetails
 
 DESCRIPTIONS = {
     400: "The body is not JSON, or the Host header is not one of this service's names.",
@@ -21,9 +21,9 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return OpenAPI responses for the given statuses and for those that any route may answer with."""
     return {
         status: {
-            "model": Problem,
+            "model": ProblemDetails,
             "description": DESCRIPTIONS[status],
-            "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
         }
         for status in sorted({400, 422, 503, *statuses})
     }

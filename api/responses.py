@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ..core.budget import StopReason
-from ..core.trial import Failed, Reason, Stage, Timed
+from ..core.trial import Failed, Reason, Timed, TrialStage
 from ..service.views import JobState
 
 
@@ -68,7 +68,7 @@ class FailedOut(ResponseModel):
     """The candidate has no time; this says why."""
 
     kind: Literal["failed"]
-    stage: Stage
+    stage: TrialStage
     reason: Reason
     detail: str
 

@@ -9,8 +9,8 @@ from statistics import median
 from .schedule import Schedule
 
 
-class Stage(StrEnum):
-    """Where on the road a trial failed."""
+class TrialStage(StrEnum):
+    """The stages of a trial, in one of which it may fail."""
 
     LOWER = "lower"
     COMPILE = "compile"
@@ -86,7 +86,7 @@ def median_interval(samples: Sequence[float]) -> float:
 class Failed:
     """The stage at which, and the reason why, a trial has no time. ``detail`` is for people."""
 
-    stage: Stage
+    stage: TrialStage
     reason: Reason
     detail: str = ""
 

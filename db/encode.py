@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ..core.errors import InvalidParameter
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
-from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
+from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Timed, TrialStage
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ def outcome_from_json(data: object) -> Outcome:
         return Timed(seconds, launches, final, None if rank is None else _positive(rank, "/outcome/final_rank_seconds"))
     _closed(data, {"stage", "reason", "detail"}, "/outcome")
     return Failed(
-        _member(Stage, data.get("stage"), "/outcome/stage"),
+        _member(TrialStage, data.get("stage"), "/outcome/stage"),
         _member(Reason, data.get("reason"), "/outcome/reason"),
         _typed(data.get("detail", ""), str, "/outcome/detail"),
     )

@@ -12,7 +12,7 @@ from ..core.errors import NotFound
 from ..core.record import Identity, Record
 from ..core.renamed import current
 from ..core.schedule import Schedule
-from ..core.trial import Clocks, Failed, Reason, Stage, Timed, Trial
+from ..core.trial import Clocks, Failed, Reason, Timed, Trial, TrialStage
 from .catalog import keep_device, keep_toolchain
 from .encode import evidence_to_json, now, stored_evidence
 from .rows import BestRow, FailureRow, NearRow, NewTrial, PointRow, TrialRow
@@ -105,7 +105,7 @@ def trial_of(row: RowMapping) -> Trial:
         if outcome.seconds != row["rank_seconds"]:
             outcome = replace(outcome, final_rank_seconds=row["rank_seconds"])
     else:
-        outcome = Failed(Stage(row["failed_stage"]), Reason(row["failed_reason"]), row["failed_detail"])
+        outcome = Failed(TrialStage(row["failed_stage"]), Reason(row["failed_reason"]), row["failed_detail"])
     return Trial(
         schedule_of(row),
         outcome,

@@ -54,7 +54,8 @@ class Plan(ABC):
     @abstractmethod
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Which of the legal settings are worth a measurement, bool[n]. ``columns`` holds all legal settings, or a
-        uniform sample of them, so that a rule may compare a setting with the best one."""
+        uniform sample of them, so that a rule may compare a setting with the best one. Those with values that a knob
+        itself does not call promising are left out."""
 
     @abstractmethod
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
@@ -145,7 +146,7 @@ class TileSketch:
                 f"{schedule} is not legal for this workload on {target}. Each of these must hold: {'; '.join(broken)}.",
                 field="/schedule/knobs",
             )
-        return plan.lower(dict(schedule.knobs))
+        return plan.lower({**{knob.name: knob.values[0] for knob in plan.knobs}, **dict(schedule.knobs)})
 
     def _planned(self, workload: Workload, target: Target) -> Plan:
         plan = self._plan(workload, target) if target.kind == self._kind else None
@@ -166,6 +167,8 @@ class TileSketch:
 def _pruned(plan: Plan, codes: NDArray[np.int16], peaks: Peaks) -> NDArray[np.int16]:
     """The promising rows of ``codes``. Where a workload is so odd that no setting is promising, the rows whose
     estimated time is within a tenth of the least stand in."""
+    most = [len(knob.values) if knob.most_promising is None else knob.most_promising for knob in plan.knobs]
+    codes = codes[(codes < most).all(axis=1)]
     columns = Columns(plan.knobs, codes, plan.defaults)
     promising = plan.promising(columns, peaks)
     if not promising.any():

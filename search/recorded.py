@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import InvalidParameter, NotFound
 from ..core.schedule import KnobValue, Schedule
-from ..core.trial import Clocks, Failed, Outcome, Reason, Stage, Timed, Trial
+from ..core.trial import Clocks, Failed, Outcome, Reason, Timed, Trial, TrialStage
 from ..schedule.space.knob import Knob
 from ..schedule.space.space import Space
 from .pool import CandidatePool
@@ -86,4 +86,4 @@ def _outcome(row: Mapping[str, str]) -> Outcome:
         return Timed((float(row["time"]) / 1000.0,))
     status = row["status"]
     reason = next((r for word, r in _REASONS.items() if word in status), Reason.LAUNCH_ERROR)
-    return Failed(Stage.COMPILE if reason is Reason.COMPILE_ERROR else Stage.TIME, reason, status)
+    return Failed(TrialStage.COMPILE if reason is Reason.COMPILE_ERROR else TrialStage.TIME, reason, status)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import InvalidParameter
 from ..core.schedule import KnobValue
-from ..core.trial import Failed, Outcome, Reason, Stage, Timed, Trial
+from ..core.trial import Failed, Outcome, Reason, Timed, Trial, TrialStage
 from ..schedule.space.knob import Knob
 from ..schedule.space.space import Space
 
@@ -38,12 +38,12 @@ _INVALIDITIES: Mapping[Reason, str] = {
     Reason.WRONG_RESULT: "correctness",
 }
 """Reason -> the schema's class; ``runtime`` for the others."""
-_FAILURES: Mapping[str, tuple[Stage, Reason]] = {
-    "constraints": (Stage.LOWER, Reason.ILLEGAL_SCHEDULE),
-    "compile": (Stage.COMPILE, Reason.COMPILE_ERROR),
-    "timeout": (Stage.TIME, Reason.TIMEOUT),
-    "correctness": (Stage.CHECK, Reason.WRONG_RESULT),
-    "runtime": (Stage.TIME, Reason.LAUNCH_ERROR),
+_FAILURES: Mapping[str, tuple[TrialStage, Reason]] = {
+    "constraints": (TrialStage.LOWER, Reason.ILLEGAL_SCHEDULE),
+    "compile": (TrialStage.COMPILE, Reason.COMPILE_ERROR),
+    "timeout": (TrialStage.TIME, Reason.TIMEOUT),
+    "correctness": (TrialStage.CHECK, Reason.WRONG_RESULT),
+    "runtime": (TrialStage.TIME, Reason.LAUNCH_ERROR),
 }
 _DIGITS = 7
 """Of the numbers that are written: more than any clock gives."""
@@ -153,7 +153,7 @@ def _outcome(result: Json) -> Outcome:
         return Timed(samples, int(result["times"].get("launches_per_runtime", 1)))
     if "failure" in result:
         failure = result["failure"]
-        return Failed(Stage(failure["stage"]), Reason(failure["reason"]), str(failure["detail"]))
+        return Failed(TrialStage(failure["stage"]), Reason(failure["reason"]), str(failure["detail"]))
     stage, reason = _FAILURES[result["invalidity"]]
     return Failed(stage, reason, result["invalidity"])
 

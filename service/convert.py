@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from ..core.budget import StopReason
 from ..core.keys import content_key
 from ..core.policy import DEFAULT_POLICY
-from ..core.trial import Reason, Stage, Timed
+from ..core.trial import Reason, Timed, TrialStage
 from ..db.recording import gflops
 from ..db.rows import BestRow, EventRow, FailureRow, JobRow, NewJob, PointRow, TaskRow, TrialRow
 from ..db.task import task_of
@@ -171,7 +171,7 @@ def series_view(job_id: str, task: int, points: tuple[PointRow, ...]) -> SeriesV
 
 def failure_view(row: FailureRow) -> FailureView:
     """Return a kind of failure as it is answered."""
-    return FailureView(Stage(row.stage), Reason(row.reason), row.count, row.newest_detail, row.newest_record_id)
+    return FailureView(TrialStage(row.stage), Reason(row.reason), row.count, row.newest_detail, row.newest_record_id)
 
 
 def event_view(row: EventRow) -> EventView:

@@ -10,7 +10,7 @@ from ..core.budget import Budget, StopReason
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
-from ..core.trial import Clocks, Evidence, Outcome, Reason, Stage
+from ..core.trial import Clocks, Evidence, Outcome, Reason, TrialStage
 from ..te.workload import Workload
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ class FailureView:
     """Says how often one kind of failure happened in a task, with message and record of the newest one.
     ``Service.failures`` answers with them, the most frequent first."""
 
-    stage: Stage
+    stage: TrialStage
     reason: Reason
     count: int
     newest_detail: str

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.codegen.backend import CompiledKernel
-from tilewright.codegen.lowering import build_kernel, finish, lower
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.lowering import finish, lower
 from tilewright.core.errors import ResourcesExceeded, UnsupportedTarget
 from tilewright.core.policy import DEFAULT_POLICY, SpacePolicy
 from tilewright.core.streams import stream
@@ -63,7 +64,7 @@ def check_schedules(
             verify(final)
             agree("interpreted", interpret(final, inputs), wanted, limits)
             if device is not None or number == 0:
-                _compiled(device, lowered, target, inputs, wanted, limits)
+                _compiled(device, final, target, inputs, wanted, limits)
         except Exception as error:
             error.add_note(str(schedule))
             raise
@@ -72,7 +73,7 @@ def check_schedules(
 
 def _compiled(
     device: Device | None,
-    lowered: Kernel,
+    final: Kernel,
     target: Target,
     inputs: Arrays,
     wanted: Arrays,
@@ -80,7 +81,8 @@ def _compiled(
 ) -> None:
     """Compile, and run where there is a device. What does not fit its registers is refused, and that is an answer."""
     try:
-        binary = build_kernel(lowered, target)
+        backend = backend_for(target)
+        binary = backend.compile(backend.emit(final, target), target)
     except ResourcesExceeded:
         return
     if device is not None:

@@ -18,7 +18,7 @@ from ..core.errors import (
 )
 from ..core.schedule import Schedule
 from ..core.target import Target
-from ..core.trial import Failed, Reason, Stage
+from ..core.trial import Failed, Reason, TrialStage
 from ..te.json import workload_from_json
 from ..te.workload import Workload
 from .frames import Frame
@@ -61,17 +61,17 @@ class BuilderRole:
             schedule = Schedule.from_json(request["schedule"])
             return self._build(self._parsed(request["workload"]), self._target, schedule)
         except (IllegalSchedule, InvalidParameter) as error:
-            return Failed(Stage.LOWER, Reason.ILLEGAL_SCHEDULE, _text(error))
+            return Failed(TrialStage.LOWER, Reason.ILLEGAL_SCHEDULE, _text(error))
         except InvalidKernel as error:
-            return Failed(Stage.LOWER, Reason.COMPILE_ERROR, f"lowered to an invalid kernel: {_text(error)}")
+            return Failed(TrialStage.LOWER, Reason.COMPILE_ERROR, f"lowered to an invalid kernel: {_text(error)}")
         except ResourcesExceeded as error:
-            return Failed(Stage.COMPILE, Reason.RESOURCES, error.message)
+            return Failed(TrialStage.COMPILE, Reason.RESOURCES, error.message)
         except CompileError as error:
-            return Failed(Stage.COMPILE, Reason.COMPILE_ERROR, error.message)
+            return Failed(TrialStage.COMPILE, Reason.COMPILE_ERROR, error.message)
         except MemoryError:
-            return Failed(Stage.COMPILE, Reason.RESOURCES, "the compiler ran out of memory")
+            return Failed(TrialStage.COMPILE, Reason.RESOURCES, "the compiler ran out of memory")
         except Exception as error:  # a bug in a sketch or an emitter costs this candidate, not the job
-            return Failed(Stage.COMPILE, Reason.COMPILE_ERROR, f"{type(error).__name__}: {error}")
+            return Failed(TrialStage.COMPILE, Reason.COMPILE_ERROR, f"{type(error).__name__}: {error}")
 
     def _parsed(self, data: object) -> Workload:
         """The parsed workload. Candidates of one workload follow each other, so the last one is kept."""

@@ -3,7 +3,7 @@
 import time
 from typing import cast
 
-from ..core.trial import Failed, Stage, Timed
+from ..core.trial import Failed, Timed, TrialStage
 from .child_supervisor import ChildSupervisor, WorkerSpec, library_threads
 from .frames import Frame
 from .report import BuildReport
@@ -28,7 +28,7 @@ class BuilderSupervisor(ChildSupervisor):
         Raises WorkerLost when the call is interrupted or when no child starts.
         """
         started = time.perf_counter()
-        answer = self._candidate(Frame({"workload": workload, "schedule": schedule}), Stage.COMPILE, lambda: None)
+        answer = self._candidate(Frame({"workload": workload, "schedule": schedule}), TrialStage.COMPILE, lambda: None)
         wall = time.perf_counter() - started
         if isinstance(answer, Failed):
             return BuildReport(answer, wall, 0.0)

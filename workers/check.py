@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..core.trial import Failed, Reason, Stage
+from ..core.trial import Failed, Reason, TrialStage
 from ..runtime.device import Device, LoadedKernel, Memory, PatternMatches
 from .buffers import FILLINGS, GuardedBuffer, position
 
@@ -59,12 +59,12 @@ def check(kernel: LoadedKernel, buffers: Sequence[GuardedBuffer], truth: Truth) 
         launch_seconds = min(launch_seconds, time.perf_counter() - began)
         trespass = next(filter(None, (b.trespass(which) for b in buffers)), None)
         if trespass is not None:
-            return Verdict(Failed(Stage.CHECK, Reason.OUT_OF_BOUNDS, trespass), guard_bands_intact=False)
+            return Verdict(Failed(TrialStage.CHECK, Reason.OUT_OF_BOUNDS, trespass), guard_bands_intact=False)
         for b in outputs:
             unwritten[b.parameter.name] = b.poisoned(which, unwritten.get(b.parameter.name))
     spoilt = _spoilt_input(buffers, truth)
     if spoilt is not None:
-        return Verdict(Failed(Stage.CHECK, Reason.OUT_OF_BOUNDS, spoilt), guard_bands_intact=True)
+        return Verdict(Failed(TrialStage.CHECK, Reason.OUT_OF_BOUNDS, spoilt), guard_bands_intact=True)
     return replace(_judge(outputs, unwritten, truth), launch_seconds=launch_seconds)
 
 
@@ -72,12 +72,12 @@ def check_again(buffers: Sequence[GuardedBuffer], truth: Truth) -> Failed | None
     """What many launches after ``check`` broke that two did not: a race shows up here."""
     trespass = next(filter(None, (b.trespass(FILLINGS - 1) for b in buffers)), None) or _spoilt_input(buffers, truth)
     if trespass is not None:
-        return Failed(Stage.TIME, Reason.OUT_OF_BOUNDS, f"after repeated launches: {trespass}")
+        return Failed(TrialStage.TIME, Reason.OUT_OF_BOUNDS, f"after repeated launches: {trespass}")
     for b in buffers:
         if b.parameter.role == "output":
             _, wrong = compare(b, truth)
             if wrong is not None:
-                return Failed(Stage.TIME, Reason.WRONG_RESULT, f"right once, wrong after repeated launches: {wrong}")
+                return Failed(TrialStage.TIME, Reason.WRONG_RESULT, f"right once, wrong after more launches: {wrong}")
     return None
 
 
@@ -108,12 +108,12 @@ def _judge(outputs: Sequence[GuardedBuffer], unwritten: Mapping[str, PatternMatc
             first = position(holes.first, b.parameter.shape)
             total = b.nbytes // b.parameter.dtype.bytes
             detail = f"{holes.count} of {total} elements of {b.name} were never written, the first at {first}"
-            return Verdict(Failed(Stage.CHECK, Reason.UNWRITTEN, detail), True, False)
+            return Verdict(Failed(TrialStage.CHECK, Reason.UNWRITTEN, detail), True, False)
     largest = 0.0
     for b in outputs:
         error, wrong = compare(b, truth)
         if wrong is not None:
-            failed = Failed(Stage.CHECK, Reason.WRONG_RESULT, wrong)
+            failed = Failed(TrialStage.CHECK, Reason.WRONG_RESULT, wrong)
             return Verdict(failed, True, True, error if math.isfinite(error) else None)
         largest = max(largest, error)
     return Verdict(None, True, True, largest)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..core.errors import OutOfMemory, TilewrightError, WorkerLost
 from ..core.target import Profile, Target
-from ..core.trial import Failed, Reason, Stage
+from ..core.trial import Failed, Reason, TrialStage
 from .child import Child, ChildDied, ChildHung
 from .frames import Frame
 from .settings import ExecutorSettings
@@ -76,7 +76,11 @@ class ChildSupervisor:
         self._drop()
 
     def _candidate(
-        self, frame: Frame, first_stage: Stage, before: Callable[[], None], deadlines: Mapping[str, float] | None = None
+        self,
+        frame: Frame,
+        first_stage: TrialStage,
+        before: Callable[[], None],
+        deadlines: Mapping[str, float] | None = None,
     ) -> Frame | Failed:
         """The answer to one candidate, or a failure that says how the candidate killed the child.
 
@@ -89,7 +93,7 @@ class ChildSupervisor:
             try:
                 return self._ask(frame, first_stage.value, deadlines)
             except ChildHung as hung:
-                return Failed(Stage(hung.stage), Reason.TIMEOUT, hung.message)
+                return Failed(TrialStage(hung.stage), Reason.TIMEOUT, hung.message)
             except ChildDied as died:
                 blameless = died.signal == signal.SIGKILL or self._candidates > 1
                 if attempt == 2 or not blameless:
@@ -160,10 +164,10 @@ def library_threads(count: int) -> dict[str, str]:
 
 def failure_of(died: ChildDied) -> Failed:
     """What the death of a child says about the candidate that was in it."""
-    stage = Stage(died.stage)
+    stage = TrialStage(died.stage)
     if died.signal == signal.SIGKILL:
         reason = Reason.WORKER_LOST
-    elif stage is Stage.COMPILE:
+    elif stage is TrialStage.COMPILE:
         reason = Reason.COMPILE_ERROR
     else:
         reason = Reason.ILLEGAL_ACCESS if died.signal in _CRASHES else Reason.LAUNCH_ERROR

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..codegen.backend import CompiledKernel, KernelParameter
 from ..core.errors import CompileError, DeviceFault, Fault, InvalidParameter, TilewrightError
-from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
+from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Timed, TrialStage
 from ..runtime.anchor import Anchor
 from ..runtime.device import Device, LoadedKernel
 from ..te.workload import Workload
@@ -65,7 +65,7 @@ class MeasurementHarness:
     def run(
         self,
         binary: CompiledKernel,
-        announce: Callable[[Stage], None],
+        announce: Callable[[TrialStage], None],
         anchor: Anchor | None,
         incumbent_seconds: float | None,
     ) -> RunReport:
@@ -76,18 +76,18 @@ class MeasurementHarness:
             binary_bytes=len(binary.code),
             environment={**load(), **resources(binary)},
         )
-        started, at = time.perf_counter(), Stage.LOAD
+        started, at = time.perf_counter(), TrialStage.LOAD
 
-        def enter(stage: Stage) -> None:
+        def enter(stage: TrialStage) -> None:
             nonlocal at
             at = stage
             announce(stage)
 
         checked = None
         try:
-            enter(Stage.LOAD)
+            enter(TrialStage.LOAD)
             kernel = self._device.load(binary)
-            enter(Stage.CHECK)
+            enter(TrialStage.CHECK)
             buffers = self._arguments(binary.parameters)
             verdict = check(kernel, buffers, self._truth)
             evidence = self._judged(evidence, verdict)
@@ -99,7 +99,7 @@ class MeasurementHarness:
             if incumbent_seconds is not None and verdict.launch_seconds > self._patience_seconds(incumbent_seconds):
                 evidence = replace(evidence, environment={**evidence.environment, "stopped_early": 1.0})
                 return RunReport(Timed((verdict.launch_seconds,)), Clocks(check=checked - started), evidence)
-            enter(Stage.TIME)
+            enter(TrialStage.TIME)
             outcome, evidence = self._time(kernel, buffers, evidence, anchor, incumbent_seconds)
             timed = time.perf_counter()
             if isinstance(outcome, Timed):
@@ -205,7 +205,7 @@ class MeasurementHarness:
             return timing.timed, evidence
         spread, middle = timing.timed.spread, timing.timed.seconds
         detail = f"quartiles {spread:.0%} apart after {timing.seconds:.2g} s, median {middle:.3g} s"
-        return Failed(Stage.TIME, Reason.NOISY, detail), evidence
+        return Failed(TrialStage.TIME, Reason.NOISY, detail), evidence
 
     def _patience_seconds(self, incumbent_seconds: float) -> float:
         """A launch that takes longer than this while it is checked need not be timed at all: it is far slower than the

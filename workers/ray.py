@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ..codegen.backend import CompiledKernel
 from ..core.errors import TilewrightError, WorkerLost
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
-from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage
+from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, TrialStage
 from .builder_supervisor import BuilderSupervisor
 from .child_supervisor import WorkerSpec
 from .executor import Executor
@@ -134,7 +134,7 @@ class RemoteBuilder(RemoteSupervisor):
         try:
             return cast(BuildReport, self._call("build", workload, schedule))
         except ActorsLost as lost:
-            return BuildReport(Failed(Stage.COMPILE, Reason.WORKER_LOST, lost.message), 0.0, 0.0)
+            return BuildReport(Failed(TrialStage.COMPILE, Reason.WORKER_LOST, lost.message), 0.0, 0.0)
 
 
 class RemoteRunner(RemoteSupervisor):
@@ -144,7 +144,7 @@ class RemoteRunner(RemoteSupervisor):
         try:
             return cast(RunReport, self._call("run", workload, binary, incumbent_seconds))
         except ActorsLost as lost:
-            return RunReport(Failed(Stage.CHECK, Reason.WORKER_LOST, lost.message), Clocks(), Evidence())
+            return RunReport(Failed(TrialStage.CHECK, Reason.WORKER_LOST, lost.message), Clocks(), Evidence())
 
     def prefetch(self, workload: Json) -> None:
         self._call("prefetch", workload)

@@ -8,7 +8,7 @@ from typing import cast
 from ..codegen.backends import backend_for
 from ..core.errors import InvalidParameter, OutOfMemory, TilewrightError, WorkerLost
 from ..core.target import DeviceInfo, Profile
-from ..core.trial import Stage
+from ..core.trial import TrialStage
 from ..runtime.anchor import load_anchor
 from ..runtime.devices import open_device
 from ..te.data import random_inputs
@@ -105,7 +105,7 @@ class RunnerRole:
         return report_to_json(report)
 
     def _play(self, bench: MeasurementHarness, frame: Frame, announce: Announce) -> Json:
-        final = bench.remeasure(binaries_from_frame(frame), lambda n: announce(Stage.TIME.value, n))
+        final = bench.remeasure(binaries_from_frame(frame), lambda n: announce(TrialStage.TIME.value, n))
         return {"samples": [list(s) for s in final.samples], "failed": final.failed, "tainted": final.tainted}
 
     def _baseline(self, request: Json) -> Json:

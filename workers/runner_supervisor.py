@@ -9,7 +9,7 @@ from typing import cast
 from ..codegen.backend import CompiledKernel
 from ..core.errors import InvalidParameter
 from ..core.target import DeviceInfo, Toolchain
-from ..core.trial import Clocks, Evidence, Failed, Outcome, Stage
+from ..core.trial import Clocks, Evidence, Failed, Outcome, TrialStage
 from .child import Child, ChildDied, ChildHung
 from .child_supervisor import ChildSupervisor, WorkerSpec, library_threads
 from .frames import Frame
@@ -77,10 +77,10 @@ class RunnerSupervisor(ChildSupervisor):
         frame = binary_to_frame(binary, {"ask": "run", "incumbent_seconds": incumbent_seconds})
         started = time.perf_counter()
         deadlines = launch_deadlines(self._deadlines, incumbent_seconds)
-        answer = self._candidate(frame, Stage.LOAD, lambda: self._prepare(workload), deadlines)
+        answer = self._candidate(frame, TrialStage.LOAD, lambda: self._prepare(workload), deadlines)
         wall = time.perf_counter() - started
         if isinstance(answer, Failed):
-            clocks = Clocks(time=wall) if answer.stage is Stage.TIME else Clocks(check=wall)
+            clocks = Clocks(time=wall) if answer.stage is TrialStage.TIME else Clocks(check=wall)
             key = hashlib.sha256(binary.code).hexdigest()
             evidence = Evidence(input_seed=self._spec.seed, binary_key=key, binary_bytes=len(binary.code))
             return RunReport(answer, clocks, evidence)
@@ -101,7 +101,7 @@ class RunnerSupervisor(ChildSupervisor):
             self._prepare(workload)
             frame = binaries_to_frame([binaries[n] for n in left], {"ask": "remeasure"})
             try:
-                answer = self._ask(frame, Stage.LOAD.value).header
+                answer = self._ask(frame, TrialStage.LOAD.value).header
             except (ChildDied, ChildHung) as error:
                 failed, lost = error.item, True
             else:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from ..codegen.backend import CompiledKernel, KernelParameter, LaunchConfig, Resources, TensorMap
 from ..core.dtypes import dtype_named
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
-from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed
+from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Timed, TrialStage
 from .frames import Frame
 from .report import RunReport
 from .timing import RemeasureRules, TimingRules
@@ -135,7 +135,7 @@ def outcome_from_json(data: object) -> Outcome:
     fields = cast(Json, data)
     if "samples" in fields:
         return Timed(tuple(cast(list[float], fields["samples"])), cast(int, fields["launches_per_sample"]))
-    return Failed(Stage(str(fields["stage"])), Reason(str(fields["reason"])), str(fields["detail"]))
+    return Failed(TrialStage(str(fields["stage"])), Reason(str(fields["reason"])), str(fields["detail"]))
 
 
 def clocks_to_json(clocks: Clocks) -> Json:

@@ -10,7 +10,7 @@ from ..responses import HealthOut, VersionOut
 from ..strict_route import StrictRoute
 
 router = APIRouter(tags=["health"], route_class=StrictRoute)
-_PROBLEM_TOO = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+_PROBLEM_TOO = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}}
 
 
 @router.get("/healthz", operation_id="isAlive", responses=READS)

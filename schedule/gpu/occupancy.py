@@ -59,6 +59,11 @@ class GpuLimits:
         )
         return np.where(fits, blocks, 0)
 
+    def shared_bytes_for(self, ctas_per_sm: Whole) -> NDArray[np.int64]:
+        """How many bytes of shared memory each of ``ctas_per_sm`` blocks may have that run on a multiprocessor."""
+        room = np.asarray(self.shared_bytes_per_multiprocessor // ctas_per_sm, np.int64) - self.reserved_shared_bytes
+        return np.minimum(room, self.shared_bytes_per_block)
+
     def early_blocks(self, resident: Whole, multiprocessors: int) -> NDArray[np.int64]:
         """How many blocks of a launch may start while the launch before still ends, ``resident`` of them on each
         multiprocessor. It is 0 where launches do not overlap; they do where there are clusters."""

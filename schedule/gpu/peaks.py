@@ -2,8 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...core.target import Target
 from ..sketch import Peaks
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +89,12 @@ def gpu_peaks(target: Target, measured: Peaks) -> GpuPeaks:
         memory_bytes_per_second=measured.get("copy_bytes_per_second") or traits.memory_bytes_per_second,
         launch_seconds=measured.get("launch_seconds") or traits.launch_seconds,
     )
+
+
+@dataclass(frozen=True)
+class UnitCycles:
+    """How many cycles each unit of a multiprocessor takes for one k iteration of one tile, float64[n] each."""
+
+    mma: Floats
+    shared: Floats
+    l2: Floats

@@ -42,7 +42,7 @@ At = Mapping[str, Expr]
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
+class SplitKReduction:
     """What the threads of one CTA add up: ``vectors`` vectors of ``width`` neighbours along ``n``.
 
     ``thread``: which of the ``threads`` threads this one is. ``at_once``: how many vectors it takes at once.
@@ -66,7 +66,7 @@ class Reduction:
     in_cluster: bool = False
 
 
-def reduce_partials(w: Writer, gemm: Gemm, r: Reduction, dtype: DType) -> None:
+def reduce_partials(w: Writer, gemm: Gemm, r: SplitKReduction, dtype: DType) -> None:
     """Add up all vectors and store the outputs."""
     if r.at_once == 1:
         _reduce_one_at_a_time(w, gemm, r, dtype)
@@ -95,7 +95,7 @@ def reduce_partials(w: Writer, gemm: Gemm, r: Reduction, dtype: DType) -> None:
                     store_outputs(w, gemm, at, held, r.width, (i, index(0)))
 
 
-def _reduce_one_at_a_time(w: Writer, gemm: Gemm, r: Reduction, dtype: DType) -> None:
+def _reduce_one_at_a_time(w: Writer, gemm: Gemm, r: SplitKReduction, dtype: DType) -> None:
     """As ``reduce_partials``, for one vector of a thread at a time. Partial sums that may not exist are all loaded
     before the first addition. For others the compiler does so itself; it does not move loads out of conditions."""
     held = None
@@ -117,7 +117,7 @@ def _reduce_one_at_a_time(w: Writer, gemm: Gemm, r: Reduction, dtype: DType) -> 
                 store_outputs(w, gemm, at, total, r.width)
 
 
-def _load(w: Writer, r: Reduction, held: Buffer, i: Expr, vector: Expr) -> None:
+def _load(w: Writer, r: SplitKReduction, held: Buffer, i: Expr, vector: Expr) -> None:
     """Load all partial sums of a vector, zeros for those that do not exist."""
     for n in _partials(w, r):
         exists = None if r.exists is None or n == index(0) else r.exists(n)
@@ -127,14 +127,14 @@ def _load(w: Writer, r: Reduction, held: Buffer, i: Expr, vector: Expr) -> None:
             w.store(held, _held(r, i, n), r.partial(vector, n))
 
 
-def _add(w: Writer, r: Reduction, total: Buffer, partial: Callable[[Expr], Expr]) -> None:
+def _add(w: Writer, r: SplitKReduction, total: Buffer, partial: Callable[[Expr], Expr]) -> None:
     """Add up all partial sums of a vector, each given by its number."""
     sum_at = contiguous_vector((index(0),), r.width)
     for n in _partials(w, r):
         w.store(total, sum_at, partial(n) if n == index(0) else Load(total, sum_at) + partial(n))
 
 
-def _partials(w: Writer, r: Reduction) -> Iterator[Expr]:
+def _partials(w: Writer, r: SplitKReduction) -> Iterator[Expr]:
     """The numbers of all partial sums of a vector, in order. Those that may not exist are counted by a loop, since they
     may be many; others are written out."""
     yield index(0)
@@ -145,7 +145,7 @@ def _partials(w: Writer, r: Reduction) -> Iterator[Expr]:
         yield n + 1
 
 
-def _held(r: Reduction, i: Expr, partial: Expr) -> tuple[Expr, ...]:
+def _held(r: SplitKReduction, i: Expr, partial: Expr) -> tuple[Expr, ...]:
     """Where in registers a partial sum is, of the ``i``-th vector at once."""
     return contiguous_vector((i, partial, index(0)), r.width)
 
@@ -199,7 +199,7 @@ def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
             return Load(partials, here)
         return ClusterLoad(partials, here, t.first + (t.rank + number) % t.split_k)
 
-    reduction = Reduction(
+    reduction = SplitKReduction(
         *(vectors, width, t.thread, t.threads, at_once, t.split_k, partial, loads_if, destination),
         in_cluster=t.split_k > 1,
     )
@@ -263,7 +263,7 @@ def reduce_columns(w: Writer, s: ColumnSlice, partials: Buffer) -> None:
         return ClusterLoad(partials, here, number // warps_k) if in_cluster else Load(partials, here)
 
     in_cluster, count = s.split_k > 1, s.split_k * warps_k
-    reduction = Reduction(
+    reduction = SplitKReduction(
         *(own, width, s.thread, s.threads, 1, count, partial, loads_if, destination), in_cluster=in_cluster
     )
     reduce_partials(w, gemm, reduction, partials.dtype)

@@ -56,18 +56,19 @@ class Columns:
 
 
 def codes_of(knobs: Sequence[Knob], schedules: Sequence[Schedule]) -> NDArray[np.int16]:
-    """int16[n, knobs]; raises IllegalSchedule for a knob that is missing, unknown, or has a value that it has not."""
+    """int16[n, knobs]. A knob that a schedule does not name has its first value, so that schedules outlive the addition
+    of a knob. Raises IllegalSchedule for an unknown knob, and for a value that a knob has not."""
     codes = np.zeros((len(schedules), len(knobs)), dtype=np.int16)
     names = [k.name for k in knobs]
     for row, schedule in enumerate(schedules):
         given = dict(schedule.knobs)
-        if set(given) != set(names):
+        if unknown := set(given) - set(names):
             raise IllegalSchedule(
-                f"the schedule has the knobs {sorted(given)}; this workload has {sorted(names)}",
+                f"unknown knobs: {', '.join(sorted(unknown))}; this workload has {', '.join(sorted(names))}",
                 field="/schedule/knobs",
             )
         for position, knob in enumerate(knobs):
-            value = given[knob.name]
+            value = given.get(knob.name, knob.values[0])
             found = [i for i, v in enumerate(knob.values) if v == value and type(v) is type(value)]
             if not found:
                 allowed = ", ".join(map(str, knob.values))

@@ -25,7 +25,7 @@ _EXACT = 1 << 53
 
 
 @dataclass(frozen=True, eq=False)
-class Settings:
+class SettingTable:
     """``codes``: int16[n, knobs], unique rows. ``total``: how many legal settings there are. It is exact where
     ``low == high``; otherwise it is an estimate, and [``low``, ``high``] is its 95 % confidence interval."""
 
@@ -41,7 +41,7 @@ def legal_settings(
     limit: int,
     draws: np.random.Generator,
     defaults: Mapping[str, KnobValue] | None = None,
-) -> Settings:
+) -> SettingTable:
     """At most ``limit`` legal settings: all of them where they are no more, else a uniform sample without repeats.
 
     There are no rows where no setting is legal, and where ``MOST_DRAWN`` draws find none.
@@ -54,7 +54,7 @@ def legal_settings(
     total = len(codes)
     if total > limit:
         codes = codes[np.sort(draws.permutation(total)[:limit])]
-    return Settings(codes, total, total, total)
+    return SettingTable(codes, total, total, total)
 
 
 def all_settings(knobs: tuple[Knob, ...]) -> Columns:
@@ -68,7 +68,7 @@ def grid_codes(knobs: Sequence[Knob]) -> Codes:
     return np.stack(np.unravel_index(np.arange(prod(shape)), shape), axis=1).astype(np.int16)
 
 
-def _sampled(found: Elimination, limit: int, draws: np.random.Generator) -> Settings:
+def _sampled(found: Elimination, limit: int, draws: np.random.Generator) -> SettingTable:
     """Settings drawn uniformly, without repeats and without those that break an open constraint."""
     codes = found.drawn(0, draws)
     drawn = kept = 0
@@ -86,7 +86,7 @@ def _sampled(found: Elimination, limit: int, draws: np.random.Generator) -> Sett
     else:
         rounding = 0 if found.total <= _EXACT else 1e-9 * found.total
         total, low, high = found.total, found.total - rounding, found.total + rounding
-    return Settings(codes, *(max(n, len(codes)) for n in (round(total), floor(low), ceil(high))))
+    return SettingTable(codes, *(max(n, len(codes)) for n in (round(total), floor(low), ceil(high))))
 
 
 def _wilson(kept: int, drawn: int) -> tuple[float, float]:

@@ -56,7 +56,7 @@ class Space:
         """The row that holds ``schedule``, or None when it is not in this space."""
         if (schedule.sketch, schedule.version) != (self.sketch, self.version):
             return None
-        wanted = dict(schedule.knobs)
+        wanted = {**{knob.name: knob.values[0] for knob in self.knobs}, **dict(schedule.knobs)}
         if set(wanted) != {k.name for k in self.knobs}:
             return None
         try:

@@ -77,7 +77,7 @@ class _Side:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
+class TransposedConvolutionSizes:
     """Everything the shapes are made of. ``first``: whether channels come first."""
 
     batch: int
@@ -130,7 +130,7 @@ class _Sizes:
         )
 
 
-def _sizes(v: Values) -> _Sizes:
+def _sizes(v: Values) -> TransposedConvolutionSizes:
     """As the parameters say, checked."""
     stride, padding, more = v.integer("stride"), v.integer("padding"), v.integer("output_padding")
     dilation, groups = v.integer("dilation"), v.integer("groups")
@@ -159,7 +159,7 @@ def _sizes(v: Values) -> _Sizes:
         sides = [_Side(s.extent, s.kernel, stride, padding, more, split=False) for s in sides]
     kernel_extents = (v.integer("kernel_h"), v.integer("kernel_w"))
     first = v.text("layout") == "NCHW"
-    return _Sizes(
+    return TransposedConvolutionSizes(
         v.integer("batch"), v.integer("channels"), v.integer("filters"), kernel_extents, dilation, groups, first, *sides
     )
 

@@ -25,7 +25,7 @@ def epilogue_parameters(bias: bool = False, name: str = "B") -> tuple[Parameter,
 
 
 @dataclass(frozen=True, slots=True)
-class Epilogue:
+class ProductEpilogue:
     """``activation(total + B + R)``, rounded from ``wide`` to ``result``; B and R are of dtype ``result``.
     ``bias_name``: what B is called."""
 
@@ -78,7 +78,7 @@ class Epilogue:
         return y.astype(self.result.numpy, copy=False)
 
 
-def epilogue_of(v: Values, bias_name: str = "B") -> Epilogue:
+def epilogue_of(v: Values, bias_name: str = "B") -> ProductEpilogue:
     """As ``epilogue_parameters``, ``dtype`` and ``accumulate`` say; raises InvalidParameter for a function of floats on
     integers."""
     wide, result = accumulation(v)
@@ -89,7 +89,7 @@ def epilogue_of(v: Values, bias_name: str = "B") -> Epilogue:
             f"activation is {activation}, which does not take {v.text('dtype')}; allowed: {', '.join(allowed)}",
             field="activation",
         )
-    return Epilogue(bias_name, v.flag("bias"), v.flag("residual"), activation, wide, result)
+    return ProductEpilogue(bias_name, v.flag("bias"), v.flag("residual"), activation, wide, result)
 
 
 def _names(total: Tensor) -> list[str]:

@@ -10,7 +10,7 @@ from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
-from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Stage, Timed, Trial
+from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Timed, Trial, TrialStage
 from tilewright.db.recording import record_trial
 from tilewright.db.rows import NewJob, NewTask, NewTrial
 from tilewright.db.store import RecordStore
@@ -27,11 +27,13 @@ HERE = MeasuredOn(
     Profile(),
 )
 FAILURES = (
-    Failed(Stage.TIME, Reason.TIMEOUT, "no answer for 10 s; the process group was killed"),
+    Failed(TrialStage.TIME, Reason.TIMEOUT, "no answer for 10 s; the process group was killed"),
     Failed(
-        Stage.CHECK, Reason.WRONG_RESULT, "C[3, 7] is 1.5, expected 1.25 +- 2e-05; <b>17 of 1024</b> elements differ"
+        TrialStage.CHECK,
+        Reason.WRONG_RESULT,
+        "C[3, 7] is 1.5, expected 1.25 +- 2e-05; <b>17 of 1024</b> differ",
     ),
-    Failed(Stage.LOWER, Reason.ILLEGAL_SCHEDULE, "vectorise: loop j_inner has extent 3; allowed: a multiple of 8"),
+    Failed(TrialStage.LOWER, Reason.ILLEGAL_SCHEDULE, "vectorise: loop j_inner has extent 3; allowed: a multiple of 8"),
 )
 
 

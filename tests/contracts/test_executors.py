@@ -16,7 +16,7 @@ from tilewright.core.errors import InvalidParameter, WorkerLost
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import Profile
-from tilewright.core.trial import Failed, Reason, Stage, Timed, Trial
+from tilewright.core.trial import Failed, Reason, Timed, Trial, TrialStage
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te.operators import OPERATORS
@@ -32,29 +32,29 @@ FAULTY = ExecutorSettings(
 )
 
 FAULTS = {
-    "loops_for_ever": (Stage.CHECK, Reason.TIMEOUT, "check took over 3 s"),
-    "hangs_after_many_launches": (Stage.TIME, Reason.TIMEOUT, "time took over 3 s"),
-    "segfaults": (Stage.CHECK, Reason.ILLEGAL_ACCESS, "SIGSEGV"),
-    "illegal_instruction": (Stage.CHECK, Reason.ILLEGAL_ACCESS, "SIGILL"),
-    "divides_by_zero": (Stage.CHECK, Reason.ILLEGAL_ACCESS, "SIGFPE"),
-    "one_past_the_end": (Stage.CHECK, Reason.OUT_OF_BOUNDS, "output C was written past its end"),
-    "one_before_the_start": (Stage.CHECK, Reason.OUT_OF_BOUNDS, "output C was written before its start"),
-    "writes_its_input": (Stage.CHECK, Reason.OUT_OF_BOUNDS, "input A was written"),
-    "one_unwritten": (Stage.CHECK, Reason.UNWRITTEN, f"1 of {SIZE} elements of output C"),
-    "wrong": (Stage.CHECK, Reason.WRONG_RESULT, "C[0] is"),
-    "nan": (Stage.CHECK, Reason.WRONG_RESULT, "C[0] is nan"),
-    "wrong_after_many_launches": (Stage.TIME, Reason.WRONG_RESULT, "right once"),
-    "stray_parameter": (Stage.CHECK, Reason.LAUNCH_ERROR, "the workload has no such buffer"),
-    "builder_hangs": (Stage.COMPILE, Reason.TIMEOUT, "compile took over 3 s"),
-    "builder_segfaults": (Stage.COMPILE, Reason.COMPILE_ERROR, "SIGSEGV"),
-    "builder_aborts": (Stage.COMPILE, Reason.COMPILE_ERROR, "SIGABRT"),
-    "builder_exits": (Stage.COMPILE, Reason.COMPILE_ERROR, "status 3"),
-    "builder_is_killed": (Stage.COMPILE, Reason.WORKER_LOST, "SIGKILL"),
-    "builder_exhausts_memory": (Stage.COMPILE, Reason.RESOURCES, "memory"),
-    "builder_has_a_bug": (Stage.COMPILE, Reason.COMPILE_ERROR, "ZeroDivisionError: in a sketch"),
-    "schedule_is_illegal": (Stage.LOWER, Reason.ILLEGAL_SCHEDULE, "factor: factor 7 of 10"),
-    "kernel_is_invalid": (Stage.LOWER, Reason.COMPILE_ERROR, "a store to an input"),
-    "compiler_refuses": (Stage.COMPILE, Reason.COMPILE_ERROR, "no such instruction"),
+    "loops_for_ever": (TrialStage.CHECK, Reason.TIMEOUT, "check took over 3 s"),
+    "hangs_after_many_launches": (TrialStage.TIME, Reason.TIMEOUT, "time took over 3 s"),
+    "segfaults": (TrialStage.CHECK, Reason.ILLEGAL_ACCESS, "SIGSEGV"),
+    "illegal_instruction": (TrialStage.CHECK, Reason.ILLEGAL_ACCESS, "SIGILL"),
+    "divides_by_zero": (TrialStage.CHECK, Reason.ILLEGAL_ACCESS, "SIGFPE"),
+    "one_past_the_end": (TrialStage.CHECK, Reason.OUT_OF_BOUNDS, "output C was written past its end"),
+    "one_before_the_start": (TrialStage.CHECK, Reason.OUT_OF_BOUNDS, "output C was written before its start"),
+    "writes_its_input": (TrialStage.CHECK, Reason.OUT_OF_BOUNDS, "input A was written"),
+    "one_unwritten": (TrialStage.CHECK, Reason.UNWRITTEN, f"1 of {SIZE} elements of output C"),
+    "wrong": (TrialStage.CHECK, Reason.WRONG_RESULT, "C[0] is"),
+    "nan": (TrialStage.CHECK, Reason.WRONG_RESULT, "C[0] is nan"),
+    "wrong_after_many_launches": (TrialStage.TIME, Reason.WRONG_RESULT, "right once"),
+    "stray_parameter": (TrialStage.CHECK, Reason.LAUNCH_ERROR, "the workload has no such buffer"),
+    "builder_hangs": (TrialStage.COMPILE, Reason.TIMEOUT, "compile took over 3 s"),
+    "builder_segfaults": (TrialStage.COMPILE, Reason.COMPILE_ERROR, "SIGSEGV"),
+    "builder_aborts": (TrialStage.COMPILE, Reason.COMPILE_ERROR, "SIGABRT"),
+    "builder_exits": (TrialStage.COMPILE, Reason.COMPILE_ERROR, "status 3"),
+    "builder_is_killed": (TrialStage.COMPILE, Reason.WORKER_LOST, "SIGKILL"),
+    "builder_exhausts_memory": (TrialStage.COMPILE, Reason.RESOURCES, "memory"),
+    "builder_has_a_bug": (TrialStage.COMPILE, Reason.COMPILE_ERROR, "ZeroDivisionError: in a sketch"),
+    "schedule_is_illegal": (TrialStage.LOWER, Reason.ILLEGAL_SCHEDULE, "factor: factor 7 of 10"),
+    "kernel_is_invalid": (TrialStage.LOWER, Reason.COMPILE_ERROR, "a store to an input"),
+    "compiler_refuses": (TrialStage.COMPILE, Reason.COMPILE_ERROR, "no such instruction"),
 }
 
 REAL: dict[str, dict[str, object]] = {

@@ -14,7 +14,7 @@ from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
-from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Stage, Timed, Trial
+from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Timed, Trial, TrialStage
 from tilewright.db import migrate
 from tilewright.db.engine import Database, parse_url
 from tilewright.db.rows import NewJob, NewTask, NewTrial
@@ -65,7 +65,7 @@ def new_job(name: str, *tasks: NewTask) -> NewJob:
 
 def trial(sequence: int, seconds: float | None, *, on: MeasuredOn = HERE, job: str = "j", task: int = 0) -> NewTrial:
     outcome = (
-        Failed(Stage.CHECK, Reason.WRONG_RESULT, f"off\x00by {sequence}") if seconds is None else Timed((seconds,))
+        Failed(TrialStage.CHECK, Reason.WRONG_RESULT, f"off\x00by {sequence}") if seconds is None else Timed((seconds,))
     )
     schedule = Schedule.of("loops", 1, {"tile": sequence, "order": "ij"})
     evidence = Evidence(3, float("nan") if seconds is None else 0.5, environment={"load": 0.25})
@@ -158,7 +158,7 @@ def test_a_trial_is_kept_whole_with_its_counters_and_events(store: RecordStore) 
         assert row.record.trial.clocks == want.trial.clocks
         assert row.elapsed_seconds == want.elapsed_seconds
         if seconds is None:
-            assert row.record.trial.outcome == Failed(Stage.CHECK, Reason.WRONG_RESULT, f"offby {sequence}")
+            assert row.record.trial.outcome == Failed(TrialStage.CHECK, Reason.WRONG_RESULT, f"offby {sequence}")
             assert str(row.record.trial.evidence.max_error) == "nan"
         else:
             assert row.record.trial.outcome == want.trial.outcome

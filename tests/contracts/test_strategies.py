@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.core.budget import Budget, StopReason
-from tilewright.core.trial import Failed, Reason, Stage, Timed, Trial
+from tilewright.core.trial import Failed, Reason, Timed, Trial, TrialStage
 from tilewright.cost_model.models import MODELS
 from tilewright.search.pool import CandidatePool
 from tilewright.search.recorded import Recorded, read_table
@@ -75,7 +75,7 @@ def test_survives_a_pool_where_everything_fails(strategy: str, model: str) -> No
     for _ in range(4):
         batch = chosen.ask(10)
         assert len(batch) == 10
-        chosen.tell([Observation(c, Failed(Stage.COMPILE, Reason.COMPILE_ERROR, "no")) for c in batch])
+        chosen.tell([Observation(c, Failed(TrialStage.COMPILE, Reason.COMPILE_ERROR, "no")) for c in batch])
 
 
 @pytest.mark.parametrize(("strategy", "model"), [p for p in PAIRS if p[0] != "random" and p[1] != "constant"])

@@ -5,7 +5,7 @@ import pytest
 
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.streams import stream
-from tilewright.core.trial import Failed, Outcome, Reason, Stage, Timed
+from tilewright.core.trial import Failed, Outcome, Reason, Timed, TrialStage
 from tilewright.cost_model.dataset import Experience, experience_data, labels
 from tilewright.cost_model.features import COLUMNS, KNOB_COLUMNS, schedule_features, space_features
 from tilewright.runtime.devices import open_device
@@ -52,9 +52,9 @@ def test_without_a_prior_no_feature_holds_an_estimate() -> None:
 
 
 def test_labels_compare_with_the_best_and_failures_get_nothing() -> None:
-    outcomes: list[Outcome] = [Timed((2.0,)), Failed(Stage.TIME, Reason.TIMEOUT), Timed((1.0,)), Timed((4.0,))]
+    outcomes: list[Outcome] = [Timed((2.0,)), Failed(TrialStage.TIME, Reason.TIMEOUT), Timed((1.0,)), Timed((4.0,))]
     assert labels(outcomes).tolist() == [0.5, 0.0, 1.0, 0.25]
-    assert labels([Failed(Stage.COMPILE, Reason.COMPILE_ERROR)]).tolist() == [0.0]
+    assert labels([Failed(TrialStage.COMPILE, Reason.COMPILE_ERROR)]).tolist() == [0.0]
 
 
 def test_records_of_a_sketch_that_is_gone_are_left_out() -> None:

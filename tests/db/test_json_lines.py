@@ -14,7 +14,7 @@ from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
-from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Stage, Timed, Trial
+from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Timed, Trial, TrialStage
 from tilewright.db import migrate
 from tilewright.db.engine import Database, parse_url
 from tilewright.db.rows import NewJob, NewTrial
@@ -60,7 +60,7 @@ def fill(store: RecordStore) -> None:
 def trial(sequence: int) -> Trial:
     schedule = Schedule.of("loops", 1, {"tile": sequence, "order": "ij"})
     if sequence == 1:
-        failed = Failed(Stage.CHECK, Reason.WRONG_RESULT, "C[0] is 3, not 4\nand more")
+        failed = Failed(TrialStage.CHECK, Reason.WRONG_RESULT, "C[0] is 3, not 4\nand more")
         return Trial(schedule, failed, Clocks(check=0.1), Evidence(max_error=float("inf")))
     timed = Timed((1e-6 / (1 + sequence), 2e-6), 100)
     return Trial(schedule, timed, Clocks(0.1, 0.2, 0.3, 0.4, 0.5), Evidence(3, 0.5, environment={"load": 0.2}))

@@ -3,11 +3,11 @@
 import pytest
 
 from tilewright.core.schedule import Schedule
-from tilewright.core.trial import Evidence, Failed, Outcome, Reason, Stage, Timed, Trial
+from tilewright.core.trial import Evidence, Failed, Outcome, Reason, Timed, Trial, TrialStage
 from tilewright.search.drift import NOISE, WINDOW, drift_corrected, noise
 from tilewright.search.remeasurement import worth_remeasuring
 
-FAILED = Failed(Stage.CHECK, Reason.WRONG_RESULT)
+FAILED = Failed(TrialStage.CHECK, Reason.WRONG_RESULT)
 
 
 def _trial(seconds: float, speed: float = 1.0, anchor: float | None = 1e-5, outcome: Outcome | None = None) -> Trial:

@@ -1,9 +1,9 @@
 """Who meets again, and what that changes."""
 
-from tilewright.core.trial import Failed, Outcome, Reason, Stage, Timed
+from tilewright.core.trial import Failed, Outcome, Reason, Timed, TrialStage
 from tilewright.search.remeasurement import BAND, MOST, MOST_PLAYS, ranked, rounds_for, worth_remeasuring
 
-BROKEN = Failed(Stage.CHECK, Reason.WRONG_RESULT)
+BROKEN = Failed(TrialStage.CHECK, Reason.WRONG_RESULT)
 
 
 def around(seconds: float) -> tuple[float, ...]:

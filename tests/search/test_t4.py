@@ -8,17 +8,17 @@ import pytest
 
 from tilewright.core.errors import InvalidParameter
 from tilewright.core.schedule import Schedule
-from tilewright.core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage, Timed, Trial
+from tilewright.core.trial import Clocks, Evidence, Failed, Outcome, Reason, Timed, Trial, TrialStage
 from tilewright.search.recorded import read_table
 from tilewright.search.t4 import t4_result, write_t4
 
 NOW = "2026-11-21T12:00:00+00:00"
 OUTCOMES: tuple[Outcome, ...] = (
     Timed((0.25, 0.5, 0.125), 80),
-    Failed(Stage.COMPILE, Reason.RESOURCES, "it spills 12 bytes"),
-    Failed(Stage.CHECK, Reason.UNWRITTEN, "3 of 4 elements"),
-    Failed(Stage.TIME, Reason.TIMEOUT, "time took over 30 s"),
-    Failed(Stage.LOAD, Reason.LAUNCH_ERROR, "refused"),
+    Failed(TrialStage.COMPILE, Reason.RESOURCES, "it spills 12 bytes"),
+    Failed(TrialStage.CHECK, Reason.UNWRITTEN, "3 of 4 elements"),
+    Failed(TrialStage.TIME, Reason.TIMEOUT, "time took over 30 s"),
+    Failed(TrialStage.LOAD, Reason.LAUNCH_ERROR, "refused"),
 )
 CLASSES = ("correct", "compile", "correctness", "timeout", "runtime")
 

@@ -11,7 +11,7 @@ from tilewright.codegen.backends import backend_for
 from tilewright.core.dtypes import float32
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
-from tilewright.core.trial import Reason, Stage
+from tilewright.core.trial import Reason, TrialStage
 from tilewright.te.build import compute, placeholder, workload
 from tilewright.te.workload import Workload
 
@@ -51,21 +51,21 @@ ILLEGAL = ("illegal_write", "illegal_read", "misaligned", "illegal_shared", "tra
 HANGS = ("loops_for_ever", "waits_for_a_block_that_never_comes", "hangs_after_many_launches")
 LAUNCH_FAILURES = ("too_many_threads", "too_much_shared", "too_large_a_cluster")
 
-VERDICTS: dict[str, tuple[Stage, Reason]] = {
-    **dict.fromkeys(ILLEGAL, (Stage.CHECK, Reason.ILLEGAL_ACCESS)),
-    **dict.fromkeys(HANGS, (Stage.CHECK, Reason.TIMEOUT)),
-    "faults_after_many_launches": (Stage.TIME, Reason.ILLEGAL_ACCESS),
-    "hangs_after_many_launches": (Stage.TIME, Reason.TIMEOUT),
-    "too_many_threads": (Stage.CHECK, Reason.LAUNCH_ERROR),
-    "too_much_shared": (Stage.LOAD, Reason.LAUNCH_ERROR),
-    "too_large_a_cluster": (Stage.CHECK, Reason.LAUNCH_ERROR),
-    "one_past_the_end": (Stage.CHECK, Reason.OUT_OF_BOUNDS),
-    "one_before_the_start": (Stage.CHECK, Reason.OUT_OF_BOUNDS),
-    "writes_its_input": (Stage.CHECK, Reason.OUT_OF_BOUNDS),
-    "one_unwritten": (Stage.CHECK, Reason.UNWRITTEN),
-    "wrong": (Stage.CHECK, Reason.WRONG_RESULT),
-    "nan": (Stage.CHECK, Reason.WRONG_RESULT),
-    "wrong_after_many_launches": (Stage.TIME, Reason.WRONG_RESULT),
+VERDICTS: dict[str, tuple[TrialStage, Reason]] = {
+    **dict.fromkeys(ILLEGAL, (TrialStage.CHECK, Reason.ILLEGAL_ACCESS)),
+    **dict.fromkeys(HANGS, (TrialStage.CHECK, Reason.TIMEOUT)),
+    "faults_after_many_launches": (TrialStage.TIME, Reason.ILLEGAL_ACCESS),
+    "hangs_after_many_launches": (TrialStage.TIME, Reason.TIMEOUT),
+    "too_many_threads": (TrialStage.CHECK, Reason.LAUNCH_ERROR),
+    "too_much_shared": (TrialStage.LOAD, Reason.LAUNCH_ERROR),
+    "too_large_a_cluster": (TrialStage.CHECK, Reason.LAUNCH_ERROR),
+    "one_past_the_end": (TrialStage.CHECK, Reason.OUT_OF_BOUNDS),
+    "one_before_the_start": (TrialStage.CHECK, Reason.OUT_OF_BOUNDS),
+    "writes_its_input": (TrialStage.CHECK, Reason.OUT_OF_BOUNDS),
+    "one_unwritten": (TrialStage.CHECK, Reason.UNWRITTEN),
+    "wrong": (TrialStage.CHECK, Reason.WRONG_RESULT),
+    "nan": (TrialStage.CHECK, Reason.WRONG_RESULT),
+    "wrong_after_many_launches": (TrialStage.TIME, Reason.WRONG_RESULT),
 }
 """What each of the faulty ones must be reported as."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tilewright.core.trial import Failed, Outcome, Stage, Timed
+from tilewright.core.trial import Failed, Outcome, Timed, TrialStage
 from tilewright.runtime.devices import host_target
 from tilewright.tests.workers.planted import BUGS, NONE, is_written, schedule, workload_named
 from tilewright.workers.local import LocalExecutor
@@ -38,7 +38,7 @@ def test_every_planted_bug_fails_for_its_reason_and_the_kernel_without_it_is_tim
     assert isinstance(good, Timed), good
     for bug, outcome in zip(planted, failed, strict=True):
         assert isinstance(outcome, Failed), f"{bug} was not seen: {outcome}"
-        assert (outcome.stage, outcome.reason) == (Stage.CHECK, BUGS[bug].reason), f"{bug}: {outcome}"
+        assert (outcome.stage, outcome.reason) == (TrialStage.CHECK, BUGS[bug].reason), f"{bug}: {outcome}"
         assert BUGS[bug].says in outcome.detail, f"{bug}: {outcome}"
 
 

@@ -1,6 +1,5 @@
 """What a setting of ``cuda_gemm`` takes by the work of each unit, and the time that follows from it."""
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -9,7 +8,7 @@ from numpy.typing import NDArray
 from ....ir.gpu.wgmma import WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
-from ..peaks import GpuPeaks
+from ..peaks import GpuPeaks, UnitCycles
 from .epilogue import can_store_by_tma
 from .sizes import GemmSizes
 
@@ -35,15 +34,6 @@ EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
 cycle."""
 FIXUP_CYCLES = 12_000
 """With stream-K, the launch that adds up the tiles of several CTAs takes so many cycles."""
-
-
-@dataclass(frozen=True)
-class UnitCycles:
-    """How many cycles each unit of a multiprocessor takes for one k iteration of one tile, float64[n] each."""
-
-    mma: Floats
-    shared: Floats
-    l2: Floats
 
 
 def unit_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycles:

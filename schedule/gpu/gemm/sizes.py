@@ -178,8 +178,7 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     epilogue_bytes = 2 * k["consumer_warpgroups"] * k["epilogue_stages"] * WGMMA_M * staged
     partial_bytes = np.where(k["split_k"] > 1, 4 * tile_m * (k["mma_n"] + PARTIAL_PADDING), 0)  # in place of the stages
     limits = limits_of(target)
-    room = limits.shared_bytes_per_multiprocessor // k["ctas_per_sm"] - limits.reserved_shared_bytes
-    room = np.minimum(room, limits.shared_bytes_per_block) - epilogue_bytes - BARRIER_BYTES
+    room = limits.shared_bytes_for(k["ctas_per_sm"]) - epilogue_bytes - BARRIER_BYTES
     stage_fills = np.where(stream_k, unit_k_iters, k_iters * tile_iterations * tiles_per_iteration)
     stages = np.minimum(np.minimum(room // stage_bytes, stage_fills), MOST_STAGES)
     shared_bytes = np.maximum(np.maximum(stages, 1) * stage_bytes, partial_bytes) + epilogue_bytes + BARRIER_BYTES

@@ -18,7 +18,7 @@ from ....ir.stmt import HardwareAxis
 from ...problems.gemm import Gemm
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
-from ..split_k import At, Reduction, reduce_partials
+from ..split_k import At, SplitKReduction, reduce_partials
 from .tile_scheduler import TileScheduler
 
 FIXUP_THREADS = 256
@@ -112,7 +112,7 @@ def write_fixup(w: FreshNameWriter, gemm: Gemm, scheduler: TileScheduler, stream
             return Load(partials, contiguous_vector((slot, *position(vector)), width))
 
         most = stream_k.most_ctas_per_tile
-        reduction = Reduction(
+        reduction = SplitKReduction(
             *(FIXUP_THREADS, width, thread, FIXUP_THREADS, 1, most, partial, loads_if, destination),
             exists=lambda number: number <= others,
         )

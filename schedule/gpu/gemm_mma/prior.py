@@ -1,6 +1,5 @@
 """What a setting of ``cuda_gemm_mma`` takes by the work of each unit, and the time that follows from it."""
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -10,7 +9,7 @@ from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..gemm.repack import uneven_operands
-from ..peaks import GpuPeaks
+from ..peaks import GpuPeaks, UnitCycles
 from .operands import ATOM_K
 from .sizes import GemmMmaSizes
 
@@ -32,15 +31,6 @@ REPACK_CYCLES, REPACKED_BYTES_PER_CYCLE = 3500, 9
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 2000, 12
 """With split-K, two barriers of the cluster take so many cycles, and each CTA reads so many bytes of partial sums in a
 cycle."""
-
-
-@dataclass(frozen=True)
-class UnitCycles:
-    """How many cycles each unit of a multiprocessor takes for one k iteration of one tile, float64[n] each."""
-
-    mma: Floats
-    shared: Floats
-    l2: Floats
 
 
 def unit_cycles(sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> UnitCycles:

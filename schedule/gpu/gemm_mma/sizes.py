@@ -126,8 +126,7 @@ def gemm_mma_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Colu
         cycles = np.select([width == n for n in COPY_CYCLES], list(COPY_CYCLES.values()))
         copy_cycles = copy_cycles + extent * k["block_k"] // unit * cycles // WARP_LANES
     limits = limits_of(target)
-    room = limits.shared_bytes_per_multiprocessor // k["ctas_per_sm"] - 1024
-    room = np.minimum(room, limits.shared_bytes_per_block)
+    room = limits.shared_bytes_for(k["ctas_per_sm"])
     stages = np.minimum(np.minimum(room // stage_bytes, k_iters), MOST_STAGES)
     partial_bytes = 4 * (tile_m * (tile_n + PARTIAL_PADDING) - PARTIAL_PADDING)
     partial_bytes = np.where(k["staged_epilogue"] == 1, partial_bytes, 0)  # in the place of the stages

@@ -36,10 +36,10 @@ class ThreadAccumulators:
         new = self._kind.accumulate(self._loaded(at), value, values[self._axis])
         store_state(self._w, self._state, tuple(at), new)
 
-    def reduce_across(self, team: ThreadGroup) -> None:
-        """Combine the single accumulators of the team's threads, after which all of them have the result."""
-        scratch = group_scratch(self._w, self._name, team, self._kind.state_dtypes)
-        group_reduce(self._w, self._name, team, self._state, self._kind.combine, scratch)
+    def reduce_across(self, group: ThreadGroup) -> None:
+        """Combine the single accumulators of the group's threads, after which all of them have the result."""
+        scratch = group_scratch(self._w, self._name, group, self._kind.state_dtypes)
+        group_reduce(self._w, self._name, group, self._state, self._kind.combine, scratch)
 
     def value(self, at: Sequence[Expr]) -> Expr:
         """The result at the indices ``at``, of the dtype of the reduced tensor."""

@@ -42,17 +42,19 @@ def write_points(w: Writer, launch: LoopLaunch, sizes: PointSizes, prefix: str) 
     if not warps:
         threads = [(f"{prefix}thread", sizes.threads, HardwareAxis.THREAD)]
     with w.launch(f"{prefix}points", [(f"{prefix}block", blocks, HardwareAxis.GRID_X), *threads]) as (block, *at):
-        team = ThreadGroup(at[0] * WARP_LANES + at[1] if warps else at[0], sizes.threads_per_output, groups)
-        group, lane = (at[0], at[1]) if warps else (team.group_rank, team.thread_rank)
+        thread_group = ThreadGroup(at[0] * WARP_LANES + at[1] if warps else at[0], sizes.threads_per_output, groups)
+        group, lane = (at[0], at[1]) if warps else (thread_group.group_rank, thread_group.thread_rank)
         kind = LoopKind.UNROLLED if sizes.threads_per_output == 1 else LoopKind.SERIAL
         with w.loop(f"{prefix}item", sizes.items, kind) as item:
             point = (block * sizes.items + item) * groups + group
             exact = blocks * groups * sizes.items == launch.points
             with w.when(None if exact else point < launch.points):
-                _write_point(w, launch, point, lane, team, prefix)
+                _write_point(w, launch, point, lane, thread_group, prefix)
 
 
-def _write_point(w: Writer, launch: LoopLaunch, point: Expr, lane: Expr, team: ThreadGroup, prefix: str) -> None:
+def _write_point(
+    w: Writer, launch: LoopLaunch, point: Expr, lane: Expr, thread_group: ThreadGroup, prefix: str
+) -> None:
     """Compute and store the output with the flat index ``point``; ``lane`` numbers the threads that share it."""
     stage = launch.stage
     at = delinearize(point, [a.extent for a in stage.axes])
@@ -62,20 +64,20 @@ def _write_point(w: Writer, launch: LoopLaunch, point: Expr, lane: Expr, team: T
         return
     acc = ThreadAccumulators(w, stage, (), f"{prefix}sum")
     acc.initialise(())
-    if team.threads == 1:
+    if thread_group.threads == 1:
         _reduce_serially(
             w, stage.reduce_axes, values, prefix, lambda v: acc.accumulate((), substitute(stage.body, v), v)
         )
     else:
         total = prod(a.extent for a in stage.reduce_axes)
-        with w.loop(f"{prefix}step", -(-total // team.threads)) as step:
-            number = step * team.threads + lane
-            with w.when(None if total % team.threads == 0 else number < total):
+        with w.loop(f"{prefix}step", -(-total // thread_group.threads)) as step:
+            number = step * thread_group.threads + lane
+            with w.when(None if total % thread_group.threads == 0 else number < total):
                 at_k = delinearize(number, [a.extent for a in stage.reduce_axes])
                 values = {**values, **{a.name: e for a, e in zip(stage.reduce_axes, at_k, strict=True)}}
                 acc.accumulate((), substitute(stage.body, values), values)
-        acc.reduce_across(team)
-    with w.when(None if team.threads == 1 else Compare(CompareOp.EQ, lane, index(0))):
+        acc.reduce_across(thread_group)
+    with w.when(None if thread_group.threads == 1 else Compare(CompareOp.EQ, lane, index(0))):
         w.store(launch.stored.tensor, at, with_epilogue(launch, at, acc.value(())))
 
 

@@ -71,9 +71,7 @@ def mlp_sizes(p: Mlp, target: Target, columns: Columns) -> MlpSizes[Ints]:
     vectors = sum(layer.n.extent * v.buffer.dtype.bytes for layer in p.layers for v in column_vectors_of(p, layer))
     statistics = 8 * block_m * (warps_n + 1)
     resident_bytes = a_bytes + vectors // cluster_n + statistics
-    shared_limit = limits.shared_bytes_per_multiprocessor // ctas_per_sm - limits.reserved_shared_bytes
-    shared_limit = np.minimum(shared_limit, limits.shared_bytes_per_block)
-    stages = np.minimum((shared_limit - resident_bytes - SPARE_BYTES) // stage_bytes, k_tiles)
+    stages = np.minimum((limits.shared_bytes_for(ctas_per_sm) - resident_bytes - SPARE_BYTES) // stage_bytes, k_tiles)
     blocks_m = -(-p.m.extent // block_m)
     return MlpSizes(
         atoms_m=atoms_m,

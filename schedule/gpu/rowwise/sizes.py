@@ -215,8 +215,7 @@ def _buffered_vectors(
     c: Columns,
 ) -> Ints:
     """As many vectors of a thread as shared memory has room for, and no more than are of use."""
-    per_cta = limits.shared_bytes_per_multiprocessor // c.ints("ctas_per_sm") - limits.reserved_shared_bytes
-    free = np.minimum(per_cta, limits.shared_bytes_per_block) - reduction_bytes - SPARE_SHARED_BYTES
+    free = limits.shared_bytes_for(c.ints("ctas_per_sm")) - reduction_bytes - SPARE_SHARED_BYTES
     fitting = free // np.maximum(partition.threads * partition.vector * problem.read_bytes, 1)
     row = partition.vectors_per_thread
     half, two = c.flags("prefetch_depth", HALF_ROW), c.flags("prefetch_depth", TWO_ROWS)

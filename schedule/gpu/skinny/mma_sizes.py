@@ -66,8 +66,7 @@ def skinny_mma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyMmaSize
     k_tiles = -(-p.k.extent // (split_k * warps_k * tile_k))
     stage_b = warps * (tile_bytes(warp_n, tile_k) if p.b.k == 1 else tile_bytes(tile_k, warp_n))
     stage_a = np.where(warps_n > 1, warps_k, warps) * tile_bytes(ATOM_N * atoms_m, tile_k)
-    shared_limit = limits.shared_bytes_per_multiprocessor // ctas_per_sm - limits.reserved_shared_bytes
-    shared_limit = np.minimum(shared_limit, limits.shared_bytes_per_block)
+    shared_limit = limits.shared_bytes_for(ctas_per_sm)
     fitting = np.minimum(shared_limit // (stage_a + stage_b), k_tiles + 1)
     stages = np.clip(fitting, LEAST_STAGES, MOST_STAGES)
     early = limits.early_blocks(ctas_per_sm, target.threads)

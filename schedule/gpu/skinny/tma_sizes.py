@@ -78,7 +78,6 @@ def skinny_tma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyTmaSize
     atom_bytes = row_bytes * (block_n + a_rows)
     a_spare_rows = np.where(swap_ab == 1, 0, WGMMA_M - a_rows)
     wgmma_n = np.where(swap_ab == 1, a_rows, mma_n)
-    shared_limit = limits.shared_bytes_per_multiprocessor // ctas_per_sm - limits.reserved_shared_bytes
     staged = stages * (k_atoms * atom_bytes + BARRIER_BYTES) + row_bytes * a_spare_rows
     warps = warpgroups * (WARPGROUP_THREADS // WARP_LANES) + 1
     return SkinnyTmaSizes(
@@ -101,7 +100,7 @@ def skinny_tma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyTmaSize
         atom_bytes=atom_bytes,
         stage_b_bytes=row_bytes * k_atoms * block_n,
         shared_bytes=np.maximum(staged, partial_bytes(p.m.extent, 1, block_n)),
-        shared_limit=np.minimum(shared_limit, limits.shared_bytes_per_block),
+        shared_limit=limits.shared_bytes_for(ctas_per_sm),
         registers=SPARE_REGISTERS + wgmma_n // 2,
         prefetching=target.threads * ctas_per_sm // split_k,
     )

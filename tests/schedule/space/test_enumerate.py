@@ -12,7 +12,7 @@ from tilewright.schedule.space import elimination
 from tilewright.schedule.space.columns import Bools, Columns
 from tilewright.schedule.space.constraint import Constraint
 from tilewright.schedule.space.elimination import Elimination
-from tilewright.schedule.space.enumerate import Settings, all_settings, legal_settings
+from tilewright.schedule.space.enumerate import SettingTable, all_settings, legal_settings
 from tilewright.schedule.space.knob import Knob
 
 Rules = tuple[Constraint, ...]
@@ -30,7 +30,7 @@ def rule(knobs: str, holds: Callable[..., Bools]) -> Constraint:
     )
 
 
-def found(knobs: tuple[Knob, ...], rules: Rules, limit: int, seed: int = 1) -> Settings:
+def found(knobs: tuple[Knob, ...], rules: Rules, limit: int, seed: int = 1) -> SettingTable:
     return legal_settings(knobs, rules, limit, np.random.default_rng(seed))
 
 

@@ -1,0 +1,109 @@
+"""Names are the field's: its words lead to what they name. Words of before stand in the table of old names alone."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_layout import NOT_SHIPPED, ROOT, tracked
+from tilewright.core.renamed import RENAMED
+from tilewright.schedule.sketches import SKETCHES
+
+WORDS = (
+    "wgmma",
+    "TMA",
+    "mbarrier",
+    "split_k",
+    "stream_k",
+    "epilogue",
+    "mainloop",
+    "ping_pong",
+    "swizzle",
+    "occupancy",
+    "roofline",
+    "uniformity",
+)
+"""A stranger who knows CUTLASS, PTX or Triton greps for these."""
+REPLACED = (
+    "anatomy",
+    "breeding",
+    "crew",
+    "even_shares",
+    "in_turn",
+    "laps?",
+    "posting",
+    "roomy",
+    "slabs?",
+    "steadied",
+    "evened",
+    "lane_sums",
+    "convergence",
+)
+"""These were words of our own. Patterns of whole parts of a name."""
+TABLE = Path("core/renamed.py")
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    for path in tracked():
+        if path.suffix == ".py" and path.parts[0] not in NOT_SHIPPED:
+            yield path, ast.parse((ROOT / path).read_text())
+
+
+def defined_names() -> Iterator[tuple[str, Path]]:
+    """Every name that a module gives to something: files, classes, functions, constants and fields, knobs."""
+    for path, tree in modules():
+        yield path.stem, path
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                yield node.name, path
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id, path
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Knob":
+                first = node.args[0] if node.args else None
+                if isinstance(first, ast.Constant):
+                    yield str(first.value), path
+
+
+def parts_of(name: str) -> str:
+    """``ClusterSwizzle`` and ``cluster_swizzle`` are both ``_cluster_swizzle_``."""
+    return "_" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_") + "_"
+
+
+DEFINED = [(parts_of(name), path) for name, path in defined_names()]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_of_the_field_names_what_it_means(word: str) -> None:
+    named = {path for name, path in DEFINED if f"_{word.lower()}_" in name}
+    assert named, f"nothing is called {word}"
+
+
+@pytest.mark.parametrize("word", REPLACED)
+def test_a_replaced_word_names_nothing(word: str) -> None:
+    named = {f"{path}: {name}" for name, path in DEFINED if re.search(f"_{word}_", name)}
+    assert not named
+
+
+def test_old_names_of_sketches_stand_in_their_table_alone() -> None:
+    old = {sketch for sketch, _ in RENAMED} - set(SKETCHES)
+    assert len(old) > 10
+    found = {
+        f"{path}:{node.lineno}: {node.value}"
+        for path, tree in modules()
+        if path != TABLE
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value in old
+    }
+    assert not found
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """Private classes may: nobody meets them outside their module."""
+    where: dict[str, list[str]] = {}
+    for path, tree in modules():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(str(path))
+    assert not {name: paths for name, paths in where.items() if len(paths) > 1}
