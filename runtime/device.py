@@ -81,8 +81,8 @@ class Device(Protocol):
 
     @property
     def lock_name(self) -> str:
-        """The name that programs lock while they time on this device. No two devices of a machine share a name. It
-        is empty where programs share the device anyway."""
+        """The name that programs lock while they time on this device: its UUID. It is empty where programs share the
+        device anyway."""
         ...
 
     def allocate(self, nbytes: int) -> Memory:

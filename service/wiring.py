@@ -22,7 +22,7 @@ from ..cost_model.features import FEATURE_VERSION
 from ..cost_model.metrics import pairwise_accuracy, top_score
 from ..cost_model.models import new_model
 from ..ir.text import kernel_text
-from ..runtime.devices import device_infos, host_target
+from ..runtime.devices import device_infos
 from ..schedule.gpu.occupancy import limits_of
 from ..schedule.sketches import sketches_for
 from ..search.drift import drift_corrected, noise
@@ -36,6 +36,7 @@ from ..te.operators.operator import Operator
 from ..te.workload import Workload
 from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
+from ..workers.probe import local_unit
 from ..workers.settings import Deadlines, settings_for
 from .settings import Settings
 from .targets import parse_device, profile_of
@@ -93,13 +94,14 @@ def open_executor(name: str, target: str, cache: str, settings: Settings) -> Job
     Raises InvalidParameter (not installed), UnsupportedTarget (no such device), WorkerLost (it does not start).
     """
     device = parse_device(target)
+    unit = local_unit(device.kind, device.ordinal)
     deadlines = Deadlines(compile=settings.compile_seconds, check=settings.check_seconds, time=settings.time_seconds)
     return _open_executor(
         name,
-        host_target(device.kind, device.ordinal),
+        unit.device.target,
         profile=profile_of(device.kind, cache),
         settings=settings_for(device.kind, deadlines),
-        ordinal=device.ordinal,
+        unit=unit,
     )
 
 

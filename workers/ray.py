@@ -18,11 +18,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..codegen.backend import CompiledKernel
 from ..core.errors import TilewrightError, WorkerLost
+from ..core.fleet import Unit
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, TrialStage
 from .builder_supervisor import BuilderSupervisor
 from .child_supervisor import WorkerSpec
 from .executor import Executor
+from .lease_guard import Allowed, always
+from .probe import local_unit
 from .report import BuildReport, RunReport
 from .runner_supervisor import RunnerSupervisor
 from .settings import HOST_KINDS, Deadlines, ExecutorSettings, builder_count
@@ -46,9 +49,11 @@ class RayExecutor(Executor):
         profile: Profile | None = None,
         seed: int = 0,
         settings: ExecutorSettings | None = None,
-        ordinal: int = 0,
+        unit: Unit | None = None,
+        fence: int = 0,
     ) -> None:
-        spec = WorkerSpec(target, profile or Profile(), seed, settings or ExecutorSettings(), ordinal)
+        unit = unit or local_unit(target.kind)
+        spec = WorkerSpec(target, profile or Profile(), seed, settings or ExecutorSettings(), unit, fence)
         self._started_ray = _connect()
         builders = [RemoteBuilder(_builder_actors(spec), spec) for _ in range(builder_count(spec.settings))]
         super().__init__(spec, builders, RemoteRunner(_runner_actors(spec), spec))
@@ -70,6 +75,7 @@ class RemoteSupervisor:
     the rest from one."""
 
     def __init__(self, make: Callable[[], Any], spec: WorkerSpec) -> None:
+        self.allowed: Allowed = always
         self._make = make
         self._patience_seconds = patience_seconds(spec.settings.deadlines)
         self._actor: Any = None

@@ -50,7 +50,9 @@ class ExecutorSettings:
     are built before they are timed, where the two must not overlap. ``ahead``: how many candidates are under way at
     once, where building and timing overlap. ``builders``: how many children build; None means one for each thread of
     the processor. ``builder_memory_bytes``: the address space of a builder child, so that a runaway compiler hurts
-    nobody else. ``timing`` and ``final``: how candidates are timed, and how the fastest are timed again.
+    nobody else. ``lock_folder``: where the locks of devices lie, by default in the folder for temporary files;
+    containers that share devices mount one. ``timing`` and ``final``: how candidates are timed, and how the fastest
+    are timed again.
     """
 
     builder: str = "tilewright.codegen.lowering:build"
@@ -61,6 +63,7 @@ class ExecutorSettings:
     ahead: int = 12
     builders: int | None = None
     builder_memory_bytes: int = 8 << 30
+    lock_folder: str = ""
     python_path: tuple[str, ...] = field(default_factory=lambda: tuple(p for p in sys.path if p))
 
     def __post_init__(self) -> None:

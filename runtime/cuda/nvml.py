@@ -21,8 +21,7 @@ def environment(bus_id: str) -> dict[str, float]:
     ``power_watts``, ``temperature_celsius`` and ``clock_event_bits`` (NVML's mask). For each reason in the mask that
     slows the card down there is ``throttled_REASON`` = 1. What this card does not tell is left out; the result is
     empty without NVML. It takes some ten microseconds."""
-    nvml = _library()
-    card = None if nvml is None else _card(bus_id)
+    nvml, card = _library(), _card(bus_id)
     if nvml is None or card is None:
         return {}
     readings: dict[str, Callable[[], Any]] = {
@@ -46,6 +45,17 @@ def throttled(bits: int) -> dict[str, float]:
     return {f"throttled_{name}": 1.0 for bit, name in _REASONS.items() if bits & bit}
 
 
+def has_slices(bus_id: str) -> bool:
+    """Return whether the card is cut into slices (MIG), each of which the driver shows as a device."""
+    nvml, card = _library(), _card(bus_id)
+    if nvml is None or card is None:
+        return False
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(card)[0])
+    except nvml.NVMLError:  # The card knows no slices.
+        return False
+
+
 @functools.cache
 def _library() -> Any:
     """Return NVML, initialised; None where it is not installed or there is no driver."""
@@ -64,6 +74,8 @@ def _library() -> Any:
 def _card(bus_id: str) -> Any:
     """Return NVML's handle of a card; None where it does not know the address."""
     nvml = _library()
+    if nvml is None:
+        return None
     try:
         return nvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode())
     except nvml.NVMLError:
