@@ -10,6 +10,12 @@ OWNER_BYTES = 8
 """An owner is a fresh random name of this many bytes for each process, never a host or a process number: a successor
 must not look like the one before."""
 
+MOST_LOSSES = 5
+"""After so many attempts in a row that were lost without a new record, a task is dead."""
+
+MOST_PRIORITY = 100
+"""Priorities lie between minus this and this. The usual one is 0."""
+
 
 class UnitState(StrEnum):
     """Whether a unit may be leased. Only a ready one may."""
@@ -23,6 +29,18 @@ class UnitState(StrEnum):
     """An administrator takes it out: the task in hand ends, and no other begins."""
     LOST = "lost"
     """Nobody has seen it lately."""
+
+
+class TaskState(StrEnum):
+    """Where a task stands in the queue."""
+
+    BLOCKED = "blocked"
+    """Its job is paused, or an equal task of another job is in flight, whose records it will adopt."""
+    READY = "ready"
+    LEASED = "leased"
+    DONE = "done"
+    DEAD = "dead"
+    """Too many attempts in a row were lost: they are the evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +92,7 @@ class Wanted(StrEnum):
     YIELD = "yield"
     """Give the task back after the trial in hand: another task goes first, its job is paused, or its unit drains."""
     STOP = "stop"
-    """The job is being cancelled."""
+    """The job is being cancelled, or has ended."""
 
 
 class AttemptEnd(StrEnum):

@@ -234,8 +234,7 @@ class JobRunner:
                     return reason
                 elapsed = time.monotonic() - started
                 new = NewTrial(job.id, task.position, step.sequence, task.workload_key, on, step.trial, elapsed)
-                _, state = self.store.add_trial(new)
-                if state == JobState.CANCELLING:
+                if self.store.add_trial(new).state == JobState.CANCELLING:
                     cancelling.set()
                 self.on_trial(step.trial)
                 self.on_commit()
@@ -264,7 +263,7 @@ class JobRunner:
         limit = roofline(workload, device, device.measured, job.cache)
         if limit is not None:
             facts.update(roofline_seconds=limit.seconds, roofline_by=limit.by)
-        self.store.note_task(job.id, task.position, **facts)
+        self.store.note_task(job.id, task.position, lease=None, **facts)
         self.on_commit()
 
     def _store_baseline(self, job: JobRow, task: TaskRow, executor: wiring.JobExecutor) -> None:

@@ -62,7 +62,7 @@ def test_schedules_have_todays_names_and_nothing_else_changes(
             "knobs": dict(schedule.knobs),
             "schedule_key": schedule.key,
         }
-        assert after == {**before, **renamed}
+        assert after == {**before, **renamed, "unit": None, "host": None, "adopted_from": None}
         assert list(after["knobs"]) == [name for name, _ in schedule.knobs]  # people read them in this order
     for before, after in zip(old["events"], new["events"], strict=True):
         told = before["data"].get("schedule")
@@ -70,9 +70,13 @@ def test_schedules_have_todays_names_and_nothing_else_changes(
         assert after == {**before, "data": data}
     for name in ("devices", "toolchains", "workloads", "models"):
         assert new[name] == old[name]
-    assert [{**row, "prune": True, "prior": True} for row in old["jobs"]] == new["jobs"]
+    added: dict[str, object] = {"prune": True, "prior": True, "paused": False, "deadline": None, "fresh": False}
+    added |= {"tenant": "default", "priority": 0}
+    assert [{**row, **added} for row in old["jobs"]] == new["jobs"]
     for before, after in zip(old["tasks"], new["tasks"], strict=True):
-        assert after == {**before, "best_trial": after["best_trial"]}
+        kept = {name: value for name, value in after.items() if name in before}
+        assert kept == {**before, "best_trial": after["best_trial"]}
+        assert (after["state"], after["fence"], after["tenant"]) == ("done", 0, "default")
 
 
 def test_the_best_trial_of_a_task_is_the_one_that_a_look_up_finds(url: str) -> None:
