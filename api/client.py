@@ -110,19 +110,34 @@ class Client:
         executor: str = "local",
         cache: str | None = None,
         policy: SpacePolicy = DEFAULT_POLICY,
+        tenant: str = "default",
+        priority: int = 0,
+        deadline_seconds: float | None = None,
+        fresh: bool = False,
         idempotency_key: str | None = None,
     ) -> JobOut:
-        """Submit a job. ``policy`` says how much of the spaces is searched. Without a key a new one is sent, so that a
-        repeated request never makes two jobs."""
-        body = _job_body(tasks, budget or Budget(), strategy, seed, target, executor, cache, policy)
+        """Submit a job; ``service.views.JobSpec`` says what the options mean. Without a key a new one is sent, so that
+        a repeated request never makes two jobs."""
+        body = _job_body(
+            tasks,
+            budget or Budget(),
+            strategy=strategy,
+            seed=seed,
+            target=target,
+            executor=executor,
+            cache=cache,
+            policy=policy,
+            tenant=tenant,
+            priority=priority,
+            deadline_seconds=deadline_seconds,
+            fresh=fresh,
+        )
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return _parsed(JobOut, self._send("POST", "/v1/jobs", json=body, headers=headers))
 
     def validate(self, *tasks: Task, budget: Budget | None = None, **options: Any) -> ValidatedOut:
         """Check what ``submit`` would be given, and create nothing. ``options`` are those of ``submit``."""
-        defaults: dict[str, Any] = {"strategy": "model", "seed": 0, "target": "llvm", "executor": "local"}
-        defaults |= {"cache": None, "policy": DEFAULT_POLICY}
-        body = _job_body(tasks, budget or Budget(), **{**defaults, **options}) | {"validate_only": True}
+        body = _job_body(tasks, budget or Budget(), **options) | {"validate_only": True}
         return _parsed(ValidatedOut, self._send("POST", "/v1/jobs", json=body))
 
     def job(self, job_id: str) -> JobOut:
@@ -345,14 +360,19 @@ class Client:
 def _job_body(
     tasks: tuple[Task, ...],
     budget: Budget,
-    strategy: str,
-    seed: int,
-    target: str,
-    executor: str,
-    cache: str | None,
-    policy: SpacePolicy,
+    *,
+    strategy: str = "model",
+    seed: int = 0,
+    target: str = "llvm",
+    executor: str = "local",
+    cache: str | None = None,
+    policy: SpacePolicy = DEFAULT_POLICY,
+    **later: Any,
 ) -> dict[str, Any]:
+    """Return the body of a submission. What came later and has its default is left out, so that a service of an earlier
+    version takes it."""
     chosen = {} if policy == DEFAULT_POLICY else {"prune": policy.prune, "prior": policy.prior}
+    defaults = {"tenant": "default", "priority": 0, "deadline_seconds": None, "fresh": False}
     return {
         "tasks": [_expression(task) for task in tasks],
         "budget": _given({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall}),
@@ -361,7 +381,8 @@ def _job_body(
         "target": target,
         "executor": executor,
         "cache": cache,
-        **chosen,  # a service of an earlier version takes the default
+        **chosen,
+        **{name: value for name, value in later.items() if value != defaults.get(name)},
     }
 
 

@@ -76,7 +76,9 @@ class JobIn(RequestModel):
     strategy: Name = Field(default="model", description="Search strategy: model, evolution or random.")
     seed: int = Field(default=0, ge=0, le=limits.MAX_ID, description="Same seed and records: same search.")
     target: TargetName = Field(
-        default="llvm", description="A device of the service's host: llvm, cuda, or cuda:1 for the second."
+        default="llvm",
+        description="A class of devices: llvm, cuda, cuda:ARCH or the key of a known device. On a service of one "
+        "machine also cuda:1, its second GPU.",
     )
     executor: Name = Field(default="local", description="Who compiles and measures: local or ray.")
     cache: Literal["warm", "cold"] | None = Field(
@@ -92,6 +94,20 @@ class JobIn(RequestModel):
         default=True,
         description="Use the analytic estimate of each setting's time for pruning, ranking and features; "
         "false: use no estimate at all, so that nothing is pruned either.",
+    )
+    tenant: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = Field(
+        default="default", description="Who the device time is charged to."
+    )
+    priority: int = Field(
+        default=0, ge=-100, le=100, description="Of a tenant's jobs, those with a higher one go first."
+    )
+    deadline_seconds: float | None = Field(
+        default=None, gt=0, le=365 * 86_400, description="The job fails if it is not done so long after its submission."
+    )
+    fresh: bool = Field(
+        default=False,
+        description="Measure everything anew; false: share the search of an equal task that is under way, and adopt "
+        "records that fit exactly.",
     )
     validate_only: bool = Field(
         default=False, description="Check everything and create nothing; the answer is 200 without a job."

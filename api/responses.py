@@ -166,6 +166,10 @@ class JobOut(ResponseModel):
     cache: str
     prune: bool = Field(default=True, description="Whether only promising settings are searched.")
     prior: bool = Field(default=True, description="Whether an analytic estimate of each setting's time is used.")
+    tenant: str = Field(default="default", description="Who the device time is charged to.")
+    priority: int = Field(default=0, description="Of a tenant's jobs, those with a higher one go first.")
+    paused: bool = Field(default=False, description="Whether the job is held back.")
+    fresh: bool = Field(default=False, description="Whether everything is measured anew.")
     device_key: str | None
     device_name: str | None
     tasks: tuple[TaskOut, ...]
@@ -173,7 +177,7 @@ class JobOut(ResponseModel):
 
 
 class TrialOut(ResponseModel):
-    """Shows one recorded trial. ``elapsed_seconds`` counts from the moment when the job started to run."""
+    """Shows one recorded trial. ``elapsed_seconds`` is how long its task had been searched when it ended."""
 
     record_id: int
     job_id: str

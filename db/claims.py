@@ -51,6 +51,14 @@ def next_ready(tenant: str, target: str, executor: str) -> Select[Any]:
     )
 
 
+def has_ready(connection: Connection, targets: Sequence[str], executors: Sequence[str]) -> bool:
+    """Return whether a task for one of these targets and executors is ready."""
+    ready = select(tasks.c.job).where(
+        tasks.c.state == TaskState.READY.value, tasks.c.target.in_(targets), tasks.c.executor.in_(executors)
+    )
+    return connection.execute(ready.limit(1)).first() is not None
+
+
 def claim(
     connection: Connection, targets: Sequence[str], executor: str, owner: str, units: Sequence[str], seconds: float
 ) -> tuple[TaskClaim | None, bool]:

@@ -163,6 +163,11 @@ class FleetStore:
                 claimed, again = claims.claim(connection, targets, executor, owner, units, seconds)
         return claimed
 
+    def has_ready(self, targets: Sequence[str], executors: Sequence[str]) -> bool:
+        """Return whether a task for one of these targets and executors is ready to be claimed."""
+        with self._database.autocommit() as connection:
+            return claims.has_ready(connection, targets, executors)
+
     def adopt_known(
         self, lease: Lease, *, device_key: str, toolchain_key: str, profile: str, sketches: Mapping[str, int]
     ) -> int:

@@ -11,6 +11,8 @@ or whose database is away, finds its leases ended by its own monotonic clock, an
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from math import inf
 
 from ..core.errors import StoreError
 from ..core.fleet import Lease, LeaseLost, Wanted
@@ -26,20 +28,27 @@ class TaskStopped(Exception):
 
 
 class LeaseKeeper:
-    """``unit`` is the lease of the worker's unit; ``add`` and ``drop`` say which tasks are held besides. ``yielding``
-    tells whether the worker should give its task back. All methods but ``guard`` are for one thread."""
+    """``hold`` says which lease the worker has on its unit; ``add`` and ``drop`` say which tasks are held besides: the
+    one in hand, then one that was claimed ahead. ``yielding`` tells whether the worker should give its task back. All
+    methods but ``guard`` are for one thread."""
 
-    def __init__(self, fleet: FleetStore, unit: Lease, *, seconds: float, yielding: Callable[[], bool]) -> None:
-        """``seconds`` is how long leases last; ``unit`` was taken a moment ago for as long."""
+    def __init__(self, fleet: FleetStore, *, seconds: float, yielding: Callable[[], bool]) -> None:
+        """``seconds`` is how long leases last."""
         self._fleet = fleet
-        self._unit = unit
+        self._unit: Lease | None = None
         self._tasks: list[Lease] = []
         self._seconds = seconds
         self._yielding = yielding
-        self._renewed = self._looked = time.monotonic()
+        self._renewed = self._looked = -inf
         self._wanted = Wanted.GO
-        self.guard = LeaseGuard(self._renewed + seconds)
+        self.guard = LeaseGuard(-inf)
         """What the executor asks before anything is given to the device."""
+
+    def hold(self, unit: Lease | None, asked: float) -> None:
+        """Keep the lease of the unit, which was asked for at ``asked`` by the monotonic clock; None: it is given up."""
+        self._unit, self._wanted = unit, Wanted.GO
+        self._renewed = self._looked = asked
+        self.guard.renewed(-inf if unit is None else asked + self._seconds)
 
     def add(self, task: Lease) -> None:
         """Keep the lease of a task, which was taken a moment ago."""
@@ -66,7 +75,7 @@ class LeaseKeeper:
         now = time.monotonic()
         try:
             if now - self._renewed >= self._seconds / 3:
-                self._renew(now)
+                self.renew()
             elif self._tasks and now - self._looked >= LOOK_SECONDS:
                 self._looked = now
                 self._wanted = self._fleet.wanted(self._tasks[0])
@@ -79,7 +88,15 @@ class LeaseKeeper:
         if self._wanted is Wanted.STOP:
             raise TaskStopped
 
-    def _renew(self, now: float) -> None:
-        self._wanted = self._fleet.renew([*self._tasks, self._unit], seconds=self._seconds)
+    def renew(self) -> None:
+        """Renew the leases of the unit and of the task in hand; learn what is wanted. Raises LeaseLost, StoreError. The
+        lease of a task that was claimed ahead may be lost: whoever writes to it will be told."""
+        now = time.monotonic()
+        if self._unit is None:
+            raise LeaseLost("no unit is held")
+        self._wanted = self._fleet.renew([*self._tasks[:1], self._unit], seconds=self._seconds)
+        for ahead in self._tasks[1:]:
+            with suppress(LeaseLost):
+                self._fleet.renew([ahead], seconds=self._seconds)
         self._renewed = self._looked = now
         self.guard.renewed(now + self._seconds)

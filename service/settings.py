@@ -36,6 +36,13 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     run_jobs: bool = Field(default=True, description="whether this process runs jobs, or only keeps and answers")
+    lease_seconds: Annotated[float, Field(ge=1, le=3600)] = Field(
+        default=15.0, description="how long a task worker that does not answer keeps its task and its device"
+    )
+    ray_address: str = Field(default="", description="the Ray cluster whose devices are used; empty: one of our own")
+    lock_folder: str = Field(
+        default="", description="where the lock files of devices lie; containers of one host should share it"
+    )
     compile_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
         default=60.0, description="limit for compiling one candidate; past it the candidate is a time-out"
     )

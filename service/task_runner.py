@@ -73,28 +73,40 @@ class TaskRunner:
         self._executor_for = executor_for
         self._on_commit = on_commit
         self._on_trial = on_trial
-        self._measured: tuple[str, wiring.JobExecutor, DeviceInfo] | None = None
+        self._measured: tuple[tuple[str, str, str], wiring.JobExecutor, DeviceInfo] | None = None
 
     def measure_device(self, claim: TaskClaim) -> tuple[wiring.JobExecutor, DeviceInfo]:
         """Return the executor of a claim, and its device with its peaks. Peaks are measured again for every job, which
         takes a moment, since a busy machine may have hidden them before. Raises WorkerLost, StoreError, LeaseLost."""
+        known = self.known_device(claim)
+        if known is not None:
+            return known
         executor = self._executor_for(claim)
-        if self._measured is not None and self._measured[:2] == (claim.job_id, executor):
-            return executor, self._measured[2]
         workload = self._workload(self._store.records.job(claim.job_id).tasks[claim.task])
         executor.prefetch(workload)  # meanwhile the peaks of the device are measured
         bare = replace(executor.measured_on.device, measured={})
-        known = self._store.records.measured(bare.key)
-        device = replace(bare, measured=best_peaks(known, executor.peaks()))
-        if self._store.records.job(claim.job_id).device_key != bare.key or device.measured != known:
+        before = self._store.records.measured(bare.key)
+        device = replace(bare, measured=best_peaks(before, executor.peaks()))
+        if self._store.records.job(claim.job_id).device_key != bare.key or device.measured != before:
             self._store.records.set_device(claim.job_id, device, lease=claim.lease)
             self._on_commit()
-        self._measured = (claim.job_id, executor, device)
+        self._measured = (claim.job_id, claim.executor, claim.cache), executor, device
         return executor, device
+
+    def known_device(self, claim: TaskClaim) -> tuple[wiring.JobExecutor, DeviceInfo] | None:
+        """Return what ``measure_device`` returns, where the claim is of the same job as the one before."""
+        if self._measured is None or self._measured[0] != (claim.job_id, claim.executor, claim.cache):
+            return None
+        return self._measured[1:]
+
+    def forget_device(self) -> None:
+        """The executor that was open is closed."""
+        self._measured = None
 
     def prepare(self, claim: TaskClaim, executor: wiring.JobExecutor, device: DeviceInfo) -> PreparedTask:
         """Make what a task needs before anything is measured. Its first candidates are built in the background, where
-        that disturbs no timing. This may run on a thread of its own. Raises StoreError, LeaseLost, UnsupportedTarget."""
+        that disturbs no timing. This may run on a thread of its own. Raises StoreError, LeaseLost, UnsupportedTarget.
+        """
         job = self._store.records.job(claim.job_id)
         task = job.tasks[claim.task]
         workload = self._workload(task)
@@ -237,7 +249,7 @@ class TaskRunner:
             device_key=on.device.key,
             toolchain_key=on.toolchain.key,
             profile=str(on.profile),
-            sketches=pool.sketches,
+            sketches={space.sketch: space.version for space in pool.spaces},
         )
         if adopted:
             self._on_commit()
@@ -249,9 +261,7 @@ class TaskRunner:
         if job.strategy not in wiring.LEARNS:
             return ()
         this, limit = (claim.job_id, claim.task), self._settings.history_records
-        return experiences(
-            records, records.history(target_kind=device.target.kind, until=until, but=this, limit=limit)
-        )
+        return experiences(records, records.history(target_kind=device.target.kind, until=until, but=this, limit=limit))
 
     def _workload(self, task: TaskRow) -> Workload:
         data = self._store.records.workload(task.workload_key)

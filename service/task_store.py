@@ -28,7 +28,8 @@ METHODS = {
         "set_device trials workload".split()
     ),
     "fleet": frozenset(
-        "adopt_known claim_task end_attempt finish_task lease_unit release renew set_unit_state wanted".split()
+        "adopt_known claim_task end_attempt finish_task has_ready lease_unit release renew set_unit_state "
+        "wanted".split()
     ),
 }
 """The methods that a worker may call."""

@@ -1,6 +1,6 @@
 """A task worker: ``python -m tilewright.service.task_worker SOCKET PARENT``, a child of the service.
 
-It leases one unit, and searches one task after another on it while there are tasks that the unit serves. The server
+It leases one unit while there are tasks that the unit serves, and searches one after another on it. The server
 gives it its set-up through the pipe, stops it by SIGTERM, and replaces it when it dies: its leases run out then.
 """
 
@@ -18,7 +18,8 @@ from multiprocessing.connection import Connection
 import structlog
 
 from ..core.errors import StoreError, TilewrightError, WorkerLost
-from ..core.fleet import OWNER_BYTES, AttemptEnd, Lease, LeaseLost, TaskClaim, Unit, UnitState, Wanted
+from ..core.fleet import OWNER_BYTES, AttemptEnd, Lease, LeaseLost, TaskClaim, Unit, Wanted
+from ..core.target import DeviceInfo
 from ..core.trial import Trial
 from ..db.store import RecordStore
 from ..workers.losses import MachineLost
@@ -26,16 +27,13 @@ from ..workers.main import die_with
 from . import logs, wiring
 from .lease_keeper import LOOK_SECONDS, LeaseKeeper, TaskStopped
 from .settings import Settings
-from .task_runner import PreparedTask, TaskPreparer, TaskRunner
+from .task_runner import TaskPreparer, TaskRunner
 from .task_store import ServerPipe, TaskStore
 
 IDLE_SECONDS = 20.0
 """A worker that finds no task for so long gives its unit back, and ends."""
 POLL_SECONDS = 0.25
 """How often a worker without a task looks for one."""
-LEASE_TRIES = 10
-"""How often a worker asks for its unit, which another one may just be giving back, before it ends."""
-
 log = structlog.get_logger()
 
 
@@ -60,65 +58,58 @@ class TaskWorker:
         self._store = store
         self._note = note
         self._owner = secrets.token_hex(OWNER_BYTES)
+        self._unit_lease: Lease | None = None
+        self._keeper = LeaseKeeper(store.fleet, seconds=setup.settings.lease_seconds, yielding=self.stopping.is_set)
+        self._runner = TaskRunner(
+            setup.settings, store, setup.unit, self._keeper, self._executor_for, lambda: note(None), note
+        )
         self._executor: wiring.JobExecutor | None = None
         self._options: tuple[str, str] | None = None
         self._next: TaskClaim | None = None
+        self._preparing: TaskClaim | None = None
 
     def run(self) -> None:
-        """Lease the unit and search tasks until there are none for a while, or until the worker is stopped. Raises
-        StoreError where the database stays away."""
-        lease = self._lease_unit()
-        if lease is None:
-            return
-        setup = self._setup
-        seconds = setup.settings.lease_seconds
-        self._keeper = LeaseKeeper(self._store.fleet, lease, seconds=seconds, yielding=self.stopping.is_set)
-        self._fence = lease.fence
-        self._runner = TaskRunner(
-            setup.settings,
-            self._store,
-            setup.unit,
-            self._keeper,
-            self._executor_for,
-            lambda: self._note(None),
-            self._note,
-        )
+        """Search tasks until there are none for a while, or until the worker is stopped."""
         try:
             with TaskPreparer() as self._preparer:
                 while (claim := self._claimed()) is not None:
                     self._search(claim)
-        except LeaseLost as lost:
-            log.warning("the unit's lease is lost", unit=setup.unit.uuid, why=lost.message)
         finally:
+            self._release_unit()
             self._close_executor()
-            with suppress(StoreError):
-                self._store.fleet.release([lease])
-
-    def _lease_unit(self) -> Lease | None:
-        for _ in range(LEASE_TRIES):
-            with suppress(StoreError):
-                unit, seconds = self._setup.unit.uuid, self._setup.settings.lease_seconds
-                lease = self._store.fleet.lease_unit(unit, self._owner, seconds=seconds)
-                if lease is not None:
-                    return lease
-            if self.stopping.wait(POLL_SECONDS):
-                return None
-        return None
 
     def _claimed(self) -> TaskClaim | None:
-        """Return the next task; None once there has been none for a while, or the worker is to stop."""
-        claim, self._next = self._next, None
+        """Return the next task, of which the unit is leased too; None once there has been none for a while, or the
+        worker is to stop."""
         idle_since = time.monotonic()
-        while claim is None:
-            if time.monotonic() - idle_since > IDLE_SECONDS:
-                return None
-            if self.stopping.is_set() or self._keeper.wanted is not Wanted.GO:
-                return None
-            self._beat()
-            claim = self._claim()
-            if claim is None:
-                self.stopping.wait(POLL_SECONDS)
-        return claim
+        while not self.stopping.is_set() and time.monotonic() - idle_since < IDLE_SECONDS:
+            claim, self._next = self._next, None
+            if claim is None and self._has_unit():
+                claim = self._claim()
+            if claim is not None:
+                return claim
+            self._release_unit()  # another worker may need it, or its host
+            self.stopping.wait(POLL_SECONDS)
+        return None
+
+    def _has_unit(self) -> bool:
+        """Whether the unit is leased. It is asked for where a task is ready that it serves."""
+        setup, fleet = self._setup, self._store.fleet
+        if self._unit_lease is None:
+            with suppress(StoreError):
+                if fleet.has_ready(setup.targets, setup.executors):
+                    asked = time.monotonic()
+                    seconds = setup.settings.lease_seconds
+                    self._unit_lease = fleet.lease_unit(setup.unit.uuid, self._owner, seconds=seconds)
+                    self._keeper.hold(self._unit_lease, asked)
+        return self._unit_lease is not None and self._keeper.wanted is Wanted.GO
+
+    def _release_unit(self) -> None:
+        if self._unit_lease is not None:
+            with suppress(StoreError):
+                self._store.fleet.release([self._unit_lease])
+            self._unit_lease = None
+            self._keeper.hold(None, time.monotonic())
 
     def _claim(self) -> TaskClaim | None:
         """Claim a task, if there is one. A database that is away has none."""
@@ -126,9 +117,7 @@ class TaskWorker:
         with suppress(StoreError):
             for executor in setup.executors:
                 units = [setup.unit.uuid]
-                claim = self._store.fleet.claim_task(
-                    setup.targets, executor, self._owner, units=units, seconds=seconds
-                )
+                claim = self._store.fleet.claim_task(setup.targets, executor, self._owner, units=units, seconds=seconds)
                 if claim is not None:
                     self._keeper.add(claim.lease)
                     self._note(None)
@@ -142,60 +131,73 @@ class TaskWorker:
         if self._next is not None or self.stopping.is_set() or self._keeper.wanted is not Wanted.GO:
             return
         claim = self._next = self._claim()
-        if claim is not None and (claim.executor, claim.cache) == self._options:
-            self._preparer.start(lambda: self._prepared(claim))
+        if claim is not None and (known := self._runner.known_device(claim)) is not None:
+            self._begin_to_prepare(claim, *known)
 
-    def _prepared(self, claim: TaskClaim) -> PreparedTask:
-        executor, device = self._runner.measure_device(claim)
-        return self._runner.prepare(claim, executor, device)
+    def _begin_to_prepare(self, claim: TaskClaim, executor: wiring.JobExecutor, device: DeviceInfo) -> None:
+        self._preparing = claim
+        self._preparer.start(lambda: self._runner.prepare(claim, executor, device))
 
     def _search(self, claim: TaskClaim) -> None:
-        """Search one task; whatever happens to it, its lease is given up or lost then. Raises LeaseLost for the lease of
-        the unit alone."""
+        """Search one task; whatever happens to it, its lease is given up or lost then."""
         lease = claim.lease
         try:
-            executor, device = self._runner.measure_device(claim)
-            self._preparer.start(lambda: self._runner.prepare(claim, executor, device))
-            prepared = self._preparer.result(self._beat, LOOK_SECONDS)
+            if self._preparing is not claim:
+                self._begin_to_prepare(claim, *self._runner.measure_device(claim))
+            prepared = self._preparer.result(self._keeper.beat, LOOK_SECONDS)
             self._runner.run(prepared, self._claim_next)
         except TaskStopped:
             self._stop_executor()
-            self._give_up(lambda: self._store.fleet.end_attempt(lease, AttemptEnd.CANCELLED))
+            self._give_back(lease, AttemptEnd.CANCELLED)
         except LeaseLost as lost:
             log.info("task lost", job=claim.job_id, task=claim.task, why=lost.message)
             self._stop_executor()
-        except MachineLost as lost:
-            self._lost(lease, lost.end, lost)
+            self._keeper.drop(lease)
+            self._check_unit()
         except WorkerLost as lost:
-            self._lost(lease, AttemptEnd.ACTOR_LOST, lost)
-        except StoreError as error:
-            self._give_up(lambda: self._store.fleet.end_attempt(lease, AttemptEnd.DATABASE_LOST, error.message))
+            log.warning("executor lost", unit=self._setup.unit.uuid, error=lost.message)
+            self._close_executor()
+            end = lost.end if isinstance(lost, MachineLost) else AttemptEnd.ACTOR_LOST
+            self._give_back(lease, end, lost.message)
+        except StoreError as away:
+            self._give_back(lease, AttemptEnd.DATABASE_LOST, away.message)
         except TilewrightError as error:
             log.warning("task failed", job=claim.job_id, task=claim.task, error=error.message)
-            self._give_up(lambda: self._runner.fail(claim, error))
+            self._fail(claim, error)
         except Exception as error:
             log.exception("task failed by a fault of the program", job=claim.job_id, task=claim.task)
             self._close_executor()
-            fault = TilewrightError(f"a fault of the program: {error!r}")
-            self._give_up(lambda: self._runner.fail(claim, fault))
+            self._fail(claim, TilewrightError(f"a fault of the program: {error!r}"))
         finally:
             self._keeper.drop(lease)
 
-    def _lost(self, lease: Lease, end: AttemptEnd, error: TilewrightError) -> None:
-        """End an attempt whose executor died, and say that the unit is to be looked at."""
-        log.warning("executor lost", unit=self._setup.unit.uuid, error=error.message)
-        self._close_executor()
-        self._give_up(lambda: self._store.fleet.end_attempt(lease, end, error.message))
+    def _check_unit(self) -> None:
+        """A lease was lost: give the unit up where it is the unit's."""
+        try:
+            self._keeper.renew()
+        except StoreError:
+            pass
+        except LeaseLost as lost:
+            log.warning("the unit's lease is lost", unit=self._setup.unit.uuid, why=lost.message)
+            self._release_unit()
 
-    def _give_up(self, write: Callable[[], object]) -> None:
-        """Write how an attempt ended. Where the lease is lost, or the database away, its end will be noticed."""
-        with suppress(LeaseLost, StoreError):
-            write()
-            self._note(None)
+    def _give_back(self, lease: Lease, how: AttemptEnd, detail: str = "") -> None:
+        self._write(lambda: self._store.fleet.end_attempt(lease, how, detail))
 
-    def _beat(self) -> None:
-        with suppress(TaskStopped):
-            self._keeper.beat()
+    def _fail(self, claim: TaskClaim, error: TilewrightError) -> None:
+        self._write(lambda: self._runner.fail(claim, error))
+
+    def _write(self, write: Callable[[], object]) -> None:
+        """Write how an attempt ended, trying again while the database is away and the lease lasts."""
+        with suppress(LeaseLost):
+            while True:
+                try:
+                    write()
+                    self._note(None)
+                    return
+                except StoreError:
+                    self._keeper.guard()
+                    time.sleep(POLL_SECONDS)
 
     def _executor_for(self, claim: TaskClaim) -> wiring.JobExecutor:
         """Return the executor that is open when it has the options of the claim; else open another one."""
@@ -203,7 +205,8 @@ class TaskWorker:
         if self._executor is None or self._options != options:
             self._close_executor()
             setup = self._setup
-            executor = wiring.open_executor(claim.executor, setup.unit, claim.cache, setup.settings, fence=self._fence)
+            fence = 0 if self._unit_lease is None else self._unit_lease.fence
+            executor = wiring.open_executor(claim.executor, setup.unit, claim.cache, setup.settings, fence=fence)
             executor.heartbeat, executor.allowed = self._keeper.beat, self._keeper.guard
             self._executor, self._options = executor, options
         return self._executor
@@ -216,6 +219,7 @@ class TaskWorker:
         if self._executor is not None:
             self._executor.close()
             self._executor = self._options = None
+            self._runner.forget_device()
 
 
 def main(descriptor: int, parent: int) -> None:

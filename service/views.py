@@ -44,9 +44,13 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """This is what a user submits. ``budget`` holds for each task. ``target`` is a device of this host (``llvm``,
-    ``cuda``, ``cuda:1``). With a ``cache`` of None the profile is what is usual on such devices. ``policy`` says how
-    much of the spaces is searched."""
+    """This is what a user submits. ``budget`` holds for each task. ``target`` names a class of devices (see
+    ``service.targets``). With a ``cache`` of None the profile is what is usual on such devices. ``policy`` says how
+    much of the spaces is searched.
+
+    ``tenant`` is who the job's device time is charged to. Of a tenant's jobs, those with a higher ``priority`` go
+    first. A job that is not done ``deadline_seconds`` after its submission fails. A ``fresh`` job measures everything
+    anew; others share the search of an equal task that is under way, and adopt records that fit exactly."""
 
     tasks: tuple[TaskSpec, ...]
     budget: Budget = Budget()
@@ -56,6 +60,10 @@ class JobSpec:
     executor: str = "local"
     cache: str | None = None
     policy: SpacePolicy = DEFAULT_POLICY
+    tenant: str = "default"
+    priority: int = 0
+    deadline_seconds: float | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +136,10 @@ class JobView:
     """Whether only the promising settings of each space are searched (see ``core.policy``)."""
     prior: bool
     """Whether an analytic estimate of each setting's time is used."""
+    tenant: str
+    priority: int
+    paused: bool
+    fresh: bool
     device_key: str | None
     device_name: str | None
     tasks: tuple[TaskView, ...]
@@ -136,7 +148,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class TrialView:
-    """Shows one recorded trial. ``elapsed_seconds`` counts from the moment when the job started to run."""
+    """Shows one recorded trial. ``elapsed_seconds`` is how long its task had been searched when it ended."""
 
     record_id: int
     job_id: str

@@ -12,6 +12,7 @@ from ..codegen.matrix_use import matrix_use
 from ..codegen.memory_traffic import accessed_bytes
 from ..core.budget import Budget, StopReason
 from ..core.errors import IllegalSchedule, InvalidParameter, UnsupportedTarget
+from ..core.fleet import Unit
 from ..core.policy import SpacePolicy
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
@@ -24,7 +25,7 @@ from ..cost_model.models import new_model
 from ..ir.text import kernel_text
 from ..runtime.devices import device_infos
 from ..schedule.gpu.occupancy import limits_of
-from ..schedule.sketches import sketches_for
+from ..schedule.sketches import SKETCHES, sketches_for
 from ..search.drift import drift_corrected, noise
 from ..search.pool import CandidatePool
 from ..search.remeasurement import ranked, rounds_for, worth_remeasuring
@@ -36,10 +37,10 @@ from ..te.operators.operator import Operator
 from ..te.workload import Workload
 from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
-from ..workers.probe import local_unit
+from ..workers.probe import local_units as _local_units
 from ..workers.settings import Deadlines, settings_for
 from .settings import Settings
-from .targets import parse_device, profile_of
+from .targets import profile_of
 from .views import FunctionView, Section
 
 STRATEGY_NAMES: tuple[str, ...] = tuple(STRATEGIES)
@@ -69,6 +70,9 @@ def present_devices() -> tuple[DeviceInfo, ...]:
 class JobExecutor(Protocol):
     """Builds, checks and times the candidates of jobs; see ``workers``."""
 
+    heartbeat: Callable[[], object]
+    allowed: Callable[[], float]
+
     @property
     def overlaps(self) -> bool: ...
 
@@ -85,24 +89,36 @@ class JobExecutor(Protocol):
 
     def peaks(self) -> dict[str, float]: ...
 
+    def abandon(self) -> None: ...
+
     def close(self) -> None: ...
 
 
-def open_executor(name: str, target: str, cache: str, settings: Settings) -> JobExecutor:
-    """Start an executor for a device of this machine (see ``targets.parse_device``). The caller closes it.
+def open_executor(name: str, unit: Unit, cache: str, settings: Settings, *, fence: int) -> JobExecutor:
+    """Start an executor for a unit, under the lease with this fence. The caller closes it.
 
     Raises InvalidParameter (not installed), UnsupportedTarget (no such device), WorkerLost (it does not start).
     """
-    device = parse_device(target)
-    unit = local_unit(device.kind, device.ordinal)
+    target = unit.device.target
     deadlines = Deadlines(compile=settings.compile_seconds, check=settings.check_seconds, time=settings.time_seconds)
     return _open_executor(
         name,
-        unit.device.target,
-        profile=profile_of(device.kind, cache),
-        settings=settings_for(device.kind, deadlines),
+        target,
+        profile=profile_of(target.kind, cache),
+        settings=settings_for(target.kind, deadlines),
         unit=unit,
+        fence=fence,
     )
+
+
+def local_units() -> tuple[Unit, ...]:
+    """Return the units of this host."""
+    return _local_units()
+
+
+def sketch_versions() -> Mapping[str, int]:
+    """Return every sketch with its version."""
+    return {name: sketch.version for name, sketch in SKETCHES.items()}
 
 
 def pool_of(workload: Workload, device: DeviceInfo, seed: int, policy: SpacePolicy) -> CandidatePool:

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from ...core.errors import TilewrightError
-from ...service.submit import checked
 from ...service.views import JobState, JobView
 from ...te.key import workload_key
 from ..dependencies import JobId, PageSize, PageToken, ServiceDependency
@@ -52,7 +51,7 @@ def submit(
     spec = spec_of(service, body)
     try:
         if body.validate_only:
-            checked(spec)
+            service.checked(spec)
             keys = ValidatedOut(workload_keys=tuple(workload_key(task.workload) for task in spec.tasks))
             return Response(keys.model_dump_json(), 200, media_type="application/json")
         job, created = service.submit(spec, idempotency_key=idempotency_key)

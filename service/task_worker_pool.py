@@ -1,0 +1,192 @@
+"""Keeps task workers: one child process for each unit of this host that has tasks to search.
+
+register     the units of this host are there, for as long as this says so again
+reap         leases that ran out are ended: their tasks are ready again
+spawn        a worker for each unit that serves a ready task and has none
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import structlog
+
+from ..core.errors import StoreError
+from ..core.fleet import Unit
+from ..core.trial import Trial
+from ..db.store import RecordStore
+from ..workers.child_environment import scrubbed
+from . import wiring
+from .settings import Settings
+from .task_store import serve_worker
+from .task_worker import WorkerSetup
+
+MAX_BACKOFF_SECONDS = 10.0
+SEEN_SECONDS = 30.0
+"""For so long a unit counts as seen. It is registered three times as often."""
+LEAST_PAUSE_SECONDS = 1.0
+"""The least time between two starts of a worker for one unit."""
+DRAIN_SECONDS = 120.0
+"""For so long a worker may go on with its trial after it was told to stop."""
+
+log = structlog.get_logger()
+
+
+class TaskWorkerPool:
+    """A thread that starts workers, and a thread for each worker that answers it. ``on_commit`` is called after each
+    commit of a worker, and ``on_trial`` with each trial that one recorded."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: RecordStore,
+        *,
+        poll_seconds: float,
+        on_commit: Callable[[], None],
+        on_trial: Callable[[Trial], None],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._poll_seconds = poll_seconds
+        self._on_commit = on_commit
+        self._on_trial = on_trial
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._workers: dict[str, TaskWorkerProcess] = {}
+        self._units: tuple[Unit, ...] = ()
+        self._registered = self._reaped = -SEEN_SECONDS
+        self._thread = threading.Thread(target=self._run, name="task-workers", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def wake(self) -> None:
+        """Look for tasks now: there may be one."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop every worker after the trial that it is running."""
+        self._closing.set()
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        backoff = 0.5
+        try:
+            while not self._closing.is_set():
+                self._wake.clear()
+                try:
+                    self._step()
+                    backoff = 0.5
+                    self._wake.wait(self._poll_seconds)
+                except StoreError as error:
+                    log.error("tasks wait", error=error.message, seconds=backoff)
+                    self._closing.wait(backoff)
+                    backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+                except Exception:
+                    log.exception("tasks wait after a fault of the program", seconds=MAX_BACKOFF_SECONDS)
+                    self._closing.wait(MAX_BACKOFF_SECONDS)
+        finally:
+            self._drain()
+
+    def _step(self) -> None:
+        now, fleet = time.monotonic(), self._store.fleet
+        if now - self._registered >= SEEN_SECONDS / 3:
+            self._units = wiring.local_units()
+            fleet.register_units(self._units, seen_seconds=SEEN_SECONDS)
+            self._registered = now
+        if now - self._reaped >= self._settings.lease_seconds / 5:
+            if fleet.reap():
+                self._on_commit()
+            self._reaped = now
+        for unit in self._units:
+            targets, executors = self._serves(unit), wiring.EXECUTOR_NAMES
+            if self._may_start(unit) and fleet.has_ready(targets, executors):
+                setup = WorkerSetup(self._settings, unit, self._store.embedded, targets, executors)
+                self._workers[unit.uuid] = TaskWorkerProcess(setup, self._store, self._noted)
+
+    def _serves(self, unit: Unit) -> tuple[str, ...]:
+        """Return the names of targets that a unit serves. Numbers of devices mean something on one host alone."""
+        numbered = (f"{unit.device.target.kind}:{unit.ordinal}",) if self._store.embedded else ()
+        return (*unit.classes, *numbered)
+
+    def _may_start(self, unit: Unit) -> bool:
+        worker = self._workers.get(unit.uuid)
+        return worker is None or (not worker.alive and time.monotonic() - worker.began >= LEAST_PAUSE_SECONDS)
+
+    def _noted(self, trial: Trial | None) -> None:
+        if trial is not None:
+            self._on_trial(trial)
+        self._on_commit()
+
+    def _drain(self) -> None:
+        for worker in self._workers.values():
+            worker.stop()
+        end = time.monotonic() + DRAIN_SECONDS
+        for worker in self._workers.values():
+            worker.join(max(0.0, end - time.monotonic()))
+
+
+class TaskWorkerProcess:
+    """One task worker. The kernel kills it when the thread that made this object ends."""
+
+    def __init__(self, setup: WorkerSetup, store: RecordStore, noted: Callable[[Trial | None], None]) -> None:
+        self.began = time.monotonic()
+        parent, child = socket.socketpair()
+        with child:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tilewright.service.task_worker", str(child.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(child.fileno(),),
+                start_new_session=True,
+                env=_environment(),
+            )
+        self._connection = Connection(parent.detach())
+        with contextlib.suppress(OSError):  # it died at once, which its end will show
+            self._connection.send(setup)
+        self._thread = threading.Thread(target=self._serve, args=(store, noted), name="task-worker", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """Ask it to end after the trial that it is running."""
+        if self.alive:
+            self._process.send_signal(signal.SIGTERM)
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end; kill it when the time is over."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            log.warning("task worker killed", pid=self._process.pid, seconds=seconds)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._thread.join()
+
+    def _serve(self, store: RecordStore, noted: Callable[[Trial | None], None]) -> None:
+        with self._connection:
+            serve_worker(self._connection, store, noted)
+        code = self._process.wait()
+        if code:
+            log.warning("task worker ended", pid=self._process.pid, status=code)
+
+
+def _environment() -> dict[str, str]:
+    """What a worker needs of the environment. Settings, with the password of the database, go through its pipe."""
+    ray = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return {**scrubbed(os.environ), **ray, "PYTHONPATH": paths}
