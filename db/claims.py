@@ -10,7 +10,7 @@ from ..core.budget import StopReason
 from ..core.fleet import MOST_LOSSES, AttemptEnd, Lease, TaskClaim, TaskState
 from . import tenants
 from .attempts import begin_attempt, end_attempt
-from .clock import clock
+from .clock import clock, server_start
 from .job_ends import settle
 from .jobs import (
     CLOSED,
@@ -24,11 +24,14 @@ from .jobs import (
     update_task,
 )
 from .leases import TASK, drop, take, task_in, task_subject
-from .tables import jobs, tasks
+from .tables import attempts, jobs, tasks
 from .units import all_ready
 
 AGE_SECONDS, MOST_STEPS = 600.0, 2
 """A ready task rises by a step of priority for each so many seconds of waiting, by so many steps at most."""
+
+RECONNECT_SECONDS = 5.0
+"""Holders have so long after a start of the database to reach it again."""
 
 NO_LOSS = (AttemptEnd.DONE, AttemptEnd.YIELDED, AttemptEnd.CANCELLED)
 INFRASTRUCTURE = (AttemptEnd.NODE_LOST, AttemptEnd.DATABASE_LOST)
@@ -143,6 +146,16 @@ def finish(connection: Connection, lease: Lease, stop_reason: str, facts: Mappin
     update_task(connection, number, position, state=TaskState.DONE.value)
     store_facts(connection, job_id, position, {**facts, "stop_reason": stop_reason})
     settle(connection, number)
+
+
+def lost_with_database(connection: Connection, lease: Lease) -> bool:
+    """Return whether the lease of a task ran out because its holder could not reach the database, which was starting:
+    the attempt had begun before."""
+    start = server_start(connection)
+    job_id, position = task_in(lease)
+    this = (jobs.c.id == job_id, attempts.c.task == position, attempts.c.fence == lease.fence)
+    query = select(attempts.c.began_at).join(jobs, jobs.c.number == attempts.c.job).where(*this)
+    return lease.until <= start + RECONNECT_SECONDS and connection.execute(query).scalar_one() < start
 
 
 def age(connection: Connection) -> None:

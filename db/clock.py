@@ -11,6 +11,8 @@ from sqlalchemy import Connection, Float, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+_POSTGRESQL_START = "SELECT CAST(EXTRACT(EPOCH FROM pg_postmaster_start_time()) AS DOUBLE PRECISION)"
+
 
 class clock(FunctionElement[float]):
     """Stands in a statement for the present time in seconds, as a float of 64 bits."""
@@ -27,6 +29,13 @@ def _postgresql(*_: Any, **__: Any) -> str:
 @compiles(clock, "sqlite")
 def _sqlite(*_: Any, **__: Any) -> str:
     return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+def server_start(connection: Connection) -> float:
+    """Return when the database's server started; 0 for SQLite, which has none."""
+    if connection.dialect.name != "postgresql":
+        return 0.0
+    return float(connection.exec_driver_sql(_POSTGRESQL_START).scalar_one())
 
 
 def database_now(connection: Connection) -> float:

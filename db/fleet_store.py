@@ -100,10 +100,10 @@ class FleetStore:
         """End every lease that ran out; return how many. Their tasks become ready again, with an attempt that ended as
         ``lease_lost``, or dead after ``MOST_LOSSES`` such attempts without a new record. Units that nobody saw in time
         become lost. Jobs whose last task is over come to their end; so do jobs that passed their deadline. Tasks that
-        waited for an equal one go on where that one is over, and those that wait for long rise in priority."""
-        with self._database.reading() as connection:
-            found = lease_rows.expired(connection)
-        ended = sum(self._reap(lease) for lease in found)
+        waited for an equal one go on where that one is over, and those that wait for long rise in priority. A lease
+        that ran out while its holder could not reach the database, because that was starting, is no loss of the
+        task."""
+        ended = self._end_leases(alive=False)
         with self._database.writing() as connection:
             unit_rows.mark_lost(connection)
         with self._database.writing() as connection:
@@ -112,15 +112,27 @@ class FleetStore:
         self._go_on()
         return ended
 
-    def _reap(self, lease: Lease) -> bool:
-        with self._database.writing() as connection:
-            if not lease_rows.lock_expired(connection, lease):
-                return False
-            if lease.kind == lease_rows.UNIT:
-                lease_rows.drop(connection, lease)
-            else:
-                claims.give_back(connection, lease, AttemptEnd.LEASE_LOST, f"{lease.owner} renewed it no longer")
-            return True
+    def end_all_leases(self) -> int:
+        """End every lease, whoever holds it; return how many. For an embedded database that was just opened: whoever
+        held leases died with the process before, and the tasks need not wait for the leases to run out. No task counts
+        this as a loss."""
+        return self._end_leases(alive=True)
+
+    def _end_leases(self, *, alive: bool) -> int:
+        with self._database.reading() as connection:
+            found = lease_rows.load_leases(connection, alive=alive)
+        ended = 0
+        for lease in found:
+            with self._database.writing() as connection:
+                if lease_rows.lock_to_end(connection, lease, alive=alive):
+                    ended += 1
+                    if lease.kind == lease_rows.UNIT:
+                        lease_rows.drop(connection, lease)
+                    elif alive or claims.lost_with_database(connection, lease):
+                        claims.give_back(connection, lease, AttemptEnd.DATABASE_LOST, "the database was started again")
+                    else:
+                        claims.give_back(connection, lease, AttemptEnd.LEASE_LOST, f"{lease.owner} did not renew it")
+        return ended
 
     def _end_overdue_jobs(self) -> None:
         """End jobs whose deadline has passed, and jobs being cancelled that nobody works on."""
@@ -139,10 +151,10 @@ class FleetStore:
                 job_rows.lock_job(connection, job_id)
                 job_ends.settle(connection, job_rows.number_of_job(connection, job_id))
 
-    def _go_on(self) -> None:
-        """Let tasks go on that waited for an equal one which is over."""
+    def _go_on(self, job_id: str | None = None) -> None:
+        """Let tasks go on that waited for an equal one, of this job or of any, which is over."""
         with self._database.reading() as connection:
-            waiting = flights.landed(connection)
+            waiting = flights.landed(connection, job_id)
         for number, position in waiting:
             with self._database.writing() as connection:
                 flights.go_on(connection, number, position)
@@ -180,7 +192,7 @@ class FleetStore:
             number = job_rows.number_of_job(connection, job_id)
             task = job_rows.load_task(connection, number, position, lock=True)
             job = job_rows.load_row(connection, number)
-            if job["fresh"] or task["trials"]:
+            if job["fresh"] or task["trials"] or not sketches:
                 return 0
             limit = job["budget_trials"]
             told = adopt(connection, task, exact_records(task, device_key, toolchain_key, profile, sketches, limit))
@@ -197,8 +209,7 @@ class FleetStore:
         with self._database.writing() as connection:
             lease_rows.guard(connection, lease)
             claims.finish(connection, lease, stop_reason, facts, detail)
-        self._go_on()
-        return self._job(lease_rows.task_in(lease)[0])
+        return self._followed(lease_rows.task_in(lease)[0])
 
     def end_attempt(self, lease: Lease, how: AttemptEnd, detail: str = "") -> None:
         """Give a task back unfinished. ``yielded`` and ``cancelled`` are no loss; any other end counts as one where the
@@ -207,7 +218,7 @@ class FleetStore:
         with self._database.writing() as connection:
             lease_rows.guard(connection, lease)
             claims.give_back(connection, lease, how, detail)
-        self._go_on()
+        self._go_on(lease_rows.task_in(lease)[0])
 
     def attempts(self, job_id: str, task: int) -> tuple[AttemptRow, ...]:
         """Return the attempts at a task, oldest first. Raises NotFound."""
@@ -230,8 +241,7 @@ class FleetStore:
             if state in ("succeeded", "failed"):
                 raise Conflict(f"job {job_id} is {state}; this is possible while it is queued or running")
             job_ends.settle(connection, job_rows.number_of_job(connection, job_id))
-        self._go_on()
-        return self._job(job_id)
+        return self._followed(job_id)
 
     def fence_job(self, job_id: str) -> JobRow:
         """Cancel a job, and take the leases of its tasks away from holders that do not answer: they can write nothing
@@ -239,39 +249,39 @@ class FleetStore:
         self.cancel_job(job_id)
         with self._database.writing() as connection:
             job_ends.revoke(connection, job_id, "the job was cancelled, and the holder did not answer")
-        self._go_on()
-        return self._job(job_id)
+        return self._followed(job_id)
 
     def pause_job(self, job_id: str) -> JobRow:
         """Hold a job back: its tasks are claimed no more, and holders are told to yield. Raises NotFound, and Conflict
         for a job that is being cancelled or has ended."""
         with self._database.writing() as connection:
             job_changes.pause(connection, job_id, True)
-        self._go_on()
-        return self._job(job_id)
+        return self._followed(job_id)
 
     def resume_job(self, job_id: str) -> JobRow:
         """Let a job go on that was paused. Raises NotFound, and Conflict for a job that is being cancelled or has
         ended."""
         with self._database.writing() as connection:
             job_changes.pause(connection, job_id, False)
-        return self._job(job_id)
+        return self._followed(job_id)
 
     def set_priority(self, job_id: str, priority: int) -> JobRow:
         """Change the priority of a job. Raises NotFound, InvalidParameter for one beyond ``MOST_PRIORITY``, and
         Conflict for a job that has ended."""
         with self._database.writing() as connection:
             job_changes.prioritise(connection, job_id, priority)
-        return self._job(job_id)
+        return self._followed(job_id)
 
     def retry_job(self, job_id: str) -> JobRow:
         """Make the dead tasks of a job ready again; a job that failed with them is queued again. Raises NotFound, and
         Conflict where there are none, for a job that is cancelled, or whose deadline has passed."""
         with self._database.writing() as connection:
             job_changes.retry(connection, job_id)
-        return self._job(job_id)
+        return self._followed(job_id)
 
-    def _job(self, job_id: str) -> JobRow:
+    def _followed(self, job_id: str) -> JobRow:
+        """Let tasks go on that waited for one of this job; return the job."""
+        self._go_on(job_id)
         with self._database.reading() as connection:
             return job_rows.load_job(connection, job_id)
 

@@ -141,8 +141,10 @@ def _blocked() -> Select[Any]:
     )
 
 
-def landed(connection: Connection, limit: int = 100) -> list[tuple[int, int]]:
-    """Return blocked tasks, as (job, position), whose source is in flight no longer."""
-    query = select(_blocked().subquery())
-    query = query.where(query.selected_columns.source_state.not_in(IN_FLIGHT)).limit(limit)
+def landed(connection: Connection, source_job: str | None) -> list[tuple[int, int]]:
+    """Return blocked tasks, as (job, position), whose source is in flight no longer: a task of ``source_job``, or of
+    any job where this is None."""
+    blocked = _blocked()
+    query = select(blocked.where(tasks.c.source_job == source_job).subquery() if source_job else blocked.subquery())
+    query = query.where(query.selected_columns.source_state.not_in(IN_FLIGHT))
     return [(row["job"], row["position"]) for row in connection.execute(query).mappings()]

@@ -40,7 +40,7 @@ def prioritise(connection: Connection, job_id: str, priority: int) -> None:
     job = lock_job(connection, job_id)
     if job["state"] in FINAL:
         raise Conflict(f"job {job_id} is {job['state']}; its priority can change until it ends")
-    unfinished = (TaskState.READY, TaskState.BLOCKED)
+    unfinished = (TaskState.READY, TaskState.BLOCKED, TaskState.LEASED)
     _change(connection, job["number"], unfinished, priority=priority + tasks.c.aged)
     update_job(connection, job["number"], priority=priority)
     add_event(connection, job["number"], "job", {"priority": priority})

@@ -113,6 +113,15 @@ def update_job(connection: Connection, number: int, **values: object) -> None:
     connection.execute(update(jobs).where(jobs.c.number == number).values(version=jobs.c.version + 1, **values))
 
 
+def touch_job(connection: Connection, job_id: str) -> RowMapping:
+    """Increment a job's version, which locks its row; return the row. Raises NotFound."""
+    changed = update(jobs).where(jobs.c.id == job_id).values(version=jobs.c.version + 1).returning(*jobs.columns)
+    row = connection.execute(changed).mappings().first()
+    if row is None:
+        raise NotFound(f"there is no job {job_id!r}", field="job_id")
+    return row
+
+
 def change_job_state(connection: Connection, row: RowMapping, state: str, error: str | None = None) -> None:
     """Take a job, whose row the caller has locked, into a state, with its event."""
     values: dict[str, object] = {"state": state}
@@ -149,8 +158,7 @@ def store_facts(connection: Connection, job_id: str, position: int, facts: Mappi
     task = load_task(connection, number, position, lock=True)
     ends = facts.get("stop_reason") is not None and task["state"] != TaskState.LEASED.value
     update_task(connection, number, position, **facts, **({"state": TaskState.DONE.value} if ends else {}))
-    lock_job(connection, job_id)
-    update_job(connection, number)
+    touch_job(connection, job_id)
     add_event(connection, number, "task", {"task": position, "trials": task["trials"], **facts})
     return number
 

@@ -85,16 +85,19 @@ def drop(connection: Connection, lease: Lease) -> None:
     connection.execute(delete(leases).where(*_row_of(lease)))
 
 
-def expired(connection: Connection) -> list[Lease]:
-    """Return the leases that ran out, the oldest first."""
-    query = select(leases).where(leases.c.until <= clock()).order_by(leases.c.until)
-    return [_lease(row) for row in connection.execute(query).mappings()]
+def load_leases(connection: Connection, *, alive: bool) -> list[Lease]:
+    """Return the leases that ran out, and with ``alive`` all others as well, the oldest first."""
+    query = select(leases).order_by(leases.c.until)
+    found = connection.execute(query if alive else query.where(leases.c.until <= clock()))
+    return [_lease(row) for row in found.mappings()]
 
 
-def lock_expired(connection: Connection, lease: Lease) -> bool:
-    """Lock a lease that ran out; return False when it was renewed or dropped meanwhile, or when somebody else has it
-    locked: a holder in the middle of a write, or another process that ends it."""
-    query = select(leases.c.fence).where(*_row_of(lease), leases.c.until <= clock())
+def lock_to_end(connection: Connection, lease: Lease, *, alive: bool) -> bool:
+    """Lock a lease that ran out, with ``alive`` also one that did not. Return False when it was renewed or dropped
+    meanwhile, or when somebody else has it locked: a holder in the middle of a write, or another process that ends
+    it."""
+    query = select(leases.c.fence).where(*_row_of(lease))
+    query = query if alive else query.where(leases.c.until <= clock())
     return connection.execute(query.with_for_update(key_share=True, skip_locked=True)).first() is not None
 
 

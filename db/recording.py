@@ -7,9 +7,9 @@ from sqlalchemy import Connection, select
 from sqlalchemy.engine import RowMapping
 
 from ..core.errors import Conflict
-from ..core.fleet import Lease
+from ..core.fleet import Lease, Wanted
 from ..core.trial import Outcome, Timed
-from .jobs import add_event, load_task, lock_job, number_of_job, update_job, update_task
+from .jobs import add_event, load_task, number_of_job, touch_job, update_task
 from .leases import guard_task
 from .rows import NewTrial, Recorded
 from .tables import trials, workloads
@@ -41,18 +41,18 @@ def record_trial(
         kind = f"{outcome.stage.value}:{outcome.reason.value}"
         counters["failures"] = {**task["failures"], kind: task["failures"].get(kind, 0) + 1}
     update_task(connection, number, new.task, **counters)
-    job = lock_job(connection, new.job_id)
+    wanted = Wanted.GO if lease is None else wanted_of(connection, [lease])
+    flops = connection.execute(select(workloads.c.flops).where(workloads.c.id == task["workload"])).scalar_one()
+    job = touch_job(connection, new.job_id)
     if with_events:
-        _add_events(connection, number, new, record_id, task["workload"], best)
-    update_job(connection, number)
-    if lease is None:
-        return Recorded(record_id, job["state"], wanted_in(job["state"]))
-    charge(connection, job["tenant"], sum(dataclasses.astuple(new.trial.clocks)))
-    return Recorded(record_id, job["state"], wanted_of(connection, [lease]))
+        _add_events(connection, number, new, record_id, flops, best)
+    if lease is not None:
+        charge(connection, job["tenant"], sum(dataclasses.astuple(new.trial.clocks)))
+    stop = wanted_in(job["state"]) is Wanted.STOP
+    return Recorded(record_id, job["state"], Wanted.STOP if stop else wanted)
 
 
-def _add_events(connection: Connection, number: int, new: NewTrial, record_id: int, workload: int, best: bool) -> None:
-    flops = connection.execute(select(workloads.c.flops).where(workloads.c.id == workload)).scalar_one()
+def _add_events(connection: Connection, number: int, new: NewTrial, record_id: int, flops: int, best: bool) -> None:
     outcome = new.trial.outcome
     about: dict[str, object] = {
         "task": new.task,
@@ -85,8 +85,7 @@ def record_remeasurement(
     load_task(connection, number, position, lock=True)
     best = update_remeasured(connection, number, position, outcomes)
     update_task(connection, number, position, best_trial=best["id"], best_seconds=best["rank_seconds"])
-    lock_job(connection, job_id)
-    update_job(connection, number)
+    touch_job(connection, job_id)
     finalists = sum(bool(timed.final_samples) for timed in outcomes.values())
     data = {
         "task": position,

@@ -42,6 +42,7 @@ def _wanted_of_task(connection: Connection, lease: Lease) -> Wanted:
             tasks,
             jobs.c.state.label("job_state"),
             jobs.c.paused,
+            jobs.c.priority.label("own_priority"),
             attempts.c.units,
             (clock() - attempts.c.began_at).label("seconds"),
         )
@@ -63,7 +64,7 @@ def _goes_after_another(connection: Connection, row: RowMapping) -> bool:
     """Return whether a more urgent task of the same tenant is to take this one's place. Of the tasks that run, as many
     give way as more urgent ones wait: those of the least priority first, among them the youngest."""
     like_this = [tasks.c[name] == row[name] for name in ("tenant", "executor", "target")]
-    own = row["priority"] - row["aged"]
+    own = row["own_priority"]
     waiting = [tasks.c.state == "ready", tasks.c.priority > own, _priority() > own]
     waiting.append(tasks.c.ready_since <= clock() - PATIENCE_SECONDS)
     urgent = connection.execute(select(func.count()).where(*like_this, *waiting)).scalar_one()
