@@ -39,7 +39,7 @@ def service(settings: Settings) -> Iterator[Service]:
 
 def spec_of(service: Service, trials: int, **changes: object) -> JobSpec:
     task = service.operator_workload("matmul", {"m": 33, "n": 48, "k": 17})
-    return replace(JobSpec((task,), Budget(trials), strategy="random"), **changes)  # type: ignore[arg-type]
+    return replace(JobSpec((task,), Budget(trials), strategy="random", fresh=True), **changes)  # type: ignore[arg-type]
 
 
 def test_a_job_ends_with_the_best_of_its_trials(service: Service) -> None:
