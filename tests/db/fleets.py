@@ -10,7 +10,7 @@ from tilewright.core.fleet import Lease, TaskClaim, Unit
 from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
-from tilewright.core.trial import Clocks, Failed, Reason, Stage, Timed, Trial
+from tilewright.core.trial import Clocks, Failed, Reason, Timed, Trial, TrialStage
 from tilewright.db import migrate
 from tilewright.db.engine import Database, parse_url
 from tilewright.db.leases import TASK
@@ -92,7 +92,7 @@ def claimed(store: RecordStore, owner: str = "o", *, unit: str = "", seconds: fl
 
 def trial(job: str, task: int, sequence: int, seconds: float | None = 1e-6, *, spent: float = 1.0) -> NewTrial:
     """A trial that took ``spent`` seconds of the device; ``seconds`` None: one that failed."""
-    outcome = Failed(Stage.CHECK, Reason.WRONG_RESULT) if seconds is None else Timed((seconds,))
+    outcome = Failed(TrialStage.CHECK, Reason.WRONG_RESULT) if seconds is None else Timed((seconds,))
     schedule = Schedule.of("loops", 1, {"tile": sequence})
     return NewTrial(job, task, sequence, "", ON_GPU, Trial(schedule, outcome, Clocks(time=spent)), 0.5 * sequence)
 
