@@ -64,6 +64,6 @@ def short_time(stamp: str) -> str:
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for column in columns:  # what a user may copy stays whole, and the last column takes the rest
+        table.add_column(column, overflow="fold", no_wrap=column in ("unit", "job", "attempt", "tenant", "place"))
     return table

@@ -48,7 +48,7 @@ class Fleet:
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self.folder = folder
-        self.environment = environment(TILEWRIGHT_DATABASE_URL=url, TILEWRIGHT_TOKEN=TOKEN)
+        self.environment = environment(TILEWRIGHT_DATABASE_URL=url, TILEWRIGHT_TOKEN=TOKEN, COLUMNS="240")
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "tilewright.cli", *arguments]
