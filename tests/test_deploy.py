@@ -47,7 +47,7 @@ def containers() -> Iterator[Document]:
 
 def test_every_document_has_a_kind_a_version_and_a_name_of_its_own() -> None:
     named = [(d["apiVersion"], d["kind"], d["metadata"]["name"]) for n, d in documents() if n != "kustomization.yaml"]
-    assert len(named) == len(set(named)) >= 9
+    assert len(named) == len(set(named)) >= 8
     assert {kind for _, kind, _ in named} >= {"Deployment", "StatefulSet", "DaemonSet", "RayCluster", "Service"}
 
 
@@ -68,6 +68,13 @@ def test_every_container_has_an_image_and_bounds() -> None:
         if container["name"] != "upgrade":
             assert {"cpu", "memory"} <= set(container["resources"]["requests"])
             assert "memory" in container["resources"]["limits"]
+
+
+def test_no_variable_of_a_service_is_taken_for_a_setting() -> None:
+    """Kubernetes would set TILEWRIGHT_PORT to an address, after the Service of that name."""
+    for name, document in documents():
+        if name != "postgresql.yaml":
+            assert all(spec["enableServiceLinks"] is False for spec in pod_specs(document))
 
 
 def test_secrets_are_referred_to_and_settings_exist() -> None:

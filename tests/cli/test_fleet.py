@@ -13,13 +13,15 @@ from typing import Any
 import psutil
 import pytest
 
-from tilewright.api.client import Client
+from tilewright.api.client import Client, operator_task
+from tilewright.core.budget import Budget
 from tilewright.service.settings import Settings
 from tilewright.service.upgrade import upgrade_database
 from tilewright.tests.cli.commands import MATMUL, answer, environment, free_port, tilewright
 from tilewright.tests.db.postgres import server
 
 TOKEN = "a-token-of-the-tests"
+LONG_TASK = operator_task("matmul", {"m": 24, "n": 40, "k": 16})
 
 
 def test_a_worker_needs_a_shared_database(tmp_path: Path) -> None:
@@ -29,14 +31,11 @@ def test_a_worker_needs_a_shared_database(tmp_path: Path) -> None:
 
 
 def test_jobs_are_changed_and_units_listed_by_command(tmp_path: Path) -> None:
-    assert answer(tmp_path, "workers") == [] and answer(tmp_path, "queue") == []
     assert "no host has joined" in tilewright(tmp_path, "workers").stdout
-    (tenant,) = answer(tmp_path, "tenants")
-    assert (tenant["name"], tenant["weight"]) == ("default", 1.0)
+    assert answer(tmp_path, "queue") == []
     assert answer(tmp_path, "tenants", "set", "team", "--weight", "2", "--most-queued", "7")["most_queued"] == 7
-    assert "team" in tilewright(tmp_path, "tenants").stdout
-    for command in ("pause", "resume", "retry", "attempts"):
-        assert tilewright(tmp_path, "job", command, "nobody").returncode == 3
+    assert [(one["name"], one["weight"]) for one in answer(tmp_path, "tenants")] == [("default", 1.0), ("team", 2.0)]
+    assert tilewright(tmp_path, "job", "retry", "nobody").returncode == 3
     missing = tilewright(tmp_path, "workers", "drain", "GPU-none", "--reason", "a new driver")
     assert missing.returncode == 3 and "GPU-none" in missing.stderr
 
@@ -90,32 +89,29 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 @pytest.mark.postgres
 @pytest.mark.slow
 def test_a_worker_joins_searches_and_leaves(fleet: Fleet) -> None:
-    tune = ("tune", *MATMUL, "--strategy", "random", "--detach", "--fresh")
-    job = fleet.answer(*tune, "--trials", "3", "--tenant", "team", "--priority", "4", "--deadline", "9000")
+    tune = ("tune", *MATMUL, "--strategy", "random", "--detach", "--fresh", "--trials", "3", "--tenant", "team")
+    job = fleet.answer(*tune, "--priority", "4", "--deadline", "9000")
     assert (job["tenant"], job["priority"], job["fresh"]) == ("team", 4, True) and job["deadline"]
     assert job["tasks"][0]["waits_for"] == "no unit of the fleet serves llvm"
-    held = fleet.answer(*tune, "--trials", "100000")
-    assert fleet.answer("job", "pause", held["id"])["paused"]
-    assert fleet.answer("job", "priority", held["id"], "-5")["priority"] == -5
-    assert [entry["state"] for entry in fleet.answer("queue")] == ["ready", "blocked"]
-    assert "its job is paused" in fleet.run("queue").stdout
-    with fleet.started("worker") as worker, Client(fleet.address, token=TOKEN) as client:
+    with Client(fleet.address, token=TOKEN) as client, fleet.started("worker") as worker:
+        held = client.submit(LONG_TASK, budget=Budget(100_000), strategy="random", fresh=True).id
+        assert fleet.answer("job", "pause", held)["paused"]
+        assert "its job is paused" in fleet.run("queue").stdout
         assert worker.stdout is not None and "working" in worker.stdout.readline()
         assert list(client.events(job["id"]))[-1].data["state"] == "succeeded"
         (attempt,) = fleet.answer("job", "attempts", job["id"])
-        assert attempt["how"] == "done"
-        (unit,) = [one for one in fleet.answer("workers") if "llvm" in one["classes"]]
-        assert attempt["units"] == [unit["uuid"]] and unit["uuid"] in fleet.run("workers").stdout
-        assert not fleet.answer("job", "resume", held["id"])["paused"]
-        next(event for event in client.events(held["id"]) if event.kind == "trial")
+        assert attempt["how"] == "done" and attempt["units"][0] in fleet.run("workers").stdout
+        assert fleet.answer("job", "priority", held, "-5")["priority"] == -5
+        assert not fleet.answer("job", "resume", held)["paused"]
+        next(event for event in client.events(held) if event.kind == "trial")
         expect_no_secrets(worker.pid)
         worker.send_signal(signal.SIGTERM)
         worker.wait(150)
         assert worker.returncode == 0
-        left = client.job(held["id"])
+        left = client.job(held)
         assert left.state == "running" and left.tasks[0].state == "ready"  # another worker goes on with it
-        assert [one.how for one in client.attempts(held["id"])] == ["yielded"]
-        assert fleet.answer("job", "cancel", held["id"])["state"] == "cancelled"
+        assert [one.how for one in client.attempts(held)] == ["yielded"]
+        assert client.cancel(held).state == "cancelled"
 
 
 def expect_no_secrets(pid: int) -> None:
@@ -133,16 +129,17 @@ def expect_no_secrets(pid: int) -> None:
 @pytest.mark.postgres
 @pytest.mark.slow
 def test_a_unit_is_taken_out_by_command(fleet: Fleet) -> None:
-    with fleet.started("worker") as worker:
-        assert worker.stdout is not None and "working" in worker.stdout.readline()
-        end = time.monotonic() + 60
-        while not any(unit["seen"] for unit in fleet.answer("workers")):
-            assert time.monotonic() < end, "no unit has joined"
-    uuid = fleet.answer("workers")[0]["uuid"]
-    drained = fleet.answer("workers", "drain", uuid, "--reason", "a new driver")
-    assert (drained["state"], drained["reason"]) == ("draining", "a new driver")
-    assert "draining (a new driver)" in " ".join(fleet.run("workers").stdout.split())
-    assert fleet.answer("workers", "release", uuid, "--reason", "done")["state"] == "ready"
+    with Client(fleet.address, token=TOKEN) as client:
+        with fleet.started("worker"):
+            end = time.monotonic() + 60
+            while not any(unit.seen for unit in client.units()):
+                assert time.monotonic() < end, "no unit has joined"
+                time.sleep(0.1)
+        uuid = client.units()[0].uuid
+        drained = fleet.answer("workers", "drain", uuid, "--reason", "a new driver")
+        assert (drained["state"], drained["reason"]) == ("draining", "a new driver")
+        assert "(a new driver)" in fleet.run("workers").stdout
+        assert client.release(uuid, "done").state == "ready"
 
 
 @pytest.mark.postgres
