@@ -12,11 +12,13 @@ from .convert import job_view, moment
 from .fleet_views import AttemptView, QueueView, TaskName, TenantView, UnitView
 from .pagination import valid_key, valid_number
 from .submit import checked_tenant
-from .views import JobView
+from .views import JobView, TaskView
 from .waiting import expected_starts, waits_for, why_no_unit
 
 MAX_QUEUE = 1000
-"""How much of the queue is answered at most. Jobs further behind do not say where they stand."""
+"""How much of the queue is answered at most."""
+PLACES = 500
+"""Jobs whose tasks are so far behind in the queue do not say where they stand."""
 MAX_REASON = 400
 
 
@@ -68,27 +70,35 @@ class Fleet:
         ready = [row for row in rows if row.state is TaskState.READY]
         positions = {(row.job_id, row.task): number for number, row in enumerate(ready, 1)}
         return tuple(
-            _queue_view(row, positions.get((row.job_id, row.task)), start, waits_for(row, units, now))
+            _queue_view(
+                row,
+                positions.get((row.job_id, row.task)),
+                start,
+                waits_for(row.state, row.target, row.source, units, now),
+            )
             for row, start in zip(rows, starts, strict=True)
         )
 
     def shown(self, rows: Sequence[JobRow]) -> tuple[JobView, ...]:
         """Return jobs as they are answered, with where their tasks stand in the queue and what they wait for."""
-        waiting = (TaskState.READY, TaskState.BLOCKED)
+        waiting = {TaskState.READY, TaskState.BLOCKED}
         views = tuple(job_view(row) for row in rows)
-        if not any(task.state in waiting for view in views if not view.state.is_final for task in view.tasks):
+        if waiting.isdisjoint(task.state for view in views if not view.state.is_final for task in view.tasks):
             return views
-        places = {(entry.job_id, entry.task): entry for entry in self.queue(limit=MAX_QUEUE)}
-        return tuple(
-            replace(
-                view,
-                tasks=tuple(
-                    task
-                    if (place := places.get((view.id, task.index))) is None or place.state is not task.state
-                    else replace(task, queue_position=place.position, waits_for=place.waits_for)
-                    for task in view.tasks
-                ),
+        units, now = self._store.units(), self._store.now()
+        ready = [entry for entry in self._store.queue(limit=PLACES) if entry.state is TaskState.READY]
+        places = {(entry.job_id, entry.task): number for number, entry in enumerate(ready, 1)}
+
+        def placed(view: JobView, task: TaskView) -> TaskView:
+            source = None if task.source_job is None or task.adopted else (task.source_job, task.source_task or 0)
+            return replace(
+                task,
+                queue_position=places.get((view.id, task.index)),
+                waits_for=waits_for(task.state, view.target, source, units, now),
             )
+
+        return tuple(
+            view if view.state.is_final else replace(view, tasks=tuple(placed(view, task) for task in view.tasks))
             for view in views
         )
 

@@ -30,13 +30,16 @@ def why_no_unit(target: str, units: Iterable[UnitRow], now: float) -> str | None
     return f"no unit that serves {target} is ready: {counted}"
 
 
-def waits_for(row: QueueRow, units: Iterable[UnitRow], now: float) -> str | None:
-    """Say what a task of the queue waits for; None where it runs, or only waits for its turn."""
-    if row.state is TaskState.BLOCKED:
-        if row.source is None:
+def waits_for(
+    state: TaskState, target: str, source: tuple[str, int] | None, units: Iterable[UnitRow], now: float
+) -> str | None:
+    """Say what a task waits for; None where it runs, or only waits for its turn. ``source`` is the (job, task) that it
+    shares a search with."""
+    if state is TaskState.BLOCKED:
+        if source is None:
             return "its job is paused"
-        return f"an equal task is searched: task {row.source[1]} of job {row.source[0]}"
-    return why_no_unit(row.target, units, now) if row.state is TaskState.READY else None
+        return f"an equal task is searched: task {source[1]} of job {source[0]}"
+    return why_no_unit(target, units, now) if state is TaskState.READY else None
 
 
 def expected_starts(
