@@ -20,7 +20,6 @@ import structlog
 from ..core.errors import StoreError, TilewrightError, WorkerLost
 from ..core.fleet import OWNER_BYTES, AttemptEnd, Lease, LeaseLost, TaskClaim, Unit, Wanted
 from ..core.target import DeviceInfo
-from ..core.trial import Trial
 from ..db.store import RecordStore
 from ..workers.losses import MachineLost
 from ..workers.main import die_with
@@ -47,21 +46,28 @@ class WorkerSetup:
     embedded: bool
     targets: tuple[str, ...]
     executors: tuple[str, ...]
+    builders: int | None
+    """How many children build for this worker; None: what is usual where it has its host alone."""
 
 
 class TaskWorker:
     """Everything but ``stopping`` is for one thread."""
 
-    def __init__(self, setup: WorkerSetup, store: TaskStore, note: Callable[[Trial | None], None]) -> None:
+    def __init__(self, setup: WorkerSetup, store: TaskStore, server: ServerPipe) -> None:
         self.stopping = threading.Event()
         self._setup = setup
         self._store = store
-        self._note = note
+        self._note, self._alive = server.note, server.alive
         self._owner = secrets.token_hex(OWNER_BYTES)
         self._unit_lease: Lease | None = None
-        self._keeper = LeaseKeeper(store.fleet, seconds=setup.settings.lease_seconds, yielding=self.stopping.is_set)
+        self._keeper = LeaseKeeper(
+            store.fleet,
+            seconds=setup.settings.lease_seconds,
+            yielding=self.stopping.is_set,
+            alive=server.alive,
+        )
         self._runner = TaskRunner(
-            setup.settings, store, setup.unit, self._keeper, self._executor_for, lambda: note(None), note
+            setup.settings, store, setup.unit, self._keeper, self._executor_for, server.note, server.note
         )
         self._executor: wiring.JobExecutor | None = None
         self._options: tuple[str, str] | None = None
@@ -89,6 +95,7 @@ class TaskWorker:
             if claim is not None:
                 return claim
             self._release_unit()  # another worker may need it, or its host
+            self._alive()
             self.stopping.wait(POLL_SECONDS)
         return None
 
@@ -206,7 +213,9 @@ class TaskWorker:
             self._close_executor()
             setup = self._setup
             fence = 0 if self._unit_lease is None else self._unit_lease.fence
-            executor = wiring.open_executor(claim.executor, setup.unit, claim.cache, setup.settings, fence=fence)
+            executor = wiring.open_executor(
+                claim.executor, setup.unit, claim.cache, setup.settings, fence=fence, builders=setup.builders
+            )
             executor.heartbeat, executor.allowed = self._keeper.beat, self._keeper.guard
             self._executor, self._options = executor, options
         return self._executor
@@ -238,7 +247,7 @@ def main(descriptor: int, parent: int) -> None:
 
 
 def _work(setup: WorkerSetup, store: TaskStore, pipe: ServerPipe) -> None:
-    worker = TaskWorker(setup, store, pipe.note)
+    worker = TaskWorker(setup, store, pipe)
     signal.signal(signal.SIGTERM, lambda *_: worker.stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server, which is in the same terminal, decides
     worker.run()

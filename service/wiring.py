@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..codegen.backend import LaunchConfig, Packaging, Resources
@@ -94,18 +94,22 @@ class JobExecutor(Protocol):
     def close(self) -> None: ...
 
 
-def open_executor(name: str, unit: Unit, cache: str, settings: Settings, *, fence: int) -> JobExecutor:
-    """Start an executor for a unit, under the lease with this fence. The caller closes it.
+def open_executor(
+    name: str, unit: Unit, cache: str, settings: Settings, *, fence: int, builders: int | None
+) -> JobExecutor:
+    """Start an executor for a unit, under the lease with this fence. ``builders`` says how many children build; None:
+    what is usual for the device. The caller closes it.
 
     Raises InvalidParameter (not installed), UnsupportedTarget (no such device), WorkerLost (it does not start).
     """
     target = unit.device.target
     deadlines = Deadlines(compile=settings.compile_seconds, check=settings.check_seconds, time=settings.time_seconds)
+    usual = settings_for(target.kind, deadlines)
     return _open_executor(
         name,
         target,
         profile=profile_of(target.kind, cache),
-        settings=settings_for(target.kind, deadlines),
+        settings=replace(usual, builders=builders or usual.builders, lock_folder=settings.lock_folder),
         unit=unit,
         fence=fence,
     )
