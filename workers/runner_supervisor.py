@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -16,6 +16,7 @@ from .child_environment import library_threads, visible
 from .child_supervisor import ChildSupervisor, WorkerSpec
 from .frames import Frame
 from .lease_guard import Allowed, always
+from .losses import DeviceLost
 from .reference_cache import ReferenceCache
 from .report import RunReport
 from .settings import HOST_KINDS
@@ -40,6 +41,7 @@ class RunnerSupervisor(ChildSupervisor):
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.allowed: Allowed = always
+        self.probe: Callable[[], bool] = lambda: True
         self._references = ReferenceCache(spec)
         setup: Json = {
             "role": "run",
@@ -157,6 +159,15 @@ class RunnerSupervisor(ChildSupervisor):
             answer = super()._ask(Frame(header, frame.blobs), first_stage, deadlines)
             if "too_late" not in answer.header:
                 return answer
+
+    def _greeted(self) -> Child:
+        """As for any child. Raises DeviceLost where it does not start, because its device does not open."""
+        try:
+            return super()._greeted()
+        except WorkerLost as lost:
+            if self._interrupted:
+                raise
+            raise DeviceLost(lost.message) from lost
 
     def _prepare(self, workload: Json) -> None:
         """Set up the child for ``workload``, unless it is set up for it."""
