@@ -47,12 +47,13 @@ class RayExecutor(Executor):
         spec = WorkerSpec(target, profile or Profile(), seed, settings, unit, fence)
         self._connected = connect(settings.ray_address)
         try:
-            self._remote_runner = RemoteRunner(spec, node_of(unit))
+            node = node_of(unit)
         except WorkerLost:
             self._disconnect()
             raise
+        self._remote_runner = RemoteRunner(spec, node)
         super().__init__(spec, [], self._remote_runner)
-        self._crew = BuilderCrew(self._builders, spec, builder_count(settings), self._versions)
+        self._crew = BuilderCrew(self._builders, spec, builder_count(settings), node, self._versions)
 
     def close(self) -> None:
         self._crew.closing.set()

@@ -15,7 +15,7 @@ from .child_supervisor import WorkerSpec
 from .executor import Builder
 from .losses import DriverLost
 from .pool import WorkerPool
-from .ray_actor import Ping, RemoteSupervisor, Versions, actor_class, kill
+from .ray_actor import Ping, RemoteSupervisor, Versions, actor_class, kill, on_node
 from .report import BuildReport
 from .settings import Deadlines
 from .wire import Json
@@ -28,7 +28,8 @@ class BuilderActor(BuilderSupervisor, Ping):
     """A builder's supervisor, in an actor."""
 
     def versions(self) -> tuple[Versions, str]:
-        """What builds here, and the id of this node."""
+        """What builds here, and the id of this node. The child begins to start."""
+        self.start()
         toolchain = backend_for(self._spec.target).toolchain(self._spec.target)
         node = ray.get_runtime_context().get_node_id()
         return Versions(toolchain, platform.python_version(), ray.__version__), node
@@ -56,21 +57,24 @@ class BuilderCrew:
         wanted actors ─ start where Ray has a processor free ─▶ versions ─ as the runner's ─▶ join the pool
                                                                          └ others ─▶ dropped, and wanted no more
 
-    Each asks Ray for a processor, but for the first, so that no executor is without a builder while others have all
-    processors. Those that Ray has no room for wait until it has. A builder that was lost is replaced. Where none is
-    fit, all work of the pool fails with a WorkerLost that says what differs. The thread ends soon after ``closing`` is
-    set.
+    The first is on the runner's host and asks for no processor, so that no executor is without a builder while others
+    have all processors. The others ask for one each, wherever it is, and wait until Ray has room for them. A builder
+    that was lost is replaced. Where none is fit, all work of the pool fails with a WorkerLost that says what differs.
+    The thread ends soon after ``closing`` is set.
     """
 
     def __init__(
-        self, pool: WorkerPool[Builder], spec: WorkerSpec, wanted: int, expected: Callable[[], Versions]
+        self, pool: WorkerPool[Builder], spec: WorkerSpec, wanted: int, node: str, expected: Callable[[], Versions]
     ) -> None:
-        """``expected`` tells the versions of the runner's host. It may take a while, and raise WorkerLost."""
+        """``node`` is the id of the runner's, and ``expected`` tells the versions there. That may take a while, and
+        raise WorkerLost."""
         self.closing = threading.Event()
         self._pool = pool
         self._spec = spec
         self._wanted = wanted
         self._expected = expected
+        self._first = actor_class(BuilderActor, num_cpus=0, scheduling_strategy=on_node(node))
+        self._further = actor_class(BuilderActor, num_cpus=1, scheduling_strategy="SPREAD")
         self._starting: dict[Any, Any] = {}
         self._thread = threading.Thread(target=self._work, name="builder-crew", daemon=True)
         self._thread.start()
@@ -97,10 +101,8 @@ class BuilderCrew:
     def _start(self) -> None:
         """Have Ray start as many actors as are missing."""
         while len(self._starting) + len(self._pool) < self._wanted:
-            is_first = not self._starting and not len(self._pool)
-            actor = actor_class(BuilderActor, num_cpus=0 if is_first else 1, scheduling_strategy="SPREAD").remote(
-                self._spec
-            )
+            builder = self._further if self._starting or len(self._pool) else self._first
+            actor = builder.remote(self._spec)
             self._starting[actor.versions.remote()] = actor
 
     def _admit(self, expected: Versions) -> None:

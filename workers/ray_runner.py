@@ -14,6 +14,7 @@ from ..core.fleet import LeaseLost
 from ..core.target import DeviceInfo, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Stage
 from .child_supervisor import WorkerSpec
+from .executor import BLAMED
 from .lease_guard import Allowed, LeaseGuard, always
 from .losses import ActorLost, DeviceLost
 from .ray_actor import Ping, RemoteSupervisor, Versions, actor_class, on_node
@@ -43,12 +44,16 @@ class RunnerActor(RunnerSupervisor, Ping):
         return getattr(self, method)(*arguments)
 
 
+class Blamed(ActorLost):
+    """A call lost several actors on a unit that was found well each time."""
+
+
 class RemoteRunner(RemoteSupervisor):
     """See ``executor.Runner``.
 
     After an actor was lost, the unit is probed: a new actor has to open the device, and the ``probe`` of the executor
-    has to find the unit well. Then the call is made once more. ``run`` blames its candidate for a second loss; other
-    calls raise it. Where the unit is not well, DeviceLost or NodeLost is raised.
+    has to find the unit well. Then the call is made again. ``run`` blames its candidate for the second loss; other
+    calls raise it. Where the unit is not well, DeviceLost, ActorLost or NodeLost is raised.
     """
 
     def __init__(self, spec: WorkerSpec, node: str) -> None:
@@ -69,7 +74,7 @@ class RemoteRunner(RemoteSupervisor):
     def run(self, workload: Json, binary: CompiledKernel, incumbent_seconds: float | None) -> RunReport:
         try:
             return cast(RunReport, self._within("run", workload, binary, incumbent_seconds))
-        except ActorLost as lost:
+        except Blamed as lost:
             return RunReport(Failed(Stage.CHECK, Reason.WORKER_LOST, lost.message), Clocks(), Evidence())
 
     def remeasure(self, workload: Json, binaries: Sequence[CompiledKernel]) -> list[tuple[float, ...]]:
@@ -114,16 +119,17 @@ class RemoteRunner(RemoteSupervisor):
         return until + self._offset
 
     def _twice(self, call: Callable[[], T]) -> T:
-        """Make a call, and make it once more if its actor is lost and the unit is well."""
-        try:
-            return call()
-        except ActorLost:
-            self._check_unit()
-        try:
-            return call()
-        except ActorLost:
-            self._check_unit()
-            raise
+        """Make a call, and make it again if its actor is lost and the unit is well. Raises Blamed."""
+        losses: list[str] = []
+        while True:
+            try:
+                return call()
+            except ActorLost as lost:
+                self._check_unit()
+                if lost.began:
+                    losses.append(lost.message)
+                if len(losses) == BLAMED:
+                    raise Blamed("; ".join(losses)) from lost
 
     def _check_unit(self) -> None:
         """Raises NodeLost, DeviceLost or ActorLost where a new actor cannot open the device, and DeviceLost where the

@@ -31,6 +31,8 @@ class Deadlines:
     time: float = 30.0
     baseline: float = 120.0
     peaks: float = 120.0
+    probe: float = 30.0
+    """It is for timing the anchors."""
     wait: float = 86_400.0
     """It is for waiting until another program leaves the device."""
 
