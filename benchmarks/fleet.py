@@ -109,7 +109,11 @@ def _tuned(rows: Mapping[str, Row], gpus: int, trials: int, executor: str) -> Tu
                 full = (now, done)
     if job.error is not None:
         raise RuntimeError(job.error)
-    winners = {n: Schedule.of(t.best.schedule.sketch, t.best.schedule.version, t.best.schedule.knobs) for n, t in zip(rows, job.tasks, strict=True) if t.best is not None}
+    winners = {
+        n: Schedule.of(t.best.schedule.sketch, t.best.schedule.version, t.best.schedule.knobs)
+        for n, t in zip(rows, job.tasks, strict=True)
+        if t.best is not None
+    }
     busy = (full[1] - first[1]) / max(full[0] - first[0], 1e-9)
     return Tuning(gpus, busy, (done - first[1]) / (now - first[0]), now - began, winners)
 

@@ -38,7 +38,7 @@ from .wire import (
 
 _ASSUMED_CACHE_BYTES = 64 << 20
 
-TIMED = ("prepare", "run", "remeasure", "baseline", "peaks")
+TIMED = ("prepare", "run", "remeasure", "baseline", "peaks", "probe")
 """The questions for which the device must be locked: they time on it, or would disturb another program that does. They
 may say ``until`` when the device may be used, by the monotonic clock that parent and child share."""
 
@@ -85,6 +85,7 @@ class RunnerRole:
             "prepare": self._prepare,
             "baseline": self._baseline,
             "peaks": self._peaks,
+            "probe": self._probe,
         }
         try:
             return Frame(answers[question](frame.header))
@@ -138,6 +139,13 @@ class RunnerRole:
     def _peaks(self, request: Json) -> Json:
         del request
         return {"peaks": self._device.measure_peaks()}
+
+    def _probe(self, request: Json) -> Json:
+        """Time the anchors."""
+        del request
+        power = self._device.power_anchor_seconds()
+        anchor: Json = {"anchor_seconds": self._anchor.seconds()}
+        return anchor if power is None else {**anchor, "power_anchor_seconds": power}
 
 
 def cold_bytes(info: DeviceInfo, profile: Profile) -> int:
