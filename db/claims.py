@@ -24,7 +24,7 @@ from .jobs import (
     update_task,
 )
 from .leases import TASK, drop, take, task_in, task_subject
-from .tables import attempts, jobs, tasks
+from .tables import IS_READY, attempts, jobs, tasks
 from .units import all_ready
 
 AGE_SECONDS, MOST_STEPS = 600.0, 2
@@ -47,7 +47,7 @@ def next_ready(tenant: str, target: str, executor: str) -> Select[Any]:
             tasks.c.tenant == tenant,
             tasks.c.executor == executor,
             tasks.c.target == target,
-            tasks.c.state == TaskState.READY.value,
+            IS_READY,
         )
         .order_by(tasks.c.priority.desc(), tasks.c.job, tasks.c.position)
         .limit(1)
@@ -155,7 +155,7 @@ def age(connection: Connection) -> None:
     due = (
         select(tasks.c.job, tasks.c.position)
         .where(
-            tasks.c.state == TaskState.READY.value,
+            IS_READY,
             tasks.c.aged < MOST_STEPS,
             tasks.c.ready_since <= clock() - AGE_SECONDS * (tasks.c.aged + 1),
         )

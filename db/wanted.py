@@ -9,7 +9,7 @@ from ..core.fleet import Lease, Wanted
 from .clock import clock
 from .jobs import FINAL
 from .leases import TASK, UNIT, task_in
-from .tables import attempts, jobs, tasks
+from .tables import IS_LEASED, IS_READY, attempts, jobs, tasks
 from .units import all_ready
 
 SLICE_SECONDS = 60.0
@@ -65,14 +65,14 @@ def _goes_after_another(connection: Connection, row: RowMapping) -> bool:
     give way as more urgent ones wait: those of the least priority first, among them the youngest."""
     like_this = [tasks.c[name] == row[name] for name in ("tenant", "executor", "target")]
     own = row["own_priority"]
-    waiting = [tasks.c.state == "ready", tasks.c.priority > own, _priority() > own]
+    waiting = [IS_READY, tasks.c.priority > own, _priority() > own]
     waiting.append(tasks.c.ready_since <= clock() - PATIENCE_SECONDS)
     urgent = connection.execute(select(func.count()).where(*like_this, *waiting)).scalar_one()
     if not urgent:
         return False
     younger = tuple_(tasks.c.job, tasks.c.position) > tuple_(row["job"], row["position"])
     before = or_(_priority() < own, and_(_priority() == own, younger))
-    giving_way = select(func.count()).where(*like_this, tasks.c.state == "leased", before)
+    giving_way = select(func.count()).where(*like_this, IS_LEASED, before)
     return bool(urgent > connection.execute(giving_way).scalar_one())
 
 
