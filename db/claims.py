@@ -29,6 +29,7 @@ from .units import all_ready
 
 AGE_SECONDS, MOST_STEPS = 600.0, 2
 """A ready task rises by a step of priority for each so many seconds of waiting, by so many steps at most."""
+AGED_AT_ONCE = 200
 
 RECONNECT_SECONDS = 5.0
 """Holders have so long after a start of the database to reach it again."""
@@ -150,8 +151,9 @@ def lost_with_database(connection: Connection, lease: Lease) -> bool:
     return lease.until <= start + RECONNECT_SECONDS and connection.execute(query).scalar_one() < start
 
 
-def age(connection: Connection) -> None:
-    """Raise the priority of tasks that have been ready for long."""
+def age(connection: Connection) -> bool:
+    """Raise the priority of tasks that have been ready for long, so many at once that claims need not pass over many;
+    return whether there are more."""
     due = (
         select(tasks.c.job, tasks.c.position)
         .where(
@@ -160,7 +162,9 @@ def age(connection: Connection) -> None:
             tasks.c.ready_since <= clock() - AGE_SECONDS * (tasks.c.aged + 1),
         )
         .order_by(tasks.c.job, tasks.c.position)
+        .limit(AGED_AT_ONCE)
         .with_for_update(key_share=True, skip_locked=True)
     )
     raised = {"aged": tasks.c.aged + 1, "priority": tasks.c.priority + 1}
-    connection.execute(update(tasks).where(tuple_(tasks.c.job, tasks.c.position).in_(due)).values(raised))
+    these = tuple_(tasks.c.job, tasks.c.position).in_(due)
+    return connection.execute(update(tasks).where(these).values(raised)).rowcount == AGED_AT_ONCE

@@ -106,8 +106,10 @@ class FleetStore:
         ended = self._end_leases(alive=False)
         with self._database.writing() as connection:
             unit_rows.mark_lost(connection)
-        with self._database.writing() as connection:
-            claims.age(connection)
+        more = True
+        while more:
+            with self._database.writing() as connection:
+                more = claims.age(connection)
         self._end_overdue_jobs()
         self._end_finished_jobs()
         self._go_on()
