@@ -8,13 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
+from sqlalchemy import update
 
 from tilewright.core.errors import Conflict
 from tilewright.core.fleet import AttemptEnd, LeaseLost
 from tilewright.core.streams import stream
 from tilewright.db.engine import IDLE_IN_TRANSACTION_SECONDS
+from tilewright.db.leases import guard
 from tilewright.db.store import RecordStore
-from tilewright.tests.db.fleets import LONG, claim, claimed, gpus, job_events, measure, run_out, submit, trial
+from tilewright.db.tables import leases
+from tilewright.tests.db.fleets import LONG, claim, claimed, gpus, job_events, measure, migrated, run_out, submit, trial
+from tilewright.tests.db.postgres import server
 
 pytestmark = pytest.mark.postgres
 SEED = 5
@@ -194,6 +198,33 @@ def test_tasks_of_one_job_record_at_once_and_events_stay_in_order(shared_store: 
     follower.join()
     assert seen == [event.id for event in shared_store.events("j", after=0, limit=999)]
     assert len(job_events(shared_store, "j", "trial")) == 60
+
+
+def test_a_holder_in_the_middle_of_a_write_keeps_its_lease_until_the_end_of_it(shared_store: RecordStore) -> None:
+    submit(shared_store, "j")
+    held = claimed(shared_store)
+    with shared_store.database.writing() as connection:
+        guard(connection, held.lease)
+        connection.execute(update(leases).values(until=0.0))
+        assert shared_store.fleet.reap() == 0  # nor does this wait
+    assert shared_store.fleet.reap() == 1
+
+
+def test_a_restart_of_the_database_is_no_loss_of_a_task() -> None:
+    with server() as running, migrated(running.url()) as store:
+        submit(store, "j", 2)
+        lost, kept = claimed(store), claimed(store)
+        run_out(store, lost.lease)
+        running.stop()
+        running.start()
+        assert store.fleet.reap() == 1
+        (attempt,) = store.fleet.attempts("j", 0)
+        assert (attempt.how, store.job("j").tasks[0].losses) == (AttemptEnd.DATABASE_LOST, 0)
+        assert measure(store, kept).record_id == 1  # whose lease did not run out goes on
+        again = claimed(store)
+        run_out(store, again.lease)
+        store.fleet.reap()
+        assert [one.how for one in store.fleet.attempts("j", 0)][1:] == [AttemptEnd.LEASE_LOST]
 
 
 def test_a_process_that_stops_inside_a_transaction_gives_its_locks_back(shared_store: RecordStore) -> None:

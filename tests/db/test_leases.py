@@ -237,7 +237,7 @@ def run(store: RecordStore, *, examples: int, phases: tuple[Phase, ...] = (Phase
 
 
 def test_leases_hold_whatever_happens(fleet_store: RecordStore) -> None:
-    run(fleet_store, examples=25)
+    run(fleet_store, examples=15)
 
 
 def test_the_checker_finds_a_guard_that_is_missing(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
