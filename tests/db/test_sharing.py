@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import func, select
 
 from tilewright.core.fleet import AttemptEnd, TaskState
-from tilewright.core.trial import Failed, Reason, Stage, Timed, Trial
+from tilewright.core.trial import Failed, Reason, TrialStage, Timed, Trial
 from tilewright.db.rows import NewTrial, TaskRow
 from tilewright.db.store import RecordStore
 from tilewright.db.tables import trials
@@ -174,7 +174,7 @@ def known(store: RecordStore) -> None:
     for seconds in (5e-6, 4e-6, None, 2e-6):
         measure(store, held, seconds=seconds)
     lost = trial("before", 0, 4)
-    failed = Failed(Stage.TIME, Reason.WORKER_LOST)
+    failed = Failed(TrialStage.TIME, Reason.WORKER_LOST)
     trial_lost = Trial(lost.trial.schedule, failed)
     store.add_trial(NewTrial("before", 0, 4, "", ON_GPU, trial_lost, 1.0))
     again = trial("before", 0, 0, 3e-6).trial
