@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 import structlog
 
 from ..core.errors import StoreError, TilewrightError, WorkerLost
-from ..core.fleet import OWNER_BYTES, AttemptEnd, Lease, LeaseLost, TaskClaim, Unit, Wanted
+from ..core.fleet import OWNER_BYTES, AttemptEnd, Lease, LeaseLost, TaskClaim, Unit, UnitState, Wanted
 from ..core.target import DeviceInfo
 from ..db.store import RecordStore
 from ..workers.losses import MachineLost
@@ -165,6 +165,7 @@ class TaskWorker:
             log.warning("executor lost", unit=self._setup.unit.uuid, error=lost.message)
             self._close_executor()
             end = lost.end if isinstance(lost, MachineLost) else AttemptEnd.ACTOR_LOST
+            self._write(lambda: self._store.fleet.set_unit_state(self._setup.unit.uuid, UnitState.SUSPECT, end.value))
             self._give_back(lease, end, lost.message)
         except StoreError as away:
             self._give_back(lease, AttemptEnd.DATABASE_LOST, away.message)

@@ -27,10 +27,9 @@ from . import wiring
 from .settings import Settings
 from .task_store import serve_worker
 from .task_worker import WorkerSetup
+from .unit_monitor import UnitMonitor
 
 MAX_BACKOFF_SECONDS = 10.0
-SEEN_SECONDS = 30.0
-"""For so long a unit counts as seen. It is registered three times as often."""
 LEAST_PAUSE_SECONDS = 1.0
 """The least time between two starts of a worker for one unit."""
 SILENT_LEASES = 1.5
@@ -66,8 +65,8 @@ class TaskWorkerPool:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._workers: dict[str, TaskWorkerProcess] = {}
-        self._units: tuple[Unit, ...] = ()
-        self._registered = self._reaped = -SEEN_SECONDS
+        self._monitor = UnitMonitor(settings, store)
+        self._reaped = -settings.lease_seconds
         self._thread = threading.Thread(target=self._run, name="task-workers", daemon=True)
         self._thread.start()
 
@@ -92,6 +91,7 @@ class TaskWorkerPool:
             while not self._closing.is_set():
                 self._wake.clear()
                 try:
+                    self._monitor.found.wait(self._poll_seconds)
                     if expire:
                         self._store.fleet.reap_all()
                         expire = False
@@ -107,20 +107,17 @@ class TaskWorkerPool:
                     self._closing.wait(MAX_BACKOFF_SECONDS)
         finally:
             self._drain()
+            self._monitor.close()
 
     def _step(self) -> None:
         now, fleet = time.monotonic(), self._store.fleet
-        if now - self._registered >= SEEN_SECONDS / 3:
-            self._units = wiring.local_units()
-            fleet.register_units(self._units, seen_seconds=SEEN_SECONDS)
-            self._registered = now
         if now - self._reaped >= self._settings.lease_seconds / 5:
             if fleet.reap():
                 self._on_commit()
             self._reaped = now
-        for unit in self._units:
+        for unit in self._monitor.units:
             self._end_silent(unit)
-            targets, executors = self._serves(unit), wiring.EXECUTOR_NAMES
+            targets, executors = self._serves(unit), self._executors(unit)
             if self._may_start(unit) and fleet.has_ready(targets, executors):
                 setup = WorkerSetup(
                     self._settings, unit, self._store.embedded, targets, executors, self._builders(unit)
@@ -132,6 +129,12 @@ class TaskWorkerPool:
         numbered = (f"{unit.device.target.kind}:{unit.ordinal}",) if self._store.embedded else ()
         return (*unit.classes, *numbered)
 
+    def _executors(self, unit: Unit) -> tuple[str, ...]:
+        """Return the names of the executors that reach a unit. Without a cluster, Ray runs on this host alone."""
+        if unit.executor != "local" or self._settings.ray_address:
+            return (unit.executor,)
+        return wiring.EXECUTOR_NAMES
+
     def _end_silent(self, unit: Unit) -> None:
         """Kill a worker that says nothing any more, such as one that was stopped: its leases have run out."""
         worker = self._workers.get(unit.uuid)
@@ -141,7 +144,7 @@ class TaskWorkerPool:
 
     def _builders(self, unit: Unit) -> int | None:
         """Return how many children build for a unit: an equal share of the processors where several units have work."""
-        alike = sum(u.device.target.kind == unit.device.target.kind for u in self._units)
+        alike = sum(u.device.target.kind == unit.device.target.kind for u in self._monitor.units)
         return None if alike == 1 else max(1, len(os.sched_getaffinity(0)) // alike - PROCESSES)
 
     def _may_start(self, unit: Unit) -> bool:

@@ -37,7 +37,6 @@ from ..te.operators.operator import Operator
 from ..te.workload import Workload
 from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
-from ..workers.probe import local_units as _local_units
 from ..workers.settings import Deadlines, settings_for
 from .settings import Settings
 from .targets import profile_of
@@ -109,15 +108,15 @@ def open_executor(
         name,
         target,
         profile=profile_of(target.kind, cache),
-        settings=replace(usual, builders=builders or usual.builders, lock_folder=settings.lock_folder),
+        settings=replace(
+            usual,
+            builders=builders or usual.builders,
+            lock_folder=settings.lock_folder,
+            ray_address=settings.ray_address,
+        ),
         unit=unit,
         fence=fence,
     )
-
-
-def local_units() -> tuple[Unit, ...]:
-    """Return the units of this host."""
-    return _local_units()
 
 
 def sketch_versions() -> Mapping[str, int]:

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import func, select
 
 from tilewright.core.fleet import AttemptEnd, TaskState
-from tilewright.core.trial import Failed, Reason, TrialStage, Timed, Trial
+from tilewright.core.trial import Failed, Reason, Timed, Trial, TrialStage
 from tilewright.db.rows import NewTrial, TaskRow
 from tilewright.db.store import RecordStore
 from tilewright.db.tables import trials
