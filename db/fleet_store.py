@@ -96,13 +96,6 @@ class FleetStore:
             for lease in sorted(leases, key=lambda lease: lease.subject):
                 lease_rows.drop(connection, lease)
 
-    def reap_all(self) -> int:
-        """End every lease, as ``reap`` does. The one process that may have an embedded database open calls this first:
-        whoever held leases is gone."""
-        with self._database.writing() as connection:
-            lease_rows.expire_all(connection)
-        return self.reap()
-
     def reap(self) -> int:
         """End every lease that ran out; return how many. Their tasks become ready again, with an attempt that ended as
         ``lease_lost``, or dead after ``MOST_LOSSES`` such attempts without a new record. Units that nobody saw in time

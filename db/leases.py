@@ -114,8 +114,3 @@ def _row_of(lease: Lease) -> tuple[ColumnElement[bool], ...]:
 
 def _lease(row: RowMapping) -> Lease:
     return Lease(row["kind"], row["subject"], row["fence"], row["owner"], row["until"])
-
-
-def expire_all(connection: Connection) -> None:
-    """Let every lease end now."""
-    connection.execute(update(leases).values(until=0.0))

@@ -93,7 +93,7 @@ class TaskWorkerPool:
                 try:
                     self._monitor.found.wait(self._poll_seconds)
                     if expire:
-                        self._store.fleet.reap_all()
+                        self._store.fleet.end_all_leases()
                         expire = False
                     self._step()
                     backoff = 0.5
