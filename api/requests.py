@@ -95,9 +95,7 @@ class JobIn(RequestModel):
         description="Use the analytic estimate of each setting's time for pruning, ranking and features; "
         "false: use no estimate at all, so that nothing is pruned either.",
     )
-    tenant: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = Field(
-        default="default", description="Who the device time is charged to."
-    )
+    tenant: Name = Field(default="default", description="Who the device time is charged to.")
     priority: int = Field(
         default=0, ge=-100, le=100, description="Of a tenant's jobs, those with a higher one go first."
     )
@@ -115,6 +113,30 @@ class JobIn(RequestModel):
 
     def policy(self) -> SpacePolicy:
         return SpacePolicy(self.prune, self.prior)
+
+
+class ReasonIn(RequestModel):
+    """Says why a unit's state is changed."""
+
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=r"^[^\x00]*[^\x00\s][^\x00]*$")]
+
+
+class PriorityIn(RequestModel):
+    """Gives a job another priority."""
+
+    priority: int = Field(ge=-100, le=100, description="Of a tenant's jobs, those with a higher one go first.")
+
+
+class TenantIn(RequestModel):
+    """Says what a tenant may have."""
+
+    weight: float = Field(default=1.0, gt=0, le=1e6, description="Its share of the units, against that of the others.")
+    most_units: int | None = Field(
+        default=None, ge=0, le=(1 << 31) - 1, description="How many units its tasks may hold at once; null: no quota."
+    )
+    most_queued: int | None = Field(
+        default=None, ge=0, le=(1 << 31) - 1, description="How many of its tasks may wait at once; null: no quota."
+    )
 
 
 class ScheduleIn(RequestModel):

@@ -21,8 +21,9 @@ from . import units as unit_rows
 from .adoption import adopt, exact_records
 from .clock import clock, database_now
 from .engine import Database
+from .fleet_figures import load_figures, load_task_seconds, load_waiting
 from .queue import load_queue
-from .rows import AttemptRow, JobRow, QueueRow, TenantRow, UnitRow
+from .rows import AttemptRow, FleetFigures, JobRow, QueueRow, TenantRow, UnitRow
 from .tables import jobs
 from .wanted import wanted_of
 
@@ -237,6 +238,21 @@ class FleetStore:
         claimed, and those that are blocked."""
         with self._database.reading() as connection:
             return load_queue(connection, limit)
+
+    def waiting(self) -> dict[str, int]:
+        """Return how many tasks are ready for each target."""
+        with self._database.reading() as connection:
+            return load_waiting(connection)
+
+    def task_seconds(self) -> dict[str, float]:
+        """Return how long a task for each target took lately, on average, where that is known."""
+        with self._database.reading() as connection:
+            return load_task_seconds(connection)
+
+    def figures(self) -> FleetFigures:
+        """Return counts of tasks, leases and attempts, and how busy the units are."""
+        with self._database.reading() as connection:
+            return load_figures(connection)
 
     # jobs
 

@@ -237,6 +237,21 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetFigures:
+    """Counts what the fleet does. ``tasks``: state -> how many; ``oldest_ready_seconds``: for how long the oldest ready
+    task has waited; ``leases``: kind -> how many are held; ``attempts``: how -> how many ended so; ``losses``: attempts
+    in a row that unfinished tasks have lost; ``busy``: UUID of a unit -> the share of the last minutes in which it had
+    a task."""
+
+    tasks: Mapping[str, int]
+    oldest_ready_seconds: float | None
+    leases: Mapping[str, int]
+    attempts: Mapping[str, int]
+    losses: int
+    busy: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class PointRow:
     """Holds what a chart needs of a trial. ``failure`` is ``stage:reason``."""
 

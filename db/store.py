@@ -43,6 +43,11 @@ from .rows import (
 from .tables import idempotency_keys, jobs
 
 
+def is_embedded(url: str) -> bool:
+    """Return whether a URL names an embedded database. Raises InvalidParameter for a bad URL."""
+    return embedded_path(parse_url(url)) is not None
+
+
 def holder_of(url: str) -> LockHolder | None:
     """Return what the lock file of an embedded database says of the process that has it open. That process may have
     ended. None for a server's database. Raises InvalidParameter for a bad URL."""

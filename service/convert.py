@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from ..core.budget import StopReason
 from ..core.keys import content_key
@@ -105,8 +106,13 @@ def _new_task(task: TaskSpec, search: Mapping[str, object], field: str) -> NewTa
     return replace(new, flight_key=content_key({**search, "workload": new.workload_key}))
 
 
+def moment(seconds: float) -> str:
+    """Return a time of the database's clock as RFC 3339 in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def job_view(row: JobRow) -> JobView:
-    """Return a job as it is answered."""
+    """Return a job as it is answered, but for what its tasks wait for (``service.fleet``)."""
     return JobView(
         id=row.id,
         state=JobState(row.state),
@@ -130,6 +136,7 @@ def job_view(row: JobRow) -> JobView:
         device_name=row.device_name,
         tasks=tuple(task_view(task) for task in row.tasks),
         version=row.version,
+        deadline=None if row.deadline is None else moment(row.deadline),
     )
 
 
@@ -154,6 +161,12 @@ def task_view(row: TaskRow) -> TaskView:
         stop_reason=None if row.stop_reason is None else StopReason(row.stop_reason),
         wall_seconds=row.wall_seconds,
         timing_seconds=row.timing_seconds,
+        state=row.state,
+        attempts=row.fence,
+        losses=row.losses,
+        adopted=row.adopted,
+        source_job=row.source_job,
+        source_task=row.source_task,
     )
 
 

@@ -19,6 +19,7 @@ from ..te.json import workload_from_json
 from ..te.workload import Workload
 from . import convert, logs, pagination, targets, wiring
 from .explain import CompilationInput, compilation_input, explain, export
+from .fleet import Fleet
 from .health import check_health
 from .lookup import LocalIdentity, RecordQuery, find_best, miss_error
 from .metrics import Metrics
@@ -77,10 +78,12 @@ class Service:
         self._store = store
         poll_seconds = None if store.embedded else POLL_SECONDS
         self._notifier = CommitNotifier(poll_seconds)
+        self.fleet = Fleet(store.fleet, self._changed)
+        """The use cases of units, the queue and tenants."""
         self._task_workers: TaskWorkerPool | None = None
         if settings.run_jobs:
             self._task_workers = TaskWorkerPool(
-                settings,
+                settings.model_copy(update={"token": None}),  # workers speak to the database, never to the API
                 store,
                 poll_seconds=POLL_SECONDS,
                 on_commit=self._notifier.notify,
@@ -137,7 +140,7 @@ class Service:
         key = None if idempotency_key is None else checked_key(idempotency_key)
         row, created = self._store.create_job(new, key=key, body_sha256=convert.body_sha256(spec))
         self._changed()
-        return convert.job_view(row), created
+        return self.fleet.shown([row])[0], created
 
     def checked(self, spec: JobSpec) -> JobSpec:
         """Return ``spec`` with its defaults filled in. Raises InvalidParameter, InvalidWorkload or UnsupportedTarget
@@ -150,11 +153,11 @@ class Service:
 
     def job(self, job_id: str) -> JobView:
         """Return a job with its tasks. Raises NotFound."""
-        return convert.job_view(self._store.job(valid_key(job_id, "job_id")))
+        return self.fleet.shown([self._store.job(valid_key(job_id, "job_id"))])[0]
 
     def jobs(self, *, page_size: int = 50, token: str = "", state: JobState | None = None) -> Page[JobView]:
         """Return jobs, newest first. Raises InvalidParameter for a bad page size or token."""
-        return pagination.page_of_jobs(self._store, page_size, token, state)
+        return pagination.page_of_jobs(self._store, self.fleet.shown, page_size, token, state)
 
     def cancel(self, job_id: str) -> JobView:
         """Stop a job. Workers on its tasks stop at once; one that does not answer within a second is fenced off:
@@ -168,7 +171,7 @@ class Service:
             timer.daemon = True
             timer.start()
         self._changed()
-        return convert.job_view(row)
+        return self.fleet.shown([row])[0]
 
     def _fence(self, job_id: str) -> None:
         """Commit the cancellation of a job whose workers have not answered."""
@@ -331,11 +334,12 @@ class Service:
 
     def health(self) -> HealthView:
         """Return whether jobs can be stored and run, and what is wrong. Never raises."""
-        return check_health(self.settings, self._store, self._alive)
+        return check_health(self.settings, self._store, self._alive, self.fleet.unserved)
 
     def metrics(self) -> str:
         """Return counters and gauges in Prometheus's text form."""
-        return self.metrics_registry.text(self._store.count_by_state(), thread_alive=self._alive())
+        jobs, figures, units = self._store.count_by_state(), self.fleet.figures(), self.fleet.units()
+        return self.metrics_registry.text(jobs, figures, units, thread_alive=self._alive())
 
     def _alive(self) -> bool:
         """Whether the thread that keeps task workers is alive, if tasks are to be searched here."""

@@ -36,8 +36,7 @@ def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], *, one_hos
     if not -MOST_PRIORITY <= spec.priority <= MOST_PRIORITY:
         allowed = f"{-MOST_PRIORITY} to {MOST_PRIORITY}"
         raise InvalidParameter(f"priority {spec.priority}; allowed: {allowed}", field="priority")
-    if not TENANT.fullmatch(spec.tenant):
-        raise InvalidParameter(f"tenant {spec.tenant[:80]!r}; allowed: 1 to 64 letters, digits, . _ -", field="tenant")
+    checked_tenant(spec.tenant, "tenant")
     if spec.deadline_seconds is not None and not 0 < spec.deadline_seconds <= MOST_DEADLINE_SECONDS:
         raise InvalidParameter(
             f"a deadline in {spec.deadline_seconds:g} seconds; allowed: over 0, at most {MOST_DEADLINE_SECONDS:g}",
@@ -46,6 +45,13 @@ def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], *, one_hos
     for task in spec.tasks:
         check(task.workload)
     return replace(spec, cache=cache)
+
+
+def checked_tenant(name: str, field: str) -> str:
+    """Return ``name`` if it may be a tenant's. Raises InvalidParameter."""
+    if not TENANT.fullmatch(name):
+        raise InvalidParameter(f"tenant {name[:80]!r}; allowed: 1 to 64 letters, digits, . _ -", field=field)
+    return name
 
 
 def checked_key(key: str) -> str:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from ..core.budget import Budget, StopReason
+from ..core.fleet import TaskState
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
@@ -114,6 +115,19 @@ class TaskView:
     wall_seconds: float | None = None
     timing_seconds: float | None = None
     """For how much of ``wall_seconds`` the device was timing; both are None before the task's end."""
+    state: TaskState = TaskState.READY
+    queue_position: int | None = None
+    """How many tasks of the queue go first, and one; None unless the task is ready."""
+    waits_for: str | None = None
+    """What a task that is not claimed waits for, in words; None where it only waits for its turn."""
+    attempts: int = 0
+    losses: int = 0
+    """Attempts in a row that were lost without a new record."""
+    adopted: int = 0
+    """How many of ``trials`` are copies of records that were there: those of the task ``source_task`` of the job
+    ``source_job``, or of any where these are None."""
+    source_job: str | None = None
+    source_task: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +158,8 @@ class JobView:
     device_name: str | None
     tasks: tuple[TaskView, ...]
     version: int
+    deadline: str | None = None
+    """When the job fails unless it is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +341,10 @@ class RunningService:
 
 @dataclass(frozen=True, slots=True)
 class HealthView:
-    """``checks`` maps names to ``ok`` or to what is wrong."""
+    """``checks`` maps names to ``ok`` or to what is wrong. ``warnings`` say what people should look at, though the
+    service does its work: tasks that no unit of the fleet can take."""
 
     ready: bool
     version: str
     checks: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
