@@ -29,7 +29,7 @@ from .settings import Settings
 from .task_runner import TaskPreparer, TaskRunner
 from .task_store import ServerPipe, TaskStore
 
-IDLE_SECONDS = 20.0
+IDLE_SECONDS = 60.0
 """A worker that finds no task for so long gives its unit back, and ends."""
 POLL_SECONDS = 0.25
 """How often a worker without a task looks for one."""
@@ -81,6 +81,7 @@ class TaskWorker:
                 while (claim := self._claimed()) is not None:
                     self._search(claim)
         finally:
+            self._give_next_back()
             self._release_unit()
             self._close_executor()
 
@@ -89,6 +90,8 @@ class TaskWorker:
         worker is to stop."""
         idle_since = time.monotonic()
         while not self.stopping.is_set() and time.monotonic() - idle_since < IDLE_SECONDS:
+            if self._unit_lease is None:
+                self._give_next_back()
             claim, self._next = self._next, None
             if claim is None and self._has_unit():
                 claim = self._claim()
@@ -117,6 +120,15 @@ class TaskWorker:
                 self._store.fleet.release([self._unit_lease])
             self._unit_lease = None
             self._keeper.hold(None, time.monotonic())
+
+    def _give_next_back(self) -> None:
+        """Give the task back that was claimed ahead, where there is one."""
+        if self._next is not None:
+            lease, self._next = self._next.lease, None
+            self._keeper.drop(lease)
+            with suppress(LeaseLost, StoreError):
+                self._store.fleet.end_attempt(lease, AttemptEnd.YIELDED)
+                self._note(None)
 
     def _claim(self) -> TaskClaim | None:
         """Claim a task, if there is one. A database that is away has none."""
@@ -152,7 +164,8 @@ class TaskWorker:
             if self._preparing is not claim:
                 self._begin_to_prepare(claim, *self._runner.measure_device(claim))
             prepared = self._preparer.result(self._keeper.beat, LOOK_SECONDS)
-            self._runner.run(prepared, self._claim_next)
+            if not self._runner.run(prepared, self._claim_next):
+                self._release_unit()  # another worker may be meant to have it, or nobody
         except TaskStopped:
             self._stop_executor()
             self._give_back(lease, AttemptEnd.CANCELLED)
