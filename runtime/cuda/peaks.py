@@ -22,7 +22,7 @@ matter."""
 REPEATS = 7
 THREADS = 256
 _LAUNCHES = 1000
-POWER_LAUNCHES = 40
+POWER_LAUNCHES = 30
 """So many launches of the power anchor are one sample. It takes tens of milliseconds until the clock has settled."""
 _TENSOR_FLOPS = 2 * 16 * 8 * 16
 """The operations of one matrix instruction of a warp."""

@@ -98,7 +98,7 @@ SCRIPT = textwrap.dedent(
 
 def test_a_process_that_was_stopped_past_its_lease_times_nothing_more() -> None:
     """At most the one candidate that was on the device when the process was stopped is reported afterwards."""
-    program = subprocess.Popen([sys.executable, "-c", SCRIPT, "2.0"], stdout=subprocess.PIPE, bufsize=0)
+    program = subprocess.Popen([sys.executable, "-c", SCRIPT, "3.0"], stdout=subprocess.PIPE, bufsize=0)
     assert program.stdout is not None
     until = float(program.stdout.readline())
     assert program.stdout.readline() == b"trial\n"
