@@ -1,7 +1,8 @@
-"""The probe of a Ray cluster: ``python -m tilewright.workers.cluster_probe``, a child of ``probe``.
+"""The probe of a Ray cluster: ``python -m tilewright.workers.cluster_probe``, a child of ``probe`` that dies with it.
 
-It reads ``{address}`` from its input, and prints the reports on all units of all nodes as JSON; or ``{address, unit,
-lock_folder}``, and prints the report on one unit that was opened. Each node is asked by one short task there.
+It reads ``{parent, address}`` from its input, and prints the reports on all units of all nodes as JSON; or
+``{parent, address, unit, lock_folder}``, and prints the report on one unit that was opened. Each node is asked by one
+short task there.
 """
 
 import json
@@ -18,6 +19,7 @@ from ..core.errors import WorkerLost
 from ..core.fleet import Unit
 from ..runtime.hardware import host_uuid
 from .child_environment import VISIBLE
+from .main import die_with
 from .probe import ProbeReport, local_units, look_at, probe_unit, report_to_json, unit_from_json
 from .ray import connect
 from .ray_actor import alive_nodes, host_of, node_of, on_node
@@ -47,6 +49,7 @@ def open_unit(unit: Unit, lock_folder: str) -> list[ProbeReport]:
 def main() -> None:
     """Raises SystemExit with the reason where the cluster does not answer."""
     question = json.load(sys.stdin)
+    die_with(question["parent"])
     try:
         connect(question["address"])
         if "unit" in question:

@@ -69,18 +69,20 @@ def look_at(unit: Unit, xids: Sequence[int] = ()) -> ProbeReport:
 
 
 def probe_unit(unit: Unit, settings: ExecutorSettings | None = None, fence: int = 0) -> ProbeReport:
-    """Open a unit in a short child, which holds the lock of the device, time its anchors, and look at it.
+    """Look at a unit, open it in a short child, which holds the lock of the device, and time its anchors.
 
-    A unit of the Ray executor is probed on its host, in the cluster at ``settings.ray_address``. Raises WorkerLost
-    where that cluster does not answer.
+    NVML's utilisation is that of the last second: of a unit that we used just now, judge with ``idle=False``. A unit of
+    the Ray executor is probed on its host, in the cluster at ``settings.ray_address``. Raises WorkerLost where that
+    cluster does not answer.
     """
     settings = settings or ExecutorSettings()
-    if unit.executor == "ray":
+    if unit.executor == "ray" and settings.ray_address:
         (report,) = _ask_cluster(
             {"address": settings.ray_address, "unit": unit_to_json(unit), "lock_folder": settings.lock_folder},
         )
         return report
     settings = replace(settings, deadlines=PROBE_DEADLINES)
+    before = look_at(unit)  # afterwards it has worked for us
     supervisor = ProbeSupervisor(WorkerSpec(unit.device.target, Profile(), 0, settings, unit, fence))
     try:
         anchors = supervisor.anchors()
@@ -88,8 +90,7 @@ def probe_unit(unit: Unit, settings: ExecutorSettings | None = None, fence: int 
         return ProbeReport(unit, look_at(unit).readings, error=lost.message)
     finally:
         supervisor.close()
-    readings = look_at(unit).readings
-    return ProbeReport(unit, readings, anchors["anchor_seconds"], anchors.get("power_anchor_seconds"))
+    return ProbeReport(unit, before.readings, anchors["anchor_seconds"], anchors.get("power_anchor_seconds"))
 
 
 def cluster_units(address: str) -> tuple[ProbeReport, ...]:
@@ -106,7 +107,7 @@ def _ask_cluster(question: Json) -> tuple[ProbeReport, ...]:
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "tilewright.workers.cluster_probe"],
-            input=json.dumps(question),
+            input=json.dumps({"parent": os.getpid(), **question}),
             env={**scrubbed(os.environ), **ray, "PYTHONPATH": path},
             capture_output=True,
             text=True,

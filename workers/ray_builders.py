@@ -118,9 +118,11 @@ class BuilderCrew:
                 why = expected.difference(versions)
             except ray.exceptions.RayTaskError as error:
                 why = error.cause.message if isinstance(error.cause, TilewrightError) else str(error.cause)
-            except ray.exceptions.RayActorError:  # it was lost before it could join; another one starts
-                kill(actor)
-                continue
+            except ray.exceptions.RayActorError as error:
+                if not error.actor_init_failed:  # it was lost before it could join, and is replaced
+                    kill(actor)
+                    continue
+                why = str(error).strip().rpartition("\n")[2]
             if why:
                 self._drop(actor, why)
             else:

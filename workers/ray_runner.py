@@ -41,7 +41,10 @@ class RunnerActor(RunnerSupervisor, Ping):
     def within(self, until: float, method: str, *arguments: object) -> Any:
         """Call ``method`` under a lease that lasts until then, by this host's clock. Raises LeaseLost."""
         self.allowed = LeaseGuard(until)
-        return getattr(self, method)(*arguments)
+        try:
+            return getattr(self, method)(*arguments)
+        finally:
+            self.allowed = always
 
 
 class Blamed(ActorLost):
@@ -81,10 +84,10 @@ class RemoteRunner(RemoteSupervisor):
         return cast(list[tuple[float, ...]], self._within("remeasure", workload, list(binaries)))
 
     def describe(self) -> tuple[DeviceInfo, Toolchain]:
-        return cast(tuple[DeviceInfo, Toolchain], self._twice(lambda: self._call("describe")))
+        return cast(tuple[DeviceInfo, Toolchain], self._retried(lambda: self._call("describe")))
 
     def versions(self) -> Versions:
-        return cast(Versions, self._twice(lambda: self._call("versions")))
+        return cast(Versions, self._retried(lambda: self._call("versions")))
 
     def baseline(self, operator: str, parameters: Json) -> Outcome | None:
         return cast(Outcome | None, self._within("baseline", operator, parameters))
@@ -97,7 +100,7 @@ class RemoteRunner(RemoteSupervisor):
         while True:
             call = partial(self._call_within, self.allowed(), method, *arguments)
             try:
-                return self._twice(call)
+                return self._retried(call)
             except LeaseLost:  # as it was when the call began
                 continue
 
@@ -108,7 +111,7 @@ class RemoteRunner(RemoteSupervisor):
         """``until`` by the clock of the actor's host, or earlier by as much as an answer of it takes.
 
         sent ── there ── received        the actor reads its clock at some moment between
-        there - received <= offset       so that the difference is never overestimated
+        there - received <= difference   so that the difference is never overestimated
         """
         if math.isinf(until):
             return until
@@ -118,7 +121,7 @@ class RemoteRunner(RemoteSupervisor):
             self._offset = there - self._clock_read
         return until + self._offset
 
-    def _twice(self, call: Callable[[], T]) -> T:
+    def _retried(self, call: Callable[[], T]) -> T:
         """Make a call, and make it again if its actor is lost and the unit is well. Raises Blamed."""
         losses: list[str] = []
         while True:

@@ -49,10 +49,11 @@ class RunnerRole:
     def __init__(self, setup: Json) -> None:
         self._target = target_from_json(setup["target"])
         self._device = open_device(self._target.kind, self._target)
-        name, uuid, folder = self._device.lock_name, str(setup["uuid"]), str(setup["lock_folder"])
+        name, uuid, fence = self._device.lock_name, str(setup["uuid"]), cast(int, setup["fence"])
         if name and name != uuid:
             raise UnsupportedTarget(f"device {uuid} was asked for; the driver shows {name}", field="target")
-        self._device_lock = DeviceLock(name, Path(folder) if folder else None, cast(int, setup["fence"]))
+        folder = Path(str(setup["lock_folder"])) if setup["lock_folder"] else None
+        self._device_lock = DeviceLock(uuid if name or fence else "", folder, fence)  # who leased it has it alone
         self._profile = profile_from_json(setup["profile"])
         self._timing = rules_from_json(setup["timing"])
         self._final = final_from_json(setup["final"])

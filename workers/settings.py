@@ -51,8 +51,8 @@ class ExecutorSettings:
     candidates
     are built before they are timed, where the two must not overlap. ``ahead``: how many candidates are under way at
     once, where building and timing overlap. ``builders``: how many children build; None means one for each thread of
-    the processor. ``builder_memory_bytes``: the address space of a builder child, so that a runaway compiler hurts
-    nobody else. ``lock_folder``: where the locks of devices lie, by default in the folder for temporary files;
+    this host's processor. ``builder_memory_bytes``: the address space of a builder child, so that a runaway compiler
+    hurts nobody else. ``lock_folder``: where the locks of devices lie, by default in the folder for temporary files;
     containers that share devices mount one. ``timing`` and ``final``: how candidates are timed, and how the fastest
     are timed again. ``ray_address``: the cluster of the Ray executor, such as ``10.0.0.1:6379``; without it, that
     executor starts a Ray of its own.

@@ -22,8 +22,8 @@ matter."""
 REPEATS = 7
 THREADS = 256
 _LAUNCHES = 1000
-POWER_LAUNCHES = 40
-"""So many launches of the power anchor are one sample. It takes tens of milliseconds until the clock has settled."""
+POWER_LAUNCHES = 60
+"""So many launches of the power anchor are one sample. It takes some 300 ms until the power limit shows."""
 _TENSOR_FLOPS = 2 * 16 * 8 * 16
 """The operations of one matrix instruction of a warp."""
 
@@ -41,21 +41,28 @@ class MeasurementResources:
 
 def measure(resources: MeasurementResources) -> dict[str, float]:
     """Measure what ``Device.measure_peaks`` says. There are also ``write_bytes_per_second``,
-    ``peak_float16_flops_per_second`` (paired multiply-adds), ``peak_tensor_{float16,bfloat16}_flops_per_second``
-    (``mma.sync`` with float32 accumulators) and ``power_anchor_seconds``. ``launch_seconds`` is the time of an empty
-    kernel, with one block per multiprocessor, in a CUDA graph of many."""
+    ``peak_float16_flops_per_second`` (paired multiply-adds) and ``peak_tensor_{float16,bfloat16}_flops_per_second``
+    (``mma.sync`` with float32 accumulators). ``launch_seconds`` is the time of an empty kernel, with one block per
+    multiprocessor, in a CUDA graph of many."""
     cubin = _cubin(resources)
-    return {
-        **_traffic(resources, cubin),
-        **_arithmetic(resources, cubin),
-        "launch_seconds": _launch(resources, cubin),
-        "power_anchor_seconds": _power_anchor(resources, cubin),
-    }
+    return {**_traffic(resources, cubin), **_arithmetic(resources, cubin), "launch_seconds": _launch(resources, cubin)}
 
 
 def power_anchor_seconds(resources: MeasurementResources) -> float:
-    """Measure what ``Device.power_anchor_seconds`` says."""
-    return _power_anchor(resources, _cubin(resources))
+    """Measure what ``Device.power_anchor_seconds`` says: the median of launches on a chip that earlier ones have made
+    hot, so that its power limit decides the clock."""
+    cubin = _cubin(resources)
+    grid = LaunchConfig("power_anchor", (2 * resources.target.threads, 1, 1), THREADS)
+    function, arguments = cubin.function(grid), KernelArguments([_random(resources, 1 << 14).address])
+
+    def enqueue() -> None:
+        for _ in range(POWER_LAUNCHES):
+            function.enqueue(resources.stream.handle, arguments)
+
+    graph = CudaGraph(resources.stream, enqueue)
+    with resources.stream.context:
+        samples = [resources.timer.seconds(graph.replay) / POWER_LAUNCHES for _ in range(2 * REPEATS)]
+    return median(samples[REPEATS:])
 
 
 def _cubin(resources: MeasurementResources) -> LoadedCubin:
@@ -98,21 +105,6 @@ def _arithmetic(resources: MeasurementResources, cubin: LoadedCubin) -> dict[str
 def _launch(resources: MeasurementResources, cubin: LoadedCubin) -> float:
     grid = LaunchConfig("empty", (resources.target.threads, 1, 1), THREADS)
     return _best_seconds(resources, cubin, grid, [], _LAUNCHES) / _LAUNCHES
-
-
-def _power_anchor(resources: MeasurementResources, cubin: LoadedCubin) -> float:
-    """The median of launches on a chip that earlier ones have made hot, so that its power limit decides the clock."""
-    grid = LaunchConfig("power_anchor", (2 * resources.target.threads, 1, 1), THREADS)
-    function, arguments = cubin.function(grid), KernelArguments([_random(resources, 1 << 14).address])
-
-    def enqueue() -> None:
-        for _ in range(POWER_LAUNCHES):
-            function.enqueue(resources.stream.handle, arguments)
-
-    graph = CudaGraph(resources.stream, enqueue)
-    with resources.stream.context:
-        samples = [resources.timer.seconds(graph.replay) / POWER_LAUNCHES for _ in range(2 * REPEATS)]
-    return median(samples[REPEATS:])
 
 
 def _best_seconds(

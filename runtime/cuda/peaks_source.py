@@ -10,7 +10,7 @@ FRAGMENTS = 8
 """The power anchor multiplies so many pairs of fragments in turn: other bits in every product cost the most power."""
 TENSOR_ACCUMULATORS = 8
 TENSOR_ROUNDS = 1024
-POWER_ROUNDS = 256
+POWER_ROUNDS = 1200
 """A warp makes ``FRAGMENTS ** 2`` products a round, which takes a Hopper card about 1 ms."""
 
 _TRAFFIC = f"""

@@ -5,6 +5,7 @@ Nodes carry a label with the name of a host that they stand for, so that each ha
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -88,6 +89,17 @@ def nodes() -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="module")
+def marker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("marker")
+
+
+@pytest.fixture(scope="module")
+def executor(nodes: Nodes, units: dict[str, Unit], marker: Path) -> Iterator[Executor]:
+    with opened(nodes, units["one"], marker, builders=4) as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
 def units(nodes: Nodes) -> dict[str, Unit]:
     """The processors that a probe finds, by host."""
     return {r.unit.host: r.unit for r in cluster_units(nodes.address) if r.unit.device.target.kind == "llvm"}
@@ -127,7 +139,7 @@ def test_a_probe_finds_the_units_of_every_node_but_no_processor_of_a_head_withou
 ) -> None:
     assert sorted(units) == ["one", "two"] and units["one"].uuid != units["two"].uuid
     assert units["one"].executor == "ray" and units["one"].device == local_unit().device
-    assert not ray.is_initialized()
+    assert not ray.is_initialized()  # it was done in another process
     settings = ExecutorSettings(ray_address=nodes.address)
     report = probe_unit(units["two"], settings)
     assert report.unit == units["two"] and report.anchor_seconds is not None and not report.error
@@ -135,54 +147,67 @@ def test_a_probe_finds_the_units_of_every_node_but_no_processor_of_a_head_withou
         probe_unit(replace(units["two"], host="three"), settings)
 
 
-def test_the_runner_is_on_the_host_of_its_unit_and_builders_are_on_other_nodes_too(
-    nodes: Nodes, units: dict[str, Unit], tmp_path: Path
-) -> None:
-    with opened(nodes, units["two"], tmp_path, builders=4) as executor:
-        assert isinstance(outcome(executor, "good"), Timed)
-        await_true(lambda: len(children(tmp_path, "BuilderActor")) == 4)
-        assert {nodes.host_of(child) for child in children(tmp_path, "BuilderActor")} == {"one", "two"}
-        runners = children(tmp_path, "RunnerActor")
-        assert len(runners) == 2  # one has the device, the other computes data
-        assert {nodes.host_of(child) for child in runners} == {"two"}
-        family = children_of(tmp_path)
-    _, alive = psutil.wait_procs(family, timeout=20)
+def test_the_child_that_probes_a_cluster_dies_with_its_parent() -> None:
+    """It asks an address where nobody answers (TEST-NET-1, RFC 5737), for which Ray waits long."""
+    script = "from tilewright.workers.probe import cluster_units\ncluster_units('192.0.2.1:6379')"
+    parent = psutil.Popen([sys.executable, "-c", script])
+    await_true(lambda: any("cluster_probe" in " ".join(child.cmdline()) for child in parent.children()))
+    probing = parent.children()
+    await_true(lambda: all(child.num_threads() > 1 for child in probing))  # Ray is at work in it
+    parent.kill()
+    parent.wait()
+    _, alive = psutil.wait_procs(probing, timeout=20)
     assert not alive
 
 
-def test_a_lease_travels_with_each_call_and_its_loss_ends_all_calls(
-    nodes: Nodes, units: dict[str, Unit], tmp_path: Path
+def test_the_runner_is_on_the_host_of_its_unit_and_builders_are_on_other_nodes_too(
+    nodes: Nodes, executor: Executor, marker: Path
 ) -> None:
-    with opened(nodes, units["one"], tmp_path) as executor:
-        late = iter([time.monotonic()])
-        executor.allowed = lambda: next(late, time.monotonic() + 3600)
-        assert isinstance(outcome(executor, "good"), Timed)  # refused at first, and asked again: it was renewed
-        guard = LeaseGuard(time.monotonic() + 3600)
-        executor.allowed = guard
-        assert isinstance(outcome(executor, "good"), Timed)
-        guard.revoke()
-        for call in (lambda: outcome(executor, "good"), executor.peaks):
-            with pytest.raises(LeaseLost):
-                call()
-        at_work: list[psutil.Process] = []
+    assert isinstance(outcome(executor, "good"), Timed)
+    await_true(lambda: len(children(marker, "BuilderActor")) == 4)
+    assert {nodes.host_of(child) for child in children(marker, "BuilderActor")} == {"one", "two"}
+    runners = children(marker, "RunnerActor")
+    assert len(runners) == 2  # one has the device, the other computes data
+    assert {nodes.host_of(child) for child in runners} == {"one"}
 
-        def heartbeat() -> None:
-            at_work.extend(children(tmp_path, "RunnerActor"))
-            if len(at_work) > 4:
-                raise LeaseLost("planted")
 
-        executor.allowed, executor.heartbeat = always, heartbeat
-        with pytest.raises(LeaseLost, match="planted"):
-            outcome(executor, "loops_for_ever")
-        _, alive = psutil.wait_procs(at_work, timeout=20)
-        assert not alive
-        executor.heartbeat = lambda: None
-        assert isinstance(outcome(executor, "good"), Timed)
+def test_a_lease_travels_with_each_call_and_its_loss_ends_all_calls(executor: Executor) -> None:
+    late = iter([time.monotonic()])
+    executor.allowed = lambda: next(late, time.monotonic() + 3600)
+    assert isinstance(outcome(executor, "good"), Timed)  # refused at first, and asked again: it was renewed
+    guard = LeaseGuard(time.monotonic() + 3600)
+    executor.allowed = guard
+    assert isinstance(outcome(executor, "good"), Timed)
+    guard.revoke()
+    for call in (lambda: outcome(executor, "good"), executor.peaks):
+        with pytest.raises(LeaseLost):
+            call()
+    executor.allowed = always
+
+
+@pytest.mark.parametrize("fault", ["loops_for_ever", "builder_hangs"])
+def test_what_a_heartbeat_raises_ends_a_wait_and_its_actors(executor: Executor, marker: Path, fault: str) -> None:
+    role = "RunnerActor" if fault == "loops_for_ever" else "BuilderActor"
+    at_work: list[psutil.Process] = []
+
+    def heartbeat() -> None:
+        pool = executor._runner if fault == "loops_for_ever" else executor._builders
+        if any(future.running() for future in pool._pending):
+            at_work.extend(children(marker, role))
+            raise LeaseLost("planted")
+
+    executor.heartbeat = heartbeat
+    with pytest.raises(LeaseLost, match="planted"):
+        outcome(executor, fault)
+    _, alive = psutil.wait_procs(at_work, timeout=20)
+    assert at_work and not alive
+    executor.heartbeat = lambda: None
+    assert isinstance(outcome(executor, "good"), Timed)
 
 
 @pytest.mark.parametrize("healthy", [True, False])
 def test_a_candidate_is_blamed_for_two_actors_lost_on_a_healthy_unit_alone(
-    nodes: Nodes, units: dict[str, Unit], tmp_path: Path, healthy: bool
+    executor: Executor, marker: Path, healthy: bool
 ) -> None:
     probed: list[int] = []
 
@@ -190,26 +215,27 @@ def test_a_candidate_is_blamed_for_two_actors_lost_on_a_healthy_unit_alone(
         probed.append(1)
         return healthy
 
-    with opened(nodes, units["one"], tmp_path, builders=1) as executor, ThreadPoolExecutor(1) as background:
-        executor.probe = probe
-        assert isinstance(outcome(executor, "good"), Timed)
+    executor.probe = probe
+    assert isinstance(outcome(executor, "good"), Timed)
+    with ThreadPoolExecutor(1) as background:
         hanging = background.submit(outcome, executor, "loops_for_ever")
         kills = 0
         while not hanging.done():  # after a probe comes the next attempt
             await_true(lambda n=kills: hanging.done() or len(probed) == n)  # type: ignore[misc]
-            for actor in {process.ppid() for process in children(tmp_path, "RunnerActor")}:
+            for actor in {process.ppid() for process in children(marker, "RunnerActor")}:
                 with suppress(ProcessLookupError):
                     os.kill(actor, signal.SIGKILL)
             kills += 1
-        if healthy:
-            found = hanging.result()
-            assert isinstance(found, Failed) and found.reason is Reason.WORKER_LOST
-            assert isinstance(outcome(executor, "good"), Timed)
-        else:
-            with pytest.raises(DeviceLost) as lost:
-                hanging.result()
-            assert lost.value.end is AttemptEnd.DEVICE_FAULT
+    executor.probe = lambda: True
+    if healthy:
+        found = hanging.result()
+        assert isinstance(found, Failed) and found.reason is Reason.WORKER_LOST
+    else:
+        with pytest.raises(DeviceLost) as lost:
+            hanging.result()
+        assert lost.value.end is AttemptEnd.DEVICE_FAULT
     assert len(probed) >= 2 if healthy else len(probed) == 1
+    assert isinstance(outcome(executor, "good"), Timed)
 
 
 def test_a_builder_of_another_toolchain_is_dropped_and_one_of_the_runners_stays(
@@ -231,26 +257,25 @@ def test_a_builder_of_another_toolchain_is_dropped_and_one_of_the_runners_stays(
 
 
 def test_without_a_builder_of_its_toolchain_work_ends_in_a_clear_error(
-    nodes: Nodes, units: dict[str, Unit], tmp_path: Path
+    executor: Executor, units: dict[str, Unit]
 ) -> None:
-    with opened(nodes, units["one"], tmp_path, builders=1) as executor:
-        assert isinstance(executor, RayExecutor)
-        expected = replace(executor._versions(), python="3.0")
-        pool: WorkerPool[Builder] = WorkerPool([], "builder")
-        waiting = pool.submit(lambda builder: builder.build({}, {}))
-        crew = BuilderCrew(pool, executor._spec, 2, node_of(units["one"]), lambda: expected)
-        with pytest.raises(WorkerLost, match=r"no builder can build for the runner's host: python .* instead of 3\.0"):
-            waiting.result()
-        with pytest.raises(WorkerLost, match="no builder can build"):
-            pool.submit(lambda builder: builder.build({}, {}))
-        crew.join()
-        pool.close()
+    assert isinstance(executor, RayExecutor)
+    expected = replace(executor._versions(), python="3.0")
+    pool: WorkerPool[Builder] = WorkerPool([], "builder")
+    waiting = pool.submit(lambda builder: builder.build({}, {}))
+    crew = BuilderCrew(pool, executor._spec, 1, node_of(units["one"]), lambda: expected)
+    with pytest.raises(WorkerLost, match=r"no builder can build for the runner's host: python .* instead of 3\.0"):
+        waiting.result()
+    with pytest.raises(WorkerLost, match="no builder can build"):
+        pool.submit(lambda builder: builder.build({}, {}))
+    crew.join()
+    pool.close()
 
 
 def test_a_lost_node_is_told_from_a_lost_actor_and_takes_its_children_along(
     nodes: Nodes, units: dict[str, Unit], tmp_path: Path
 ) -> None:
-    with opened(nodes, units["two"], tmp_path) as executor, ThreadPoolExecutor(1) as background:
+    with opened(nodes, units["two"], tmp_path, builders=1) as executor, ThreadPoolExecutor(1) as background:
         assert isinstance(outcome(executor, "good"), Timed)
         family = children(tmp_path, "RunnerActor")
         hanging = background.submit(outcome, executor, "loops_for_ever")
@@ -264,4 +289,3 @@ def test_a_lost_node_is_told_from_a_lost_actor_and_takes_its_children_along(
     with pytest.raises(NodeLost, match="is not in the cluster"):
         with opened(nodes, units["two"], tmp_path):
             pass
-    assert not ray.is_initialized()
