@@ -16,7 +16,11 @@ def admit_job(connection: Connection, new: NewJob) -> int:
     if not 1 <= len(new.tenant) <= 64:
         raise InvalidParameter(f"a tenant's name of {len(new.tenant)} characters; allowed: 1 to 64", field="tenant")
     check_priority(new.priority)
-    keys = [] if new.fresh else [task.flight_key for task in new.tasks if task.flight_key is not None]
+    keys = (
+        []
+        if new.fresh or new.state in FINAL
+        else [task.flight_key for task in new.tasks if task.flight_key is not None]
+    )
     lock_flights(connection, keys)
     keep_tenant(connection, new.tenant)
     idle = is_idle(connection, new.tenant)

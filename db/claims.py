@@ -24,11 +24,12 @@ from .jobs import (
     update_task,
 )
 from .leases import TASK, drop, take, task_in, task_subject
-from .tables import attempts, jobs, tasks
+from .tables import IS_READY, attempts, jobs, tasks
 from .units import all_ready
 
 AGE_SECONDS, MOST_STEPS = 600.0, 2
 """A ready task rises by a step of priority for each so many seconds of waiting, by so many steps at most."""
+AGED_AT_ONCE = 200
 
 RECONNECT_SECONDS = 5.0
 """Holders have so long after a start of the database to reach it again."""
@@ -47,7 +48,7 @@ def next_ready(tenant: str, target: str, executor: str) -> Select[Any]:
             tasks.c.tenant == tenant,
             tasks.c.executor == executor,
             tasks.c.target == target,
-            tasks.c.state == TaskState.READY.value,
+            IS_READY,
         )
         .order_by(tasks.c.priority.desc(), tasks.c.job, tasks.c.position)
         .limit(1)
@@ -158,17 +159,20 @@ def lost_with_database(connection: Connection, lease: Lease) -> bool:
     return lease.until <= start + RECONNECT_SECONDS and connection.execute(query).scalar_one() < start
 
 
-def age(connection: Connection) -> None:
-    """Raise the priority of tasks that have been ready for long."""
+def age(connection: Connection) -> bool:
+    """Raise the priority of tasks that have been ready for long, so many at once that claims need not pass over many;
+    return whether there are more."""
     due = (
         select(tasks.c.job, tasks.c.position)
         .where(
-            tasks.c.state == TaskState.READY.value,
+            IS_READY,
             tasks.c.aged < MOST_STEPS,
             tasks.c.ready_since <= clock() - AGE_SECONDS * (tasks.c.aged + 1),
         )
         .order_by(tasks.c.job, tasks.c.position)
+        .limit(AGED_AT_ONCE)
         .with_for_update(key_share=True, skip_locked=True)
     )
     raised = {"aged": tasks.c.aged + 1, "priority": tasks.c.priority + 1}
-    connection.execute(update(tasks).where(tuple_(tasks.c.job, tasks.c.position).in_(due)).values(raised))
+    these = tuple_(tasks.c.job, tasks.c.position).in_(due)
+    return connection.execute(update(tasks).where(these).values(raised)).rowcount == AGED_AT_ONCE

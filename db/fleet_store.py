@@ -107,9 +107,12 @@ class FleetStore:
         ended = self._end_leases(alive=False)
         with self._database.writing() as connection:
             unit_rows.mark_lost(connection)
-        with self._database.writing() as connection:
-            claims.age(connection)
+        more = True
+        while more:
+            with self._database.writing() as connection:
+                more = claims.age(connection)
         self._end_overdue_jobs()
+        self._end_finished_jobs()
         self._go_on()
         return ended
 
@@ -136,21 +139,25 @@ class FleetStore:
         return ended
 
     def _end_overdue_jobs(self) -> None:
-        """End jobs whose deadline has passed, and jobs being cancelled that nobody works on."""
+        """End jobs whose deadline has passed."""
         unfinished = jobs.c.state.in_(("queued", "running"))
         late = select(jobs.c.id).where(jobs.c.deadline.is_not(None), jobs.c.deadline <= clock(), unfinished)
-        cancelled = select(jobs.c.id).where(jobs.c.state == "cancelling")
         with self._database.reading() as connection:
-            late_ids, cancelled_ids = (list(connection.execute(query).scalars()) for query in (late, cancelled))
+            late_ids = list(connection.execute(late).scalars())
         for job_id in late_ids:
             with self._database.writing() as connection:
                 job_ends.end_job(connection, job_id, "failed", "its deadline passed before its tasks were done")
             with self._database.writing() as connection:
                 job_ends.revoke(connection, job_id, "the deadline of the job passed")
-        for job_id in cancelled_ids:
+
+    def _end_finished_jobs(self) -> None:
+        """End jobs of which nothing is left to do, and which no holder has ended: one that another program began to
+        cancel, or whose last task it ended."""
+        with self._database.reading() as connection:
+            finished = job_ends.finished_jobs(connection)
+        for job_id in finished:
             with self._database.writing() as connection:
-                job_rows.lock_job(connection, job_id)
-                job_ends.settle(connection, job_rows.number_of_job(connection, job_id))
+                job_ends.settle(connection, job_rows.lock_job(connection, job_id)["number"])
 
     def _go_on(self, job_id: str | None = None) -> None:
         """Let tasks go on that waited for an equal one, of this job or of any, which is over."""
@@ -253,10 +260,10 @@ class FleetStore:
         """Cancel a job: at once where none of its tasks is leased, else when their holders stop, who are told. Asking
         twice is allowed. Raises NotFound, and Conflict for a job that succeeded or failed."""
         with self._database.writing() as connection:
-            state = job_ends.end_job(connection, job_id, "cancelling")["state"]
-            if state in ("succeeded", "failed"):
-                raise Conflict(f"job {job_id} is {state}; this is possible while it is queued or running")
-            job_ends.settle(connection, job_rows.number_of_job(connection, job_id))
+            job = job_ends.end_job(connection, job_id, "cancelling")
+            if job["state"] in ("succeeded", "failed"):
+                raise Conflict(f"job {job_id} is {job['state']}; this is possible while it is queued or running")
+            job_ends.settle(connection, job["number"])
         return self._followed(job_id)
 
     def fence_job(self, job_id: str) -> JobRow:

@@ -17,7 +17,7 @@ from .adoption import adopt, trials_of
 from .clock import clock
 from .job_ends import settle
 from .jobs import CLOSED, add_event, change_job_state, load_task, lock_job, update_job, update_task
-from .tables import jobs, tasks
+from .tables import IS_BLOCKED, jobs, tasks
 from .tenants import enter, is_idle
 
 IN_FLIGHT = (TaskState.READY.value, TaskState.LEASED.value)
@@ -137,7 +137,7 @@ def _blocked() -> Select[Any]:
         .join(jobs, jobs.c.number == tasks.c.job)
         .join(source_job, source_job.c.id == tasks.c.source_job)
         .join(source, and_(source.c.job == source_job.c.number, source.c.position == tasks.c.source_task))
-        .where(tasks.c.state == TaskState.BLOCKED.value, tasks.c.adopted == 0)
+        .where(IS_BLOCKED, tasks.c.adopted == 0)
     )
 
 

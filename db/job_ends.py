@@ -1,6 +1,6 @@
 """Ends a job when its last task is over, and takes the leases of its tasks away where it ends before."""
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, and_, exists, func, or_, select
 from sqlalchemy.engine import RowMapping
 
 from ..core.budget import StopReason
@@ -8,7 +8,7 @@ from ..core.fleet import AttemptEnd, Lease, TaskState
 from .attempts import end_attempt, last_end
 from .jobs import FINAL, change_job_state, close_waiting, load_row, load_task, lock_job, number_of_job, update_task
 from .leases import drop, of_job, task_in
-from .tables import tasks
+from .tables import IS_LEASED, jobs, tasks
 
 WAITING = (TaskState.READY.value, TaskState.BLOCKED.value)
 
@@ -27,6 +27,14 @@ def settle(connection: Connection, number: int) -> None:
     elif not any(counts.get(state) for state in WAITING):
         error = _fault(connection, number)
         change_job_state(connection, job, "succeeded" if error is None else "failed", error)
+
+
+def finished_jobs(connection: Connection) -> list[str]:
+    """Return jobs that run though all their tasks are over, and jobs being cancelled of which no task is leased."""
+    unfinished = exists().where(tasks.c.job == jobs.c.number)
+    done = and_(jobs.c.state == "running", ~unfinished.where(tasks.c.state.in_((*WAITING, TaskState.LEASED.value))))
+    cancelled = and_(jobs.c.state == "cancelling", ~unfinished.where(IS_LEASED))
+    return list(connection.execute(select(jobs.c.id).where(or_(done, cancelled)).order_by(jobs.c.number)).scalars())
 
 
 def _fault(connection: Connection, number: int) -> str | None:

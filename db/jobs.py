@@ -250,7 +250,13 @@ _TASK_NAMES = tuple(name for name in TaskRow.__dataclass_fields__ if name not in
 def add_event(connection: Connection, number: int, kind: str, data: Mapping[str, object]) -> None:
     """Add an event for what the same transaction changes. The caller has locked the job's row, so that event ids grow
     in commit order."""
-    connection.execute(insert(events).values(job=number, kind=kind, data=dict(data), created_at=now()))
+    add_events(connection, number, [(kind, data)])
+
+
+def add_events(connection: Connection, number: int, told: Sequence[tuple[str, Mapping[str, object]]]) -> None:
+    """Add several events, as (kind, data), in this order; see ``add_event``."""
+    rows = [{"job": number, "kind": kind, "data": dict(data), "created_at": now()} for kind, data in told]
+    connection.execute(insert(events), rows)
 
 
 def load_events(connection: Connection, job_id: str, *, after: int, limit: int) -> tuple[EventRow, ...]:

@@ -236,6 +236,7 @@ class JsonLinesImporter:
         )
         if not 1 <= len(trial.schedule.sketch) <= 64 or not 0 <= trial.schedule.version < 1 << 31:
             raise InvalidParameter("a sketch has a name of 1 to 64 characters and a small version", field="/schedule")
+        unit, host = _place(data, "unit", 64), _place(data, "host", 255)
         done = self._trials(job_id, task)
         if sequence < done:
             self.known += 1
@@ -245,7 +246,6 @@ class JsonLinesImporter:
         profile = profile_from_text(value_in(data, "profile", str))
         on = MeasuredOn(self.devices[device], self.toolchains[toolchain], profile)
         elapsed = number_in(data, "elapsed_seconds")
-        unit, host = _place(data, "unit", 64), _place(data, "host", 255)
         new = NewTrial(job_id, task, sequence, "", on, trial, elapsed, _time(data), unit, host)
         record_trial(self.connection, new, with_events=False)
         self.added += 1

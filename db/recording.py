@@ -3,19 +3,36 @@
 import dataclasses
 from collections.abc import Mapping
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.engine import RowMapping
 
 from ..core.errors import Conflict
 from ..core.fleet import Lease, Wanted
 from ..core.trial import Outcome, Timed
-from .jobs import add_event, load_task, number_of_job, touch_job, update_task
+from .jobs import add_event, add_events, load_task, number_of_job, touch_job, update_task
 from .leases import guard_task
 from .rows import NewTrial, Recorded
-from .tables import trials, workloads
+from .tables import devices, jobs, tasks, toolchains, trials, workloads
 from .tenants import charge
 from .trials import insert_trial, update_remeasured
 from .wanted import wanted_in, wanted_of
+
+_TASK = (
+    select(
+        tasks,
+        workloads.c.flops,
+        select(devices.c.id).where(devices.c.key == bindparam("device_key")).scalar_subquery().label("device_id"),
+        select(toolchains.c.id)
+        .where(toolchains.c.key == bindparam("toolchain_key"))
+        .scalar_subquery()
+        .label("toolchain_id"),
+    )
+    .join(jobs, jobs.c.number == tasks.c.job)
+    .join(workloads, workloads.c.id == tasks.c.workload)
+    .where(jobs.c.id == bindparam("job_id"), tasks.c.position == bindparam("position"))
+    .with_for_update(of=tasks, key_share=True)
+)
+"""Selects the row of a task, and what else a trial of it refers to, in one statement."""
 
 
 def record_trial(
@@ -26,11 +43,11 @@ def record_trial(
     Raises NotFound, Conflict when the trial is there already or would leave a gap in the sequence, and LeaseLost.
     """
     guard_task(connection, lease, new.job_id, new.task)
-    number = number_of_job(connection, new.job_id)
-    task = load_task(connection, number, new.task, lock=True)
+    task = _lock_task(connection, new)
+    number = task["job"]
     if task["trials"] != new.sequence:
         raise Conflict(f"trial {new.sequence} of task {new.task} given, {task['trials']} is next", field="sequence")
-    record_id = insert_trial(connection, number, task["workload"], new)
+    record_id = insert_trial(connection, number, task["workload"], new, task["device_id"], task["toolchain_id"])
     outcome = new.trial.outcome
     counters: dict[str, object] = {"trials": new.sequence + 1, "losses": 0}
     best = isinstance(outcome, Timed) and _is_better(connection, new, outcome, task)
@@ -42,14 +59,26 @@ def record_trial(
         counters["failures"] = {**task["failures"], kind: task["failures"].get(kind, 0) + 1}
     update_task(connection, number, new.task, **counters)
     wanted = Wanted.GO if lease is None else wanted_of(connection, [lease])
-    flops = connection.execute(select(workloads.c.flops).where(workloads.c.id == task["workload"])).scalar_one()
     job = touch_job(connection, new.job_id)
     if with_events:
-        _add_events(connection, number, new, record_id, flops, best)
+        _add_events(connection, number, new, record_id, task["flops"], best)
     if lease is not None:
         charge(connection, job["tenant"], sum(dataclasses.astuple(new.trial.clocks)))
     stop = wanted_in(job["state"]) is Wanted.STOP
     return Recorded(record_id, job["state"], Wanted.STOP if stop else wanted)
+
+
+def _lock_task(connection: Connection, new: NewTrial) -> RowMapping:
+    on = new.measured_on
+    parameters = {
+        "job_id": new.job_id,
+        "position": new.task,
+        "device_key": on.device.key,
+        "toolchain_key": on.toolchain.key,
+    }
+    row = connection.execute(_TASK, parameters).mappings().first()
+    # the query that finds nothing says what is missing
+    return row if row is not None else load_task(connection, number_of_job(connection, new.job_id), new.task)
 
 
 def _add_events(connection: Connection, number: int, new: NewTrial, record_id: int, flops: int, best: bool) -> None:
@@ -60,10 +89,11 @@ def _add_events(connection: Connection, number: int, new: NewTrial, record_id: i
         "record_id": record_id,
         "elapsed_seconds": new.elapsed_seconds,
     }
-    add_event(connection, number, "trial", {**about, **_outcome_data(outcome, flops)})
+    told: list[tuple[str, Mapping[str, object]]] = [("trial", {**about, **_outcome_data(outcome, flops)})]
     if best and isinstance(outcome, Timed):
         data = {"seconds": outcome.seconds, "gflops": gflops(flops, outcome.seconds)}
-        add_event(connection, number, "best", {**about, **data, "schedule": new.trial.schedule.to_json()})
+        told.append(("best", {**about, **data, "schedule": new.trial.schedule.to_json()}))
+    add_events(connection, number, told)
 
 
 def _is_better(connection: Connection, new: NewTrial, outcome: Timed, task: RowMapping) -> bool:

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    literal_column,
     text,
     true,
 )
@@ -156,6 +157,10 @@ Index(
     tasks.c.position,
     sqlite_where=READY,
     postgresql_where=READY,
+)
+# with the value in the statement, not beside it, a plan that PostgreSQL keeps may use the indexes of these states
+IS_READY, IS_LEASED, IS_BLOCKED = (
+    tasks.c.state == literal_column(f"'{state}'") for state in ("ready", "leased", "blocked")
 )
 Index("ix_tasks_leased", tasks.c.tenant, sqlite_where=LEASED, postgresql_where=LEASED)
 Index("ix_tasks_source", tasks.c.source_job, tasks.c.source_task, sqlite_where=BLOCKED, postgresql_where=BLOCKED)

@@ -17,7 +17,7 @@ from sqlalchemy.engine import RowMapping
 
 from ..core.errors import InvalidParameter, QuotaExceeded
 from .rows import TenantRow
-from .tables import attempts, tasks, tenants
+from .tables import IS_LEASED, IS_READY, attempts, tasks, tenants
 
 UNIT_SECONDS = 60.0
 """What a unit that a tenant holds counts for, in seconds of work."""
@@ -41,7 +41,7 @@ def enter(connection: Connection, name: str) -> None:
     """Let a tenant that was idle go on from the least virtual time of the others that run tasks. Where none does, all
     start again from the same time. This locks the tenant's row: it comes last in a transaction."""
     others = select(tenants.c.virtual_seconds).where(tenants.c.name != name)
-    running = others.where(exists().where(tasks.c.tenant == tenants.c.name, tasks.c.state == "leased"))
+    running = others.where(exists().where(tasks.c.tenant == tenants.c.name, IS_LEASED))
     least = connection.execute(select(func.min(running.subquery().c.virtual_seconds))).scalar()
     if least is None:
         least = connection.execute(select(func.max(others.subquery().c.virtual_seconds))).scalar() or 0.0
@@ -74,15 +74,20 @@ def check_queue(connection: Connection, name: str, added: int) -> None:
 def in_turn(connection: Connection, targets: Sequence[str], executor: str, units: int) -> list[str]:
     """Return the tenants that have a ready task for these targets and may hold ``units`` more units; the one that is
     to have the next task stands first."""
+    rows = connection.execute(turn_query(targets, executor)).mappings().all()
+    allowed = [row for row in rows if row["most_units"] is None or row["units"] + units <= row["most_units"]]
+    return [row["name"] for row in sorted(allowed, key=_turn)]
+
+
+def turn_query(targets: Sequence[str], executor: str) -> Select[Any]:
+    """Select the tenants that have a ready task for these targets, with the units that they hold."""
     ready = exists().where(
         tasks.c.tenant == tenants.c.name,
         tasks.c.executor == executor,
         tasks.c.target.in_(targets),
-        tasks.c.state == "ready",
+        IS_READY,
     )
-    rows = connection.execute(_with_units().where(ready)).mappings().all()
-    allowed = [row for row in rows if row["most_units"] is None or row["units"] + units <= row["most_units"]]
-    return [row["name"] for row in sorted(allowed, key=_turn)]
+    return _with_units().where(ready)
 
 
 def _turn(row: RowMapping) -> tuple[float, str]:
@@ -127,7 +132,7 @@ def _with_units() -> Select[Any]:
 
 def _has_tasks(name: str) -> ColumnElement[bool]:
     of_it = exists().where(tasks.c.tenant == name)
-    return of_it.where(tasks.c.state == "ready") | of_it.where(tasks.c.state == "leased")
+    return of_it.where(IS_READY) | of_it.where(IS_LEASED)
 
 
 def _count(label: str, *states: str) -> ColumnElement[int]:

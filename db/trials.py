@@ -36,10 +36,15 @@ FULL: Select[Any] = (
 """Selects everything that a record holds as one row."""
 
 
-def insert_trial(connection: Connection, job: int, workload: int, new: NewTrial) -> int:
-    """Add a trial; return its record id. The unique key refuses a trial that is there already."""
-    device = keep_device(connection, new.measured_on.device)
-    toolchain = keep_toolchain(connection, new.measured_on.toolchain)
+def insert_trial(
+    connection: Connection, job: int, workload: int, new: NewTrial, device: int | None, toolchain: int | None
+) -> int:
+    """Add a trial; return its record id. The unique key refuses a trial that is there already. ``device`` and
+    ``toolchain`` are the ids of their rows; None where there is no such row yet."""
+    if device is None or new.measured_on.device.measured:
+        device = keep_device(connection, new.measured_on.device)
+    if toolchain is None:
+        toolchain = keep_toolchain(connection, new.measured_on.toolchain)
     values = columns_of(new, job, workload, device, toolchain)
     inserted = connection.execute(insert(trials).values(values)).inserted_primary_key
     assert inserted is not None

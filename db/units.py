@@ -30,11 +30,13 @@ FULL: Select[Any] = (
 
 def register(connection: Connection, found: Sequence[Unit], seen_seconds: float) -> None:
     """Add these units, or note that they are there for so many seconds. A lost unit becomes ready."""
-    numbers = {unit.uuid: keep_device(connection, unit.device) for unit in found}
+    kinds = {unit.device.key: unit.device for unit in found}
+    # all transactions change devices, and units, in one order, so that none waits for another that waits for it
+    numbers = {key: keep_device(connection, kinds[key]) for key in sorted(kinds)}
     kind = sqlite if connection.dialect.name == "sqlite" else postgresql
     for unit in sorted(found, key=lambda unit: unit.uuid):
         place = {
-            "device": numbers[unit.uuid],
+            "device": numbers[unit.device.key],
             "host": unit.host,
             "executor": unit.executor,
             "ordinal": unit.ordinal,

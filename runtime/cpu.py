@@ -193,6 +193,9 @@ class CpuDevice:
     def measure_peaks(self) -> dict[str, float]:
         return peaks.measure(self)
 
+    def power_anchor_seconds(self) -> None:
+        return None
+
 
 def count() -> int:
     """Return how many CPU devices there are. The machine is one."""

@@ -146,3 +146,8 @@ class Device(Protocol):
         matrix units, there is ``peak_tensor_bfloat16_flops_per_second`` and the like; a device may add more. It
         takes a few seconds."""
         ...
+
+    def power_anchor_seconds(self) -> float | None:
+        """Time the second anchor: about a millisecond of bfloat16 matrix products, on a chip that many of them have
+        made hot, so that its power limit shows. Takes a second. None for a device without a power limit of its own."""
+        ...

@@ -32,9 +32,12 @@ class LeaseKeeper:
     one in hand, then one that was claimed ahead. ``yielding`` tells whether the worker should give its task back. All
     methods but ``guard`` are for one thread."""
 
-    def __init__(self, fleet: FleetStore, *, seconds: float, yielding: Callable[[], bool]) -> None:
-        """``seconds`` is how long leases last."""
+    def __init__(
+        self, fleet: FleetStore, *, seconds: float, yielding: Callable[[], bool], alive: Callable[[], None]
+    ) -> None:
+        """``seconds`` is how long leases last. ``alive`` is called with every beat."""
         self._fleet = fleet
+        self._alive = alive
         self._unit: Lease | None = None
         self._tasks: list[Lease] = []
         self._seconds = seconds
@@ -72,6 +75,7 @@ class LeaseKeeper:
     def beat(self) -> None:
         """Renew the leases where it is time to. Raises TaskStopped, and LeaseLost where a lease has ended. While the
         database is away, the leases last until their end."""
+        self._alive()
         now = time.monotonic()
         try:
             if now - self._renewed >= self._seconds / 3:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+import structlog
 
 from ..core.budget import StopReason
 from ..core.errors import Conflict, StoreError, TilewrightError
@@ -30,6 +31,8 @@ from .roofline import best_peaks, roofline
 from .settings import Settings
 from .task_store import TaskStore
 from .views import JobState
+
+log = structlog.get_logger()
 
 PAGE = 1000
 RETRY_SECONDS = 0.2
@@ -123,9 +126,10 @@ class TaskRunner:
             executor.prefetch(workload, wiring.first_schedules(pool, strategy, job.budget))
         return PreparedTask(claim, job, task, workload, executor, on, device, pool, strategy, done)
 
-    def run(self, prepared: PreparedTask, before_remeasurement: Callable[[], None]) -> None:
-        """Search a task to its end, or give it back where the service wants that. ``before_remeasurement`` is called
-        when its last trial has been recorded. Raises TaskStopped, LeaseLost, WorkerLost, StoreError."""
+    def run(self, prepared: PreparedTask, before_remeasurement: Callable[[], None]) -> bool:
+        """Search a task to its end; return whether it is over, or was given back because the service wanted that.
+        ``before_remeasurement`` is called when its last trial has been recorded. Raises TaskStopped, LeaseLost,
+        WorkerLost, StoreError."""
         claim, job, executor = prepared.claim, prepared.job, prepared.executor
         began = time.monotonic()
         elapsed = prepared.done[-1].elapsed_seconds if prepared.done else 0.0
@@ -141,12 +145,13 @@ class TaskRunner:
         )
         reason = self._record(prepared, steps, elapsed)
         if reason is StopReason.CANCELLED:
-            if self._keeper.wanted is Wanted.YIELD:
+            yielded = self._keeper.wanted is Wanted.YIELD
+            if yielded:
                 self._store.fleet.end_attempt(claim.lease, AttemptEnd.YIELDED)
             else:
                 self._store.fleet.finish_task(claim.lease, reason.value, {})
             self._on_commit()
-            return
+            return not yielded
         if executor.overlaps:
             before_remeasurement()
         trials = [row.record.trial for row in self._trials(job.id, claim.task)]
@@ -155,12 +160,19 @@ class TaskRunner:
         ended = self._store.fleet.finish_task(claim.lease, reason.value, facts)
         self._on_commit()
         if ended.state == JobState.SUCCEEDED:
-            self.train_model(ended)
+            self._try_to_train_model(ended)
+        return True
 
     def fail(self, claim: TaskClaim, error: TilewrightError) -> None:
         """End a task that cannot be searched. Raises LeaseLost, StoreError."""
         self._store.fleet.finish_task(claim.lease, StopReason.ERROR.value, {}, detail=error.message)
         self._on_commit()
+
+    def _try_to_train_model(self, job: JobRow) -> None:
+        try:
+            self.train_model(job)
+        except Exception:  # the job has succeeded, and a model that could not be trained does not change that
+            log.exception("no model was trained", job=job.id)
 
     def train_model(self, job: JobRow) -> None:
         """Train a cost model on every record known by now and store it, if the job's strategy learns. Raises

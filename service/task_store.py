@@ -5,12 +5,14 @@ it, so that workers call that process through the pipe that it started them with
 
     worker  ── ("records", "add_trial", arguments, keywords) ──▶  server
             ◀─ (True, result)  or  (False, error) ──────────────
-            ── ("note", None, (trial or None,), {}) ────────────▶  without an answer, on PostgreSQL too
+            ── ("note", None, (trial or None,), {}) ────────────▶  something was committed; no answer
+            ── ("alive", None, (), {}) ─────────────────────────▶  no answer either
 
 Both ends are the same program, so that values travel as pickles.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +35,9 @@ METHODS = {
     ),
 }
 """The methods that a worker may call."""
-NOTE = "note"
+NOTE, ALIVE = "note", "alive"
+ALIVE_SECONDS = 0.5
+"""A worker says so often that it is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +48,22 @@ class TaskStore:
     fleet: FleetStore
 
 
-def serve_worker(connection: Connection, store: RecordStore, noted: Callable[[Trial | None], None]) -> None:
+def serve_worker(
+    connection: Connection,
+    store: RecordStore,
+    noted: Callable[[Trial | None], None],
+    heard: Callable[[], None],
+) -> None:
     """Answer a worker until its end of the pipe is closed. ``noted`` is called when it committed something, with the
-    trial if it was one."""
+    trial if it was one, and ``heard`` with each message."""
     targets = {"records": store, "fleet": store.fleet}
     try:
         while True:
             name, method, arguments, keywords = connection.recv()
+            heard()
             if name == NOTE:
                 noted(*arguments)
+            if name in (NOTE, ALIVE):
                 continue
             try:
                 if method not in METHODS[name]:
@@ -71,6 +82,14 @@ class ServerPipe:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
+        self._said = 0.0
+
+    def alive(self) -> None:
+        """Say that this worker is alive, if it has not said so a moment ago."""
+        if time.monotonic() - self._said >= ALIVE_SECONDS:
+            self._said = time.monotonic()
+            with self._lock:
+                self._connection.send((ALIVE, None, (), {}))
 
     def note(self, trial: Trial | None = None) -> None:
         """Say that something was committed, and which trial it was if it was one."""

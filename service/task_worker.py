@@ -18,9 +18,8 @@ from multiprocessing.connection import Connection
 import structlog
 
 from ..core.errors import StoreError, TilewrightError, WorkerLost
-from ..core.fleet import OWNER_BYTES, AttemptEnd, Lease, LeaseLost, TaskClaim, Unit, Wanted
+from ..core.fleet import OWNER_BYTES, AttemptEnd, Lease, LeaseLost, TaskClaim, Unit, UnitState, Wanted
 from ..core.target import DeviceInfo
-from ..core.trial import Trial
 from ..db.store import RecordStore
 from ..workers.losses import MachineLost
 from ..workers.main import die_with
@@ -30,7 +29,7 @@ from .settings import Settings
 from .task_runner import TaskPreparer, TaskRunner
 from .task_store import ServerPipe, TaskStore
 
-IDLE_SECONDS = 20.0
+IDLE_SECONDS = 60.0
 """A worker that finds no task for so long gives its unit back, and ends."""
 POLL_SECONDS = 0.25
 """How often a worker without a task looks for one."""
@@ -47,21 +46,28 @@ class WorkerSetup:
     embedded: bool
     targets: tuple[str, ...]
     executors: tuple[str, ...]
+    builders: int | None
+    """How many children build for this worker; None: what is usual where it has its host alone."""
 
 
 class TaskWorker:
     """Everything but ``stopping`` is for one thread."""
 
-    def __init__(self, setup: WorkerSetup, store: TaskStore, note: Callable[[Trial | None], None]) -> None:
+    def __init__(self, setup: WorkerSetup, store: TaskStore, server: ServerPipe) -> None:
         self.stopping = threading.Event()
         self._setup = setup
         self._store = store
-        self._note = note
+        self._note, self._alive = server.note, server.alive
         self._owner = secrets.token_hex(OWNER_BYTES)
         self._unit_lease: Lease | None = None
-        self._keeper = LeaseKeeper(store.fleet, seconds=setup.settings.lease_seconds, yielding=self.stopping.is_set)
+        self._keeper = LeaseKeeper(
+            store.fleet,
+            seconds=setup.settings.lease_seconds,
+            yielding=self.stopping.is_set,
+            alive=server.alive,
+        )
         self._runner = TaskRunner(
-            setup.settings, store, setup.unit, self._keeper, self._executor_for, lambda: note(None), note
+            setup.settings, store, setup.unit, self._keeper, self._executor_for, server.note, server.note
         )
         self._executor: wiring.JobExecutor | None = None
         self._options: tuple[str, str] | None = None
@@ -75,6 +81,7 @@ class TaskWorker:
                 while (claim := self._claimed()) is not None:
                     self._search(claim)
         finally:
+            self._give_next_back()
             self._release_unit()
             self._close_executor()
 
@@ -83,12 +90,15 @@ class TaskWorker:
         worker is to stop."""
         idle_since = time.monotonic()
         while not self.stopping.is_set() and time.monotonic() - idle_since < IDLE_SECONDS:
+            if self._unit_lease is None:
+                self._give_next_back()
             claim, self._next = self._next, None
             if claim is None and self._has_unit():
                 claim = self._claim()
             if claim is not None:
                 return claim
             self._release_unit()  # another worker may need it, or its host
+            self._alive()
             self.stopping.wait(POLL_SECONDS)
         return None
 
@@ -110,6 +120,15 @@ class TaskWorker:
                 self._store.fleet.release([self._unit_lease])
             self._unit_lease = None
             self._keeper.hold(None, time.monotonic())
+
+    def _give_next_back(self) -> None:
+        """Give the task back that was claimed ahead, where there is one."""
+        if self._next is not None:
+            lease, self._next = self._next.lease, None
+            self._keeper.drop(lease)
+            with suppress(LeaseLost, StoreError):
+                self._store.fleet.end_attempt(lease, AttemptEnd.YIELDED)
+                self._note(None)
 
     def _claim(self) -> TaskClaim | None:
         """Claim a task, if there is one. A database that is away has none."""
@@ -145,7 +164,8 @@ class TaskWorker:
             if self._preparing is not claim:
                 self._begin_to_prepare(claim, *self._runner.measure_device(claim))
             prepared = self._preparer.result(self._keeper.beat, LOOK_SECONDS)
-            self._runner.run(prepared, self._claim_next)
+            if not self._runner.run(prepared, self._claim_next):
+                self._release_unit()  # another worker may be meant to have it, or nobody
         except TaskStopped:
             self._stop_executor()
             self._give_back(lease, AttemptEnd.CANCELLED)
@@ -158,6 +178,7 @@ class TaskWorker:
             log.warning("executor lost", unit=self._setup.unit.uuid, error=lost.message)
             self._close_executor()
             end = lost.end if isinstance(lost, MachineLost) else AttemptEnd.ACTOR_LOST
+            self._write(lambda: self._store.fleet.set_unit_state(self._setup.unit.uuid, UnitState.SUSPECT, end.value))
             self._give_back(lease, end, lost.message)
         except StoreError as away:
             self._give_back(lease, AttemptEnd.DATABASE_LOST, away.message)
@@ -206,7 +227,9 @@ class TaskWorker:
             self._close_executor()
             setup = self._setup
             fence = 0 if self._unit_lease is None else self._unit_lease.fence
-            executor = wiring.open_executor(claim.executor, setup.unit, claim.cache, setup.settings, fence=fence)
+            executor = wiring.open_executor(
+                claim.executor, setup.unit, claim.cache, setup.settings, fence=fence, builders=setup.builders
+            )
             executor.heartbeat, executor.allowed = self._keeper.beat, self._keeper.guard
             self._executor, self._options = executor, options
         return self._executor
@@ -238,7 +261,7 @@ def main(descriptor: int, parent: int) -> None:
 
 
 def _work(setup: WorkerSetup, store: TaskStore, pipe: ServerPipe) -> None:
-    worker = TaskWorker(setup, store, pipe.note)
+    worker = TaskWorker(setup, store, pipe)
     signal.signal(signal.SIGTERM, lambda *_: worker.stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server, which is in the same terminal, decides
     worker.run()

@@ -27,12 +27,17 @@ from . import wiring
 from .settings import Settings
 from .task_store import serve_worker
 from .task_worker import WorkerSetup
+from .unit_monitor import UnitMonitor
 
 MAX_BACKOFF_SECONDS = 10.0
-SEEN_SECONDS = 30.0
-"""For so long a unit counts as seen. It is registered three times as often."""
 LEAST_PAUSE_SECONDS = 1.0
 """The least time between two starts of a worker for one unit."""
+SILENT_LEASES = 1.5
+"""A worker that has said nothing for the time of so many leases is killed."""
+START_SECONDS = 120.0
+"""A worker may take so long until it says something for the first time."""
+PROCESSES = 3
+"""The processes of a worker besides its builders that need a processor: its search, its data child, its runner."""
 DRAIN_SECONDS = 120.0
 """For so long a worker may go on with its trial after it was told to stop."""
 
@@ -60,8 +65,8 @@ class TaskWorkerPool:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._workers: dict[str, TaskWorkerProcess] = {}
-        self._units: tuple[Unit, ...] = ()
-        self._registered = self._reaped = -SEEN_SECONDS
+        self._monitor = UnitMonitor(settings, store)
+        self._reaped = -settings.lease_seconds
         self._thread = threading.Thread(target=self._run, name="task-workers", daemon=True)
         self._thread.start()
 
@@ -81,11 +86,15 @@ class TaskWorkerPool:
         self._thread.join()
 
     def _run(self) -> None:
-        backoff = 0.5
+        backoff, expire = 0.5, self._store.embedded
         try:
             while not self._closing.is_set():
                 self._wake.clear()
                 try:
+                    self._monitor.found.wait(self._poll_seconds)
+                    if expire:
+                        self._store.fleet.end_all_leases()
+                        expire = False
                     self._step()
                     backoff = 0.5
                     self._wake.wait(self._poll_seconds)
@@ -98,27 +107,45 @@ class TaskWorkerPool:
                     self._closing.wait(MAX_BACKOFF_SECONDS)
         finally:
             self._drain()
+            self._monitor.close()
 
     def _step(self) -> None:
         now, fleet = time.monotonic(), self._store.fleet
-        if now - self._registered >= SEEN_SECONDS / 3:
-            self._units = wiring.local_units()
-            fleet.register_units(self._units, seen_seconds=SEEN_SECONDS)
-            self._registered = now
         if now - self._reaped >= self._settings.lease_seconds / 5:
             if fleet.reap():
                 self._on_commit()
             self._reaped = now
-        for unit in self._units:
-            targets, executors = self._serves(unit), wiring.EXECUTOR_NAMES
+        for unit in self._monitor.units:
+            self._end_silent(unit)
+            targets, executors = self._serves(unit), self._executors(unit)
             if self._may_start(unit) and fleet.has_ready(targets, executors):
-                setup = WorkerSetup(self._settings, unit, self._store.embedded, targets, executors)
+                setup = WorkerSetup(
+                    self._settings, unit, self._store.embedded, targets, executors, self._builders(unit)
+                )
                 self._workers[unit.uuid] = TaskWorkerProcess(setup, self._store, self._noted)
 
     def _serves(self, unit: Unit) -> tuple[str, ...]:
         """Return the names of targets that a unit serves. Numbers of devices mean something on one host alone."""
         numbered = (f"{unit.device.target.kind}:{unit.ordinal}",) if self._store.embedded else ()
         return (*unit.classes, *numbered)
+
+    def _executors(self, unit: Unit) -> tuple[str, ...]:
+        """Return the names of the executors that reach a unit. Without a cluster, Ray runs on this host alone."""
+        if unit.executor != "local" or self._settings.ray_address:
+            return (unit.executor,)
+        return wiring.EXECUTOR_NAMES
+
+    def _end_silent(self, unit: Unit) -> None:
+        """Kill a worker that says nothing any more, such as one that was stopped: its leases have run out."""
+        worker = self._workers.get(unit.uuid)
+        if worker is not None and worker.alive and worker.silent_seconds > SILENT_LEASES * self._settings.lease_seconds:
+            log.warning("silent task worker killed", unit=unit.uuid, silent_seconds=round(worker.silent_seconds, 1))
+            worker.kill()
+
+    def _builders(self, unit: Unit) -> int | None:
+        """Return how many children build for a unit: an equal share of the processors where several units have work."""
+        alike = sum(u.device.target.kind == unit.device.target.kind for u in self._monitor.units)
+        return None if alike == 1 else max(1, len(os.sched_getaffinity(0)) // alike - PROCESSES)
 
     def _may_start(self, unit: Unit) -> bool:
         worker = self._workers.get(unit.uuid)
@@ -142,6 +169,7 @@ class TaskWorkerProcess:
 
     def __init__(self, setup: WorkerSetup, store: RecordStore, noted: Callable[[Trial | None], None]) -> None:
         self.began = time.monotonic()
+        self._heard = self.began + START_SECONDS
         parent, child = socket.socketpair()
         with child:
             self._process = subprocess.Popen(
@@ -161,6 +189,19 @@ class TaskWorkerProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def silent_seconds(self) -> float:
+        """For how long it has said nothing."""
+        return time.monotonic() - self._heard
+
+    def _hear(self) -> None:
+        self._heard = time.monotonic()
+
+    def kill(self) -> None:
+        """End it now; its children die with it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def stop(self) -> None:
         """Ask it to end after the trial that it is running."""
         if self.alive:
@@ -172,14 +213,13 @@ class TaskWorkerProcess:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             log.warning("task worker killed", pid=self._process.pid, seconds=seconds)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self.kill()
             self._process.wait()
         self._thread.join()
 
     def _serve(self, store: RecordStore, noted: Callable[[Trial | None], None]) -> None:
         with self._connection:
-            serve_worker(self._connection, store, noted)
+            serve_worker(self._connection, store, noted, self._hear)
         code = self._process.wait()
         if code:
             log.warning("task worker ended", pid=self._process.pid, status=code)

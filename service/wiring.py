@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..codegen.backend import LaunchConfig, Packaging, Resources
@@ -37,7 +37,6 @@ from ..te.operators.operator import Operator
 from ..te.workload import Workload
 from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
-from ..workers.probe import local_units as _local_units
 from ..workers.settings import Deadlines, settings_for
 from .settings import Settings
 from .targets import profile_of
@@ -94,26 +93,30 @@ class JobExecutor(Protocol):
     def close(self) -> None: ...
 
 
-def open_executor(name: str, unit: Unit, cache: str, settings: Settings, *, fence: int) -> JobExecutor:
-    """Start an executor for a unit, under the lease with this fence. The caller closes it.
+def open_executor(
+    name: str, unit: Unit, cache: str, settings: Settings, *, fence: int, builders: int | None
+) -> JobExecutor:
+    """Start an executor for a unit, under the lease with this fence. ``builders`` says how many children build; None:
+    what is usual for the device. The caller closes it.
 
     Raises InvalidParameter (not installed), UnsupportedTarget (no such device), WorkerLost (it does not start).
     """
     target = unit.device.target
     deadlines = Deadlines(compile=settings.compile_seconds, check=settings.check_seconds, time=settings.time_seconds)
+    usual = settings_for(target.kind, deadlines)
     return _open_executor(
         name,
         target,
         profile=profile_of(target.kind, cache),
-        settings=settings_for(target.kind, deadlines),
+        settings=replace(
+            usual,
+            builders=builders or usual.builders,
+            lock_folder=settings.lock_folder,
+            ray_address=settings.ray_address,
+        ),
         unit=unit,
         fence=fence,
     )
-
-
-def local_units() -> tuple[Unit, ...]:
-    """Return the units of this host."""
-    return _local_units()
 
 
 def sketch_versions() -> Mapping[str, int]:

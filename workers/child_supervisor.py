@@ -51,6 +51,11 @@ class ChildSupervisor:
         self._candidates = 0
         self._interrupted = False
 
+    @property
+    def is_lost(self) -> bool:
+        """Never: it replaces its child as often as it has to."""
+        return False
+
     def start(self) -> None:
         """Spawn a child if there is none. The first request waits until it has started."""
         if self._child is None:

@@ -1,5 +1,6 @@
 """The executor: it leads every candidate through a builder and the runner, whatever these run on."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
@@ -11,12 +12,13 @@ from ..core.errors import WorkerLost
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo, Toolchain
-from ..core.trial import Clocks, Evidence, Failed, Outcome, Timed, Trial
+from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Timed, Trial, TrialStage
 from ..te.json import workload_to_json
 from ..te.key import workload_key
 from ..te.workload import Workload
 from .child_supervisor import WorkerSpec
 from .lease_guard import Allowed, always
+from .losses import ActorLost, NodeLost
 from .pool import Worker, WorkerPool
 from .report import BuildReport, RunReport
 from .settings import HOST_KINDS
@@ -28,6 +30,8 @@ QUEUED = 2
 """How many binaries the runner is given at once: while one is timed, the next one waits at the device."""
 KEPT = 64
 """How many binaries of a workload are kept for its re-measurement."""
+BLAMED = 2
+"""A candidate that lost so many healthy actors is what ended them."""
 HEARTBEAT_SECONDS = 0.2
 """While an executor waits, at most so much time passes between two calls of its heartbeat."""
 
@@ -43,6 +47,8 @@ class Runner(Worker, Protocol):
 
     allowed: Allowed
     """It is asked before anything is given to the device."""
+    probe: Callable[[], bool]
+    """It is asked after a loss."""
 
     def prefetch(self, workload: Json) -> None: ...
 
@@ -69,6 +75,7 @@ class _InFlight:
     building: dict[Future[BuildReport], int] = field(default_factory=dict)
     built: dict[int, BuildReport] = field(default_factory=dict)
     running: dict[Future[RunReport], tuple[int, BuildReport]] = field(default_factory=dict)
+    losses: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def draw(self) -> Schedule | None:
         """The next schedule; None when there are no more."""
@@ -103,19 +110,26 @@ class _TaskCache:
 class Executor:
     """A Measurer over builders and one runner. One thread at a time may measure; ``prefetch`` may come from another.
 
-    Two hooks are for a holder of leases, and may be set at any time:
+    Three hooks are for a holder of leases, and may be set at any time:
 
     - ``heartbeat`` is called in the thread that waits, when a wait begins and then every ``HEARTBEAT_SECONDS``. It
       should return at once. What it raises ends the wait: everything under way is abandoned, its children are killed,
       and the error goes to the caller. The executor can be used again after that.
     - ``allowed`` is asked before anything is given to the device (see ``lease_guard.Allowed``). It is called in the
       runner's thread. What it raises goes to the caller too.
+    - ``probe`` says whether the unit is well. It is asked in the runner's thread where an actor was lost on the unit
+      and its replacement opened the device. By default that is enough.
+
+    Losses of machines are raised as they are (``losses``) and are no trials. A candidate is blamed, as a failed trial,
+    once it has lost ``BLAMED`` actors on machines that were well each time.
     """
 
     def __init__(self, spec: WorkerSpec, builders: Sequence[Builder], runner: Runner) -> None:
         self.heartbeat: Callable[[], object] = lambda: None
         self.allowed: Allowed = always
+        self.probe: Callable[[], bool] = lambda: True
         runner.allowed = lambda: self.allowed()
+        runner.probe = lambda: self.probe()
         self._spec = spec
         self._builders = WorkerPool(builders, "builder")
         self._runner = WorkerPool([runner], "runner")
@@ -140,7 +154,7 @@ class Executor:
         for schedule in schedules:
             place = (key, schedule.key)
             if place not in self._ahead:
-                self._ahead[place] = self._builders.submit(partial(_build, data, schedule.to_json()))
+                self._ahead[place] = self._submit_build(data, schedule)
 
     def measure(self, workload: Workload, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
         """See ``search.measurer.Measurer``.
@@ -170,15 +184,13 @@ class Executor:
         data, key = workload_to_json(workload), workload_key(workload)
         kept = self._known.binaries if self._known.key == key else {}
         found: dict[int, CompiledKernel] = {n: kept[s.key][1] for n, s in enumerate(schedules) if s.key in kept}
-        missing = {
-            n: self._builders.submit(partial(_build, data, s.to_json()))
-            for n, s in enumerate(schedules)
-            if n not in found
-        }
+        missing = {n: self._submit_build(data, s) for n, s in enumerate(schedules) if n not in found}
         for n, future in missing.items():
-            result = self._result(future).result
-            if isinstance(result, CompiledKernel):
-                found[n] = result
+            losses: list[str] = []
+            while (built := self._built(future, losses)) is None:
+                future = self._submit_build(data, schedules[n])
+            if isinstance(built.result, CompiledKernel):
+                found[n] = built.result
         order = sorted(found)
         samples = self._result(self._runner.submit(lambda r: r.remeasure(data, [found[n] for n in order])))
         return [samples[order.index(n)] if n in found else () for n in range(len(schedules))]
@@ -241,7 +253,10 @@ class Executor:
         begun = self._ahead.pop((todo.key, schedule.key), None)
         if begun is not None and not _was_abandoned(begun):
             return begun
-        return self._builders.submit(partial(_build, todo.workload, schedule.to_json()))
+        return self._submit_build(todo.workload, schedule)
+
+    def _submit_build(self, workload: Json, schedule: Schedule) -> Future[BuildReport]:
+        return self._builders.submit(partial(_build, workload, schedule.to_json()))
 
     def _run_built(self, todo: _InFlight) -> None:
         """Give the runner as many binaries as may wait there, in the order in which their schedules were drawn."""
@@ -269,8 +284,10 @@ class Executor:
         ended: list[tuple[int, Trial]] = []
         for future in [f for f in todo.building if f.done()]:
             position = todo.building.pop(future)
-            built = self._result(future)
-            if isinstance(built.result, Failed):
+            built = self._built(future, todo.losses[position])
+            if built is None:
+                todo.building[self._submit_build(todo.workload, todo.drawn[position])] = position
+            elif isinstance(built.result, Failed):
                 clocks = Clocks(compile=built.seconds, overhead=built.overhead_seconds)
                 evidence = Evidence(input_seed=self._spec.seed)
                 ended.append((position, Trial(todo.drawn[position], built.result, clocks, evidence)))
@@ -283,6 +300,20 @@ class Executor:
             clocks = replace(report.clocks, compile=built.seconds, overhead=overhead)
             ended.append((position, Trial(todo.drawn[position], report.outcome, clocks, report.evidence)))
         return ended
+
+    def _built(self, future: Future[BuildReport], losses: list[str]) -> BuildReport | None:
+        """A builder's report; None where its machine was lost, so that the candidate must be built again elsewhere.
+        ``losses`` has those so far that the candidate may be to blame for: no candidate ends a host."""
+        try:
+            return self._result(future)
+        except NodeLost:
+            return None
+        except ActorLost as lost:
+            if lost.began:
+                losses.append(lost.message)
+            if len(losses) < BLAMED:
+                return None
+            return BuildReport(Failed(TrialStage.COMPILE, Reason.WORKER_LOST, "; ".join(losses)), 0.0, 0.0)
 
     def _wait(self, futures: Collection[Future[Any]]) -> None:
         """Wait until one of ``futures`` is done, if there are any, with heartbeats."""

@@ -38,7 +38,7 @@ from .wire import (
 
 _ASSUMED_CACHE_BYTES = 64 << 20
 
-TIMED = ("prepare", "run", "remeasure", "baseline", "peaks")
+TIMED = ("prepare", "run", "remeasure", "baseline", "peaks", "probe")
 """The questions for which the device must be locked: they time on it, or would disturb another program that does. They
 may say ``until`` when the device may be used, by the monotonic clock that parent and child share."""
 
@@ -49,10 +49,11 @@ class RunnerRole:
     def __init__(self, setup: Json) -> None:
         self._target = target_from_json(setup["target"])
         self._device = open_device(self._target.kind, self._target)
-        name, uuid, folder = self._device.lock_name, str(setup["uuid"]), str(setup["lock_folder"])
+        name, uuid, fence = self._device.lock_name, str(setup["uuid"]), cast(int, setup["fence"])
         if name and name != uuid:
             raise UnsupportedTarget(f"device {uuid} was asked for; the driver shows {name}", field="target")
-        self._device_lock = DeviceLock(name, Path(folder) if folder else None, cast(int, setup["fence"]))
+        folder = Path(str(setup["lock_folder"])) if setup["lock_folder"] else None
+        self._device_lock = DeviceLock(uuid if name or fence else "", folder, fence)  # who leased it has it alone
         self._profile = profile_from_json(setup["profile"])
         self._timing = rules_from_json(setup["timing"])
         self._final = final_from_json(setup["final"])
@@ -85,6 +86,7 @@ class RunnerRole:
             "prepare": self._prepare,
             "baseline": self._baseline,
             "peaks": self._peaks,
+            "probe": self._probe,
         }
         try:
             return Frame(answers[question](frame.header))
@@ -138,6 +140,13 @@ class RunnerRole:
     def _peaks(self, request: Json) -> Json:
         del request
         return {"peaks": self._device.measure_peaks()}
+
+    def _probe(self, request: Json) -> Json:
+        """Time the anchors."""
+        del request
+        power = self._device.power_anchor_seconds()
+        anchor: Json = {"anchor_seconds": self._anchor.seconds()}
+        return anchor if power is None else {**anchor, "power_anchor_seconds": power}
 
 
 def cold_bytes(info: DeviceInfo, profile: Profile) -> int:

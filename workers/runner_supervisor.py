@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -16,6 +16,7 @@ from .child_environment import library_threads, visible
 from .child_supervisor import ChildSupervisor, WorkerSpec
 from .frames import Frame
 from .lease_guard import Allowed, always
+from .losses import DeviceLost
 from .reference_cache import ReferenceCache
 from .report import RunReport
 from .settings import HOST_KINDS
@@ -40,22 +41,11 @@ class RunnerSupervisor(ChildSupervisor):
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.allowed: Allowed = always
+        self.probe: Callable[[], bool] = lambda: True
         self._references = ReferenceCache(spec)
-        setup: Json = {
-            "role": "run",
-            "target": spec.target.to_json(),
-            "uuid": spec.unit.uuid,
-            "fence": spec.fence,
-            "lock_folder": spec.settings.lock_folder,
-            "profile": profile_to_json(spec.profile),
-            "timing": rules_to_json(spec.settings.timing),
-            "final": rules_to_json(spec.settings.final),
-            "seed": spec.seed,
-        }
-        threads = spec.target.threads if spec.target.kind in HOST_KINDS else 1
-        descriptors = self._references.descriptors
-        environment = {**library_threads(threads), **visible(spec.target.kind, spec.unit.uuid)}
-        super().__init__(setup, spec, environment=environment, descriptors=descriptors)
+        super().__init__(
+            runner_setup(spec), spec, environment=runner_environment(spec), descriptors=self._references.descriptors
+        )
         self._workload: Json | None = None
         self._ready: Child | None = None
 
@@ -158,6 +148,15 @@ class RunnerSupervisor(ChildSupervisor):
             if "too_late" not in answer.header:
                 return answer
 
+    def _greeted(self) -> Child:
+        """As for any child. Raises DeviceLost where it does not start, because its device does not open."""
+        try:
+            return super()._greeted()
+        except WorkerLost as lost:
+            if self._interrupted:
+                raise
+            raise DeviceLost(lost.message) from lost
+
     def _prepare(self, workload: Json) -> None:
         """Set up the child for ``workload``, unless it is set up for it."""
         if self._child is not None and self._ready is self._child and self._workload == workload:
@@ -173,6 +172,38 @@ class RunnerSupervisor(ChildSupervisor):
         """Replace the child, because its device context or its memory may be damaged."""
         self._drop()
         self.start()
+
+
+class ProbeSupervisor(ChildSupervisor):
+    """A runner child without workloads, which opens the device and times the anchors."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        super().__init__(runner_setup(spec), spec, environment=runner_environment(spec))
+
+    def anchors(self) -> dict[str, float]:
+        """``anchor_seconds``, and ``power_anchor_seconds`` where the device has that anchor. Raises WorkerLost."""
+        return {n: s for n, s in self._question({"ask": "probe"}, "probe").items() if isinstance(s, float)}
+
+
+def runner_setup(spec: WorkerSpec) -> Json:
+    """What a runner child is told first."""
+    return {
+        "role": "run",
+        "target": spec.target.to_json(),
+        "uuid": spec.unit.uuid,
+        "fence": spec.fence,
+        "lock_folder": spec.settings.lock_folder,
+        "profile": profile_to_json(spec.profile),
+        "timing": rules_to_json(spec.settings.timing),
+        "final": rules_to_json(spec.settings.final),
+        "seed": spec.seed,
+    }
+
+
+def runner_environment(spec: WorkerSpec) -> dict[str, str]:
+    """What a runner child gets beyond other children: threads where it is the device, and the sight of its device."""
+    threads = spec.target.threads if spec.target.kind in HOST_KINDS else 1
+    return {**library_threads(threads), **visible(spec.target.kind, spec.unit.uuid)}
 
 
 def launch_deadlines(deadlines: Mapping[str, float], incumbent_seconds: float | None) -> dict[str, float]:

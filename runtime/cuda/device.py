@@ -136,8 +136,14 @@ class CudaDevice:
         return CudaKernel(self._stream, self._timer, binary)
 
     def measure_peaks(self) -> dict[str, float]:
+        return peaks.measure(self._resources())
+
+    def power_anchor_seconds(self) -> float:
+        return peaks.power_anchor_seconds(self._resources())
+
+    def _resources(self) -> MeasurementResources:
         whole, memory_bytes = _target(self._driver_device), self._driver_device.memory_bytes
-        return peaks.measure(MeasurementResources(self._stream, self._transfers, self._timer, whole, memory_bytes))
+        return MeasurementResources(self._stream, self._transfers, self._timer, whole, memory_bytes)
 
     def _own(self, memory: Memory) -> CudaMemory:
         if not isinstance(memory, CudaMemory) or memory.ordinal != self.ordinal:

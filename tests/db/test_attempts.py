@@ -268,6 +268,20 @@ def test_a_job_is_paused_and_resumed(fleet_store: RecordStore) -> None:
         fleet.resume_job("j")
 
 
+def test_whoever_claims_looks_at_the_job_afterwards(fleet_store: RecordStore) -> None:
+    """A task that was passed over when its job was paused or cancelled is still ready. It is not begun."""
+    for name in ("paused", "cancelled", "next"):
+        submit(fleet_store, name)
+    fleet_store.fleet.pause_job("paused")
+    fleet_store.fleet.cancel_job("cancelled")
+    with fleet_store.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE tasks SET state = 'ready'")
+    assert claimed(fleet_store).job_id == "next"
+    states = [states_of(fleet_store, name)[0] for name in ("paused", "cancelled")]
+    assert states == [TaskState.BLOCKED, TaskState.DONE]
+    assert fleet_store.fleet.attempts("paused", 0) == fleet_store.fleet.attempts("cancelled", 0) == ()
+
+
 def test_the_process_of_an_embedded_database_takes_all_leases_over(fleet_store: RecordStore) -> None:
     fleet = fleet_store.fleet
     submit(fleet_store, "j")

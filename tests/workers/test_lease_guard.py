@@ -1,5 +1,6 @@
 """Nothing begins on a device whose lease has ended, not even in a process that was stopped meanwhile."""
 
+import json
 import math
 import os
 import select
@@ -10,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,9 +21,11 @@ from tilewright.core.trial import Timed
 from tilewright.runtime.devices import host_target
 from tilewright.tests.contracts.test_executors import FAULTY
 from tilewright.tests.workers.faulty_kernels import add_one, schedule
+from tilewright.workers.device_lock import DeviceLock
 from tilewright.workers.executor import Executor
 from tilewright.workers.lease_guard import LeaseGuard
 from tilewright.workers.local import LocalExecutor
+from tilewright.workers.probe import local_unit
 
 GIVEN: dict[str, Callable[[Executor], object]] = {
     "a candidate": lambda e: list(e.measure(add_one(), [schedule("good")])),
@@ -71,6 +75,26 @@ def test_a_request_that_waited_for_the_device_is_made_again_under_a_renewed_leas
     assert isinstance(trial.outcome, Timed)
 
 
+def test_who_has_a_lease_holds_the_lock_of_the_device_while_something_is_on_it(tmp_path: Path) -> None:
+    """Even that of a processor, which programs without leases share. The file shows whose lease it is."""
+    file = tmp_path / f"tilewright-device-{local_unit().uuid}.lock"
+    found: list[str] = []
+
+    def heartbeat() -> None:
+        if file.exists() and (text := file.read_text()):
+            found.append(text)
+            raise LeaseLost("seen")
+
+    settings = replace(FAULTY, builders=1, lock_folder=str(tmp_path))
+    with LocalExecutor(host_target(), settings=settings, fence=5) as executor:
+        executor.heartbeat = heartbeat
+        with pytest.raises(LeaseLost, match="seen"):
+            list(executor.measure(add_one(), [schedule("loops_for_ever")]))
+        assert json.loads(found[0])["fence"] == 5
+        with DeviceLock(local_unit().uuid, tmp_path, fence=6).held(lambda: None):
+            assert json.loads(file.read_text())["fence"] == 6
+
+
 SCRIPT = textwrap.dedent(
     """
     import itertools, sys, time
@@ -98,7 +122,7 @@ SCRIPT = textwrap.dedent(
 
 def test_a_process_that_was_stopped_past_its_lease_times_nothing_more() -> None:
     """At most the one candidate that was on the device when the process was stopped is reported afterwards."""
-    program = subprocess.Popen([sys.executable, "-c", SCRIPT, "2.0"], stdout=subprocess.PIPE, bufsize=0)
+    program = subprocess.Popen([sys.executable, "-c", SCRIPT, "3.0"], stdout=subprocess.PIPE, bufsize=0)
     assert program.stdout is not None
     until = float(program.stdout.readline())
     assert program.stdout.readline() == b"trial\n"
