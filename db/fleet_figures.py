@@ -34,10 +34,11 @@ def load_figures(connection: Connection) -> FleetFigures:
     )
 
 
-def load_waiting(connection: Connection) -> dict[str, int]:
-    """Return how many tasks are ready for each target."""
-    query = select(tasks.c.target, func.count()).where(tasks.c.state == "ready").group_by(tasks.c.target)
-    return {target: count for target, count in connection.execute(query)}
+def load_waiting(connection: Connection) -> dict[tuple[str, str], int]:
+    """Return how many tasks are ready for each target and executor."""
+    wanted = (tasks.c.target, tasks.c.executor)
+    query = select(*wanted, func.count()).where(tasks.c.state == "ready").group_by(*wanted)
+    return {(target, executor): count for target, executor, count in connection.execute(query)}
 
 
 def load_task_seconds(connection: Connection) -> dict[str, float]:

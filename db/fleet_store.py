@@ -239,8 +239,8 @@ class FleetStore:
         with self._database.reading() as connection:
             return load_queue(connection, limit)
 
-    def waiting(self) -> dict[str, int]:
-        """Return how many tasks are ready for each target."""
+    def waiting(self) -> dict[tuple[str, str], int]:
+        """Return how many tasks are ready for each target and executor."""
         with self._database.reading() as connection:
             return load_waiting(connection)
 

@@ -20,6 +20,8 @@ MAX_QUEUE = 1000
 PLACES = 500
 """Jobs whose tasks are so far behind in the queue do not say where they stand."""
 MAX_REASON = 400
+BY_HAND = "by an administrator: "
+"""So begins why a unit was quarantined by hand."""
 
 
 class Fleet:
@@ -48,13 +50,14 @@ class Fleet:
         return self._set_state(uuid, UnitState.READY, reason)
 
     def quarantine(self, uuid: str, reason: str) -> UnitView:
-        """Use a unit no more until it is released. Raises NotFound, InvalidParameter."""
-        return self._set_state(uuid, UnitState.QUARANTINED, reason)
+        """Use a unit no more until it is released: probes do not release what an administrator quarantined. Raises
+        NotFound, InvalidParameter."""
+        return self._set_state(uuid, UnitState.QUARANTINED, reason, BY_HAND)
 
-    def _set_state(self, uuid: str, state: UnitState, reason: str) -> UnitView:
+    def _set_state(self, uuid: str, state: UnitState, reason: str, prefix: str = "") -> UnitView:
         if not 1 <= len(reason.strip()) <= MAX_REASON or "\x00" in reason:
             raise InvalidParameter(f"a reason of 1 to {MAX_REASON} characters is needed", field="reason")
-        self._store.set_unit_state(valid_key(uuid, "uuid"), state, reason.strip())
+        self._store.set_unit_state(valid_key(uuid, "uuid"), state, prefix + reason.strip())
         self._changed()
         return next(unit for unit in self.units() if unit.uuid == uuid)
 
@@ -74,7 +77,7 @@ class Fleet:
                 row,
                 positions.get((row.job_id, row.task)),
                 start,
-                waits_for(row.state, row.target, row.source, units, now),
+                waits_for(row.state, row.target, row.executor, row.source, units, now),
             )
             for row, start in zip(rows, starts, strict=True)
         )
@@ -94,7 +97,7 @@ class Fleet:
             return replace(
                 task,
                 queue_position=places.get((view.id, task.index)),
-                waits_for=waits_for(task.state, view.target, source, units, now),
+                waits_for=waits_for(task.state, view.target, view.executor, source, units, now),
             )
 
         return tuple(
@@ -106,7 +109,7 @@ class Fleet:
         """Say for which targets tasks wait though no unit takes them. Says nothing when the database cannot serve."""
         with suppress(StoreError):
             waiting, units, now = self._store.waiting(), self._store.units(), self._store.now()
-            whys = [(count, why_no_unit(target, units, now)) for target, count in sorted(waiting.items())]
+            whys = [(count, why_no_unit(*wanted, units, now)) for wanted, count in sorted(waiting.items())]
             return tuple(f"{count} {'task waits' if count == 1 else 'tasks wait'}: {why}" for count, why in whys if why)
         return ()
 

@@ -50,7 +50,8 @@ def test_a_unit_is_drained_released_and_quarantined_with_a_reason(fleet: tuple[R
     drained = client.drain("GPU-h1-0", "a new driver")
     assert (drained.state, drained.reason) == ("draining", "a new driver")
     assert store.fleet.lease_unit("GPU-h1-0", "someone", seconds=LONG) is None
-    assert client.quarantine("GPU-h1-0", "slow").state == "quarantined"
+    shut_out = client.quarantine("GPU-h1-0", "slow")
+    assert (shut_out.state, shut_out.reason) == ("quarantined", "by an administrator: slow")  # not for probes to lift
     assert client.release("GPU-h1-0", "it is well").state == "ready"
     assert store.fleet.lease_unit("GPU-h1-0", "someone", seconds=LONG) is not None
     with pytest.raises(Missing):
