@@ -68,8 +68,8 @@ def claim(
 ) -> tuple[TaskClaim | None, bool]:
     """Lease the task that is next; return it, and whether to ask again: the next task was of a job that ended or was
     paused in this moment, so that another one is next."""
-    for tenant in tenants.in_turn(connection, targets, executor, len(units)):
-        for target in _targets_in_turn(connection, tenant, targets, executor):
+    for tenant in tenants.by_virtual_time(connection, targets, executor, len(units)):
+        for target in _targets_by_urgency(connection, tenant, targets, executor):
             query = next_ready(tenant, target, executor).with_for_update(key_share=True, skip_locked=True)
             task = connection.execute(query).mappings().first()
             if task is not None:
@@ -78,7 +78,7 @@ def claim(
     return None, False
 
 
-def _targets_in_turn(connection: Connection, tenant: str, targets: Sequence[str], executor: str) -> list[str]:
+def _targets_by_urgency(connection: Connection, tenant: str, targets: Sequence[str], executor: str) -> list[str]:
     """Return the targets for which a tenant has a ready task; that of the next task stands first."""
     if len(targets) == 1:
         return list(targets)

@@ -11,7 +11,7 @@ from ..core.fleet import Lease, Wanted
 from ..core.trial import Outcome, Timed
 from .jobs import add_event, add_events, load_task, number_of_job, touch_job, update_task
 from .leases import guard_task
-from .rows import NewTrial, Recorded
+from .rows import NewTrial, StoredTrial
 from .tables import devices, jobs, tasks, toolchains, trials, workloads
 from .tenants import charge
 from .trials import insert_trial, update_remeasured
@@ -37,7 +37,7 @@ _TASK = (
 
 def record_trial(
     connection: Connection, new: NewTrial, *, with_events: bool = True, lease: Lease | None = None
-) -> Recorded:
+) -> StoredTrial:
     """Store a trial inside the caller's transaction. The holder of a lease on the task is charged for the trial.
 
     Raises NotFound, Conflict when the trial is there already or would leave a gap in the sequence, and LeaseLost.
@@ -65,7 +65,7 @@ def record_trial(
     if lease is not None:
         charge(connection, job["tenant"], sum(dataclasses.astuple(new.trial.clocks)))
     stop = wanted_in(job["state"]) is Wanted.STOP
-    return Recorded(record_id, job["state"], Wanted.STOP if stop else wanted)
+    return StoredTrial(record_id, job["state"], Wanted.STOP if stop else wanted)
 
 
 def _lock_task(connection: Connection, new: NewTrial) -> RowMapping:

@@ -70,7 +70,7 @@ class NewTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class StoredTrial:
     """A trial was stored: its record id, the state of its job, and what is wanted of the holder of the task. Without a
     lease ``wanted`` says STOP while the job is being cancelled, and GO otherwise."""
 

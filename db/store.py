@@ -37,7 +37,7 @@ from .rows import (
     NewJob,
     NewTrial,
     PointRow,
-    Recorded,
+    StoredTrial,
     TrialRow,
 )
 from .tables import idempotency_keys, jobs
@@ -218,7 +218,7 @@ class RecordStore:
 
     # trials
 
-    def add_trial(self, new: NewTrial, *, lease: Lease | None = None) -> Recorded:
+    def add_trial(self, new: NewTrial, *, lease: Lease | None = None) -> StoredTrial:
         """Store a trial, the task's counters, its best trial and the events in one transaction. With the ``lease`` of
         the task, its tenant is charged for the seconds of the trial, and attempts that were lost are forgotten.
 

@@ -71,7 +71,7 @@ def check_queue(connection: Connection, name: str, added: int) -> None:
         )
 
 
-def in_turn(connection: Connection, targets: Sequence[str], executor: str, units: int) -> list[str]:
+def by_virtual_time(connection: Connection, targets: Sequence[str], executor: str, units: int) -> list[str]:
     """Return the tenants that have a ready task for these targets and may hold ``units`` more units; the one that is
     to have the next task stands first."""
     rows = connection.execute(turn_query(targets, executor)).mappings().all()

@@ -18,7 +18,7 @@ from ..core.streams import stream
 from ..core.target import DeviceInfo
 from ..core.trial import Trial
 from ..cost_model.dataset import Experience
-from ..db.rows import JobRow, NewTrial, Recorded, TaskRow, TrialRow
+from ..db.rows import JobRow, NewTrial, StoredTrial, TaskRow, TrialRow
 from ..search.pool import CandidatePool
 from ..search.strategy import Strategy
 from ..search.tuner import Finished
@@ -237,7 +237,7 @@ class TaskRunner:
                 self._on_trial(step.trial)
                 self._on_commit()
 
-    def _add_trial(self, claim: TaskClaim, new: NewTrial) -> Recorded | None:
+    def _add_trial(self, claim: TaskClaim, new: NewTrial) -> StoredTrial | None:
         """Store a trial, trying again while the database is away and the lease lasts. None: an earlier attempt was
         stored, whose answer was lost. Raises LeaseLost."""
         tried = False

@@ -19,7 +19,7 @@ from .child_supervisor import WorkerSpec
 from .executor import Executor
 from .probe import local_unit
 from .ray_actor import Versions, node_of
-from .ray_builders import BuilderCrew
+from .ray_builders import RayBuilderPool
 from .ray_runner import RemoteRunner
 from .settings import ExecutorSettings, builder_count
 
@@ -53,12 +53,12 @@ class RayExecutor(Executor):
             raise
         self._remote_runner = RemoteRunner(spec, node)
         super().__init__(spec, [], self._remote_runner)
-        self._crew = BuilderCrew(self._builders, spec, builder_count(settings), node, self._versions)
+        self._builder_pool = RayBuilderPool(self._builders, spec, builder_count(settings), node, self._versions)
 
     def close(self) -> None:
-        self._crew.closing.set()
+        self._builder_pool.closing.set()
         super().close()
-        self._crew.join()
+        self._builder_pool.join()
         self._disconnect()
 
     def _versions(self) -> Versions:

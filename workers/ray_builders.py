@@ -51,7 +51,7 @@ class RemoteBuilder(RemoteSupervisor):
         return cast(BuildReport, self._call("build", workload, schedule))
 
 
-class BuilderCrew:
+class RayBuilderPool:
     """Keeps builders in a pool, from a thread of its own.
 
         wanted actors ─ start where Ray has a processor free ─▶ versions ─ as the runner's ─▶ join the pool
@@ -76,7 +76,7 @@ class BuilderCrew:
         self._first = actor_class(BuilderActor, num_cpus=0, scheduling_strategy=on_node(node))
         self._further = actor_class(BuilderActor, num_cpus=1, scheduling_strategy="SPREAD")
         self._starting: dict[Any, Any] = {}
-        self._thread = threading.Thread(target=self._work, name="builder-crew", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="ray-builders", daemon=True)
         self._thread.start()
 
     def join(self) -> None:

@@ -14,7 +14,7 @@ from tilewright.core.trial import Clocks, Failed, Reason, Timed, Trial, TrialSta
 from tilewright.db import migrate
 from tilewright.db.engine import Database, parse_url
 from tilewright.db.leases import TASK
-from tilewright.db.rows import NewJob, NewTask, NewTrial, Recorded
+from tilewright.db.rows import NewJob, NewTask, NewTrial, StoredTrial
 from tilewright.db.store import RecordStore
 from tilewright.db.tables import leases, metadata, tasks, units
 
@@ -99,7 +99,7 @@ def trial(job: str, task: int, sequence: int, seconds: float | None = 1e-6, *, s
 
 def measure(
     store: RecordStore, held: TaskClaim, count: int = 1, *, seconds: float | None = 1e-6, spent: float = 1.0
-) -> Recorded:
+) -> StoredTrial:
     """Record the next ``count`` trials of a task; return what was answered to the last."""
     for _ in range(count):
         first = store.job(held.job_id).tasks[held.task].trials

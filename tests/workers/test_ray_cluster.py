@@ -37,7 +37,7 @@ if True:  # what follows needs Ray
 
     from tilewright.workers.ray import RayExecutor
     from tilewright.workers.ray_actor import HOST_LABEL, node_of
-    from tilewright.workers.ray_builders import BuilderCrew
+    from tilewright.workers.ray_builders import RayBuilderPool
 
 FAST = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -263,7 +263,7 @@ def test_without_a_builder_of_its_toolchain_work_ends_in_a_clear_error(
     expected = replace(executor._versions(), python="3.0")
     pool: WorkerPool[Builder] = WorkerPool([], "builder")
     waiting = pool.submit(lambda builder: builder.build({}, {}))
-    crew = BuilderCrew(pool, executor._spec, 1, node_of(units["one"]), lambda: expected)
+    crew = RayBuilderPool(pool, executor._spec, 1, node_of(units["one"]), lambda: expected)
     with pytest.raises(WorkerLost, match=r"no builder can build for the runner's host: python .* instead of 3\.0"):
         waiting.result()
     with pytest.raises(WorkerLost, match="no builder can build"):
