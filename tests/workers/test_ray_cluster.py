@@ -263,12 +263,12 @@ def test_without_a_builder_of_its_toolchain_work_ends_in_a_clear_error(
     expected = replace(executor._versions(), python="3.0")
     pool: WorkerPool[Builder] = WorkerPool([], "builder")
     waiting = pool.submit(lambda builder: builder.build({}, {}))
-    crew = RayBuilderPool(pool, executor._spec, 1, node_of(units["one"]), lambda: expected)
+    builder_pool = RayBuilderPool(pool, executor._spec, 1, node_of(units["one"]), lambda: expected)
     with pytest.raises(WorkerLost, match=r"no builder can build for the runner's host: python .* instead of 3\.0"):
         waiting.result()
     with pytest.raises(WorkerLost, match="no builder can build"):
         pool.submit(lambda builder: builder.build({}, {}))
-    crew.join()
+    builder_pool.join()
     pool.close()
 
 
